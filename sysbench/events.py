@@ -1,0 +1,313 @@
+"""What is happening while a run goes on: one frozen class per event, told apart by `event`.
+
+The worker says what it does and measures; the engine adds its own readings and verdicts. Together, in order, they
+are the log, and everything that is shown later is computed from them. `at_s` is always seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from sysbench.outcomes import Outcome, RunStatus
+from sysbench.specs.model import DeviceType, Precision
+
+SCHEMA_VERSION = 1
+
+
+class Frozen(BaseModel):
+    """Base of everything that is said once and never changed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class HostInfo(Frozen):
+    """The machine the run is on, as far as it can be known without torch."""
+
+    hostname: str
+    platform: str
+    python: str
+    cpu: str
+    physical_cores: int | None
+    logical_cores: int
+    memory_bytes: int
+    container: bool
+    commit: str | None
+    """The git commit of sysbench's own checkout, with `-dirty` when it was changed; None for an installed wheel."""
+
+
+class DeviceInfo(Frozen):
+    """One device that cells can run on."""
+
+    name: str
+    """The hardware's own name: `NVIDIA H200`."""
+    type: DeviceType
+    index: int = 0
+    uuid: str | None = None
+    memory_bytes: int | None = None
+    compute_capability: str | None = None
+    multiprocessors: int | None = None
+
+    @property
+    def torch_name(self) -> str:
+        """What torch calls it: `cuda:0`, `mps`, `cpu`."""
+        return f"cuda:{self.index}" if self.type == "cuda" else self.type
+
+
+class TorchInfo(Frozen):
+    """The torch that measures."""
+
+    torch: str
+    cuda: str | None
+    cudnn: str | None
+    triton: str | None
+    threads: int
+    allocator: str | None
+    """PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF, as set."""
+    import_s: float
+
+
+class RunStarted(Frozen):
+    """The first event of every log."""
+
+    event: Literal["run_started"] = "run_started"
+    at_s: float
+    schema_version: int = SCHEMA_VERSION
+    kind: Literal["time"]
+    sysbench_version: str
+    source_digest: str
+    """Hash of sysbench's own source: a log is only resumed by the code that made it."""
+    spec: dict[str, Any]
+    host: HostInfo
+    driver: str | None
+    """Version of the NVIDIA driver, from NVML."""
+    cells: int
+
+
+class RunResumed(Frozen):
+    """A log is continued; what was failed or missing is run again."""
+
+    event: Literal["run_resumed"] = "run_resumed"
+    at_s: float
+    keep: int
+    """How many finished cells are kept."""
+
+
+class WorkerReady(Frozen):
+    """A worker has imported torch and says what it found. The first device is what `auto` stands for."""
+
+    event: Literal["worker_ready"] = "worker_ready"
+    at_s: float
+    pid: int
+    torch: TorchInfo
+    devices: list[DeviceInfo]
+
+
+class CeilingMeasured(Frozen):
+    """What a large matrix product reaches on this device: the best of several, in FLOP/s."""
+
+    event: Literal["ceiling_measured"] = "ceiling_measured"
+    at_s: float
+    device: str
+    precision: Precision
+    matmul_flops_per_s: float
+    matmul_size: int
+    """The product is (n, n) × (n, n)."""
+
+
+class CellStarted(Frozen):
+    """A cell begins; `index` counts from 0 over the whole run."""
+
+    event: Literal["cell_started"] = "cell_started"
+    at_s: float
+    cell: str
+    index: int
+    axes: dict[str, Any]
+    """The cell's spec, complete, as `TimeCell.model_dump()` has it."""
+    device: DeviceInfo
+
+
+Stage = Literal["building", "compiling", "warming-up", "measuring"]
+
+
+class StageEntered(Frozen):
+    """What the worker turns to next."""
+
+    event: Literal["stage_entered"] = "stage_entered"
+    at_s: float
+    cell: str
+    stage: Stage
+
+
+class ModelBuilt(Frozen):
+    """The model, the optimizer and a batch are on the device."""
+
+    event: Literal["model_built"] = "model_built"
+    at_s: float
+    cell: str
+    parameters: int
+    parameters_without_lm_head: int
+    build_s: float
+
+
+class Compiled(Frozen):
+    """torch.compile has run: the first step, compilation included, took `compile_s`."""
+
+    event: Literal["compiled"] = "compiled"
+    at_s: float
+    cell: str
+    compile_s: float
+    graphs: int
+    graph_breaks: int
+    fell_back: bool
+    """Dynamo gave up on some frame and runs it eagerly."""
+    detail: str | None = None
+
+
+class PhaseSample(Frozen):
+    """One phase of one step, in seconds.
+
+    `wall_s` is read on the host between two synchronizations; `enqueue_s` is the part of it until the host had
+    launched everything (None where launching and running are one); `device_s` is the time between two device
+    events (None where there are none).
+    """
+
+    wall_s: float | None
+    enqueue_s: float | None = None
+    device_s: float | None = None
+
+
+class StepMeasured(Frozen):
+    """One step. With `sync=phase` each phase has a wall time, and `step` is their sum.
+
+    With `sync=step` only `step` has a wall time, and phases have device times where there are device events.
+    """
+
+    event: Literal["step_measured"] = "step_measured"
+    at_s: float
+    cell: str
+    index: int
+    """From 0, counted apart for warm-up and measured steps."""
+    warmup: bool
+    phases: dict[str, PhaseSample]
+    step: PhaseSample
+
+
+class MemoryMeasured(Frozen):
+    """Peaks of the measured steps; None where the device does not tell."""
+
+    event: Literal["memory_measured"] = "memory_measured"
+    at_s: float
+    cell: str
+    allocated_peak_bytes: int | None
+    reserved_peak_bytes: int | None
+    host_rss_peak_bytes: int | None
+    """`ru_maxrss` of the worker; a high-water mark over the worker's life, not only this cell's."""
+
+
+class StepChecked(Frozen):
+    """Whether the steps did what they say: None where the mode has no such phase."""
+
+    event: Literal["step_checked"] = "step_checked"
+    at_s: float
+    cell: str
+    gradients_present: bool | None
+    parameters_changed: bool | None
+    loss: float | None
+    attention_kernel: str | None
+    """The operator that attention really ran as: `aten::_scaled_dot_product_flash_attention`, say."""
+
+
+class Reading(Frozen):
+    """What the parent saw from outside; None where it cannot be known."""
+
+    event: Literal["reading"] = "reading"
+    at_s: float
+    host_rss_bytes: int | None = None
+    """Resident memory of the worker and its children."""
+    host_available_bytes: int | None = None
+    host_cpu_share: float | None = None
+    """Of all cores, by processes other than the worker's tree: 0 to 1."""
+    device_used_bytes: int | None = None
+    device_utilisation: float | None = None
+    sm_clock_hz: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+    energy_j: float | None = None
+    """A counter that only grows; differences of it mean something."""
+    throttle_reasons: list[str] | None = None
+    other_processes: int | None = None
+    """Processes on the GPU that are not ours; read between cells only."""
+
+
+class CellFinished(Frozen):
+    """A cell is over, one way or another."""
+
+    event: Literal["cell_finished"] = "cell_finished"
+    at_s: float
+    cell: str
+    outcome: Outcome
+    detail: str | None = None
+    traceback: str | None = None
+
+
+class WorkerExited(Frozen):
+    """A worker is gone; `signal` is its name when one ended it."""
+
+    event: Literal["worker_exited"] = "worker_exited"
+    at_s: float
+    pid: int
+    exit_code: int | None
+    signal: str | None
+    stderr_tail: str | None = None
+
+
+class ReadingsLost(Frozen):
+    """A source of readings failed in mid-run; the run goes on without it."""
+
+    event: Literal["readings_lost"] = "readings_lost"
+    at_s: float
+    source: str
+    detail: str
+
+
+class RunFinished(Frozen):
+    """The last event of a run that could say goodbye."""
+
+    event: Literal["run_finished"] = "run_finished"
+    at_s: float
+    status: RunStatus
+
+
+Event = Annotated[
+    RunStarted
+    | RunResumed
+    | WorkerReady
+    | CeilingMeasured
+    | CellStarted
+    | StageEntered
+    | ModelBuilt
+    | Compiled
+    | StepMeasured
+    | MemoryMeasured
+    | StepChecked
+    | Reading
+    | CellFinished
+    | WorkerExited
+    | ReadingsLost
+    | RunFinished,
+    Field(discriminator="event"),
+]
+
+_EVENT: TypeAdapter[Event] = TypeAdapter(Event)
+
+
+def decode(line: bytes | str) -> Event:
+    """The event that one line of JSON holds; raises pydantic.ValidationError when it holds none."""
+    return _EVENT.validate_json(line)
+
+
+def encode(event: Event) -> bytes:
+    """One event as one line of JSON, without the newline."""
+    return event.model_dump_json(exclude_none=True).encode()

@@ -1,0 +1,73 @@
+"""What a Transformer costs, from its dimensions alone: parameters, floating-point operations, bytes.
+
+The architecture they describe is `sysbench.workload.transformer`; tests hold them to it. One multiply-add is two
+operations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sysbench.specs.model import PHASES_OF, Mode, ModelCell
+from sysbench.specs.sizes import ModelShape
+
+
+def parameters(shape: ModelShape) -> int:
+    """P = 2·V·d + L·(4d² + 3·d·d_ff + 2d) + d: untied embedding and head, bias-free, RMSNorm gains."""
+    d = shape.d_model
+    per_layer = 4 * d * d + 3 * d * shape.d_ff + 2 * d
+    return 2 * shape.vocab * d + shape.layers * per_layer + d
+
+
+def parameters_without_lm_head(shape: ModelShape) -> int:
+    """Parameters less the output projection, as some reports count them."""
+    return parameters(shape) - shape.vocab * shape.d_model
+
+
+def attention_forward_flops(shape: ModelShape, ctx: int, batch: int) -> int:
+    """Scores and weighted sum of all layers, 4·B·T²·d each; the causal half is not subtracted."""
+    return shape.layers * batch * 4 * ctx * ctx * shape.d_model
+
+
+def forward_flops(shape: ModelShape, ctx: int, batch: int) -> int:
+    """B·[L(8Td² + 4T²d + 6T·d·d_ff) + 2TdV]; causality is not exploited."""
+    d, tokens = shape.d_model, batch * ctx
+    projections = shape.layers * tokens * (8 * d * d + 6 * d * shape.d_ff)
+    return projections + attention_forward_flops(shape, ctx, batch) + 2 * tokens * d * shape.vocab
+
+
+def phase_flops(shape: ModelShape, ctx: int, batch: int) -> dict[str, int]:
+    """Matrix-product FLOPs by phase: backward is twice forward, and the optimizer's are left out as elementwise."""
+    forward = forward_flops(shape, ctx, batch)
+    return {"forward": forward, "backward": 2 * forward}
+
+
+def step_flops(mode: Mode, shape: ModelShape, ctx: int, batch: int) -> int:
+    """FLOPs of one step of `mode`."""
+    by_phase = phase_flops(shape, ctx, batch)
+    return sum(by_phase.get(phase, 0) for phase in PHASES_OF[mode])
+
+
+def step_flops_of(cell: ModelCell) -> int:
+    """FLOPs of one step of this cell."""
+    return step_flops(cell.mode, cell.model, cell.ctx, cell.batch)
+
+
+@dataclass(frozen=True)
+class MemoryPrediction:
+    """Bytes that a step needs at its peak, by what they hold."""
+
+    parameters_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    activations_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """Everything, at the moment of the peak."""
+        return self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes + self.activations_bytes
+
+
+def predicted_memory(cell: ModelCell) -> MemoryPrediction:
+    """Bytes of tensors that a step of `cell` needs at its peak; workspaces and the CUDA context are not in it."""
+    raise NotImplementedError

@@ -1,0 +1,147 @@
+"""What came out of a run: the JSON summary, computed from the log and never edited."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from sysbench.events import SCHEMA_VERSION, DeviceInfo, Frozen, HostInfo, TorchInfo
+from sysbench.outcomes import Caution, Outcome, RunStatus
+from sysbench.specs.model import Precision
+
+
+class Samples(Frozen):
+    """Raw samples in the order in which they were taken, and what they come down to. Everything is in seconds."""
+
+    samples_s: list[float]
+    mean_s: float
+    std_s: float
+    """Sample standard deviation (n − 1); 0 for one sample."""
+    median_s: float
+    min_s: float
+    max_s: float
+    p5_s: float
+    p25_s: float
+    p75_s: float
+    p95_s: float
+    mad_s: float
+    """Median absolute deviation from the median, unscaled."""
+    ci95_s: tuple[float, float] | None
+    """95 % interval of the median; None with too few samples for one."""
+    lag1_autocorrelation: float | None
+
+
+class PhaseRecord(Frozen):
+    """One phase over the measured steps, by the host's clock and, where there is one, the device's."""
+
+    wall: Samples | None
+    device: Samples | None
+    enqueue_median_s: float | None
+
+
+class ModelRecord(Frozen):
+    """What the model is and what a forward pass of it costs."""
+
+    parameters: int
+    parameters_without_lm_head: int
+    forward_flops: int
+    """Of one forward pass over the batch; causality not exploited."""
+
+
+class MemoryRecord(Frozen):
+    """Peaks over the measured steps, in bytes; None where nothing was measured."""
+
+    allocated_peak_bytes: int | None
+    reserved_peak_bytes: int | None
+    device_used_peak_bytes: int | None
+    """Of the whole device, other processes included."""
+    host_rss_peak_bytes: int | None
+    """Of the worker and its children, sampled from outside during this cell."""
+
+
+class RateRecord(Frozen):
+    """How fast, and how far from what the hardware can do. Over the median step."""
+
+    step_flops: int
+    flops_per_s: float
+    tokens_per_s: float
+    peak_flops_per_s: float | None
+    """The data sheet's dense rate at this precision; None for hardware that is not known."""
+    peak_source: str | None
+    peak_share: float | None
+    ceiling_flops_per_s: float | None
+    """What a large matrix product reached here, in this run."""
+    ceiling_share: float | None
+
+
+class ReadingsRecord(Frozen):
+    """What was seen from outside while the steps were measured: medians, except where the name says otherwise."""
+
+    count: int
+    sm_clock_hz: float | None
+    sm_clock_min_hz: float | None
+    power_w: float | None
+    temperature_max_c: float | None
+    device_utilisation: float | None
+    energy_j: float | None
+    host_cpu_share: float | None
+    throttle_reasons: list[str]
+    other_processes: int | None
+
+
+class CellRecord(Frozen):
+    """One cell, whatever became of it."""
+
+    key: str
+    axes: dict[str, Any]
+    device: DeviceInfo | None
+    outcome: Outcome
+    detail: str | None
+    cautions: list[Caution]
+    model: ModelRecord
+    build_s: float | None
+    compile_s: float | None
+    graph_breaks: int | None
+    attention_kernel: str | None
+    loss: float | None
+    phases: dict[str, PhaseRecord]
+    """The mode's phases in order, then `step`; empty when nothing was measured."""
+    warmup_samples_s: list[float]
+    """Wall time of the warm-up steps, in order."""
+    memory: MemoryRecord
+    rates: RateRecord | None
+    readings: ReadingsRecord | None
+
+
+class CeilingRecord(Frozen):
+    """What a large matrix product reached on this machine during the run."""
+
+    device: str
+    precision: Precision
+    matmul_flops_per_s: float
+    matmul_size: int
+
+
+class EnvironmentRecord(Frozen):
+    """Where the run took place."""
+
+    host: HostInfo
+    torch: TorchInfo | None
+    devices: list[DeviceInfo]
+    driver: str | None
+
+
+class TimeRecord(Frozen):
+    """The final summary of `sysbench time`."""
+
+    schema_version: int = SCHEMA_VERSION
+    kind: Literal["time"] = "time"
+    sysbench_version: str
+    source_digest: str
+    started_at: str
+    """ISO 8601, UTC."""
+    finished_at: str | None
+    status: RunStatus
+    spec: dict[str, Any]
+    environment: EnvironmentRecord
+    ceilings: list[CeilingRecord]
+    cells: list[CellRecord]

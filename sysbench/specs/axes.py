@@ -1,0 +1,109 @@
+"""The axis grammar: how one option names one or several values.
+
+`128`            one value
+`128,256`        a list
+`128-1024*2`     geometric: 128, 256, 512, 1024
+`10-50+10`       arithmetic: 10, 20, 30, 40, 50
+Lists and ranges mix: `64,128-512*2`. Order is kept and repeated values are dropped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from sysbench.errors import unknown
+
+MAXIMUM_VALUES = 1000
+"""More values than this on one axis is a slip of the keyboard, not an experiment."""
+
+Value = TypeVar("Value", int, str)
+
+_INTEGER = re.compile(r"[+-]?\d+")
+_RANGE = re.compile(r"(?P<first>\d+)-(?P<last>\d+)(?:(?P<operator>[*+])(?P<step>\d+))?")
+
+
+def integers(minimum: int, maximum: int | None = None) -> Callable[[object], tuple[int, ...]]:
+    """A parser of integer axes whose values must lie in `minimum`..`maximum`, both included.
+
+    The parser takes text in the axis grammar, one integer, or an iterable of integers, and raises ValueError with
+    one line that says what is allowed.
+    """
+
+    def parse(value: object) -> tuple[int, ...]:
+        numbers = _integers_of(value)
+        for number in numbers:
+            if number < minimum or (maximum is not None and number > maximum):
+                bounds = f"{minimum} or more" if maximum is None else f"{minimum} to {maximum}"
+                nearest = minimum if number < minimum else maximum
+                raise ValueError(f"{number} is out of range: allowed is {bounds}. Nearest: {nearest}")
+        return numbers
+
+    return parse
+
+
+def choices(noun: str, allowed: Iterable[str]) -> Callable[[object], tuple[str, ...]]:
+    """A parser of axes over a closed set of names; an unknown name raises ValueError naming the nearest one."""
+    names = tuple(allowed)
+
+    def parse(value: object) -> tuple[str, ...]:
+        words = texts(value)
+        for word in words:
+            if word not in names:
+                raise ValueError(unknown(word, noun, names))
+        return words
+
+    return parse
+
+
+def texts(value: object) -> tuple[str, ...]:
+    """The words of a comma-separated axis, without repetition."""
+    words = value.split(",") if isinstance(value, str) else _sequence(value)
+    return _distinct(str(word).strip() for word in words)
+
+
+def _integers_of(value: object) -> tuple[int, ...]:
+    if isinstance(value, str):
+        return _distinct(number for item in value.split(",") for number in _item(item.strip(), value))
+    numbers = _sequence(value)
+    if not all(isinstance(number, int) and not isinstance(number, bool) for number in numbers):
+        raise ValueError(f"{value!r} is not a list of whole numbers")
+    return _distinct(int(str(number)) for number in numbers)
+
+
+def _sequence(value: object) -> tuple[object, ...]:
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def _distinct(values: Iterable[Value]) -> tuple[Value, ...]:
+    distinct: dict[Value, None] = {}
+    for value in values:
+        distinct[value] = None
+        if len(distinct) > MAXIMUM_VALUES:
+            raise ValueError(f"names more than {MAXIMUM_VALUES} values: take a larger stride")
+    return tuple(distinct)
+
+
+def _item(item: str, axis: str) -> Iterator[int]:
+    if _INTEGER.fullmatch(item):
+        yield int(item)
+        return
+    found = _RANGE.fullmatch(item)
+    if found is None:
+        raise ValueError(f"{axis or '(nothing)'} is not an axis: write 128, 128,256, 128-1024*2 or 10-50+10")
+    first, last = int(found["first"]), int(found["last"])
+    if found["operator"] is None:
+        raise ValueError(f"{item} has no stride: write {item}*2 (doubling) or {item}+{max(last - first, 1)} (adding)")
+    if last < first:
+        raise ValueError(f"{item} runs backwards: write {last}-{first}{found['operator']}{found['step']}")
+    yield from _stride(first, last, found["operator"], int(found["step"]), item)
+
+
+def _stride(first: int, last: int, operator: str, step: int, item: str) -> Iterator[int]:
+    if step < (2 if operator == "*" else 1) or (operator == "*" and first == 0):
+        raise ValueError(f"{item} never reaches {last}: multiply by 2 or more (not from 0), or add 1 or more")
+    value = first
+    while value <= last:
+        yield value
+        value = value * step if operator == "*" else value + step

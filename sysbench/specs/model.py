@@ -1,0 +1,219 @@
+"""The axes that every command about a Transformer shares, and the single cell they expand to."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Iterator
+from typing import Annotated, Literal, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from sysbench.specs.axes import choices, integers, texts
+from sysbench.specs.options import Option
+from sysbench.specs.sizes import SIZES, VOCABULARY, ModelShape
+
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+Mode = Literal["inference", "forward", "forward-backward", "train"]
+Phase = Literal["zero_grad", "forward", "loss", "backward", "optimizer"]
+Attention = Literal["naive", "sdpa", "flash", "efficient", "cudnn", "math", "flex"]
+Execution = Literal["eager", "compiled"]
+Optimizer = Literal["for-loop", "foreach", "fused"]
+DeviceType = Literal["cpu", "cuda", "mps"]
+
+PHASES_OF: dict[Mode, tuple[Phase, ...]] = {
+    "inference": ("forward",),
+    "forward": ("forward",),
+    "forward-backward": ("zero_grad", "forward", "loss", "backward"),
+    "train": ("zero_grad", "forward", "loss", "backward", "optimizer"),
+}
+"""Every mode is a named sum of phases. `inference` runs forward without a graph, `forward` keeps the graph."""
+
+_DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
+
+MODEL = "Model"
+STEP = "Training step"
+
+
+def _devices(value: object) -> tuple[str, ...]:
+    names = texts(value)
+    for name in names:
+        if not _DEVICE.fullmatch(name):
+            raise ValueError(f"{name or '(nothing)'} is not a device. (auto, cpu, mps, cuda, cuda:0, cuda:1, …)")
+    return names
+
+
+def _precision_problem(precision: Precision, device: DeviceType) -> str | None:
+    if precision == "fp16" and device == "cpu":
+        return "--precision fp16 is refused on the CPU, which emulates it; use bf16 there, or --device cuda"
+    if precision == "tf32" and device != "cuda":
+        return f"--precision tf32 is a CUDA format; on {device} use fp32"
+    return None
+
+
+class ModelCell(BaseModel):
+    """One point of the grid: a model, an input and how a step of it is run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    size: str
+    model: ModelShape
+    ctx: int
+    batch: int
+    precision: Precision
+    mode: Mode
+    device: str
+    attention: Attention
+    execution: Execution
+    optimizer: Optimizer
+    seed: int
+
+    @property
+    def key(self) -> str:
+        """A short name that is the same for the same cell in every run: what resume and compare match on."""
+        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """The phases that a step of this cell's mode consists of, in order."""
+        return PHASES_OF[self.mode]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in one step."""
+        return self.batch * self.ctx
+
+    def problem(self, device: DeviceType | None) -> str | None:
+        """Why this cell cannot run, in one line, or None when it can.
+
+        `device` is the kind of device it would run on; None while that is not known, and then only what is wrong
+        on every device is named.
+        """
+        return self.model.problem() or (_precision_problem(self.precision, device) if device else None)
+
+    def unavailable(self, device: DeviceType) -> str | None:
+        """Why this combination of attention, precision and device does not exist, or None when it does.
+
+        Unlike `problem`, this makes one cell of a sweep `invalid` and lets the others run.
+        """
+        if self.attention in ("efficient", "cudnn") and device != "cuda":
+            return f"--attention {self.attention} is a CUDA kernel; on {device} there are naive, sdpa, math"
+        if self.attention == "flash" and device == "mps":
+            return "--attention flash is not there on mps; there are naive, sdpa, math"
+        if self.attention in ("flash", "cudnn") and device == "cuda" and self.precision in ("fp32", "tf32"):
+            return f"--attention {self.attention} takes 16-bit inputs; use --precision bf16, or --attention efficient"
+        if self.attention == "flex" and device == "mps":
+            return "--attention flex is not there on mps; there are naive, sdpa, math"
+        return None
+
+
+class ModelSpec(BaseModel):
+    """The axes of a run over Transformers; each field is a tuple of values and the run is their product."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    size: Annotated[
+        tuple[str, ...],
+        BeforeValidator(choices("a size", SIZES)),
+        Option(metavar="NAME,…", panel=MODEL),
+    ] = Field(default=("small",), description=f"Named model size: {', '.join(SIZES)}.")
+    d_model: Annotated[tuple[int, ...], BeforeValidator(integers(2)), Option(metavar="AXIS", panel=MODEL)] = Field(
+        default=(), description="Width of the residual stream, instead of the size's own."
+    )
+    d_ff: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=MODEL)] = Field(
+        default=(), description="Width inside the feed-forward block, instead of the size's own."
+    )
+    layers: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=MODEL)] = Field(
+        default=(), description="Number of Transformer blocks, instead of the size's own."
+    )
+    heads: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=MODEL)] = Field(
+        default=(), description="Attention heads per block, instead of the size's own."
+    )
+    vocab: Annotated[tuple[int, ...], BeforeValidator(integers(2)), Option(metavar="AXIS", panel=MODEL)] = Field(
+        default=(VOCABULARY,), description="Vocabulary size."
+    )
+    ctx: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=MODEL)] = Field(
+        default=(128, 256, 512, 1024), description="Context length, in tokens."
+    )
+    batch: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=MODEL)] = Field(
+        default=(4,), description="Sequences per step."
+    )
+    mode: Annotated[
+        tuple[Mode, ...],
+        BeforeValidator(choices("a mode", get_args(Mode))),
+        Option(metavar="MODE,…", panel=STEP),
+    ] = Field(default=("train",), description=f"Which phases a step has: {', '.join(get_args(Mode))}.")
+    precision: Annotated[
+        tuple[Precision, ...],
+        BeforeValidator(choices("a precision", get_args(Precision))),
+        Option(metavar="NAME,…", panel=STEP, shorthands=(("--bf16", "bf16"), ("--fp16", "fp16"))),
+    ] = Field(
+        default=("fp32",),
+        description="fp32 and tf32 compute in that format; bf16 and fp16 are autocast over fp32 parameters.",
+    )
+    attention: Annotated[
+        tuple[Attention, ...],
+        BeforeValidator(choices("an attention kind", get_args(Attention))),
+        Option(metavar="KIND,…", panel=STEP),
+    ] = Field(default=("naive",), description=f"Attention implementation: {', '.join(get_args(Attention))}.")
+    execution: Annotated[
+        tuple[Execution, ...],
+        BeforeValidator(choices("an execution", get_args(Execution))),
+        Option(metavar="KIND,…", panel=STEP, shorthands=(("--compile", "compiled"),)),
+    ] = Field(default=("eager",), description="eager, compiled (torch.compile), or both.")
+    optimizer: Annotated[
+        tuple[Optimizer, ...],
+        BeforeValidator(choices("an optimizer implementation", get_args(Optimizer))),
+        Option(metavar="KIND,…", panel=STEP),
+    ] = Field(default=("foreach",), description="Implementation of torch.optim.AdamW: for-loop, foreach, fused.")
+    device: Annotated[tuple[str, ...], BeforeValidator(_devices), Option(metavar="NAME,…", panel=STEP)] = Field(
+        default=("auto",), description="auto, cuda, cuda:1, mps or cpu. auto is the first there is of cuda, mps, cpu."
+    )
+    seed: Annotated[int, Option(metavar="N", panel=STEP)] = Field(
+        default=0, ge=0, description="Seed of the parameters and of the tokens."
+    )
+
+    def model_cells(self) -> Iterator[ModelCell]:
+        """Every point of the grid, models outermost, so that cells of one model follow each other."""
+        for device, (size, shape), batch, ctx, attention, execution, optimizer, precision, mode in itertools.product(
+            self.device,
+            self._shapes(),
+            self.batch,
+            self.ctx,
+            self.attention,
+            self.execution,
+            self.optimizer,
+            self.precision,
+            self.mode,
+        ):
+            yield ModelCell(
+                size=size,
+                model=shape,
+                ctx=ctx,
+                batch=batch,
+                precision=precision,
+                mode=mode,
+                device=device,
+                attention=attention,
+                execution=execution,
+                optimizer=optimizer,
+                seed=self.seed,
+            )
+
+    def _shapes(self) -> list[tuple[str, ModelShape]]:
+        """Labelled shapes: each named size, with the dimensions given explicitly in place of its own."""
+        given = {name: values for name in ("d_model", "d_ff", "layers", "heads") if (values := getattr(self, name))}
+        labelled: dict[str, ModelShape] = {}
+        for size, vocab in itertools.product(self.size, self.vocab):
+            for values in itertools.product(*given.values()):
+                overrides = dict(zip(given, values, strict=True))
+                named = size if len(given) < 4 else "custom"
+                swept = {name: value for name, value in overrides.items() if len(given) < 4 or len(given[name]) > 1}
+                if len(self.vocab) > 1:
+                    swept["vocab"] = vocab
+                label = " ".join([named, *(f"{name}={value}" for name, value in swept.items())])
+                labelled[label] = SIZES[size].model_copy(update={"vocab": vocab, **overrides})
+        return list(labelled.items())

@@ -1,0 +1,62 @@
+"""How a run is carried out and what becomes of its results: options that are the same for every command.
+
+None of them changes what is measured, so none of them is part of a log's identity.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from sysbench.specs.options import Option
+
+Format = Literal["terminal", "markdown", "csv", "latex"]
+
+OUTPUT = "Output"
+EXECUTION = "Execution"
+
+
+class RunOptions(BaseModel):
+    """Where results go, what is shown, and when to give up."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    out: Annotated[Path, Option(metavar="DIR", panel=OUTPUT)] = Field(
+        default=Path("runs"), description="Directory for the log and the record."
+    )
+    json_path: Annotated[str | None, Option(flags=("--json",), metavar="PATH|-", panel=OUTPUT)] = Field(
+        default=None, description="Also write the record here; - writes it, and nothing else, to stdout."
+    )
+    format: Annotated[Format, Option(metavar="NAME", panel=OUTPUT)] = Field(
+        default="terminal", description="Tables as terminal, markdown, csv or latex."
+    )
+    source: Annotated[Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT)] = Field(
+        default=None, description="Show a finished log or record instead of measuring. Needs no torch."
+    )
+    no_live: Annotated[bool, Option(panel=OUTPUT)] = Field(
+        default=False, description="One line per finished cell instead of the dashboard."
+    )
+    quiet: Annotated[bool, Option(flags=("--quiet", "-q"), panel=OUTPUT)] = Field(
+        default=False, description="No progress at all, only the result."
+    )
+    debug: Annotated[bool, Option(panel=OUTPUT)] = Field(default=False, description="Show tracebacks.")
+    plan: Annotated[bool, Option(panel=EXECUTION)] = Field(
+        default=False, description="Show cells, parameters, FLOPs and predicted memory; run nothing."
+    )
+    simulate: Annotated[str | None, Option(metavar="GPU", panel=EXECUTION)] = Field(
+        default=None, description="With --plan: hold the predicted memory against this GPU, which need not be here."
+    )
+    resume: Annotated[Path | None, Option(metavar="LOG", panel=EXECUTION)] = Field(
+        default=None, description="Continue a log: run only what is missing or failed in it."
+    )
+    timeout_s: Annotated[float, Option(flags=("--timeout",), metavar="S", panel=EXECUTION)] = Field(
+        default=1800.0, gt=0, description="Give a cell up when its worker has said nothing for this many seconds."
+    )
+    no_skip: Annotated[bool, Option(panel=EXECUTION)] = Field(
+        default=False, description="Also run cells larger than one that ran out of memory."
+    )
+    force: Annotated[bool, Option(panel=EXECUTION)] = Field(
+        default=False, description="Also start cells that are predicted not to fit into memory."
+    )

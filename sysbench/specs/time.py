@@ -1,0 +1,75 @@
+"""What `sysbench time` can be asked for."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from sysbench.specs.axes import integers
+from sysbench.specs.model import ModelCell, ModelSpec
+from sysbench.specs.options import Option
+
+Sync = Literal["phase", "step"]
+
+MEASUREMENT = "Measurement"
+
+
+def _fraction(value: object) -> object:
+    """`1%` is 0.01, and so is 0.01."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    try:
+        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        raise ValueError(f"{value} is not a share: write 1% or 0.01") from None
+
+
+class TimeCell(ModelCell):
+    """One point of a timing grid."""
+
+    warmup: int
+    steps: int
+    until: float | None
+    max_steps: int
+    sync: Sync
+
+
+class TimeSpec(ModelSpec):
+    """A run of `sysbench time`."""
+
+    kind: Literal["time"] = "time"
+    warmup: Annotated[tuple[int, ...], BeforeValidator(integers(0)), Option(metavar="AXIS", panel=MEASUREMENT)] = Field(
+        default=(5,), description="Steps before measuring; kept and shown, not counted."
+    )
+    steps: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=MEASUREMENT)] = Field(
+        default=(10,), description="Steps measured; at least this many with --until."
+    )
+    until: Annotated[float | None, BeforeValidator(_fraction), Option(metavar="SHARE", panel=MEASUREMENT)] = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="Measure until the 95 % interval of the median step is at most this wide, as a share of it: 1%.",
+    )
+    max_steps: Annotated[int, Option(metavar="N", panel=MEASUREMENT)] = Field(
+        default=1000, ge=1, description="Give up on --until after this many steps."
+    )
+    sync: Annotated[Sync, Option(metavar="KIND", panel=MEASUREMENT)] = Field(
+        default="phase",
+        description="phase synchronizes on both sides of every phase; step only around the whole, unperturbed step.",
+    )
+
+    def cells(self) -> Iterator[TimeCell]:
+        """Every cell of the run, in the order in which it is measured."""
+        for cell, warmup, steps in itertools.product(list(self.model_cells()), self.warmup, self.steps):
+            yield TimeCell(
+                **cell.model_dump(),
+                warmup=warmup,
+                steps=steps,
+                until=self.until,
+                max_steps=max(self.max_steps, steps),
+                sync=self.sync,
+            )
