@@ -116,8 +116,21 @@ class CeilingMeasured(Frozen):
     """The product is (n, n) × (n, n)."""
 
 
+class CeilingFailed(Frozen):
+    """The ceiling could not be measured; the run goes on and shares of it stay unknown."""
+
+    event: Literal["ceiling_failed"] = "ceiling_failed"
+    at_s: float
+    device: str
+    precision: Precision
+    detail: str
+
+
 class CellStarted(Frozen):
-    """A cell begins; `index` counts from 0 over the whole run."""
+    """A cell begins; `index` counts from 0 over the whole run.
+
+    Whatever an earlier attempt at the same cell left in the log (of a run that was resumed) is void from here on.
+    """
 
     event: Literal["cell_started"] = "cell_started"
     at_s: float
@@ -242,7 +255,10 @@ class Reading(Frozen):
 
 
 class CellFinished(Frozen):
-    """A cell is over, one way or another."""
+    """A cell is over, one way or another; the last one of a cell counts.
+
+    A cell that was never started (`skipped`, or `invalid` here) has this event alone.
+    """
 
     event: Literal["cell_finished"] = "cell_finished"
     at_s: float
@@ -285,6 +301,7 @@ Event = Annotated[
     | RunResumed
     | WorkerReady
     | CeilingMeasured
+    | CeilingFailed
     | CellStarted
     | StageEntered
     | ModelBuilt

@@ -1,0 +1,60 @@
+"""What the engine asks of a worker, and how the two find each other.
+
+Commands go one way and events (`sysbench.events`) the other, each a message of JSON over a local socket.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
+
+from sysbench.events import DeviceInfo, Frozen
+from sysbench.specs.model import Precision
+from sysbench.specs.time import TimeCell
+
+ADDRESS_VARIABLE = "SYSBENCH_ADDRESS"
+"""Environment variable with the path of the engine's socket. Launchers like nsys and torchrun close inherited files."""
+
+KEY_VARIABLE = "SYSBENCH_AUTHKEY"
+"""Environment variable with the key, in hexadecimal, by which the two ends know each other."""
+
+MESSAGE_LIMIT_BYTES = 16 * 1024**2
+"""No message is longer than this; what claims to be is not one of ours."""
+
+
+class MeasureTime(Frozen):
+    """Time the steps of one cell on this device; answered by events, the last of which is its CellFinished."""
+
+    command: Literal["measure_time"] = "measure_time"
+    cell: TimeCell
+    device: DeviceInfo
+
+
+class MeasureCeiling(Frozen):
+    """Find what a matrix product reaches; answered by CeilingMeasured or CeilingFailed."""
+
+    command: Literal["measure_ceiling"] = "measure_ceiling"
+    device: DeviceInfo
+    precision: Precision
+
+
+class Exit(Frozen):
+    """Nothing more is wanted; answered by the end of the process."""
+
+    command: Literal["exit"] = "exit"
+
+
+Command = Annotated[MeasureTime | MeasureCeiling | Exit, Field(discriminator="command")]
+
+_COMMAND: TypeAdapter[Command] = TypeAdapter(Command)
+
+
+def decode(message: bytes) -> Command:
+    """The command in a message; raises pydantic.ValidationError when there is none."""
+    return _COMMAND.validate_json(message)
+
+
+def encode(command: Command) -> bytes:
+    """One command as a message."""
+    return command.model_dump_json().encode()
