@@ -1,0 +1,1 @@
+"""From events to records: pure, without torch."""
