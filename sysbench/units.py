@@ -1,15 +1,22 @@
-"""One formatter for everything that has a unit: seconds, bytes, FLOPs, counts, shares.
+"""One formatter for everything that has a unit: seconds, bytes, FLOPs, tokens, shares, ratios.
 
-A value and its deviation share one unit and one number of decimals: `21.4 ± 0.2 ms`.
+A value and its deviation share one unit and one number of decimals: `21.4 ± 0.2 ms`. So do the values of a table's
+column, which is why a scale and a number of decimals can also be chosen for several values at once.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 UNKNOWN = "—"
 """Stands for what was not measured."""
+
+Unit = Literal["s", "bytes", "flops", "flops_per_s", "tokens_per_s", "share", "ratio", "count"]
+"""What a number is in, before scaling: SI base units, bytes, operations, and bare shares and ratios of 1."""
 
 
 @dataclass(frozen=True)
@@ -21,25 +28,51 @@ class Scale:
 
     def digits(self, value: float, decimals: int) -> str:
         """The number alone, in this unit."""
-        return f"{value / self.factor:,.{decimals}f}".replace(",", " ") if math.isfinite(value) else UNKNOWN
+        if not math.isfinite(value):
+            return UNKNOWN
+        shown = round(value / self.factor, decimals)
+        # A deviation that rounds to nothing must not read as -0.0.
+        return f"{shown or 0.0:,.{decimals}f}".replace(",", " ")
 
 
 _TIME = (Scale(1.0, "s"), Scale(1e-3, "ms"), Scale(1e-6, "µs"), Scale(1e-9, "ns"))
 _BYTES = tuple(Scale(1024.0**power, symbol) for power, symbol in enumerate(("B", "KiB", "MiB", "GiB", "TiB")))[::-1]
-_DECIMAL = tuple(
-    Scale(10.0**power, symbol) for power, symbol in ((15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k"), (0, ""))
-)
+_PREFIXES = ((15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k"), (0, ""))
+_COUNTS = tuple(Scale(10.0**power, prefix) for power, prefix in _PREFIXES)
+_FLOPS = tuple(Scale(10.0**power, f"{prefix}FLOP") for power, prefix in _PREFIXES)
+_FLOP_RATES = tuple(Scale(10.0**power, f"{prefix}FLOP/s") for power, prefix in _PREFIXES)
+_SCALES: dict[Unit, tuple[Scale, ...]] = {
+    "s": _TIME,
+    "bytes": _BYTES,
+    "flops": _FLOPS,
+    "flops_per_s": _FLOP_RATES,
+    "tokens_per_s": (Scale(1.0, "tokens/s"),),
+    "share": (Scale(0.01, "%"),),
+    "ratio": (Scale(1.0, "×"),),
+    "count": _COUNTS,
+}
 
 
 def _scale(value: float, scales: tuple[Scale, ...]) -> Scale:
+    """The largest unit in which the value, rounded to what is shown of it, is 1 or more; 0 is shown in the base."""
     magnitude = abs(value)
-    fitting = (scale for scale in scales if magnitude >= scale.factor)
+    if not magnitude or not math.isfinite(magnitude):
+        return next((scale for scale in scales if scale.factor == 1), scales[-1])
+    # 999.96 shows as 1000.0 at one decimal, which is 1.00 of the next unit.
+    fitting = (scale for scale in scales if round(magnitude / scale.factor, 4) >= 0.99995)
     return next(fitting, scales[-1])
 
 
 def time_scale(value_s: float) -> Scale:
-    """The unit in which `value_s` seconds reads best: 10 s and more in seconds, else milliseconds and down."""
-    return _TIME[0] if abs(value_s) >= 10 else _scale(min(abs(value_s), 0.999), _TIME)
+    """The unit in which a time and its deviation read best: 10 s and more in seconds, else milliseconds and down."""
+    return _TIME[0] if abs(value_s) >= 10 else _scale(min(abs(value_s), 0.9), _TIME)
+
+
+def shared_scale(unit: Unit, values: Iterable[float]) -> Scale:
+    """One scale for many values: the one that suits their median. Times of 10 s and more keep to seconds."""
+    finite = [abs(value) for value in values if math.isfinite(value) and value]
+    typical = statistics.median_low(finite) if finite else 0.0
+    return time_scale(typical) if unit == "s" else _scale(typical, _SCALES[unit])
 
 
 def decimals_for(deviation: float, scale: Scale) -> int:
@@ -50,17 +83,30 @@ def decimals_for(deviation: float, scale: Scale) -> int:
     return min(3, max(0, -math.floor(math.log10(shown))))
 
 
+def shared_decimals(scale: Scale, values: Sequence[float], deviations: Sequence[float] = ()) -> int:
+    """One number of decimals for many values and their deviations.
+
+    Three significant digits of the typical value, and one decimal more where the typical deviation is that small.
+    """
+    finite = [abs(value) / scale.factor for value in values if math.isfinite(value) and value]
+    if not finite:
+        return 1
+    decimals = _decimals(statistics.median_low(finite))
+    known = [deviation for deviation in deviations if math.isfinite(deviation) and deviation]
+    if known:
+        decimals = max(decimals, min(decimals + 1, decimals_for(statistics.median_low(known), scale)))
+    return decimals
+
+
 def seconds(value_s: float | None) -> str:
-    """`105.6 ms`."""
-    return _quantity(value_s, time_scale(value_s)) if value_s is not None else UNKNOWN
+    """`105.6 ms`, `8.40 s`."""
+    return quantity("s", value_s)
 
 
 def seconds_with_deviation(mean_s: float, deviation_s: float, scale: Scale | None = None) -> str:
-    """`105.6 ± 0.2 ms`; the deviation decides the decimals, at least one below 100."""
+    """`105.6 ± 0.2 ms`: one unit and one number of decimals for both."""
     unit = scale or time_scale(mean_s)
-    decimals = decimals_for(deviation_s, unit)
-    if mean_s / unit.factor < 100:
-        decimals = max(1, decimals)
+    decimals = shared_decimals(unit, [mean_s], [deviation_s])
     return f"{unit.digits(mean_s, decimals)} ± {unit.digits(deviation_s, decimals)} {unit.symbol}"
 
 
@@ -75,22 +121,44 @@ def duration(value_s: float) -> str:
 
 def size(value_bytes: float | None) -> str:
     """`18.2 GiB`."""
-    return _quantity(value_bytes, _scale(value_bytes, _BYTES)) if value_bytes is not None else UNKNOWN
+    return quantity("bytes", value_bytes)
+
+
+def size_of_total(part_bytes: float, total_bytes: float) -> str:
+    """`21.3 of 80.0 GiB`: both in the unit of the whole."""
+    scale = _scale(total_bytes, _BYTES)
+    part, total = (scale.digits(value, 1) for value in (part_bytes, total_bytes))
+    return f"{part} of {total} {scale.symbol}"
 
 
 def flops(value: float | None) -> str:
     """`1.78 TFLOP`."""
-    return f"{_prefixed(value)}FLOP" if value is not None else UNKNOWN
+    return quantity("flops", value)
 
 
 def flop_rate(value: float | None) -> str:
     """`15.2 TFLOP/s`."""
-    return f"{_prefixed(value)}FLOP/s" if value is not None else UNKNOWN
+    return quantity("flops_per_s", value)
+
+
+def token_rate(value: float | None) -> str:
+    """`19 390 tokens/s`."""
+    return quantity("tokens_per_s", value)
 
 
 def count(value: float | None) -> str:
     """`423.2 M`."""
-    return _prefixed(value).rstrip() if value is not None else UNKNOWN
+    return quantity("count", value)
+
+
+def frequency(value_hz: float) -> str:
+    """`1410 MHz`: clocks are always spoken of in MHz."""
+    return f"{value_hz / 1e6:.0f} MHz"
+
+
+def ratio(value: float | None) -> str:
+    """`3.65×`."""
+    return UNKNOWN if value is None or not math.isfinite(value) else f"{value:.2f}×"
 
 
 def share(value: float | None) -> str:
@@ -100,16 +168,19 @@ def share(value: float | None) -> str:
     return f"{value * 100:.{0 if abs(value) >= 0.0995 else 1}f} %"
 
 
-def _quantity(value: float, scale: Scale) -> str:
-    return f"{scale.digits(value, _decimals(value / scale.factor))} {scale.symbol}"
-
-
-def _prefixed(value: float) -> str:
-    scale = _scale(value, _DECIMAL)
-    shown = value / scale.factor
-    return f"{scale.digits(value, 0 if scale.factor == 1 else _decimals(shown))} {scale.symbol}"
+def quantity(unit: Unit, value: float | None) -> str:
+    """A value alone, with three significant digits and its unit; `—` for None and for what is not finite."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    scale = _scale(value, _SCALES[unit])
+    # What cannot be counted in halves is not shown in halves.
+    whole = scale.factor == 1 and unit in ("bytes", "flops", "count")
+    return f"{scale.digits(value, 0 if whole else _decimals(value / scale.factor))} {scale.symbol}".rstrip()
 
 
 def _decimals(shown: float) -> int:
     """Three significant digits, and one decimal at least below a thousand."""
-    return 2 if abs(shown) < 10 else 1 if abs(shown) < 1000 else 0
+    magnitude = abs(shown)
+    if not magnitude:
+        return 0
+    return 2 if magnitude < 9.995 else 1 if magnitude < 999.95 else 0
