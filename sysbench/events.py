@@ -327,4 +327,4 @@ def decode(line: bytes | str) -> Event:
 
 def encode(event: Event) -> bytes:
     """One event as one line of JSON, without the newline."""
-    return event.model_dump_json(exclude_none=True).encode()
+    return event.model_dump_json().encode()
