@@ -28,6 +28,10 @@ class LogError(SysbenchError):
     exit_code = 2
 
 
+class UnavailableError(SysbenchError):
+    """This combination does not exist here: a kernel that this device, data type or shape has not got."""
+
+
 def nearest(value: str, choices: Iterable[str]) -> str | None:
     """The choice a mistyped `value` most likely meant, or None if none is close."""
     by_lower_case = {choice.lower(): choice for choice in choices}
