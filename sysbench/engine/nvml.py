@@ -1,0 +1,257 @@
+"""What NVIDIA's driver says about a GPU, through NVML: memory, clocks, power, temperature, and why it is slow.
+
+Devices are found by UUID, never by index: CUDA renumbers them (CUDA_VISIBLE_DEVICES, fastest first, MIG), NVML does
+not. Every single call may be unsupported or fail; what it would have told is then unknown, and said so once. Neither
+a machine without NVIDIA's driver nor a GPU that is lost in mid-run is an error here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Final
+
+# The numbers of nvml.h are its stable interface. Their names in Python changed ("throttle" became "event" reasons).
+_NOT_THERE: Final = frozenset({2, 3, 13, 25, 26})
+"""Invalid argument, not supported, function not found, argument version mismatch, deprecated: try the older way."""
+_GPU_GONE: Final = frozenset({1, 9, 15, 16, 18, 28})
+"""Uninitialized, driver not loaded, GPU is lost, reset required, library/driver mismatch, GPU not found."""
+_NO_DRIVER: Final = frozenset({9, 12})
+"""Driver not loaded, library not found: an ordinary machine without an NVIDIA GPU."""
+
+_CLOCK_SM: Final = 1
+_TEMPERATURE_GPU: Final = 0
+_GPU_IDLE: Final = 0x1
+
+THROTTLE_REASONS: Final[Mapping[int, str]] = {
+    0x002: "applications-clocks",
+    0x004: "sw-power-cap",
+    0x008: "hw-slowdown",
+    0x010: "sync-boost",
+    0x020: "sw-thermal",
+    0x040: "hw-thermal",
+    0x080: "hw-power-brake",
+    0x100: "display-clocks",
+    0x200: "board-limit",
+    0x400: "reliability",
+}
+"""Bits of nvmlClocksEventReasons (nvml.h) as words. An idle GPU clocks down by itself: that is no throttling."""
+
+Ways = tuple[Callable[[Any, Any], Any], ...]
+"""Calls that answer one question, given pynvml and a handle, in order of preference."""
+
+_OF_THE_INSTANCE: Final[Mapping[str, Ways]] = {
+    # The second version does not count what the driver keeps for itself as used, and is what nvidia-smi shows.
+    "memory": (
+        lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu, nvml.nvmlMemory_v2),
+        lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu),
+    ),
+    "utilisation": (lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100,),
+    "power": (lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1e3,),
+    "energy": (lambda nvml, gpu: nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1e3,),
+    "processes": (
+        lambda nvml, gpu: nvml.nvmlDeviceGetComputeRunningProcesses(gpu),
+        lambda nvml, gpu: nvml.nvmlDeviceGetComputeRunningProcesses_v2(gpu),
+    ),
+}
+_OF_THE_BOARD: Final[Mapping[str, Ways]] = {
+    "SM clock": (lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, _CLOCK_SM) * 1e6,),
+    "temperature": (
+        lambda nvml, gpu: nvml.nvmlDeviceGetTemperatureV(gpu, _TEMPERATURE_GPU),
+        lambda nvml, gpu: nvml.nvmlDeviceGetTemperature(gpu, _TEMPERATURE_GPU),
+    ),
+    "throttle reasons": (
+        lambda nvml, gpu: nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu),
+        lambda nvml, gpu: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu),
+    ),
+}
+"""Clocks and temperature belong to the silicon, and a MIG instance shares them with the whole board."""
+
+
+class NvmlUnusableError(Exception):
+    """NVML is there and cannot be used; the message says why."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Device memory, in bytes. What the driver keeps for itself is in neither `used_bytes` nor `free_bytes`."""
+
+    total_bytes: int
+    free_bytes: int
+    used_bytes: int
+
+
+@dataclass(frozen=True)
+class GpuReading:
+    """One look at a GPU; None where it did not tell."""
+
+    used_bytes: int | None = None
+    utilisation: float | None = None
+    sm_clock_hz: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+    energy_j: float | None = None
+    throttle_reasons: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Something that is not read any more, and NVML's reason; `field` is None when it is the whole GPU."""
+
+    field: str | None
+    detail: str
+
+
+class Nvml:
+    """The library, initialised. Use `open_nvml`, and `close` in the end."""
+
+    def __init__(self, binding: ModuleType) -> None:
+        self._binding = binding
+        self.driver: str | None = _text(binding, "nvmlSystemGetDriverVersion")
+
+    def gpu(self, uuid: str) -> Gpu:
+        """The GPU, or the MIG instance, with this UUID, with or without its prefix; raises NvmlUnusableError."""
+        error = None
+        for spelling in (uuid,) if uuid.startswith(("GPU-", "MIG-")) else (f"GPU-{uuid}", f"MIG-{uuid}"):
+            try:
+                return Gpu(self._binding, self._binding.nvmlDeviceGetHandleByUUID(spelling), spelling)
+            except self._binding.NVMLError as refused:
+                error = error or refused
+        raise NvmlUnusableError(f"no GPU {uuid}: {error}")
+
+    def close(self) -> None:
+        """Undo the initialisation."""
+        try:
+            self._binding.nvmlShutdown()
+        except self._binding.NVMLError:
+            return  # the driver went away, and the initialisation with it
+
+
+class Gpu:
+    """One GPU, asked question by question. What fails once is not asked again."""
+
+    def __init__(self, binding: ModuleType, handle: object, uuid: str) -> None:
+        self._binding = binding
+        board = _board(binding, handle) if uuid.startswith("MIG-") else handle
+        self._open: dict[str, tuple[object, Ways]] = {
+            **{field: (handle, ways) for field, ways in _OF_THE_INSTANCE.items()},
+            **{field: (board, ways) for field, ways in _OF_THE_BOARD.items()},
+        }
+        self._losses: list[Loss] = []
+
+    def read(self) -> GpuReading:
+        """Everything that is quick to ask: tens of microseconds."""
+        memory = self.memory()
+        reasons = self._ask("throttle reasons")
+        return GpuReading(
+            used_bytes=memory.used_bytes if memory else None,
+            utilisation=self._number("utilisation"),
+            sm_clock_hz=self._number("SM clock"),
+            power_w=self._number("power"),
+            temperature_c=self._number("temperature"),
+            energy_j=self._number("energy"),
+            throttle_reasons=_words(int(reasons)) if reasons is not None else None,
+        )
+
+    def memory(self) -> Memory | None:
+        """Total, free and used memory."""
+        answer = self._ask("memory")
+        return Memory(int(answer.total), int(answer.free), int(answer.used)) if answer is not None else None
+
+    def compute_pids(self) -> frozenset[int] | None:
+        """Processes that compute on this GPU, as the driver numbers them. Takes milliseconds, and a driver lock."""
+        answer = self._ask("processes")
+        return frozenset(int(process.pid) for process in answer) if answer is not None else None
+
+    def losses(self) -> list[Loss]:
+        """What was lost since the last call."""
+        losses, self._losses = self._losses, []
+        return losses
+
+    def _number(self, field: str) -> float | None:
+        answer = self._ask(field)
+        return float(answer) if answer is not None else None
+
+    def _ask(self, field: str) -> Any:
+        """The answer by the first way there is, or None. A way that answered is kept: others differ in meaning."""
+        if field not in self._open:
+            return None
+        handle, ways = self._open[field]
+        error: Exception | None = None
+        for way in ways:
+            try:
+                answer = way(self._binding, handle)
+            except AttributeError as missing:
+                error = missing  # a function that this release of pynvml does not have
+            except self._binding.NVMLError as failure:
+                error = failure
+                if failure.value not in _NOT_THERE:
+                    break
+            else:
+                self._open[field] = (handle, (way,))
+                return answer
+        self._lose(field, error)
+        return None
+
+    def _lose(self, field: str, error: Exception | None) -> None:
+        if getattr(error, "value", None) in _GPU_GONE:
+            self._open.clear()
+            self._losses.append(Loss(None, str(error)))
+        else:
+            del self._open[field]
+            self._losses.append(Loss(field, str(error)))
+
+
+def open_nvml() -> Nvml | None:
+    """NVML, initialised; None on a machine without NVIDIA's driver.
+
+    Raises NvmlUnusableError when the driver is there and NVML cannot be used: an update that waits for a reboot, say.
+    """
+    if not _library_is_there():
+        return None
+    import pynvml  # 20 ms that a machine without a GPU need not spend
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        if error.value in _NO_DRIVER:
+            return None
+        raise NvmlUnusableError(str(error)) from None
+    return Nvml(pynvml)
+
+
+def _library_is_there() -> bool:
+    """Whether the library that pynvml would load can be loaded; on Windows only pynvml knows where to look."""
+    if sys.platform == "win32":
+        return True
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return False
+    return True
+
+
+def _text(binding: ModuleType, function: str) -> str | None:
+    try:
+        answer = getattr(binding, function)()
+    except binding.NVMLError:
+        return None
+    return answer.decode() if isinstance(answer, bytes) else str(answer)
+
+
+def _board(binding: ModuleType, instance: object) -> object:
+    """The GPU that a MIG instance is a part of; the instance itself when that is not told."""
+    try:
+        board: object = binding.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(instance)
+    except binding.NVMLError:
+        return instance
+    return board
+
+
+def _words(reasons: int) -> tuple[str, ...]:
+    """Set bits as words, lowest first; a bit that nvml.h does not name yet as `reason-0x800`."""
+    bits = (1 << position for position in range(reasons.bit_length()) if reasons >> position & 1)
+    return tuple(THROTTLE_REASONS.get(bit, f"reason-{bit:#x}") for bit in bits if bit != _GPU_IDLE)
