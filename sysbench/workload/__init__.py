@@ -1,0 +1,1 @@
+"""What is measured: the Transformer, its attention kinds, and the training step with its phases."""
