@@ -181,9 +181,10 @@ class SystemSampler:
         nvml = self._open_nvml() if device.type == "cuda" else None
         if nvml is None:
             return None
-        if device.torch_name not in self._gpus:
-            self._gpus[device.torch_name] = self._look_up(device, nvml)
-        return self._gpus[device.torch_name]
+        key = device.uuid or device.torch_name
+        if key not in self._gpus:
+            self._gpus[key] = self._look_up(device, nvml)
+        return self._gpus[key]
 
     def _look_up(self, device: DeviceInfo, nvml: Nvml) -> Gpu | None:
         try:
