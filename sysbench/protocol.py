@@ -45,7 +45,10 @@ class Exit(Frozen):
     command: Literal["exit"] = "exit"
 
 
-Command = Annotated[MeasureTime | MeasureCeiling | Exit, Field(discriminator="command")]
+Request = MeasureTime | MeasureCeiling
+"""A command that is answered by events."""
+
+Command = Annotated[Request | Exit, Field(discriminator="command")]
 
 _COMMAND: TypeAdapter[Command] = TypeAdapter(Command)
 

@@ -1,0 +1,21 @@
+"""Which code is running."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from pathlib import Path
+
+import sysbench
+
+
+@cache
+def source_digest() -> str:
+    """SHA-256 over the names and contents of this package's Python files."""
+    root = Path(sysbench.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()

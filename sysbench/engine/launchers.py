@@ -1,0 +1,48 @@
+"""How a worker process is started: plainly, or behind a program that wraps it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Protocol
+
+import sysbench
+
+
+class Launcher(Protocol):
+    """Decides what command line and what environment a worker has.
+
+    The process it describes must become, or start, one worker that inherits this environment; it must end when the
+    worker does.
+    """
+
+    def command(self) -> list[str]:
+        """The program and its arguments."""
+        ...
+
+    def environment(self) -> dict[str, str]:
+        """The whole environment, to which the engine adds where it listens."""
+        ...
+
+
+class PlainLauncher:
+    """`python -m sysbench.worker` with this very Python and this very sysbench.
+
+    `prefix` goes in front: `("nsys", "profile", "-t", "cuda,nvtx")`, say.
+    """
+
+    def __init__(self, prefix: tuple[str, ...] = ()) -> None:
+        self._prefix = prefix
+
+    def command(self) -> list[str]:
+        """Without `-P`, a `sysbench` or a `torch.py` in the current directory would be imported instead."""
+        return [*self._prefix, sys.executable, "-P", "-m", "sysbench.worker"]
+
+    def environment(self) -> dict[str, str]:
+        """This process's own, in which a checkout that is not installed is importable too."""
+        root = Path(sysbench.__file__).parent.parent
+        if root.name in ("site-packages", "dist-packages"):
+            return dict(os.environ)
+        paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
+        return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

@@ -1,0 +1,52 @@
+"""Which cells a run has to measure, and on which device each of them lands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sysbench.errors import UsageError
+from sysbench.events import DeviceInfo
+from sysbench.specs.model import DeviceType
+from sysbench.specs.time import TimeCell
+
+
+@dataclass(frozen=True)
+class PlacedCell:
+    """A cell, its place in the whole run, and the device it is measured on."""
+
+    index: int
+    cell: TimeCell
+    device: DeviceInfo
+
+
+def refuse_impossible(cells: Sequence[TimeCell]) -> None:
+    """Raise UsageError for the first cell that can run nowhere, or not on the kind of device that it names."""
+    kinds: dict[str, DeviceType] = {"cpu": "cpu", "mps": "mps", "cuda": "cuda"}
+    for cell in cells:
+        _refuse(cell, kinds.get(cell.device.partition(":")[0]))
+
+
+def place(cells: Sequence[TimeCell], devices: Sequence[DeviceInfo]) -> list[PlacedCell]:
+    """Every cell on its device; raises UsageError when there is no such device, or the cell cannot run on it."""
+    placed = [PlacedCell(index, cell, resolve(cell.device, devices)) for index, cell in enumerate(cells)]
+    for each in placed:
+        _refuse(each.cell, each.device.type)
+    return placed
+
+
+def resolve(name: str, devices: Sequence[DeviceInfo]) -> DeviceInfo:
+    """The device that `auto`, `cuda`, `cuda:1`, `mps` or `cpu` stands for; raises UsageError naming what is there."""
+    if name == "auto" and devices:
+        return devices[0]
+    for device in devices:
+        if name in (device.type, device.torch_name):
+            return device
+    there = ", ".join(f"{device.torch_name} ({device.name})" for device in devices)
+    raise UsageError(f"--device {name} is not here. There is: {there or 'none at all'}")
+
+
+def _refuse(cell: TimeCell, kind: DeviceType | None) -> None:
+    problem = cell.problem(kind)
+    if problem is not None:
+        raise UsageError(problem)

@@ -1,0 +1,213 @@
+"""One worker process, from its launch to its end: what it says, whether it lives, and what became of it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack, suppress
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge, wait
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from sysbench import protocol
+from sysbench.engine.launchers import Launcher
+from sysbench.engine.storage import reason
+from sysbench.errors import SysbenchError
+from sysbench.events import Event, WorkerExited, decode
+
+POLL_S = 0.2
+"""How often to look whether a process still lives where the system cannot say when it ends."""
+
+TERMINATION_S = 2.0
+"""How long a process may take to heed SIGTERM before SIGKILL."""
+
+DEATH_S = 10.0
+"""How long to wait for the end of a killed process: one that hangs in a driver may never end, the run must."""
+
+TAIL_BYTES = 4096
+"""How much of what a worker printed is kept."""
+
+_LONGEST_DIRECTORY = 80
+"""A socket's path may be 104 characters long on macOS and 108 on Linux."""
+
+
+class WorkerGoneError(Exception):
+    """The worker has closed its end; nothing more will come."""
+
+
+class GarbledError(Exception):
+    """The worker sent something that is no event."""
+
+
+class WorkerProcess:
+    """A worker, which runs in a session of its own: a Ctrl-C in the terminal does not reach it."""
+
+    def __init__(self, launcher: Launcher) -> None:
+        """Launch it; raises SysbenchError when that is not possible. It connects later, or never."""
+        self._key = secrets.token_bytes(32)
+        self._connection: Connection | None = None
+        with ExitStack() as resources:
+            # The doorway, a socket in a private directory, is gone as soon as the worker is through it.
+            self._doorway = resources.enter_context(ExitStack())
+            try:
+                address, self._listener = _listen(self._doorway)
+                self._output = resources.enter_context(tempfile.TemporaryFile())
+            except OSError as error:
+                raise SysbenchError(f"cannot start a worker in {tempfile.gettempdir()}: {reason(error)}") from error
+            self._process = self._launch(launcher, address)
+            self._sentinel = _sentinel(self._process.pid, resources)
+            self._resources = resources.pop_all()
+
+    def _launch(self, launcher: Launcher, address: Path) -> subprocess.Popen[bytes]:
+        command = launcher.command()
+        meeting_point = {protocol.ADDRESS_VARIABLE: str(address), protocol.KEY_VARIABLE: self._key.hex()}
+        try:
+            return subprocess.Popen(
+                command,
+                env={**launcher.environment(), **meeting_point},
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=self._output,
+                start_new_session=True,
+            )
+        except OSError as error:
+            why = "there is no such program" if isinstance(error, FileNotFoundError) else reason(error)
+            raise SysbenchError(f"cannot start {command[0]}: {why}") from error
+
+    @property
+    def pid(self) -> int:
+        """Of the process that was launched: the worker, or the program that wraps it."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return not self._ended(0)
+
+    def wait(self, also: int, timeout_s: float) -> bool:
+        """Sleep until there is something to receive, which is True.
+
+        False when the process has ended, the descriptor `also` is readable, or the time is up (or a little earlier).
+        """
+        source = self._connection or self._listener
+        if self._sentinel is None:
+            return source in wait([source, also], min(timeout_s, POLL_S))
+        return source in wait([source, also, self._sentinel], timeout_s)
+
+    def receive(self) -> Event | None:
+        """What has arrived; None when it was the connection itself.
+
+        Raises WorkerGoneError at the end of the connection and GarbledError for anything that is no event.
+        """
+        if self._connection is None:
+            self._connection = self._accept()
+            return None
+        try:
+            message = self._connection.recv_bytes(protocol.MESSAGE_LIMIT_BYTES)
+        except (EOFError, ConnectionError) as error:
+            raise WorkerGoneError from error
+        except OSError as error:
+            raise GarbledError("a message that is too long") from error
+        try:
+            return decode(message)
+        except ValidationError as error:
+            raise GarbledError(repr(message[:60])) from error
+
+    def send(self, command: protocol.Command) -> None:
+        """Ask for something; raises WorkerGoneError."""
+        if self._connection is None:
+            raise WorkerGoneError
+        try:
+            self._connection.send_bytes(protocol.encode(command))
+        except OSError as error:
+            raise WorkerGoneError from error
+
+    def end(self, patience_s: float) -> WorkerExited:
+        """See the process out, by force when it takes longer than `patience_s`, and say what became of it."""
+        if not self._ended(patience_s):
+            self._signal(signal.SIGTERM)
+            self._ended(TERMINATION_S)
+        # Whatever the worker started (compilers, say) goes with it. Until the process is reaped below, its number,
+        # and with it that of its group, cannot be given to anyone else.
+        self._signal(signal.SIGKILL)
+        self._ended(DEATH_S)
+        code = self._process.poll()
+        tail = self._tail()
+        if self._connection is not None:
+            self._connection.close()
+        self._resources.close()
+        return WorkerExited(
+            at_s=time.time(),
+            pid=self.pid,
+            exit_code=code if code is not None and code >= 0 else None,
+            signal=_signal_name(-code) if code is not None and code < 0 else None,
+            stderr_tail=tail,
+        )
+
+    def _accept(self) -> Connection | None:
+        """The worker's connection, or None when someone was there who does not have the key."""
+        accepted, _ = self._listener.accept()
+        connection = Connection(accepted.detach())
+        try:
+            deliver_challenge(connection, self._key)
+            answer_challenge(connection, self._key)
+        except (AuthenticationError, EOFError, OSError):
+            connection.close()
+            return None
+        self._doorway.close()
+        return connection
+
+    def _ended(self, timeout_s: float) -> bool:
+        if self._sentinel is not None:
+            return bool(wait([self._sentinel], timeout_s))
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout_s)
+        return self._process.returncode is not None
+
+    def _signal(self, number: signal.Signals) -> None:
+        # macOS answers PermissionError for a group of which only the dead are left.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+    def _tail(self) -> str | None:
+        end = os.fstat(self._output.fileno()).st_size
+        tail = os.pread(self._output.fileno(), TAIL_BYTES, max(0, end - TAIL_BYTES))
+        return tail.decode(errors="replace").strip() or None
+
+
+def _listen(doorway: ExitStack) -> tuple[Path, socket.socket]:
+    """A listening socket at a path that only this user can reach."""
+    short = len(os.fsencode(tempfile.gettempdir())) <= _LONGEST_DIRECTORY
+    directory = tempfile.TemporaryDirectory(prefix="sysbench-", dir=None if short else "/tmp")
+    address = Path(doorway.enter_context(directory)) / "engine"
+    listener = doorway.enter_context(socket.socket(socket.AF_UNIX))
+    listener.bind(str(address))
+    listener.listen(1)
+    return address, listener
+
+
+def _sentinel(pid: int, resources: ExitStack) -> int | None:
+    """A descriptor that is readable once the process has ended, which does not reap it; None where there is none."""
+    if sys.platform != "linux":
+        return None
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return None
+    resources.callback(os.close, descriptor)
+    return descriptor
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

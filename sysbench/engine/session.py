@@ -1,0 +1,180 @@
+"""One run, from its log's first line to its last: the engine as the command line sees it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from sysbench import __version__
+from sysbench.engine.admission import Admission
+from sysbench.engine.host import host_info
+from sysbench.engine.identity import source_digest
+from sysbench.engine.interrupts import catch_interrupts
+from sysbench.engine.launchers import Launcher, PlainLauncher
+from sysbench.engine.log import Log
+from sysbench.engine.plan import PlacedCell, place, refuse_impossible
+from sysbench.engine.resume import EarlierRun, recall
+from sysbench.engine.sampler import Sampler, system_sampler
+from sysbench.engine.storage import refuse_unwritable
+from sysbench.engine.supervisor import StoppedByUserError, Supervisor
+from sysbench.errors import OutputError, SysbenchError, UsageError
+from sysbench.events import Event, RunFinished, RunResumed, RunStarted, WorkerReady
+from sysbench.outcomes import RunStatus
+from sysbench.specs.run import RunOptions
+from sysbench.specs.time import TimeCell, TimeSpec
+
+
+def run(
+    spec: TimeSpec, options: RunOptions, *, launcher: Launcher | None = None, sampler: Sampler | None = None
+) -> Session:
+    """Prepare a run, of which everything but the measuring is checked here; iterate over the result to carry it out.
+
+    Raises UsageError for cells that can run nowhere and for a log that must not be continued, LogError for a log that
+    cannot be read, and OutputError when there is no place to write to. Nothing is left behind then.
+    """
+    cells = list(spec.cells())
+    refuse_impossible(cells)
+    if options.json_path not in (None, "-"):
+        refuse_unwritable(Path(options.json_path))
+    sampler = sampler or system_sampler()
+    if options.resume is not None:
+        log, earlier = _continued(options.resume, spec)
+        kept = sum(earlier.keeps(cell) for cell in cells)
+        opening: RunStarted | RunResumed = RunResumed(at_s=time.time(), keep=kept)
+    else:
+        opening = _beginning(spec, len(cells), sampler.driver)
+        log, earlier = Log.create(options.out, spec.kind), None
+    return Session(log, opening, cells, earlier, options, launcher or PlainLauncher(), sampler)
+
+
+class Session:
+    """A run: an iterator of events, each of which is in the log when it is handed over.
+
+    The first is RunStarted or RunResumed, the last RunFinished. As a context manager it ends the worker and completes
+    the log however it is left. From the first event to the last, the signals that stop a program belong to it: the
+    first ends the run in order, the second raises KeyboardInterrupt.
+
+    Iterating raises UsageError when this machine is not the one that was asked for (no such device; a resumed log of
+    another), and then nothing is left in the log; SysbenchError when no worker can be started; and OutputError when
+    the log cannot be written any more.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        opening: RunStarted | RunResumed,
+        cells: Sequence[TimeCell],
+        earlier: EarlierRun | None,
+        options: RunOptions,
+        launcher: Launcher,
+        sampler: Sampler,
+    ) -> None:
+        self.log_path = log.path
+        self._log = log
+        self._opening = opening
+        self._cells = cells
+        self._earlier = earlier
+        self._options = options
+        self._launcher = launcher
+        self._sampler = sampler
+        self._admission = Admission(options, sampler.free_bytes)
+        self._events = self._run()
+
+    def __iter__(self) -> Session:
+        return self
+
+    def __next__(self) -> Event:
+        return next(self._events)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the run if it is still going on; what was measured is kept."""
+        self._events.close()
+        self._log.close()
+
+    def _run(self) -> Generator[Event, None, None]:
+        status: RunStatus = "complete"
+        failure: SysbenchError | None = None
+        with self._log, catch_interrupts() as interrupts:
+            supervisor = Supervisor(self._launcher, self._sampler, self._admission, interrupts, self._options.timeout_s)
+            try:
+                yield self._written(self._opening)
+                if any(self._is_wanted(cell) for cell in self._cells):
+                    for event in supervisor.run(self._place):
+                        yield self._written(event)
+            except StoppedByUserError:
+                status = "interrupted"
+            except UsageError:
+                supervisor.stop()
+                self._log.withdraw()
+                raise
+            except OutputError as error:
+                supervisor.stop()
+                raise OutputError(f"{error}. The run was stopped; the log has everything before that") from error
+            except SysbenchError as error:
+                status, failure = "failed", error
+            except BaseException as error:
+                # Given up in the middle: by whoever iterates, by a second Ctrl-C, or by a defect of ours.
+                given_up = isinstance(error, GeneratorExit | KeyboardInterrupt)
+                self._finish(supervisor, "interrupted" if given_up else "failed")
+                raise
+            yield from self._finish(supervisor, status)
+        if failure is not None:
+            raise failure
+
+    def _written(self, event: Event) -> Event:
+        self._log.append(event)
+        return event
+
+    def _finish(self, supervisor: Supervisor, status: RunStatus) -> list[Event]:
+        """End the worker and complete the log; all of it before any of it is handed over."""
+        return [self._written(event) for event in (*supervisor.stop(), RunFinished(at_s=time.time(), status=status))]
+
+    def _is_wanted(self, cell: TimeCell) -> bool:
+        return self._earlier is None or not self._earlier.keeps(cell)
+
+    def _place(self, ready: WorkerReady) -> list[PlacedCell]:
+        """The cells to measure, each on its device; raises UsageError when this is not the machine for them."""
+        placed = place(self._cells, ready.devices)
+        if self._earlier is not None:
+            self._earlier.refuse_other_machine(ready, placed)
+            for each in placed:
+                if self._earlier.outcomes.get(each.cell.key) == "oom":
+                    self._admission.remember_too_large(each)
+        return [each for each in placed if self._is_wanted(each.cell)]
+
+
+def _beginning(spec: TimeSpec, cells: int, driver: str | None) -> RunStarted:
+    return RunStarted(
+        at_s=time.time(),
+        kind=spec.kind,
+        sysbench_version=__version__,
+        source_digest=source_digest(),
+        spec=spec.model_dump(mode="json"),
+        host=host_info(),
+        driver=driver,
+        cells=cells,
+    )
+
+
+def _continued(path: Path, spec: TimeSpec) -> tuple[Log, EarlierRun]:
+    """A log to go on with, and what it holds; locked before it is read, and changed only when it is the right one."""
+    log = Log.reopen(path)
+    try:
+        earlier = recall(path)
+        earlier.refuse_other_spec(spec)
+        earlier.refuse_other_code(source_digest())
+        log.cut_torn_line()
+    except BaseException:
+        log.close()
+        raise
+    return log, earlier

@@ -1,0 +1,123 @@
+"""Files that are written whole or not at all, and errors about files in one line."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from sysbench.errors import OutputError
+
+_REASONS = {
+    errno.ENOSPC: "no space left on the device",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "the file would be larger than is allowed",
+    errno.EACCES: "no permission",
+    errno.EPERM: "no permission",
+    errno.EROFS: "the file system is read-only",
+    errno.ENOENT: "no such directory",
+    errno.ENOTDIR: "a part of the path is a file, not a directory",
+    errno.EISDIR: "it is a directory",
+    errno.EPIPE: "its reader is gone",
+    errno.ENAMETOOLONG: "the name is too long",
+}
+
+
+def reason(error: OSError) -> str:
+    """What went wrong, in a few words."""
+    return _REASONS.get(error.errno or 0) or (error.strerror or str(error)).lower()
+
+
+def cannot_write(path: Path, error: OSError) -> OutputError:
+    """One line for a write that failed."""
+    return OutputError(f"cannot write {path}: {reason(error)}")
+
+
+def make_directory(path: Path) -> None:
+    """Create a directory and its parents where they are missing; raises OutputError when that is not possible."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise OutputError(f"cannot write to {path}: it is a file, not a directory") from None
+    except OSError as error:
+        raise OutputError(f"cannot create {path}: {reason(error)}") from error
+
+
+def refuse_unwritable(path: Path) -> None:
+    """Raise OutputError now if writing `path` later is bound to fail: no such directory, no permission."""
+    if path.is_dir():
+        raise OutputError(f"cannot write {path}: it is a directory")
+    if not path.parent.is_dir():
+        raise OutputError(f"cannot write {path}: there is no directory {path.parent}")
+    writable = os.access(path, os.W_OK) if path.exists() else os.access(path.parent, os.W_OK | os.X_OK)
+    if not writable:
+        raise OutputError(f"cannot write {path}: no permission")
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace `path` by `content` so that, whatever happens, the old or the new file is there, whole and on disk.
+
+    What is not a file (`/dev/stdout`, a named pipe) is written as it comes. Raises OutputError.
+    """
+    try:
+        if _is_stream(path):
+            _write_through(path, content)
+        else:
+            _replace(path.resolve(), content)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def write_all(descriptor: int, content: bytes) -> None:
+    """Write every byte, however many calls it takes; raises OSError."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def sync_directory(path: Path) -> None:
+    """Make names in a directory durable, where the file system can."""
+    # Some network file systems cannot, and some directories may be written but not read; the files are whole anyway.
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _is_stream(path: Path) -> bool:
+    """Whether this is a device, a pipe, or a name for an open file: nothing that another file could replace."""
+    absolute = path.absolute()
+    if absolute.parent in (Path("/dev"), Path("/dev/fd")) or absolute.parts[:2] == ("/", "proc"):
+        return True
+    return path.exists() and not stat.S_ISREG(path.stat().st_mode)
+
+
+def _write_through(path: Path, content: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
+    try:
+        write_all(descriptor, content)
+    finally:
+        os.close(descriptor)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        try:
+            if path.exists():
+                os.fchmod(descriptor, stat.S_IMODE(path.stat().st_mode))
+            write_all(descriptor, content)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)

@@ -1,0 +1,43 @@
+"""The measured process: `python -m sysbench.worker`, started by the engine and of no use by hand."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import signal
+import sys
+import time
+
+from sysbench import protocol
+from sysbench.worker.channel import Channel
+
+_PR_SET_PDEATHSIG = 1
+"""linux/prctl.h"""
+
+
+def main() -> None:
+    """Connect, import torch, say what is there, and do as asked until the engine hangs up."""
+    if protocol.ADDRESS_VARIABLE not in os.environ:
+        sys.exit("sysbench.worker is started by sysbench; run `sysbench time` instead")
+    faulthandler.enable()
+    _die_with_the_engine()
+    channel = Channel.connect()
+    began_s = time.perf_counter()
+    import torch  # noqa: F401  Imported here, and before all that needs it, so that the time it takes can be told.
+
+    import_s = time.perf_counter() - began_s
+    from sysbench.worker.service import serve
+
+    serve(channel, import_s)
+    channel.close()
+
+
+def _die_with_the_engine() -> None:
+    """Have the kernel end this process when its parent ends, however busy it is; elsewhere the next event fails."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

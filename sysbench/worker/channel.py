@@ -1,0 +1,53 @@
+"""The worker's end of the line to the engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, MutableMapping
+from multiprocessing.connection import Client, Connection
+
+from sysbench import protocol
+from sysbench.events import Event, encode
+
+
+class EngineGoneError(Exception):
+    """The engine has closed its end: nobody wants to know the rest."""
+
+
+class Channel:
+    """Takes commands and sends events; messages are JSON, never pickles."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @classmethod
+    def connect(cls, environment: MutableMapping[str, str] = os.environ) -> Channel:
+        """Connect to the engine that `environment` names, and remove it there: it is nobody else's business.
+
+        Raises KeyError without an engine, and OSError or multiprocessing.AuthenticationError when it cannot be reached.
+        """
+        address = environment.pop(protocol.ADDRESS_VARIABLE)
+        key = bytes.fromhex(environment.pop(protocol.KEY_VARIABLE))
+        return cls(Client(address, authkey=key))
+
+    def send(self, event: Event) -> None:
+        """Send one event; raises EngineGoneError. To be called between timed phases, never inside one."""
+        try:
+            self._connection.send_bytes(encode(event))
+        except OSError as error:
+            raise EngineGoneError from error
+
+    def requests(self) -> Iterator[protocol.Request]:
+        """What the engine asks for, as it comes; ends with the request to exit, or with the engine."""
+        while True:
+            try:
+                command = protocol.decode(self._connection.recv_bytes(protocol.MESSAGE_LIMIT_BYTES))
+            except (EOFError, OSError):
+                return
+            if isinstance(command, protocol.Exit):
+                return
+            yield command
+
+    def close(self) -> None:
+        """Hang up."""
+        self._connection.close()

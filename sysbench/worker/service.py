@@ -1,0 +1,87 @@
+"""Does what the engine asks, and classifies what goes wrong."""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+
+from sysbench import protocol
+from sysbench.errors import SysbenchError, UnavailableError
+from sysbench.events import CeilingFailed, CellFinished, Event, WorkerReady
+from sysbench.experiments import timing
+from sysbench.instruments import allocator, ceiling, device
+from sysbench.outcomes import Outcome
+from sysbench.worker.channel import Channel, EngineGoneError
+
+DETAIL_CHARACTERS = 300
+TRACEBACK_CHARACTERS = 20_000
+
+
+def serve(channel: Channel, import_s: float) -> None:
+    """Announce this worker and answer every command until there are no more."""
+    try:
+        channel.send(
+            WorkerReady(
+                at_s=time.time(),
+                pid=os.getpid(),
+                torch=device.torch_info(import_s),
+                devices=device.available_devices(),
+            )
+        )
+        for request in channel.requests():
+            channel.send(_answer(channel, request))
+    except EngineGoneError:
+        return
+
+
+def _answer(channel: Channel, request: protocol.Request) -> Event:
+    match request:
+        case protocol.MeasureTime():
+            return _measure_time(channel, request)
+        case protocol.MeasureCeiling():
+            return _measure_ceiling(request)
+
+
+def _measure_time(channel: Channel, request: protocol.MeasureTime) -> CellFinished:
+    """Time one cell; whatever it raises becomes its outcome."""
+    outcome: Outcome = "ok"
+    detail = trace = None
+    try:
+        for event in timing.run(request.cell, request.device):
+            channel.send(event)
+    except EngineGoneError:
+        raise
+    except Exception as error:  # noqa: BLE001  A cell of a sweep may raise anything, and the others still count.
+        outcome, detail, trace = _outcome_of(error), _line(error), _trace(error)
+    # Only outside the except block has the traceback let go of the tensors it held. After a real failure there is
+    # nothing to tidy up: the engine replaces this process.
+    if outcome in ("ok", "invalid"):
+        allocator.release(device.torch_device(request.device))
+    return CellFinished(at_s=time.time(), cell=request.cell.key, outcome=outcome, detail=detail, traceback=trace)
+
+
+def _measure_ceiling(request: protocol.MeasureCeiling) -> Event:
+    try:
+        return ceiling.measure(request.device, request.precision)
+    except Exception as error:  # noqa: BLE001  Shares of a ceiling are a bonus; no cell is given up for them.
+        return CeilingFailed(
+            at_s=time.time(), device=request.device.torch_name, precision=request.precision, detail=_line(error)
+        )
+
+
+def _outcome_of(error: Exception) -> Outcome:
+    if allocator.is_out_of_memory(error):
+        return "oom"
+    return "invalid" if isinstance(error, UnavailableError | ValueError) else "crashed"
+
+
+def _line(error: Exception) -> str:
+    """An error in one line of bearable length."""
+    words = " ".join(str(error).split())
+    text = words if isinstance(error, SysbenchError) else f"{type(error).__name__}: {words}".removesuffix(": ")
+    return text if len(text) <= DETAIL_CHARACTERS else f"{text[: DETAIL_CHARACTERS - 1]}…"
+
+
+def _trace(error: Exception) -> str:
+    return "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS:]
