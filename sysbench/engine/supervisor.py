@@ -85,6 +85,7 @@ class Supervisor:
         """
         _, ready = yield from self._start_worker()
         for placed in placement(ready):
+            self._heed_interrupts()
             refusal = self._admission.refusal(placed)
             if refusal is not None:
                 yield _finished(placed.cell, *refusal)
@@ -164,6 +165,7 @@ class Supervisor:
         return worker
 
     def _start_worker(self) -> Generator[Event, None, tuple[WorkerProcess, WorkerReady]]:
+        self._heed_interrupts()
         self._worker = worker = WorkerProcess(self._launcher)
         self._sampler.watch(worker.pid)
         try:
@@ -215,8 +217,7 @@ class Supervisor:
         deadline_s = time.monotonic() + timeout_s
         while True:
             yield from self._readings_due()
-            if self._interrupts.requested:
-                raise StoppedByUserError
+            self._heed_interrupts()
             now_s = time.monotonic()
             patience_s = max(0.0, min(self._next_reading_s, deadline_s) - now_s)
             if worker.wait(self._interrupts.fileno(), patience_s):
@@ -228,6 +229,10 @@ class Supervisor:
             elif now_s >= deadline_s:
                 raise LostWorkerError("timeout", f"the worker said nothing for {timeout_s:g} s (--timeout)")
             self._interrupts.drain()
+
+    def _heed_interrupts(self) -> None:
+        if self._interrupts.requested:
+            raise StoppedByUserError
 
     def _readings_due(self) -> Iterator[Event]:
         now_s = time.monotonic()
