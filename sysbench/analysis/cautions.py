@@ -33,9 +33,7 @@ CEILING_MARGIN = 1.5
 measurement, made in a quarter of a second."""
 
 
-def judge(
-    cell: TimeCell, seen: CellEvents, rates: RateRecord | None, lost: Sequence[ReadingsLost]
-) -> list[Caution]:
+def judge(cell: TimeCell, seen: CellEvents, rates: RateRecord | None, lost: Sequence[ReadingsLost]) -> list[Caution]:
     """Every caution that applies to a cell, the gravest first; nothing for a cell without measured steps."""
     if not seen.steps or seen.started is None:
         return []
@@ -73,7 +71,7 @@ def _correctness(seen: CellEvents) -> Iterator[Caution]:
 
 
 def _lower_bound(cell: TimeCell, wall: Sequence[float], rates: RateRecord | None) -> Iterator[Caution]:
-    """A step cannot be faster than its matrix products at the machine's peak; fused kernels may skip the causal half."""
+    """A step cannot be faster than its matrix products at peak; fused kernels may skip the causal half."""
     if rates is None or not wall:
         return
     skippable = formulas.attention_forward_flops(cell.model, cell.ctx, cell.batch) / 2
@@ -98,7 +96,8 @@ def _stability(warmup: Sequence[float], wall: Sequence[float]) -> Iterator[Cauti
     if unfinished := statistics.warmup_unfinished(warmup, wall):
         yield Caution(
             code="warmup-unfinished",
-            message=f"the first measured steps are still {units.share(unfinished.excess)} slower than the later ones",
+            message=f"the first {unfinished.slow_steps} measured steps are still "
+            f"{units.share(unfinished.excess_share)} slower than the later ones",
             remedy=f"--warmup {max(2 * len(warmup), 5)}",
         )
     if modes := statistics.two_modes(wall):
@@ -109,17 +108,17 @@ def _stability(warmup: Sequence[float], wall: Sequence[float]) -> Iterator[Cauti
             remedy="look for a second program, or clocks that switch; quote both, or measure again",
         )
     elif drift := statistics.drift(wall):
-        direction = "slower" if drift.relative_change > 0 else "faster"
+        direction = "slower" if drift.change_share > 0 else "faster"
         yield Caution(
             code="drift",
-            message=f"steps get {direction}, by {units.share(abs(drift.relative_change))} from the first to the last",
+            message=f"steps get {direction}, by {units.share(abs(drift.change_share))} from the first to the last",
             remedy="a longer --warmup, or let the device cool down first",
         )
     if outliers := statistics.outliers(wall):
         yield Caution(
             code="outliers",
             message=f"{len(outliers.indices)} of {len(wall)} steps are outliers and move the mean "
-            f"by {units.share(abs(outliers.mean_shift))}",
+            f"by {units.share(abs(outliers.mean_shift_share))}",
             remedy="quote the median; close other programs; more --steps",
         )
     if correlation := statistics.autocorrelation(wall):
