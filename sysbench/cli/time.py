@@ -87,7 +87,10 @@ def _show_plan(spec: TimeSpec, options: RunOptions) -> None:
     from sysbench.engine.plan import refuse_impossible
     from sysbench.views.summary import show_plan
 
-    device = hardware.named(options.simulate) if options.simulate else None
+    try:
+        device = hardware.named(options.simulate) if options.simulate else None
+    except UsageError as error:
+        raise UsageError(f"--simulate {error}") from None
     cells = list(spec.cells())
     refuse_impossible(cells)
     show_plan(cells, _stdout(), options.format, device)
