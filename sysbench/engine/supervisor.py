@@ -182,7 +182,7 @@ class Supervisor:
             return
         # Everything is measured: neither a worker that lingers nor a Ctrl-C now makes the run less complete.
         with suppress(LostWorkerError, StoppedByUserError):
-            self._ask(worker, protocol.Exit())
+            self._ask(worker, protocol.Exit(orderly=self._launcher.wraps))
             while True:
                 yield (yield from self._next_event(worker, GOODBYE_S))
         yield self._dismiss(worker, 0 if self._interrupts.requested else GOODBYE_S)

@@ -15,7 +15,7 @@ from sysbench.events import CellFinished, DeviceInfo, Event, HostInfo, Reading, 
 from sysbench.specs.run import RunOptions
 from sysbench.specs.time import TimeSpec
 
-from .scripted_worker import SCRIPT_VARIABLE
+from . import scripted_worker
 
 CPU = {"name": "Made-up CPU", "type": "cpu"}
 GPU = {"name": "Made-up GPU", "type": "cuda", "uuid": "GPU-1", "memory_bytes": 2**30}
@@ -41,12 +41,15 @@ class ScriptedLauncher:
     def __init__(self, cells: dict[int, str] | None = None, **script: Any) -> None:
         self.script = {"devices": [CPU], "cells": {str(ctx): act for ctx, act in (cells or {}).items()}, **script}
 
+    @property
+    def wraps(self) -> bool:
+        return False
+
     def command(self) -> list[str]:
-        return [sys.executable, "-m", "tests.unit.scripted_worker"]
+        return [sys.executable, scripted_worker.__file__]
 
     def environment(self) -> dict[str, str]:
-        root = str(Path(__file__).parents[2])
-        return {**os.environ, "PYTHONPATH": root, SCRIPT_VARIABLE: json.dumps(self.script)}
+        return {**os.environ, scripted_worker.SCRIPT_VARIABLE: json.dumps(self.script)}
 
 
 class FakeSampler:

@@ -1,68 +1,72 @@
 """A worker without torch that does what a script says: a real process, so that its deaths are real.
 
-The script is JSON in the environment: `start`, `ceiling`, and by context length what becomes of a cell.
+The script is JSON in the environment: `start`, `ceiling`, and by context length what becomes of a cell. It speaks the
+protocol in plain dictionaries, which starts in a fraction of the time and shows that the protocol is no more than JSON.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Client
 from pathlib import Path
-from typing import NoReturn
-
-from sysbench import protocol
-from sysbench.events import (
-    CeilingFailed,
-    CeilingMeasured,
-    CellFinished,
-    DeviceInfo,
-    Event,
-    PhaseSample,
-    StepMeasured,
-    TorchInfo,
-    WorkerReady,
-)
-from sysbench.outcomes import Outcome
-from sysbench.worker.channel import Channel
+from typing import Any, NoReturn
 
 SCRIPT_VARIABLE = "SYSBENCH_TEST_SCRIPT"
+
+Cell = dict[str, Any]
+
+
+class Line:
+    """The connection to the engine."""
+
+    def __init__(self) -> None:
+        self.connection = Client(os.environ["SYSBENCH_ADDRESS"], authkey=bytes.fromhex(os.environ["SYSBENCH_AUTHKEY"]))
+
+    def say(self, event: str, **fields: Any) -> None:
+        self.connection.send_bytes(json.dumps({"event": event, "at_s": time.time(), **fields}).encode())
+
+    def commands(self) -> Iterator[dict[str, Any]]:
+        while (command := json.loads(self.connection.recv_bytes()))["command"] != "exit":
+            yield command
+
+    def step(self, cell: Cell, index: int = 0) -> None:
+        sample = {"wall_s": 0.001}
+        self.say("step_measured", cell=_key(cell), index=index, warmup=False, phases={"forward": sample}, step=sample)
+
+    def finish(self, cell: Cell, outcome: str, detail: str | None = None) -> None:
+        self.say("cell_finished", cell=_key(cell), outcome=outcome, detail=detail)
 
 
 def main() -> None:
     script = json.loads(os.environ[SCRIPT_VARIABLE])
     _start(script.get("start", "ready"))
-    channel = Channel.connect()
-    channel.send(
-        WorkerReady(
-            at_s=time.time(),
-            pid=os.getpid(),
-            torch=TorchInfo(
-                torch=script.get("torch", "2.13.0"),
-                cuda=None,
-                cudnn=None,
-                triton=None,
-                threads=1,
-                allocator=None,
-                import_s=0.0,
-            ),
-            devices=[DeviceInfo.model_validate(device) for device in script["devices"]],
-        )
-    )
+    line = Line()
+    versions = {"torch": script.get("torch", "2.13.0"), "threads": 1, "import_s": 0.0}
+    unknown = dict.fromkeys(("cuda", "cudnn", "triton", "allocator"))
+    line.say("worker_ready", pid=os.getpid(), torch={**versions, **unknown}, devices=script["devices"])
     if script.get("idle") == "dies":
         os.kill(os.getpid(), signal.SIGKILL)
-    for request in channel.requests():
-        if isinstance(request, protocol.MeasureCeiling):
-            _ceiling(channel, request, script.get("ceiling", "ok"))
+    for command in line.commands():
+        if command["command"] == "measure_ceiling":
+            _ceiling(line, command, script.get("ceiling", "ok"))
         else:
-            act = script.get("cells", {}).get(str(request.cell.ctx), "ok")
-            _ACTS[act](channel, request)
+            act = script["cells"].get(str(command["cell"]["ctx"]), "ok")
+            _ACTS[act](line, command["cell"])
     if script.get("end") == "lingers":
         time.sleep(60)
+
+
+def _key(cell: Cell) -> str:
+    """`ModelCell.key`."""
+    canonical = json.dumps(cell, sort_keys=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 
 def _start(how: str) -> None:
@@ -73,83 +77,71 @@ def _start(how: str) -> None:
         time.sleep(60)
 
 
-def _ceiling(channel: Channel, request: protocol.MeasureCeiling, how: str) -> None:
-    device, precision = request.device.torch_name, request.precision
+def _ceiling(line: Line, command: dict[str, Any], how: str) -> None:
+    subject = {"device": command["device"]["type"], "precision": command["precision"]}
     if how == "dies":
         os.kill(os.getpid(), signal.SIGKILL)
     if how == "fails":
-        channel.send(CeilingFailed(at_s=time.time(), device=device, precision=precision, detail="too hot"))
-        return
-    channel.send(
-        CeilingMeasured(at_s=time.time(), device=device, precision=precision, matmul_flops_per_s=1e12, matmul_size=1024)
-    )
+        line.say("ceiling_failed", **subject, detail="too hot")
+    else:
+        line.say("ceiling_measured", **subject, matmul_flops_per_s=1e12, matmul_size=1024)
 
 
-def _step(channel: Channel, request: protocol.MeasureTime, index: int = 0) -> None:
-    sample = PhaseSample(wall_s=0.001)
-    channel.send(
-        StepMeasured(
-            at_s=time.time(), cell=request.cell.key, index=index, warmup=False, phases={"forward": sample}, step=sample
-        )
-    )
-
-
-def _finish(outcome: Outcome, detail: str | None = None) -> Callable[[Channel, protocol.MeasureTime], None]:
-    def act(channel: Channel, request: protocol.MeasureTime) -> None:
-        _step(channel, request)
-        finished: Event = CellFinished(at_s=time.time(), cell=request.cell.key, outcome=outcome, detail=detail)
-        channel.send(finished)
+def _finish(outcome: str, detail: str | None = None) -> Callable[[Line, Cell], None]:
+    def act(line: Line, cell: Cell) -> None:
+        line.step(cell)
+        line.finish(cell, outcome, detail)
 
     return act
 
 
-def _die_by(number: signal.Signals) -> Callable[[Channel, protocol.MeasureTime], None]:
-    def act(channel: Channel, request: protocol.MeasureTime) -> None:
-        _step(channel, request)
+def _die_by(number: signal.Signals) -> Callable[[Line, Cell], None]:
+    def act(line: Line, cell: Cell) -> None:
+        line.step(cell)
         os.kill(os.getpid(), number)
 
     return act
 
 
-def _leave(channel: Channel, request: protocol.MeasureTime) -> NoReturn:
+def _leave(line: Line, cell: Cell) -> NoReturn:
     print("first line\nRuntimeError: the device fell off the bus", file=sys.stderr)
     sys.exit(3)
 
 
-def _hang(channel: Channel, request: protocol.MeasureTime) -> None:
-    _step(channel, request)
+def _hang(line: Line, cell: Cell) -> None:
+    line.step(cell)
     time.sleep(60)
 
 
-def _hang_stubbornly(channel: Channel, request: protocol.MeasureTime) -> None:
+def _hang_stubbornly(line: Line, cell: Cell) -> None:
     """Hangs, ignores SIGTERM, and has started a child that does the same."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     Path(os.environ["SYSBENCH_TEST_CHILD"]).write_text(str(child.pid))
-    _hang(channel, request)
+    _hang(line, cell)
 
 
-def _go_on(channel: Channel, request: protocol.MeasureTime) -> None:
+def _go_on(line: Line, cell: Cell) -> None:
     """Measures until somebody stops it."""
     for index in range(10_000):
-        _step(channel, request, index)
+        line.step(cell, index)
         time.sleep(0.02)
 
 
-def _babble(channel: Channel, request: protocol.MeasureTime) -> None:
-    channel._connection.send_bytes(b"PK\x03\x04 not an event")
+def _babble(line: Line, cell: Cell) -> None:
+    line.connection.send_bytes(b"PK\x03\x04 not an event")
     time.sleep(60)
 
 
-def _slowly(channel: Channel, request: protocol.MeasureTime) -> None:
+def _slowly(line: Line, cell: Cell) -> None:
     """Takes longer than a short timeout, but keeps talking."""
     for index in range(8):
         time.sleep(0.1)
-        _step(channel, request, index)
-    _finish("ok")(channel, request)
+        line.step(cell, index)
+    line.finish(cell, "ok")
 
 
-_ACTS: dict[str, Callable[[Channel, protocol.MeasureTime], None]] = {
+_ACTS: dict[str, Callable[[Line, Cell], None]] = {
     "ok": _finish("ok"),
     "oom": _finish("oom", "CUDA out of memory. Tried to allocate 20.00 GiB."),
     "crashed": _finish("crashed", "RuntimeError: device-side assert triggered"),
