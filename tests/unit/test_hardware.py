@@ -124,7 +124,12 @@ def test_every_profile_is_valid_and_says_where_its_rates_are_from(file: Path) ->
     assert profile == named(file.stem)
     assert profile.names
     assert profile.source
-    assert "fp32" in profile.peak_flops_per_s
+    peaks = profile.peak_flops_per_s
+    assert "fp32" in peaks
+    # Since tf32 exists, 16 bits are twice as fast, and bf16 as fast as fp16.
+    assert ("tf32" in peaks) == ("bf16" in peaks)
+    if "tf32" in peaks:
+        assert peaks["bf16"] == peaks["fp16"] == pytest.approx(2 * peaks["tf32"], rel=0.03)
     assert profile.memory_bandwidth_bytes_per_s is not None
     for precision, ceiling in profile.measured.items():
         assert 0.5 < ceiling.matmul_flops_per_s / profile.peak_flops_per_s[precision] < 1

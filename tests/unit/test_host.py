@@ -104,13 +104,14 @@ def test_a_run_from_a_git_hook_names_its_own_commit(
 
 @needs_git
 def test_a_checkout_is_only_looked_at(package: Path) -> None:
-    """Git's status would refresh the index, and stumble over somebody else's lock on it."""
-    (package / "__init__.py").touch()
-    (package.parent / ".git" / "index.lock").touch()
+    """Left to itself, git's status would refresh the index under somebody who is about to use it."""
+    os.utime(package / "__init__.py", (1_000_000_000, 1_000_000_000))
     index = package.parent / ".git" / "index"
     before = index.read_bytes()
     assert commit_of(package) == git(package, "rev-parse", "HEAD")
     assert index.read_bytes() == before
+    index.with_name("index.lock").touch()
+    assert commit_of(package) == git(package, "rev-parse", "HEAD")
 
 
 def test_a_directory_outside_any_checkout_has_no_commit(tmp_path: Path) -> None:

@@ -72,6 +72,20 @@ def test_version_1_is_read_where_the_group_is_named_from_outside(tmp_path: Path)
     assert (limit.limit_bytes, limit.available_bytes()) == (4 * GIB, 2 * GIB)
 
 
+def test_a_group_within_the_containers_is_found_below_what_is_mounted(tmp_path: Path) -> None:
+    memory = "sys/fs/cgroup/memory"
+    root = machine(
+        tmp_path,
+        MEMORY_OF_DOCKER,
+        "4:memory:/docker/abc/job\n",
+        {
+            f"{memory}/memory.limit_in_bytes": f"{4 * GIB}\n",
+            f"{memory}/job/memory.limit_in_bytes": f"{GIB}\n",
+        },
+    )
+    assert [limit.limit_bytes for limit in memory_limits(PHYSICAL, root)] == [GIB, 4 * GIB]
+
+
 def test_an_unlimited_group_is_no_limit(tmp_path: Path) -> None:
     memory = "sys/fs/cgroup/memory"
     version_1 = machine(

@@ -42,7 +42,10 @@ def test_without_a_worker_its_memory_is_unknown_and_not_zero(sampler: SystemSamp
 
 
 def test_a_worker_is_followed_until_it_is_gone(sampler: SystemSampler) -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as worker:
+    program = [sys.executable, "-c", "print('ready', flush=True); input()"]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
+        assert worker.stdout is not None
+        worker.stdout.readline()
         sampler.watch(worker.pid)
         assert (sampler.read(1.0).host_rss_bytes or 0) > 1_000_000
         worker.kill()
@@ -64,7 +67,10 @@ def test_the_load_of_others_is_known_after_a_first_look_and_unknown_again_with_a
     assert share is not None
     assert 0 <= share <= 1
     sampler.watch(None)
+    time.sleep(0.1)
     assert sampler.read(3.0).host_cpu_share is None
+    time.sleep(0.1)
+    assert sampler.read(4.0).host_cpu_share is not None
 
 
 def test_who_belongs_to_the_worker_is_looked_up_rarely(sampler: SystemSampler, monkeypatch: pytest.MonkeyPatch) -> None:

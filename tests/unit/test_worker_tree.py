@@ -92,7 +92,8 @@ def test_a_child_that_is_born_later_belongs_once_the_members_are_listed() -> Non
 
 
 def test_a_worker_that_vanishes_between_two_looks_is_unknown() -> None:
-    with running("input()") as worker:
+    with running("print('ready', flush=True); input()") as worker:
+        assert line_of(worker) == "ready"
         tree = WorkerTree(worker.pid)
         assert tree.rss_bytes()
         worker.kill()
