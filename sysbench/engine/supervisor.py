@@ -27,6 +27,7 @@ from sysbench.events import (
     Event,
     Frozen,
     Reading,
+    StepMeasured,
     WorkerExited,
     WorkerReady,
 )
@@ -35,6 +36,10 @@ from sysbench.specs.time import TimeCell
 
 GOODBYE_S = 10.0
 """How long a worker that was asked to leave, or has hung up, may take to be gone."""
+
+REST_S = 0.1
+"""Steps that follow each other more quickly than this are taken in together: a parent that woke up for each of them
+would get in the way of the next, where the CPU is what is measured."""
 
 HARMLESS: frozenset[Outcome] = frozenset({"ok", "invalid"})
 """Outcomes after which a worker is as good as new."""
@@ -76,6 +81,8 @@ class Supervisor:
         self._current: TimeCell | None = None
         self._ceilings: set[tuple[str, str]] = set()
         self._next_reading_s = 0.0
+        self._last_step_at_s = 0.0
+        self._steps_are_fast = False
 
     def run(self, placement: Placement) -> Iterator[Event]:
         """Measure every cell that `placement` names.
@@ -218,17 +225,26 @@ class Supervisor:
         while True:
             yield from self._readings_due()
             self._heed_interrupts()
+            if self._steps_are_fast and not worker.wait(self._interrupts.fileno(), 0):
+                self._interrupts.sleep(REST_S)
             now_s = time.monotonic()
             patience_s = max(0.0, min(self._next_reading_s, deadline_s) - now_s)
             if worker.wait(self._interrupts.fileno(), patience_s):
                 event = _received(worker)
                 if event is not None:
+                    self._mind_the_pace(event)
                     return event
             elif not worker.alive:
                 raise LostWorkerError("crashed", patience_s=GOODBYE_S)
             elif now_s >= deadline_s:
                 raise LostWorkerError("timeout", f"the worker said nothing for {timeout_s:g} s (--timeout)")
             self._interrupts.drain()
+
+    def _mind_the_pace(self, event: Event) -> None:
+        self._steps_are_fast = False
+        if isinstance(event, StepMeasured):
+            self._steps_are_fast = event.at_s - self._last_step_at_s < REST_S
+            self._last_step_at_s = event.at_s
 
     def _heed_interrupts(self) -> None:
         if self._interrupts.requested:

@@ -141,6 +141,13 @@ def _slowly(line: Line, cell: Cell) -> None:
     line.finish(cell, "ok")
 
 
+def _rush(line: Line, cell: Cell) -> None:
+    """Steps without a pause."""
+    for index in range(2000):
+        line.step(cell, index)
+    line.finish(cell, "ok")
+
+
 _ACTS: dict[str, Callable[[Line, Cell], None]] = {
     "ok": _finish("ok"),
     "oom": _finish("oom", "CUDA out of memory. Tried to allocate 20.00 GiB."),
@@ -154,6 +161,7 @@ _ACTS: dict[str, Callable[[Line, Cell], None]] = {
     "goes on": _go_on,
     "babbles": _babble,
     "slow": _slowly,
+    "rushes": _rush,
 }
 
 if __name__ == "__main__":

@@ -163,6 +163,24 @@ def test_a_worker_that_dies_between_cells_is_replaced(tmp_path: Path) -> None:
     assert of_kind(events, RunFinished)[0].status == "complete"
 
 
+@pytest.mark.parametrize(("act", "outcome"), [("killed", "crashed"), ("hangs", "timeout"), ("ok", "ok")])
+def test_deaths_are_noticed_where_no_descriptor_tells_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str, outcome: str
+) -> None:
+    monkeypatch.setattr("sysbench.engine.process._sentinel", lambda pid, resources: None)
+    spec = spec_of([16])
+    events = carry_out(spec, tmp_path, ScriptedLauncher({16: act}), timeout_s=0.5)
+    assert outcomes(spec, events) == {16: outcome}
+    with pytest.raises(SysbenchError):
+        carry_out(spec, tmp_path, ScriptedLauncher(start="dies"))
+
+
+def test_steps_that_come_by_the_hundred_are_all_there(tmp_path: Path) -> None:
+    spec = spec_of([16])
+    steps = of_kind(carry_out(spec, tmp_path, ScriptedLauncher({16: "rushes"})), StepMeasured)
+    assert [step.index for step in steps] == list(range(2000))
+
+
 # A worker that does not come up
 
 
