@@ -49,8 +49,6 @@ def _measure_time(channel: Channel, request: protocol.MeasureTime) -> CellFinish
     try:
         for event in timing.run(request.cell, request.device):
             channel.send(event)
-    except EngineGoneError:
-        raise
     except Exception as error:  # noqa: BLE001  A cell of a sweep may raise anything, and the others still count.
         outcome, detail, trace = _outcome_of(error), _line(error), _trace(error)
     # The experiment has tidied up, but the traceback held tensors until the except block was left. After any other
