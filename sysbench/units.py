@@ -125,13 +125,6 @@ def size(value_bytes: float | None) -> str:
     return quantity("bytes", value_bytes)
 
 
-def size_of_total(part_bytes: float, total_bytes: float) -> str:
-    """`21.3 of 80.0 GiB`: both in the unit of the whole."""
-    scale = _scale(total_bytes, _BYTES)
-    part, total = (scale.digits(value, 1) for value in (part_bytes, total_bytes))
-    return f"{part} of {total} {scale.symbol}"
-
-
 def flops(value: float | None) -> str:
     """`1.78 TFLOP`."""
     return quantity("flops", value)

@@ -58,7 +58,7 @@ def _measured(
         _measure(cell, scale, decimals, column.signed, deviations) if isinstance(cell, Measure) else _plain(cell)
         for cell in cells
     )
-    return ShownColumn(column, scale.symbol, tuple(texts))
+    return ShownColumn(column, scale.symbol if family else "", tuple(texts))
 
 
 def _decimals(column: Column, scale: Scale, measures: Sequence[Measure]) -> int:

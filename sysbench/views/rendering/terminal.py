@@ -6,17 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, Group, JustifyMethod, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.segment import Segment
-from rich.table import Table as RichTable
 from rich.text import Text
 
 from sysbench.views import theme
 from sysbench.views.rendering.columns import ShownColumn, shown
-from sysbench.views.table import Cell, Measure, Remark, Sheet, Table, Word, notes
-
-GAP = 2
-"""Spaces between two columns."""
+from sysbench.views.rendering.grid import GAP, Grid, widths_of
+from sysbench.views.table import Cell, Measure, Remark, Sheet, Table, notes
 
 INDENT = 1
 """Spaces before everything."""
@@ -24,7 +21,6 @@ INDENT = 1
 STACKED_IMPORTANCE = 3
 """Columns up to this importance are listed where rows become lists."""
 
-_TONES = {"plain": "", "strong": "bold", "quiet": theme.QUIET, "good": theme.GOOD, "bad": theme.BAD}
 _MARKS = {
     "caution": ("!", theme.WARNING),
     "outcome": ("!", theme.BAD),
@@ -65,12 +61,12 @@ def fit(table: Table, width: int, encoding: str = "utf-8") -> Fit:
 
 def width_of(columns: Sequence[ShownColumn]) -> int:
     """Cells that a table of these columns takes, its indent included."""
-    return INDENT + sum(_width(column) for column in columns) + GAP * (len(columns) - 1)
+    return INDENT + sum(widths_of(columns)) + GAP * (len(columns) - 1)
 
 
 def grid(found: Fit) -> RenderableType:
-    """The fitted columns as a Rich table, without title and notes."""
-    return _stack(found) if found.stacked else _grid(found)
+    """The fitted columns beside each other, or rows as lists where they do not fit, without title and notes."""
+    return _stack(found) if found.stacked else Grid(found.table, found.columns, INDENT)
 
 
 @dataclass(frozen=True)
@@ -146,52 +142,6 @@ class _Indented:
             yield Segment.line()
 
 
-def _grid(found: Fit) -> RenderableType:
-    table = RichTable(
-        box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="", show_edge=False, collapse_padding=False
-    )
-    for position, heading in enumerate(_headings(found.columns)):
-        column = found.columns[position]
-        side: JustifyMethod = "right" if _right(column, [row[position] for row in found.table.rows]) else "left"
-        table.add_column(heading, justify=side, no_wrap=True, overflow="ellipsis", width=_width(column))
-    texts = zip(*(column.texts for column in found.columns), strict=True)
-    above: tuple[Cell, ...] = ()
-    for cells, row in zip(found.table.rows, texts, strict=True):
-        table.add_row(*_row(cells, row, above[: found.table.axes - 1]))
-        above = cells
-    return _Indented(table)
-
-
-def _row(cells: Sequence[Cell], texts: Sequence[str], above: Sequence[Cell]) -> Iterator[Text]:
-    """The cells of a row; an axis that repeats what stands above it steps back."""
-    repeats = True
-    for position, (cell, text) in enumerate(zip(cells, texts, strict=True)):
-        repeats = repeats and position < len(above) and above[position] == cell
-        yield Text(text, theme.QUIET if repeats else _style(cell))
-
-
-def _style(cell: Cell) -> str:
-    if isinstance(cell, Measure | Word):
-        return _TONES[cell.tone]
-    return theme.QUIET if cell is None else ""
-
-
-def _headings(columns: Sequence[ShownColumn]) -> Iterator[Text]:
-    """Group, title and unit one under the other, each line only if some column has something to say on it."""
-    grouped, united = any(each.column.group for each in columns), any(each.symbol for each in columns)
-    last = ""
-    for each in columns:
-        group = each.column.group if each.column.group != last else ""
-        last = each.column.group
-        lines = [(group, theme.ACCENT)] * grouped + [(each.column.title, "bold")] + [(each.symbol, "dim")] * united
-        yield Text("\n").join(Text(line, style) for line, style in lines)
-
-
-def _right(column: ShownColumn, cells: Sequence[Cell]) -> bool:
-    """Numbers stand to the right, and so do whole numbers in columns without a unit."""
-    return column.column.numeric or all(isinstance(cell, int) for cell in cells)
-
-
 def _stack(found: Fit) -> RenderableType:
     """Every row as a small list, for terminals in which nothing stands beside anything."""
     blocks: list[RenderableType] = []
@@ -211,11 +161,6 @@ def _stack(found: Fit) -> RenderableType:
 def _named(column: ShownColumn, cell: Cell, text: str) -> str:
     """A bare number needs its heading beside it; a word speaks for itself."""
     return f"{column.column.title} {text}" if isinstance(cell, int) else text
-
-
-def _width(shown_column: ShownColumn) -> int:
-    column = shown_column.column
-    return max(cell_len(text) for text in (column.title, column.group, shown_column.symbol, *shown_column.texts))
 
 
 def _encoded(columns: Sequence[ShownColumn], encoding: str) -> tuple[ShownColumn, ...]:

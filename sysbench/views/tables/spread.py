@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from sysbench.records import CellRecord, Samples, TimeRecord
-from sysbench.views.table import Cell, Column, Measure, Table
+from sysbench.views.table import NOTHING, Cell, Column, Measure, Table
 from sysbench.views.tables import axes, times
 
 FIRST_STEPS = 10
@@ -88,7 +88,7 @@ def _table(
 
 def _rows(cell: CellRecord, phases: Sequence[str], count: int) -> Iterator[tuple[Cell, ...]]:
     if not any(times.samples(cell, phase) for phase in phases):
-        yield (times.whole(phases), times.outcome(cell), *([times.NOTHING] * (count - 1)))
+        yield (times.whole(phases), times.outcome(cell), *([NOTHING] * (count - 1)))
     for phase in phases:
         if found := times.samples(cell, phase):
             yield (phase, *_statistics(found)[:count])

@@ -52,6 +52,7 @@ def _rate_values(cell: CellRecord, record: TimeRecord) -> list[Cell]:
 
 
 def _rate_value(cell: CellRecord, name: str) -> Cell:
+    value: float | None
     if name == "memory":
         value = _peak_bytes(cell)
     elif name == "compile_s":
