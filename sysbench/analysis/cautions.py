@@ -28,10 +28,6 @@ WAITING_SHARE = 0.05
 """A device that still works for less than this share of a phase, once the host has launched everything, has been
 waiting for the host. Where the launch queue (1,024 deep in CUDA) fills up, draining it takes far longer."""
 
-CEILING_MARGIN = 1.5
-"""How far a step may exceed the measured matmul ceiling before it is called impossible: the ceiling is itself a
-measurement, made in a quarter of a second."""
-
 
 def judge(cell: TimeCell, seen: CellEvents, rates: RateRecord | None, lost: Sequence[ReadingsLost]) -> list[Caution]:
     """Every caution that applies to a cell, the gravest first; nothing for a cell without measured steps."""
@@ -74,20 +70,23 @@ def _lower_bound(cell: TimeCell, wall: Sequence[float], rates: RateRecord | None
     """A step cannot be faster than its matrix products at peak; fused kernels may skip the causal half."""
     if rates is None or not wall:
         return
+    if rates.ceiling_flops_per_s and rates.ceiling_share is None:
+        yield Caution(
+            code="ceiling-doubtful",
+            message=f"the step reached more than the {units.flop_rate(rates.ceiling_flops_per_s)} of the large matrix "
+            "product that was measured first, which other programs must have slowed down",
+            remedy="the share of it is left out; close other programs and measure again",
+        )
+    if rates.peak_flops_per_s is None:
+        return
     skippable = formulas.attention_forward_flops(cell.model, cell.ctx, cell.batch) / 2
     passes = rates.step_flops / formulas.forward_flops(cell.model, cell.ctx, cell.batch)
-    needed_flops = rates.step_flops - passes * skippable
-    if rates.peak_flops_per_s:
-        fastest, limit = rates.peak_flops_per_s, "the data sheet's peak"
-    elif rates.ceiling_flops_per_s:
-        fastest, limit = CEILING_MARGIN * rates.ceiling_flops_per_s, f"{CEILING_MARGIN:g} × the measured matmul ceiling"
-    else:
-        return
-    bound_s = needed_flops / fastest
+    bound_s = (rates.step_flops - passes * skippable) / rates.peak_flops_per_s
     if standard.median(wall) < bound_s:
         yield Caution(
             code="below-lower-bound",
-            message=f"the median step is shorter than the {units.seconds(bound_s)} its matrix products take at {limit}",
+            message=f"the median step is shorter than the {units.seconds(bound_s)} that its matrix products take at "
+            "the data sheet's peak",
             remedy="do not use this number; look for a missing synchronization or a phase that did nothing",
         )
 

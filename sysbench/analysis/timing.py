@@ -24,6 +24,9 @@ from sysbench.records import (
 )
 from sysbench.specs.time import TimeCell, TimeSpec
 
+HIGHEST_SHARE = 1.1
+"""Of the measured ceiling: the cuts between the sizes tried and ordinary noise allow for this much."""
+
 
 def fold(events: Iterable[Event]) -> TimeRecord:
     """The record of a run, finished or not; raises LogError when the events hold no run."""
@@ -136,8 +139,13 @@ def _rates(cell: TimeCell, seen: CellEvents, phases: dict[str, PhaseRecord], run
         peak_source=peak.source if peak else None,
         peak_share=flops_per_s / peak.flops_per_s if peak else None,
         ceiling_flops_per_s=ceiling.matmul_flops_per_s if ceiling else None,
-        ceiling_share=flops_per_s / ceiling.matmul_flops_per_s if ceiling else None,
+        ceiling_share=_believable(flops_per_s / ceiling.matmul_flops_per_s) if ceiling else None,
     )
+
+
+def _believable(share: float) -> float | None:
+    """A ceiling that a whole step exceeds by more than the noise of both was no ceiling."""
+    return share if share <= HIGHEST_SHARE else None
 
 
 def _memory(seen: CellEvents) -> MemoryRecord:

@@ -102,8 +102,20 @@ def test_a_cpu_is_never_launch_bound() -> None:
 def test_a_time_below_the_physical_bound_is_not_to_be_used() -> None:
     caution = cautions(with_steps(lambda index, wall_s: wall_s / 100))["below-lower-bound"]
     assert "the data sheet's peak" in caution.message
-    on_cpu = cautions(with_steps(lambda index, wall_s: wall_s / 100, TWO_CORES, size="small"))["below-lower-bound"]
-    assert "measured matmul ceiling" in on_cpu.message
+
+
+def test_hardware_without_a_data_sheet_has_no_physical_bound() -> None:
+    impossible = cautions(with_steps(lambda index, wall_s: wall_s / 100, TWO_CORES, size="small"))
+    assert "below-lower-bound" not in impossible
+
+
+def test_a_ceiling_that_the_step_exceeds_was_none() -> None:
+    fast = with_steps(lambda index, wall_s: wall_s / 3, TWO_CORES, size="small")
+    assert "ceiling-doubtful" in cautions(fast)
+    (cell,) = fold(fast).cells
+    assert cell.rates is not None
+    assert cell.rates.ceiling_share is None
+    assert cell.rates.ceiling_flops_per_s is not None
 
 
 def test_an_optimizer_that_changed_nothing_and_missing_gradients_come_first() -> None:
