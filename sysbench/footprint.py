@@ -114,12 +114,12 @@ class _Sizes:
     def optimizer_temporaries(self, parameters: int) -> int:
         """What AdamW computes its denominators in: for all parameters at once, for one at a time, or nowhere.
 
-        torch/optim/adam.py: `_multi_tensor_adam` takes one list of square roots, `_single_tensor_adam` a square root
-        and its quotient.
+        torch/optim/adam.py: `_multi_tensor_adam` takes one list of square roots; `_single_tensor_adam` a square root
+        and its quotient, while the quotient of the parameter before is still there.
         """
         shape = self._cell.model
         largest = max(shape.vocab, shape.d_ff, shape.d_model) * shape.d_model * FULL_BYTES
-        return {"foreach": parameters, "for-loop": 2 * largest, "fused": 0}[self._cell.optimizer]
+        return {"foreach": parameters, "for-loop": 3 * largest, "fused": 0}[self._cell.optimizer]
 
     def attention(self) -> _Part:
         """Norm, projections, attention, projection back, residual sum."""
