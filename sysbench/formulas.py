@@ -6,8 +6,7 @@ operations.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from sysbench.footprint import MemoryPrediction, moments
 from sysbench.specs.model import PHASES_OF, Mode, ModelCell
 from sysbench.specs.sizes import ModelShape
 
@@ -53,21 +52,10 @@ def step_flops_of(cell: ModelCell) -> int:
     return step_flops(cell.mode, cell.model, cell.ctx, cell.batch)
 
 
-@dataclass(frozen=True)
-class MemoryPrediction:
-    """Bytes that a step needs at its peak, by what they hold."""
-
-    parameters_bytes: int
-    gradients_bytes: int
-    optimizer_bytes: int
-    activations_bytes: int
-
-    @property
-    def total_bytes(self) -> int:
-        """Everything, at the moment of the peak."""
-        return self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes + self.activations_bytes
-
-
 def predicted_memory(cell: ModelCell) -> MemoryPrediction:
-    """Bytes of tensors that a step of `cell` needs at its peak; workspaces and the CUDA context are not in it."""
-    raise NotImplementedError
+    """Bytes of tensors that a step of `cell` needs at its peak: the fullest of its moments.
+
+    Meant for refusing what cannot fit: it errs on the high side. Workspaces and the CUDA context are not in it, and
+    neither are the leftovers of an allocator.
+    """
+    return max(moments(cell), key=lambda moment: moment.total_bytes)

@@ -36,6 +36,7 @@ CautionCode = Literal[
     "parameters-unchanged",
     "gradients-missing",
     "below-lower-bound",
+    "ceiling-doubtful",
     "compile-fell-back",
     "readings-lost",
     "not-measured",

@@ -43,12 +43,12 @@ class Exit(Frozen):
     """Nothing more is wanted; answered by the end of the process."""
 
     command: Literal["exit"] = "exit"
+    orderly: bool
+    """Whether Python and its libraries shall be torn down, which is when profilers save what they have. It takes torch
+    a few tenths of a second."""
 
 
-Request = MeasureTime | MeasureCeiling
-"""A command that is answered by events."""
-
-Command = Annotated[Request | Exit, Field(discriminator="command")]
+Command = Annotated[MeasureTime | MeasureCeiling | Exit, Field(discriminator="command")]
 
 _COMMAND: TypeAdapter[Command] = TypeAdapter(Command)
 

@@ -86,7 +86,8 @@ def decimals_for(deviation: float, scale: Scale) -> int:
 def shared_decimals(scale: Scale, values: Sequence[float], deviations: Sequence[float] = ()) -> int:
     """One number of decimals for many values and their deviations.
 
-    Three significant digits of the typical value, and one decimal more where the typical deviation is that small.
+    Three significant digits of the typical value, and where the typical deviation is that small one decimal more, but
+    never more than two.
     """
     finite = [abs(value) / scale.factor for value in values if math.isfinite(value) and value]
     if not finite:
@@ -94,7 +95,7 @@ def shared_decimals(scale: Scale, values: Sequence[float], deviations: Sequence[
     decimals = _decimals(statistics.median_low(finite))
     known = [deviation for deviation in deviations if math.isfinite(deviation) and deviation]
     if known:
-        decimals = max(decimals, min(decimals + 1, decimals_for(statistics.median_low(known), scale)))
+        decimals = max(decimals, min(2, decimals + 1, decimals_for(statistics.median_low(known), scale)))
     return decimals
 
 
@@ -122,13 +123,6 @@ def duration(value_s: float) -> str:
 def size(value_bytes: float | None) -> str:
     """`18.2 GiB`."""
     return quantity("bytes", value_bytes)
-
-
-def size_of_total(part_bytes: float, total_bytes: float) -> str:
-    """`21.3 of 80.0 GiB`: both in the unit of the whole."""
-    scale = _scale(total_bytes, _BYTES)
-    part, total = (scale.digits(value, 1) for value in (part_bytes, total_bytes))
-    return f"{part} of {total} {scale.symbol}"
 
 
 def flops(value: float | None) -> str:

@@ -28,14 +28,8 @@ WAITING_SHARE = 0.05
 """A device that still works for less than this share of a phase, once the host has launched everything, has been
 waiting for the host. Where the launch queue (1,024 deep in CUDA) fills up, draining it takes far longer."""
 
-CEILING_MARGIN = 1.5
-"""How far a step may exceed the measured matmul ceiling before it is called impossible: the ceiling is itself a
-measurement, made in a quarter of a second."""
 
-
-def judge(
-    cell: TimeCell, seen: CellEvents, rates: RateRecord | None, lost: Sequence[ReadingsLost]
-) -> list[Caution]:
+def judge(cell: TimeCell, seen: CellEvents, rates: RateRecord | None, lost: Sequence[ReadingsLost]) -> list[Caution]:
     """Every caution that applies to a cell, the gravest first; nothing for a cell without measured steps."""
     if not seen.steps or seen.started is None:
         return []
@@ -73,23 +67,26 @@ def _correctness(seen: CellEvents) -> Iterator[Caution]:
 
 
 def _lower_bound(cell: TimeCell, wall: Sequence[float], rates: RateRecord | None) -> Iterator[Caution]:
-    """A step cannot be faster than its matrix products at the machine's peak; fused kernels may skip the causal half."""
+    """A step cannot be faster than its matrix products at peak; fused kernels may skip the causal half."""
     if rates is None or not wall:
+        return
+    if rates.ceiling_flops_per_s and rates.ceiling_share is None:
+        yield Caution(
+            code="ceiling-doubtful",
+            message=f"the step reached more than the {units.flop_rate(rates.ceiling_flops_per_s)} of the large matrix "
+            "product that was measured first, which other programs must have slowed down",
+            remedy="the share of it is left out; close other programs and measure again",
+        )
+    if rates.peak_flops_per_s is None:
         return
     skippable = formulas.attention_forward_flops(cell.model, cell.ctx, cell.batch) / 2
     passes = rates.step_flops / formulas.forward_flops(cell.model, cell.ctx, cell.batch)
-    needed_flops = rates.step_flops - passes * skippable
-    if rates.peak_flops_per_s:
-        fastest, limit = rates.peak_flops_per_s, "the data sheet's peak"
-    elif rates.ceiling_flops_per_s:
-        fastest, limit = CEILING_MARGIN * rates.ceiling_flops_per_s, f"{CEILING_MARGIN:g} × the measured matmul ceiling"
-    else:
-        return
-    bound_s = needed_flops / fastest
+    bound_s = (rates.step_flops - passes * skippable) / rates.peak_flops_per_s
     if standard.median(wall) < bound_s:
         yield Caution(
             code="below-lower-bound",
-            message=f"the median step is shorter than the {units.seconds(bound_s)} its matrix products take at {limit}",
+            message=f"the median step is shorter than the {units.seconds(bound_s)} that its matrix products take at "
+            "the data sheet's peak",
             remedy="do not use this number; look for a missing synchronization or a phase that did nothing",
         )
 
@@ -98,7 +95,8 @@ def _stability(warmup: Sequence[float], wall: Sequence[float]) -> Iterator[Cauti
     if unfinished := statistics.warmup_unfinished(warmup, wall):
         yield Caution(
             code="warmup-unfinished",
-            message=f"the first measured steps are still {units.share(unfinished.excess)} slower than the later ones",
+            message=f"the first {unfinished.slow_steps} measured steps are still "
+            f"{units.share(unfinished.excess_share)} slower than the later ones",
             remedy=f"--warmup {max(2 * len(warmup), 5)}",
         )
     if modes := statistics.two_modes(wall):
@@ -109,17 +107,17 @@ def _stability(warmup: Sequence[float], wall: Sequence[float]) -> Iterator[Cauti
             remedy="look for a second program, or clocks that switch; quote both, or measure again",
         )
     elif drift := statistics.drift(wall):
-        direction = "slower" if drift.relative_change > 0 else "faster"
+        direction = "slower" if drift.change_share > 0 else "faster"
         yield Caution(
             code="drift",
-            message=f"steps get {direction}, by {units.share(abs(drift.relative_change))} from the first to the last",
+            message=f"steps get {direction}, by {units.share(abs(drift.change_share))} from the first to the last",
             remedy="a longer --warmup, or let the device cool down first",
         )
     if outliers := statistics.outliers(wall):
         yield Caution(
             code="outliers",
             message=f"{len(outliers.indices)} of {len(wall)} steps are outliers and move the mean "
-            f"by {units.share(abs(outliers.mean_shift))}",
+            f"by {units.share(abs(outliers.mean_shift_share))}",
             remedy="quote the median; close other programs; more --steps",
         )
     if correlation := statistics.autocorrelation(wall):

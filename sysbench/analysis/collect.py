@@ -17,6 +17,7 @@ from sysbench.events import (
     Reading,
     ReadingsLost,
     RunFinished,
+    RunResumed,
     RunStarted,
     StepChecked,
     StepMeasured,
@@ -73,38 +74,55 @@ class Run:
     cells: dict[str, CellEvents] = field(default_factory=dict)
     ceilings: dict[tuple[str, str], CeilingMeasured] = field(default_factory=dict)
     lost: list[ReadingsLost] = field(default_factory=list)
+    current: CellEvents | None = None
+    """The cell that is being measured, to which readings belong."""
+    between: Reading | None = None
+    """The last reading taken between cells: what it says of the surroundings holds for the next cell."""
+
+    def add(self, event: Event) -> None:
+        """Take in the next event."""
+        match event:
+            case WorkerReady():
+                self.worker = event
+            case RunFinished():
+                self.finished = event
+            case RunResumed():
+                self.finished = None
+            case CeilingMeasured():
+                self.ceilings[event.device, event.precision] = event
+            case ReadingsLost():
+                self.lost.append(event)
+            case Reading():
+                self._add_reading(event)
+            case _:
+                self._add_to_cell(event)
+
+    def _add_reading(self, reading: Reading) -> None:
+        if self.current is None:
+            self.between = reading
+        else:
+            self.current.add(reading)
+
+    def _add_to_cell(self, event: Event) -> None:
+        key = getattr(event, "cell", None)
+        if key is None:
+            return
+        if isinstance(event, CellStarted):
+            self.current = self.cells[key] = CellEvents(started=event)
+            if self.between is not None:
+                self.current.add(self.between)
+        self.cells.setdefault(key, CellEvents()).add(event)
+        if isinstance(event, CellFinished):
+            self.current = None
 
 
 def collect(events: Iterable[Event]) -> Run:
     """Sort a log by what its events are about; raises LogError when they hold no run."""
-    run: Run | None = None
-    current: str | None = None
-    between: Reading | None = None
-    for event in events:
-        if isinstance(event, RunStarted):
-            run = Run(started=event)
-        if run is None:
-            raise LogError("the log does not begin with the start of a run")
-        match event:
-            case WorkerReady():
-                run.worker = event
-            case RunFinished():
-                run.finished = event
-            case CeilingMeasured():
-                run.ceilings[event.device, event.precision] = event
-            case ReadingsLost():
-                run.lost.append(event)
-            case CellStarted():
-                current = event.cell
-                run.cells[current] = CellEvents(started=event, readings=[between] if between else [])
-            case Reading() if current is not None:
-                run.cells[current].add(event)
-            case Reading():
-                between = event
-            case _ if (key := getattr(event, "cell", None)) is not None:
-                run.cells.setdefault(key, CellEvents()).add(event)
-                if isinstance(event, CellFinished):
-                    current = None
-    if run is None:
-        raise LogError("the log is empty")
+    remaining = iter(events)
+    first = next(remaining, None)
+    if not isinstance(first, RunStarted):
+        raise LogError("the log does not begin with the start of a run")
+    run = Run(started=first)
+    for event in remaining:
+        run.add(event)
     return run

@@ -24,6 +24,9 @@ from sysbench.records import (
 )
 from sysbench.specs.time import TimeCell, TimeSpec
 
+HIGHEST_SHARE = 1.1
+"""Of the measured ceiling: the cuts between the sizes tried and ordinary noise allow for this much."""
+
 
 def fold(events: Iterable[Event]) -> TimeRecord:
     """The record of a run, finished or not; raises LogError when the events hold no run."""
@@ -44,9 +47,7 @@ def fold(events: Iterable[Event]) -> TimeRecord:
             devices=run.worker.devices if run.worker else [],
             driver=run.started.driver,
         ),
-        ceilings=[
-            CeilingRecord(**ceiling.model_dump(exclude={"event", "at_s"})) for ceiling in run.ceilings.values()
-        ],
+        ceilings=[CeilingRecord(**ceiling.model_dump(exclude={"event", "at_s"})) for ceiling in run.ceilings.values()],
         cells=[_cell(cell, run.cells.get(cell.key, CellEvents()), run) for cell in spec.cells()],
     )
 
@@ -82,9 +83,11 @@ def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> CellRecord:
 def _phases(cell: TimeCell, steps: Sequence[StepMeasured]) -> dict[str, PhaseRecord]:
     if not steps:
         return {}
-    by_phase = {phase: [step.phases[phase] for step in steps if phase in step.phases] for phase in cell.phases}
-    by_phase_and_step = {**by_phase, "step": [step.step for step in steps]}
-    return {phase: _phase(samples) for phase, samples in by_phase_and_step.items() if samples}
+    samples: dict[str, list[PhaseSample]] = {
+        phase: [step.phases[phase] for step in steps if phase in step.phases] for phase in cell.phases
+    }
+    samples["step"] = [step.step for step in steps]
+    return {phase: _phase(of_phase) for phase, of_phase in samples.items() if of_phase}
 
 
 def _phase(samples: Sequence[PhaseSample]) -> PhaseRecord:
@@ -125,7 +128,7 @@ def _rates(cell: TimeCell, seen: CellEvents, phases: dict[str, PhaseRecord], run
     device = seen.started.device
     step_flops = formulas.step_flops_of(cell)
     flops_per_s = step_flops / step.wall.median_s
-    known = hardware.find(device.name) if device.type != "cpu" else None
+    known = hardware.find(device.name, device.memory_bytes)
     peak = hardware.peak(known, cell.precision) if known else None
     ceiling = run.ceilings.get((device.torch_name, cell.precision))
     return RateRecord(
@@ -136,8 +139,13 @@ def _rates(cell: TimeCell, seen: CellEvents, phases: dict[str, PhaseRecord], run
         peak_source=peak.source if peak else None,
         peak_share=flops_per_s / peak.flops_per_s if peak else None,
         ceiling_flops_per_s=ceiling.matmul_flops_per_s if ceiling else None,
-        ceiling_share=flops_per_s / ceiling.matmul_flops_per_s if ceiling else None,
+        ceiling_share=_believable(flops_per_s / ceiling.matmul_flops_per_s) if ceiling else None,
     )
+
+
+def _believable(share: float) -> float | None:
+    """A ceiling that a whole step exceeds by more than the noise of both was no ceiling."""
+    return share if share <= HIGHEST_SHARE else None
 
 
 def _memory(seen: CellEvents) -> MemoryRecord:

@@ -87,7 +87,8 @@ def _run(words: list[str]) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         raise
-    except Exception as error:  # noqa: BLE001  The one exit door: whatever happens becomes one line and a code.
+    except Exception as error:
+        # The one exit door: whatever happens becomes one line and a code.
         if "--debug" in words:
             raise
         message, code = _explain(error)

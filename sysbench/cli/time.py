@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from sysbench.cli.options import Given, command_options, validated
 from sysbench.errors import UsageError
+from sysbench.outcomes import FAILURES
 from sysbench.specs.run import RunOptions
 from sysbench.specs.time import TimeSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from rich.console import Console
 
     from sysbench.records import TimeRecord
     from sysbench.views.progress import Progress
 
-# Everything that a bad option does not need is imported where it is used, so that mistakes are answered at once.
+# What a bad option does not need is imported where it is used, so that mistakes are answered at once.
 
 
 @command_options(TimeSpec, RunOptions)
@@ -31,11 +30,12 @@ def time(spec_given: Given, options_given: Given) -> None:
     Every numeric or list option takes an axis: 128,256 or 128-1024*2 or 10-50+10. The run is the product of all axes.
     """
     options = validated(RunOptions, options_given)
+    _refuse_unknown_tables(options)
     if options.source is not None:
+        _refuse_beside_source(spec_given)
         _show(_saved(options.source), options)
         return
     spec = validated(TimeSpec, {**_resumed(options.resume), **spec_given})
-    _refuse_impossible(spec)
     if options.plan:
         _show_plan(spec, options)
     elif options.simulate is not None:
@@ -45,3 +45,113 @@ def time(spec_given: Given, options_given: Given) -> None:
         )
     else:
         raise typer.Exit(_measure(spec, options))
+
+
+def _refuse_unknown_tables(options: RunOptions) -> None:
+    if not options.tables:
+        return
+    from sysbench.errors import unknown
+    from sysbench.views.tables import TABLES
+
+    for name in options.tables:
+        if name not in TABLES:
+            raise UsageError(f"--tables {unknown(name, 'a table', TABLES)}")
+
+
+def _refuse_beside_source(spec_given: Given) -> None:
+    """A saved run is what it is: options that describe another one would be ignored without a word."""
+    from sysbench.cli.options import option_name
+
+    if spec_given:
+        names = ", ".join(option_name(TimeSpec, field) for field in spec_given)
+        raise UsageError(f"--from shows a finished run; {names} would change nothing in it")
+
+
+def _resumed(path: Path | None) -> Given:
+    """The options that a log was made with; what is given beside `--resume` must agree with them."""
+    if path is None:
+        return {}
+    from sysbench.cli import saved
+
+    return saved.spec(path).model_dump()
+
+
+def _saved(path: Path) -> TimeRecord:
+    from sysbench.cli import saved
+
+    return saved.record(path)
+
+
+def _show_plan(spec: TimeSpec, options: RunOptions) -> None:
+    from sysbench import hardware
+    from sysbench.engine.plan import refuse_impossible
+    from sysbench.views.summary import show_plan
+
+    try:
+        device = hardware.named(options.simulate) if options.simulate else None
+    except UsageError as error:
+        raise UsageError(f"--simulate {error}") from None
+    cells = list(spec.cells())
+    refuse_impossible(cells)
+    show_plan(cells, _stdout(), options.format, device)
+
+
+def _measure(spec: TimeSpec, options: RunOptions) -> int:
+    """Run the spec, save its record, show it, and return the exit code."""
+    from sysbench.analysis.timing import fold
+    from sysbench.engine import log, session, storage
+
+    with session.run(spec, options) as running, _progress(options) as progress:
+        for event in running:
+            progress.show(event)
+    record = fold(log.read(running.log_path))
+    saved_to = running.log_path.with_suffix(".json")
+    content = record.model_dump_json(indent=1).encode() + b"\n"
+    storage.write_atomically(saved_to, content)
+    if options.json_path not in (None, "-"):
+        storage.write_atomically(Path(options.json_path), content)
+    _show(record, options)
+    if not options.quiet:
+        print(f"saved  {saved_to}", file=sys.stderr)  # noqa: T201
+    return _exit_code(record)
+
+
+def _progress(options: RunOptions) -> Progress:
+    from rich.console import Console
+
+    from sysbench.views.live import Dashboard
+    from sysbench.views.plain import PlainProgress
+    from sysbench.views.progress import Silent
+
+    console = Console(stderr=True)
+    if options.quiet:
+        return Silent()
+    return PlainProgress(console) if options.no_live or not console.is_terminal else Dashboard(console)
+
+
+def _show(record: TimeRecord, options: RunOptions) -> None:
+    """Print the result to stdout: the record itself with `--json -`, else its tables."""
+    from sysbench.views import summary
+
+    if options.json_path == "-":
+        sys.stdout.write(record.model_dump_json(indent=1) + "\n")
+        return
+    try:
+        summary.show(record, _stdout(), options.format, options.tables)
+    except UsageError:
+        # The tables that were asked for cannot be made of this run: show what can, then say so.
+        summary.show(record, _stdout(), options.format)
+        raise
+
+
+def _stdout() -> Console:
+    from rich.console import Console
+
+    return Console()
+
+
+def _exit_code(record: TimeRecord) -> int:
+    outcomes = {cell.outcome for cell in record.cells}
+    if record.status == "interrupted":
+        return 130
+    return 1 if outcomes & FAILURES or not outcomes & {"ok", "oom"} else 0

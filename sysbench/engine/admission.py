@@ -41,11 +41,11 @@ class Admission:
         return f"no smaller than {describe(failed.cell)}, which ran out of memory (--no-skip runs it anyway)"
 
     def _does_not_fit(self, placed: PlacedCell) -> str | None:
-        if self._options.force:
-            return None
         free_bytes = self._free_bytes(placed.device)
+        if self._options.force or free_bytes is None:
+            return None
         needed_bytes = formulas.predicted_memory(placed.cell).total_bytes
-        if free_bytes is None or needed_bytes <= free_bytes:
+        if needed_bytes <= free_bytes:
             return None
         return f"needs about {units.size(needed_bytes)}, {units.size(free_bytes)} are free (--force starts it anyway)"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import signal
 import socket
 import threading
@@ -23,6 +24,10 @@ class Interrupts:
     def fileno(self) -> int:
         """What to wait for."""
         return self._receiver.fileno()
+
+    def sleep(self, duration_s: float) -> None:
+        """Do nothing for so long, or until a signal comes."""
+        select.select([self._receiver], [], [], duration_s)
 
     def drain(self) -> None:
         """Forget the wake-ups that have been seen; a signal that is no request (SIGWINCH, say) wakes too."""

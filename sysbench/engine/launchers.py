@@ -17,6 +17,11 @@ class Launcher(Protocol):
     worker does.
     """
 
+    @property
+    def wraps(self) -> bool:
+        """Whether another program stands around the worker, which may want it to end in order."""
+        ...
+
     def command(self) -> list[str]:
         """The program and its arguments."""
         ...
@@ -34,6 +39,11 @@ class PlainLauncher:
 
     def __init__(self, prefix: tuple[str, ...] = ()) -> None:
         self._prefix = prefix
+
+    @property
+    def wraps(self) -> bool:
+        """Whether there is a prefix."""
+        return bool(self._prefix)
 
     def command(self) -> list[str]:
         """Without `-P`, a `sysbench` or a `torch.py` in the current directory would be imported instead."""

@@ -53,7 +53,7 @@ _OF_THE_INSTANCE: Final[Mapping[str, Ways]] = {
     "power": (lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1e3,),
     "energy": (lambda nvml, gpu: nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1e3,),
     "processes": (
-        lambda nvml, gpu: nvml.nvmlDeviceGetComputeRunningProcesses(gpu),
+        lambda nvml, gpu: nvml.nvmlDeviceGetComputeRunningProcesses_v3(gpu),
         lambda nvml, gpu: nvml.nvmlDeviceGetComputeRunningProcesses_v2(gpu),
     ),
 }

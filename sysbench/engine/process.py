@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
+import select
 import signal
 import socket
 import subprocess
@@ -12,7 +14,7 @@ import tempfile
 import time
 from contextlib import ExitStack, suppress
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, answer_challenge, deliver_challenge, wait
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -65,6 +67,11 @@ class WorkerProcess:
             self._process = self._launch(launcher, address)
             self._sentinel = _sentinel(self._process.pid, resources)
             self._resources = resources.pop_all()
+        self._source = self._listener.fileno()
+        self._poll = select.poll()  # kept, and not made anew for each wait, because steps may come by the thousand
+        for descriptor in (self._source, self._sentinel):
+            if descriptor is not None:
+                self._poll.register(descriptor, select.POLLIN)
 
     def _launch(self, launcher: Launcher, address: Path) -> subprocess.Popen[bytes]:
         command = launcher.command()
@@ -97,10 +104,9 @@ class WorkerProcess:
 
         False when the process has ended, the descriptor `also` is readable, or the time is up (or a little earlier).
         """
-        source = self._connection or self._listener
-        if self._sentinel is None:
-            return source in wait([source, also], min(timeout_s, POLL_S))
-        return source in wait([source, also, self._sentinel], timeout_s)
+        self._poll.register(also, select.POLLIN)
+        patience_s = timeout_s if self._sentinel is not None else min(timeout_s, POLL_S)
+        return self._source in (ready for ready, _ in self._poll.poll(math.ceil(patience_s * 1000)))
 
     def receive(self) -> Event | None:
         """What has arrived; None when it was the connection itself.
@@ -108,7 +114,7 @@ class WorkerProcess:
         Raises WorkerGoneError at the end of the connection and GarbledError for anything that is no event.
         """
         if self._connection is None:
-            self._connection = self._accept()
+            self._accept()
             return None
         try:
             message = self._connection.recv_bytes(protocol.MESSAGE_LIMIT_BYTES)
@@ -152,8 +158,8 @@ class WorkerProcess:
             stderr_tail=tail,
         )
 
-    def _accept(self) -> Connection | None:
-        """The worker's connection, or None when someone was there who does not have the key."""
+    def _accept(self) -> None:
+        """Let the worker in, or send away someone who does not have the key."""
         accepted, _ = self._listener.accept()
         connection = Connection(accepted.detach())
         try:
@@ -161,13 +167,16 @@ class WorkerProcess:
             answer_challenge(connection, self._key)
         except (AuthenticationError, EOFError, OSError):
             connection.close()
-            return None
+            return
+        self._poll.unregister(self._source)
         self._doorway.close()
-        return connection
+        self._connection, self._source = connection, connection.fileno()
+        self._poll.register(self._source, select.POLLIN)
 
     def _ended(self, timeout_s: float) -> bool:
         if self._sentinel is not None:
-            return bool(wait([self._sentinel], timeout_s))
+            readable, _, _ = select.select([self._sentinel], [], [], timeout_s)
+            return bool(readable)
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout_s)
         return self._process.returncode is not None

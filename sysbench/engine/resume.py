@@ -83,7 +83,6 @@ def recall(path: Path) -> EarlierRun:
             case WorkerReady():
                 earlier.worker = event
             case CellStarted():
-                earlier.outcomes.pop(event.cell, None)
                 earlier.devices[event.cell] = event.device
             case CellFinished():
                 earlier.outcomes[event.cell] = event.outcome

@@ -90,7 +90,6 @@ class SystemSampler:
     def watch(self, pid: int | None) -> None:
         """Follow this worker and its descendants from now on; None when there is no worker."""
         self._tree = WorkerTree(pid)
-        self._ours |= self._tree.pids
         self._load.restart()
         self._load_share = None
         self._next_listing_s = float("-inf")
@@ -139,7 +138,7 @@ class SystemSampler:
         others = pids - self._ours
         if not others:
             return 0
-        return sum(map(_exists, others)) if any(map(_exists, pids)) else None
+        return sum(map(psutil.pid_exists, others)) if any(map(psutil.pid_exists, pids)) else None
 
     def free_bytes(self, device: DeviceInfo) -> int | None:
         """Memory that a new process may take: free on a GPU, available on the host within this process's limits."""
@@ -229,8 +228,3 @@ class SystemSampler:
 def system_sampler() -> Sampler:
     """The sampler of this machine."""
     return SystemSampler()
-
-
-def _exists(pid: int) -> bool:
-    """Whether there is such a process here; 0 stands for one that the driver may not name."""
-    return pid > 0 and psutil.pid_exists(pid)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Sequence
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 
@@ -99,12 +100,13 @@ class Session:
     def close(self) -> None:
         """End the run if it is still going on; what was measured is kept."""
         self._events.close()
+        self._sampler.close()
         self._log.close()
 
     def _run(self) -> Generator[Event, None, None]:
         status: RunStatus = "complete"
         failure: SysbenchError | None = None
-        with self._log, catch_interrupts() as interrupts:
+        with self._log, closing(self._sampler), catch_interrupts() as interrupts:
             supervisor = Supervisor(self._launcher, self._sampler, self._admission, interrupts, self._options.timeout_s)
             try:
                 yield self._written(self._opening)

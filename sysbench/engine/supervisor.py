@@ -27,6 +27,7 @@ from sysbench.events import (
     Event,
     Frozen,
     Reading,
+    StepMeasured,
     WorkerExited,
     WorkerReady,
 )
@@ -35,6 +36,10 @@ from sysbench.specs.time import TimeCell
 
 GOODBYE_S = 10.0
 """How long a worker that was asked to leave, or has hung up, may take to be gone."""
+
+REST_S = 0.1
+"""Steps that follow each other more quickly than this are taken in together: a parent that woke up for each of them
+would get in the way of the next, where the CPU is what is measured."""
 
 HARMLESS: frozenset[Outcome] = frozenset({"ok", "invalid"})
 """Outcomes after which a worker is as good as new."""
@@ -76,6 +81,8 @@ class Supervisor:
         self._current: TimeCell | None = None
         self._ceilings: set[tuple[str, str]] = set()
         self._next_reading_s = 0.0
+        self._last_step_at_s = 0.0
+        self._steps_are_fast = False
 
     def run(self, placement: Placement) -> Iterator[Event]:
         """Measure every cell that `placement` names.
@@ -85,6 +92,7 @@ class Supervisor:
         """
         _, ready = yield from self._start_worker()
         for placed in placement(ready):
+            self._heed_interrupts()
             refusal = self._admission.refusal(placed)
             if refusal is not None:
                 yield _finished(placed.cell, *refusal)
@@ -164,6 +172,7 @@ class Supervisor:
         return worker
 
     def _start_worker(self) -> Generator[Event, None, tuple[WorkerProcess, WorkerReady]]:
+        self._heed_interrupts()
         self._worker = worker = WorkerProcess(self._launcher)
         self._sampler.watch(worker.pid)
         try:
@@ -180,7 +189,7 @@ class Supervisor:
             return
         # Everything is measured: neither a worker that lingers nor a Ctrl-C now makes the run less complete.
         with suppress(LostWorkerError, StoppedByUserError):
-            self._ask(worker, protocol.Exit())
+            self._ask(worker, protocol.Exit(orderly=self._launcher.wraps))
             while True:
                 yield (yield from self._next_event(worker, GOODBYE_S))
         yield self._dismiss(worker, 0 if self._interrupts.requested else GOODBYE_S)
@@ -215,19 +224,31 @@ class Supervisor:
         deadline_s = time.monotonic() + timeout_s
         while True:
             yield from self._readings_due()
-            if self._interrupts.requested:
-                raise StoppedByUserError
+            self._heed_interrupts()
+            if self._steps_are_fast and not worker.wait(self._interrupts.fileno(), 0):
+                self._interrupts.sleep(REST_S)
             now_s = time.monotonic()
             patience_s = max(0.0, min(self._next_reading_s, deadline_s) - now_s)
             if worker.wait(self._interrupts.fileno(), patience_s):
                 event = _received(worker)
                 if event is not None:
+                    self._mind_the_pace(event)
                     return event
             elif not worker.alive:
                 raise LostWorkerError("crashed", patience_s=GOODBYE_S)
             elif now_s >= deadline_s:
                 raise LostWorkerError("timeout", f"the worker said nothing for {timeout_s:g} s (--timeout)")
             self._interrupts.drain()
+
+    def _mind_the_pace(self, event: Event) -> None:
+        self._steps_are_fast = False
+        if isinstance(event, StepMeasured):
+            self._steps_are_fast = event.at_s - self._last_step_at_s < REST_S
+            self._last_step_at_s = event.at_s
+
+    def _heed_interrupts(self) -> None:
+        if self._interrupts.requested:
+            raise StoppedByUserError
 
     def _readings_due(self) -> Iterator[Event]:
         now_s = time.monotonic()

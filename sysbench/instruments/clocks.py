@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Protocol
 import torch
 
 from sysbench.events import PhaseSample
+from sysbench.instruments.device import synchronize
 from sysbench.specs.time import Sync
 
 Call = Callable[[], object]
@@ -21,6 +23,11 @@ class StepTimes:
 
     phases: dict[str, PhaseSample]
     step: PhaseSample
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds of the host's clock for the whole step; not a number if a clock kept none."""
+        return math.nan if self.step.wall_s is None else self.step.wall_s
 
 
 class Clock(Protocol):
@@ -143,13 +150,11 @@ def clock_for(device: torch.device) -> Clock:
 
     MPS has events too, but they can hang and go negative there; a synchronization and the host's clock do not.
     """
-    if device.type == "cuda":
-        return SynchronizedClock(
-            synchronize=lambda: torch.cuda.synchronize(device), marks=CudaMarks(device), launches_ahead=True
-        )
-    if device.type == "mps":
-        return SynchronizedClock(synchronize=torch.mps.synchronize, marks=NoMarks(), launches_ahead=True)
-    return SynchronizedClock(synchronize=lambda: None, marks=NoMarks(), launches_ahead=False)
+    return SynchronizedClock(
+        synchronize=lambda: synchronize(device),
+        marks=CudaMarks(device) if device.type == "cuda" else NoMarks(),
+        launches_ahead=device.type != "cpu",
+    )
 
 
 def sum_of(samples: Iterable[PhaseSample]) -> PhaseSample:

@@ -23,6 +23,14 @@ def torch_device(device: DeviceInfo) -> torch.device:
     return torch.device(device.torch_name)
 
 
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done everything that was launched; the CPU has by the time a call returns."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
 def torch_info(import_s: float) -> TorchInfo:
     """The torch of this process; `import_s` is how long importing it took."""
     cudnn = torch.backends.cudnn.version() if torch.cuda.is_available() else None

@@ -8,8 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from sysbench.specs.axes import texts
 from sysbench.specs.options import Option
 
 Format = Literal["terminal", "markdown", "csv", "latex"]
@@ -31,6 +32,9 @@ class RunOptions(BaseModel):
     )
     format: Annotated[Format, Option(metavar="NAME", panel=OUTPUT)] = Field(
         default="terminal", description="Tables as terminal, markdown, csv or latex."
+    )
+    tables: Annotated[tuple[str, ...], BeforeValidator(texts), Option(metavar="NAME,…", panel=OUTPUT)] = Field(
+        default=(), description="Tables to show instead of those that the axes imply: summary, spread, phases, cells and more."
     )
     source: Annotated[Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT)] = Field(
         default=None, description="Show a finished log or record instead of measuring. Needs no torch."

@@ -29,8 +29,12 @@ def main() -> None:
     import_s = time.perf_counter() - began_s
     from sysbench.worker.service import serve
 
-    serve(channel, import_s)
+    orderly = serve(channel, import_s)
     channel.close()
+    if not orderly:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def _die_with_the_engine() -> None:

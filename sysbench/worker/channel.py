@@ -37,16 +37,14 @@ class Channel:
         except OSError as error:
             raise EngineGoneError from error
 
-    def requests(self) -> Iterator[protocol.Request]:
-        """What the engine asks for, as it comes; ends with the request to exit, or with the engine."""
+    def commands(self) -> Iterator[protocol.Command]:
+        """What the engine asks for, as it comes; ends when the engine is gone."""
         while True:
             try:
-                command = protocol.decode(self._connection.recv_bytes(protocol.MESSAGE_LIMIT_BYTES))
+                message = self._connection.recv_bytes(protocol.MESSAGE_LIMIT_BYTES)
             except (EOFError, OSError):
                 return
-            if isinstance(command, protocol.Exit):
-                return
-            yield command
+            yield protocol.decode(message)
 
     def close(self) -> None:
         """Hang up."""

@@ -18,8 +18,8 @@ DETAIL_CHARACTERS = 300
 TRACEBACK_CHARACTERS = 20_000
 
 
-def serve(channel: Channel, import_s: float) -> None:
-    """Announce this worker and answer every command until there are no more."""
+def serve(channel: Channel, import_s: float) -> bool:
+    """Announce this worker and answer every command until there are no more; returns whether to exit in order."""
     try:
         channel.send(
             WorkerReady(
@@ -29,18 +29,17 @@ def serve(channel: Channel, import_s: float) -> None:
                 devices=device.available_devices(),
             )
         )
-        for request in channel.requests():
-            channel.send(_answer(channel, request))
+        for command in channel.commands():
+            match command:
+                case protocol.MeasureTime():
+                    channel.send(_measure_time(channel, command))
+                case protocol.MeasureCeiling():
+                    channel.send(_measure_ceiling(command))
+                case protocol.Exit():
+                    return command.orderly
     except EngineGoneError:
-        return
-
-
-def _answer(channel: Channel, request: protocol.Request) -> Event:
-    match request:
-        case protocol.MeasureTime():
-            return _measure_time(channel, request)
-        case protocol.MeasureCeiling():
-            return _measure_ceiling(request)
+        pass
+    return False
 
 
 def _measure_time(channel: Channel, request: protocol.MeasureTime) -> CellFinished:
@@ -50,13 +49,11 @@ def _measure_time(channel: Channel, request: protocol.MeasureTime) -> CellFinish
     try:
         for event in timing.run(request.cell, request.device):
             channel.send(event)
-    except EngineGoneError:
-        raise
     except Exception as error:  # noqa: BLE001  A cell of a sweep may raise anything, and the others still count.
         outcome, detail, trace = _outcome_of(error), _line(error), _trace(error)
-    # Only outside the except block has the traceback let go of the tensors it held. After a real failure there is
-    # nothing to tidy up: the engine replaces this process.
-    if outcome in ("ok", "invalid"):
+    # The experiment has tidied up, but the traceback held tensors until the except block was left. After any other
+    # failure there is no need: the engine replaces this process.
+    if outcome == "invalid":
         allocator.release(device.torch_device(request.device))
     return CellFinished(at_s=time.time(), cell=request.cell.key, outcome=outcome, detail=detail, traceback=trace)
 

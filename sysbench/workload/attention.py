@@ -128,8 +128,8 @@ def kernel_of(attention: nn.Module, q: Tensor, k: Tensor, v: Tensor) -> str:
         return "flex_attention"  # an operator of higher order, which the log cannot look into
     with OperatorLog() as operators:
         attention(q, k, v)
-    names = operators.names
-    return next((name for name in names if "scaled_dot_product" in name), names[0])
+    fused = (name for name in operators.names if "scaled_dot_product" in name)
+    return next(fused, "aten::bmm")
 
 
 def _first_sentences(messages: Iterable[object]) -> str:
@@ -142,7 +142,7 @@ class OperatorLog(TorchDispatchMode):
     """While it is entered, the names of the ATen operators that run, in order."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.names: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -55,7 +55,7 @@ class TrainingStep:
         self._loss: Tensor | None = None
 
     @property
-    def phases(self) -> dict[Phase, Callable[[], None]]:
+    def phases(self) -> dict[str, Callable[[], None]]:
         """The phases of the cell's mode, to be called in this order."""
         implementations: dict[Phase, Callable[[], None]] = {
             "zero_grad": self._zero_grad,
@@ -89,10 +89,10 @@ class TrainingStep:
 
     @torch.no_grad()
     def fingerprint(self) -> Tensor | None:
-        """A copy of a few values of each parameter, to see whether they change; None without an optimizer."""
+        """A few values of each parameter, copied to the host, to see whether they change; None without an optimizer."""
         if self._optimizer is None:
             return None
-        return torch.cat([parameter.detach().flatten()[:64] for parameter in self.model.parameters()])
+        return torch.cat([parameter.detach().flatten()[:64] for parameter in self.model.parameters()]).cpu()
 
     def _zero_grad(self) -> None:
         with named("zero_grad"):

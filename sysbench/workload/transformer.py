@@ -145,8 +145,9 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(batch, ctx, d_model) → (batch, ctx, d_model)."""
         with named("layer"):
-            x = x + self.attention(self.attention_norm(x))
-            return x + self.feed_forward(self.feed_forward_norm(x))
+            attended = x + self.attention(self.attention_norm(x))
+            output: Tensor = attended + self.feed_forward(self.feed_forward_norm(attended))
+            return output
 
 
 class Transformer(nn.Module):
@@ -160,6 +161,11 @@ class Transformer(nn.Module):
         self.layers = nn.ModuleList(Block(shape, rotary, self.attend) for _ in range(shape.layers))
         self.final_norm = RMSNorm(shape.d_model)
         self.lm_head = Linear(shape.d_model, shape.vocab)
+
+    @property
+    def parameter_count(self) -> int:
+        """How many numbers there are to learn."""
+        return sum(parameter.numel() for parameter in self.parameters())
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Token ids (batch, ctx) → logits (batch, ctx, vocab)."""

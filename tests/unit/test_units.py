@@ -92,7 +92,6 @@ def test_bytes_are_counted_in_powers_of_two_and_say_so() -> None:
     assert units.size(18.2 * 2**30) == "18.2 GiB"
     assert units.size(0) == "0 B"
     assert units.size(512) == "512 B"
-    assert units.size_of_total(21.3 * 2**30, 80 * 2**30) == "21.3 of 80.0 GiB"
 
 
 def test_operations_counts_and_rates_have_decimal_prefixes() -> None:

@@ -1,0 +1,220 @@
+"""What a training step holds in memory, moment by moment.
+
+Counted are tensors, in bytes. In the comments N is the number of tokens, d, f and V the widths of the model, of its
+feed-forward blocks and of its vocabulary, T the context, and S = batch · heads · T² the elements of one layer's
+attention scores. "Narrow" tensors are in the type that autocast computes in, and in fp32 without autocast. Each term
+names what keeps it in `sysbench.workload.transformer` and `.attention`; tests hold the sums to the live bytes of
+real steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sysbench.specs.model import Attention, ModelCell
+
+FULL_BYTES = 4
+HALF_BYTES = 2
+
+_MATERIALISED: frozenset[Attention] = frozenset({"naive", "math"})
+
+
+@dataclass(frozen=True)
+class MemoryPrediction:
+    """Bytes that a step needs at one moment, by what they hold."""
+
+    parameters_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    activations_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """Everything together."""
+        return self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes + self.activations_bytes
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One part of the model: what it keeps from forward to backward, and what is alive beside that."""
+
+    weights: int
+    """Of its parameters, in fp32."""
+    saved: int
+    """For backward, the weights' copies in autocast's type included."""
+    forward: int
+    """Beside `saved`, while forward runs the part with a graph."""
+    backward: int
+    """Beside `saved`, while backward runs the part."""
+    alone: int
+    """In place of all that, while the part runs without a graph."""
+
+
+def moments(cell: ModelCell) -> Iterator[MemoryPrediction]:
+    """The moments at which a step of `cell` can be fullest, in the order in which they come."""
+    sizes = _Sizes(cell)
+    attention, feed_forward, head = sizes.attention(), sizes.feed_forward(), sizes.head()
+    layers = cell.model.layers
+    layer_saved, layer_weights = attention.saved + feed_forward.saved, attention.weights + feed_forward.weights
+    parameters = sizes.embedding_weights + layers * layer_weights + head.weights
+    optimizer = 2 * parameters if "optimizer" in cell.phases else 0  # AdamW's two moments
+
+    def moment(activations: int, gradients: int = 0, temporaries: int = 0) -> MemoryPrediction:
+        return MemoryPrediction(parameters, gradients, optimizer + temporaries, activations + sizes.constants)
+
+    if cell.mode == "inference":
+        yield from (moment(part.alone) for part in (attention, feed_forward, head))
+        return
+
+    before_head = layers * layer_saved
+    yield moment(before_head - feed_forward.saved + attention.forward)
+    yield moment(before_head + feed_forward.forward)
+    yield moment(before_head + head.saved + head.forward)
+    if "backward" not in cell.phases:
+        return
+
+    # Logits, their log-softmax, and the gradients of both: cross entropy at its fullest.
+    yield moment(before_head + head.saved + sizes.logits + 3 * sizes.full_logits)
+    yield moment(before_head + head.saved + head.backward, gradients=head.weights)
+    # Going back, activations are let go as gradients appear: the last layer or the first one is the fullest.
+    for behind in dict.fromkeys((0, layers - 1)):
+        left = before_head - behind * layer_saved + sizes.logits
+        gradients = head.weights + behind * layer_weights + feed_forward.weights
+        yield moment(left + feed_forward.backward, gradients)
+        yield moment(left - feed_forward.saved + attention.backward, gradients + attention.weights)
+    yield moment(sizes.logits + 2 * sizes.stream, gradients=parameters)
+    if "optimizer" in cell.phases:
+        yield moment(sizes.logits, parameters, sizes.optimizer_temporaries(parameters))
+
+
+class _Sizes:
+    """Bytes of the tensors of one cell."""
+
+    def __init__(self, cell: ModelCell) -> None:
+        shape = cell.model
+        self._cell = cell
+        self._autocast = cell.precision in ("bf16", "fp16")
+        self._compiled = cell.execution == "compiled"
+        self._narrow_bytes = HALF_BYTES if self._autocast else FULL_BYTES
+        self._scores = cell.batch * shape.heads * cell.ctx**2  # S, in elements
+        self._narrow = cell.tokens * shape.d_model * self._narrow_bytes
+        self._wide = cell.tokens * shape.d_ff * self._narrow_bytes
+        self.stream = cell.tokens * shape.d_model * FULL_BYTES
+        self.logits = cell.tokens * shape.vocab * self._narrow_bytes
+        self.full_logits = cell.tokens * shape.vocab * FULL_BYTES
+        self.embedding_weights = shape.vocab * shape.d_model * FULL_BYTES
+
+    @property
+    def constants(self) -> int:
+        """Token ids and targets, the rotary tables, and the naive kind's mask."""
+        mask = self._cell.ctx**2 if self._cell.attention == "naive" else 0
+        return 2 * 8 * self._cell.tokens + self._cell.ctx * self._cell.model.d_head * FULL_BYTES + mask
+
+    def optimizer_temporaries(self, parameters: int) -> int:
+        """What AdamW computes its denominators in: for all parameters at once, for one at a time, or nowhere.
+
+        torch/optim/adam.py: `_multi_tensor_adam` takes one list of square roots; `_single_tensor_adam` a square root
+        and its quotient, while the quotient of the parameter before is still there.
+        """
+        shape = self._cell.model
+        largest = max(shape.vocab, shape.d_ff, shape.d_model) * shape.d_model * FULL_BYTES
+        return {"foreach": parameters, "for-loop": 3 * largest, "fused": 0}[self._cell.optimizer]
+
+    def attention(self) -> _Part:
+        """Norm, projections, attention, projection back, residual sum."""
+        d = self._cell.model.d_model
+        products = 4 * d * d
+        kernel = self._kernel()
+        return _Part(
+            weights=(products + d) * FULL_BYTES,
+            saved=self._norm_saved(consumers=3) + kernel.saved + self._weight_copies(products),
+            forward=kernel.forward,
+            backward=kernel.backward + 4 * self.stream + d * d * FULL_BYTES,
+            alone=2 * self.stream + kernel.alone + self._weight_copies(d * d),
+        )
+
+    def _kernel(self) -> _Part:
+        """From the projections' outputs to the input of the projection back, rotary positions included."""
+        return self._materialised() if self._cell.attention in _MATERIALISED else self._fused()
+
+    def _materialised(self) -> _Part:
+        full_scores, narrow_scores = self._scores * FULL_BYTES, self._scores * self._narrow_bytes
+        if self._cell.attention == "math":
+            # Scaled q and k and v in fp32, the softmax's result; aten computes this kind in fp32 throughout.
+            return _Part(
+                weights=0,
+                saved=3 * self.stream + self._narrow + full_scores,
+                forward=3 * self._narrow + full_scores,
+                backward=2 * full_scores,
+                alone=5 * self._narrow + 2 * self.stream + 2 * full_scores,
+            )
+        rows = full_scores // self._cell.ctx
+        if self._compiled:  # the softmax is one kernel, which reads and writes the type of the products
+            return _Part(
+                weights=0,
+                saved=4 * self._narrow + 2 * narrow_scores + rows,
+                forward=4 * self._narrow + narrow_scores,
+                backward=2 * narrow_scores,
+                alone=5 * self._narrow + 2 * narrow_scores + rows,
+            )
+        cast = full_scores if self._autocast else 0
+        return _Part(
+            weights=0,
+            # Rotated q and k, v and the output, each laid out for its product; exponentials, their sums, weights.
+            saved=4 * self._narrow + full_scores + rows + narrow_scores,
+            # Projections before they are rotated and laid out; masked scores, and weights before they are cast.
+            forward=4 * self._narrow + narrow_scores + cast,
+            # The quotient's two gradients need five tensors beside the exponentials; the weights are gone by then.
+            backward=5 * full_scores - narrow_scores,
+            alone=5 * self._narrow + narrow_scores + full_scores + rows + full_scores,
+        )
+
+    def _fused(self) -> _Part:
+        rows = self._cell.batch * self._cell.model.heads * self._cell.ctx * FULL_BYTES
+        return _Part(
+            weights=0,
+            saved=5 * self._narrow + rows,  # q, k, v, the output, the output laid out by tokens; log-sums
+            forward=2 * self._narrow,
+            backward=4 * self._narrow + self.stream,  # gradients of all four; FlashAttention adds up dq in fp32
+            alone=6 * self._narrow + rows,
+        )
+
+    def feed_forward(self) -> _Part:
+        """Norm, SwiGLU, residual sum."""
+        d, f = self._cell.model.d_model, self._cell.model.d_ff
+        activations = 3 if self._compiled else 4
+        return _Part(
+            weights=(3 * d * f + d) * FULL_BYTES,
+            # w1·x for silu, silu (computed again if compiled) and w3·x for the product, the product for w2.
+            saved=self._norm_saved(consumers=2) + activations * self._wide + self._weight_copies(3 * d * f),
+            forward=2 * self.stream,
+            backward=2 * self._wide + 2 * self.stream + d * f * FULL_BYTES,
+            alone=3 * self.stream + 3 * self._wide + self._weight_copies(d * f),
+        )
+
+    def head(self) -> _Part:
+        """The last norm and the projection to logits."""
+        d, vocab = self._cell.model.d_model, self._cell.model.vocab
+        return _Part(
+            weights=(vocab * d + d) * FULL_BYTES,
+            saved=self._norm_saved(consumers=1) + self._weight_copies(vocab * d),
+            forward=self.logits + (self.stream if self._autocast else 0),
+            # The weight's gradient is there twice: as the product leaves it, and laid out as the weight is.
+            backward=self.logits + self.full_logits + vocab * d * FULL_BYTES - self._weight_copies(vocab * d),
+            alone=2 * self.stream + self.logits + self._weight_copies(vocab * d),
+        )
+
+    def _norm_saved(self, consumers: int) -> int:
+        """The residual stream, the normalised one, and its output: in fp32 once, under autocast once per consumer.
+
+        Compiled, the normalised one is computed again in backward, and the output is cast once.
+        """
+        rows = self.stream // self._cell.model.d_model
+        if self._compiled:
+            return self.stream + rows + self._narrow
+        return 2 * self.stream + rows + (consumers * self._narrow if self._autocast else self.stream)
+
+    def _weight_copies(self, elements: int) -> int:
+        """Autocast's copies of weights, which the products keep for backward."""
+        return elements * HALF_BYTES if self._autocast else 0

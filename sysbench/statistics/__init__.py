@@ -1,0 +1,45 @@
+"""Raw step timings to numbers that can be trusted.
+
+Pure functions of samples, in any unit, in the order in which they were taken. A summary says what the samples come down
+to; an interval says how well the median is known; detectors look for what would make either misleading, and return None
+when there is nothing to say. Each detector alarms on at most one clean stream in a hundred, and none of them speaks of
+differences below 0.1 %. Anything that is empty or not finite raises ValueError.
+"""
+
+from sysbench.statistics.comparison import Ratio, ratio
+from sysbench.statistics.fence import Outliers, outliers
+from sysbench.statistics.interval import TooFew, median_interval, relative_width, settled, too_few
+from sysbench.statistics.modes import Modes, two_modes
+from sysbench.statistics.order import (
+    Autocorrelation,
+    Drift,
+    WarmupUnfinished,
+    autocorrelation,
+    drift,
+    warmup_unfinished,
+)
+from sysbench.statistics.samples import Stream
+from sysbench.statistics.summary import Summary, summarize
+
+__all__ = [
+    "Autocorrelation",
+    "Drift",
+    "Modes",
+    "Outliers",
+    "Ratio",
+    "Stream",
+    "Summary",
+    "TooFew",
+    "WarmupUnfinished",
+    "autocorrelation",
+    "drift",
+    "median_interval",
+    "outliers",
+    "ratio",
+    "relative_width",
+    "settled",
+    "summarize",
+    "too_few",
+    "two_modes",
+    "warmup_unfinished",
+]

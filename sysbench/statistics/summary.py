@@ -1,0 +1,77 @@
+"""A stream of samples in a dozen numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sysbench.statistics.interval import median_interval
+from sysbench.statistics.samples import Stream, Values, checked, median_absolute_deviation
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the samples come down to, in their own unit."""
+
+    count: int
+    mean: float
+    std: float
+    """Sample standard deviation (n − 1); 0 for one sample."""
+    median: float
+    minimum: float
+    maximum: float
+    p5: float
+    """Percentiles interpolate linearly between order statistics, the k-th smallest of n standing at (k − 1) / (n − 1)
+    (Hyndman and Fan's type 7, numpy's default)."""
+    p25: float
+    p75: float
+    p95: float
+    mad: float
+    """Median absolute deviation from the median, unscaled."""
+    ci95: tuple[float, float] | None
+    """95 % interval of the median, see `median_interval`; None below six samples."""
+    lag1: float | None
+    """Correlation of each sample with the next; None below three samples or when all are equal."""
+
+
+def summarize(samples: Stream) -> Summary:
+    """Summarize the samples. Raises ValueError if there are none or one of them is not finite."""
+    values = checked(samples)
+    mean = _mean(values)
+    p5, p25, median, p75, p95 = (float(p) for p in np.percentile(values, (5, 25, 50, 75, 95)))
+    return Summary(
+        count=len(values),
+        mean=mean,
+        std=_std(values, mean),
+        median=median,
+        minimum=float(values.min()),
+        maximum=float(values.max()),
+        p5=p5,
+        p25=p25,
+        p75=p75,
+        p95=p95,
+        mad=median_absolute_deviation(values),
+        ci95=median_interval(values),
+        lag1=_lag1(values, mean),
+    )
+
+
+def _mean(values: Values) -> float:
+    # Relative to the first sample, so that equal samples have exactly their own value as their mean.
+    return float(values[0] + (values - values[0]).mean())
+
+
+def _std(values: Values, mean: float) -> float:
+    if len(values) < 2:
+        return 0.0
+    return float(np.sqrt(np.square(values - mean).sum() / (len(values) - 1)))
+
+
+def _lag1(values: Values, mean: float) -> float | None:
+    """Σ (xᵢ − x̄)(xᵢ₊₁ − x̄) / Σ (xᵢ − x̄)²."""
+    deviations = values - mean
+    total = float(np.square(deviations).sum())
+    if len(values) < 3 or total == 0:
+        return None
+    return float((deviations[:-1] * deviations[1:]).sum()) / total

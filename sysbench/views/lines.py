@@ -1,0 +1,85 @@
+"""Rendered lines that are kept for as long as nothing in them changes, and ways to put them together.
+
+Laying out a table is what drawing costs. A `Block` does it once and is then only copied out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.segment import Segment
+from rich.text import Text
+
+Lines = list[list[Segment]]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A renderable that keeps its rendered lines; none is wider than the width it is asked for."""
+
+    content: RenderableType
+    _kept: dict[tuple[object, ...], Lines] = field(default_factory=dict, repr=False, compare=False)
+
+    def lines(self, console: Console, options: ConsoleOptions, width: int) -> Lines:
+        """The lines at this width; laid out at most once for a console's kind and a width."""
+        key = (width, options.encoding, console.color_system, console.no_color)
+        if key not in self._kept:
+            rendered = console.render_lines(self.content, options.update(width=width, height=None), pad=False)
+            cut = (Segment.adjust_line_length(line, width, pad=False) for line in rendered)
+            # Every segment is handled again whenever the screen is printed: neighbours of one style become one.
+            self._kept[key] = [list(Segment.simplify(line)) for line in cut]
+        return self._kept[key]
+
+
+@dataclass(frozen=True)
+class Row:
+    """Renderables that are one line high, one after the other, each with the width it is given."""
+
+    parts: tuple[tuple[RenderableType, int], ...]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Every part padded or cut to its width."""
+        for content, width in self.parts:
+            if width > 0:
+                yield from Segment.adjust_line_length(_first_line(content, console, options, width), width)
+        yield Segment.line()
+
+
+@dataclass(frozen=True)
+class OneLine:
+    """A text that is one line, and is cut rather than wrapped."""
+
+    text: Text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The text as it is: whether and where it could be wrapped is not even looked at."""
+        yield from self.text.render(console)
+        yield Segment.line()
+
+
+def _first_line(content: RenderableType, console: Console, options: ConsoleOptions, width: int) -> list[Segment]:
+    if isinstance(content, Text):
+        return list(content.render(console))
+    return console.render_lines(content, options.update(width=width, height=1), pad=False)[0]
+
+
+def beside(left: Lines, right: Lines, left_width: int, gap: int) -> Lines:
+    """Two columns of lines beside each other."""
+    count = max(len(left), len(right))
+    padded = [Segment.adjust_line_length(line, left_width + gap) for line in (*left, *[[]] * (count - len(left)))]
+    return [[*line, *other] for line, other in zip(padded, (*right, *[[]] * (count - len(right))), strict=True)]
+
+
+def pieces_that_fit(pieces: Sequence[tuple[str, str]], width: int, separator: str = " · ") -> Text:
+    """As many of the pieces, texts with their styles, as fit on one line; the first is cut if it must be."""
+    line = Text(end="")
+    for content, style in pieces:
+        joint = separator if line.plain else ""
+        if line.plain and cell_len(line.plain + joint + content) > width:
+            break
+        line.append(joint, "dim").append(content, style)
+    line.truncate(width, overflow="crop")
+    return line

@@ -1,0 +1,89 @@
+"""A table's numbers as text: one unit for all numbers of a kind, one number of decimals for a column or a group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sysbench.units import UNKNOWN, Scale, Unit, shared_decimals, shared_scale
+from sysbench.views.table import Cell, Column, Measure, Table, Word
+
+_FIXED_DECIMALS: dict[Unit, int] = {"ratio": 2, "tokens_per_s": 0}
+
+
+@dataclass(frozen=True)
+class ShownColumn:
+    """One column as it is shown: the unit stands in its heading once, not beside every number."""
+
+    column: Column
+    symbol: str
+    texts: tuple[str, ...]
+
+
+def shown(table: Table, *, deviations: bool = True) -> tuple[ShownColumn, ...]:
+    """Every column of a table as text; without `deviations` the `± …` are left out, for want of width."""
+    scales = {column.unit: _scale(table, column.unit) for column in table.columns if column.unit}
+    by_column = list(zip(table.columns, _transposed(table), strict=True))
+    families: dict[object, list[Measure]] = {}
+    for column, cells in by_column:
+        families.setdefault(_family(column), []).extend(cell for cell in cells if isinstance(cell, Measure))
+    return tuple(
+        _measured(column, cells, scales[column.unit], families[_family(column)], deviations)
+        if column.unit
+        else ShownColumn(column, "", tuple(_plain(cell) for cell in cells))
+        for column, cells in by_column
+    )
+
+
+def _family(column: Column) -> object:
+    """Columns of one group and unit are there to be compared, and share their decimals; others have their own."""
+    return (column.group, column.unit) if column.group else column
+
+
+def _transposed(table: Table) -> list[tuple[Cell, ...]]:
+    return list(zip(*table.rows, strict=True)) if table.rows else [() for _ in table.columns]
+
+
+def _scale(table: Table, unit: Unit) -> Scale:
+    positions = [position for position, column in enumerate(table.columns) if column.unit == unit]
+    cells = [row[position] for row in table.rows for position in positions]
+    return shared_scale(unit, [cell.value for cell in cells if isinstance(cell, Measure)])
+
+
+def _measured(
+    column: Column, cells: Sequence[Cell], scale: Scale, family: Sequence[Measure], deviations: bool
+) -> ShownColumn:
+    decimals = _decimals(column, scale, family)
+    texts = (
+        _measure(cell, scale, decimals, column.signed, deviations) if isinstance(cell, Measure) else _plain(cell)
+        for cell in cells
+    )
+    return ShownColumn(column, scale.symbol if family else "", tuple(texts))
+
+
+def _decimals(column: Column, scale: Scale, measures: Sequence[Measure]) -> int:
+    values = [measure.value for measure in measures]
+    if column.unit in _FIXED_DECIMALS:
+        return _FIXED_DECIMALS[column.unit]
+    if column.unit == "share" and not column.signed:
+        return 0 if any(abs(value) >= 0.0995 for value in values) else 1
+    deviations = [measure.deviation for measure in measures if measure.deviation is not None]
+    decimals = shared_decimals(scale, values, deviations)
+    return 1 if column.unit == "share" else decimals
+
+
+def _measure(measure: Measure, scale: Scale, decimals: int, signed: bool, deviations: bool) -> str:
+    text = scale.digits(measure.value, decimals)
+    if signed and measure.value >= 0:
+        text = f"+{text}"
+    if measure.deviation is not None and deviations:
+        text = f"{text} ± {scale.digits(measure.deviation, decimals)}"
+    if measure.low is not None and measure.high is not None and deviations:
+        text = f"{text} ({scale.digits(measure.low, decimals)}–{scale.digits(measure.high, decimals)})"
+    return f"({text})" if measure.aside else text
+
+
+def _plain(cell: Cell) -> str:
+    if isinstance(cell, Word):
+        return cell.text
+    return UNKNOWN if cell is None else str(cell)

@@ -1,0 +1,61 @@
+"""Sheets as GitHub-flavoured Markdown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from sysbench.views.rendering.columns import ShownColumn, shown
+from sysbench.views.table import Remark, Sheet, Table, notes
+
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|#~])")
+_MARKS = {"caution": "⚠ ", "outcome": "", "finding": "", "note": ""}
+
+
+def markdown(sheet: Sheet) -> str:
+    """A heading line, each table with its notes, and what has to be said beside them."""
+    blocks = [
+        " · ".join(escaped(phrase) for phrase in sheet.subject),
+        *(block for table in sheet.tables for block in _table(table)),
+        "\n".join(_remark(remark) for remark in sheet.remarks),
+    ]
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def escaped(text: str) -> str:
+    """Text in which nothing is markup, on one line."""
+    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
+
+
+def _table(table: Table) -> Iterator[str]:
+    columns = shown(table)
+    yield f"**{escaped(table.title)}**"
+    texts = [[_heading(column), *(escaped(text) for text in column.texts)] for column in columns]
+    widths = [max(3, *(len(text) for text in column)) for column in texts]
+    rules = [
+        f"{'-' * (width - 1)}:" if each.column.numeric else "-" * width
+        for each, width in zip(columns, widths, strict=True)
+    ]
+    lines = [_line(row, columns, widths) for row in zip(*texts, strict=True)]
+    yield "\n".join([lines[0], _line(rules, columns, widths), *lines[1:]])
+    if notes(table):
+        yield "  \n".join(escaped(note) for note in notes(table))
+
+
+def _heading(shown_column: ShownColumn) -> str:
+    column = shown_column.column
+    name = f"{column.group} {column.title}".strip()
+    return escaped(f"{name} ({shown_column.symbol})" if shown_column.symbol else name)
+
+
+def _line(texts: Sequence[str], columns: Sequence[ShownColumn], widths: Sequence[int]) -> str:
+    padded = (
+        text.rjust(width) if each.column.numeric else text.ljust(width)
+        for text, each, width in zip(texts, columns, widths, strict=True)
+    )
+    return f"| {' | '.join(padded)} |"
+
+
+def _remark(remark: Remark) -> str:
+    remedy = f" → {escaped(remark.remedy)}" if remark.remedy else ""
+    return f"- {_MARKS[remark.kind]}{escaped(remark.text)}{remedy}"

@@ -1,0 +1,56 @@
+"""What stands on stdout when a run is over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+
+from sysbench.hardware import Hardware
+from sysbench.records import TimeRecord
+from sysbench.specs.run import Format
+from sysbench.specs.time import TimeCell
+from sysbench.views import theme
+from sysbench.views.rendering.csv import csv_text
+from sysbench.views.rendering.latex import latex
+from sysbench.views.rendering.markdown import markdown
+from sysbench.views.rendering.terminal import SheetView
+from sysbench.views.table import Sheet
+from sysbench.views.tables import TABLES, axes, plan, sheet
+
+
+def show(record: TimeRecord, console: Console, form: Format = "terminal", tables: Iterable[str] = ()) -> None:
+    """Print a record: the tables called `tables`, or without any those that the run was made for.
+
+    CSV has no place for two tables in one file: without a choice it is the long table of all cells and phases, and of
+    several chosen tables each follows the one before after an empty line. Raises UsageError for a table that does not
+    exist or that this record cannot fill.
+    """
+    names = tuple(tables)
+    if form == "csv":
+        names = names or ("cells",)
+    show_sheet(sheet(record, names), console, form)
+
+
+def show_plan(
+    cells: Sequence[TimeCell], console: Console, form: Format = "terminal", device: Hardware | None = None
+) -> None:
+    """Print what a run would do, and whether it fits into `device`."""
+    specs = [cell.model_dump() for cell in cells]
+    show_sheet(Sheet((*axes.subject(specs), *axes.effort(specs)), (plan(cells, device),)), console, form)
+
+
+def show_sheet(content: Sheet, console: Console, form: Format) -> None:
+    """Print a sheet in one of the formats; only the terminal's has colours and is fitted to a width."""
+    if form == "terminal":
+        console.print(SheetView(content))
+        return
+    if form == "csv":
+        text = "\n".join(csv_text(table) for table in content.tables)
+    else:
+        text = (markdown if form == "markdown" else latex)(content)
+    # Rich would wrap at the terminal's width; a file for other programs has none.
+    console.file.write(theme.fitted(text, console.encoding))
+
+
+__all__ = ["TABLES", "show", "show_plan", "show_sheet"]

@@ -1,0 +1,105 @@
+"""A table without looks: columns that carry their unit, and cells that keep their numbers at full precision.
+
+Builders in `sysbench.views.tables` make them from a record; renderers in `sysbench.views.rendering` show them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sysbench.units import Unit
+
+Tone = Literal["plain", "strong", "quiet", "good", "bad"]
+"""How a cell asks to be seen, where there is colour."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number in the base unit of its column, with what is known of its uncertainty.
+
+    `deviation` is a standard deviation, `low` and `high` are an interval. What is `aside` was measured but does not
+    count (a warm-up step), and is shown in brackets.
+    """
+
+    value: float
+    deviation: float | None = None
+    low: float | None = None
+    high: float | None = None
+    tone: Tone = "plain"
+    aside: bool = False
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word where a number could not be: `oom`, `unknown`; or nothing at all."""
+
+    text: str
+    tone: Tone = "plain"
+
+
+NOTHING = Word("")
+
+Cell = Measure | Word | str | int | None
+"""None is a number that was not measured."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """What one column holds.
+
+    `key` names it for programs and `title` for people; `unit` is that of its Measures before scaling. `group` is a
+    heading that neighbouring columns share. `importance` 0 is never left out for want of width; of the others the
+    highest go first. `note` is what one has to know to read the column, said below the table when it is shown.
+    """
+
+    key: str
+    title: str
+    unit: Unit | None = None
+    group: str = ""
+    importance: int = 0
+    signed: bool = False
+    note: str = ""
+
+    @property
+    def numeric(self) -> bool:
+        """Whether it holds Measures."""
+        return self.unit is not None
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table; the first `axes` columns say what a row is about."""
+
+    name: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    axes: int = 0
+    notes: tuple[str, ...] = ()
+
+
+def notes(table: Table) -> tuple[str, ...]:
+    """Everything that is said below a table: about its columns, then about all of it."""
+    return tuple(dict.fromkeys([*(column.note for column in table.columns if column.note), *table.notes]))
+
+
+RemarkKind = Literal["caution", "outcome", "finding", "note"]
+
+
+@dataclass(frozen=True)
+class Remark:
+    """A sentence beside the tables, and what to do about it."""
+
+    kind: RemarkKind
+    text: str
+    remedy: str | None = None
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """Everything that is shown of a record: what it is about, its tables, and what has to be said beside them."""
+
+    subject: tuple[str, ...]
+    tables: tuple[Table, ...]
+    remarks: tuple[Remark, ...] = ()

@@ -1,0 +1,101 @@
+"""What cells differ in, what they share, and how either is said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sysbench.records import CellRecord
+from sysbench.views.table import Cell, Column
+
+Axes = Mapping[str, Any]
+"""A cell's spec, complete, as `TimeCell.model_dump()` has it."""
+
+TITLES = {
+    "device": "device",
+    "size": "size",
+    "batch": "batch",
+    "ctx": "ctx",
+    "mode": "mode",
+    "attention": "attention",
+    "execution": "execution",
+    "optimizer": "optimizer",
+    "precision": "precision",
+    "warmup": "warm-up",
+    "steps": "steps",
+}
+"""Every axis along which cells can differ, in the order in which they are named, with its heading."""
+
+
+def varying(cells: Sequence[Axes]) -> tuple[str, ...]:
+    """The axes in which these cells differ."""
+    return tuple(axis for axis in TITLES if len({cell[axis] for cell in cells}) > 1)
+
+
+def axes_of(cells: Sequence[CellRecord]) -> list[Axes]:
+    """The specs of recorded cells."""
+    return [cell.axes for cell in cells]
+
+
+def phrase(axis: str, value: object) -> str:
+    """One axis and its value as people say it: `ctx 512`, `bf16`, `5 warm-ups`."""
+    match axis:
+        case "ctx" | "batch":
+            return f"{axis} {value}"
+        case "warmup":
+            return f"{value} warm-up" + ("" if value == 1 else "s")
+        case "steps":
+            return f"{value} step" + ("" if value == 1 else "s")
+        case "attention":
+            return f"{value} attention"
+        case "optimizer":
+            return f"{value} AdamW"
+        case _:
+            return str(value)
+
+
+def label(cell: Axes, axes: Sequence[str]) -> str:
+    """A cell by what sets it apart: `small ctx 128 bf16`; the size where nothing does."""
+    return " ".join(phrase(axis, cell[axis]) for axis in axes) or str(cell["size"])
+
+
+def subject(cells: Sequence[Axes]) -> tuple[str, ...]:
+    """What the cells have in common, in phrases; an axis along which they differ is left out."""
+    if not cells:
+        return ()
+    cell, differing = cells[0], varying(cells)
+    phrases = [
+        phrase(axis, cell[axis])
+        for axis in ("size", "ctx", "batch", "precision", "mode", "attention", "execution", "optimizer")
+        if axis not in differing and _worth_saying(axis, cell)
+    ]
+    if cell["size"] == "custom" and "size" not in differing:
+        phrases[0] = _dimensions(cell["model"])
+    return tuple(phrases)
+
+
+def effort(cells: Sequence[Axes]) -> tuple[str, ...]:
+    """How the cells were measured, as far as they have it in common: `5 warm-ups`, `10 steps`."""
+    differing = varying(cells)
+    return tuple(phrase(axis, cells[0][axis]) for axis in ("warmup", "steps") if cells and axis not in differing)
+
+
+def columns(axes: Sequence[str]) -> tuple[Column, ...]:
+    """The leading columns of a table whose rows differ along these axes."""
+    return tuple(Column(axis, TITLES[axis]) for axis in axes)
+
+
+def values(cell: Axes, axes: Sequence[str]) -> tuple[Cell, ...]:
+    """What those columns hold for one cell."""
+    return tuple(cell[axis] for axis in axes)
+
+
+def _worth_saying(axis: str, cell: Axes) -> bool:
+    """Whether an axis has a bearing on this cell: an optimizer on `train` only, and eager goes without saying."""
+    if axis == "optimizer":
+        return bool(cell["mode"] == "train")
+    return axis != "execution" or bool(cell["execution"] != "eager")
+
+
+def _dimensions(model: Axes) -> str:
+    return f"d_model {model['d_model']}, d_ff {model['d_ff']}, {model['layers']} layers, {model['heads']} heads"

@@ -1,0 +1,44 @@
+"""What a run would do: its cells, what they cost and whether they fit. Nothing is measured for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sysbench import formulas
+from sysbench.hardware import Hardware
+from sysbench.specs.time import TimeCell
+from sysbench.views.table import Cell, Column, Measure, Table, Word
+from sysbench.views.tables import axes
+
+
+def plan(cells: Sequence[TimeCell], device: Hardware | None = None) -> Table:
+    """One row per cell: parameters, FLOPs, predicted memory and, given a device, whether that fits into it."""
+    specs = [cell.model_dump() for cell in cells]
+    named = axes.varying(specs) or ("size", "ctx")
+    columns = (
+        *axes.columns(named),
+        Column("parameters", "parameters", "count", importance=2),
+        Column("forward", "forward", "flops", importance=3),
+        Column("step", "step", "flops", importance=1),
+        Column("predicted_memory", "predicted memory", "bytes"),
+        *((Column("spare", "to spare", "bytes", importance=1), Column("fits", "")) * (device is not None)),
+    )
+    rows = tuple((*axes.values(spec, named), *_row(cell, device)) for cell, spec in zip(cells, specs, strict=True))
+    notes = ["predicted memory counts tensors: the CUDA context and workspaces come on top"]
+    if device is not None:
+        notes.append(f"held against {device.title}")
+    return Table("plan", f"{len(cells)} cell{'' if len(cells) == 1 else 's'}", columns, rows, len(named), tuple(notes))
+
+
+def _row(cell: TimeCell, device: Hardware | None) -> list[Cell]:
+    needed = formulas.predicted_memory(cell).total_bytes
+    row: list[Cell] = [
+        Measure(formulas.parameters(cell.model)),
+        Measure(formulas.forward_flops(cell.model, cell.ctx, cell.batch)),
+        Measure(formulas.step_flops_of(cell)),
+        Measure(needed),
+    ]
+    if device is not None:
+        spare = device.memory_bytes - needed
+        row += [Measure(spare), Word("fits", "good") if spare >= 0 else Word("does not fit", "bad")]
+    return row

@@ -1,0 +1,87 @@
+"""Colours, symbols, and what becomes of them on a terminal that cannot show them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import NoReturn
+
+from rich.cells import cell_len
+from rich.console import Console
+
+TITLE = "bold"
+ACCENT = "bold cyan"
+QUIET = "dim"
+GOOD = "green"
+BAD = "bold red"
+WARNING = "yellow"
+
+PHASE_STYLES = {
+    "zero_grad": "bright_black",
+    "forward": "cyan",
+    "loss": "magenta",
+    "backward": "blue",
+    "optimizer": "yellow",
+}
+"""One colour per phase, the same wherever phases are drawn beside each other."""
+
+SPARKS = "▁▂▃▄▅▆▇█"
+
+_FALLBACK = {
+    "±": "+/-",
+    "·": "|",
+    "→": "->",
+    "×": "x",
+    "—": "-",
+    "–": "-",
+    "…": "..",
+    "µ": "u",
+    "°": "",
+    "✓": "ok",
+    "▶": ">",
+    "█": "#",
+    **dict(zip(SPARKS, "_.-:=+*#", strict=True)),
+}
+"""Plain characters in place of those that an encoding does not have."""
+
+
+class ResultConsole(Console):
+    """A console that leaves it to the command line what a closed pipe means."""
+
+    def on_broken_pipe(self) -> NoReturn:
+        """Let the BrokenPipeError through: Rich would exit with 1, and only the command line decides exit codes."""
+        raise
+
+
+def console(*, stderr: bool = False) -> Console:
+    """The console that results (stdout) or progress (stderr) are shown on."""
+    return ResultConsole(stderr=stderr, highlight=False, soft_wrap=False)
+
+
+@lru_cache(maxsize=1024)
+def fitted(text: str, encoding: str) -> str:
+    """The text in characters that `encoding` has: a plain stand-in, or a question mark, for each that it has not."""
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return "".join(_fitted_character(character, encoding) for character in text)
+    return text
+
+
+def _fitted_character(character: str, encoding: str) -> str:
+    try:
+        character.encode(encoding)
+    except UnicodeEncodeError:
+        return _FALLBACK.get(character, "?")
+    return character
+
+
+def lines_of(phrases: Iterable[str], width: int, separator: str = " · ") -> list[str]:
+    """The phrases joined on as few lines as they need; a line is only broken between two of them."""
+    lines: list[str] = []
+    for phrase in phrases:
+        if lines and cell_len(lines[-1] + separator + phrase) <= width:
+            lines[-1] += separator + phrase
+        else:
+            lines.append(phrase)
+    return lines

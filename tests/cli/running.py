@@ -1,0 +1,68 @@
+"""Runs the command as a user does: as a process, with arguments, streams and an exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MINUTE = ("--d-model", "32", "--d-ff", "64", "--layers", "1", "--heads", "2", "--vocab", "50", "--batch", "1")
+"""A model whose steps take well under a millisecond: what is left is sysbench itself."""
+
+QUICK = (*MINUTE, "--ctx", "16", "--steps", "6", "--warmup", "1", "--device", "cpu")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a finished process left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def complaint(self) -> str:
+        """The one line on stderr of a command that refused."""
+        (line,) = self.err.splitlines()
+        return line
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """Ours, without what would make output depend on where the tests run."""
+    unwanted = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES")
+    return {**{name: value for name, value in os.environ.items() if name not in unwanted}, **extra}
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-W", "error::DeprecationWarning:sysbench", "-m", "sysbench", *arguments]
+
+
+def sysbench(*arguments: str, cwd: Path | None = None, **extra: str) -> Ran:
+    """Run to the end, with stdout and stderr in pipes."""
+    done = subprocess.run(
+        command(*arguments),
+        cwd=cwd,
+        env=environment(**extra),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
+def only(directory: Path, pattern: str) -> Path:
+    """The one file in `directory` that matches."""
+    (path,) = directory.glob(pattern)
+    return path
+
+
+def record_in(directory: Path) -> dict[str, Any]:
+    """The one record that a run left in its output directory."""
+    content: dict[str, Any] = json.loads(only(directory, "*.json").read_text())
+    return content

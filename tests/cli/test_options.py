@@ -1,0 +1,126 @@
+"""The surface of the command line: which options there are, and what each mistake is answered with."""
+
+import inspect
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from sysbench.cli.app import COMMANDS, _load
+from sysbench.cli.options import option_name
+from sysbench.specs.options import Option
+from sysbench.specs.run import RunOptions
+from sysbench.specs.time import TimeSpec
+from tests.cli.running import sysbench
+
+OPTIONS = Path(__file__).parent.parent / "golden" / "time-options.txt"
+
+
+def flags(model: type[BaseModel]) -> list[str]:
+    options = []
+    for name, field in model.model_fields.items():
+        marks = [mark for mark in field.metadata if isinstance(mark, Option)]
+        if marks:
+            options += [option_name(model, name), *(flag for flag, _ in marks[0].shorthands)]
+    return options
+
+
+def test_the_options_of_time_are_those_that_were_reviewed() -> None:
+    assert [*flags(TimeSpec), *flags(RunOptions)] == OPTIONS.read_text().split()
+
+
+def test_every_field_that_is_an_option_says_what_it_does() -> None:
+    for model in (TimeSpec, RunOptions):
+        for name, field in model.model_fields.items():
+            if any(isinstance(mark, Option) for mark in field.metadata):
+                assert field.description, name
+                assert field.description.endswith("."), name
+
+
+def test_help_shows_every_option_and_every_default() -> None:
+    shown = sysbench("time", "--help", COLUMNS="200")
+    assert shown.code == 0
+    for flag in OPTIONS.read_text().split():
+        assert f" {flag} " in shown.out, flag
+    assert "Default: 128,256,512,1024." in shown.out
+
+
+def test_the_list_of_commands_says_what_each_commands_own_help_says() -> None:
+    for name, summary in COMMANDS.items():
+        assert (inspect.getdoc(_load(name)) or "").splitlines()[0] == summary
+
+
+def test_version_is_the_packages() -> None:
+    import sysbench as package
+
+    assert sysbench("--version").out == f"sysbench {package.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (
+            ["time", "--size", "smal"],
+            "sysbench time: --size smal is not a size. Did you mean small? "
+            "(tiny, small, medium, large, xl, 2.7b, 2026/xl, 10b)",
+        ),
+        (
+            ["time", "--heads", "5"],
+            "sysbench time: --heads 5 does not divide --d-model 768. Nearest that does: 4",
+        ),
+        (["time", "--steps", "0"], "sysbench time: --steps 0 is out of range: allowed is 1 or more. Nearest: 1"),
+        (["time", "--steps", "-3"], "sysbench time: --steps -3 is out of range: allowed is 1 or more. Nearest: 1"),
+        (
+            ["time", "--ctx", "128-1024"],
+            "sysbench time: --ctx 128-1024 has no stride: write 128-1024*2 (doubling) or 128-1024+896 (adding)",
+        ),
+        (
+            ["time", "--precision", "fp23"],
+            "sysbench time: --precision fp23 is not a precision. Did you mean fp32? (fp32, tf32, bf16, fp16)",
+        ),
+        (
+            ["time", "--device", "gpu"],
+            "sysbench time: --device gpu is not a device. (auto, cpu, mps, cuda, cuda:0, cuda:1, …)",
+        ),
+        (
+            ["time", "--fp16", "--device", "cpu"],
+            "sysbench time: --precision fp16 is refused on the CPU, which emulates it; "
+            "use bf16 there, or --device cuda",
+        ),
+        (["time", "--until", "200%"], "sysbench time: --until 2.0 is out of range: allowed is less than 1"),
+        (["time", "--until", "soon"], "sysbench time: --until soon is not a share: write 1% or 0.01"),
+        (["time", "--sync", "pase"], "sysbench time: --sync pase is not allowed. Did you mean phase? (phase, step)"),
+        (["time", "--max-steps", "x"], "sysbench time: --max-steps x is not a whole number"),
+        (["time", "--seed", "-1"], "sysbench time: --seed -1 is out of range: allowed is 0 or more. Nearest: 0"),
+        (["time", "--timeout", "0"], "sysbench time: --timeout 0 is out of range: allowed is more than 0"),
+        (["time", "--bathc", "2"], "sysbench time: No such option: --bathc (Possible options: --batch)"),
+        (
+            ["time", "--tables", "sumary"],
+            "sysbench time: --tables sumary is not a table. Did you mean summary?",
+        ),
+        (["time", "--from", "none.jsonl"], "sysbench time: cannot read none.jsonl: no such file"),
+        (["time", "--from", "a.jsonl", "--ctx", "1"], "sysbench time: --from shows a finished run; --ctx would change"),
+        (
+            ["time", "--simulate", "a100-80gb"],
+            "sysbench time: --simulate: step times are measured, never simulated. What is: the memory that each cell "
+            "needs; --plan --simulate a100-80gb holds it against that GPU",
+        ),
+        (
+            ["time", "--plan", "--simulate", "a100-80"],
+            "sysbench time: --simulate a100-80 is not a known GPU, nor a memory size such as 24GiB.",
+        ),
+        (["tiem"], "sysbench: No such command 'tiem'"),
+    ],
+)
+def test_a_mistake_is_answered_in_one_line_that_names_it(arguments: list[str], complaint: str) -> None:
+    ran = sysbench(*arguments)
+    assert ran.code == 2
+    assert ran.out == ""
+    assert ran.complaint.startswith(complaint)
+
+
+def test_shorthands_add_to_the_axis_they_are_short_for() -> None:
+    shown = sysbench("time", "--plan", "--size", "tiny", "--ctx", "128", "--precision", "fp32", "--bf16", COLUMNS="100")
+    assert shown.code == 0
+    assert "fp32" in shown.out
+    assert "bf16" in shown.out

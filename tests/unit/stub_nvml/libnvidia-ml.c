@@ -1,0 +1,220 @@
+/* A stand-in for NVIDIA's management library: two GPUs and one MIG instance, with faults on demand.
+ *
+ * STUB_NVML_CONTROL names a file that is read at every call. Its lines:
+ *     <function> <code> [<calls>]   the function returns this error code, after so many calls that succeed
+ *     reasons <bits>                why the clocks are low
+ *     pids <pid> ...                processes that compute on each GPU
+ * STUB_NVML_LOG names a file that every call is written to, one name per line.
+ *
+ * There is no function that finds a GPU by index: whoever tries gets "function not found". With OLD_DRIVER defined,
+ * functions that drivers before 550 do not have are missing. See nvml.h for the interface.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7 };
+
+typedef struct {
+    const char *uuid;
+    unsigned long long total, reserved, used, energy_mj;
+    unsigned utilisation, clock_mhz, power_mw, temperature;
+    int board; /* of which GPU this is an instance; -1 for a whole GPU */
+} Gpu;
+
+#define GIB (1ULL << 30)
+
+static Gpu gpus[] = {
+    {"GPU-22222222-aaaa-bbbb-cccc-000000000002", 24 * GIB, 1 * GIB, 5 * GIB, 7000, 20, 1200, 150500, 50, -1},
+    {"GPU-11111111-aaaa-bbbb-cccc-000000000001", 80 * GIB, 2 * GIB, 30 * GIB, 1000, 97, 1410, 312250, 61, -1},
+    {"MIG-33333333-aaaa-bbbb-cccc-000000000003", 10 * GIB, 0, 3 * GIB, 0, 0, 0, 0, 0, 1},
+};
+
+typedef struct { unsigned long long total, free, used; } Memory;
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } MemoryV2;
+typedef struct { unsigned gpu, memory; } Utilisation;
+typedef struct { unsigned version; int sensor, temperature; } Temperature;
+typedef struct { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; } Process;
+
+/* The line of the control file that begins with this word, without the word. */
+static int control(const char *word, char *rest, size_t size) {
+    const char *path = getenv("STUB_NVML_CONTROL");
+    FILE *file = path ? fopen(path, "r") : NULL;
+    char line[512];
+    int found = 0;
+    while (file && !found && fgets(line, sizeof line, file)) {
+        size_t length = strlen(word);
+        if (!strncmp(line, word, length) && line[length] == ' ') {
+            snprintf(rest, size, "%s", line + length + 1);
+            found = 1;
+        }
+    }
+    if (file) fclose(file);
+    return found;
+}
+
+static int enter(const char *function) {
+    static struct { const char *function; int calls; } counters[64];
+    const char *path = getenv("STUB_NVML_LOG");
+    FILE *log = path ? fopen(path, "a") : NULL;
+    char rest[512];
+    int code = 0, after = 0, slot = 0;
+    if (log) {
+        fprintf(log, "%s\n", function);
+        fclose(log);
+    }
+    while (counters[slot].function && strcmp(counters[slot].function, function)) slot++;
+    counters[slot].function = function;
+    if (control(function, rest, sizeof rest) && sscanf(rest, "%d %d", &code, &after) >= 1 &&
+        counters[slot].calls >= after)
+        return code;
+    counters[slot].calls++;
+    return SUCCESS;
+}
+
+#define ENTER                         \
+    int code = enter(__func__);       \
+    if (code != SUCCESS) return code;
+/* What a MIG instance does not have. */
+#define WHOLE_GPU_ONLY \
+    if (gpu->board >= 0) return NOT_SUPPORTED;
+
+int nvmlInitWithFlags(unsigned flags) { (void)flags; ENTER return SUCCESS; }
+
+int nvmlShutdown(void) { ENTER return SUCCESS; }
+
+const char *nvmlErrorString(int code) { return code == 999 ? "Unknown Error" : "some other error"; }
+
+int nvmlSystemGetDriverVersion(char *version, unsigned length) {
+    ENTER
+    snprintf(version, length, "570.86.15");
+    return SUCCESS;
+}
+
+int nvmlDeviceGetHandleByUUID(const char *uuid, Gpu **gpu) {
+    ENTER
+    for (size_t index = 0; index < sizeof gpus / sizeof *gpus; index++)
+        if (!strcmp(gpus[index].uuid, uuid)) {
+            *gpu = &gpus[index];
+            return SUCCESS;
+        }
+    return NOT_FOUND;
+}
+
+int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(Gpu *gpu, Gpu **board) {
+    ENTER
+    if (gpu->board < 0) return INVALID_ARGUMENT;
+    *board = &gpus[gpu->board];
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMemoryInfo(Gpu *gpu, Memory *memory) {
+    ENTER
+    memory->total = gpu->total;
+    memory->used = gpu->used + gpu->reserved;
+    memory->free = gpu->total - memory->used;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetUtilizationRates(Gpu *gpu, Utilisation *rates) {
+    ENTER
+    WHOLE_GPU_ONLY
+    rates->gpu = gpu->utilisation;
+    rates->memory = 1;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetClockInfo(Gpu *gpu, unsigned type, unsigned *clock_mhz) {
+    ENTER
+    WHOLE_GPU_ONLY
+    *clock_mhz = type == 1 ? gpu->clock_mhz : 9999; /* 1 is NVML_CLOCK_SM */
+    return SUCCESS;
+}
+
+int nvmlDeviceGetPowerUsage(Gpu *gpu, unsigned *power_mw) {
+    ENTER
+    WHOLE_GPU_ONLY
+    *power_mw = gpu->power_mw;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetTotalEnergyConsumption(Gpu *gpu, unsigned long long *energy_mj) {
+    ENTER
+    WHOLE_GPU_ONLY
+    *energy_mj = gpu->energy_mj += 500;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetTemperature(Gpu *gpu, unsigned sensor, unsigned *temperature) {
+    ENTER
+    WHOLE_GPU_ONLY
+    *temperature = sensor == 0 ? gpu->temperature : 999;
+    return SUCCESS;
+}
+
+static int reasons(unsigned long long *bits) {
+    char rest[512];
+    *bits = control("reasons", rest, sizeof rest) ? strtoull(rest, NULL, 0) : 0;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetCurrentClocksThrottleReasons(Gpu *gpu, unsigned long long *bits) {
+    ENTER
+    WHOLE_GPU_ONLY
+    return reasons(bits);
+}
+
+static int processes(unsigned *count, Process *list) {
+    char rest[512];
+    unsigned room = *count, found = 0;
+    if (!control("pids", rest, sizeof rest)) rest[0] = 0;
+    for (char *word = strtok(rest, " \n"); word; word = strtok(NULL, " \n")) {
+        if (found < room && list) {
+            memset(&list[found], 0, sizeof *list);
+            list[found].pid = (unsigned)strtoul(word, NULL, 10);
+        }
+        found++;
+    }
+    *count = found;
+    return found > room ? INSUFFICIENT_SIZE : SUCCESS;
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v2(Gpu *gpu, unsigned *count, Process *list) {
+    (void)gpu;
+    ENTER
+    return processes(count, list);
+}
+
+#ifndef OLD_DRIVER
+
+int nvmlDeviceGetMemoryInfo_v2(Gpu *gpu, MemoryV2 *memory) {
+    ENTER
+    if (memory->version != (sizeof *memory | 2u << 24)) return 25; /* argument version mismatch */
+    memory->total = gpu->total;
+    memory->reserved = gpu->reserved;
+    memory->used = gpu->used;
+    memory->free = gpu->total - gpu->used - gpu->reserved;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetTemperatureV(Gpu *gpu, Temperature *temperature) {
+    ENTER
+    WHOLE_GPU_ONLY
+    if (temperature->version != (sizeof *temperature | 1u << 24)) return 25;
+    temperature->temperature = temperature->sensor == 0 ? (int)gpu->temperature : 999;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetCurrentClocksEventReasons(Gpu *gpu, unsigned long long *bits) {
+    ENTER
+    WHOLE_GPU_ONLY
+    return reasons(bits);
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v3(Gpu *gpu, unsigned *count, Process *list) {
+    (void)gpu;
+    ENTER
+    return processes(count, list);
+}
+
+#endif
