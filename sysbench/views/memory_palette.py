@@ -1,0 +1,26 @@
+"""Colours and order of memory by category, the same in the figure and on the page."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sysbench.analysis.timeline import CATEGORIES
+
+COLOURS: Final = {
+    "parameters": "#4477aa",
+    "optimizer state": "#66ccee",
+    "unknown": "#8c8c8c",
+    "workspace": "#bbbbbb",
+    "inputs": "#228833",
+    "gradients": "#ee6677",
+    "activations": "#ccbb44",
+    "temporaries": "#aa3377",
+}
+"""In the order in which categories are stacked, from the bottom: what stays below what comes and goes.
+
+Paul Tol's bright scheme, which stays distinct under all common colour blindness (personal.sron.nl/~pault), and a
+second grey.
+"""
+
+STACKING: Final = tuple(CATEGORIES.index(name) for name in COLOURS)
+"""Positions in CATEGORIES, from the bottom."""
