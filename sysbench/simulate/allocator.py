@@ -192,9 +192,8 @@ class CachingAllocator:
     def empty_cache(self, frames: Frames | None = None) -> None:
         """Give back to the device what is wholly unused (`torch.cuda.empty_cache`, release_cached_blocks)."""
         for pool in (self._large, self._small):
-            unsplit = [block for block in pool if block.virtual_segment is None and not block.is_split]
             expandable = [block for block in pool if block.virtual_segment is not None]
-            for block in unsplit:
+            for block in _whole_segments(pool):
                 self._release(block, frames)
             for block in expandable:
                 self._expandable.shrink(block, frames)
@@ -207,6 +206,10 @@ class CachingAllocator:
         """Whether a cached block would serve such a request now."""
         size = self.settings.block_bytes(size_bytes)
         return self._find_cached(self._pool(size), stream, size) is not None
+
+    def unused_segments(self) -> list[int]:
+        """The addresses of the segments that `empty_cache` would free, in that order, expandable ones left out."""
+        return [block.address for pool in (self._large, self._small) for block in _whole_segments(pool)]
 
     def annotate(self, name: str, stage: Literal["START", "END"]) -> None:
         """Mark the begin or end of a phase in the recorded trace, as `record_function` does."""
@@ -225,11 +228,11 @@ class CachingAllocator:
         ledger = self._ledger
         if not segment.is_expandable:
             ledger.segments.add(1)
+        mapped_bytes = sum(block.size for block in segment.blocks if block.mapped)
+        self._device.adopt(mapped_bytes)
+        ledger.reserved.add(mapped_bytes)
         for block in segment.blocks:
             self._device.adopt_addresses(block.address, block.size)
-            if block.mapped:
-                self._device.adopt(block.size)
-                ledger.reserved.add(block.size)
             if not block.allocated:
                 block.pool.insert(block)
                 continue
@@ -351,7 +354,7 @@ class CachingAllocator:
             return
         threshold_bytes = int(self.settings.garbage_collection_threshold * self._allowed_bytes)
         target_bytes = self._ledger.reserved.current - threshold_bytes
-        candidates = [block for block in self._large if block.virtual_segment is None and not block.is_split]
+        candidates = _whole_segments(self._large)
         total_age = sum(block.age for block in candidates)
         released = True
         while target_bytes > 0 and released and candidates:
@@ -379,6 +382,11 @@ class CachingAllocator:
             allocated_bytes=ledger.allocated.current,
             reserved_bytes=ledger.reserved.current,
         )
+
+
+def _whole_segments(pool: BlockPool) -> list[Block]:
+    """The free blocks that are a whole segment from cudaMalloc, in the order of the pool."""
+    return [block for block in pool if block.virtual_segment is None and not block.is_split]
 
 
 def _split(block: Block, size: int) -> Block:

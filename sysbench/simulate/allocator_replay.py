@@ -9,7 +9,7 @@ from typing import Any
 from sysbench.simulate.allocator import CachingAllocator, SimulatedOutOfMemoryError
 from sysbench.simulate.allocator_ledger import AllocatorEvent, AllocatorStatistics
 from sysbench.simulate.allocator_rewind import segments_before
-from sysbench.simulate.allocator_settings import AllocatorSettings
+from sysbench.simulate.allocator_settings import UNLIMITED, AllocatorSettings
 from sysbench.simulate.device_memory import DeviceMemory
 
 _GROWS = frozenset({"segment_alloc", "segment_map"})
@@ -51,7 +51,7 @@ def replay(trace: Sequence[Mapping[str, Any]], allocator: CachingAllocator) -> l
 
 
 def _expect_failure(allocator: CachingAllocator, entry: Mapping[str, Any]) -> None:
-    """A request that failed when recorded leaves nothing behind but the memory it made the allocator give back."""
+    """A request that failed when recorded was not used; it still makes the allocator give back what it caches."""
     try:
         allocator.free(allocator.allocate(int(entry["size"]), int(entry["stream"])))
     except SimulatedOutOfMemoryError:
@@ -133,17 +133,20 @@ class _RecordedDevice(DeviceMemory):
         return upcoming.address
 
     def reserve_addresses(self, size_bytes: int) -> int:
-        upcoming = self._run.upcoming()
-        if upcoming is None or upcoming.action != "segment_map":
-            return super().reserve_addresses(size_bytes)
-        return upcoming.address
+        # Recorded only once something is mapped there: perhaps after pages elsewhere were given back for it. What was
+        # reserved for a request that then failed is not recorded at all, and later mappings in it are a divergence.
+        address = self._run.next_mapping()
+        return address if address is not None else super().reserve_addresses(size_bytes)
 
     def map_pages(self, address: int, size_bytes: int) -> bool:
         upcoming = self._run.upcoming()
         return upcoming is not None and upcoming[:3] == ("segment_map", address, size_bytes)
 
+    def adopt(self, size_bytes: int) -> None:
+        """What was there before the trace began fitted, as the recording shows."""
+
     def give_back(self, size_bytes: int) -> None:
-        """The recording knows."""
+        """Nothing to do: what is left is in the recording."""
 
 
 class _Run:
@@ -161,8 +164,20 @@ class _Run:
 
     def upcoming(self) -> AllocatorEvent | None:
         """What was recorded where the model stands now, in the middle of a request."""
-        index = self._position + len(self.allocator.events) - self._seen
+        index = self._reached()
         return self._recorded[index] if index < len(self._recorded) else None
+
+    def next_mapping(self) -> int | None:
+        """Where the request that is served now had memory mapped next, if it had."""
+        for event in self._recorded[self._reached() :]:
+            if event.action == "segment_map":
+                return event.address
+            if event.action not in _SHRINKS:
+                break
+        return None
+
+    def _reached(self) -> int:
+        return self._position + len(self.allocator.events) - self._seen
 
     def to_the_end(self) -> Divergence | None:
         """Replay everything; the first difference, if there is one."""
@@ -200,8 +215,14 @@ class _Run:
         if self._recorded[self._position].action not in _SHRINKS:
             return True
         request = self._recorded[cause]
-        grew = self._recorded[cause - 1].action in _GROWS
-        return (grew or request.action == "oom") and not self.allocator.would_reuse(request.size, request.stream)
+        if self._recorded[cause - 1].action not in _GROWS and request.action != "oom":
+            return False
+        if self.allocator.would_reuse(request.size, request.stream):
+            return False
+        # A request releases blocks that may not be split first, whatever their place among the others.
+        unused = self.allocator.unused_segments()
+        freed = [event.address for event in self._recorded[self._position : self._position + len(unused)]]
+        return self.allocator.settings.max_split_bytes == UNLIMITED or freed != unused
 
     def _compare(self) -> Divergence | None:
         produced = [event for event in self.allocator.events[self._seen :] if event.action in _COMPARED]

@@ -1,10 +1,11 @@
 """The segments of a snapshot as they were before its trace began: the trace read backwards from its end.
 
 Needed because a trace recorded in a steady state starts with segments that it says nothing about. Nearly all of it
-follows without doubt: allocations take the front of a free block, and free neighbours are always merged. One thing is
-not written down anywhere: by how much a block of the large pool was larger than its request when it was freed, if the
-rest (up to 1 MiB) was too small to split off. Where its neighbours leave that open, the smallest block is assumed; a
-wrong guess moves block borders, never segments, and replaying the trace forwards shows it.
+follows without doubt: allocations take the front of a free block, and free neighbours are always merged. One thing
+cannot always be told: by how much a block of the large pool was larger than its request, if what was left (up to 1 MiB)
+was not split off. It follows from what happened next to the block while it was in use; for a block that was allocated
+before the trace began, and whose neighbour was freed before then too, the smallest size is assumed. A wrong guess
+moves the border between two blocks, never a segment, and replaying the trace forwards shows it.
 """
 
 from __future__ import annotations
@@ -46,31 +47,42 @@ def segments_before(
     other streams used, private pools), and for traces in which expandable segments shrink: to which of them the pages
     belonged is not recorded.
     """
-    state = _State(segments, trace, settings)
+    held = list(segments)
+    if sum(int(segment["total_size"]) for segment in held) == _net_growth(trace):
+        return []  # the trace begins with an empty allocator
+    state = _State(held, trace, settings)
     for index in range(len(trace) - 1, -1, -1):
         entry = trace[index]
         undo = _UNDO.get(entry["action"])
-        if undo is None:
-            continue
-        if not undo(state, int(entry["addr"]), int(entry["size"]), entry):
+        if undo is not None and not undo(state, index, int(entry["addr"]), int(entry["size"])):
             raise ValueError(f"entry {index} of the trace ({entry['action']}) contradicts what came after it")
     return state.segments()
+
+
+def _net_growth(trace: Iterable[Mapping[str, Any]]) -> int:
+    """Bytes taken from the device in the trace, less those given back."""
+    signs = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
+    return sum(signs.get(entry["action"], 0) * int(entry["size"]) for entry in trace)
 
 
 class _State:
     def __init__(
         self,
         segments: Iterable[Mapping[str, Any]],
-        trace: Iterable[Mapping[str, Any]],
+        trace: Sequence[Mapping[str, Any]],
         settings: AllocatorSettings,
     ) -> None:
         self._settings = settings
+        self._trace = trace
         self._cells: dict[int, _Cell] = {}
         for segment in segments:
             self._read(segment)
         self._addresses = sorted(self._cells)
-        allocated = {int(entry["addr"]) for entry in trace if entry["action"] == "alloc"}
-        self._known_borders = sorted(allocated.union(self._cells))
+        self._seen_at: dict[int, list[int]] = {}
+        for index, entry in enumerate(trace):
+            if entry["action"] in ("alloc", "free_completed"):
+                self._seen_at.setdefault(int(entry["addr"]), []).append(index)
+        self._seen_addresses = sorted(self._seen_at)
 
     def _read(self, segment: Mapping[str, Any]) -> None:
         is_expandable = bool(segment.get("is_expandable", False))
@@ -95,7 +107,7 @@ class _State:
                 runs.append([cell])
         return [_segment(run) for run in runs]
 
-    def undo_alloc(self, address: int, size: int, entry: Mapping[str, Any]) -> bool:
+    def undo_alloc(self, index: int, address: int, size: int) -> bool:
         cell = self._cells.get(address)
         if cell is None or not cell.used or cell.requested != size:
             return False
@@ -106,53 +118,62 @@ class _State:
             cell.size += following.size
         return True
 
-    def undo_free(self, address: int, size: int, entry: Mapping[str, Any]) -> bool:
+    def undo_free(self, index: int, address: int, size: int) -> bool:
         cell = self._containing(address)
         if cell is None or cell.used:
             return False
         block_bytes = self._settings.block_bytes(size)
-        slack_bytes = cell.end - address - block_bytes
-        if slack_bytes < 0 or (cell.size_class == "small") != (block_bytes <= SMALL_BYTES):
+        if address + block_bytes > cell.end or (cell.size_class == "small") != (block_bytes <= SMALL_BYTES):
             return False
-        block_bytes += self._unsplit_bytes(cell, address + block_bytes, block_bytes, slack_bytes)
+        if cell.size_class == "large" and not cell.is_expandable:
+            block_bytes += self._unsplit_bytes(index, address, block_bytes, cell.end)
         used = self._cut_out(cell, address, block_bytes)
-        used.used, used.requested, used.frames = True, size, entry.get("frames") or None
+        used.used, used.requested, used.frames = True, size, self._trace[index].get("frames") or None
         self._add(used)
         return True
 
-    def _unsplit_bytes(self, cell: _Cell, end: int, block_bytes: int, slack_bytes: int) -> int:
-        """By how much the block was larger than its request rounded up (should_split, get_free_block)."""
-        if cell.size_class == "small" or cell.is_expandable:
-            return 0
+    def _unsplit_bytes(self, freed_at: int, address: int, block_bytes: int, free_until: int) -> int:
+        """By how much a block of the large pool was larger than its request rounded up (should_split).
+
+        Nothing as small as that is ever a block of its own there, so whatever began so close behind the block while it
+        was in use began at its end.
+        """
+        end = address + block_bytes
         may_split = block_bytes < self._settings.max_split_bytes
         most_bytes = SMALL_BYTES if may_split else self._settings.max_non_split_rounding_bytes - 1
-        if slack_bytes <= most_bytes:
-            return slack_bytes
-        index = bisect_right(self._known_borders, end)
-        border = self._known_borders[index] if index < len(self._known_borders) else cell.end
-        return border - end if border - end <= most_bytes else 0
+        if free_until - end <= most_bytes:
+            return free_until - end
+        before = bisect_left(self._seen_at[address], freed_at)
+        in_use_since = self._seen_at[address][before - 1] if before else -1
+        first = bisect_right(self._seen_addresses, end)
+        for border in self._seen_addresses[first : bisect_right(self._seen_addresses, end + most_bytes)]:
+            indices = self._seen_at[border]
+            after = bisect_right(indices, in_use_since)
+            if after < len(indices) and indices[after] < freed_at:
+                return border - end
+        return 0
 
-    def undo_segment_alloc(self, address: int, size: int, entry: Mapping[str, Any]) -> bool:
+    def undo_segment_alloc(self, index: int, address: int, size: int) -> bool:
         cell = self._cells.get(address)
         if cell is None or cell.used or cell.size != size or cell.is_expandable:
             return False
         self._remove(cell)
         return True
 
-    def undo_segment_free(self, address: int, size: int, entry: Mapping[str, Any]) -> bool:
+    def undo_segment_free(self, index: int, address: int, size: int) -> bool:
         # Segments of the large pool are always larger than one of the small pool.
         size_class = "small" if size == SMALL_SEGMENT_BYTES else "large"
-        self._add(_Cell(address, address, size, int(entry["stream"]), size_class, is_expandable=False))
+        self._add(_Cell(address, address, size, int(self._trace[index]["stream"]), size_class, is_expandable=False))
         return True
 
-    def undo_segment_map(self, address: int, size: int, entry: Mapping[str, Any]) -> bool:
+    def undo_segment_map(self, index: int, address: int, size: int) -> bool:
         cell = self._containing(address)
         if cell is None or cell.used or not cell.is_expandable or cell.end < address + size:
             return False
         self._cut_out(cell, address, size)
         return True
 
-    def undo_segment_unmap(self, address: int, size: int, entry: Mapping[str, Any]) -> bool:
+    def undo_segment_unmap(self, index: int, address: int, size: int) -> bool:
         raise ValueError("a trace in which expandable segments shrink cannot be wound back")
 
     def _containing(self, address: int) -> _Cell | None:
