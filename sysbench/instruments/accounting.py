@@ -77,7 +77,7 @@ class TensorAccounting(TorchDispatchMode):
     """While it is entered, counts the bytes of tensors that operators make, in whole blocks, until they are freed."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.live_bytes = 0
         self.peak_bytes = 0
         self._sizes: list[int] = []

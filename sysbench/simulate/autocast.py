@@ -1,8 +1,8 @@
-"""CUDA's autocast rules for simulated tensors: the same casts in the same places, so that every type comes out as on a GPU.
+"""CUDA's autocast rules for simulated tensors: the same casts in the same places, and so the same types as on a GPU.
 
-`torch.autocast("cpu")` follows rules for CPUs, and for real tensors of the CPU only. Inside `cuda_autocast`, entering it
-means CUDA's rules for simulated tensors. Sources: aten/src/ATen/autocast_mode.{h,cpp}, PyTorch 2.11 to 2.13; the policies
-are CastPolicy there.
+`torch.autocast("cpu")` follows rules for CPUs, and for real tensors of the CPU only. Inside `cuda_autocast`, entering
+it means CUDA's rules for simulated tensors. Sources: aten/src/ATen/autocast_mode.{h,cpp}, PyTorch 2.11 to 2.13; the
+policies are CastPolicy there.
 """
 
 from __future__ import annotations
@@ -50,20 +50,21 @@ def _names(text: str) -> frozenset[str]:
 CUDA_RULES = AutocastRules(
     lower_precision=_names(
         "_convolution _convolution.deprecated conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d.input "
-        "conv_transpose3d.input convolution cudnn_convolution cudnn_convolution_transpose prelu addmm addmv addr matmul "
-        "einsum mm mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot _thnn_fused_lstm_cell "
-        "_thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell _scaled_dot_product_flash_attention "
-        "scaled_dot_product_attention"
+        "conv_transpose3d.input convolution cudnn_convolution cudnn_convolution_transpose prelu addmm addmv addr "
+        "matmul einsum mm mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot "
+        "_thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell "
+        "_scaled_dot_product_flash_attention scaled_dot_product_attention"
     ),
     fp32=_names(
         "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar "
         "pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm rms_norm group_norm frobenius_norm.dim "
         "nuclear_norm nuclear_norm.dim cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d "
         "hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss mse_loss margin_ranking_loss "
-        "multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits "
-        "dist pdist cdist renorm logsumexp upsample_nearest1d _upsample_nearest_exact1d upsample_nearest2d "
-        "_upsample_nearest_exact2d upsample_nearest3d _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d "
-        "_upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa"
+        "multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss "
+        "binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp upsample_nearest1d "
+        "_upsample_nearest_exact1d upsample_nearest2d _upsample_nearest_exact2d upsample_nearest3d "
+        "_upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa "
+        "upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa"
     ),
     fp32_result=_names(
         "prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm linalg_matrix_norm "
@@ -73,7 +74,7 @@ CUDA_RULES = AutocastRules(
     promote=_names("addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add"),
     banned=_names("binary_cross_entropy"),
 )
-"""AT_FORALL_LOWER_PRECISION_FP and its siblings in autocast_mode.h; an operator that this torch lacks is passed over."""
+"""AT_FORALL_LOWER_PRECISION_FP and its siblings in autocast_mode.h; an operator that torch lacks is passed over."""
 
 _OVERLOADS_WITH_TYPE = {"norm.Scalar": "norm.ScalarOpt_dtype", "norm.ScalarOpt_dim": "norm.ScalarOpt_dim_dtype"}
 

@@ -13,7 +13,7 @@ There are no values, so a value that is read all the same (`item()`, `if tensor:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -53,7 +53,9 @@ class SimulatedTensor(Tensor):
         return f"SimulatedTensor({list(self.shape)}, dtype={self.dtype})"
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         """Refuse: a SimulatedDevice that is entered takes every operator before it comes to this."""
         raise RuntimeError(f"{func} was called outside the SimulatedDevice that its arguments are on")
 
@@ -86,23 +88,34 @@ class _AskAgain:
 _Answer = _Fresh | _Several | _Argument | _AskAgain
 
 
+class DeviceObserver(Protocol):
+    """Is told what happens on a simulated device, at the moment at which it does."""
+
+    def begins(self, func: Operator) -> None:
+        """An operator is about to run."""
+        ...
+
+    def allocated(self, size_bytes: int, arguments: Arguments) -> int:
+        """It has a result with a storage of its own, from these arguments; returns the number it is to be known by."""
+        ...
+
+    def ends(self, func: Operator, arguments: Arguments) -> None:
+        """It has run."""
+        ...
+
+    def freed(self, number: int) -> None:
+        """Nothing refers to a storage any more."""
+        ...
+
+
 class SimulatedDevice(TorchDispatchMode):
-    """While it is entered, `DEVICE` is a GPU whose kernels do nothing.
+    """While it is entered, `DEVICE` is a GPU whose kernels do nothing."""
 
-    `on_allocation` is told the bytes of each new storage and numbers it; `on_free` is told the number of each one that
-    nothing refers to any more; both at that very moment. The functions in `launches` are called with the arguments of
-    their operator once its results are allocated: they know what a kernel needs beside its results.
-    """
-
-    def __init__(
-        self,
-        on_allocation: Callable[[int], int],
-        on_free: Callable[[int], None],
-        launches: Mapping[Operator, Callable[[Arguments], None]] | None = None,
-    ) -> None:
-        super().__init__()
-        self._watch = StorageWatch(on_allocation, on_free)
-        self._launches = dict(launches or {})
+    def __init__(self, observer: DeviceObserver) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._observer = observer
+        self._arguments: Arguments = ()
+        self._watch = StorageWatch(lambda size_bytes: observer.allocated(size_bytes, self._arguments), observer.freed)
         self._answers: dict[tuple[object, ...], _Answer] = {}
         self._handlers: dict[Operator, Callable[[Operator, Arguments, Options], Any]] = {}
 
@@ -111,11 +124,11 @@ class SimulatedDevice(TorchDispatchMode):
         return False  # torch would import its compiler, which takes seconds, to keep it away from __torch_dispatch__
 
     def number_of(self, tensor: Tensor) -> int | None:
-        """The number that `on_allocation` gave to the tensor's storage; None for the host's tensors and empty ones."""
+        """What the observer knows the tensor's storage by; None for the host's tensors and empty ones."""
         return self._watch.number_of(tensor)
 
     def stop(self) -> None:
-        """Tell `on_free` nothing more: whatever is left goes because the simulation is over."""
+        """Report nothing more as freed: whatever is left goes because the simulation is over."""
         self._watch.forget_all()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -126,10 +139,12 @@ class SimulatedDevice(TorchDispatchMode):
         handle = self._handlers.get(func)
         if handle is None:
             handle = self._handlers[func] = self._handler_for(func)
-        result = handle(func, args, kwargs or {})
-        launch = self._launches.get(func)
-        if launch is not None:
-            launch(args)
+        self._observer.begins(func)
+        try:
+            result = handle(func, args, kwargs or {})
+        finally:
+            self._arguments = ()  # kept any longer, they would live longer
+        self._observer.ends(func, args)
         return result
 
     def _handler_for(self, func: Operator) -> Callable[[Operator, Arguments, Options], Any]:
@@ -161,9 +176,10 @@ class SimulatedDevice(TorchDispatchMode):
             if device == DEVICE:
                 kwargs = {**kwargs, "device": _META}
             question.extend(kwargs)
-            is_ours |= _describe(kwargs.values(), question) or device == DEVICE or device == _META
+            is_ours |= _describe(kwargs.values(), question) or device in (DEVICE, _META)
         if not is_ours:
             return func(*args, **kwargs)
+        self._arguments = args
         key = tuple(question)
         answer = self._answers.get(key)
         if answer is not None and type(answer) is not _AskAgain:
