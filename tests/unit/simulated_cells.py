@@ -59,7 +59,17 @@ CPU = Platform(
     # Those of autocast_mode.cpp, TORCH_LIBRARY_IMPL(aten, AutocastCPU, m), that a Transformer meets.
     autocast=AutocastRules(
         lower_precision=frozenset(
-            {"bmm", "mm", "baddbmm", "addmm", "addbmm", "linear", "matmul", "linalg_vecdot", "scaled_dot_product_attention"}
+            {
+                "bmm",
+                "mm",
+                "baddbmm",
+                "addmm",
+                "addbmm",
+                "linear",
+                "matmul",
+                "linalg_vecdot",
+                "scaled_dot_product_attention",
+            }
         ),
         fp32=frozenset({"nll_loss", "cross_entropy_loss", "mse_loss", "prod"}),
         promote=frozenset({"stack", "cat"}),

@@ -115,7 +115,11 @@ def _several(x: Tensor) -> list[Tensor]:
 def _lists(first: Tensor, second: Tensor) -> list[Tensor]:
     lists = [first, second, first.mT.contiguous().mT]
     torch._foreach_mul_(lists, 2.0)
-    return [*torch._foreach_sqrt(lists), *torch._foreach_add(lists, lists, alpha=2), *torch._foreach_mul(lists, [1.0, 2, 3])]
+    return [
+        *torch._foreach_sqrt(lists),
+        *torch._foreach_add(lists, lists, alpha=2),
+        *torch._foreach_mul(lists, [1.0, 2, 3]),
+    ]
 
 
 def _types(x: Tensor) -> list[Tensor]:
@@ -266,7 +270,11 @@ def test_a_simulation_leaves_the_process_as_it_was() -> None:
         keys = ("AutocastCPU", "AutogradMeta")
         operators = ("bmm", "einsum", "exp", "cross_entropy_loss", "scaled_dot_product_attention", "softmax.int")
         return (
-            [torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", key) for name in operators for key in keys],
+            [
+                torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", key)
+                for name in operators
+                for key in keys
+            ],
             [sorted(torch._C._dispatch_get_registrations_for_dispatch_key(key)) for key in keys],
             torch._C._len_torch_dispatch_stack(),
             torch.is_autocast_enabled("cpu"),
