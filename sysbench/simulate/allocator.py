@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from sysbench.simulate.allocator_blocks import Block, BlockPool, Frames
+from sysbench.simulate.allocator_blocks import Block, BlockPool, Frames, FreeBlocks
 from sysbench.simulate.allocator_expandable import ExpandableMemory
 from sysbench.simulate.allocator_ledger import AllocatorEvent, AllocatorStatistics, Ledger
 from sysbench.simulate.allocator_settings import MIN_BLOCK_BYTES, SMALL_BYTES, UNLIMITED, AllocatorSettings
@@ -251,23 +251,10 @@ class CachingAllocator:
         """Where the best fitting free block is in the order of its pool (get_free_block)."""
         free = pool.free_blocks(stream)
         index = bisect_left(free, (size,))
+        if index < len(free) and free[index][2].virtual_segment is not None:
+            index = _expandable_choice(free, index) if self.settings.expandable_segments else _fixed_choice(free, index)
         if index == len(free):
             return None
-        if free[index][2].virtual_segment is not None:
-            if self.settings.expandable_segments:
-                # Blocks that can grow count with the size they can grow to.
-                while (
-                    free[index][2].virtual_segment is not None
-                    and index + 1 < len(free)
-                    and _growable_bytes(free[index + 1][2]) < _growable_bytes(free[index][2])
-                ):
-                    index += 1
-            else:
-                index += 1
-                while index < len(free) and free[index][2].virtual_segment is not None:
-                    index += 1
-                if index == len(free):
-                    return None
         found_bytes, limit = free[index][0], self.settings.max_split_bytes
         if size < limit <= found_bytes:
             return None
@@ -356,8 +343,7 @@ class CachingAllocator:
         target_bytes = self._ledger.reserved.current - threshold_bytes
         candidates = _whole_segments(self._large)
         total_age = sum(block.age for block in candidates)
-        released = True
-        while target_bytes > 0 and released and candidates:
+        while target_bytes > 0 and candidates:
             oldest_age = total_age / len(candidates)
             old = [block for block in candidates if block.age >= oldest_age]
             candidates = [block for block in candidates if block.age < oldest_age]
@@ -365,7 +351,6 @@ class CachingAllocator:
                 target_bytes -= block.size
                 total_age -= block.age
                 self._release(block, frames)
-            released = bool(old)
 
     def _out_of_memory(
         self, requested: int, size: int, stream: int, frames: Frames | None
@@ -400,6 +385,24 @@ def _split(block: Block, size: int) -> Block:
         front.segment_frames, block.segment_frames = block.segment_frames, None
     block.pool.insert(block)
     return front
+
+
+def _expandable_choice(free: FreeBlocks, index: int) -> int:
+    """The best fit among blocks that can grow: they count with the size they can grow to (get_free_block)."""
+    while (
+        free[index][2].virtual_segment is not None
+        and index + 1 < len(free)
+        and _growable_bytes(free[index + 1][2]) < _growable_bytes(free[index][2])
+    ):
+        index += 1
+    return index
+
+
+def _fixed_choice(free: FreeBlocks, index: int) -> int:
+    """The first block that is not of an expandable segment, left from when such were in use (get_free_block)."""
+    while index < len(free) and free[index][2].virtual_segment is not None:
+        index += 1
+    return index
 
 
 def _growable_bytes(block: Block) -> int:

@@ -6,6 +6,7 @@ Block, BlockPool, BlockComparatorSize, BlockComparatorAddress and try_merge_bloc
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 Frames = Sequence[object]
@@ -134,16 +135,16 @@ class BlockPool:
     def __init__(self, is_small: bool) -> None:
         self.is_small = is_small
         self.searches = 0
-        self._free: dict[int, FreeBlocks] = {}
-        self._unmapped: dict[int, list[tuple[int, Block]]] = {}
+        self._free: defaultdict[int, FreeBlocks] = defaultdict(list)
+        self._unmapped: defaultdict[int, list[tuple[int, Block]]] = defaultdict(list)
 
     def free_blocks(self, stream: int) -> FreeBlocks:
         """The free blocks of a stream by size, then address: the order in which they are tried."""
-        return self._free.setdefault(stream, [])
+        return self._free[stream]
 
     def unmapped_blocks(self, stream: int) -> list[tuple[int, Block]]:
         """(address, block) of a stream's addresses without memory, ascending."""
-        return self._unmapped.setdefault(stream, [])
+        return self._unmapped[stream]
 
     def __iter__(self) -> Iterator[Block]:
         """All free blocks: by stream, size, address."""
@@ -155,9 +156,9 @@ class BlockPool:
         """Hold a block that is free, or unmapped."""
         if block.mapped:
             block.searches_at_insert = self.searches
-            insort(self.free_blocks(block.stream), (block.size, block.address, block))
+            insort(self._free[block.stream], (block.size, block.address, block))
         else:
-            insort(self.unmapped_blocks(block.stream), (block.address, block))
+            insort(self._unmapped[block.stream], (block.address, block))
 
     def remove(self, block: Block) -> None:
         """Let go of a block, before its size or address change."""

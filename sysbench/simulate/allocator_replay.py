@@ -128,9 +128,7 @@ class _RecordedDevice(DeviceMemory):
 
     def allocate(self, size_bytes: int) -> int | None:
         upcoming = self._run.upcoming()
-        if upcoming is None or upcoming.action != "segment_alloc" or upcoming.size != size_bytes:
-            return None
-        return upcoming.address
+        return upcoming.address if upcoming is not None and upcoming.action == "segment_alloc" else None
 
     def reserve_addresses(self, size_bytes: int) -> int:
         # Recorded only once something is mapped there: perhaps after pages elsewhere were given back for it. What was

@@ -121,8 +121,6 @@ class AllocatorSettings:
 
     def block_bytes(self, requested_bytes: int) -> int:
         """What a request is rounded up to (round_size): multiples of 512 bytes, or steps between powers of two."""
-        if requested_bytes < MIN_BLOCK_BYTES:
-            return MIN_BLOCK_BYTES
         floor_bits = requested_bytes.bit_length() - 1
         interval = min(max(floor_bits - _FIRST_INTERVAL_BITS, 0), _INTERVALS - 1)
         divisions = self.roundup_power2_divisions[interval]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-MIB = 1024 * 1024
-
-GRANULARITY_BYTES = 2 * MIB
+GRANULARITY_BYTES = 2 * 1024 * 1024
 """Physical pages of NVIDIA GPUs since Pascal: what cudaMalloc and cuMemCreate take from the device at least."""
 
 _SEGMENT_ADDRESSES = 0x7F_0000_0000_00

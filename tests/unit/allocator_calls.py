@@ -62,6 +62,15 @@ def random_calls(seed: int, length: int, allocate_share: float = 0.52) -> list[C
     return calls
 
 
+def with_changing_fractions(calls: list[Call]) -> list[Call]:
+    """The same life while the share of the device that may be used changes."""
+    fractions = (0.5, 1.0, 0.8, 0.3, 0.9)
+    changed = list(calls)
+    for count, index in enumerate(range(len(calls), 0, -40)):
+        changed.insert(index, ("m", fractions[count % len(fractions)]))
+    return changed
+
+
 def training_calls(steps: int, layers: int = 6, width: int = 1024, tokens: int = 2048) -> Iterator[list[Call]]:
     """The setup of a model, then one list for each step: activations kept forwards, freed backwards, gradients,
     optimizer state that appears in the first step, temporaries everywhere."""

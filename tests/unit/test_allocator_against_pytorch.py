@@ -9,7 +9,7 @@ import pytest
 from sysbench.simulate.allocator import CachingAllocator
 from sysbench.simulate.allocator_blocks import Block
 from sysbench.simulate.allocator_settings import MIB, AllocatorSettings
-from tests.unit.allocator_calls import SETTINGS, Call, play, random_calls, training_calls
+from tests.unit.allocator_calls import SETTINGS, Call, play, random_calls, training_calls, with_changing_fractions
 from tests.unit.compiled_allocator.compiled import CompiledAllocator, NotAvailableError, build
 
 pytestmark = pytest.mark.slow
@@ -58,6 +58,6 @@ def test_a_training_loop_takes_the_memory_that_pytorch_would_take(compiled: Comp
     assert_same(compiled, calls, text, 16 * 1024 * MIB)
 
 
-def test_a_memory_fraction_set_while_running_works_as_in_pytorch(compiled: CompiledAllocator) -> None:
-    calls: list[Call] = [*random_calls(11, 200), ("m", 0.4), *random_calls(12, 300), ("m", 1.0), *random_calls(13, 200)]
-    assert_same(compiled, calls, "", 400 * MIB)
+@pytest.mark.parametrize("text", ["", "garbage_collection_threshold:0.5", "expandable_segments:True"])
+def test_a_memory_fraction_set_while_running_works_as_in_pytorch(compiled: CompiledAllocator, text: str) -> None:
+    assert_same(compiled, with_changing_fractions(random_calls(11, 1500)), text, 400 * MIB)

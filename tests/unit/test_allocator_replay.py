@@ -168,6 +168,35 @@ def test_winding_back_gives_the_segments_from_before_the_trace() -> None:
     assert layout({"segments": rewound}) == layout(before)
 
 
+def test_a_block_larger_than_its_request_is_told_from_what_happened_behind_it() -> None:
+    made = CachingAllocator(64 * GIB, record=True)
+    first, behind = made.allocate(6 * MIB), made.allocate(6 * MIB)
+    made.free(first)
+    whole = made.allocate(5 * MIB + MIB // 2)
+    before, start = made.snapshot(), len(made.events)
+    assert whole.size == 6 * MIB
+    made.free(behind)
+    made.free(made.allocate(13 * MIB))
+    made.free(whole)
+    snapshot = made.snapshot()
+    del snapshot["device_traces"][0][:start]
+    rewound = segments_before(snapshot["segments"], snapshot["device_traces"][0], AllocatorSettings())
+    assert layout({"segments": rewound}) == layout(before)
+    assert reproduce(snapshot).divergence is None
+
+
+def test_a_block_that_may_not_be_split_is_wound_back_whole() -> None:
+    settings = AllocatorSettings.parse("max_split_size_mb:20")
+    made = CachingAllocator(64 * GIB, settings, record=True)
+    made.free(made.allocate(64 * MIB))
+    block = made.allocate(50 * MIB)
+    before, start = made.snapshot(), len(made.events)
+    made.free(block)
+    after = made.snapshot()
+    rewound = segments_before(after["segments"], after["device_traces"][0][start:], settings)
+    assert layout({"segments": rewound}) == layout(before)
+
+
 def test_a_trace_of_another_run_is_refused() -> None:
     one, *_ = simulated(random_calls(1, 60), "", GIB, recorded_from=30)
     other, *_ = simulated(random_calls(2, 60), "", GIB, recorded_from=30)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sysbench.simulate.allocator import CachingAllocator, SimulatedOutOfMemoryError
 from sysbench.simulate.allocator_blocks import Block
 from sysbench.simulate.allocator_settings import MIB, AllocatorSettings
-from tests.unit.allocator_calls import BORDERLINE_SIZES, SETTINGS, Call, play, random_calls
+from tests.unit.allocator_calls import BORDERLINE_SIZES, SETTINGS, Call, play, random_calls, with_changing_fractions
 from tests.unit.reference_allocator import ReferenceAllocator, ReferenceOutOfMemory, Rules
 
 GIB = 1024 * MIB
@@ -426,6 +426,30 @@ def test_an_allocator_restored_from_a_snapshot_goes_on_as_the_one_it_was_taken_o
     assert restored.statistics.reserved_bytes == made.statistics.reserved_bytes
 
 
+def test_expandable_segments_of_earlier_settings_are_left_alone_and_given_back() -> None:
+    """get_free_block, once expandable_segments is off again."""
+    before = allocator("expandable_segments:True")
+    kept, freed = before.allocate(20 * MIB).address, before.allocate(20 * MIB)
+    before.free(freed)
+    made = CachingAllocator.from_segments(before.snapshot()["segments"], 64 * GIB, record=True)
+    assert made.is_in_use(kept)
+    made.allocate(15 * MIB)
+    assert segment_events(made) == [("segment_alloc", 16 * MIB)]
+    made.free(kept)
+    made.empty_cache()
+    assert segment_events(made)[1:] == [("segment_unmap", 40 * MIB)]
+
+
+def test_a_restored_block_that_awaits_another_stream_is_in_use() -> None:
+    made = allocator()
+    address = made.allocate(100).address
+    (segment,) = made.snapshot()["segments"]
+    segment["blocks"][0]["state"] = "active_pending_free"
+    restored = CachingAllocator.from_segments([segment], GIB)
+    assert restored.is_in_use(address)
+    assert restored.statistics.allocated_bytes == 512
+
+
 def test_segments_whose_blocks_do_not_fill_them_are_refused() -> None:
     made = allocator()
     made.allocate(100)
@@ -509,6 +533,8 @@ def play_reference(calls: list[Call], reference: ReferenceAllocator) -> list[int
                 reference.free(held.pop(int(values[0])))
         elif kind == "e":
             reference.empty_cache()
+        elif kind == "m":
+            reference.rules.memory_fraction = float(values[0])
         else:
             reference.reset_peaks()
     return addresses
@@ -547,6 +573,13 @@ def test_every_event_is_that_of_the_slow_reference(text: str, calls: list[Call],
 @settings(max_examples=20, deadline=None)
 def test_long_lives_are_those_of_the_slow_reference(text: str, seed: int, capacity_mib: int) -> None:
     assert_same_as_the_reference(random_calls(seed, 250), text, capacity_mib * MIB)
+
+
+@pytest.mark.parametrize("text", ["", "garbage_collection_threshold:0.5", "max_split_size_mb:20"])
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=20, deadline=None)
+def test_a_changing_memory_fraction_is_followed_as_by_the_slow_reference(text: str, seed: int) -> None:
+    assert_same_as_the_reference(with_changing_fractions(random_calls(seed, 250)), text, 400 * MIB)
 
 
 def assert_consistent(made: CachingAllocator, live: dict[int, Block]) -> None:

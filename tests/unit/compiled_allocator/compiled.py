@@ -67,7 +67,10 @@ def build(directory: Path) -> CompiledAllocator:
     runtime = _first(site.glob("nvidia/*/lib/libcudart.so.*"), "CUDA runtime")
     headers = _first(site.glob("nvidia/*/include/cuda_runtime_api.h"), "CUDA headers").parent
     # Parts of the CUDA headers come with the compiler only; Triton brings a whole set.
-    host_config = [*site.glob("nvidia/*/include/crt/host_config.h"), *site.glob("triton/**/include/crt/host_config.h")]
+    host_config = [
+        *site.glob("nvidia/*/include/crt/host_config.h"),
+        *site.glob("triton/backends/nvidia/include/crt/host_config.h"),
+    ]
     more_headers = _first(host_config, "complete set of CUDA headers").parents[1]
     driver = directory / "driver"
     subprocess.run(
