@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import linecache
 import pickle
 from collections import Counter
 from dataclasses import replace
@@ -19,6 +20,7 @@ from sysbench.analysis.timeline_sources import from_snapshot
 from sysbench.errors import UnavailableError
 from sysbench.hardware import named
 from sysbench.instruments.accounting import BLOCK_BYTES, TensorAccounting, rounded
+from sysbench.simulate.allocator_settings import AllocatorSettings
 from sysbench.simulate.gpu import CONTEXT_BYTES, Gpu
 from sysbench.simulate.memory import ModuleBytes, SimulatedMemory, serve, simulate
 from sysbench.simulate.protocols import Protocol, cell_for, phases_of
@@ -213,7 +215,13 @@ def result() -> SimulatedMemory:
     return simulate(cell(ctx=200, precision="bf16"), "train", A100)
 
 
-def test_categories_add_up_to_what_the_allocator_has_allocated(result: SimulatedMemory) -> None:
+def test_categories_add_up_to_what_the_allocator_has_allocated(result: SimulatedMemory, recording: Recording) -> None:
+    _check_sums(result)
+    _check_sums(serve(recording, A100))
+    _check_sums(serve(recording, A100, AllocatorSettings(expandable_segments=True)))
+
+
+def _check_sums(result: SimulatedMemory) -> None:
     assert sum(result.by_category.values()) == result.allocated_peak_bytes
     assert max(phase.allocated_peak_bytes for phase in result.phases) == result.allocated_peak_bytes
     for phase in result.phases:
@@ -264,6 +272,14 @@ def test_parameters_gradients_and_optimizer_state_are_told_apart(result: Simulat
     assert sums["workspace"] == 2 * A100.workspace_bytes
 
 
+def test_inference_leaves_nothing_but_its_logits() -> None:
+    recording = simulate(cell(precision="bf16"), "inference", A100).recording
+    live = [recording.allocations[number] for number in recording.live_at(recording.spans[-1].end)]
+    (logits,) = (each for each in live if each.category not in ("parameters", "inputs", "workspace"))
+    assert (logits.category, logits.module) == ("activations", "lm_head")
+    assert logits.size_bytes == 2 * recording.cell.tokens * recording.cell.model.vocab
+
+
 def test_everything_but_inputs_and_workspaces_belongs_to_a_module(result: SimulatedMemory) -> None:
     recording = result.recording
     modules: Counter[str] = Counter()
@@ -283,9 +299,18 @@ def test_backward_is_attributed_to_the_lines_of_forward(result: SimulatedMemory)
     (backward,) = (span for span in recording.measured if span.name == "backward")
     made = [recording.allocations[event] for event in recording.events[backward.first : backward.end] if event >= 0]
     softmax = [each for each in made if each.module == "layers.1.attention.attend"]
-    lines = {frame.name for each in softmax for frame in recording.stacks[each.stack]}
-    assert {"softmax", "NaiveAttention.forward", "SelfAttention.forward", "Block.forward"} <= lines
-    assert {"ExpBackward0", "BmmBackward0"} <= lines
+    stacks = {recording.stacks[each.stack] for each in softmax}
+    assert all({"SelfAttention.forward", "Block.forward"} <= {frame.name for frame in stack} for stack in stacks)
+    lines: dict[str, set[str]] = {}
+    for gradient, line, *_ in stacks:
+        lines.setdefault(gradient.name, set()).add(linecache.getline(line.filename, line.line))
+    for gradient, code in [
+        ("ExpBackward0", ".exp()"),
+        ("MaskedFillBackward0", "masked_fill"),
+        ("BmmBackward0", "einsum"),
+    ]:
+        assert lines[gradient]
+        assert all(code in line for line in lines[gradient])
     owned = [each for each in made if each.module]
     assert len(owned) / len(made) > 0.95
 
