@@ -307,6 +307,7 @@ def test_backward_is_attributed_to_the_lines_of_forward(result: SimulatedMemory)
     for gradient, code in [
         ("ExpBackward0", ".exp()"),
         ("MaskedFillBackward0", "masked_fill"),
+        ("DivBackward0", " / "),
         ("BmmBackward0", "einsum"),
     ]:
         assert lines[gradient]
