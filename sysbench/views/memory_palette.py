@@ -12,11 +12,12 @@ COLOURS: Final = {
     "unknown": "#8c8c8c",
     "workspace": "#bbbbbb",
     "inputs": "#228833",
-    "gradients": "#ee6677",
     "activations": "#ccbb44",
+    "gradients": "#ee6677",
     "temporaries": "#aa3377",
 }
-"""In the order in which categories are stacked, from the bottom: what stays below what comes and goes.
+"""In the order in which categories are stacked, from the bottom: what stays below what comes and goes,
+and activations, which backward releases from the top, below the gradients that appear meanwhile.
 
 Paul Tol's bright scheme, which stays distinct under all common colour blindness (personal.sron.nl/~pault), and a
 second grey.
