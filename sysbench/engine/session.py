@@ -108,8 +108,9 @@ class Session:
         failure: SysbenchError | None = None
         with self._log, closing(self._sampler), catch_interrupts() as interrupts:
             supervisor = Supervisor(self._launcher, self._sampler, self._admission, interrupts, self._options.timeout_s)
+            opening = self._written(self._opening)
             try:
-                yield self._written(self._opening)
+                yield opening
                 if any(self._is_wanted(cell) for cell in self._cells):
                     for event in supervisor.run(self._place):
                         yield self._written(event)

@@ -235,6 +235,12 @@ def test_a_long_temporary_directory_does_not_matter(tmp_path: Path, monkeypatch:
     assert outcomes(spec, carry_out(spec, tmp_path / "runs")) == {16: "ok"}
 
 
+def test_without_a_temporary_directory_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    with pytest.raises(SysbenchError, match=r"^cannot make temporary files for a worker: no such directory$"):
+        carry_out(spec_of([16]), tmp_path / "runs")
+
+
 def test_nothing_is_left_in_the_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     temporary = tmp_path / "t"
     temporary.mkdir()
