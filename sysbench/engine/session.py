@@ -55,7 +55,7 @@ class Session:
 
     The first is RunStarted or RunResumed, the last RunFinished. As a context manager it ends the worker and completes
     the log however it is left. From the first event to the last, the signals that stop a program belong to it: the
-    first ends the run in order, the second raises KeyboardInterrupt.
+    first ends the run in order, and a second one that comes before that has begun raises KeyboardInterrupt.
 
     Iterating raises UsageError when this machine is not the one that was asked for (no such device; a resumed log of
     another), and then nothing is left in the log; SysbenchError when no worker can be started; and OutputError when

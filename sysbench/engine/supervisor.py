@@ -102,6 +102,7 @@ class Supervisor:
 
     def stop(self) -> list[Event]:
         """End whatever is going on, at once; returns what there is left to say."""
+        self._interrupts.ignore_impatience()
         last_words: list[Event] = []
         if self._worker is not None:
             last_words.append(self._dismiss(self._worker))

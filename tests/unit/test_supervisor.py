@@ -499,6 +499,22 @@ def test_a_second_interrupt_ends_everything_and_the_log_is_still_whole(tmp_path:
     assert _ends(pids[0])
 
 
+def test_impatience_does_not_cut_a_beginning_end_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SYSBENCH_TEST_CHILD", str(tmp_path / "child"))
+    monkeypatch.setattr("sysbench.engine.process.TERMINATION_S", 0.6)
+    spec = spec_of([16])
+    events: list[Event] = []
+    with start(spec, tmp_path / "runs", ScriptedLauncher({16: "hangs stubbornly"})) as session:
+        for event in session:
+            events.append(event)
+            if isinstance(event, StepMeasured):
+                os.kill(os.getpid(), signal.SIGINT)
+                _interrupt_soon(after_s=0.2)
+    assert outcomes(spec, events) == {16: "interrupted"}
+    assert [gone.signal for gone in of_kind(events, WorkerExited)] == ["SIGKILL"]
+    assert only_log(tmp_path / "runs") == events
+
+
 def test_signals_are_given_back(tmp_path: Path) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     descriptor = signal.set_wakeup_fd(-1)
