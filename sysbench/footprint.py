@@ -107,7 +107,7 @@ class _Sizes:
 
     @property
     def constants(self) -> int:
-        """Token ids and targets, the rotary tables, and a mask: of truth values in one kind, of numbers in the other."""
+        """Token ids and targets, the rotary tables, and a mask: truth values in one kind, numbers in the other."""
         mask = self._cell.ctx**2 * {"naive": 1, "math": FULL_BYTES}.get(self._cell.attention, 0)
         return 2 * 8 * self._cell.tokens + self._cell.ctx * self._cell.model.d_head * FULL_BYTES + mask
 
