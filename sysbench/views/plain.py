@@ -54,7 +54,7 @@ class PlainProgress:
         if self._lost:
             return
         try:
-            self._file.write(theme.fitted(" ".join(text.split()), self._encoding) + "\n")
+            self._file.write(theme.fitted(text.strip(), self._encoding) + "\n")
             self._file.flush()
         except OSError:
             self._lost = True
@@ -82,7 +82,7 @@ def _named(planned: Planned | None, state: LiveState) -> str:
         return "a cell of another run"
     differing = axes.varying([each.cell.model_dump() for each in state.planned])
     always = ("size", "ctx", "precision", "mode")
-    return axes.label(planned.cell.model_dump(), [axis for axis in axes.TITLES if axis in always or axis in differing])
+    return axes.label(planned.cell.model_dump(), [*always, *(axis for axis in differing if axis not in always)])
 
 
 def _result(done: Done) -> str:
