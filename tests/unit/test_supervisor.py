@@ -149,7 +149,8 @@ def test_a_hanging_worker_is_killed_with_everything_it_started(tmp_path: Path, m
 def test_a_worker_that_lingers_after_the_last_cell_does_not_hold_the_run_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sysbench.engine.supervisor.GOODBYE_S", 0.2)
+    for module in ("conversation", "supervisor"):
+        monkeypatch.setattr(f"sysbench.engine.{module}.GOODBYE_S", 0.2)
     events = carry_out(spec_of([16]), tmp_path, ScriptedLauncher(end="lingers"))
     assert of_kind(events, WorkerExited)[0].signal == "SIGTERM"
     assert of_kind(events, RunFinished)[0].status == "complete"
