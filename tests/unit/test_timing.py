@@ -216,9 +216,8 @@ def noisy() -> Iterator[float]:
 def test_until_measures_until_the_interval_is_narrow_and_no_longer() -> None:
     events = events_of(cell(mode="forward", warmup=0, steps=5, until=0.03, max_steps=400), FakeClock(noisy()))
     taken = [step.step.wall_s or 0 for step in steps_in(events, warmup=False)]
-    assert settled(taken, 0.03)
     assert 5 < len(taken) < 400
-    assert not settled(taken[:-1], 0.03)
+    assert [count for count in range(5, len(taken) + 1) if settled(taken[:count], 0.03)] == [len(taken)]
 
 
 def test_until_gives_up_at_its_cap() -> None:
@@ -227,9 +226,10 @@ def test_until_gives_up_at_its_cap() -> None:
 
 
 def test_until_measures_at_least_the_steps_that_were_asked_for() -> None:
+    assert settled([0.1] * 15, 0.5)
     steady = FakeClock(itertools.repeat(0.1))
     events = events_of(cell(mode="forward", warmup=0, steps=20, until=0.5), steady)
-    assert len(steps_in(events, warmup=False)) == 20
+    assert len(steps_in(events, warmup=False)) >= 20
 
 
 # --- what is left behind -------------------------------------------------------------------------------------------
@@ -272,7 +272,8 @@ def test_garbage_is_collected_before_measuring_and_not_while_measuring() -> None
     stage = "building"
 
     def note(phase: str, info: dict[str, int]) -> None:
-        collections.append(stage)
+        if phase == "start":
+            collections.append(stage)
 
     gc.callbacks.append(note)
     try:
@@ -280,15 +281,15 @@ def test_garbage_is_collected_before_measuring_and_not_while_measuring() -> None
             if isinstance(event, StageEntered):
                 stage = event.stage
             if isinstance(event, StepMeasured) and not event.warmup:
-                stage = "measured"
-                assert not gc.isenabled()
+                stage = "between steps"
                 _ = [[index] for index in range(5000)]  # enough containers for a collection, if one could come
+            if isinstance(event, MemoryMeasured):
+                stage = "over"
     finally:
         gc.callbacks.remove(note)
     assert "measuring" in collections
-    # Of the last collections, one tidies up after the last step; none lies between two.
-    assert collections.count("measured") <= 2
-    assert gc.isenabled()
+    assert "between steps" not in collections
+    assert "over" in collections
 
 
 @pytest.mark.parametrize("enabled", [True, False])
