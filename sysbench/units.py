@@ -151,8 +151,15 @@ def frequency(value_hz: float) -> str:
 
 
 def ratio(value: float | None) -> str:
-    """`3.65×`."""
-    return UNKNOWN if value is None or not math.isfinite(value) else f"{value:.2f}×"
+    """`3.65×`, and `1.004×` near 1."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    return f"{value:.{ratio_decimals([value])}f}×"
+
+
+def ratio_decimals(values: Iterable[float]) -> int:
+    """Two, or three where one of the ratios is so near to 1 that two would not tell it from it."""
+    return 3 if any(abs(value - 1) < 0.01 for value in values) else 2
 
 
 def share(value: float | None) -> str:

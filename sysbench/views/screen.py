@@ -171,7 +171,7 @@ class _Layout:
 
     def stage(self, width: int, rows: int) -> Block:
         state, current = self.state, self.state.current
-        if state.worker == "starting" or current is None:
+        if current is None or (state.worker == "starting" and len(state.done) < len(state.planned)):
             name = "starting the worker" if state.worker == "starting" else "preparing"
             return self._waiting(name, state.worker_since_s, width)
         if current.outcome is not None:

@@ -103,6 +103,7 @@ def test_operations_counts_and_rates_have_decimal_prefixes() -> None:
     assert units.token_rate(19_390.4) == "19 390 tokens/s"
     assert units.frequency(1.41e9) == "1410 MHz"
     assert units.ratio(3.651) == "3.65×"
+    assert units.ratio(1.0042) == "1.004×"
 
 
 @pytest.mark.parametrize(
