@@ -26,6 +26,11 @@ LABEL = 9
 
 LONGEST_BAR = 48
 
+LONGEST_PHASES = 32
+
+LEAST_SHARE = 0.005
+"""A phase that takes less of the step than this is not worth a word."""
+
 NARROW = 32
 """Below this width lines have no name in front: their values would lose their units for it."""
 
@@ -83,7 +88,7 @@ def hardware(
     if torch:
         names.append(f"torch {torch.torch}")
     if device and device.type == "cpu" and torch:
-        names.append(f"{torch.threads} threads")
+        names.append(f"{torch.threads} thread{'' if torch.threads == 1 else 's'}")
     pieces = [(theme.fitted(name, encoding), theme.QUIET) for name in names if name]
     return line(pieces_that_fit(pieces, width, theme.fitted(" · ", encoding)))
 
@@ -157,28 +162,35 @@ def trend(recent: tuple[Step, ...], width: int, encoding: str) -> Block:
 
 @remembered
 def shares(every: tuple[Step, ...], width: int, encoding: str) -> Block:
-    """Where the steps that count go: their phases as one bar, and in words."""
-    measured = phase_means(step for step in every if not step.warmup)
-    means = [(name, mean) for name, mean, _ in measured if name != "step"]
-    whole = sum(mean for _, mean in means)
-    large = [(name, mean / whole) for name, mean in means if mean / whole >= 0.005]
-    words = [(f"{name} {units.share(part)}", theme.PHASE_STYLES.get(name, "")) for name, part in large]
-    text = _label("phases", width, encoding)
+    """Where the steps that count go: their phases as one bar, and in words; the smallest are left out first."""
+    means = [(name, mean) for name, mean, _ in phase_means(step for step in every if not step.warmup)]
+    whole = sum(mean for name, mean in means if name != "step")
+    parts = [(name, mean / whole) for name, mean in means if name != "step" and mean / whole >= LEAST_SHARE]
+    text, separator = _label("phases", width, encoding), theme.fitted(" · ", encoding)
     room = width - text.cell_len
-    legend = pieces_that_fit(
-        [(theme.fitted(text, encoding), style) for text, style in words], room, theme.fitted(" · ", encoding)
-    )
-    bar = min(32, room - legend.cell_len - 2)
+    named = list(parts)
+    while len(named) > 1 and len(separator.join(_share(*part) for part in named)) > room:
+        named.remove(min(named, key=lambda part: part[1]))
+    legend = pieces_that_fit([(_share(*part), theme.PHASE_STYLES.get(part[0], "")) for part in named], room, separator)
+    bar = min(LONGEST_PHASES, room - legend.cell_len - 2)
     if bar >= 8:
-        drawn, reached = 0, 0.0
-        for name, part in large:
-            reached += part
-            cells = round(reached * bar) - drawn
-            mark = theme.fitted("█", encoding)
-            text.append((mark if mark == "█" else name[0]) * cells, theme.PHASE_STYLES.get(name, ""))
-            drawn += cells
-        text.append("  ")
+        text.append_text(_phase_bar(parts, bar, encoding)).append("  ")
     return line(text.append_text(legend))
+
+
+def _share(name: str, part: float) -> str:
+    return f"{name} {units.share(part)}"
+
+
+def _phase_bar(parts: Sequence[tuple[str, float]], width: int, encoding: str) -> Text:
+    """Every phase as long as its share; where there are no blocks to draw with, by its first letter."""
+    bar, reached = Text(), 0.0
+    mark = theme.fitted("█", encoding)
+    for name, part in parts:
+        reached += part
+        cells = round(reached * width) - bar.cell_len
+        bar.append((mark if mark == "█" else name[0]) * cells, theme.PHASE_STYLES.get(name, ""))
+    return bar
 
 
 @remembered

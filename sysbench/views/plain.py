@@ -64,7 +64,7 @@ def device_line(state: LiveState) -> str:
     """What is measured on: `NVIDIA H200 · torch 2.13.0`."""
     name = state.device.name if state.device else "no device"
     if state.device is not None and state.device.type == "cpu" and state.torch:
-        name = f"{name} ({state.torch.threads} threads)"
+        name = f"{name} ({state.torch.threads} thread{'' if state.torch.threads == 1 else 's'})"
     return f"{name} · torch {state.torch.torch}" if state.torch else name
 
 

@@ -36,6 +36,9 @@ FEW_STEPS = 3
 SLOW_RUN_S = 30.0
 """A run on the CPU that takes longer deserves a word about it."""
 
+SLOW_STEP_S = 10.0
+"""Of a first step this long the others are long enough too."""
+
 _FIXED = ("stage", "title", "memory", "trend", "notice", "hardware", "clocks", "shares")
 """Blocks whose height does not depend on the room there is, the most important ones first."""
 
@@ -62,9 +65,15 @@ def draw(state: LiveState, now_s: float) -> Screen:
 
 
 def slow_without_gpu(state: LiveState, now_s: float) -> tuple[str, str] | None:
-    """What to know about a long run on a machine without a GPU, and what to do about it; None where it is none."""
+    """What to know about a long run on a machine without a GPU, and what to do about it; None where it is none.
+
+    It is known from the second step on: the first one is slower than the others, and only a long one says enough. Once
+    a cell is finished, it has been said.
+    """
     current = state.current
-    if not state.without_gpu or state.host is None or current is None or not current.steps:
+    if not state.without_gpu or state.host is None or current is None or not current.steps or state.done:
+        return None
+    if len(current.steps) == 1 and current.steps[0].total_s < SLOW_STEP_S:
         return None
     left_s = run_left_s(state)
     whole_s = now_s - state.started_s + (left_s or 0.0)

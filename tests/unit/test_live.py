@@ -216,11 +216,15 @@ def test_text_from_outside_is_shown_as_it_is_and_not_obeyed(sweep: list[Event]) 
 
 
 def test_a_word_about_the_cpu_is_said_only_where_there_is_no_gpu_and_it_takes_long() -> None:
-    slow = runs.until_measuring(runs.events(ON_CPU, runs.TWO_CORES), cell=0, step=0)
+    events = runs.events(ON_CPU, runs.TWO_CORES)
+    slow = runs.until_measuring(events, cell=0, step=0)
     said = slow_without_gpu(state_after(slow), slow[-1].at_s)
     assert said is not None
     assert said[0].startswith("No GPU here: timing on the CPU (2 cores). The first step took 4.59 s, so this needs")
     assert said[1].startswith("--size tiny")
+    first = next(number for number, event in enumerate(events) if isinstance(event, StepMeasured))
+    assert slow_without_gpu(state_after(events[: first + 1]), events[first].at_s) is None
+    assert slow_without_gpu(state_after(events), events[-1].at_s) is None
     quick = runs.until_measuring(runs.events(TimeSpec(size="tiny", ctx=16), runs.TWO_CORES), cell=0, step=0)
     assert slow_without_gpu(state_after(quick), quick[-1].at_s) is None
     on_gpu = runs.until_measuring(runs.events(LARGE), cell=0, step=0)
