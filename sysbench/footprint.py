@@ -107,8 +107,8 @@ class _Sizes:
 
     @property
     def constants(self) -> int:
-        """Token ids and targets, the rotary tables, and the naive kind's mask."""
-        mask = self._cell.ctx**2 if self._cell.attention == "naive" else 0
+        """Token ids and targets, the rotary tables, and a mask: truth values in one kind, numbers in the other."""
+        mask = self._cell.ctx**2 * {"naive": 1, "math": FULL_BYTES}.get(self._cell.attention, 0)
         return 2 * 8 * self._cell.tokens + self._cell.ctx * self._cell.model.d_head * FULL_BYTES + mask
 
     def optimizer_temporaries(self, parameters: int) -> int:
@@ -141,13 +141,14 @@ class _Sizes:
     def _materialised(self) -> _Part:
         full_scores, narrow_scores = self._scores * FULL_BYTES, self._scores * self._narrow_bytes
         if self._cell.attention == "math":
-            # Scaled q and k and v in fp32, the softmax's result; aten computes this kind in fp32 throughout.
+            # Scaled q and k and v in fp32, the softmax's result: aten computes this kind in fp32 throughout.
+            casts = 3 * self.stream if self._autocast else 0
             return _Part(
                 weights=0,
                 saved=3 * self.stream + self._narrow + full_scores,
-                forward=3 * self._narrow + full_scores,
+                forward=3 * self._narrow + casts + full_scores,
                 backward=2 * full_scores,
-                alone=5 * self._narrow + 2 * self.stream + 2 * full_scores,
+                alone=5 * self._narrow + casts + 2 * self.stream + 2 * full_scores,
             )
         rows = full_scores // self._cell.ctx
         if self._compiled:  # the softmax is one kernel, which reads and writes the type of the products

@@ -38,7 +38,7 @@ class Scale:
 _TIME = (Scale(1.0, "s"), Scale(1e-3, "ms"), Scale(1e-6, "µs"), Scale(1e-9, "ns"))
 _BYTES = tuple(Scale(1024.0**power, symbol) for power, symbol in enumerate(("B", "KiB", "MiB", "GiB", "TiB")))[::-1]
 _PREFIXES = ((15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k"), (0, ""))
-_COUNTS = tuple(Scale(10.0**power, prefix) for power, prefix in _PREFIXES)
+_COUNTS = tuple(Scale(10.0**power, prefix) for power, prefix in ((12, "T"), (9, "B"), (6, "M"), (3, "k"), (0, "")))
 _FLOPS = tuple(Scale(10.0**power, f"{prefix}FLOP") for power, prefix in _PREFIXES)
 _FLOP_RATES = tuple(Scale(10.0**power, f"{prefix}FLOP/s") for power, prefix in _PREFIXES)
 _SCALES: dict[Unit, tuple[Scale, ...]] = {
@@ -141,7 +141,7 @@ def token_rate(value: float | None) -> str:
 
 
 def count(value: float | None) -> str:
-    """`423.2 M`."""
+    """`423.2 M`, `3.41 B`: a billion parameters are a B everywhere."""
     return quantity("count", value)
 
 
@@ -151,8 +151,15 @@ def frequency(value_hz: float) -> str:
 
 
 def ratio(value: float | None) -> str:
-    """`3.65×`."""
-    return UNKNOWN if value is None or not math.isfinite(value) else f"{value:.2f}×"
+    """`3.65×`, and `1.004×` near 1."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    return f"{value:.{ratio_decimals([value])}f}×"
+
+
+def ratio_decimals(values: Iterable[float]) -> int:
+    """Two, or three where one of the ratios is so near to 1 that two would not tell it from it."""
+    return 3 if any(abs(value - 1) < 0.01 for value in values) else 2
 
 
 def share(value: float | None) -> str:

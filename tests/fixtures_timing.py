@@ -256,7 +256,7 @@ def _cell(run: _Run, cell: TimeCell, index: int) -> Iterator[Event]:
 
 
 def _steps(run: _Run, cell: TimeCell, *, warmup: bool) -> Iterator[Event]:
-    count = cell.warmup if warmup else cell.steps
+    count = cell.warmup if warmup else cell.steps if cell.until is None else 3 * cell.steps
     if count:
         stage = "warming-up" if warmup else "measuring"
         yield StageEntered(at_s=run.now_s, cell=cell.key, stage=stage)

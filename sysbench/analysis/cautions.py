@@ -100,10 +100,13 @@ def _stability(warmup: Sequence[float], wall: Sequence[float]) -> Iterator[Cauti
             remedy=f"--warmup {max(2 * len(warmup), 5)}",
         )
     if modes := statistics.two_modes(wall):
+        levels = f"{units.seconds(modes.lower)} and {units.seconds(modes.upper)}"
         yield Caution(
             code="two-modes",
-            message=f"steps take either {units.seconds(modes.lower)} or {units.seconds(modes.upper)} "
-            f"({units.share(modes.upper_share)} of them the longer): the mean is neither",
+            message=f"the level shifted once, between {levels}: the mean is neither"
+            if modes.switches == 1
+            else f"steps switch between {levels} ({units.share(modes.upper_share)} of them the longer): "
+            "the mean is neither",
             remedy="look for a second program, or clocks that switch; quote both, or measure again",
         )
     elif drift := statistics.drift(wall):

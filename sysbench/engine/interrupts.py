@@ -19,6 +19,7 @@ class Interrupts:
 
     def __init__(self, receiver: socket.socket) -> None:
         self.requested = False
+        self._closing = False
         self._receiver = receiver
 
     def fileno(self) -> int:
@@ -37,9 +38,13 @@ class Interrupts:
         except BlockingIOError:
             return
 
+    def ignore_impatience(self) -> None:
+        """From now on everything ends by itself, and soon; a second signal must not cut that short."""
+        self._closing = True
+
     def request(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal: the first is a request, the second raises KeyboardInterrupt wherever the program is."""
-        if self.requested:
+        if self.requested and not self._closing:
             raise KeyboardInterrupt
         self.requested = True
 

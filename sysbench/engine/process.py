@@ -63,7 +63,7 @@ class WorkerProcess:
                 address, self._listener = _listen(self._doorway)
                 self._output = resources.enter_context(tempfile.TemporaryFile())
             except OSError as error:
-                raise SysbenchError(f"cannot start a worker in {tempfile.gettempdir()}: {reason(error)}") from error
+                raise SysbenchError(f"cannot make temporary files for a worker: {reason(error)}") from error
             self._process = self._launch(launcher, address)
             self._sentinel = _sentinel(self._process.pid, resources)
             self._resources = resources.pop_all()

@@ -10,6 +10,7 @@ from types import TracebackType
 
 from sysbench import __version__
 from sysbench.engine.admission import Admission
+from sysbench.engine.conversation import StoppedByUserError
 from sysbench.engine.host import host_info
 from sysbench.engine.identity import source_digest
 from sysbench.engine.interrupts import catch_interrupts
@@ -19,9 +20,9 @@ from sysbench.engine.plan import PlacedCell, place, refuse_impossible
 from sysbench.engine.resume import EarlierRun, recall
 from sysbench.engine.sampler import Sampler, system_sampler
 from sysbench.engine.storage import refuse_unwritable
-from sysbench.engine.supervisor import StoppedByUserError, Supervisor
+from sysbench.engine.supervisor import Supervisor
 from sysbench.errors import OutputError, SysbenchError, UsageError
-from sysbench.events import Event, RunFinished, RunResumed, RunStarted, WorkerReady
+from sysbench.events import CellFinished, CellStarted, Event, RunFinished, RunResumed, RunStarted, WorkerReady
 from sysbench.outcomes import RunStatus
 from sysbench.specs.run import RunOptions
 from sysbench.specs.time import TimeCell, TimeSpec
@@ -55,7 +56,7 @@ class Session:
 
     The first is RunStarted or RunResumed, the last RunFinished. As a context manager it ends the worker and completes
     the log however it is left. From the first event to the last, the signals that stop a program belong to it: the
-    first ends the run in order, the second raises KeyboardInterrupt.
+    first ends the run in order, and a second one that comes before that has begun raises KeyboardInterrupt.
 
     Iterating raises UsageError when this machine is not the one that was asked for (no such device; a resumed log of
     another), and then nothing is left in the log; SysbenchError when no worker can be started; and OutputError when
@@ -81,6 +82,8 @@ class Session:
         self._launcher = launcher
         self._sampler = sampler
         self._admission = Admission(options, sampler.free_bytes)
+        self._open_cell: str | None = None
+        """The cell that the log says is being measured."""
         self._events = self._run()
 
     def __iter__(self) -> Session:
@@ -108,8 +111,9 @@ class Session:
         failure: SysbenchError | None = None
         with self._log, closing(self._sampler), catch_interrupts() as interrupts:
             supervisor = Supervisor(self._launcher, self._sampler, self._admission, interrupts, self._options.timeout_s)
+            opening = self._written(self._opening)
             try:
-                yield self._written(self._opening)
+                yield opening
                 if any(self._is_wanted(cell) for cell in self._cells):
                     for event in supervisor.run(self._place):
                         yield self._written(event)
@@ -135,11 +139,19 @@ class Session:
 
     def _written(self, event: Event) -> Event:
         self._log.append(event)
+        if isinstance(event, CellStarted):
+            self._open_cell = event.cell
+        elif isinstance(event, CellFinished):
+            self._open_cell = None
         return event
 
     def _finish(self, supervisor: Supervisor, status: RunStatus) -> list[Event]:
         """End the worker and complete the log; all of it before any of it is handed over."""
-        return [self._written(event) for event in (*supervisor.stop(), RunFinished(at_s=time.time(), status=status))]
+        last_words: list[Event] = [*supervisor.stop()]
+        if self._open_cell is not None:
+            last_words.append(CellFinished(at_s=time.time(), cell=self._open_cell, outcome="interrupted"))
+        last_words.append(RunFinished(at_s=time.time(), status=status))
+        return [self._written(event) for event in last_words]
 
     def _is_wanted(self, cell: TimeCell) -> bool:
         return self._earlier is None or not self._earlier.keeps(cell)

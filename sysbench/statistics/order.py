@@ -117,7 +117,7 @@ _RUN_IN_CHANCE = 0.0025
 """How often a stationary stream may begin with steps slower than all that follow, where nothing else is known."""
 
 _RUN_IN_CHANCE_AFTER_WARMUP = 0.012
-"""The same where the warm-up must bear it out, which a stationary one does in less than one case in four."""
+"""The same where the warm-up must bear it out, which a stationary one does in less than half of such cases."""
 
 
 def warmup_unfinished(warmup: Stream, samples: Stream) -> WarmupUnfinished | None:

@@ -18,7 +18,7 @@ from sysbench.views.lines import Block, OneLine, Row, pieces_that_fit
 from sysbench.views.remember import remembered
 from sysbench.views.rendering import terminal
 from sysbench.views.state import Current, Step, phase_means
-from sysbench.views.table import Cell, Column, Measure, Table
+from sysbench.views.table import Cell, Column, Measure, Table, Tone, Word
 from sysbench.views.tables import axes
 
 LABEL = 9
@@ -26,8 +26,16 @@ LABEL = 9
 
 LONGEST_BAR = 48
 
-HEADING_ROWS = 2
-"""Lines above the first of the steps."""
+LONGEST_PHASES = 32
+
+LEAST_SHARE = 0.005
+"""A phase that takes less of the step than this is not worth a word."""
+
+NARROW = 32
+"""Below this width lines have no name in front: their values would lose their units for it."""
+
+_WARMING_UP: Tone = "quiet"
+_COUNTED: Tone = "plain"
 
 NOISE = 0.05
 """A sparkline spans at least this share of its smallest value, so that noise does not look like an event."""
@@ -55,10 +63,10 @@ def title(current: Current | None, cells: int, done: int, left: str, width: int,
         pieces += [
             (theme.fitted(piece, encoding), theme.TITLE if number < 4 else "") for number, piece in enumerate(named)
         ]
-    room = width - 1 - right.cell_len
+    room = width - right.cell_len
     if room < 24:
         right, room = Text(), width
-    said = pieces_that_fit(pieces, room - kind.cell_len - 1, theme.fitted(" · ", encoding))
+    said = pieces_that_fit(pieces, room - kind.cell_len - 2, theme.fitted(" · ", encoding))
     return Block(Row(((kind, kind.cell_len), (said, room - kind.cell_len), (right, right.cell_len))))
 
 
@@ -80,7 +88,7 @@ def hardware(
     if torch:
         names.append(f"torch {torch.torch}")
     if device and device.type == "cpu" and torch:
-        names.append(f"{torch.threads} threads")
+        names.append(f"{torch.threads} thread{'' if torch.threads == 1 else 's'}")
     pieces = [(theme.fitted(name, encoding), theme.QUIET) for name in names if name]
     return line(pieces_that_fit(pieces, width, theme.fitted(" · ", encoding)))
 
@@ -92,13 +100,17 @@ def progress(
 
     A `total` of 0 is one that nobody knows, and has no bar.
     """
+    said = [(theme.fitted(text, encoding), style) for text, style in texts if text]
+    if width < NARROW and total:
+        return line(pieces_that_fit(said, width, " "))
     label = Text(theme.fitted(name, encoding), theme.ACCENT, end="")
     room = width - label.cell_len - 1
-    after = pieces_that_fit([(theme.fitted(text, encoding), style) for text, style in texts if text], room, "   ")
+    after = pieces_that_fit(said, room, "   ")
     bar_width = min(LONGEST_BAR, room - after.cell_len - 2)
     parts: list[tuple[RenderableType, int]] = [(label, label.cell_len + 1)]
     if total and bar_width >= 6:
-        parts += [(ProgressBar(total=total, completed=completed, width=bar_width), bar_width + 2)]
+        bar = ProgressBar(total=total, completed=completed, width=bar_width, complete_style="cyan")
+        parts += [(bar, bar_width + 2)]
     return Block(Row((*parts, (after, after.cell_len))))
 
 
@@ -118,10 +130,7 @@ def steps(every: tuple[Step, ...], rows: int, width: int, encoding: str) -> Bloc
         *(Column(name, name, "s", importance=PHASE_IMPORTANCE.get(name, 1)) for name in names),
         Column("whole", "whole step", "s"),
     )
-    body = [
-        (_step_name(step), *_seconds(dict(step.phases), names), Measure(step.total_s, aside=step.warmup))
-        for step in shown
-    ]
+    body = [_step_row(step, names) for step in shown]
     if measured:
         means = {name: mean for name, mean, _ in phase_means(measured)}
         strong = tuple(Measure(means[name], tone="strong") if name in means else None for name in (*names, "step"))
@@ -130,20 +139,19 @@ def steps(every: tuple[Step, ...], rows: int, width: int, encoding: str) -> Bloc
     return Block(terminal.grid(found))
 
 
-def _step_name(step: Step) -> str:
-    return f"warm-up {step.index + 1}" if step.warmup else str(step.index + 1)
-
-
-def _seconds(phases: dict[str, float], names: Sequence[str]) -> list[Cell]:
-    return [Measure(phases[name]) if name in phases else None for name in names]
+def _step_row(step: Step, names: Sequence[str]) -> tuple[Cell, ...]:
+    """One step; one that only warms up steps back."""
+    phases, tone = dict(step.phases), _WARMING_UP if step.warmup else _COUNTED
+    name = f"warm-up {step.index + 1}" if step.warmup else str(step.index + 1)
+    measures = (Measure(phases[name], tone=tone) if name in phases else None for name in names)
+    return (Word(name, tone), *measures, Measure(step.total_s, tone=tone, aside=step.warmup))
 
 
 @remembered
 def trend(recent: tuple[Step, ...], width: int, encoding: str) -> Block:
     """A sparkline of the last steps, the first of all left out: it would flatten the others."""
-    room = max(1, width - LABEL)
-    shown = (recent[1:] or recent)[-room:]
-    text = _label("step", encoding)
+    text = _label("step", width, encoding)
+    shown = (recent[1:] or recent)[-(width - text.cell_len) :]
     low, high = min(step.total_s for step in shown), max(step.total_s for step in shown)
     span = max(high - low, NOISE * low)
     for step in shown:
@@ -154,27 +162,35 @@ def trend(recent: tuple[Step, ...], width: int, encoding: str) -> Block:
 
 @remembered
 def shares(every: tuple[Step, ...], width: int, encoding: str) -> Block:
-    """Where the steps that count go: their phases as one bar, and in words."""
-    measured = phase_means(step for step in every if not step.warmup)
-    means = [(name, mean) for name, mean, _ in measured if name != "step"]
-    whole = sum(mean for _, mean in means)
-    large = [(name, mean / whole) for name, mean in means if mean / whole >= 0.005]
-    words = [(f"{name} {units.share(part)}", theme.PHASE_STYLES.get(name, "")) for name, part in large]
-    room = width - LABEL
-    legend = pieces_that_fit(
-        [(theme.fitted(text, encoding), style) for text, style in words], room, theme.fitted(" · ", encoding)
-    )
-    bar = min(32, room - legend.cell_len - 2)
-    text = _label("goes to", encoding)
+    """Where the steps that count go: their phases as one bar, and in words; the smallest are left out first."""
+    means = [(name, mean) for name, mean, _ in phase_means(step for step in every if not step.warmup)]
+    whole = sum(mean for name, mean in means if name != "step")
+    parts = [(name, mean / whole) for name, mean in means if name != "step" and mean / whole >= LEAST_SHARE]
+    text, separator = _label("phases", width, encoding), theme.fitted(" · ", encoding)
+    room = width - text.cell_len
+    named = list(parts)
+    while len(named) > 1 and len(separator.join(_share(*part) for part in named)) > room:
+        named.remove(min(named, key=lambda part: part[1]))
+    legend = pieces_that_fit([(_share(*part), theme.PHASE_STYLES.get(part[0], "")) for part in named], room, separator)
+    bar = min(LONGEST_PHASES, room - legend.cell_len - 2)
     if bar >= 8:
-        drawn, reached = 0, 0.0
-        for name, part in large:
-            reached += part
-            cells = round(reached * bar) - drawn
-            text.append(theme.fitted("█", encoding) * cells, theme.PHASE_STYLES.get(name, ""))
-            drawn += cells
-        text.append("  ")
+        text.append_text(_phase_bar(parts, bar, encoding)).append("  ")
     return line(text.append_text(legend))
+
+
+def _share(name: str, part: float) -> str:
+    return f"{name} {units.share(part)}"
+
+
+def _phase_bar(parts: Sequence[tuple[str, float]], width: int, encoding: str) -> Text:
+    """Every phase as long as its share; where there are no blocks to draw with, by its first letter."""
+    bar, reached = Text(), 0.0
+    mark = theme.fitted("█", encoding)
+    for name, part in parts:
+        reached += part
+        cells = round(reached * width) - bar.cell_len
+        bar.append((mark if mark == "█" else name[0]) * cells, theme.PHASE_STYLES.get(name, ""))
+    return bar
 
 
 @remembered
@@ -185,11 +201,11 @@ def memory(used: int, peak: int | None, total: int | None, what: str, width: int
     texts = [f"{scale.digits(used, 1)}{of_total} {scale.symbol} {what}".rstrip()]
     texts += [f"peak {scale.digits(peak, 1)} {scale.symbol}"] if peak else []
     pieces = [(theme.fitted(text, encoding), "") for text in texts]
-    label = _label("memory", encoding)
-    room = width - LABEL
+    label = _label("memory", width, encoding)
+    room = width - label.cell_len
     after = pieces_that_fit(pieces, room, theme.fitted(" · ", encoding))
     bar = min(24, room - after.cell_len - 2)
-    parts: list[tuple[RenderableType, int]] = [(label, LABEL)]
+    parts: list[tuple[RenderableType, int]] = [(label, label.cell_len)]
     if total and bar >= 6:
         style = theme.BAD if used > 0.95 * total else "cyan"
         parts.append((ProgressBar(total=total, completed=used, width=bar, complete_style=style), bar + 2))
@@ -197,16 +213,18 @@ def memory(used: int, peak: int | None, total: int | None, what: str, width: int
 
 
 @remembered
-def clocks(reading: Reading, width: int, encoding: str) -> Block:
-    """What the device is doing, as seen from outside."""
+def clocks(reading: Reading, width: int, encoding: str) -> Block | None:
+    """What the device is doing, as seen from outside; None where there is nothing to say."""
     pieces = [(text, "") for text in _device(reading)]
     if reading.throttle_reasons:
         pieces.append((f"held back: {', '.join(reading.throttle_reasons)}", theme.WARNING))
     if reading.host_cpu_share is not None and reading.host_cpu_share >= 0.05:
         pieces.append((f"other programs use {units.share(reading.host_cpu_share)} of the CPU", theme.WARNING))
+    if not pieces:
+        return None
     fitted = [(theme.fitted(text, encoding), style) for text, style in pieces]
-    text = _label("device" if reading.device_utilisation is not None else "host", encoding)
-    return line(text.append_text(pieces_that_fit(fitted, width - LABEL, theme.fitted(" · ", encoding))))
+    text = _label("device" if reading.device_utilisation is not None else "host", width, encoding)
+    return line(text.append_text(pieces_that_fit(fitted, width - text.cell_len, theme.fitted(" · ", encoding))))
 
 
 def _device(reading: Reading) -> Iterator[str]:
@@ -230,5 +248,6 @@ def notice(text: str, remedy: str, width: int, encoding: str) -> Block:
     return Block(Group(*lines))
 
 
-def _label(name: str, encoding: str) -> Text:
-    return Text(theme.fitted(name.ljust(LABEL), encoding), theme.QUIET, end="")
+def _label(name: str, width: int, encoding: str) -> Text:
+    """The name of a line, as wide as all of them; nothing where there is no room for one."""
+    return Text(theme.fitted(name.ljust(LABEL), encoding) if width >= NARROW else "", theme.QUIET, end="")

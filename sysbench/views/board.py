@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,18 +11,15 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from sysbench.views import theme
-from sysbench.views.blocks import PHASE_IMPORTANCE
-from sysbench.views.lines import Block
+from sysbench.views.blocks import PHASE_IMPORTANCE, line
+from sysbench.views.lines import Block, OneLine
 from sysbench.views.remember import remembered
 from sysbench.views.rendering import terminal
 from sysbench.views.state import Done, Planned
 from sysbench.views.table import NOTHING, Cell, Column, Measure, Table, Word
 from sysbench.views.tables import axes
 
-HEADING_ROWS = 3
-"""Lines of a board or a list above its first row: group, title and unit."""
-
-_WAITING, _RUNNING = Word("·", "quiet"), Word("▶", "strong")
+_WAITING, _RUNNING = Word("…", "quiet"), Word("▶", "strong")
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,10 @@ def layout(planned: tuple[Planned, ...]) -> Layout | None:
 def board(
     planned: tuple[Planned, ...], done: tuple[Done, ...], running: str, rows: int, width: int, encoding: str
 ) -> Block:
-    """The mean step of every cell in its place; of a board that is too large the part around the running cell."""
+    """The mean step of every cell in its place, in at most `rows` lines below the headings.
+
+    Of a board that is too large the part around the running cell is shown, and the rest is counted.
+    """
     found = layout(planned)
     if found is None:
         return Block(Text(""))
@@ -70,15 +71,21 @@ def board(
         if not fit.stacked or count == 1:
             break
         count -= 1
+    if fit.stacked:
+        return line(Text(theme.fitted(_counted(found.places.values(), cells), encoding), theme.QUIET))
     parts: list[RenderableType] = [terminal.grid(fit)]
-    if summary := _left_out(found, cells, shown, heads):
-        parts.append(Text(theme.fitted(f" {summary}", encoding), theme.QUIET, no_wrap=True, overflow="crop"))
+    outside = [place for place in found.places.values() if place[0] not in shown or place[1] not in heads]
+    if outside and len(shown) < rows:
+        summary = f"and {len(outside)} more: {_counted(outside, cells)}"
+        parts.append(OneLine(Text(theme.fitted(summary, encoding), theme.QUIET, end="")))
     return Block(Group(*parts))
 
 
 @remembered
-def finished(planned: tuple[Planned, ...], done: tuple[Done, ...], rows: int, width: int, encoding: str) -> Block:
-    """The cells that finished last, phase by phase."""
+def finished(
+    planned: tuple[Planned, ...], done: tuple[Done, ...], rows: int, width: int, encoding: str
+) -> Block | None:
+    """The cells that finished last, phase by phase; None where there is no room for a table."""
     found, by_key = layout(planned), {each.key: each for each in planned}
     named = (*found.down, found.across) if found else ("size", "ctx")
     last = [each for each in done if each.key in by_key][-rows:]
@@ -93,7 +100,8 @@ def finished(planned: tuple[Planned, ...], done: tuple[Done, ...], rows: int, wi
         (*axes.values(by_key[each.key].cell.model_dump(), named), *_row(each, by_key[each.key], phases))
         for each in last
     )
-    return Block(terminal.grid(terminal.fit(Table("finished", "", columns, body, len(named)), width, encoding)))
+    fit = terminal.fit(Table("finished", "", columns, body, len(named)), width, encoding)
+    return None if fit.stacked else Block(terminal.grid(fit))
 
 
 def _row(done: Done, planned: Planned, phases: Sequence[str]) -> list[Cell]:
@@ -140,15 +148,10 @@ def _window(count: int, size: int, around: int) -> range:
     return range(first, min(count, first + size))
 
 
-def _left_out(found: Layout, cells: dict[tuple[int, int], Cell], rows: Sequence[int], heads: Sequence[int]) -> str:
-    """One line about the part of the board that is not shown."""
-    outside = [place for place in found.places.values() if place[0] not in rows or place[1] not in heads]
-    if not outside:
-        return ""
-    over = [cells[place] for place in outside if place in cells]
-    failed: dict[str, int] = {}
-    for cell in over:
-        if isinstance(cell, Word):
-            failed[cell.text] = failed.get(cell.text, 0) + 1
-    counted = [f"{len(over) - sum(failed.values())} ok", *(f"{count} {name}" for name, count in failed.items())]
-    return f"and {len(outside)} more cells: {', '.join(counted)}, {len(outside) - len(over)} waiting"
+def _counted(places: Collection[tuple[int, int]], cells: dict[tuple[int, int], Cell]) -> str:
+    """Cells by what has become of them: `3 ok, 1 oom, 4 waiting`."""
+    over = [cells[place] for place in places if place in cells and cells[place] is not _RUNNING]
+    words = Counter(cell.text for cell in over if isinstance(cell, Word))
+    ok, waiting = len(over) - words.total(), len(places) - len(over)
+    counted = [(ok, "ok"), *((count, word) for word, count in words.items()), (waiting, "to go")]
+    return ", ".join(f"{count} {word}" for count, word in counted if count)

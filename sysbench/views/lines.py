@@ -5,7 +5,7 @@ Laying out a table is what drawing costs. A `Block` does it once and is then onl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from rich.cells import cell_len
@@ -56,13 +56,18 @@ class OneLine:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The text as it is: whether and where it could be wrapped is not even looked at."""
-        yield from self.text.render(console)
+        yield from _segments(self.text, console)
         yield Segment.line()
+
+
+def _segments(text: Text, console: Console) -> Iterable[Segment]:
+    """Of a text with `end=""`; its own style is left to whoever renders it."""
+    return Segment.apply_style(text.render(console), console.get_style(text.style))
 
 
 def _first_line(content: RenderableType, console: Console, options: ConsoleOptions, width: int) -> list[Segment]:
     if isinstance(content, Text):
-        return list(content.render(console))
+        return list(_segments(content, console))
     return console.render_lines(content, options.update(width=width, height=1), pad=False)[0]
 
 

@@ -4,23 +4,27 @@ Whoever draws shares the machine's cores with the worker. After every drawing it
 clock, and the next one waits until that cost is at most a fixed share of a core: 0.5 % while steps are timed on the
 CPU, 1 % while they are timed on a device of its own, 5 % while nothing is timed, and never more than 4 times a second.
 There is no thread that draws: a drawing happens when an event arrives, and only then.
+
+It has the terminal's alternate screen to itself: a resize leaves no torn frames behind, neither on the screen nor in
+what one scrolls back to, and when it is over the terminal is as it was.
 """
 
 from __future__ import annotations
 
+import io
+import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, redirect_stderr
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
-from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderResult
-from rich.control import Control
+from rich.console import Console
 from rich.live import Live
-from rich.segment import ControlType, Segment
 
 from sysbench.events import Event
-from sysbench.views.screen import Screen, draw
+from sysbench.views.screen import draw
 from sysbench.views.state import LiveState, advance
 
 INTERVAL_S = 0.25
@@ -49,9 +53,10 @@ class Pace:
     _drawn_s: float = field(default=float("-inf"))
     _cost_s: float = 0.0
 
-    def due(self, state: LiveState) -> bool:
-        """Whether a drawing now stays within its share of a core."""
-        return self.clock.monotonic() - self._drawn_s >= max(INTERVAL_S, self._cost_s / share_allowed(state))
+    def due(self, state: LiveState, *, torn: bool = False) -> bool:
+        """Whether a drawing now stays within its share of a core; a `torn` picture is mended at once, or almost."""
+        wait_s = 0.0 if torn else self._cost_s / share_allowed(state)
+        return self.clock.monotonic() - self._drawn_s >= max(INTERVAL_S, wait_s)
 
     def measure(self, drawing: Callable[[], None]) -> None:
         """Draw, and take down what it has cost."""
@@ -71,26 +76,26 @@ def share_allowed(state: LiveState) -> float:
 
 
 class Dashboard:
-    """Shows a run on a terminal while it goes on, and is gone when it is over."""
+    """Shows a run on a terminal while it goes on, and is gone when it is over.
+
+    What is written to stderr meanwhile is kept back, and written when the terminal is free again.
+    """
 
     def __init__(self, console: Console, clock: Clock | None = None) -> None:
         self._console = console
         self._clock = clock or Clock()
         self._pace = Pace(self._clock)
         self._state = LiveState()
-        self._frame = _Frame(draw(self._state, self._clock.epoch()))
         self._size = console.size
         self._lost = False
+        self._held = _HeldBack(console.file)
+        self._open = ExitStack()
         self._live = Live(
-            console=console,
-            auto_refresh=False,
-            transient=True,
-            redirect_stdout=False,
-            vertical_overflow="crop",
-            get_renderable=lambda: self._frame,
+            console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
         )
 
     def __enter__(self) -> Self:
+        self._open.enter_context(redirect_stderr(self._held))
         self._live.start()
         return self
 
@@ -98,59 +103,31 @@ class Dashboard:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            self._follow_size()
             self._live.stop()
         except OSError:
-            # The terminal is gone, and with it what would have to be cleaned up.
-            pass
+            self._lost = True
+        self._open.close()
+        if said := self._held.getvalue():
+            sys.stderr.write(said)
 
     def show(self, event: Event) -> None:
         """Take in one event, and draw if it is time to."""
         self._state = advance(self._state, event)
-        if not self._lost and self._state.planned and self._pace.due(self._state):
+        if not self._lost and self._pace.due(self._state, torn=self._console.size != self._size):
             self._pace.measure(self._draw)
 
     def _draw(self) -> None:
+        self._size = self._console.size
         try:
-            self._follow_size()
-            self._frame = _Frame(draw(self._state, self._clock.epoch()))
-            self._live.refresh()
+            self._live.update(draw(self._state, self._clock.epoch()), refresh=True)
         except OSError:
             # A terminal that went away (a closed window, a lost connection) ends the dashboard, not the run.
             self._lost = True
 
-    def _follow_size(self) -> None:
-        """After a resize, take away what the terminal has made of the last frame.
 
-        A terminal that became narrower has wrapped the longer lines of the frame, so that it is higher than it was
-        drawn. All of it is erased, and the cursor put where Rich expects it: on the frame's last line.
-        """
-        size, before, self._size = self._console.size, self._size, self._console.size
-        if size == before or not self._frame.widths:
-            return
-        erase_up = ((ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2))
-        rows = min(rows_after(self._frame.widths, size), size.height)
-        self._console.control(
-            Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2), *(erase_up * (rows - 1)))
-        )
-        self._console.file.write("\n" * (len(self._frame.widths) - 1))
+class _HeldBack(io.StringIO):
+    """Takes what is written to stderr, while Rich goes on writing to the terminal behind it."""
 
-
-def rows_after(widths: list[int], size: ConsoleDimensions) -> int:
-    """Rows that lines of these widths take once the terminal has wrapped them to a new size."""
-    return sum(max(1, -(-width // max(1, size.width))) for width in widths)
-
-
-@dataclass
-class _Frame:
-    """A screen that remembers the widths of the lines it was last drawn with."""
-
-    screen: Screen
-    widths: list[int] = field(default_factory=list)
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        lines = self.screen.lines(console, options)
-        self.widths = [Segment.get_line_length(line) for line in lines]
-        for line in lines:
-            yield from line
-            yield Segment.line()
+    def __init__(self, terminal: IO[str]) -> None:
+        super().__init__()
+        self.rich_proxied_file = terminal

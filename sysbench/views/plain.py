@@ -54,7 +54,7 @@ class PlainProgress:
         if self._lost:
             return
         try:
-            self._file.write(theme.fitted(" ".join(text.split()), self._encoding) + "\n")
+            self._file.write(theme.fitted(text.strip(), self._encoding) + "\n")
             self._file.flush()
         except OSError:
             self._lost = True
@@ -64,7 +64,7 @@ def device_line(state: LiveState) -> str:
     """What is measured on: `NVIDIA H200 · torch 2.13.0`."""
     name = state.device.name if state.device else "no device"
     if state.device is not None and state.device.type == "cpu" and state.torch:
-        name = f"{name} ({state.torch.threads} threads)"
+        name = f"{name} ({state.torch.threads} thread{'' if state.torch.threads == 1 else 's'})"
     return f"{name} · torch {state.torch.torch}" if state.torch else name
 
 
@@ -82,7 +82,7 @@ def _named(planned: Planned | None, state: LiveState) -> str:
         return "a cell of another run"
     differing = axes.varying([each.cell.model_dump() for each in state.planned])
     always = ("size", "ctx", "precision", "mode")
-    return axes.label(planned.cell.model_dump(), [axis for axis in axes.TITLES if axis in always or axis in differing])
+    return axes.label(planned.cell.model_dump(), [*always, *(axis for axis in differing if axis not in always)])
 
 
 def _result(done: Done) -> str:

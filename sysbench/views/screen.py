@@ -5,7 +5,7 @@ What changes in height stands below what does not, so that nothing jumps while s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -30,14 +30,20 @@ ROOMY = 40
 STEPS = 10
 """No more of the last steps are listed, however high the terminal is."""
 
+FEW_STEPS = 3
+"""As many are listed before the board gets more room."""
+
 SLOW_RUN_S = 30.0
 """A run on the CPU that takes longer deserves a word about it."""
+
+SLOW_STEP_S = 10.0
+"""Of a first step this long the others are long enough too."""
 
 _FIXED = ("stage", "title", "memory", "trend", "notice", "hardware", "clocks", "shares")
 """Blocks whose height does not depend on the room there is, the most important ones first."""
 
-_GROWING = ("board", "steps", "finished")
-"""Blocks that take what room there is, the first one first."""
+_HEADS = {"board": 3, "finished": 2, "steps": 3}
+"""Lines of the blocks with rows beside those: headings, and the mean below the steps."""
 
 _RANKS = (*_FIXED[:-2], "steps", "board", *_FIXED[-2:], "finished")
 """What a low terminal shows first."""
@@ -47,8 +53,8 @@ _GROUPS = (
     ("notice",),
     ("stage", "trend", "shares", "memory", "clocks"),
     ("board",),
-    ("steps",),
     ("finished",),
+    ("steps",),
 )
 """What stands together, from top to bottom, with an empty line between where there is room."""
 
@@ -59,9 +65,15 @@ def draw(state: LiveState, now_s: float) -> Screen:
 
 
 def slow_without_gpu(state: LiveState, now_s: float) -> tuple[str, str] | None:
-    """What to know about a long run on a machine without a GPU, and what to do about it; None where it is none."""
+    """What to know about a long run on a machine without a GPU, and what to do about it; None where it is none.
+
+    It is known from the second step on: the first one is slower than the others, and only a long one says enough. Once
+    a cell is finished, it has been said.
+    """
     current = state.current
-    if not state.without_gpu or state.host is None or current is None or not current.steps:
+    if not state.without_gpu or state.host is None or current is None or not current.steps or state.done:
+        return None
+    if len(current.steps) == 1 and current.steps[0].total_s < SLOW_STEP_S:
         return None
     left_s = run_left_s(state)
     whole_s = now_s - state.started_s + (left_s or 0.0)
@@ -79,7 +91,7 @@ def slow_without_gpu(state: LiveState, now_s: float) -> tuple[str, str] | None:
 
 @dataclass(frozen=True)
 class Screen:
-    """Lays the state out for the terminal it is printed on: never wider, and one line lower, than that is."""
+    """Lays the state out for the terminal it is printed on, and is never wider or higher than that is."""
 
     state: LiveState
     now_s: float
@@ -94,7 +106,7 @@ class Screen:
         """The lines of the screen, without their ends."""
         margin = 1 if options.max_width >= ROOMY else 0
         width = max(1, options.max_width - margin - 1)
-        height = max(1, options.size.height - 1)
+        height = max(1, options.height or options.size.height)
         layout = _Layout(self.state, self.now_s, console, options)
         lines = layout.wide(width, height) if width >= WIDE else layout.narrow(width, height)
         return [[Segment(" " * margin), *line] for line in lines]
@@ -114,16 +126,16 @@ class _Layout:
         return self.options.encoding
 
     def narrow(self, width: int, height: int) -> Lines:
-        """Everything below each other; the board gets what rows it needs first, then the steps, then the list."""
+        """Everything below each other."""
         parts = {name: self.lines(name, width) for name in _FIXED}
-        heights = {name: len(lines) for name, lines in parts.items()} | self._least()
+        wanted = self._rows_wanted()
+        heights = {name: len(lines) for name, lines in parts.items()}
+        heights |= {name: _HEADS[name] + 1 if wanted[name] else 0 for name in ("board", "steps")}
         taken = _chosen(heights, height)
-        for name in _GROWING:
-            spare = height - _gaps(taken) - sum(heights[other] for other in taken)
-            if name in taken:
-                parts[name] = self.lines(name, width, rows=1 + max(0, spare))
-                heights[name] = len(parts[name])
-        return _stacked(parts, taken, height)
+        spare = height - _gaps(taken) - sum(heights[name] for name in taken)
+        rows = _shared_out(wanted, taken, spare)
+        parts |= {name: self.lines(name, width, count) for name, count in rows.items()}
+        return _stacked(parts, {*taken, *rows}, height)
 
     def wide(self, width: int, height: int) -> Lines:
         """The running cell to the left, and to the right all cells and those that finished last."""
@@ -131,29 +143,26 @@ class _Layout:
         room, right_width = height - len(heading), width - LEFT_WIDTH - GAP
         left = {name: self.lines(name, LEFT_WIDTH) for name in _FIXED if name not in _GROUPS[0]}
         left["steps"] = self.lines("steps", LEFT_WIDTH, rows=STEPS)
-        right = {"board": self.lines("board", right_width, rows=max(1, room // 2 - board.HEADING_ROWS))}
-        spare = room - len(right["board"]) - 1 - board.HEADING_ROWS
+        right = {"board": self.lines("board", right_width, rows=max(1, room // 2 - _HEADS["board"]))}
+        spare = room - len(right["board"]) - 1 - _HEADS["finished"]
         right["finished"] = self.lines("finished", right_width, rows=spare) if spare > 0 else []
-        left_lines, right_lines = (
-            _stacked(parts, _chosen({name: len(lines) for name, lines in parts.items()}, room), room)
-            for parts in (left, right)
-        )
-        return [*heading, *beside(left_lines, right_lines, LEFT_WIDTH, GAP)][:height]
+        columns = []
+        for parts in (left, right):
+            heights = {name: len(lines) for name, lines in parts.items()}
+            columns.append(_stacked(parts, set(_chosen(heights, room)), room))
+        return [*heading, *beside(columns[0], columns[1], LEFT_WIDTH, GAP)][:height]
+
+    def _rows_wanted(self) -> dict[str, int]:
+        """The rows there are to show in each block that has rows; of steps, as many as there will be."""
+        state, current = self.state, self.state.current
+        places = board.layout(state.planned)
+        steps = min(STEPS, current.cell.warmup + current.cell.steps) if current and current.steps else 0
+        return {"board": len(places.rows) if places else 0, "finished": len(state.done), "steps": steps}
 
     def lines(self, name: str, width: int, rows: int = 1) -> Lines:
         """One block at a width, with at most `rows` rows where it has rows; no lines where there is nothing to show."""
         block = _BLOCKS[name](self, width, rows)
         return block.lines(self.console, self.options, width) if block else []
-
-    def _least(self) -> dict[str, int]:
-        """Lines that the blocks with rows take with one row; 0 where there is nothing to show."""
-        state = self.state
-        steps = state.current.steps if state.current else ()
-        return {
-            "board": board.HEADING_ROWS + 1 if board.layout(state.planned) else 0,
-            "steps": blocks.HEADING_ROWS + 2 if steps else 0,
-            "finished": board.HEADING_ROWS + 1 if state.done else 0,
-        }
 
     def title(self, width: int, rows: int) -> Block:
         state = self.state
@@ -171,7 +180,7 @@ class _Layout:
 
     def stage(self, width: int, rows: int) -> Block:
         state, current = self.state, self.state.current
-        if state.worker == "starting" or current is None:
+        if current is None or (state.worker == "starting" and len(state.done) < len(state.planned)):
             name = "starting the worker" if state.worker == "starting" else "preparing"
             return self._waiting(name, state.worker_since_s, width)
         if current.outcome is not None:
@@ -283,11 +292,23 @@ def _chosen(heights: dict[str, int], height: int) -> list[str]:
     return taken
 
 
-def _gaps(taken: list[str]) -> int:
+def _shared_out(wanted: dict[str, int], taken: Sequence[str], spare: int) -> dict[str, int]:
+    """Rows for each of the taken blocks, which have one already: some steps, all of the board, all steps, the list."""
+    rows = {name: 1 for name in ("board", "steps") if name in taken}
+    for name, limit in (("steps", FEW_STEPS), ("board", wanted["board"]), ("steps", wanted["steps"])):
+        if name in rows:
+            more = max(0, min(wanted[name], limit, rows[name] + spare) - rows[name])
+            rows[name] += more
+            spare -= more
+    left = spare - 1 - _HEADS["finished"]
+    return rows | ({"finished": min(wanted["finished"], left)} if wanted["finished"] and left >= FEW_STEPS else {})
+
+
+def _gaps(taken: Sequence[str]) -> int:
     return max(0, sum(any(name in taken for name in group) for group in _GROUPS) - 1)
 
 
-def _stacked(parts: dict[str, Lines], taken: list[str], height: int) -> Lines:
+def _stacked(parts: dict[str, Lines], taken: Collection[str], height: int) -> Lines:
     """The chosen parts from top to bottom, their groups apart where that does not cost a line of them."""
     groups = [[line for name in group if name in taken for line in parts[name]] for group in _GROUPS]
     filled = [group for group in groups if group]

@@ -37,7 +37,7 @@ _FALLBACK = {
     "…": "..",
     "µ": "u",
     "°": "",
-    "✓": "ok",
+    "⚠": "!",
     "▶": ">",
     "█": "#",
     **dict(zip(SPARKS, "_.-:=+*#", strict=True)),
@@ -60,6 +60,17 @@ def console(*, stderr: bool = False) -> Console:
 
 @lru_cache(maxsize=1024)
 def fitted(text: str, encoding: str) -> str:
+    """One line of text as a terminal of this encoding can show it.
+
+    A space stands for every control character: names and error messages come from outside, and a terminal would obey
+    what is hidden in them.
+    """
+    if not text.isprintable():
+        text = "".join(character if character.isprintable() else " " for character in text)
+    return encodable(text, encoding)
+
+
+def encodable(text: str, encoding: str) -> str:
     """The text in characters that `encoding` has: a plain stand-in, or a question mark, for each that it has not."""
     try:
         text.encode(encoding)

@@ -68,7 +68,12 @@ def test_drift_says_how_far_and_which_way() -> None:
 
 def test_two_modes_are_both_named() -> None:
     caution = cautions(with_steps(lambda index, wall_s: wall_s * (1.1 if index * 7 % 3 == 0 else 1)))["two-modes"]
-    assert "the mean is neither" in caution.message
+    assert caution.message.startswith("steps switch between ")
+
+
+def test_one_shift_of_the_level_is_told_from_switching() -> None:
+    caution = cautions(with_steps(lambda index, wall_s: wall_s * (1.1 if index >= 25 else 1)))["two-modes"]
+    assert caution.message.startswith("the level shifted once, between ")
 
 
 def test_outliers_say_how_much_they_move_the_mean() -> None:

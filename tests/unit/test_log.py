@@ -50,7 +50,7 @@ def written(directory: Path, *events: Event) -> Path:
 
 
 def test_what_was_appended_is_read_back(tmp_path: Path) -> None:
-    events = [beginning(), reading(), finished(), RunFinished(at_s=4.0, status="complete")]
+    events: list[Event] = [beginning(), reading(), finished(), RunFinished(at_s=4.0, status="complete")]
     assert list(read(written(tmp_path, *events))) == events
 
 

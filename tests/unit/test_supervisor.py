@@ -149,7 +149,8 @@ def test_a_hanging_worker_is_killed_with_everything_it_started(tmp_path: Path, m
 def test_a_worker_that_lingers_after_the_last_cell_does_not_hold_the_run_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sysbench.engine.supervisor.GOODBYE_S", 0.2)
+    for module in ("conversation", "supervisor"):
+        monkeypatch.setattr(f"sysbench.engine.{module}.GOODBYE_S", 0.2)
     events = carry_out(spec_of([16]), tmp_path, ScriptedLauncher(end="lingers"))
     assert of_kind(events, WorkerExited)[0].signal == "SIGTERM"
     assert of_kind(events, RunFinished)[0].status == "complete"
@@ -233,6 +234,12 @@ def test_a_long_temporary_directory_does_not_matter(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("tempfile.tempdir", str(long))
     spec = spec_of([16])
     assert outcomes(spec, carry_out(spec, tmp_path / "runs")) == {16: "ok"}
+
+
+def test_without_a_temporary_directory_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    with pytest.raises(SysbenchError, match=r"^cannot make temporary files for a worker: no such directory$"):
+        carry_out(spec_of([16]), tmp_path / "runs")
 
 
 def test_nothing_is_left_in_the_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -491,6 +498,22 @@ def test_a_second_interrupt_ends_everything_and_the_log_is_still_whole(tmp_path:
     assert finished.status == "interrupted"
     assert [event.outcome for event in of_kind(only_log(tmp_path), CellFinished)] == ["interrupted"]
     assert _ends(pids[0])
+
+
+def test_impatience_does_not_cut_a_beginning_end_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SYSBENCH_TEST_CHILD", str(tmp_path / "child"))
+    monkeypatch.setattr("sysbench.engine.process.TERMINATION_S", 0.6)
+    spec = spec_of([16])
+    events: list[Event] = []
+    with start(spec, tmp_path / "runs", ScriptedLauncher({16: "hangs stubbornly"})) as session:
+        for event in session:
+            events.append(event)
+            if isinstance(event, StepMeasured):
+                os.kill(os.getpid(), signal.SIGINT)
+                _interrupt_soon(after_s=0.2)
+    assert outcomes(spec, events) == {16: "interrupted"}
+    assert [gone.signal for gone in of_kind(events, WorkerExited)] == ["SIGKILL"]
+    assert only_log(tmp_path / "runs") == events
 
 
 def test_signals_are_given_back(tmp_path: Path) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sysbench.units import UNKNOWN, Scale, Unit, shared_decimals, shared_scale
+from sysbench.units import UNKNOWN, Scale, Unit, ratio_decimals, shared_decimals, shared_scale
 from sysbench.views.table import Cell, Column, Measure, Table, Word
-
-_FIXED_DECIMALS: dict[Unit, int] = {"ratio": 2, "tokens_per_s": 0}
 
 
 @dataclass(frozen=True)
@@ -63,8 +61,10 @@ def _measured(
 
 def _decimals(column: Column, scale: Scale, measures: Sequence[Measure]) -> int:
     values = [measure.value for measure in measures]
-    if column.unit in _FIXED_DECIMALS:
-        return _FIXED_DECIMALS[column.unit]
+    if column.unit == "tokens_per_s":
+        return 0
+    if column.unit == "ratio":
+        return ratio_decimals(values)
     if column.unit == "share" and not column.signed:
         return 0 if any(abs(value) >= 0.0995 for value in values) else 1
     deviations = [measure.deviation for measure in measures if measure.deviation is not None]

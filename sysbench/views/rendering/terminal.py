@@ -64,9 +64,9 @@ def width_of(columns: Sequence[ShownColumn]) -> int:
     return INDENT + sum(widths_of(columns)) + GAP * (len(columns) - 1)
 
 
-def grid(found: Fit) -> RenderableType:
+def grid(found: Fit, indent: int = 0) -> RenderableType:
     """The fitted columns beside each other, or rows as lists where they do not fit, without title and notes."""
-    return _stack(found) if found.stacked else Grid(found.table, found.columns, INDENT)
+    return _Indented(_stack(found), " " * indent) if found.stacked else Grid(found.table, found.columns, indent)
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class _Writer:
 def _titled(table: Table, options: ConsoleOptions, write: _Writer) -> Iterator[RenderableType]:
     yield _Indented(write.text(table.title, theme.QUIET))
     found = fit(table, options.max_width, options.encoding)
-    yield grid(found)
+    yield grid(found, INDENT)
     for note in notes(found.table):
         yield _Indented(write.text(note, theme.QUIET))
     if found.hidden and not found.stacked:
@@ -155,7 +155,7 @@ def _stack(found: Fit) -> RenderableType:
                 name = f"{each.column.group} {each.column.title}".strip()
                 # The number first, so that it does not lose its unit where the line is broken.
                 blocks.append(_Indented(Text(" ".join(filter(None, (text, unit, name))))))
-    return _Indented(Group(*blocks))
+    return Group(*blocks)
 
 
 def _named(column: ShownColumn, cell: Cell, text: str) -> str:

@@ -165,7 +165,8 @@ def _one(base: Any, arm: Any, found: Ratio) -> str:
 
 
 def _interval(found: Ratio) -> str:
-    return f"{found.low:.2f}–{found.high:.2f}"
+    decimals = units.ratio_decimals([found.value])
+    return f"{found.low:.{decimals}f}–{found.high:.{decimals}f}"
 
 
 def _many(base: Any, arm: Any, compared_pairs: Sequence[tuple[Ratio, Pair]], differing: Sequence[str]) -> str:

@@ -1,0 +1,137 @@
+"""Talking to a worker: one request, then everything that comes until it is answered.
+
+All of a run's waiting happens in one place here, and in one thread: for the worker's next message, its end, a Ctrl-C,
+or the time of the next reading.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator
+from typing import TypeVar
+
+from sysbench import protocol
+from sysbench.engine.interrupts import Interrupts
+from sysbench.engine.process import GarbledError, WorkerGoneError, WorkerProcess
+from sysbench.engine.sampler import Sampler
+from sysbench.events import Event, Frozen, StepMeasured
+from sysbench.outcomes import Outcome
+
+GOODBYE_S = 10.0
+"""How long a worker that was asked to leave, or has hung up, may take to be gone."""
+
+REST_S = 0.1
+"""Steps that follow each other more quickly than this are taken in together: a parent that woke up for each of them
+would get in the way of the next, where the CPU is what is measured."""
+
+Answer = TypeVar("Answer", bound=Frozen)
+
+
+class StoppedByUserError(Exception):
+    """The user wants the run to end."""
+
+
+class LostWorkerError(Exception):
+    """The worker will not do what it was asked for."""
+
+    def __init__(self, outcome: Outcome, detail: str | None = None, patience_s: float = 0.0) -> None:
+        super().__init__(detail)
+        self.outcome = outcome
+        self.detail = detail
+        """None when only the way the process ends will tell."""
+        self.patience_s = patience_s
+        """How long to wait for that end before bringing it about."""
+
+
+class Conversation:
+    """The engine's side of what is said, with readings taken while the worker is silent or busy."""
+
+    def __init__(self, sampler: Sampler, interrupts: Interrupts, timeout_s: float) -> None:
+        self._sampler = sampler
+        self._interrupts = interrupts
+        self._timeout_s = timeout_s
+        self._next_reading_s = 0.0
+        self._last_step_at_s = 0.0
+        self._steps_are_fast = False
+
+    def ask(self, worker: WorkerProcess, command: protocol.Command) -> None:
+        """Send a command; raises LostWorkerError."""
+        try:
+            worker.send(command)
+        except WorkerGoneError as error:
+            raise _gone() from error
+
+    def until(self, worker: WorkerProcess, *kinds: type[Answer]) -> Generator[Event, None, Answer]:
+        """Everything the worker says up to the first event of these kinds, which is also returned.
+
+        Raises LostWorkerError and StoppedByUserError.
+        """
+        while True:
+            event = yield from self._next_event(worker, self._timeout_s)
+            yield event
+            if isinstance(event, kinds):
+                return event
+
+    def until_the_end(self, worker: WorkerProcess) -> Iterator[Event]:
+        """Everything the worker still has to say; it should not be much."""
+        while True:
+            try:
+                event = yield from self._next_event(worker, GOODBYE_S)
+            except LostWorkerError:
+                return
+            yield event
+
+    def heed_interrupts(self) -> None:
+        """Raise StoppedByUserError if that is so."""
+        if self._interrupts.requested:
+            raise StoppedByUserError
+
+    def _next_event(self, worker: WorkerProcess, timeout_s: float) -> Generator[Event, None, Event]:
+        """What the worker says next, returned; readings that fall due meanwhile, yielded."""
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            yield from self._readings_due()
+            self.heed_interrupts()
+            self._rest_between_fast_steps(worker)
+            now_s = time.monotonic()
+            patience_s = max(0.0, min(self._next_reading_s, deadline_s) - now_s)
+            if worker.wait(self._interrupts.fileno(), patience_s):
+                event = _received(worker)
+                if event is not None:
+                    self._mind_the_pace(event)
+                    return event
+            elif not worker.alive:
+                raise _gone()
+            elif now_s >= deadline_s:
+                raise LostWorkerError("timeout", f"the worker said nothing for {timeout_s:g} s (--timeout)")
+            self._interrupts.drain()
+
+    def _readings_due(self) -> Iterator[Event]:
+        now_s = time.monotonic()
+        if now_s >= self._next_reading_s:
+            self._next_reading_s = now_s + self._sampler.interval_s
+            yield self._sampler.read(time.time())
+            yield from self._sampler.failures()
+
+    def _rest_between_fast_steps(self, worker: WorkerProcess) -> None:
+        if self._steps_are_fast and not worker.wait(self._interrupts.fileno(), 0):
+            self._interrupts.sleep(REST_S)
+
+    def _mind_the_pace(self, event: Event) -> None:
+        self._steps_are_fast = False
+        if isinstance(event, StepMeasured):
+            self._steps_are_fast = event.at_s - self._last_step_at_s < REST_S
+            self._last_step_at_s = event.at_s
+
+
+def _received(worker: WorkerProcess) -> Event | None:
+    try:
+        return worker.receive()
+    except WorkerGoneError as error:
+        raise _gone() from error
+    except GarbledError as error:
+        raise LostWorkerError("crashed", f"the worker sent something that is no event: {error}") from error
+
+
+def _gone() -> LostWorkerError:
+    return LostWorkerError("crashed", patience_s=GOODBYE_S)
