@@ -458,7 +458,9 @@ class PlainUnpickler:
             self._stack.append([])
             return
         memoized, put, long_put, listed = complete.groups()
-        self._stack.append(self._values[b"]" + listed])
+        kept = self._values[b"]" + listed]
+        # A full batch may not be the last: the list stays open, and is nobody else's.
+        self._stack.append(list(kept) if type(kept) is list else kept)
         if memoized:
             self._memoize()
         else:
@@ -478,7 +480,7 @@ class PlainUnpickler:
             return None
         references = _ONE_REFERENCE.findall(opcodes[2:] if opcodes[1:2] == b"\x94" else opcodes[1:])
         items = [self._recall(int.from_bytes(short or long, "little")) for short, long in references]
-        kept = self._collector.finish_list(items)
+        kept = self._collector.finish_list(items) if len(items) < _BATCH else items
         if kept is items:
             self._containers += 1
             self._items += len(items)

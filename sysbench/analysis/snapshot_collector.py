@@ -41,7 +41,7 @@ _STATE_CODE: Final[Mapping[object, int]] = {
 
 _NUMBERS: Final = ("addr", "device_free", "size", "stream", "time_us")
 _OBJECTS: Final = ("action", "frames", "category", "user_metadata")
-_BATCH_ROWS: Final = 1 << 15
+_BATCH_ROWS: Final = 1 << 13
 _ENTRY_BYTES: Final = 50
 _FRAME_BYTES: Final = 250
 _STACK_BYTES: Final = 150
@@ -200,7 +200,8 @@ class SnapshotCollector:
 
     def add_row(self, numbers: tuple[bytes, ...], objects: list[object]) -> None:
         """One trace entry."""
-        self._rows.add(numbers, objects)
+        action, frames, *names = objects
+        self._rows.add(numbers, [action, self._complete(frames), *names])
 
     def finish_list(self, items: list[object]) -> object:
         """A list of frames becomes a stack."""
@@ -234,8 +235,7 @@ class SnapshotCollector:
 
     def _entry(self, record: dict[object, object]) -> object:
         numbers = tuple(encode_number(_whole_or_none(record.get(key))) for key in _NUMBERS)
-        action, frames, *names = (record.get(key) for key in _OBJECTS)
-        self.add_row(numbers, [action, self._complete(frames), *names])
+        self.add_row(numbers, [record.get(key) for key in _OBJECTS])
         return _ENTRY
 
     def _frame(self, record: dict[object, object]) -> object:
@@ -382,7 +382,10 @@ def _annotations(entries: list[Any]) -> Iterable[Annotation]:
 
 def _refuse_misplaced(rows: list[object], expected: _Row, collected: int) -> None:
     """Everything that became a row must be where rows of its kind belong."""
-    if len(rows) != collected or not all(map(is_, rows, repeat(expected))):
+    if not all(map(is_, rows, repeat(expected))):
+        misfit = next(row for row in rows if row is not expected)
+        raise UnreadableError(f"is not a memory snapshot: {_shown(misfit)} stands where a {expected.kind} belongs")
+    if len(rows) != collected:
         raise UnreadableError(f"is not a memory snapshot: it has a {expected.kind} in the wrong place")
 
 
@@ -392,5 +395,6 @@ def _shown(value: object) -> str:
         keys = ", ".join(str(key)[:30] for key in list(value)[:6])
         return f"a dict with {keys}{', …' if len(value) > 6 else ''}" if value else "an empty dict"
     if isinstance(value, list | tuple):
-        return f"a {type(value).__name__} of {len(value)}"
+        kind = type(value).__name__
+        return f"a {kind} of {len(value)}" if value else f"an empty {kind}"
     return f"a {value.kind}" if isinstance(value, _Row) else f"a {type(value).__name__}"

@@ -102,6 +102,7 @@ class Recorder:
     """Writes down what happens, as torch would; `described` adds what only sysbench knows."""
 
     described: bool
+    device: int = 0
     allocator: Allocator = field(default_factory=Allocator)
     trace: list[dict[str, Any]] = field(default_factory=list)
     annotations: list[dict[str, Any]] = field(default_factory=list)
@@ -151,7 +152,8 @@ class Recorder:
             "time_us": self.clock_us,
             "compile_context": "N/A",
             "user_metadata": "",
-            "pool_id": tuple([0, 0]),
+            # A tuple of its own each time, as torch makes them; a literal would be one object.
+            "pool_id": (self.device, 0),
             "frames": frames,
         }
         self.trace.append(entry)
@@ -173,7 +175,7 @@ class Recorder:
             "requested_size": sum(block["requested_size"] for block in blocks if block["state"] == "active_allocated"),
             "stream": 0,
             "segment_type": "large",
-            "segment_pool_id": tuple([0, 0]),
+            "segment_pool_id": (self.device, 0),
             "is_expandable": False,
             "frames": [],
             "blocks": blocks,

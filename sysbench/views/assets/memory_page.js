@@ -1248,6 +1248,8 @@ class Page {
       if (event.type === "pointerup" && moved <= 5 && touches.size === 0) {
         const hit = this.allocationAt(...this.local(event));
         this.pin(hit && hit.allocation !== this.pinned ? hit.allocation : null);
+        // A finger does not hover: what it points at shows when it taps.
+        if (event.pointerType !== "mouse") this.writeTip(this.pinned, ...this.local(event));
       }
     };
     canvas.addEventListener("pointerup", end);
