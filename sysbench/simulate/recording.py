@@ -123,7 +123,7 @@ class Recording:
 def record(cell: ModelCell, protocol: Protocol, platform: Platform, *, origins: bool = True) -> Recording:
     """Run the cell by the protocol, without data.
 
-    `origins` is whether stacks and modules are recorded, which takes a third of the time. Raises UnavailableError for
+    `origins` is whether stacks and modules are recorded, which takes a fifth of the time. Raises UnavailableError for
     what cannot be simulated, and for attention that the platform has not got.
     """
     if cell.execution == "compiled":

@@ -134,7 +134,7 @@ class SimulatedDevice(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Work out what `func` returns, and do nothing.
 
-        Raises UnavailableError for an operator whose result depends on values, or that torch has no shapes for.
+        Raises UnavailableError for an operator whose shapes depend on values, or that torch knows no shapes for.
         """
         handle = self._handlers.get(func)
         if handle is None:
@@ -279,7 +279,7 @@ def _shapes(func: Operator, args: Arguments, kwargs: Options) -> Any:
         with _below_python():
             return func(*args, **kwargs)
     except NotImplementedError as missing:
-        raise UnavailableError(f"{func} cannot be simulated: what it returns depends on values") from missing
+        raise UnavailableError(f"{func} cannot be simulated: without values its shapes are not known") from missing
     finally:
         SimulatedTensor.working_out_shapes = False
 
