@@ -172,6 +172,8 @@ def _categories(
     born_in = _phase_of(lives.born, phases)
     died_in = names[_phase_of(lives.died, phases)]
     phase, end = names[born_in], np.array([*(phase.end for phase in phases), 0])[born_in]
+    # Without a single phase, when something lived says nothing about what it was.
+    passing = (lives.died < lives.states) & bool(phases)
     before, stays, outlives = lives.born == 0, lives.died == lives.states, lives.died >= end
     optimizer, backward = (trait & _Trait.OPTIMIZER) > 0, (trait & _Trait.BACKWARD) > 0
     building = ((trait & _Trait.BUILDING) > 0) & ~optimizer & ~backward & ((trait & _Trait.MODULE) == 0)
@@ -184,13 +186,13 @@ def _categories(
             optimizer,
             before & (trait != 0) & backward,
             before & (died_in == "backward"),
-            before & ~stays & (trait == 0),
-            before & ~stays,
+            before & passing & (trait == 0),
+            before & passing,
             phase == "backward",
             (phase == "forward") & outlives,
             phase == "forward",
-            (phase == "") & ~stays & _reaches_model(lives, phases),
-            (phase == "") & ~stays,
+            (phase == "") & passing & _reaches_model(lives, phases),
+            (phase == "") & passing,
         ],
         [
             _CODE["workspace"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
@@ -254,8 +255,8 @@ def _finished(work: _Open, source: Literal["measured", "simulated"], device_name
     size, requested, born, category, module, stack = table.T
     died = np.array(work.died, np.int64)
     died[died == NONE] = work.states
-    ends = [state for _, state in work.marks[1:]] + [work.states - 1]
-    phases = [Phase(name, first, end + 1) for (name, first), end in zip(work.marks, ends, strict=True) if name]
+    marks = [*work.marks, ("", work.states - 1)]
+    phases = [Phase(name, first, end + 1) for (name, first), (_, end) in itertools.pairwise(marks) if name]
     times = np.array(work.times_us, np.int64)
     times[0] = times[min(1, len(times) - 1)]
     reserved = np.array(work.reserved_bytes, np.int64)

@@ -82,7 +82,7 @@ def pickled_by_c(raw: Any, protocol: int) -> bytes:
 
 def pickled_by_python(raw: Any, protocol: int) -> bytes:
     stream = io.BytesIO()
-    pickle._Pickler(stream, protocol).dump(raw)  # type: ignore[attr-defined]
+    pickle._Pickler(stream, protocol).dump(raw)
     return stream.getvalue()
 
 
