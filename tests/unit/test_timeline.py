@@ -62,7 +62,7 @@ class Walk:
 
     def before(self) -> int:
         """Final allocated less the net of the trace."""
-        final = sum(block["size"] for block in self.blocks.values())
+        final = sum(int(block["size"]) for block in self.blocks.values())
         net = sum(self.size(i) for i, e in enumerate(self.trace) if e["action"] == "alloc")
         net -= sum(self.freed_size(i) for i, e in enumerate(self.trace) if e["action"] == "free_requested")
         return final - net
