@@ -40,6 +40,7 @@ CautionCode = Literal[
     "compile-fell-back",
     "readings-lost",
     "not-measured",
+    "allocator-retried",
 ]
 
 

@@ -11,7 +11,7 @@ import typer
 from sysbench.cli.options import Given, command_options, validated
 from sysbench.errors import UsageError
 from sysbench.outcomes import FAILURES
-from sysbench.specs.run import RunOptions
+from sysbench.specs.run import TimeOptions
 from sysbench.specs.time import TimeSpec
 
 if TYPE_CHECKING:
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 # What a bad option does not need is imported where it is used, so that mistakes are answered at once.
 
 
-@command_options(TimeSpec, RunOptions)
+@command_options(TimeSpec, TimeOptions)
 def time(spec_given: Given, options_given: Given) -> None:
     """Time forward, backward and the optimizer step, by size, context, precision and more.
 
     Every numeric or list option takes an axis: 128,256 or 128-1024*2 or 10-50+10. The run is the product of all axes.
     """
-    options = validated(RunOptions, options_given)
+    options = validated(TimeOptions, options_given)
     _refuse_unknown_tables(options)
     if options.source is not None:
         _refuse_beside_source(spec_given)
@@ -47,7 +47,7 @@ def time(spec_given: Given, options_given: Given) -> None:
         raise typer.Exit(_measure(spec, options))
 
 
-def _refuse_unknown_tables(options: RunOptions) -> None:
+def _refuse_unknown_tables(options: TimeOptions) -> None:
     if not options.tables:
         return
     from sysbench.errors import unknown
@@ -82,7 +82,7 @@ def _saved(path: Path) -> TimeRecord:
     return saved.record(path)
 
 
-def _show_plan(spec: TimeSpec, options: RunOptions) -> None:
+def _show_plan(spec: TimeSpec, options: TimeOptions) -> None:
     from sysbench import hardware
     from sysbench.engine.plan import refuse_impossible
     from sysbench.views.summary import show_plan
@@ -96,7 +96,7 @@ def _show_plan(spec: TimeSpec, options: RunOptions) -> None:
     show_plan(cells, _stdout(), options.format, device)
 
 
-def _measure(spec: TimeSpec, options: RunOptions) -> int:
+def _measure(spec: TimeSpec, options: TimeOptions) -> int:
     """Run the spec, save its record, show it, and return the exit code."""
     from sysbench.analysis.timing import fold
     from sysbench.engine import log, session, storage
@@ -116,7 +116,7 @@ def _measure(spec: TimeSpec, options: RunOptions) -> int:
     return _exit_code(record)
 
 
-def _progress(options: RunOptions) -> Progress:
+def _progress(options: TimeOptions) -> Progress:
     from rich.console import Console
 
     from sysbench.views.live import Dashboard
@@ -129,7 +129,7 @@ def _progress(options: RunOptions) -> Progress:
     return PlainProgress(console) if options.no_live or not console.is_terminal else Dashboard(console)
 
 
-def _show(record: TimeRecord, options: RunOptions) -> None:
+def _show(record: TimeRecord, options: TimeOptions) -> None:
     """Print the result to stdout: the record itself with `--json -`, else its tables."""
     from sysbench.views import summary
 

@@ -6,7 +6,7 @@ memory of the GPU. The peaks are those of the step that counts; it fits if every
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -59,6 +59,15 @@ class LargeAllocation:
     def location(self) -> Frame | None:
         """The line that it comes from."""
         return next((frame for frame in self.stack if frame.line), None)
+
+
+@dataclass(frozen=True)
+class AlikeAllocations:
+    """Allocations of one size, category, phase and stack that are there at the peak."""
+
+    count: int
+    first: LargeAllocation
+    last: LargeAllocation
 
 
 @dataclass(frozen=True)
@@ -117,6 +126,8 @@ class SimulatedMemory:
     """At the peak."""
     largest: tuple[LargeAllocation, ...]
     """At the peak, largest first."""
+    groups: tuple[AlikeAllocations, ...]
+    """At the peak, those first that have the most bytes together."""
     tree: ModuleBytes
     """At the peak."""
     block_bytes: tuple[int, ...] = field(repr=False)
@@ -200,6 +211,7 @@ def serve(recording: Recording, gpu: Gpu, settings: AllocatorSettings | None = N
     moments = {peak.position: _by_category(recording, replay.sizes, peak.position) for peak in peaks}
     live = recording.live_at(fullest.position)
     statistics = replay.allocator.statistics
+    everything = _largest(recording, replay.sizes, live, _phases_of(recording))
     return SimulatedMemory(
         recording=recording,
         gpu=gpu,
@@ -214,7 +226,8 @@ def serve(recording: Recording, gpu: Gpu, settings: AllocatorSettings | None = N
             for peak in peaks
         ),
         by_category=moments[fullest.position],
-        largest=tuple(_largest(recording, replay.sizes, live)),
+        largest=tuple(everything[:LARGEST]),
+        groups=tuple(_groups(everything)),
         tree=_tree(recording, replay.sizes, live),
         block_bytes=tuple(replay.sizes),
         reserved_bytes=tuple(replay.reserved_bytes),
@@ -333,18 +346,31 @@ def _sums(blocks: Iterable[tuple[Allocation, int]]) -> ByCategory:
     return {category: size_bytes for category, size_bytes in sums.items() if size_bytes}
 
 
-def _largest(recording: Recording, sizes: list[int], live: list[int]) -> Iterator[LargeAllocation]:
-    phases = _phases_of(recording)
-    for number in sorted(live, key=lambda number: -sizes[number])[:LARGEST]:
+def _largest(
+    recording: Recording, sizes: list[int], live: list[int], phases: Mapping[int, str]
+) -> list[LargeAllocation]:
+    found = []
+    for number in sorted(live, key=lambda number: -sizes[number]):
         allocation = recording.allocations[number]
-        yield LargeAllocation(
-            size_bytes=sizes[number],
-            requested_bytes=allocation.size_bytes,
-            category=allocation.category,
-            module=allocation.module,
-            phase=phases[number],
-            stack=recording.stacks[allocation.stack],
+        found.append(
+            LargeAllocation(
+                size_bytes=sizes[number],
+                requested_bytes=allocation.size_bytes,
+                category=allocation.category,
+                module=allocation.module,
+                phase=phases[number],
+                stack=recording.stacks[allocation.stack],
+            )
         )
+    return found
+
+
+def _groups(allocations: Iterable[LargeAllocation]) -> list[AlikeAllocations]:
+    alike: dict[tuple[object, ...], list[LargeAllocation]] = {}
+    for each in allocations:
+        alike.setdefault((each.size_bytes, each.category, each.phase, each.stack), []).append(each)
+    groups = (AlikeAllocations(len(every), every[0], every[-1]) for every in alike.values())
+    return sorted(groups, key=lambda group: -group.count * group.first.size_bytes)[:LARGEST]
 
 
 def _phases_of(recording: Recording) -> dict[int, str]:

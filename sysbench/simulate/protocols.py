@@ -2,36 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Iterator
 
-from sysbench.specs.model import Mode, ModelCell, Phase
+from sysbench.specs.memory import PROCEDURES, Protocol
+from sysbench.specs.model import ModelCell, Phase
 from sysbench.workload.step import TrainingStep
 
-Protocol = Literal["inference", "forward", "train-first", "train"]
-"""inference    no graph, nothing but the logits is kept
-forward      the graph is kept, logits and loss are alive
-train-first  the first step: the optimizer's state appears
-train        a later step: the state is there, gradients are cleared before forward
-"""
-
-
-@dataclass(frozen=True)
-class Procedure:
-    """How a protocol is carried out: with a step of `mode`, its `phases`, after `earlier_steps` of the same."""
-
-    mode: Mode
-    phases: tuple[Phase, ...]
-    earlier_steps: int
-
-
-PROCEDURES: Mapping[Protocol, Procedure] = {
-    "inference": Procedure("inference", ("forward",), 1),
-    "forward": Procedure("forward-backward", ("forward", "loss"), 1),
-    "train-first": Procedure("train", ("zero_grad", "forward", "loss", "backward", "optimizer"), 0),
-    "train": Procedure("train", ("zero_grad", "forward", "loss", "backward", "optimizer"), 1),
-}
+__all__ = ["PROCEDURES", "Protocol", "cell_for", "phases_of"]
 
 
 def cell_for(cell: ModelCell, protocol: Protocol) -> ModelCell:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -58,11 +58,34 @@ def find_largest(
     need and by halves in turns: no more than twice the binary logarithm of `at_most` simulations. `on_try` is told of
     each. Raises as `simulate` does.
     """
-    search = _Search(cell, axis, gpu, protocol, settings, multiple_of, on_try)
+    search = searching(cell, axis, gpu, protocol, settings, multiple_of=multiple_of, at_most=at_most)
+    while True:
+        try:
+            value, result = next(search)
+        except StopIteration as end:
+            largest: Largest = end.value
+            return largest
+        if on_try is not None:
+            on_try(value, result)
+
+
+def searching(
+    cell: ModelCell,
+    axis: Axis,
+    gpu: Gpu,
+    protocol: Protocol,
+    settings: AllocatorSettings | None = None,
+    *,
+    multiple_of: int = 1,
+    at_most: int = AT_MOST,
+) -> Generator[tuple[int, SimulatedMemory], None, Largest]:
+    """As `find_largest`, a value at a time: yields each that was tried, and returns what is found."""
+    search = _Search(cell, axis, gpu, protocol, settings, multiple_of)
     limit = at_most // multiple_of
     fits, fails = 0, limit + 1
     guess = min(limit, max(1, getattr(cell, axis) // multiple_of))
     while fails > limit and fits < limit:
+        yield guess * multiple_of, search.tried(guess)
         if search.fits(guess):
             fits, guess = guess, min(limit, 2 * guess)
         else:
@@ -70,6 +93,7 @@ def find_largest(
     turn = 0
     while fails - fits > 1 and fails <= limit:
         guess = search.between(fits, fails) if turn % 2 == 0 else (fits + fails) // 2
+        yield guess * multiple_of, search.tried(guess)
         if search.fits(guess):
             fits = guess
         else:
@@ -89,7 +113,6 @@ class _Search:
         protocol: Protocol,
         settings: AllocatorSettings | None,
         multiple_of: int,
-        on_try: Callable[[int, SimulatedMemory], None] | None,
     ) -> None:
         self._cell = cell
         self._axis = axis
@@ -97,15 +120,17 @@ class _Search:
         self._protocol = protocol
         self._settings = settings
         self._multiple_of = multiple_of
-        self._on_try = on_try
         self._tried: dict[int, SimulatedMemory] = {}
 
+    def tried(self, multiple: int) -> SimulatedMemory:
+        """The result of a value, which is simulated if it was not yet."""
+        if multiple not in self._tried:
+            self._tried[multiple] = self._simulate(multiple, origins=False)
+        return self._tried[multiple]
+
     def fits(self, multiple: int) -> bool:
-        """Try a value."""
-        result = self._tried[multiple] = self._simulate(multiple, origins=False)
-        if self._on_try is not None:
-            self._on_try(multiple * self._multiple_of, result)
-        return result.verdict.fits
+        """Whether a value fits."""
+        return self.tried(multiple).verdict.fits
 
     def between(self, fits: int, fails: int) -> int:
         """Where the margin would be used up if it shrank evenly from one value to the other."""

@@ -170,7 +170,7 @@ def _answers(command: protocol.Command, orderly: bool = False) -> tuple[list[Eve
 
 
 def _measure(cell: TimeCell) -> CellFinished:
-    events, _ = _answers(protocol.MeasureTime(cell=cell, device=CPU))
+    events, _ = _answers(protocol.Measure(cell=cell, device=CPU))
     assert isinstance(events[-1], CellFinished)
     return events[-1]
 
@@ -225,7 +225,7 @@ def test_a_ceiling_that_cannot_be_measured_is_said_to_have_failed(monkeypatch: p
 def test_a_worker_ends_as_it_is_told_to(monkeypatch: pytest.MonkeyPatch, orderly: bool) -> None:
     monkeypatch.setattr("sysbench.experiments.timing.run", lambda cell, device: iter(()))
     (cell,) = spec_of([16]).cells()
-    assert _answers(protocol.MeasureTime(cell=cell, device=CPU), orderly)[1] is orderly
+    assert _answers(protocol.Measure(cell=cell, device=CPU), orderly)[1] is orderly
 
 
 def _ends(pid: int) -> bool:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from sysbench import formulas
 from sysbench.hardware import Hardware
-from sysbench.specs.time import TimeCell
+from sysbench.specs.kinds import Cell as SpecCell
 from sysbench.views.table import Cell, Column, Measure, Table, Word
 from sysbench.views.tables import axes
 
 
-def plan(cells: Sequence[TimeCell], device: Hardware | None = None) -> Table:
+def plan(cells: Sequence[SpecCell], device: Hardware | None = None) -> Table:
     """One row per cell: parameters, FLOPs, predicted memory and, given a device, whether that fits into it."""
     specs = [cell.model_dump() for cell in cells]
     named = axes.varying(specs) or ("size", "ctx")
@@ -30,12 +30,12 @@ def plan(cells: Sequence[TimeCell], device: Hardware | None = None) -> Table:
     return Table("plan", f"{len(cells)} cell{'' if len(cells) == 1 else 's'}", columns, rows, len(named), tuple(notes))
 
 
-def _row(cell: TimeCell, device: Hardware | None) -> list[Cell]:
-    needed = formulas.predicted_memory(cell).total_bytes
+def _row(cell: SpecCell, device: Hardware | None) -> list[Cell]:
+    needed = formulas.predicted_memory(cell.step).total_bytes
     row: list[Cell] = [
         Measure(formulas.parameters(cell.model)),
         Measure(formulas.forward_flops(cell.model, cell.ctx, cell.batch)),
-        Measure(formulas.step_flops_of(cell)),
+        Measure(formulas.step_flops_of(cell.step)),
         Measure(needed),
     ]
     if device is not None:
