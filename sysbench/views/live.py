@@ -103,6 +103,8 @@ class Dashboard:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
+            # Some terminals keep part of the alternate screen when they were resized meanwhile: let it be empty.
+            self._console.clear()
             self._live.stop()
         except OSError:
             self._lost = True

@@ -344,7 +344,7 @@ def test_the_terminal_is_left_as_it_was_however_the_run_ends(error: type[BaseExc
         pass
     assert written(console).count("\x1b[?1049h") == written(console).count("\x1b[?1049l") == 1
     assert written(console).rindex("\x1b[?25h") > written(console).rindex("\x1b[?25l")
-    assert written(console).rindex("\x1b[?1049l") > written(console).rindex("\x1b[?1049h")
+    assert written(console).rindex("\x1b[2J") < written(console).rindex("\x1b[?1049l")
 
 
 def test_what_is_written_to_stderr_meanwhile_is_shown_afterwards(capsys: pytest.CaptureFixture[str]) -> None:
@@ -370,12 +370,15 @@ class LostTerminal(io.StringIO):
 
 
 def test_a_terminal_that_goes_away_does_not_end_the_run() -> None:
-    file = LostTerminal()
-    with Dashboard(Console(file=file, force_terminal=True, width=80, height=24), FakeClock(0.0).clock()) as dashboard:
+    file, time = LostTerminal(), FakeClock(cost_s=0.0)
+    console = Console(file=file, force_terminal=True, width=80, height=24)
+    with Dashboard(console, time.clock()) as dashboard:
         dashboard.show(measuring("cpu")[0])
         file.lost = True
         for event in measuring("cpu"):
+            time.now_s += 1
             dashboard.show(event)
+    assert time.drawings == 2
 
 
 def test_no_color_means_no_colour(sweep: list[Event]) -> None:
