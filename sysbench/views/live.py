@@ -34,6 +34,14 @@ DEVICE_SHARE = 0.01
 IDLE_SHARE = 0.05
 
 
+def can_draw_on(console: Console) -> bool:
+    """Whether it takes a dashboard: a terminal that can move its cursor.
+
+    Rich also calls a terminal what FORCE_COLOR says is one; a log file that may have colours has no cursor.
+    """
+    return console.file.isatty() and not console.is_dumb_terminal
+
+
 @dataclass(frozen=True)
 class Clock:
     """The times that a dashboard lives by, all in seconds."""

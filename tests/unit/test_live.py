@@ -28,7 +28,7 @@ from sysbench.events import (
 from sysbench.specs.time import TimeSpec
 from sysbench.views import blocks
 from sysbench.views.forecast import cell_left_s, expected_steps, run_left_s
-from sysbench.views.live import Clock, Dashboard
+from sysbench.views.live import Clock, Dashboard, can_draw_on
 from sysbench.views.plain import PlainProgress
 from sysbench.views.progress import Progress, Silent
 from sysbench.views.screen import draw, slow_without_gpu
@@ -358,6 +358,19 @@ def test_a_resized_terminal_is_redrawn_at_once_and_shows_nothing_of_the_old_pict
             expected = emulated(written(alone).rstrip("\n"), pyte.Screen(width, height))
             assert emulated(written(console)[before:], emulator) == expected
             assert any("7/10" in line for line in expected)
+
+
+def test_a_dashboard_is_for_terminals_that_can_move_their_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Tty(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert can_draw_on(Console(file=Tty()))
+    assert not can_draw_on(Console(file=io.StringIO()))
+    monkeypatch.setenv("TERM", "dumb")
+    assert not can_draw_on(Console(file=Tty()))
 
 
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt, RuntimeError])
