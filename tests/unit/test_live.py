@@ -34,7 +34,9 @@ from sysbench.views.progress import Progress, Silent
 from sysbench.views.screen import draw, slow_without_gpu
 from sysbench.views.state import advance, folded
 from tests import fixtures_timing as runs
-from tests.golden.compare import assert_golden
+from tests.golden.compare import assert_golden, plain_environment
+
+__all__ = ["plain_environment"]
 
 SWEEP = TimeSpec(size="medium", ctx="128-1024*2", precision="fp32,bf16")
 LARGE = TimeSpec(size="xl,2.7b", ctx="128-1024*2", precision="fp32,bf16")
