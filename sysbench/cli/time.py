@@ -15,8 +15,6 @@ from sysbench.specs.run import RunOptions
 from sysbench.specs.time import TimeSpec
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from sysbench.records import TimeRecord
     from sysbench.views.progress import Progress
 
@@ -84,6 +82,7 @@ def _saved(path: Path) -> TimeRecord:
 
 def _show_plan(spec: TimeSpec, options: RunOptions) -> None:
     from sysbench import hardware
+    from sysbench.cli.output import results
     from sysbench.engine.plan import refuse_impossible
     from sysbench.views.summary import show_plan
 
@@ -93,7 +92,8 @@ def _show_plan(spec: TimeSpec, options: RunOptions) -> None:
         raise UsageError(f"--simulate {error}") from None
     cells = list(spec.cells())
     refuse_impossible(cells)
-    show_plan(cells, _stdout(), options.format, device)
+    with results() as console:
+        show_plan(cells, console, options.format, device)
 
 
 def _measure(spec: TimeSpec, options: RunOptions) -> int:
@@ -131,23 +131,19 @@ def _progress(options: RunOptions) -> Progress:
 
 def _show(record: TimeRecord, options: RunOptions) -> None:
     """Print the result to stdout: the record itself with `--json -`, else its tables."""
+    from sysbench.cli.output import results
     from sysbench.views import summary
 
-    if options.json_path == "-":
-        sys.stdout.write(record.model_dump_json(indent=1) + "\n")
-        return
-    try:
-        summary.show(record, _stdout(), options.format, options.tables)
-    except UsageError:
-        # The tables that were asked for cannot be made of this run: show what can, then say so.
-        summary.show(record, _stdout(), options.format)
-        raise
-
-
-def _stdout() -> Console:
-    from rich.console import Console
-
-    return Console()
+    with results() as console:
+        if options.json_path == "-":
+            sys.stdout.write(record.model_dump_json(indent=1) + "\n")
+            return
+        try:
+            summary.show(record, console, options.format, options.tables)
+        except UsageError:
+            # The tables that were asked for cannot be made of this run: show what can, then say so.
+            summary.show(record, console, options.format)
+            raise
 
 
 def _exit_code(record: TimeRecord) -> int:

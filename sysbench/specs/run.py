@@ -34,7 +34,8 @@ class RunOptions(BaseModel):
         default="terminal", description="Tables as terminal, markdown, csv or latex."
     )
     tables: Annotated[tuple[str, ...], BeforeValidator(texts), Option(metavar="NAME,…", panel=OUTPUT)] = Field(
-        default=(), description="Tables to show instead of those that the axes imply: summary, spread, phases, cells and more."
+        default=(),
+        description="Tables to show instead of those that the axes imply: summary, spread, phases, cells and more.",
     )
     source: Annotated[Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT)] = Field(
         default=None, description="Show a finished log or record instead of measuring. Needs no torch."
