@@ -6,8 +6,11 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.console import Console
+
+from sysbench.engine.storage import cannot_write
 
 
 class _Output(Console):
@@ -20,10 +23,20 @@ class _Output(Console):
 
 @contextmanager
 def results() -> Iterator[Console]:
-    """A console on stdout. A reader that goes away (`| head`) ends the output, not the command."""
+    """A console on stdout. A reader that goes away (`| head`) ends the output, not the command.
+
+    Raises OutputError when stdout cannot take the result: a full disk, say.
+    """
     try:
         yield _Output()
         sys.stdout.flush()
     except BrokenPipeError:
-        # Python flushes stdout once more at exit, which must not fail a second time.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_stdout()
+    except OSError as error:
+        _discard_stdout()
+        raise cannot_write(Path("standard output"), error) from error
+
+
+def _discard_stdout() -> None:
+    """Send what is still buffered nowhere: Python flushes stdout once more at exit, which must not fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -119,14 +119,18 @@ def _measure(spec: TimeSpec, options: RunOptions) -> int:
 def _progress(options: RunOptions) -> Progress:
     from rich.console import Console
 
-    from sysbench.views.live import Dashboard
+    from sysbench.engine import log
+    from sysbench.views.live import Dashboard, can_draw_on
     from sysbench.views.plain import PlainProgress
     from sysbench.views.progress import Silent
 
-    console = Console(stderr=True)
     if options.quiet:
         return Silent()
-    return PlainProgress(console) if options.no_live or not console.is_terminal else Dashboard(console)
+    console = Console(stderr=True)
+    earlier = log.read(options.resume) if options.resume else ()
+    if options.no_live or not can_draw_on(console):
+        return PlainProgress(console, earlier=earlier)
+    return Dashboard(console, earlier=earlier)
 
 
 def _show(record: TimeRecord, options: RunOptions) -> None:
