@@ -19,6 +19,9 @@ interrupted  stopped by the user; what was measured until then is kept
 FAILURES: frozenset[Outcome] = frozenset({"crashed", "invalid", "timeout"})
 """Outcomes that make a run exit with 1, whatever else it measured."""
 
+LASTING: frozenset[Outcome] = frozenset({"ok", "oom", "invalid"})
+"""Outcomes that running a cell again would not change; a resumed run repeats the cells with any other."""
+
 RunStatus = Literal["complete", "interrupted", "failed"]
 
 CautionCode = Literal[

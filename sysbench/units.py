@@ -135,11 +135,6 @@ def flop_rate(value: float | None) -> str:
     return quantity("flops_per_s", value)
 
 
-def token_rate(value: float | None) -> str:
-    """`19 390 tokens/s`."""
-    return quantity("tokens_per_s", value)
-
-
 def count(value: float | None) -> str:
     """`423.2 M`, `3.41 B`: a billion parameters are a B everywhere."""
     return quantity("count", value)

@@ -95,8 +95,8 @@ def _stability(warmup: Sequence[float], wall: Sequence[float]) -> Iterator[Cauti
     if unfinished := statistics.warmup_unfinished(warmup, wall):
         yield Caution(
             code="warmup-unfinished",
-            message=f"the first {unfinished.slow_steps} measured steps are still "
-            f"{units.share(unfinished.excess_share)} slower than the later ones",
+            message=f"the first {_leading(unfinished.slow_steps)} still took "
+            f"{units.share(unfinished.excess_share)} longer than the later ones",
             remedy=f"--warmup {max(2 * len(warmup), 5)}",
         )
     if modes := statistics.two_modes(wall):
@@ -222,3 +222,7 @@ def _unmeasured(cell: TimeCell, seen: CellEvents) -> Iterator[Caution]:
             message="phases have no times of their own: with --sync step only device events could give them",
             remedy="--sync phase",
         )
+
+
+def _leading(steps: int) -> str:
+    return "measured step" if steps == 1 else f"{steps} measured steps"

@@ -66,15 +66,7 @@ def _root(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 measured, 1 failed, 2 bad usage, 130 interrupted."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    try:
-        code = _run(words)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader went away (`| head`); what was measured is saved. Python flushes stdout once more at exit,
-        # which must not fail a second time.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
-    sys.exit(code)
+    sys.exit(_run(words))
 
 
 def _run(words: list[str]) -> int:
@@ -85,8 +77,6 @@ def _run(words: list[str]) -> int:
         return INTERRUPTED
     except typer.Abort:
         return INTERRUPTED
-    except BrokenPipeError:
-        raise
     except Exception as error:
         # The one exit door: whatever happens becomes one line and a code.
         if "--debug" in words:

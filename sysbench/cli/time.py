@@ -15,8 +15,6 @@ from sysbench.specs.run import TimeOptions
 from sysbench.specs.time import TimeSpec
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from sysbench.records import TimeRecord
     from sysbench.views.progress import Progress
 
@@ -84,6 +82,7 @@ def _saved(path: Path) -> TimeRecord:
 
 def _show_plan(spec: TimeSpec, options: TimeOptions) -> None:
     from sysbench import hardware
+    from sysbench.cli.output import results
     from sysbench.engine.plan import refuse_impossible
     from sysbench.views.summary import show_plan
 
@@ -93,7 +92,8 @@ def _show_plan(spec: TimeSpec, options: TimeOptions) -> None:
         raise UsageError(f"--simulate {error}") from None
     cells = list(spec.cells())
     refuse_impossible(cells)
-    show_plan(cells, _stdout(), options.format, device)
+    with results() as console:
+        show_plan(cells, console, options.format, device)
 
 
 def _measure(spec: TimeSpec, options: TimeOptions) -> int:
@@ -119,35 +119,35 @@ def _measure(spec: TimeSpec, options: TimeOptions) -> int:
 def _progress(options: TimeOptions) -> Progress:
     from rich.console import Console
 
-    from sysbench.views.live import Dashboard
+    from sysbench.engine import log
+    from sysbench.views.live import Dashboard, can_draw_on
     from sysbench.views.plain import PlainProgress
     from sysbench.views.progress import Silent
 
-    console = Console(stderr=True)
     if options.quiet:
         return Silent()
-    return PlainProgress(console) if options.no_live or not console.is_terminal else Dashboard(console)
+    console = Console(stderr=True)
+    earlier = log.read(options.resume) if options.resume else ()
+    if options.no_live or not can_draw_on(console):
+        return PlainProgress(console, earlier=earlier)
+    return Dashboard(console, earlier=earlier)
 
 
 def _show(record: TimeRecord, options: TimeOptions) -> None:
     """Print the result to stdout: the record itself with `--json -`, else its tables."""
+    from sysbench.cli.output import results
     from sysbench.views import summary
 
-    if options.json_path == "-":
-        sys.stdout.write(record.model_dump_json(indent=1) + "\n")
-        return
-    try:
-        summary.show(record, _stdout(), options.format, options.tables)
-    except UsageError:
-        # The tables that were asked for cannot be made of this run: show what can, then say so.
-        summary.show(record, _stdout(), options.format)
-        raise
-
-
-def _stdout() -> Console:
-    from rich.console import Console
-
-    return Console()
+    with results() as console:
+        if options.json_path == "-":
+            sys.stdout.write(record.model_dump_json(indent=1) + "\n")
+            return
+        try:
+            summary.show(record, console, options.format, options.tables)
+        except UsageError:
+            # The tables that were asked for cannot be made of this run: show what can, then say so.
+            summary.show(record, console, options.format)
+            raise
 
 
 def _exit_code(record: TimeRecord) -> int:

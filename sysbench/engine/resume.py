@@ -12,12 +12,9 @@ from sysbench.engine.log import read
 from sysbench.engine.plan import PlacedCell
 from sysbench.errors import LogError, UsageError
 from sysbench.events import CellFinished, CellStarted, DeviceInfo, RunStarted, WorkerReady
-from sysbench.outcomes import Outcome
+from sysbench.outcomes import LASTING, Outcome
 from sysbench.specs.kinds import Cell, Spec
 from sysbench.specs.options import flag_of
-
-LASTING: frozenset[Outcome] = frozenset({"ok", "oom", "invalid"})
-"""Outcomes that running a cell again would not change; a cell with any other is run again."""
 
 
 @dataclass

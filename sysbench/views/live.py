@@ -14,7 +14,7 @@ from __future__ import annotations
 import io
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, redirect_stderr
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -25,13 +25,21 @@ from rich.live import Live
 
 from sysbench.events import Event
 from sysbench.views.screen import draw
-from sysbench.views.state import LiveState, advance
+from sysbench.views.state import LiveState, advance, folded
 
 INTERVAL_S = 0.25
 
 CPU_SHARE = 0.005
 DEVICE_SHARE = 0.01
 IDLE_SHARE = 0.05
+
+
+def can_draw_on(console: Console) -> bool:
+    """Whether it takes a dashboard: a terminal that can move its cursor.
+
+    Rich also calls a terminal what FORCE_COLOR says is one; a log file that may have colours has no cursor.
+    """
+    return console.file.isatty() and not console.is_dumb_terminal
 
 
 @dataclass(frozen=True)
@@ -78,14 +86,15 @@ def share_allowed(state: LiveState) -> float:
 class Dashboard:
     """Shows a run on a terminal while it goes on, and is gone when it is over.
 
-    What is written to stderr meanwhile is kept back, and written when the terminal is free again.
+    What is written to stderr meanwhile is kept back, and written when the terminal is free again. `earlier` are the
+    events of the log that a resumed run continues.
     """
 
-    def __init__(self, console: Console, clock: Clock | None = None) -> None:
+    def __init__(self, console: Console, clock: Clock | None = None, *, earlier: Iterable[Event] = ()) -> None:
         self._console = console
         self._clock = clock or Clock()
         self._pace = Pace(self._clock)
-        self._state = LiveState()
+        self._state = folded(earlier)
         self._size = console.size
         self._lost = False
         self._held = _HeldBack(console.file)
@@ -103,6 +112,8 @@ class Dashboard:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
+            # Some terminals keep part of the alternate screen when they were resized meanwhile: let it be empty.
+            self._console.clear()
             self._live.stop()
         except OSError:
             self._lost = True

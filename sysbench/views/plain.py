@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
@@ -11,20 +12,21 @@ from sysbench import units
 from sysbench.events import CellFinished, Event, RunResumed, WorkerReady
 from sysbench.views import theme
 from sysbench.views.screen import slow_without_gpu
-from sysbench.views.state import Done, LiveState, Planned, advance
+from sysbench.views.state import Done, LiveState, Planned, advance, folded
 from sysbench.views.tables import axes
 
 
 class PlainProgress:
     """Writes a line for what is measured on, and one for every cell when it is over.
 
-    A stream that cannot be written to any more (a closed pipe, a full disk) ends the progress, not the run.
+    A stream that cannot be written to any more (a closed pipe, a full disk) ends the progress, not the run. `earlier`
+    are the events of the log that a resumed run continues.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, earlier: Iterable[Event] = ()) -> None:
         self._file = console.file
         self._encoding = console.encoding
-        self._state = LiveState()
+        self._state = folded(earlier)
         self._lost = False
         self._warned = False
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, Literal
 
 from sysbench import formulas
@@ -21,6 +22,7 @@ from sysbench.events import (
     ModelBuilt,
     Reading,
     RunFinished,
+    RunResumed,
     RunStarted,
     Stage,
     StageEntered,
@@ -29,7 +31,7 @@ from sysbench.events import (
     WorkerExited,
     WorkerReady,
 )
-from sysbench.outcomes import Outcome, RunStatus
+from sysbench.outcomes import LASTING, Outcome, RunStatus
 from sysbench.specs.time import TimeCell, TimeSpec
 
 HOT: frozenset[str] = frozenset({"warming-up", "measuring"})
@@ -148,6 +150,11 @@ def advance(state: LiveState, event: Event) -> LiveState:
     return handle(state, event) if handle else state
 
 
+def folded(events: Iterable[Event]) -> LiveState:
+    """The state after all of these events: of the log of an earlier run, say, which is then resumed."""
+    return reduce(advance, events, LiveState())
+
+
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
     """Mean and sample standard deviation; 0 for the deviation of a single value."""
     mean = math.fsum(values) / len(values)
@@ -175,6 +182,12 @@ def _run_started(state: LiveState, event: RunStarted) -> LiveState:
     return LiveState(started_s=event.at_s, planned=planned, host=event.host, worker_since_s=event.at_s)
 
 
+def _run_resumed(state: LiveState, event: RunResumed) -> LiveState:
+    """What will be run again waits once more; a forecast counts from here on."""
+    kept = tuple(done for done in state.done if done.outcome in LASTING)
+    return LiveState(started_s=event.at_s, planned=state.planned, host=state.host, worker_since_s=event.at_s, done=kept)
+
+
 def _worker_ready(state: LiveState, event: WorkerReady) -> LiveState:
     return replace(
         state,
@@ -192,8 +205,12 @@ def _worker_exited(state: LiveState, event: WorkerExited) -> LiveState:
 
 def _cell_started(state: LiveState, event: CellStarted) -> LiveState:
     cell = TimeCell.model_validate(event.axes)
+    planned = state.planned
+    if not any(each.key == event.cell for each in planned):
+        # A run of which the beginning was not shown: what it consists of turns up cell by cell.
+        planned = (*planned, Planned(event.cell, cell, formulas.step_flops_of(cell)))
     current = Current(event.cell, event.index, cell, event.device, event.at_s, stage_since_s=event.at_s)
-    return replace(state, current=current, worker="ready", status=None)
+    return replace(state, planned=planned, current=current, worker="ready", status=None)
 
 
 def _in_current(change: Callable[[Current, Any], Current]) -> Callable[[LiveState, Any], LiveState]:
@@ -270,6 +287,7 @@ def _run_finished(state: LiveState, event: RunFinished) -> LiveState:
 
 _HANDLERS: dict[type, Callable[[LiveState, Any], LiveState]] = {
     RunStarted: _run_started,
+    RunResumed: _run_resumed,
     WorkerReady: _worker_ready,
     WorkerExited: _worker_exited,
     CellStarted: _cell_started,

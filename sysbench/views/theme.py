@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import NoReturn
 
 from rich.cells import cell_len
-from rich.console import Console
 
 TITLE = "bold"
 ACCENT = "bold cyan"
@@ -43,19 +41,6 @@ _FALLBACK = {
     **dict(zip(SPARKS, "_.-:=+*#", strict=True)),
 }
 """Plain characters in place of those that an encoding does not have."""
-
-
-class ResultConsole(Console):
-    """A console that leaves it to the command line what a closed pipe means."""
-
-    def on_broken_pipe(self) -> NoReturn:
-        """Let the BrokenPipeError through: Rich would exit with 1, and only the command line decides exit codes."""
-        raise
-
-
-def console(*, stderr: bool = False) -> Console:
-    """The console that results (stdout) or progress (stderr) are shown on."""
-    return ResultConsole(stderr=stderr, highlight=False, soft_wrap=False)
 
 
 @lru_cache(maxsize=1024)

@@ -16,7 +16,7 @@ from statistics import median
 import psutil
 
 from sysbench.engine import log
-from sysbench.events import CeilingMeasured, Compiled, ModelBuilt, StepMeasured, WorkerReady
+from sysbench.events import Compiled, ModelBuilt, StepMeasured, WorkerReady
 from tests.bench.terminal import run_in_terminal
 
 PROMISED_S, PROMISED_SHARE = 1.0, 0.02
@@ -79,7 +79,7 @@ def main() -> None:
             rest.append(elapsed_s - accounted_s(path))
             shares.append(watch.share())
         print(
-            f"round {number + 1}: {elapsed_s:6.2f} s in all, {rest[-1]:5.2f} s of it neither import, building nor steps; "
+            f"round {number + 1}: {elapsed_s:6.2f} s, {rest[-1]:5.2f} s of it neither import, building nor steps; "
             f"parent {shares[-1]:.2%} of a core, {drawn_bytes / 1024:.0f} KiB drawn"
         )
     print(f"median rest   {median(rest):.2f} s   promised ≤ {PROMISED_S:g} s")

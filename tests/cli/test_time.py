@@ -191,6 +191,21 @@ def test_a_full_disk_loses_nothing_that_was_finished(tmp_path: Path) -> None:
     assert record_in(tmp_path)["status"] == "complete"
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full on this system")
+def test_a_full_disk_under_stdout_is_one_line(finished: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run(
+            command("time", "--from", str(only(finished, "*.jsonl"))),
+            env=environment(),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert ran.returncode == 1
+    assert ran.stderr == "sysbench time: cannot write standard output: no space left on the device\n"
+
+
 def test_an_output_directory_that_cannot_be_is_refused_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     started_s = time.monotonic()

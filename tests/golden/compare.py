@@ -6,7 +6,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 FOLDER = Path(__file__).parent
 
@@ -19,3 +22,13 @@ def assert_golden(name: str, shown: str) -> None:
         path.write_text(actual, encoding="utf-8")
     assert path.exists(), f"{path} is not there; SYSBENCH_UPDATE_GOLDEN=1 writes it"
     assert actual == path.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def plain_environment() -> Iterator[None]:
+    """Screens that do not depend on what the terminal that runs the tests has asked for."""
+    with pytest.MonkeyPatch.context() as environment:
+        for name in ("FORCE_COLOR", "NO_COLOR", "COLUMNS", "LINES", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+            environment.delenv(name, raising=False)
+        environment.setenv("TERM", "xterm-256color")
+        yield

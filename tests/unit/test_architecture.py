@@ -38,8 +38,6 @@ def test_imports_go_in_the_directions_that_are_declared() -> None:
     ],
 )
 def test_torch_stays_out_of_what_does_not_measure(arguments: list[str], code: int) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", WITHOUT_TORCH, *arguments], capture_output=True, text=True, check=False
-    )
+    ran = subprocess.run([sys.executable, "-c", WITHOUT_TORCH, *arguments], capture_output=True, text=True, check=False)
     assert ran.returncode == code, ran.stderr
     assert ran.stderr.splitlines()[-1].strip() == "imported:"

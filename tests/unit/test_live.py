@@ -15,17 +15,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from sysbench.events import CellFinished, CellStarted, Event, Reading, RunResumed, StageEntered, StepMeasured
+from sysbench.events import (
+    CellFinished,
+    CellStarted,
+    Event,
+    Reading,
+    ReadingsLost,
+    RunResumed,
+    StageEntered,
+    StepMeasured,
+)
 from sysbench.specs.time import TimeSpec
 from sysbench.views import blocks
 from sysbench.views.forecast import cell_left_s, expected_steps, run_left_s
-from sysbench.views.live import Clock, Dashboard
+from sysbench.views.live import Clock, Dashboard, can_draw_on
 from sysbench.views.plain import PlainProgress
 from sysbench.views.progress import Progress, Silent
 from sysbench.views.screen import draw, slow_without_gpu
-from sysbench.views.state import LiveState, advance
+from sysbench.views.state import advance, folded
 from tests import fixtures_timing as runs
-from tests.golden.compare import assert_golden
+from tests.golden.compare import assert_golden, plain_environment
+
+__all__ = ["plain_environment"]
 
 SWEEP = TimeSpec(size="medium", ctx="128-1024*2", precision="fp32,bf16")
 LARGE = TimeSpec(size="xl,2.7b", ctx="128-1024*2", precision="fp32,bf16")
@@ -38,18 +49,11 @@ def sweep() -> list[Event]:
     return runs.events(SWEEP)
 
 
-def state_after(events: Sequence[Event]) -> LiveState:
-    state = LiveState()
-    for event in events:
-        state = advance(state, event)
-    return state
-
-
 def screen(events: Sequence[Event], width: int, height: int, encoding: str = "utf-8", **options: bool) -> list[str]:
     """The lines that a terminal of this size shows after these events."""
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     console = Console(file=file, width=width, height=height, color_system=None, legacy_windows=False, **options)
-    console.print(draw(state_after(events), events[-1].at_s), end="")
+    console.print(draw(folded(events), events[-1].at_s), end="")
     file.flush()
     return file.buffer.getvalue().decode(encoding).splitlines()  # type: ignore[attr-defined]
 
@@ -58,7 +62,7 @@ def screen(events: Sequence[Event], width: int, height: int, encoding: str = "ut
 
 
 def test_the_state_says_what_numpy_says_of_the_samples(sweep: list[Event]) -> None:
-    state = state_after(sweep)
+    state = folded(sweep)
     assert [done.outcome for done in state.done] == ["ok"] * 8
     for done in state.done:
         steps = [e for e in sweep if isinstance(e, StepMeasured) and e.cell == done.key and not e.warmup]
@@ -71,7 +75,7 @@ def test_the_state_says_what_numpy_says_of_the_samples(sweep: list[Event]) -> No
 
 
 def test_a_state_is_never_changed_in_place(sweep: list[Event]) -> None:
-    half = state_after(sweep[:80])
+    half = folded(sweep[:80])
     picture = repr(half)
     for event in sweep[80:]:
         advance(half, event)
@@ -83,27 +87,54 @@ def test_a_state_is_never_changed_in_place(sweep: list[Event]) -> None:
 def test_a_cell_that_is_started_again_begins_anew(sweep: list[Event]) -> None:
     part = runs.until_measuring(sweep, cell=0, step=5)
     again = next(event for event in part if isinstance(event, CellStarted))
-    state = state_after([*part, again])
+    state = folded([*part, again])
     assert state.current is not None
     assert state.current.steps == ()
     finished = CellFinished(at_s=part[-1].at_s, cell=again.cell, outcome="crashed")
     better = CellFinished(at_s=part[-1].at_s, cell=again.cell, outcome="ok")
-    assert [done.outcome for done in state_after([*part, finished, again, better]).done] == ["ok"]
+    assert [done.outcome for done in folded([*part, finished, again, better]).done] == ["ok"]
 
 
 def test_cells_that_never_start_are_counted_with_their_reason() -> None:
-    state = state_after(runs.events(LARGE))
+    state = folded(runs.events(LARGE))
     outcomes = [done.outcome for done in state.done]
     assert len(outcomes) == len(state.planned) == 16
     assert outcomes.count("oom") == 3
     assert outcomes.count("skipped") == 2
 
 
+def test_a_resumed_run_keeps_what_lasts_and_waits_for_the_rest() -> None:
+    log = runs.events(LARGE)
+    crashed = [
+        event.model_copy(update={"outcome": "crashed"}) if isinstance(event, CellFinished) and number % 2 else event
+        for number, event in enumerate(log)
+    ]
+    resumed = RunResumed(at_s=log[-1].at_s + 3600, keep=7)
+    state = advance(folded(crashed), resumed)
+    assert {done.outcome for done in state.done} == {"ok", "oom"}
+    assert len(state.planned) == 16
+    assert state.current is None
+    assert state.started_s == resumed.at_s
+    console = Console(file=io.StringIO(), width=80)
+    with PlainProgress(console, earlier=crashed) as progress:
+        again = next(done.key for done in folded(crashed).done if done.outcome == "crashed")
+        for event in (resumed, *(event for event in log[1:] if getattr(event, "cell", again) == again)):
+            progress.show(event)
+    assert f"{len(state.done) + 1}/16 xl ctx" in written(console)
+
+
+def test_a_run_whose_beginning_was_not_shown_is_shown_all_the_same(sweep: list[Event]) -> None:
+    later = [RunResumed(at_s=sweep[0].at_s, keep=0), *runs.until_measuring(sweep, cell=1, step=4)[1:]]
+    shown = screen(later, 80, 24)
+    assert any("5/10" in line for line in shown)
+    assert any("109.6 ± 0.2" in line for line in shown)
+
+
 def test_a_reading_about_other_programs_only_wipes_nothing_out(sweep: list[Event]) -> None:
     part = runs.until_measuring(sweep, cell=1, step=5)
-    before = state_after(part).reading
+    before = folded(part).reading
     assert before is not None
-    assert state_after([*part, Reading(at_s=part[-1].at_s, other_processes=0)]).reading == before
+    assert folded([*part, Reading(at_s=part[-1].at_s, other_processes=0)]).reading == before
 
 
 # The forecast
@@ -112,12 +143,12 @@ def test_a_reading_about_other_programs_only_wipes_nothing_out(sweep: list[Event
 @pytest.mark.parametrize(("cell", "within"), [(0, 0.5), (2, 0.7), (4, 0.35), (6, 0.2)])
 def test_the_forecast_of_a_run_comes_near_what_it_takes(sweep: list[Event], cell: int, within: float) -> None:
     part = runs.until_measuring(sweep, cell, step=4)
-    left_s = run_left_s(state_after(part))
+    left_s = run_left_s(folded(part))
     assert left_s == pytest.approx(sweep[-1].at_s - part[-1].at_s, rel=within)
 
 
 def test_the_forecast_of_a_cell_counts_the_steps_that_are_left(sweep: list[Event]) -> None:
-    state = state_after(runs.until_measuring(sweep, cell=3, step=6))
+    state = folded(runs.until_measuring(sweep, cell=3, step=6))
     assert state.current is not None
     median_s = float(np.median([step.total_s for step in state.current.steps[1:][-10:]]))
     assert cell_left_s(state.current) == pytest.approx(3 * median_s)
@@ -125,14 +156,14 @@ def test_the_forecast_of_a_cell_counts_the_steps_that_are_left(sweep: list[Event
 
 def test_nothing_is_forecast_before_there_is_anything_to_go_by(sweep: list[Event]) -> None:
     started = next(number for number, event in enumerate(sweep) if isinstance(event, CellStarted))
-    assert run_left_s(state_after(sweep[: started + 1])) is None
-    assert run_left_s(state_after(sweep)) == 0
+    assert run_left_s(folded(sweep[: started + 1])) is None
+    assert run_left_s(folded(sweep)) == 0
 
 
 def test_until_expects_as_many_steps_as_the_interval_needs() -> None:
     for until, expected in ((0.5, 10), (0.0001, 1000)):
         events = runs.until_measuring(runs.events(TimeSpec(ctx=128, until=until)), cell=0, step=9)
-        current = state_after(events).current
+        current = folded(events).current
         assert current is not None
         assert expected_steps(current) == pytest.approx(expected, abs=1)
 
@@ -218,22 +249,22 @@ def test_text_from_outside_is_shown_as_it_is_and_not_obeyed(sweep: list[Event]) 
 def test_a_word_about_the_cpu_is_said_only_where_there_is_no_gpu_and_it_takes_long() -> None:
     events = runs.events(ON_CPU, runs.TWO_CORES)
     slow = runs.until_measuring(events, cell=0, step=0)
-    said = slow_without_gpu(state_after(slow), slow[-1].at_s)
+    said = slow_without_gpu(folded(slow), slow[-1].at_s)
     assert said is not None
     assert said[0].startswith("No GPU here: timing on the CPU (2 cores). The first step took 4.59 s, so this needs")
     assert said[1].startswith("--size tiny")
     first = next(number for number, event in enumerate(events) if isinstance(event, StepMeasured))
-    assert slow_without_gpu(state_after(events[: first + 1]), events[first].at_s) is None
-    assert slow_without_gpu(state_after(events), events[-1].at_s) is None
+    assert slow_without_gpu(folded(events[: first + 1]), events[first].at_s) is None
+    assert slow_without_gpu(folded(events), events[-1].at_s) is None
     quick = runs.until_measuring(runs.events(TimeSpec(size="tiny", ctx=16), runs.TWO_CORES), cell=0, step=0)
-    assert slow_without_gpu(state_after(quick), quick[-1].at_s) is None
+    assert slow_without_gpu(folded(quick), quick[-1].at_s) is None
     on_gpu = runs.until_measuring(runs.events(LARGE), cell=0, step=0)
-    assert slow_without_gpu(state_after(on_gpu), on_gpu[-1].at_s) is None
+    assert slow_without_gpu(folded(on_gpu), on_gpu[-1].at_s) is None
 
 
 def test_what_did_not_change_is_not_laid_out_again(sweep: list[Event]) -> None:
     part = runs.until_measuring(sweep, cell=5, step=6)
-    state = state_after(part)
+    state = folded(part)
     assert state.current is not None
     steps = blocks.steps(state.current.steps, 5, 80, "utf-8")
     later = advance(state, Reading(at_s=part[-1].at_s + 0.5, host_rss_bytes=1, device_used_bytes=2))
@@ -323,12 +354,25 @@ def test_a_resized_terminal_is_redrawn_at_once_and_shows_nothing_of_the_old_pict
             emulator.resize(height, width)
             time.now_s += 0.3
             before = len(written(console))
-            dashboard.show(RunResumed(at_s=time.now_s, keep=0))
+            dashboard.show(ReadingsLost(at_s=time.now_s, source="NVML", detail="gone"))
             alone = terminal(width, height)
-            alone.print(draw(state_after(events), time.now_s), end="")
+            alone.print(draw(folded(events), time.now_s), end="")
             expected = emulated(written(alone).rstrip("\n"), pyte.Screen(width, height))
             assert emulated(written(console)[before:], emulator) == expected
             assert any("7/10" in line for line in expected)
+
+
+def test_a_dashboard_is_for_terminals_that_can_move_their_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Tty(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert can_draw_on(Console(file=Tty()))
+    assert not can_draw_on(Console(file=io.StringIO()))
+    monkeypatch.setenv("TERM", "dumb")
+    assert not can_draw_on(Console(file=Tty()))
 
 
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt, RuntimeError])
@@ -344,7 +388,7 @@ def test_the_terminal_is_left_as_it_was_however_the_run_ends(error: type[BaseExc
         pass
     assert written(console).count("\x1b[?1049h") == written(console).count("\x1b[?1049l") == 1
     assert written(console).rindex("\x1b[?25h") > written(console).rindex("\x1b[?25l")
-    assert written(console).rindex("\x1b[?1049l") > written(console).rindex("\x1b[?1049h")
+    assert written(console).rindex("\x1b[2J") < written(console).rindex("\x1b[?1049l")
 
 
 def test_what_is_written_to_stderr_meanwhile_is_shown_afterwards(capsys: pytest.CaptureFixture[str]) -> None:
@@ -370,17 +414,20 @@ class LostTerminal(io.StringIO):
 
 
 def test_a_terminal_that_goes_away_does_not_end_the_run() -> None:
-    file = LostTerminal()
-    with Dashboard(Console(file=file, force_terminal=True, width=80, height=24), FakeClock(0.0).clock()) as dashboard:
+    file, time = LostTerminal(), FakeClock(cost_s=0.0)
+    console = Console(file=file, force_terminal=True, width=80, height=24)
+    with Dashboard(console, time.clock()) as dashboard:
         dashboard.show(measuring("cpu")[0])
         file.lost = True
         for event in measuring("cpu"):
+            time.now_s += 1
             dashboard.show(event)
+    assert time.drawings == 2
 
 
 def test_no_color_means_no_colour(sweep: list[Event]) -> None:
     console = terminal(no_color=True)
-    console.print(draw(state_after(runs.until_measuring(sweep, 5, 6)), 0.0))
+    console.print(draw(folded(runs.until_measuring(sweep, 5, 6)), 0.0))
     codes = {code for codes in re.findall(r"\x1b\[([\d;]*)m", written(console)) for code in codes.split(";")}
     assert codes <= {"", "0", "1", "2"}
     assert written(terminal()) == ""

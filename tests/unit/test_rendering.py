@@ -21,7 +21,9 @@ from sysbench.views import summary
 from sysbench.views.table import Column, Measure, Remark, Sheet, Table, Word
 from sysbench.views.tables import TABLES
 from tests import fixtures_timing as runs
-from tests.golden.compare import assert_golden
+from tests.golden.compare import assert_golden, plain_environment
+
+__all__ = ["plain_environment"]
 
 PAIR = TimeSpec(size="medium", ctx="128-1024*2", precision="fp32,bf16")
 LARGE = TimeSpec(size="xl,2.7b", ctx="128-1024*2", precision="fp32,bf16")
