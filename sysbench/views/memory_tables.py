@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
+from typing import Any
 
 from sysbench import units
 from sysbench.errors import UsageError, unknown
@@ -172,7 +173,7 @@ def _values(cells: Sequence[MemoryCellRecord], axis: str) -> list[str]:
     return list(dict.fromkeys(str(cell.axes[axis]) for cell in cells))
 
 
-def _head(head: dict[str, str], source: str) -> Column:
+def _head(head: Mapping[Any, str], source: str) -> Column:
     words = [{"train": "full step", "train-first": "first step"}.get(value, value) for value in head.values()]
     return Column("_".join(head.values()), words[-1], "bytes", " · ".join([source, *words[:-1]]))
 
@@ -236,7 +237,7 @@ def categories(record: MemoryRecord) -> list[Table]:
 
 
 def largest(record: MemoryRecord) -> list[Table]:
-    """For each cell the largest allocations at its peak, those that are alike together, with the line they come from."""
+    """For each cell the largest allocations at its peak, alike ones together, with the line they come from."""
     found = []
     for cell in record.cells:
         if not cell.largest:
