@@ -245,11 +245,11 @@ def largest(record: MemoryRecord) -> list[Table]:
         columns = (
             Column("count", "count"),
             Column("size", "each", "bytes", _group([cell])),
-            Column("total", "together", "bytes", _group([cell])),
+            Column("total", "together", "bytes", _group([cell]), importance=3),
             Column("category", "category", importance=1),
             Column("phase", "made in", importance=4),
-            Column("module", "module", importance=3),
-            Column("line", "line", importance=2),
+            Column("line", "line"),
+            Column("module", "module", importance=2),
         )
         rows = tuple(_group_row(group) for group in cell.largest[:LARGEST])
         which = f" of {remarks.which([cell], record.cells)}" if len(record.cells) > 1 else ""
@@ -265,8 +265,8 @@ def _group_row(group: AllocationGroup) -> tuple[Cell, ...]:
         Measure(group.total_bytes),
         group.category,
         group.phase or "",
-        modules,
         place(group.stack) or "",
+        modules,
     )
 
 
