@@ -86,11 +86,11 @@ class Collector(Protocol):
 
     @property
     def row_numbers(self) -> Sequence[str]:
-        """Keys of a row whose values are whole numbers."""
+        """Keys of a row whose values are whole numbers; two or more."""
 
     @property
     def row_objects(self) -> Sequence[str]:
-        """Keys of a row whose values are texts or lists."""
+        """Keys of a row whose values are texts or lists; two or more."""
 
     def add_row(self, numbers: tuple[bytes, ...], objects: list[object]) -> None:
         """One more row: its numbers undecoded, its objects as they are; None for what it lacks."""
@@ -119,14 +119,10 @@ class _RowPlan:
     def __init__(self, shape: RowShape, numbers: list[int], objects: list[int]) -> None:
         self.match = shape.match
         self.memoized = shape.memoized
-        self.numbers = _getter(numbers)
-        self.objects = _getter(objects)
-
-
-def _getter(positions: list[int]) -> Callable[[tuple[bytes, ...]], tuple[bytes, ...]]:
-    # itemgetter of one position does not return a tuple: ask for one more than is needed.
-    getter: Callable[[tuple[bytes, ...]], tuple[bytes, ...]] = itemgetter(*positions, -1)
-    return getter
+        self.numbers: Callable[[tuple[bytes, ...]], tuple[bytes, ...]] = itemgetter(*numbers)
+        self.objects: Callable[[tuple[bytes, ...]], tuple[bytes, ...]] = itemgetter(*objects)
+        self.following: _RowPlan | None = None
+        """The plan of the row that came after the latest one of this."""
 
 
 class _Values(dict[bytes, Any]):
@@ -138,10 +134,11 @@ class _Values(dict[bytes, Any]):
         self._bytes = 0
 
     def __missing__(self, opcodes: bytes) -> object:
-        value = self._work_out(opcodes)
-        if self._bytes < _REMEMBERED_BYTES:
-            self._bytes += len(opcodes) + 100
-            self[opcodes] = value
+        if self._bytes > _REMEMBERED_BYTES:
+            self._bytes = 0
+            self.clear()
+        self._bytes += len(opcodes) + 100
+        value = self[opcodes] = self._work_out(opcodes)
         return value
 
 
@@ -166,6 +163,7 @@ class PlainUnpickler:
         self._tuples: dict[object, object] = {}
         self._values = _Values(self._value)
         self._plans: list[_RowPlan] = []
+        self._last_plan: _RowPlan | None = None
         self._dict_start = NOWHERE
         self._texts_bytes = 0
         self._containers = 0
@@ -412,26 +410,44 @@ class PlainUnpickler:
     def _empty_dict(self) -> None:
         """A new dict; where it has the shape of rows seen before, that row and the ones that follow."""
         start = self._position - 1
-        if not any(self._read_rows(plan, start) for plan in self._plans):
+        if not self._read_rows(start):
             self._dict_start = start
             self._containers += 1
             self._stack.append({})
 
-    def _read_rows(self, plan: _RowPlan, start: int) -> bool:
-        buffer, values, row = self._buffer, self._values, self._collector.row
-        match = plan.match(buffer, start)
-        if match is None:
-            return False
-        while match is not None:
+    def _read_rows(self, start: int) -> bool:
+        """Read rows for as long as they go on, beginning at `start`; whether there was one at all."""
+        memo, values, collector = self._memo, self._values, self._collector
+        row = collector.row
+        position, last = start, self._last_plan
+        while True:
+            # Shapes come in turns: an allocation of this size, a release of that kind.
+            plan = last.following if last is not None else None
+            match = plan.match(self._buffer, position) if plan is not None else None
+            if plan is None or match is None:
+                plan, match = self._fitting_plan(position)
+                if plan is None or match is None:
+                    break
+                if last is not None:
+                    last.following = plan
             opcodes = (*match.groups(), ABSENT)
-            self._memo.append(row)
+            memo.append(row)
             for index in plan.memoized:
-                self._memo.append(values[opcodes[index]])
-            self._collector.add_row(plan.numbers(opcodes)[:-1], [values[part] for part in plan.objects(opcodes)[:-1]])
+                memo.append(values[opcodes[index]])
+            collector.add_row(plan.numbers(opcodes), [values[part] for part in plan.objects(opcodes)])
             self._stack.append(row)
-            self._position = match.end()
-            match = plan.match(buffer, self._position)
+            position, last = match.end(), plan
+        if position == start:
+            return False
+        self._position, self._last_plan = position, last
         return True
+
+    def _fitting_plan(self, position: int) -> tuple[_RowPlan | None, re.Match[bytes] | None]:
+        for plan in self._plans:
+            match = plan.match(self._buffer, position)
+            if match is not None:
+                return plan, match
+        return None, None
 
     def _learn_row(self) -> None:
         """Remember the shape of the row that was just read opcode by opcode, if it is a flat one."""

@@ -41,6 +41,7 @@ _STATE_CODE: Final[Mapping[object, int]] = {
 
 _NUMBERS: Final = ("addr", "device_free", "size", "stream", "time_us")
 _OBJECTS: Final = ("action", "frames", "category", "user_metadata")
+_FRAMES: Final = _OBJECTS.index("frames")
 _BATCH_ROWS: Final = 1 << 13
 _ENTRY_BYTES: Final = 50
 _FRAME_BYTES: Final = 250
@@ -144,9 +145,13 @@ class _TraceRows:
             self._decode()
 
     def columns(self) -> dict[str, Column]:
-        """All rows, as the columns of `Trace` but for the device. Raises UnreadableError."""
+        """All rows, as the columns of `Trace` but for the device; afterwards there are none left.
+
+        Raises UnreadableError.
+        """
         self._decode()
-        return {name: np.concatenate([batch[name] for batch in self._batches]) for name in self._batches[0]}
+        # Column by column, so that nothing is there twice for longer than it takes to join it.
+        return {name: np.concatenate([batch.pop(name) for batch in self._batches]) for name in list(self._batches[0])}
 
     def _decode(self) -> None:
         numbers = zip(*self._numbers, strict=True) if self._numbers else [()] * len(_NUMBERS)
@@ -200,8 +205,9 @@ class SnapshotCollector:
 
     def add_row(self, numbers: tuple[bytes, ...], objects: list[object]) -> None:
         """One trace entry."""
-        action, frames, *names = objects
-        self._rows.add(numbers, [action, self._complete(frames), *names])
+        if type(objects[_FRAMES]) is list:
+            objects[_FRAMES] = self._complete(objects[_FRAMES])
+        self._rows.add(numbers, objects)
 
     def finish_list(self, items: list[object]) -> object:
         """A list of frames becomes a stack."""

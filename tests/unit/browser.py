@@ -55,6 +55,10 @@ class Browser:
         """The value of some JavaScript, which must `return` it."""
         return self._post("execute/sync", {"script": script, "args": list(arguments)})
 
+    def run_async(self, script: str) -> Any:
+        """The value that some JavaScript passes to its last argument, a function."""
+        return self._post("execute/async", {"script": script, "args": []})
+
     def wait_for(self, condition: str, timeout_s: float = 20) -> None:
         """Wait until an expression is true."""
         until = time.monotonic() + timeout_s
@@ -65,8 +69,9 @@ class Browser:
 
     def settle(self) -> None:
         """Wait until what was asked for is drawn."""
-        script = "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => done(true)));"
-        self._post("execute/async", {"script": script, "args": []})
+        self.run_async(
+            "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => done(true)))"
+        )
 
     def text(self, selector: str) -> str:
         """What an element says."""

@@ -267,6 +267,10 @@ def test_phases_are_where_the_annotations_are_and_have_the_peaks_of_a_reset_at_t
         expected[start["name"]] = max(peak, expected.get(start["name"], 0))
     assert {name: peak.allocated_bytes for name, peak in timeline.peaks_by_phase().items()} == expected
     assert list(timeline.peaks_by_phase()) == ["zero_grad", "forward", "loss", "backward", "optimizer"]
+    # The state that a phase finds is not of its own making.
+    for phase in (phase for phase in timeline.phases if phase.end - phase.first > 1):
+        assert timeline.phase_at(phase.first) != phase
+        assert {timeline.phase_at(state) for state in range(phase.first + 1, phase.end)} == {phase}
 
 
 def test_a_phase_that_memory_ran_out_in_lasts_to_the_end() -> None:
