@@ -304,6 +304,9 @@ class PeakMeasured(Frozen):
     reserved_peak_bytes: int | None
     host_rss_peak_bytes: int | None
     """`ru_maxrss` of the worker; None of a simulation."""
+    outside_bytes: int | None
+    """On the device and outside the allocator: CUDA's context and libraries, and other programs; assumed of a
+    simulation, None where there is no device of its own."""
     alloc_retries: int | None
     """How often the allocator had to give back everything it had cached before it could serve a request."""
     by_category: dict[str, int]

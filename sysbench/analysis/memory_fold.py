@@ -54,7 +54,7 @@ def _cell(cell: MemoryCell, seen: CellEvents) -> MemoryCellRecord:
         peak_phase=peak.phase if peak else None,
         host_rss_peak_bytes=None if cell.simulated else _host_rss(seen, peak),
         device_used_peak_bytes=None if cell.simulated else used,
-        context_bytes=gpu.context_bytes if gpu else None,
+        context_bytes=peak.outside_bytes if peak else gpu.context_bytes if gpu else None,
         alloc_retries=peak.alloc_retries if peak else None,
         by_category=peak.by_category if peak else {},
         peaks_by_phase={

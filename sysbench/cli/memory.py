@@ -18,13 +18,13 @@ def memory(spec_given: Given, options_given: Given) -> None:
     --from also takes a memory snapshot that any program has written.
     """
     options = validated(MemoryOptions, options_given)
-    running.refuse_unknown_tables("memory", options)
     if options.source is not None:
         from sysbench.cli import memory_source
 
         running.refuse_beside_source(MemorySpec, spec_given)
         memory_source.show(options.source, options)
         return
+    running.refuse_unknown_tables("memory", options)
     spec = validated(MemorySpec, {**running.resumed("memory", options.resume), **spec_given})
     if options.plan:
         from sysbench import hardware

@@ -7,13 +7,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sysbench.engine import storage
 from sysbench.errors import UsageError
 from sysbench.records import RunRecord
 from sysbench.specs.memory import MemoryCell, MemorySpec
 from sysbench.specs.run import MemoryOptions
+
+if TYPE_CHECKING:
+    from sysbench.analysis.timeline import Timeline
 
 PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
 
@@ -57,18 +60,18 @@ class Files:
                 continue
             if path in self.kept:
                 yield path
-            yield from pictures(path, self.titles[cell.key], self.figures.get(cell.key), self.pages.get(cell.key))
+            figure, page = self.figures.get(cell.key), self.pages.get(cell.key)
+            if figure is not None or page is not None:
+                from sysbench.analysis.snapshot import read
+                from sysbench.analysis.timeline_sources import from_snapshot
+
+                yield from draw(from_snapshot(read(path)), self.titles[cell.key], figure, page)
 
 
-def pictures(snapshot: Path, title: str, figure: Path | None, page: Path | None) -> Iterator[Path]:
-    """Draw a snapshot into these files; yields each that is written."""
-    if figure is None and page is None:
-        return
-    from sysbench.analysis.snapshot import read
-    from sysbench.analysis.timeline_sources import from_snapshot
+def draw(timeline: Timeline, title: str, figure: Path | None, page: Path | None) -> Iterator[Path]:
+    """Draw a timeline into these files; yields each that is written."""
     from sysbench.views import memory_figure, memory_page
 
-    timeline = from_snapshot(read(snapshot))
     if figure is not None:
         memory_figure.write(figure, timeline, title)
         yield figure

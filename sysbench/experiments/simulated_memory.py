@@ -10,29 +10,20 @@ from pathlib import Path
 from sysbench import hardware, units
 from sysbench.errors import DoesNotFitError, UnavailableError
 from sysbench.events import (
-    AllocationGroup,
     CandidateTried,
-    CodeLine,
     Event,
     GpuSimulated,
-    LargestAllocations,
     LargestFound,
-    ModuleMemory,
-    ModulesMeasured,
-    PeakMeasured,
-    PhaseMemoryMeasured,
     StageEntered,
     VerdictReached,
 )
+from sysbench.experiments.memory_events import findings
 from sysbench.experiments.snapshot_file import write
 from sysbench.simulate.allocator_settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
-from sysbench.simulate.memory import AlikeAllocations, LargeAllocation, ModuleBytes, SimulatedMemory, simulate
+from sysbench.simulate.memory import SimulatedMemory, simulate
 from sysbench.simulate.search import searching
 from sysbench.specs.memory import MemoryCell, SearchAxis
-
-FRAMES = 12
-"""Of a stack that are kept: those below are the same for every allocation."""
 
 
 def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
@@ -53,7 +44,8 @@ def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
     else:
         yield StageEntered(at_s=time.time(), cell=cell.key, stage="searching")
         result = yield from _search(cell, cell.find, gpu, settings)
-    yield from _findings(cell, result)
+    yield from findings(cell, result)
+    yield _verdict(cell, result)
     if artifact is not None:
         yield write(artifact, result.snapshot(), cell.key)
     if not result.verdict.fits:
@@ -99,35 +91,18 @@ def _search(
     return found
 
 
-def _findings(cell: MemoryCell, result: SimulatedMemory) -> Iterator[Event]:
-    for phase in result.phases:
-        yield PhaseMemoryMeasured(
-            at_s=time.time(),
-            cell=cell.key,
-            source="simulated",
-            phase=phase.phase,
-            allocated_peak_bytes=phase.allocated_peak_bytes,
-            reserved_peak_bytes=phase.reserved_peak_bytes,
-            by_category=dict(phase.by_category),
-        )
-    fullest = max(result.phases, key=lambda phase: phase.allocated_peak_bytes)
-    yield PeakMeasured(
-        at_s=time.time(),
-        cell=cell.key,
-        source="simulated",
-        phase=fullest.phase,
-        allocated_peak_bytes=result.allocated_peak_bytes,
-        reserved_peak_bytes=result.reserved_peak_bytes,
-        host_rss_peak_bytes=None,
-        alloc_retries=result.alloc_retries,
-        by_category=dict(result.by_category),
-    )
-    groups = [_group(group) for group in result.groups]
-    yield LargestAllocations(at_s=time.time(), cell=cell.key, source="simulated", groups=groups)
-    modules = list(_modules(result.tree, ()))
-    yield ModulesMeasured(at_s=time.time(), cell=cell.key, source="simulated", modules=modules)
+def _why(result: SimulatedMemory) -> str:
     verdict = result.verdict
-    yield VerdictReached(
+    where = "while the model is built" if verdict.failed_phase == "build" else f"in {verdict.failed_phase}"
+    return (
+        f"does not fit on {result.gpu.title}: memory runs out {where}, "
+        f"{units.size(-verdict.margin_bytes)} more would be needed"
+    )
+
+
+def _verdict(cell: MemoryCell, result: SimulatedMemory) -> VerdictReached:
+    verdict = result.verdict
+    return VerdictReached(
         at_s=time.time(),
         cell=cell.key,
         source="simulated",
@@ -136,37 +111,4 @@ def _findings(cell: MemoryCell, result: SimulatedMemory) -> Iterator[Event]:
         failed_step=verdict.failed_step,
         margin_bytes=verdict.margin_bytes,
         detail=verdict.detail,
-    )
-
-
-def _group(group: AlikeAllocations) -> AllocationGroup:
-    first: LargeAllocation = group.first
-    return AllocationGroup(
-        count=group.count,
-        size_bytes=first.size_bytes,
-        category=first.category,
-        modules=list(dict.fromkeys(each.module for each in (first, group.last) if each.module)),
-        phase=first.phase,
-        stack=[CodeLine(**frame._asdict()) for frame in first.stack[:FRAMES]],
-    )
-
-
-def _modules(module: ModuleBytes, above: tuple[str, ...]) -> Iterator[ModuleMemory]:
-    path = (*above, module.name) if module.name else above
-    yield ModuleMemory(
-        path=".".join(path),
-        total_bytes=module.total_bytes,
-        own_bytes=module.own_bytes,
-        by_category=dict(module.by_category),
-    )
-    for child in module.children:
-        yield from _modules(child, path)
-
-
-def _why(result: SimulatedMemory) -> str:
-    verdict = result.verdict
-    where = "while the model is built" if verdict.failed_phase == "build" else f"in {verdict.failed_phase}"
-    return (
-        f"does not fit on {result.gpu.title}: memory runs out {where}, "
-        f"{units.size(-verdict.margin_bytes)} more would be needed"
     )

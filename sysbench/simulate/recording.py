@@ -21,7 +21,8 @@ from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.kernels import MATRIX_PRODUCTS, SCRATCH, Scratch
 from sysbench.simulate.origins import OUTSIDE, Origin, Origins, Stack
 from sysbench.simulate.protocols import Protocol, cell_for, phases_of
-from sysbench.simulate.tensors import DEVICE, Arguments, Operator, SimulatedDevice
+from sysbench.simulate.real import RealDevice
+from sysbench.simulate.tensors import DEVICE, Arguments, DeviceObserver, Operator, SimulatedDevice
 from sysbench.specs.model import ModelCell
 from sysbench.workload.step import TrainingStep
 
@@ -60,6 +61,10 @@ class Platform:
     def of(cls, gpu: Gpu) -> Platform:
         """CUDA, on a GPU of this kind."""
         return cls(composites_on(gpu), CUDA_RULES, SCRATCH, gpu.workspace_bytes)
+
+
+_AS_IT_IS = Platform({}, AutocastRules(frozenset(), frozenset(), frozenset()), {}, 0)
+"""Nothing is put in the place of anything: the device is really there."""
 
 
 class Allocation(NamedTuple):
@@ -128,24 +133,41 @@ def record(cell: ModelCell, protocol: Protocol, platform: Platform, *, origins: 
     """
     if cell.execution == "compiled":
         raise UnavailableError("a compiled step cannot be simulated: what the compiler keeps is known once it has run")
-    recorder = _Recorder(platform, Origins(record.__code__) if origins else None)
+    recorder = _Recorder(platform, SimulatedDevice, Origins(_carry_out.__code__) if origins else None)
     with (
-        _no_garbage_collection(),
         composed_of(platform.composites),
         cuda_autocast(platform.autocast) as autocast,
         recorder.device,
     ):
+        _carry_out(recorder, cell, protocol, DEVICE, autocast.clear)
+    return recorder.recording(cell, protocol)
+
+
+def record_real(cell: ModelCell, protocol: Protocol, device: torch.device) -> Recording:
+    """Run the cell by the protocol on a device that is there, and follow its tensors.
+
+    What operators allocate and free again before they return is not seen.
+    """
+    recorder = _Recorder(_AS_IT_IS, lambda observer: RealDevice(observer, device), Origins(_carry_out.__code__))
+    with recorder.device:
+        _carry_out(recorder, cell, protocol, device, lambda: None)
+    return recorder.recording(cell, protocol)
+
+
+def _carry_out(
+    recorder: _Recorder, cell: ModelCell, protocol: Protocol, device: torch.device, after_phase: Callable[[], None]
+) -> None:
+    with _no_garbage_collection():
         with recorder.span(-1, BUILD):
-            step = TrainingStep(cell_for(cell, protocol), DEVICE)
+            step = TrainingStep(cell_for(cell, protocol), device)
         recorder.built(step)
         with recorder.following(step):
             for number, phase, run in phases_of(step, protocol):
                 with recorder.span(number, phase):
                     run()
-                    autocast.clear()
+                    after_phase()
                 recorder.ended(phase, step)
         recorder.device.stop()
-    return recorder.recording(cell, protocol)
 
 
 @contextmanager
@@ -160,11 +182,14 @@ def _no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
+Device = SimulatedDevice | RealDevice
+
+
 class _Recorder:
     """Writes a recording while the cell runs."""
 
-    def __init__(self, platform: Platform, origins: Origins | None) -> None:
-        self.device = SimulatedDevice(self)
+    def __init__(self, platform: Platform, device: Callable[[DeviceObserver], Device], origins: Origins | None) -> None:
+        self.device = device(self)
         self._platform = platform
         self._origins = origins
         self._origin = Origin(OUTSIDE, 0)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
@@ -14,6 +13,7 @@ from sysbench import units
 from sysbench.errors import UsageError, unknown
 from sysbench.events import AllocationGroup
 from sysbench.records import MemoryCellRecord, MemoryRecord
+from sysbench.views import module_tree
 from sysbench.views.code import place
 from sysbench.views.table import NOTHING, Cell, Column, Measure, Remark, Sheet, Table, Word
 from sysbench.views.tables import axes, remarks
@@ -34,8 +34,6 @@ CATEGORIES = (
     "unknown",
 )
 """In the order in which they are shown; see `sysbench.simulate.recording.Category`."""
-
-_NUMBER = re.compile(r"\.\d+(?=\.|$)")
 
 
 def sheet(record: MemoryRecord, names: Iterable[str] = ()) -> Sheet:
@@ -110,36 +108,44 @@ def _outcome(cell: MemoryCellRecord) -> Word:
 def summary(record: MemoryRecord) -> list[Table]:
     """One row per cell: its peaks, the phase that makes them, whether it fits, and how much is left."""
     cells, named = record.cells, _axes(record.cells)
-    found = any(cell.found for cell in cells)
-    measured = any(cell.source == "measured" for cell in cells)
-    group = _group(cells)
-    columns = (
-        *axes.columns(named),
-        Column("allocated_peak", "allocated", "bytes", group),
-        Column("reserved_peak", "reserved", "bytes", group, importance=1),
-        Column("peak_phase", "peak in", importance=3),
-        *((Column("host_rss_peak", "worker, host memory", "bytes", group, importance=4),) * measured),
-        Column("fits", "fits"),
-        Column("margin", "to spare", "bytes", group, importance=2),
-        *((Column("largest", "largest that fits"),) * found),
-    )
-    rows = tuple(
+    shown = [(column, value) for column, value in _summary_columns(_group(cells)) if any(value(cell) for cell in cells)]
+    columns = (*axes.columns(named), *(column for column, _ in shown))
+    rows = tuple((*axes.values(cell.axes, named), *(value(cell) for _, value in shown)) for cell in cells)
+    return [Table("summary", _title("peak memory", cells), columns, rows, len(named), tuple(_counted(cells)))]
+
+
+def _counted(cells: Sequence[MemoryCellRecord]) -> Iterator[str]:
+    """What a verdict counts beside the allocator's memory."""
+    contexts = dict.fromkeys(cell.gpu.context_bytes for cell in cells if cell.gpu)
+    if contexts:
+        yield f"to spare: with {', '.join(map(units.size, contexts))} for the CUDA context counted"
+
+
+def _summary_columns(group: str) -> list[tuple[Column, Callable[[MemoryCellRecord], Cell]]]:
+    """Each column with what it shows of a cell."""
+    return [
+        (Column("allocated_peak", "allocated", "bytes", group), lambda cell: _bytes(cell.peak_allocated_bytes)),
         (
-            *axes.values(cell.axes, named),
-            _bytes(cell.peak_allocated_bytes) if _known(cell) else NOTHING,
-            _bytes(cell.peak_reserved_bytes) if _known(cell) else NOTHING,
-            cell.peak_phase or "",
-            *((_bytes(cell.host_rss_peak_bytes),) * measured),
-            _fits(cell),
-            _bytes(cell.verdict.margin_bytes if cell.verdict else None),
-            *((_largest_value(cell),) * found),
-        )
-        for cell in cells
-    )
-    return [Table("summary", _title("peak memory", cells), columns, rows, len(named))]
+            Column("reserved_peak", "reserved", "bytes", group, importance=1),
+            lambda cell: _bytes(cell.peak_reserved_bytes),
+        ),
+        (Column("peak_phase", "peak in", importance=4), lambda cell: cell.peak_phase),
+        (
+            Column("host_rss_peak", "worker, host memory", "bytes", group, importance=3),
+            lambda cell: _bytes(cell.host_rss_peak_bytes),
+        ),
+        (Column("fits", "fits"), _fits),
+        (
+            Column("margin", "to spare", "bytes", importance=2),
+            lambda cell: _bytes(cell.verdict.margin_bytes if cell.verdict else None),
+        ),
+        (Column("largest", "largest that fits"), _largest_value),
+    ]
 
 
-def _fits(cell: MemoryCellRecord) -> Word:
+def _fits(cell: MemoryCellRecord) -> Cell:
+    if cell.outcome == "ok" and cell.verdict is None:
+        return None  # nothing says how much there is
     if cell.outcome != "ok" or cell.verdict is None or not cell.verdict.fits:
         failed = cell.verdict.failed_phase if cell.verdict else None
         return Word(f"no: {failed}", "bad") if failed else _outcome(cell)
@@ -276,35 +282,11 @@ def modules(record: MemoryRecord) -> list[Table]:
     for cell in record.cells:
         if not cell.modules:
             continue
-        together: dict[str, list[int]] = {}
-        for module in cell.modules:
-            entry = together.setdefault(_NUMBER.sub(".*", module.path), [0, 0, 0])
-            for position, value in enumerate((1, module.total_bytes, module.own_bytes)):
-                entry[position] += value
-        columns = (
-            Column("module", "module"),
-            Column("count", "count"),
-            Column("total", "with those below", "bytes", _group([cell])),
-            Column("own", "itself", "bytes", _group([cell]), importance=1),
-        )
-        rows = tuple(_module_row(path, *entry) for path, entry in sorted(together.items(), key=_depth_first))
+        rows = module_tree.rows((module.path, module.total_bytes, module.own_bytes) for module in cell.modules)
         which = f" of {remarks.which([cell], record.cells)}" if len(record.cells) > 1 else ""
-        found.append(Table("modules", _title(f"the peak by module{which}", [cell]), columns, rows, 1))
+        title = _title(f"the peak by module{which}", [cell])
+        found.append(Table("modules", title, module_tree.columns(_group([cell])), rows, 1))
     return found
-
-
-def _depth_first(item: tuple[str, list[int]]) -> list[str]:
-    return item[0].split(".")
-
-
-def _module_row(path: str, count: int, total_bytes: int, own_bytes: int) -> tuple[Cell, ...]:
-    parts = path.split(".") if path else []
-    return (
-        f"{'  ' * (len(parts) - 1)}{parts[-1]}" if parts else "everything",
-        f"{count} ×" if count > 1 else "",
-        Measure(total_bytes),
-        Measure(own_bytes),
-    )
 
 
 def residual(record: MemoryRecord) -> list[Table]:
