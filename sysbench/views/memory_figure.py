@@ -14,7 +14,7 @@ import numpy.typing as npt
 from sysbench import units
 from sysbench.analysis.timeline import CATEGORIES, Group, Timeline
 from sysbench.errors import OutputError, UsageError
-from sysbench.views.memory_palette import COLOURS, STACKING
+from sysbench.views.memory_palette import COLOURS, STACKING, darker
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -106,11 +106,11 @@ def representative_states(values: npt.NDArray[np.int64], buckets: int) -> npt.ND
 
 
 def _draw_phases(axes: Axes, timeline: Timeline) -> None:
-    for index, phase in enumerate(timeline.phases):
+    for phase in timeline.phases:
         first, end = phase.first, phase.end - 1
         if (end - first) / max(timeline.states, 1) < _NARROWEST:
             continue
-        axes.axvspan(first, end, facecolor=_SHADES[index % 2], edgecolor="none", zorder=0)
+        axes.axvspan(first, end, facecolor=_SHADES[darker(phase.name)], edgecolor="none", zorder=0)
         # A name wider than its phase would run into its neighbours.
         if (end - first) / max(timeline.states, 1) > 0.011 * len(phase.name):
             axes.annotate(

@@ -21,7 +21,7 @@ import numpy as np
 from sysbench.analysis.snapshot_layout import Column, Stacks
 from sysbench.analysis.timeline import CATEGORIES, Group, Timeline
 from sysbench.errors import OutputError
-from sysbench.views.memory_palette import COLOURS, STACKING
+from sysbench.views.memory_palette import COLOURS, STACKING, darker
 
 GROUPS_SHOWN: Final = 40
 _INFERRED: Final = (
@@ -91,7 +91,8 @@ def _pack(timeline: Timeline) -> bytes:
     }
     if reserved is not None:
         columns["reserved"] = reserved.bytes.astype("<f8")
-    if timeline.time_us is not None:
+    # A simulation's clock only puts events in order: durations by it would look measured.
+    if timeline.time_us is not None and timeline.source == "measured":
         columns["time"] = (timeline.time_us - timeline.time_us[0]).astype("<f8")
     header = _header(timeline)
     return _joined(header, columns)
@@ -107,7 +108,7 @@ def _header(timeline: Timeline) -> dict[str, Any]:
         "inferred": timeline.inferred,
         "categories": [{"name": name, "colour": COLOURS[name]} for name in CATEGORIES],
         "stacking": list(STACKING),
-        "phases": [[phase.name, phase.first, phase.end] for phase in timeline.phases],
+        "phases": [[phase.name, phase.first, phase.end, darker(phase.name)] for phase in timeline.phases],
         "failures": [[failure.state, failure.requested_bytes] for failure in timeline.failures],
         "modules": [separator.join(module) for module in timeline.modules],
         "strings": strings,

@@ -25,3 +25,10 @@ second grey.
 
 STACKING: Final = tuple(CATEGORIES.index(name) for name in COLOURS)
 """Positions in CATEGORIES, from the bottom."""
+
+_DARKER: Final = frozenset({"zero_grad", "loss", "backward"})
+
+
+def darker(phase: str) -> bool:
+    """Which of two shades stands behind a phase: those that follow each other for long have different ones."""
+    return phase in _DARKER

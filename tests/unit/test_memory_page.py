@@ -98,7 +98,7 @@ def test_the_page_holds_every_allocation_as_it_is(timeline: Timeline, page: Path
     assert sorted(rows) == sorted(expected)
     assert held["born"].tolist() == sorted(held["born"].tolist())
     assert held["states"] == timeline.states
-    assert held["phases"] == [[phase.name, phase.first, phase.end] for phase in timeline.phases]
+    assert [row[:3] for row in held["phases"]] == [[phase.name, phase.first, phase.end] for phase in timeline.phases]
     assert timeline.reserved is not None
     assert held["reserved"].tolist() == timeline.reserved.bytes.tolist()
 
@@ -120,6 +120,13 @@ def test_a_measured_page_does_not_and_tells_what_it_guessed() -> None:
     text = memory_page.render(from_snapshot(snapshot.of(training_snapshot(MODEL, described=False))), "someone's")
     assert 'id="simulated"' not in text
     assert "inferred from stacks and lifetimes" in text
+
+
+@pytest.mark.parametrize("described", [True, False])
+def test_only_a_measured_page_has_times(described: bool) -> None:
+    timeline = from_snapshot(snapshot.of(training_snapshot(MODEL, described=described)))
+    assert timeline.source == ("simulated" if described else "measured")
+    assert ("time" in unpacked(memory_page.render(timeline, "times"))) == (not described)
 
 
 def test_a_hundred_thousand_allocations_make_a_page_of_a_few_megabytes() -> None:
@@ -277,8 +284,13 @@ def test_pointing_shows_the_very_allocation_that_is_there(shown: Browser, timeli
         module = ".".join(timeline.modules[allocations.module[expected]]) if allocations.module[expected] >= 0 else "—"
         assert f"Module\n{module}\n" in details
         for frame in timeline.frames_of(expected):
-            assert f"{frame.name} {frame.filename}:{frame.line}" in details
+            assert f"{frame.name} {shortened(frame.filename)}:{frame.line}" in details
     assert len(seen) > 5
+
+
+def shortened(filename: str) -> str:
+    parts = filename.split("/")
+    return f"…/{'/'.join(parts[-2:])}" if len(parts) > 3 else filename
 
 
 @needs_browser

@@ -608,11 +608,11 @@ class Page {
     context.font = "11px system-ui, sans-serif";
     context.textAlign = "center";
     context.textBaseline = "middle";
-    this.data.phases.forEach(([name, first, end], index) => {
+    this.data.phases.forEach(([name, first, end, darker]) => {
       const left = Math.max(plot.x, this.toX(first + 1));
       const right = Math.min(plot.x + plot.width, this.toX(end));
       if (right - left < 0.5) return;
-      context.fillStyle = this.colour(index % 2 ? "grid" : "phase");
+      context.fillStyle = this.colour(darker ? "grid" : "phase");
       context.fillRect(left, plot.y, right - left, plot.height);
       context.fillRect(left, 2, right - left, plot.y - 4);
       context.fillStyle = this.colour("quiet");
@@ -1013,7 +1013,9 @@ class Page {
       const [filename, line, name] = frames[stackFrame[k]];
       const path = strings[filename];
       const library = /site-packages|[/\\]torch[/\\]|[/\\]lib[/\\]python/.test(path);
-      found.push({ path, file: path.split(/[/\\]/).pop(), line, name: strings[name], library });
+      const parts = path.split(/[/\\]/);
+      const short = parts.length > 3 ? `…/${parts.slice(-2).join("/")}` : path;
+      found.push({ path, short, file: parts[parts.length - 1], line, name: strings[name], library });
     }
     return found;
   }
@@ -1076,7 +1078,9 @@ class Page {
   stackLists(allocation) {
     const lists = [];
     const made = this.frames(this.data.stack[allocation]);
-    const freed = this.frames(this.data.freed[allocation]);
+    // Some recorders repeat the stack of the allocation where that of the release should be.
+    const same = this.data.freed[allocation] === this.data.stack[allocation];
+    const freed = same ? [] : this.frames(this.data.freed[allocation]);
     if (made.length) lists.push(this.stackList(made));
     else lists.push(element("p", this.data.born[allocation] ? "No stack was recorded." : "Allocated before the trace: no stack.", { class: "quiet" }));
     if (freed.length) {
@@ -1089,9 +1093,9 @@ class Page {
 
   stackList(frames) {
     const list = element("ol", null, { class: "stack" });
-    for (const { path, line, name, library } of frames) {
-      const item = element("li", null, { class: library ? "library" : "own", title: path });
-      item.append(`${name} `, element("span", `${path}:${line}`));
+    for (const { path, short, line, name, library } of frames) {
+      const item = element("li", null, { class: library ? "library" : "own", title: `${path}:${line}` });
+      item.append(`${name} `, element("span", `${short}:${line}`));
       list.append(item);
     }
     return list;
