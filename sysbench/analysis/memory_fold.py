@@ -106,12 +106,14 @@ def _found(seen: CellEvents) -> LargestRecord | None:
 
 def _cautions(cell: MemoryCell, seen: CellEvents) -> Iterator[Caution]:
     peak = seen.last(PeakMeasured)
-    if peak is None:
-        return
+    verdict = seen.last(VerdictReached)
+    if peak is None or verdict is None or not verdict.fits:
+        return  # where memory runs out, giving everything back is tried first: it says nothing more
     if peak.alloc_retries:
+        times = "once" if peak.alloc_retries == 1 else f"{peak.alloc_retries} times"
         yield Caution(
             code="allocator-retried",
-            message=f"the allocator had to give back everything it had cached {peak.alloc_retries} times to go on: "
+            message=f"the allocator had to give back everything it had cached {times} to go on: "
             "steps stall there, and a little more would not fit",
             remedy="a smaller --batch, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         )

@@ -104,7 +104,7 @@ def _findings(cell: MemoryCell, device: torch.device, timeline: Timeline, measur
             phase=phase,
             allocated_peak_bytes=allocated_bytes,
             reserved_peak_bytes=reserved_bytes,
-            by_category=timeline.categories_at(state) if state is not None else {},
+            by_category=_categories(timeline, state, allocated_bytes),
         )
     fullest = max(measured.peaks, key=lambda phase: measured.peaks[phase][0])
     state = states.get(fullest, timeline.peak.state)
@@ -121,7 +121,7 @@ def _findings(cell: MemoryCell, device: torch.device, timeline: Timeline, measur
         host_rss_peak_bytes=allocator.peaks(device).host_rss_bytes,
         outside_bytes=outside_bytes,
         alloc_retries=int(torch.cuda.memory_stats(device)["num_alloc_retries"]),
-        by_category=timeline.categories_at(state),
+        by_category=_categories(timeline, state, measured.peaks[fullest][0]),
     )
     groups = [_group(timeline, group) for group in timeline.groups(state)[:LARGEST]]
     yield LargestAllocations(at_s=time.time(), cell=cell.key, source="measured", groups=groups)
@@ -136,6 +136,14 @@ def _findings(cell: MemoryCell, device: torch.device, timeline: Timeline, measur
         margin_bytes=total_bytes - outside_bytes - reserved_peak_bytes if measured.failed is None else None,
         detail=measured.error,
     )
+
+
+def _categories(timeline: Timeline, state: int | None, allocated_bytes: int) -> dict[str, int]:
+    """What is live in a state, by category. A trace has sizes as they were asked for; what the allocator counts beyond
+    that, in blocks that it did not split, belongs to none of them."""
+    found = timeline.categories_at(state) if state is not None else {}
+    beyond = allocated_bytes - sum(found.values())
+    return {**found, "unknown": found.get("unknown", 0) + beyond} if beyond > 0 else found
 
 
 def _last_peaks(timeline: Timeline) -> dict[str, int]:
