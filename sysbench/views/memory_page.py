@@ -1,6 +1,6 @@
 """The active-memory timeline as one HTML page that needs nothing else: no network, no server, no other file.
 
-The page holds every allocation, compressed, and draws them itself (assets/memory_page.js). What comes from the
+The page holds every allocation, compressed, and draws them itself (assets/memory_page). What comes from the
 snapshot (names of modules, functions and files) reaches the page inside the compressed data and is only ever set as
 text there; the few words that stand in the markup are escaped.
 """
@@ -27,6 +27,18 @@ GROUPS_SHOWN: Final = 40
 _INFERRED: Final = (
     "Categories, phases and modules are inferred from stacks and lifetimes: the snapshot does not name them."
 )
+_SCRIPTS: Final = (
+    "data.js",
+    "model.js",
+    "painter.js",
+    "view.js",
+    "drawing.js",
+    "panels.js",
+    "finder.js",
+    "hands.js",
+    "page.js",
+)
+"""In the order in which they stand on the page."""
 _PLACE: Final = re.compile(r"\{\{(\w+)\}\}")
 
 
@@ -43,16 +55,16 @@ def render(timeline: Timeline, title: str) -> str:
     parts = {
         "title": html.escape(title),
         "banner": _banner(timeline),
-        "style": _asset("memory_page.css"),
-        "script": _asset("memory_page.js"),
+        "style": _asset("page.css"),
+        "script": "\n".join(_asset(name) for name in _SCRIPTS),
         "data": base64.b64encode(zlib.compress(_pack(timeline), 6)).decode("ascii"),
     }
     # In one pass: what is put in is not looked at again.
-    return _PLACE.sub(lambda place: parts[place[1]], _asset("memory_page.html"))
+    return _PLACE.sub(lambda place: parts[place[1]], _asset("page.html"))
 
 
 def _asset(name: str) -> str:
-    return (resources.files("sysbench.views") / "assets" / name).read_text(encoding="utf-8")
+    return (resources.files("sysbench.views") / "assets" / "memory_page" / name).read_text(encoding="utf-8")
 
 
 def _banner(timeline: Timeline) -> str:
