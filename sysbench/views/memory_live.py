@@ -46,10 +46,10 @@ class MemoryScreen:
         width = max(8, options.max_width - 2)
         height = max(1, options.height or options.size.height)
         plain = console.color_system is None or bool(console.no_color)
-        lines = [self._title(width), self._stage(width), Text(), *self._phases(width, options.encoding, plain)]
-        spare = height - len(lines) - 2
+        lines = [self._title(width), self._stage(width), *self._readings(width), Text(), *self._phases(width, plain)]
+        spare = height - len(lines) - 3
         finished = [cell for _, cell in self.state.cells if cell.outcome is not None]
-        if finished and spare > 0:
+        if finished and spare > 0 and len(self.state.cells) > 1:
             lines += [Text(), *(_finished_line(cell, self.state, width) for cell in finished[-spare:])]
         for line in lines[: height - 1]:
             line.truncate(width, overflow="ellipsis")
@@ -78,16 +78,16 @@ class MemoryScreen:
             doing += f" · {last.axis} {last.value} {'fits' if last.fits else 'does not'}"
         return pieces_that_fit([(doing, "bold"), (where, theme.QUIET)], width)
 
-    def _phases(self, width: int, encoding: str, plain: bool) -> list[Text]:
+    def _phases(self, width: int, plain: bool) -> list[Text]:
         """A bar for each phase, all against the same scale: the memory of the GPU, or the highest peak."""
-        now = self.state.now
-        if now is None or not now.phases:
-            return self._readings(now, width)
+        now = self.state.known
+        if now is None:
+            return []
         highest = max(phase.allocated_peak_bytes for phase in now.phases)
         capacity = now.capacity_bytes if now.gpu or (now.device and now.device.type == "cuda") else None
         whole = max(capacity or 0, highest)
         room = min(LONGEST_BAR, width - LABEL - 12)
-        lines = []
+        lines = [Text(_named(now, self.state), "bold")] if len(self.state.cells) > 1 else []
         for phase in now.phases:
             line = Text(phase.phase.ljust(LABEL), theme.QUIET)
             if room >= 8:
@@ -100,9 +100,9 @@ class MemoryScreen:
             lines.append(_verdict(now))
         return lines
 
-    def _readings(self, now: CellState | None, width: int) -> list[Text]:
-        """What is seen from outside, while nothing else is known."""
-        reading = self.state.reading
+    def _readings(self, width: int) -> list[Text]:
+        """What is seen from outside."""
+        reading, now = self.state.reading, self.state.now
         if reading is None or reading.host_rss_bytes is None:
             return []
         pieces = [(f"worker {units.size(reading.host_rss_bytes)} of host memory", "")]
@@ -127,11 +127,11 @@ def _verdict(cell: CellState) -> Text:
 
 
 def result(cell: CellState) -> str:
-    """How a cell ended, in a few words: `peak 61.9 GiB (simulated), fits with 13.9 GiB to spare`."""
+    """How a cell ended, in a few words: `simulated peak 61.9 GiB, fits, 13.9 GiB left`."""
     if cell.verdict is None and cell.peak is None:
         return f"{cell.outcome}: {cell.detail}" if cell.detail else str(cell.outcome)
-    mark = " (simulated)" if cell.gpu is not None else ""
-    words = [f"peak {units.size(cell.peak.allocated_peak_bytes)}{mark}"] if cell.peak is not None else []
+    mark = "simulated " if cell.gpu is not None else ""
+    words = [f"{mark}peak {units.size(cell.peak.allocated_peak_bytes)}"] if cell.peak is not None else []
     if cell.verdict is not None:
         words.append(_margin(cell.verdict.fits, cell.verdict.failed_phase, cell.verdict.margin_bytes))
     if cell.found is not None:
@@ -141,8 +141,8 @@ def result(cell: CellState) -> str:
 
 def _margin(fits: bool, phase: str | None, margin_bytes: int | None) -> str:
     if fits:
-        return "fits" + (f" with {units.size(margin_bytes)} to spare" if margin_bytes is not None else "")
-    missing = f", {units.size(-margin_bytes)} more needed" if margin_bytes is not None else ""
+        return "fits" + (f", {units.size(margin_bytes)} left" if margin_bytes is not None else "")
+    missing = f", lacks {units.size(-margin_bytes)}" if margin_bytes is not None else ""
     return f"does not fit: {phase}{missing}"
 
 

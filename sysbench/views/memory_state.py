@@ -65,12 +65,20 @@ class MemoryState:
     torch: TorchInfo | None = None
     current: str | None = None
     """The key of the cell that runs, or ran last."""
+    last_known: str | None = None
+    """The key of the cell of which a phase was heard last."""
     reading: Reading | None = None
 
     @property
     def now(self) -> CellState | None:
         """The cell that runs, or ran last."""
         return dict(self.cells).get(self.current) if self.current is not None else None
+
+    @property
+    def known(self) -> CellState | None:
+        """The cell whose phases were heard last: a simulation knows all of them at once, at its end."""
+        last = dict(self.cells).get(self.last_known) if self.last_known is not None else None
+        return last if last is not None and last.phases else None
 
     @property
     def done(self) -> int:
@@ -119,6 +127,11 @@ def _in_cell(change: Callable[[CellState, Any], CellState]) -> Callable[[MemoryS
     return handle
 
 
+def _phase_measured(state: MemoryState, event: PhaseMemoryMeasured) -> MemoryState:
+    add = _in_cell(lambda cell, said: replace(cell, phases=(*cell.phases, said)))
+    return replace(add(state, event), last_known=event.cell)
+
+
 _HANDLERS: dict[type, Callable[[MemoryState, Any], MemoryState]] = {
     RunStarted: _run_started,
     WorkerReady: _worker_ready,
@@ -126,7 +139,7 @@ _HANDLERS: dict[type, Callable[[MemoryState, Any], MemoryState]] = {
     Reading: _reading,
     GpuSimulated: _in_cell(lambda cell, event: replace(cell, gpu=event)),
     StageEntered: _in_cell(lambda cell, event: replace(cell, stage=event.stage, stage_since_s=event.at_s)),
-    PhaseMemoryMeasured: _in_cell(lambda cell, event: replace(cell, phases=(*cell.phases, event))),
+    PhaseMemoryMeasured: _phase_measured,
     PeakMeasured: _in_cell(lambda cell, event: replace(cell, peak=event)),
     VerdictReached: _in_cell(lambda cell, event: replace(cell, verdict=event)),
     CandidateTried: _in_cell(lambda cell, event: replace(cell, tried=(*cell.tried, event))),
