@@ -34,7 +34,7 @@ def whole(phases: Sequence[str]) -> str:
 
 def mean(found: Samples | None) -> Cell:
     """Mean and standard deviation, or None."""
-    return Measure(found.mean_s, found.std_s) if found else None
+    return Measure(found.mean_s, found.std_s if len(found.samples_s) > 1 else None) if found else None
 
 
 def summed(cell: CellRecord, phases: Sequence[str]) -> list[float] | None:
