@@ -49,7 +49,7 @@ def mean_of(values_s: Sequence[float] | None) -> Cell:
     """Mean and sample standard deviation of raw samples, or None."""
     if not values_s:
         return None
-    return Measure(statistics.fmean(values_s), statistics.stdev(values_s) if len(values_s) > 1 else 0.0)
+    return Measure(statistics.fmean(values_s), statistics.stdev(values_s) if len(values_s) > 1 else None)
 
 
 def outcome(cell: CellRecord) -> Word:
