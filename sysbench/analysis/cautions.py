@@ -74,8 +74,8 @@ def _lower_bound(cell: TimeCell, wall: Sequence[float], rates: RateRecord | None
         yield Caution(
             code="ceiling-doubtful",
             message=f"the step reached more than the {units.flop_rate(rates.ceiling_flops_per_s)} of the large matrix "
-            "product that was measured first, which other programs must have slowed down",
-            remedy="the share of it is left out; close other programs and measure again",
+            "product that was measured before it, which therefore is no ceiling",
+            remedy="the share of it is left out; if other programs slowed it down, close them and measure again",
         )
     if rates.peak_flops_per_s is None:
         return
@@ -136,7 +136,7 @@ def _precision_of_the_median(cell: TimeCell, wall: Sequence[float]) -> Iterator[
     if statistics.too_few(wall):
         yield Caution(
             code="too-few-steps",
-            message=f"{len(wall)} measured steps carry no 95 % interval",
+            message=f"{len(wall)} measured {'step carries' if len(wall) == 1 else 'steps carry'} no 95 % interval",
             remedy="--steps 10, or --until 1%",
         )
         return

@@ -24,17 +24,18 @@ PROMISED = 0.005
 BARE = """
 import gc, json, sys, time
 import torch
-from sysbench.instruments.device import find_device
 from sysbench.specs.time import TimeSpec
 from sysbench.workload.step import TrainingStep
 
 size, ctx, steps, device = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-cell = next(TimeSpec(size=size, ctx=ctx, device=device, steps=steps).cells())
-step = TrainingStep(cell, find_device(device))
-synchronize = torch.cuda.synchronize if torch.cuda.is_available() and device != "cpu" else (lambda: None)
+cell = next(TimeSpec(size=size, ctx=ctx, steps=steps).cells())
+on_gpu = torch.cuda.is_available() and device != "cpu"
+step = TrainingStep(cell, torch.device("cuda" if on_gpu else "cpu"))
+synchronize = torch.cuda.synchronize if on_gpu else (lambda: None)
 gc.collect(); gc.disable()
 samples = []
 for index in range(cell.warmup + steps):
+    step.forget()
     synchronize()
     started = time.perf_counter()
     for phase in step.phases.values():

@@ -34,7 +34,7 @@ def whole(phases: Sequence[str]) -> str:
 
 def mean(found: Samples | None) -> Cell:
     """Mean and standard deviation, or None."""
-    return Measure(found.mean_s, found.std_s) if found else None
+    return Measure(found.mean_s, found.std_s if len(found.samples_s) > 1 else None) if found else None
 
 
 def summed(cell: TimeCellRecord, phases: Sequence[str]) -> list[float] | None:
@@ -49,7 +49,7 @@ def mean_of(values_s: Sequence[float] | None) -> Cell:
     """Mean and sample standard deviation of raw samples, or None."""
     if not values_s:
         return None
-    return Measure(statistics.fmean(values_s), statistics.stdev(values_s) if len(values_s) > 1 else 0.0)
+    return Measure(statistics.fmean(values_s), statistics.stdev(values_s) if len(values_s) > 1 else None)
 
 
 def outcome(cell: TimeCellRecord) -> Word:
