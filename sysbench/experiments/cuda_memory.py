@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,6 +74,7 @@ def _carry_out(cell: MemoryCell, device: torch.device, history: History, measure
     at = (-1, "build")
     try:
         step = TrainingStep(cell.step, device)
+        gc.collect()  # the trial of the attention kernel may leave cycles that hold its tensors
         history.built(step)
         with history.following(step.model):
             for number, phase, run in phases_of(step, cell.mode):

@@ -150,16 +150,23 @@ def record_real(cell: ModelCell, protocol: Protocol, device: torch.device) -> Re
     """
     recorder = _Recorder(_AS_IT_IS, lambda observer: RealDevice(observer, device), Origins(_carry_out.__code__))
     with recorder.device:
-        _carry_out(recorder, cell, protocol, device, lambda: None)
+        _carry_out(recorder, cell, protocol, device, lambda: None, after_build=gc.collect)
     return recorder.recording(cell, protocol)
 
 
 def _carry_out(
-    recorder: _Recorder, cell: ModelCell, protocol: Protocol, device: torch.device, after_phase: Callable[[], None]
+    recorder: _Recorder,
+    cell: ModelCell,
+    protocol: Protocol,
+    device: torch.device,
+    after_phase: Callable[[], None],
+    after_build: Callable[[], object] = lambda: None,
 ) -> None:
     with _no_garbage_collection():
         with recorder.span(-1, BUILD):
             step = TrainingStep(cell_for(cell, protocol), device)
+            # The trial of the attention kernel, when it is a process's first, leaves cycles that hold its tensors.
+            after_build()
         recorder.built(step)
         with recorder.following(step):
             for number, phase, run in phases_of(step, protocol):
