@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from types import TracebackType
@@ -94,8 +94,7 @@ class MemoryScreen:
                 line.append_text(bar(phase.by_category, phase.allocated_peak_bytes, whole, room, plain)).append("  ")
             lines.append(line.append(units.size(phase.allocated_peak_bytes), "bold"))
         present = [name for name in COLOURS if any(phase.by_category.get(name) for phase in now.phases)]
-        marks = [(f"{_PATTERNS[name] if plain else '■'} {name}", "" if plain else COLOURS[name]) for name in present]
-        lines += [Text(), pieces_that_fit(marks, width, "  ")]
+        lines += [Text(), *_legend(present, width, plain)]
         if now.verdict is not None:
             lines.append(_verdict(now))
         return lines
@@ -109,6 +108,17 @@ class MemoryScreen:
         if reading.device_used_bytes is not None and now is not None and now.gpu is None:
             pieces.insert(0, (f"device {units.size(reading.device_used_bytes)} used", ""))
         return [pieces_that_fit(pieces, width)]
+
+
+def _legend(names: Sequence[str], width: int, plain: bool) -> list[Text]:
+    """What stands for which category, in as many lines as it takes."""
+    lines = [Text()]
+    for name in names:
+        mark = f"{_PATTERNS[name] if plain else '■'} {name}"
+        if lines[-1].plain and lines[-1].cell_len + 2 + len(mark) > width:
+            lines.append(Text())
+        lines[-1].append("  " if lines[-1].plain else "").append(mark, "" if plain else COLOURS[name])
+    return lines
 
 
 def bar(by_category: Mapping[str, int], total: int, whole: int, width: int, plain: bool) -> Text:
