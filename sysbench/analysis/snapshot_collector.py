@@ -211,12 +211,9 @@ class SnapshotCollector:
 
     def finish_list(self, items: list[object]) -> object:
         """A list of frames becomes a stack."""
-        if not items or type(items[0]) is not _Frame:
+        if not items or set(map(type, items)) != {_Frame}:
             return items
-        try:
-            key = array("I", [item.index for item in items]).tobytes()  # type: ignore[attr-defined]
-        except AttributeError:
-            return items
+        key = array("I", [frame.index for frame in items]).tobytes()  # type: ignore[attr-defined]
         known = self._stacks.get(key)
         if known is None:
             known = self._stacks[key] = _Stack(len(self._stacks))
