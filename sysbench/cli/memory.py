@@ -12,7 +12,7 @@ from sysbench.specs.run import MemoryOptions
 
 @command_options(MemorySpec, MemoryOptions)
 def memory(spec_given: Given, options_given: Given) -> None:
-    """See where the memory of a step goes and whether it fits, measured here or simulated for any GPU.
+    """See where the memory of a step goes and whether it fits, on a GPU or without one.
 
     Every numeric or list option takes an axis: 128,256 or 128-1024*2 or 10-50+10. The run is the product of all axes.
     --from also takes a memory snapshot that any program has written.
