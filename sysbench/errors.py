@@ -32,6 +32,10 @@ class UnavailableError(SysbenchError):
     """This combination does not exist here: a kernel that this device, data type or shape has not got."""
 
 
+class DoesNotFitError(SysbenchError, MemoryError):
+    """Memory does not suffice: known by simulation, or by having run out of it."""
+
+
 def nearest(value: str, choices: Iterable[str]) -> str | None:
     """The choice a mistyped `value` most likely meant, or None if none is close."""
     by_lower_case = {choice.lower(): choice for choice in choices}

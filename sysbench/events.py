@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from sysbench.outcomes import Outcome, RunStatus
+from sysbench.specs.kinds import Kind
+from sysbench.specs.memory import SearchAxis
 from sysbench.specs.model import DeviceType, Precision
 
 SCHEMA_VERSION = 1
@@ -74,7 +76,7 @@ class RunStarted(Frozen):
     event: Literal["run_started"] = "run_started"
     at_s: float
     schema_version: int = SCHEMA_VERSION
-    kind: Literal["time"]
+    kind: Kind
     sysbench_version: str
     source_digest: str
     """Hash of sysbench's own source: a log is only resumed by the code that made it."""
@@ -137,11 +139,11 @@ class CellStarted(Frozen):
     cell: str
     index: int
     axes: dict[str, Any]
-    """The cell's spec, complete, as `TimeCell.model_dump()` has it."""
+    """The cell's spec, complete, as its `model_dump()` has it."""
     device: DeviceInfo
 
 
-Stage = Literal["building", "compiling", "warming-up", "measuring"]
+Stage = Literal["building", "compiling", "warming-up", "measuring", "simulating", "searching"]
 
 
 class StageEntered(Frozen):
@@ -254,6 +256,175 @@ class Reading(Frozen):
     """Processes on the GPU that are not ours; read between cells only."""
 
 
+Source = Literal["measured", "simulated"]
+
+
+class GpuSimulated(Frozen):
+    """The cell runs on no device: this is the GPU that its memory is worked out for."""
+
+    event: Literal["gpu_simulated"] = "gpu_simulated"
+    at_s: float
+    cell: str
+    title: str
+    memory_bytes: int
+    context_bytes: int
+    """Taken by the CUDA context, outside the allocator: assumed."""
+    other_bytes: int
+    """Taken by other processes: assumed."""
+    settings: str
+    """PYTORCH_CUDA_ALLOC_CONF as it was simulated."""
+
+
+class PhaseMemoryMeasured(Frozen):
+    """The most memory during one phase of the step that counts."""
+
+    event: Literal["phase_memory_measured"] = "phase_memory_measured"
+    at_s: float
+    cell: str
+    source: Source
+    phase: str
+    allocated_peak_bytes: int
+    """Of live tensors, as the allocator counts them, in blocks of 512 bytes."""
+    reserved_peak_bytes: int | None
+    """Of what the allocator holds; None where it does not tell."""
+    by_category: dict[str, int]
+    """At the first moment at which that much is allocated; adds up to it. Empty when it is not known."""
+
+
+class PeakMeasured(Frozen):
+    """The most memory over the step that counts, and what there was besides."""
+
+    event: Literal["peak_measured"] = "peak_measured"
+    at_s: float
+    cell: str
+    source: Source
+    phase: str | None
+    """In which phase it is reached first."""
+    allocated_peak_bytes: int
+    reserved_peak_bytes: int | None
+    host_rss_peak_bytes: int | None
+    """`ru_maxrss` of the worker; None of a simulation."""
+    outside_bytes: int | None
+    """On the device and outside the allocator: CUDA's context and libraries, and other programs; assumed of a
+    simulation, None where there is no device of its own."""
+    alloc_retries: int | None
+    """How often the allocator had to give back everything it had cached before it could serve a request."""
+    by_category: dict[str, int]
+    """At the peak; adds up to it."""
+
+
+class CodeLine(Frozen):
+    """One line of a stack."""
+
+    filename: str
+    line: int
+    name: str
+
+
+class AllocationGroup(Frozen):
+    """Allocations that are alike: of one size and category, and from one stack."""
+
+    count: int
+    size_bytes: int
+    """Of each, as the allocator counts it."""
+    category: str
+    modules: list[str]
+    """The first and the last module that they belong to: `layers.0.attention`, `layers.31.attention`."""
+    phase: str | None
+    """In which they were made; None where that is not known."""
+    stack: list[CodeLine]
+    """Where they were made, innermost first; of backward, the lines whose gradient it is."""
+
+    @property
+    def total_bytes(self) -> int:
+        """Of all of them."""
+        return self.count * self.size_bytes
+
+
+class LargestAllocations(Frozen):
+    """What the peak consists of, the most bytes together first."""
+
+    event: Literal["largest_allocations"] = "largest_allocations"
+    at_s: float
+    cell: str
+    source: Source
+    groups: list[AllocationGroup]
+
+
+class ModuleMemory(Frozen):
+    """What a module and those below it hold."""
+
+    path: str
+    """`layers.3.attention`; empty for the whole."""
+    total_bytes: int
+    own_bytes: int
+    """Without the modules below it."""
+    by_category: dict[str, int]
+    """Of the total."""
+
+
+class ModulesMeasured(Frozen):
+    """The peak by module, every module before those below it, larger ones first."""
+
+    event: Literal["modules_measured"] = "modules_measured"
+    at_s: float
+    cell: str
+    source: Source
+    modules: list[ModuleMemory]
+
+
+class VerdictReached(Frozen):
+    """Whether the cell fits on the device."""
+
+    event: Literal["verdict_reached"] = "verdict_reached"
+    at_s: float
+    cell: str
+    source: Source
+    fits: bool
+    failed_phase: str | None
+    """Where memory runs out: `build`, or a phase."""
+    failed_step: int | None
+    """In which step, from 0; -1 before the first."""
+    margin_bytes: int | None
+    """What is left of the device at the fullest moment; if negative, how much more it would need."""
+    detail: str | None
+
+
+class CandidateTried(Frozen):
+    """On the way to the largest that fits."""
+
+    event: Literal["candidate_tried"] = "candidate_tried"
+    at_s: float
+    cell: str
+    axis: SearchAxis
+    value: int
+    fits: bool
+    margin_bytes: int
+
+
+class LargestFound(Frozen):
+    """The end of a search: what else is said of the cell is of this value."""
+
+    event: Literal["largest_found"] = "largest_found"
+    at_s: float
+    cell: str
+    axis: SearchAxis
+    value: int
+    """The largest that fits; 0 if not even 1 does."""
+    beyond: int | None
+    """The next one, which does not fit; None if the search ended before anything did not."""
+
+
+class SnapshotWritten(Frozen):
+    """Every allocation of the cell is in a file."""
+
+    event: Literal["snapshot_written"] = "snapshot_written"
+    at_s: float
+    cell: str
+    path: str
+    size_bytes: int
+
+
 class CellFinished(Frozen):
     """A cell is over, one way or another; the last one of a cell counts.
 
@@ -310,6 +481,15 @@ Event = Annotated[
     | MemoryMeasured
     | StepChecked
     | Reading
+    | GpuSimulated
+    | PhaseMemoryMeasured
+    | PeakMeasured
+    | LargestAllocations
+    | ModulesMeasured
+    | VerdictReached
+    | CandidateTried
+    | LargestFound
+    | SnapshotWritten
     | CellFinished
     | WorkerExited
     | ReadingsLost

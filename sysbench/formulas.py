@@ -52,6 +52,11 @@ def step_flops_of(cell: ModelCell) -> int:
     return step_flops(cell.mode, cell.model, cell.ctx, cell.batch)
 
 
+def residual_stream_bytes(shape: ModelShape, ctx: int, batch: int) -> int:
+    """One residual stream: batch × ctx × d_model numbers, which stay in fp32 under autocast, 4 bytes each."""
+    return batch * ctx * shape.d_model * 4
+
+
 def predicted_memory(cell: ModelCell) -> MemoryPrediction:
     """Bytes of tensors that a step of `cell` needs at its peak: the fullest of its moments.
 

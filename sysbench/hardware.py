@@ -53,6 +53,8 @@ class Hardware(_Frozen):
     title: str
     names: tuple[str, ...] = ()
     """Every name that drivers report it under, and nothing else does."""
+    compute_capability: str | None = Field(default=None, pattern=r"^\d+\.\d$")
+    """The generation that CUDA counts it to, "9.0"; which kernels torch chooses depends on it."""
     memory_bytes: PositiveInt
     """What CUDA reports as total: less than the data sheet says, by what ECC and the driver take."""
     memory_bandwidth_bytes_per_s: PositiveFloat | None = None

@@ -43,6 +43,7 @@ CautionCode = Literal[
     "compile-fell-back",
     "readings-lost",
     "not-measured",
+    "allocator-retried",
 ]
 
 

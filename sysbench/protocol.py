@@ -5,13 +5,14 @@ Commands go one way and events (`sysbench.events`) the other, each a message of 
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
 from sysbench.events import DeviceInfo, Frozen
+from sysbench.specs.kinds import Cell
 from sysbench.specs.model import Precision
-from sysbench.specs.time import TimeCell
 
 ADDRESS_VARIABLE = "SYSBENCH_ADDRESS"
 """Environment variable with the path of the engine's socket. Launchers like nsys and torchrun close inherited files."""
@@ -23,12 +24,14 @@ MESSAGE_LIMIT_BYTES = 16 * 1024**2
 """No message is longer than this; what claims to be is not one of ours."""
 
 
-class MeasureTime(Frozen):
-    """Time the steps of one cell on this device; answered by events, the last of which is its CellFinished."""
+class Measure(Frozen):
+    """Do with one cell what its kind says; answered by events, the last of which is its CellFinished."""
 
-    command: Literal["measure_time"] = "measure_time"
-    cell: TimeCell
+    command: Literal["measure"] = "measure"
+    cell: Cell
     device: DeviceInfo
+    artifact: Path | None = None
+    """Where to leave what is too large for events (a memory snapshot); None when nobody wants it."""
 
 
 class MeasureCeiling(Frozen):
@@ -48,7 +51,7 @@ class Exit(Frozen):
     a few tenths of a second."""
 
 
-Command = Annotated[MeasureTime | MeasureCeiling | Exit, Field(discriminator="command")]
+Command = Annotated[Measure | MeasureCeiling | Exit, Field(discriminator="command")]
 
 _COMMAND: TypeAdapter[Command] = TypeAdapter(Command)
 

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
-from sysbench.events import SCHEMA_VERSION, DeviceInfo, Frozen, HostInfo, TorchInfo
+from sysbench.events import (
+    SCHEMA_VERSION,
+    AllocationGroup,
+    DeviceInfo,
+    Frozen,
+    HostInfo,
+    ModuleMemory,
+    Source,
+    TorchInfo,
+)
 from sysbench.outcomes import Caution, Outcome, RunStatus
+from sysbench.specs.kinds import Kind
+from sysbench.specs.memory import SearchAxis
 from sysbench.specs.model import Precision
 
 
@@ -47,7 +58,7 @@ class ModelRecord(Frozen):
     """Of one forward pass over the batch; causality not exploited."""
 
 
-class MemoryRecord(Frozen):
+class PeakRecord(Frozen):
     """Peaks over the measured steps, in bytes; None where nothing was measured."""
 
     allocated_peak_bytes: int | None
@@ -89,7 +100,7 @@ class ReadingsRecord(Frozen):
 
 
 class CellRecord(Frozen):
-    """One cell, whatever became of it."""
+    """What every command says of a cell, whatever became of it."""
 
     key: str
     axes: dict[str, Any]
@@ -98,6 +109,11 @@ class CellRecord(Frozen):
     detail: str | None
     cautions: list[Caution]
     model: ModelRecord
+
+
+class TimeCellRecord(CellRecord):
+    """One cell of `sysbench time`."""
+
     build_s: float | None
     compile_s: float | None
     graph_breaks: int | None
@@ -107,9 +123,73 @@ class CellRecord(Frozen):
     """The mode's phases in order, then `step`; empty when nothing was measured."""
     warmup_samples_s: list[float]
     """Wall time of the warm-up steps, in order."""
-    memory: MemoryRecord
+    memory: PeakRecord
     rates: RateRecord | None
     readings: ReadingsRecord | None
+
+
+class SimulatedGpuRecord(Frozen):
+    """The GPU that a cell was simulated for, and what was assumed to be taken beside the allocator."""
+
+    title: str
+    memory_bytes: int
+    context_bytes: int
+    other_bytes: int
+    settings: str
+
+
+class PhasePeakRecord(Frozen):
+    """The most during one phase."""
+
+    allocated_peak_bytes: int
+    reserved_peak_bytes: int | None
+    by_category: dict[str, int]
+
+
+class VerdictRecord(Frozen):
+    """Whether it fits."""
+
+    fits: bool
+    failed_phase: str | None
+    failed_step: int | None
+    margin_bytes: int | None
+    detail: str | None
+
+
+class LargestRecord(Frozen):
+    """The largest value of an axis that fits, which the other numbers of the cell are of."""
+
+    axis: SearchAxis
+    value: int
+    beyond: int | None
+    tried: list[int]
+
+
+class MemoryCellRecord(CellRecord):
+    """One cell of `sysbench memory`; None where nothing was measured or simulated."""
+
+    source: Source
+    gpu: SimulatedGpuRecord | None
+    peak_allocated_bytes: int | None
+    peak_reserved_bytes: int | None
+    peak_phase: str | None
+    host_rss_peak_bytes: int | None
+    """Of the worker: the larger of what was seen from outside and what the kernel says."""
+    device_used_peak_bytes: int | None
+    """Of the whole device, other processes included, as NVML saw it."""
+    context_bytes: int | None
+    """On the device and outside the allocator: assumed of a simulation, else what NVML saw."""
+    alloc_retries: int | None
+    by_category: dict[str, int]
+    """At the peak."""
+    peaks_by_phase: dict[str, PhasePeakRecord]
+    largest: list[AllocationGroup]
+    modules: list[ModuleMemory]
+    residual_bytes: int
+    """Of one residual stream, batch × ctx × d_model numbers in fp32: computed, not measured."""
+    snapshot: str | None
+    verdict: VerdictRecord | None
+    found: LargestRecord | None
 
 
 class CeilingRecord(Frozen):
@@ -130,11 +210,14 @@ class EnvironmentRecord(Frozen):
     driver: str | None
 
 
-class TimeRecord(Frozen):
-    """The final summary of `sysbench time`."""
+AnyCell = TypeVar("AnyCell", bound=CellRecord)
+
+
+class RunRecord(Frozen, Generic[AnyCell]):
+    """The final summary of a run of whatever kind."""
 
     schema_version: int = SCHEMA_VERSION
-    kind: Literal["time"] = "time"
+    kind: Kind
     sysbench_version: str
     source_digest: str
     started_at: str
@@ -143,5 +226,17 @@ class TimeRecord(Frozen):
     status: RunStatus
     spec: dict[str, Any]
     environment: EnvironmentRecord
+    cells: list[AnyCell]
+
+
+class TimeRecord(RunRecord[TimeCellRecord]):
+    """The final summary of `sysbench time`."""
+
+    kind: Literal["time"] = "time"
     ceilings: list[CeilingRecord]
-    cells: list[CellRecord]
+
+
+class MemoryRecord(RunRecord[MemoryCellRecord]):
+    """The final summary of `sysbench memory`."""
+
+    kind: Literal["memory"] = "memory"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from sysbench.errors import LogError
 from sysbench.events import (
@@ -12,6 +13,7 @@ from sysbench.events import (
     CellStarted,
     Compiled,
     Event,
+    Frozen,
     MemoryMeasured,
     ModelBuilt,
     Reading,
@@ -23,6 +25,8 @@ from sysbench.events import (
     StepMeasured,
     WorkerReady,
 )
+
+Said = TypeVar("Said", bound=Frozen)
 
 
 @dataclass
@@ -40,6 +44,17 @@ class CellEvents:
     measured_readings: list[Reading] = field(default_factory=list)
     """The readings taken between the first and the last measured step."""
     finished: CellFinished | None = None
+    said: dict[type, list[Any]] = field(default_factory=dict)
+    """Everything else, by the kind of event."""
+
+    def all(self, kind: type[Said]) -> list[Said]:
+        """Every event of a kind that has no place of its own here, in order."""
+        return self.said.get(kind, [])
+
+    def last(self, kind: type[Said]) -> Said | None:
+        """The last one, if there is any."""
+        every = self.all(kind)
+        return every[-1] if every else None
 
     def add(self, event: Event) -> None:
         """Take in one event of this cell; a cell that is started again begins anew."""
@@ -61,7 +76,7 @@ class CellEvents:
                 if self.steps and self.memory is None:
                     self.measured_readings.append(event)
             case _:
-                pass
+                self.said.setdefault(type(event), []).append(event)
 
 
 @dataclass

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import statistics as standard
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 
 from sysbench import formulas, hardware, statistics
-from sysbench.analysis import cautions
+from sysbench.analysis import cautions, run_record
 from sysbench.analysis.collect import CellEvents, Run, collect
 from sysbench.events import Event, PhaseSample, Reading, StepMeasured
 from sysbench.records import (
     CeilingRecord,
-    CellRecord,
-    EnvironmentRecord,
-    MemoryRecord,
-    ModelRecord,
+    PeakRecord,
     PhaseRecord,
     RateRecord,
     ReadingsRecord,
     Samples,
+    TimeCellRecord,
     TimeRecord,
 )
 from sysbench.specs.time import TimeCell, TimeSpec
@@ -32,41 +29,19 @@ def fold(events: Iterable[Event]) -> TimeRecord:
     """The record of a run, finished or not; raises LogError when the events hold no run."""
     run = collect(events)
     spec = TimeSpec.model_validate(run.started.spec)
-    finished_at = run.finished.at_s if run.finished else None
     return TimeRecord(
-        schema_version=run.started.schema_version,
-        sysbench_version=run.started.sysbench_version,
-        source_digest=run.started.source_digest,
-        started_at=_iso(run.started.at_s),
-        finished_at=_iso(finished_at) if finished_at else None,
-        status=run.finished.status if run.finished else "interrupted",
-        spec=run.started.spec,
-        environment=EnvironmentRecord(
-            host=run.started.host,
-            torch=run.worker.torch if run.worker else None,
-            devices=run.worker.devices if run.worker else [],
-            driver=run.started.driver,
-        ),
+        **run_record.of_run(run),
         ceilings=[CeilingRecord(**ceiling.model_dump(exclude={"event", "at_s"})) for ceiling in run.ceilings.values()],
         cells=[_cell(cell, run.cells.get(cell.key, CellEvents()), run) for cell in spec.cells()],
     )
 
 
-def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> CellRecord:
+def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> TimeCellRecord:
     phases = _phases(cell, seen.steps)
     rates = _rates(cell, seen, phases, run)
-    return CellRecord(
-        key=cell.key,
-        axes=cell.model_dump(mode="json"),
-        device=seen.started.device if seen.started else None,
-        outcome=seen.finished.outcome if seen.finished else "interrupted",
-        detail=seen.finished.detail if seen.finished else "stopped before it was finished",
+    return TimeCellRecord(
+        **run_record.of_cell(cell, seen),
         cautions=cautions.judge(cell, seen, rates, run.lost),
-        model=ModelRecord(
-            parameters=formulas.parameters(cell.model),
-            parameters_without_lm_head=formulas.parameters_without_lm_head(cell.model),
-            forward_flops=formulas.forward_flops(cell.model, cell.ctx, cell.batch),
-        ),
         build_s=seen.built.build_s if seen.built else None,
         compile_s=seen.compiled.compile_s if seen.compiled else None,
         graph_breaks=seen.compiled.graph_breaks if seen.compiled else None,
@@ -148,10 +123,10 @@ def _believable(share: float) -> float | None:
     return share if share <= HIGHEST_SHARE else None
 
 
-def _memory(seen: CellEvents) -> MemoryRecord:
+def _memory(seen: CellEvents) -> PeakRecord:
     used = [reading.device_used_bytes for reading in seen.readings if reading.device_used_bytes is not None]
     resident = [reading.host_rss_bytes for reading in seen.readings if reading.host_rss_bytes is not None]
-    return MemoryRecord(
+    return PeakRecord(
         allocated_peak_bytes=seen.memory.allocated_peak_bytes if seen.memory else None,
         reserved_peak_bytes=seen.memory.reserved_peak_bytes if seen.memory else None,
         device_used_peak_bytes=max(used, default=None),
@@ -185,7 +160,3 @@ def _readings(readings: Sequence[Reading]) -> ReadingsRecord | None:
         throttle_reasons=list(reasons),
         other_processes=max(others, default=None),
     )
-
-
-def _iso(at_s: float) -> str:
-    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

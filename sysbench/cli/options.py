@@ -126,9 +126,11 @@ def _help(field: FieldInfo) -> str:
 def _explain(model: type[BaseModel], error: ValidationError) -> str:
     """The first mistake, in one line: the option, what is wrong with it, what is allowed."""
     first = error.errors()[0]
+    context = first.get("ctx", {})
+    if not first["loc"]:
+        return str(context.get("error", first["msg"]))  # about options together, which it names itself
     field = str(first["loc"][0])
     name = option_name(model, field)
-    context = first.get("ctx", {})
     match first["type"]:
         case "value_error":
             reason = str(context["error"])

@@ -8,8 +8,8 @@ from sysbench import formulas, units
 from sysbench.engine.plan import PlacedCell
 from sysbench.events import DeviceInfo
 from sysbench.outcomes import Outcome
+from sysbench.specs.kinds import Cell
 from sysbench.specs.run import RunOptions
-from sysbench.specs.time import TimeCell
 
 
 class Admission:
@@ -29,6 +29,8 @@ class Admission:
         unavailable = placed.cell.unavailable(placed.device.type)
         if unavailable is not None:
             return "invalid", unavailable
+        if placed.cell.simulated:
+            return None  # it takes none of the memory that it is about, and says itself what does not fit
         why = self._larger_than_one_that_failed(placed) or self._does_not_fit(placed)
         return ("skipped", why) if why is not None else None
 
@@ -44,13 +46,13 @@ class Admission:
         free_bytes = self._free_bytes(placed.device)
         if self._options.force or free_bytes is None:
             return None
-        needed_bytes = formulas.predicted_memory(placed.cell).total_bytes
+        needed_bytes = formulas.predicted_memory(placed.cell.step).total_bytes
         if needed_bytes <= free_bytes:
             return None
         return f"needs about {units.size(needed_bytes)}, {units.size(free_bytes)} are free (--force starts it anyway)"
 
 
-def describe(cell: TimeCell) -> str:
+def describe(cell: Cell) -> str:
     """A cell in a few words: what its memory depends on most."""
     return f"{cell.size}, ctx {cell.ctx}, batch {cell.batch}"
 
@@ -60,7 +62,7 @@ def _at_least_as_large(placed: PlacedCell, other: PlacedCell) -> bool:
     return _kind(placed) == _kind(other) and all(a >= b for a, b in zip(sizes, other_sizes, strict=True))
 
 
-def _extent(cell: TimeCell) -> tuple[int, ...]:
+def _extent(cell: Cell) -> tuple[int, ...]:
     """Everything that makes a cell need more memory when it grows."""
     shape = cell.model
     return (shape.d_model, shape.d_ff, shape.layers, shape.heads, shape.vocab, cell.ctx, cell.batch)

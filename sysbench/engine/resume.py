@@ -13,8 +13,8 @@ from sysbench.engine.plan import PlacedCell
 from sysbench.errors import LogError, UsageError
 from sysbench.events import CellFinished, CellStarted, DeviceInfo, RunStarted, WorkerReady
 from sysbench.outcomes import LASTING, Outcome
+from sysbench.specs.kinds import Cell, Spec
 from sysbench.specs.options import flag_of
-from sysbench.specs.time import TimeCell, TimeSpec
 
 
 @dataclass
@@ -29,12 +29,16 @@ class EarlierRun:
     devices: dict[str, DeviceInfo] = field(default_factory=dict)
     """By cell, what the last attempt ran on."""
 
-    def keeps(self, cell: TimeCell) -> bool:
+    def keeps(self, cell: Cell) -> bool:
         """Whether what the log says of this cell stands."""
         return self.outcomes.get(cell.key) in LASTING
 
-    def refuse_other_spec(self, spec: TimeSpec) -> None:
+    def refuse_other_spec(self, spec: Spec) -> None:
         """Raise UsageError naming every difference unless the log was made with this very spec."""
+        if self.started.kind != spec.kind:
+            raise UsageError(
+                f"--resume {self.path}: the log is of `sysbench {self.started.kind}`, not of `sysbench {spec.kind}`"
+            )
         here, there = spec.model_dump(mode="json"), self.started.spec
         differing = [name for name in {**there, **here} if here.get(name) != there.get(name)]
         if differing:

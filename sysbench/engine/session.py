@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from types import TracebackType
@@ -24,19 +24,26 @@ from sysbench.engine.supervisor import Supervisor
 from sysbench.errors import OutputError, SysbenchError, UsageError
 from sysbench.events import CellFinished, CellStarted, Event, RunFinished, RunResumed, RunStarted, WorkerReady
 from sysbench.outcomes import RunStatus
+from sysbench.specs.kinds import Cell, Spec
 from sysbench.specs.run import RunOptions
-from sysbench.specs.time import TimeCell, TimeSpec
 
 
 def run(
-    spec: TimeSpec, options: RunOptions, *, launcher: Launcher | None = None, sampler: Sampler | None = None
+    spec: Spec,
+    options: RunOptions,
+    *,
+    launcher: Launcher | None = None,
+    sampler: Sampler | None = None,
+    artifacts: Mapping[str, Path] | None = None,
 ) -> Session:
     """Prepare a run, of which everything but the measuring is checked here; iterate over the result to carry it out.
+
+    `artifacts` says for cells, by their keys, where their worker leaves what is too large for events.
 
     Raises UsageError for cells that can run nowhere and for a log that must not be continued, LogError for a log that
     cannot be read, and OutputError when there is no place to write to. Nothing is left behind then.
     """
-    cells = list(spec.cells())
+    cells: list[Cell] = list(spec.cells())
     refuse_impossible(cells)
     if options.json_path not in (None, "-"):
         refuse_unwritable(Path(options.json_path))
@@ -48,7 +55,7 @@ def run(
     else:
         opening = _beginning(spec, len(cells), sampler.driver)
         log, earlier = Log.create(options.out, spec.kind), None
-    return Session(log, opening, cells, earlier, options, launcher or PlainLauncher(), sampler)
+    return Session(log, opening, cells, earlier, options, launcher or PlainLauncher(), sampler, artifacts or {})
 
 
 class Session:
@@ -67,13 +74,15 @@ class Session:
         self,
         log: Log,
         opening: RunStarted | RunResumed,
-        cells: Sequence[TimeCell],
+        cells: Sequence[Cell],
         earlier: EarlierRun | None,
         options: RunOptions,
         launcher: Launcher,
         sampler: Sampler,
+        artifacts: Mapping[str, Path],
     ) -> None:
         self.log_path = log.path
+        self._artifacts = artifacts
         self._log = log
         self._opening = opening
         self._cells = cells
@@ -110,7 +119,14 @@ class Session:
         status: RunStatus = "complete"
         failure: SysbenchError | None = None
         with self._log, closing(self._sampler), catch_interrupts() as interrupts:
-            supervisor = Supervisor(self._launcher, self._sampler, self._admission, interrupts, self._options.timeout_s)
+            supervisor = Supervisor(
+                self._launcher,
+                self._sampler,
+                self._admission,
+                interrupts,
+                self._options.timeout_s,
+                self._artifacts,
+            )
             opening = self._written(self._opening)
             try:
                 yield opening
@@ -153,7 +169,7 @@ class Session:
         last_words.append(RunFinished(at_s=time.time(), status=status))
         return [self._written(event) for event in last_words]
 
-    def _is_wanted(self, cell: TimeCell) -> bool:
+    def _is_wanted(self, cell: Cell) -> bool:
         return self._earlier is None or not self._earlier.keeps(cell)
 
     def _place(self, ready: WorkerReady) -> list[PlacedCell]:
@@ -167,7 +183,7 @@ class Session:
         return [each for each in placed if self._is_wanted(each.cell)]
 
 
-def _beginning(spec: TimeSpec, cells: int, driver: str | None) -> RunStarted:
+def _beginning(spec: Spec, cells: int, driver: str | None) -> RunStarted:
     return RunStarted(
         at_s=time.time(),
         kind=spec.kind,
@@ -180,7 +196,7 @@ def _beginning(spec: TimeSpec, cells: int, driver: str | None) -> RunStarted:
     )
 
 
-def _continued(path: Path, spec: TimeSpec) -> tuple[Log, EarlierRun]:
+def _continued(path: Path, spec: Spec) -> tuple[Log, EarlierRun]:
     """A log to go on with, and what it holds; locked before it is read, and changed only when it is the right one."""
     log = Log.reopen(path)
     try:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from sysbench import protocol
 from sysbench.engine.admission import Admission
@@ -26,7 +27,7 @@ from sysbench.events import (
     WorkerReady,
 )
 from sysbench.outcomes import Outcome
-from sysbench.specs.time import TimeCell
+from sysbench.specs.kinds import Cell
 
 HARMLESS: frozenset[Outcome] = frozenset({"ok", "invalid"})
 """Outcomes after which a worker is as good as new."""
@@ -39,8 +40,16 @@ class Supervisor:
     """Finds a worker for every cell, asks it for one thing at a time, and draws the consequences."""
 
     def __init__(
-        self, launcher: Launcher, sampler: Sampler, admission: Admission, interrupts: Interrupts, timeout_s: float
+        self,
+        launcher: Launcher,
+        sampler: Sampler,
+        admission: Admission,
+        interrupts: Interrupts,
+        timeout_s: float,
+        artifacts: Mapping[str, Path] | None = None,
     ) -> None:
+        """`artifacts` says for cells, by their keys, where their worker leaves what is too large for events."""
+        self._artifacts = artifacts or {}
         self._launcher = launcher
         self._sampler = sampler
         self._admission = admission
@@ -72,11 +81,14 @@ class Supervisor:
 
     def _attend(self, placed: PlacedCell) -> Iterator[Event]:
         """One cell that is worth it, and what came before and comes after."""
-        yield from self._measure_ceiling(placed)
+        if placed.cell.against_ceiling:
+            yield from self._measure_ceiling(placed)
         finished = yield from self._measure(placed)
+        if placed.cell.simulated and finished.outcome == "oom":
+            return  # nothing ran out here
         if finished.outcome == "oom":
             self._admission.remember_too_large(placed)
-        if finished.outcome not in HARMLESS:
+        if finished.outcome not in HARMLESS or placed.cell.needs_fresh_worker:
             yield from self._replace_worker()
 
     def _measure(self, placed: PlacedCell) -> Generator[Event, None, CellFinished]:
@@ -91,7 +103,8 @@ class Supervisor:
         )
         yield from self._look_around()
         try:
-            self._conversation.ask(worker, protocol.MeasureTime(cell=placed.cell, device=placed.device))
+            artifact = self._artifacts.get(placed.cell.key)
+            self._conversation.ask(worker, protocol.Measure(cell=placed.cell, device=placed.device, artifact=artifact))
             return (yield from self._conversation.until(worker, CellFinished))
         except LostWorkerError as lost:
             exited = self._dismiss(worker, lost.patience_s)
@@ -167,7 +180,7 @@ class Supervisor:
         return exited
 
 
-def _finished(cell: TimeCell, outcome: Outcome, detail: str | None = None) -> CellFinished:
+def _finished(cell: Cell, outcome: Outcome, detail: str | None = None) -> CellFinished:
     return CellFinished(at_s=time.time(), cell=cell.key, outcome=outcome, detail=detail)
 
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
-from sysbench.errors import UsageError, unknown
 from sysbench.events import DeviceInfo, Event
-from sysbench.experiments import timing
-from sysbench.specs.time import TimeCell
+from sysbench.specs.kinds import Kind
 
-Experiment = Callable[[TimeCell, DeviceInfo], Iterator[Event]]
+Experiment = Callable[[Any, DeviceInfo, Path | None], Iterator[Event]]
+"""From a cell of its kind, the device it is placed on, and where to leave what is too large for events."""
 
-EXPERIMENTS: dict[str, Experiment] = {"time": timing.run}
+MODULES: dict[Kind, str] = {"time": "timing", "memory": "memory"}
+"""By kind, the module here whose `run` is the experiment. It is imported when it is wanted: the others cost time."""
 
 
-def experiment_for(kind: str) -> Experiment:
-    """The experiment behind a kind of run; raises UsageError for a kind there is not."""
-    if kind not in EXPERIMENTS:
-        raise UsageError(unknown(kind, "a kind of run", EXPERIMENTS))
-    return EXPERIMENTS[kind]
+def experiment_for(kind: Kind) -> Experiment:
+    """The experiment behind a kind of run."""
+    experiment: Experiment = importlib.import_module(f"{__name__}.{MODULES[kind]}").run
+    return experiment

@@ -6,6 +6,7 @@ import gc
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import torch
 
@@ -30,11 +31,14 @@ from sysbench.statistics import settled
 from sysbench.workload.step import TrainingStep
 
 
-def run(cell: TimeCell, device: DeviceInfo, *, clock: Clock | None = None) -> Iterator[Event]:
+def run(
+    cell: TimeCell, device: DeviceInfo, artifact: Path | None = None, *, clock: Clock | None = None
+) -> Iterator[Event]:
     """Build the cell on `device`, warm it up and measure its steps; afterwards everything is freed.
 
     Events are yielded between steps, where nothing is timed. Raises UnavailableError for a combination that does
-    not exist there, and whatever a step raises: `is_out_of_memory` tells when that means a lack of memory.
+    not exist there, and whatever a step raises: `is_out_of_memory` tells when that means a lack of memory. Nothing is
+    left at `artifact`: times are small enough for events.
     """
     target = torch_device(device)
     try:

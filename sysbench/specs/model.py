@@ -7,7 +7,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterator
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -53,8 +53,11 @@ def _precision_problem(precision: Precision, device: DeviceType) -> str | None:
     return None
 
 
-class ModelCell(BaseModel):
-    """One point of the grid: a model, an input and how a step of it is run."""
+class GridCell(BaseModel):
+    """One point of a grid: a model, an input, and how the one is computed from the other.
+
+    A command's own cell says with `kind` whose it is, and adds what that command asks about it.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -63,7 +66,6 @@ class ModelCell(BaseModel):
     ctx: int
     batch: int
     precision: Precision
-    mode: Mode
     device: str
     attention: Attention
     execution: Execution
@@ -77,14 +79,24 @@ class ModelCell(BaseModel):
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
     @property
-    def phases(self) -> tuple[Phase, ...]:
-        """The phases that a step of this cell's mode consists of, in order."""
-        return PHASES_OF[self.mode]
-
-    @property
     def tokens(self) -> int:
         """Tokens in one step."""
         return self.batch * self.ctx
+
+    @property
+    def simulated(self) -> str | None:
+        """The GPU that this is a simulation for; None when a device of this machine is measured."""
+        return None
+
+    @property
+    def against_ceiling(self) -> bool:
+        """Whether results are held against what a matrix product reaches, which then has to be measured first."""
+        return False
+
+    @property
+    def needs_fresh_worker(self) -> bool:
+        """Whether what an earlier cell leaves in a process (high-water marks, workspaces) would spoil this one."""
+        return False
 
     def problem(self, device: DeviceType | None) -> str | None:
         """Why this cell cannot run, in one line, or None when it can.
@@ -108,6 +120,22 @@ class ModelCell(BaseModel):
         if self.attention == "flex" and device == "mps":
             return "--attention flex is not there on mps; there are naive, sdpa, math"
         return None
+
+
+class ModelCell(GridCell):
+    """A cell of which it is known what a step consists of."""
+
+    mode: Mode
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """The phases that a step of this cell's mode consists of, in order."""
+        return PHASES_OF[self.mode]
+
+    @property
+    def step(self) -> ModelCell:
+        """The cell whose training step this is about: itself."""
+        return self
 
 
 class ModelSpec(BaseModel):
@@ -141,11 +169,6 @@ class ModelSpec(BaseModel):
     batch: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=MODEL)] = Field(
         default=(4,), description="Sequences per step."
     )
-    mode: Annotated[
-        tuple[Mode, ...],
-        BeforeValidator(choices("a mode", get_args(Mode))),
-        Option(metavar="MODE,…", panel=STEP),
-    ] = Field(default=("train",), description=f"Which phases a step has: {', '.join(get_args(Mode))}.")
     precision: Annotated[
         tuple[Precision, ...],
         BeforeValidator(choices("a precision", get_args(Precision))),
@@ -176,9 +199,9 @@ class ModelSpec(BaseModel):
         default=0, ge=0, description="Seed of the parameters and of the tokens."
     )
 
-    def model_cells(self) -> Iterator[ModelCell]:
-        """Every point of the grid, models outermost, so that cells of one model follow each other."""
-        for device, (size, shape), batch, ctx, attention, execution, optimizer, precision, mode in itertools.product(
+    def grid(self) -> Iterator[dict[str, Any]]:
+        """The fields of every point of the grid, models outermost, so that cells of one model follow each other."""
+        for device, (size, shape), batch, ctx, attention, execution, optimizer, precision in itertools.product(
             self.device,
             self._shapes(),
             self.batch,
@@ -187,21 +210,19 @@ class ModelSpec(BaseModel):
             self.execution,
             self.optimizer,
             self.precision,
-            self.mode,
         ):
-            yield ModelCell(
-                size=size,
-                model=shape,
-                ctx=ctx,
-                batch=batch,
-                precision=precision,
-                mode=mode,
-                device=device,
-                attention=attention,
-                execution=execution,
-                optimizer=optimizer,
-                seed=self.seed,
-            )
+            yield {
+                "size": size,
+                "model": shape,
+                "ctx": ctx,
+                "batch": batch,
+                "precision": precision,
+                "device": device,
+                "attention": attention,
+                "execution": execution,
+                "optimizer": optimizer,
+                "seed": self.seed,
+            }
 
     def _shapes(self) -> list[tuple[str, ModelShape]]:
         """Labelled shapes: each named size, with the dimensions given explicitly in place of its own."""

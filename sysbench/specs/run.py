@@ -34,8 +34,7 @@ class RunOptions(BaseModel):
         default="terminal", description="Tables as terminal, markdown, csv or latex."
     )
     tables: Annotated[tuple[str, ...], BeforeValidator(texts), Option(metavar="NAME,…", panel=OUTPUT)] = Field(
-        default=(),
-        description="Tables to show instead of those that the axes imply: summary, spread, phases, cells and more.",
+        default=(), description="Tables to show instead of those that the axes imply; a wrong name lists all."
     )
     source: Annotated[Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT)] = Field(
         default=None, description="Show a finished log or record instead of measuring. Needs no torch."
@@ -50,9 +49,6 @@ class RunOptions(BaseModel):
     plan: Annotated[bool, Option(panel=EXECUTION)] = Field(
         default=False, description="Show cells, parameters, FLOPs and predicted memory; run nothing."
     )
-    simulate: Annotated[str | None, Option(metavar="GPU", panel=EXECUTION)] = Field(
-        default=None, description="With --plan: hold the predicted memory against this GPU, which need not be here."
-    )
     resume: Annotated[Path | None, Option(metavar="LOG", panel=EXECUTION)] = Field(
         default=None, description="Continue a log: run only what is missing or failed in it."
     )
@@ -64,4 +60,26 @@ class RunOptions(BaseModel):
     )
     force: Annotated[bool, Option(panel=EXECUTION)] = Field(
         default=False, description="Also start cells that are predicted not to fit into memory."
+    )
+
+
+class TimeOptions(RunOptions):
+    """What goes with timing alone."""
+
+    simulate: Annotated[str | None, Option(metavar="GPU", panel=EXECUTION)] = Field(
+        default=None, description="With --plan: hold the predicted memory against this GPU, which need not be here."
+    )
+
+
+class MemoryOptions(RunOptions):
+    """What becomes of the allocations of each cell; with several cells, each file's name says which it is of."""
+
+    snapshot: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
+        default=None, description="Write the allocations as a pickle that the public memory viewer opens."
+    )
+    figure: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
+        default=None, description="Draw memory over time by category: .png, .svg or .pdf."
+    )
+    page: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
+        default=None, description="Write a page, for offline use, that zooms to every single allocation and its stack."
     )

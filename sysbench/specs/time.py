@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
-from sysbench.specs.axes import integers
-from sysbench.specs.model import ModelCell, ModelSpec
+from sysbench.specs.axes import choices, integers
+from sysbench.specs.model import STEP, Mode, ModelCell, ModelSpec
 from sysbench.specs.options import Option
 
 Sync = Literal["phase", "step"]
@@ -31,17 +31,28 @@ def _fraction(value: object) -> object:
 class TimeCell(ModelCell):
     """One point of a timing grid."""
 
+    kind: Literal["time"] = "time"
     warmup: int
     steps: int
     until: float | None
     max_steps: int
     sync: Sync
 
+    @property
+    def against_ceiling(self) -> bool:
+        """A step is held against the fastest matrix product."""
+        return True
+
 
 class TimeSpec(ModelSpec):
     """A run of `sysbench time`."""
 
     kind: Literal["time"] = "time"
+    mode: Annotated[
+        tuple[Mode, ...],
+        BeforeValidator(choices("a mode", get_args(Mode))),
+        Option(metavar="MODE,…", panel=STEP),
+    ] = Field(default=("train",), description=f"Which phases a step has: {', '.join(get_args(Mode))}.")
     warmup: Annotated[tuple[int, ...], BeforeValidator(integers(0)), Option(metavar="AXIS", panel=MEASUREMENT)] = Field(
         default=(5,), description="Steps before measuring; kept and shown, not counted."
     )
@@ -64,9 +75,10 @@ class TimeSpec(ModelSpec):
 
     def cells(self) -> Iterator[TimeCell]:
         """Every cell of the run, in the order in which it is measured."""
-        for cell, warmup, steps in itertools.product(list(self.model_cells()), self.warmup, self.steps):
+        for point, mode, warmup, steps in itertools.product(list(self.grid()), self.mode, self.warmup, self.steps):
             yield TimeCell(
-                **cell.model_dump(),
+                **point,
+                mode=mode,
                 warmup=warmup,
                 steps=steps,
                 until=self.until,

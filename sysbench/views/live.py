@@ -17,15 +17,16 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, redirect_stderr
 from dataclasses import dataclass, field
+from functools import reduce
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, Any, Generic, Self, TypeVar
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 
 from sysbench.events import Event
 from sysbench.views.screen import draw
-from sysbench.views.state import LiveState, advance, folded
+from sysbench.views.state import LiveState, advance
 
 INTERVAL_S = 0.25
 
@@ -61,9 +62,9 @@ class Pace:
     _drawn_s: float = field(default=float("-inf"))
     _cost_s: float = 0.0
 
-    def due(self, state: LiveState, *, torn: bool = False) -> bool:
+    def due(self, share: float, *, torn: bool = False) -> bool:
         """Whether a drawing now stays within its share of a core; a `torn` picture is mended at once, or almost."""
-        wait_s = 0.0 if torn else self._cost_s / share_allowed(state)
+        wait_s = 0.0 if torn else self._cost_s / share
         return self.clock.monotonic() - self._drawn_s >= max(INTERVAL_S, wait_s)
 
     def measure(self, drawing: Callable[[], None]) -> None:
@@ -83,6 +84,25 @@ def share_allowed(state: LiveState) -> float:
     return DEVICE_SHARE if state.on_gpu else CPU_SHARE
 
 
+State = TypeVar("State")
+
+
+@dataclass(frozen=True)
+class Picture(Generic[State]):
+    """What a kind of run looks like while it goes on."""
+
+    blank: State
+    advance: Callable[[State, Event], State]
+    """The state after one more event; pure."""
+    draw: Callable[[State, float], RenderableType]
+    """The state at a time in seconds since the epoch, as high and as wide as there is room."""
+    share: Callable[[State], float]
+    """The share of a core that drawing may take in this state."""
+
+
+TIME = Picture(LiveState(), advance, draw, share_allowed)
+
+
 class Dashboard:
     """Shows a run on a terminal while it goes on, and is gone when it is over.
 
@@ -90,11 +110,19 @@ class Dashboard:
     events of the log that a resumed run continues.
     """
 
-    def __init__(self, console: Console, clock: Clock | None = None, *, earlier: Iterable[Event] = ()) -> None:
+    def __init__(
+        self,
+        console: Console,
+        clock: Clock | None = None,
+        *,
+        earlier: Iterable[Event] = (),
+        picture: Picture[Any] = TIME,
+    ) -> None:
         self._console = console
         self._clock = clock or Clock()
         self._pace = Pace(self._clock)
-        self._state = folded(earlier)
+        self._picture = picture
+        self._state = reduce(picture.advance, earlier, picture.blank)
         self._size = console.size
         self._lost = False
         self._held = _HeldBack(console.file)
@@ -123,14 +151,15 @@ class Dashboard:
 
     def show(self, event: Event) -> None:
         """Take in one event, and draw if it is time to."""
-        self._state = advance(self._state, event)
-        if not self._lost and self._pace.due(self._state, torn=self._console.size != self._size):
+        self._state = self._picture.advance(self._state, event)
+        share = self._picture.share(self._state)
+        if not self._lost and self._pace.due(share, torn=self._console.size != self._size):
             self._pace.measure(self._draw)
 
     def _draw(self) -> None:
         self._size = self._console.size
         try:
-            self._live.update(draw(self._state, self._clock.epoch()), refresh=True)
+            self._live.update(self._picture.draw(self._state, self._clock.epoch()), refresh=True)
         except OSError:
             # A terminal that went away (a closed window, a lost connection) ends the dashboard, not the run.
             self._lost = True

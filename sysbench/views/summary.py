@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from rich.console import Console
 
 from sysbench.hardware import Hardware
-from sysbench.records import TimeRecord
+from sysbench.records import RunRecord
+from sysbench.specs.kinds import Cell
 from sysbench.specs.run import Format
-from sysbench.specs.time import TimeCell
 from sysbench.views import theme
 from sysbench.views.rendering.csv import csv_text
 from sysbench.views.rendering.latex import latex
 from sysbench.views.rendering.markdown import markdown
 from sysbench.views.rendering.terminal import SheetView
+from sysbench.views.sheets import TABLES, sheet
 from sysbench.views.table import Sheet
-from sysbench.views.tables import TABLES, axes, plan, sheet
+from sysbench.views.tables import axes, plan
 
 
-def show(record: TimeRecord, console: Console, form: Format = "terminal", tables: Iterable[str] = ()) -> None:
+def show(record: RunRecord[Any], console: Console, form: Format = "terminal", tables: Iterable[str] = ()) -> None:
     """Print a record: the tables called `tables`, or without any those that the run was made for.
 
     CSV has no place for two tables in one file: without a choice it is the long table of all cells and phases, and of
@@ -33,7 +35,7 @@ def show(record: TimeRecord, console: Console, form: Format = "terminal", tables
 
 
 def show_plan(
-    cells: Sequence[TimeCell], console: Console, form: Format = "terminal", device: Hardware | None = None
+    cells: Sequence[Cell], console: Console, form: Format = "terminal", device: Hardware | None = None
 ) -> None:
     """Print what a run would do, and whether it fits into `device`."""
     specs = [cell.model_dump() for cell in cells]

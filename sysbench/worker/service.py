@@ -9,7 +9,7 @@ import traceback
 from sysbench import protocol
 from sysbench.errors import SysbenchError, UnavailableError
 from sysbench.events import CeilingFailed, CellFinished, Event, WorkerReady
-from sysbench.experiments import timing
+from sysbench.experiments import experiment_for
 from sysbench.instruments import allocator, ceiling, device
 from sysbench.outcomes import Outcome
 from sysbench.worker.channel import Channel, EngineGoneError
@@ -31,8 +31,8 @@ def serve(channel: Channel, import_s: float) -> bool:
         )
         for command in channel.commands():
             match command:
-                case protocol.MeasureTime():
-                    channel.send(_measure_time(channel, command))
+                case protocol.Measure():
+                    channel.send(_measure(channel, command))
                 case protocol.MeasureCeiling():
                     channel.send(_measure_ceiling(command))
                 case protocol.Exit():
@@ -42,12 +42,12 @@ def serve(channel: Channel, import_s: float) -> bool:
     return False
 
 
-def _measure_time(channel: Channel, request: protocol.MeasureTime) -> CellFinished:
-    """Time one cell; whatever it raises becomes its outcome."""
+def _measure(channel: Channel, request: protocol.Measure) -> CellFinished:
+    """Carry out one cell; whatever it raises becomes its outcome."""
     outcome: Outcome = "ok"
     detail = trace = None
     try:
-        for event in timing.run(request.cell, request.device):
+        for event in experiment_for(request.cell.kind)(request.cell, request.device, request.artifact):
             channel.send(event)
     except Exception as error:  # noqa: BLE001  A cell of a sweep may raise anything, and the others still count.
         outcome, detail, trace = _outcome_of(error), _line(error), _trace(error)

@@ -8,8 +8,9 @@ from pydantic import BaseModel
 
 from sysbench.cli.app import COMMANDS, _load
 from sysbench.cli.options import option_name
+from sysbench.specs.memory import MemorySpec
 from sysbench.specs.options import Option
-from sysbench.specs.run import RunOptions
+from sysbench.specs.run import MemoryOptions, TimeOptions
 from sysbench.specs.time import TimeSpec
 from tests.cli.running import sysbench
 
@@ -26,11 +27,15 @@ def flags(model: type[BaseModel]) -> list[str]:
 
 
 def test_the_options_of_time_are_those_that_were_reviewed() -> None:
-    assert [*flags(TimeSpec), *flags(RunOptions)] == OPTIONS.read_text().split()
+    assert [*flags(TimeSpec), *flags(TimeOptions)] == OPTIONS.read_text().split()
+
+
+def test_the_options_of_memory_are_those_that_were_reviewed() -> None:
+    assert [*flags(MemorySpec), *flags(MemoryOptions)] == OPTIONS.with_name("memory-options.txt").read_text().split()
 
 
 def test_every_field_that_is_an_option_says_what_it_does() -> None:
-    for model in (TimeSpec, RunOptions):
+    for model in (TimeSpec, TimeOptions, MemorySpec, MemoryOptions):
         for name, field in model.model_fields.items():
             if any(isinstance(mark, Option) for mark in field.metadata):
                 assert field.description, name
@@ -102,8 +107,8 @@ def test_version_is_the_packages() -> None:
         (["time", "--from", "a.jsonl", "--ctx", "1"], "sysbench time: --from shows a finished run; --ctx would change"),
         (
             ["time", "--simulate", "a100-80gb"],
-            "sysbench time: --simulate: step times are measured, never simulated. What is: the memory that each cell "
-            "needs; --plan --simulate a100-80gb holds it against that GPU",
+            "sysbench time: --simulate: step times are measured, never simulated. What is: the memory that a step "
+            "needs, by sysbench memory --simulate a100-80gb, or in short by --plan --simulate a100-80gb",
         ),
         (
             ["time", "--plan", "--simulate", "a100-80"],

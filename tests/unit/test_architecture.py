@@ -35,6 +35,10 @@ def test_imports_go_in_the_directions_that_are_declared() -> None:
         (["time", "--size", "smal"], 2),
         (["time", "--heads", "5"], 2),
         (["time", "--no-such-option"], 2),
+        (["memory", "--help"], 0),
+        (["memory", "--plan", "--size", "small", "--simulate", "24GiB"], 0),
+        (["memory", "--simulate", "a100-80g"], 2),
+        (["memory", "--from", "nowhere.pickle"], 2),
     ],
 )
 def test_torch_stays_out_of_what_does_not_measure(arguments: list[str], code: int) -> None:

@@ -33,7 +33,7 @@ def test_commands_arrive_in_order_and_whole() -> None:
     (cell,) = spec_of([16], until="1%").cells()
     commands: list[protocol.Command] = [
         protocol.MeasureCeiling(device=CPU, precision="bf16"),
-        protocol.MeasureTime(cell=cell, device=CPU),
+        protocol.Measure(cell=cell, device=CPU),
         protocol.Exit(orderly=True),
     ]
     engine, worker = Pipe()

@@ -12,7 +12,7 @@ from sysbench import formulas, hardware
 from sysbench.errors import UsageError
 from sysbench.events import Event, StepMeasured
 from sysbench.outcomes import Caution
-from sysbench.records import CellRecord, TimeRecord
+from sysbench.records import TimeCellRecord, TimeRecord
 from sysbench.specs.time import TimeSpec
 from sysbench.views.rendering.columns import shown
 from sysbench.views.table import Measure, Table, Word
@@ -67,7 +67,7 @@ def number(table: Table, row: int, key: str, unit: str = "s") -> float:
     return cell.value
 
 
-def wall(events: Sequence[Event], cell: CellRecord, phase: str, *, warmup: bool = False) -> list[float]:
+def wall(events: Sequence[Event], cell: TimeCellRecord, phase: str, *, warmup: bool = False) -> list[float]:
     steps = [e for e in events if isinstance(e, StepMeasured) and e.cell == cell.key and e.warmup == warmup]
     samples = [e.step if phase == "step" else e.phases[phase] for e in steps]
     return [sample.wall_s for sample in samples if sample.wall_s is not None]

@@ -170,7 +170,7 @@ def _answers(command: protocol.Command, orderly: bool = False) -> tuple[list[Eve
 
 
 def _measure(cell: TimeCell) -> CellFinished:
-    events, _ = _answers(protocol.MeasureTime(cell=cell, device=CPU))
+    events, _ = _answers(protocol.Measure(cell=cell, device=CPU))
     assert isinstance(events[-1], CellFinished)
     return events[-1]
 
@@ -195,7 +195,7 @@ def test_what_a_cell_raises_becomes_its_outcome(
 ) -> None:
     held: list[weakref.ref[_Weight]] = []
 
-    def failing(cell: TimeCell, device: DeviceInfo) -> Iterator[Event]:
+    def failing(cell: TimeCell, device: DeviceInfo, artifact: Path | None) -> Iterator[Event]:
         weight = _Weight()
         held.append(weakref.ref(weight))
         yield StageEntered(at_s=time.time(), cell=cell.key, stage="building")
@@ -223,9 +223,9 @@ def test_a_ceiling_that_cannot_be_measured_is_said_to_have_failed(monkeypatch: p
 
 @pytest.mark.parametrize("orderly", [True, False])
 def test_a_worker_ends_as_it_is_told_to(monkeypatch: pytest.MonkeyPatch, orderly: bool) -> None:
-    monkeypatch.setattr("sysbench.experiments.timing.run", lambda cell, device: iter(()))
+    monkeypatch.setattr("sysbench.experiments.timing.run", lambda cell, device, artifact: iter(()))
     (cell,) = spec_of([16]).cells()
-    assert _answers(protocol.MeasureTime(cell=cell, device=CPU), orderly)[1] is orderly
+    assert _answers(protocol.Measure(cell=cell, device=CPU), orderly)[1] is orderly
 
 
 def _ends(pid: int) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sysbench import units
-from sysbench.records import CellRecord, TimeRecord
+from sysbench.records import TimeCellRecord, TimeRecord
 from sysbench.statistics import Ratio, ratio
 from sysbench.views.table import NOTHING, Cell, Column, Measure, Remark, Table, Tone
 from sysbench.views.tables import axes, times
@@ -27,10 +27,10 @@ class Pair:
     """One cell under each arm; None where the run has no such cell."""
 
     axis: str
-    cells: tuple[CellRecord | None, ...]
+    cells: tuple[TimeCellRecord | None, ...]
 
     @property
-    def first(self) -> CellRecord:
+    def first(self) -> TimeCellRecord:
         """Any of the cells, for what all have in common."""
         return next(cell for cell in self.cells if cell is not None)
 
@@ -60,7 +60,7 @@ def arms_table(axis: str) -> Callable[[TimeRecord], list[Table]]:
 def pairs_along(record: TimeRecord, axis: str) -> tuple[list[Any], list[Pair]]:
     """The values of an axis, and for each combination of everything else the cells that differ in it alone."""
     arms = list(dict.fromkeys(cell.axes[axis] for cell in record.cells))
-    found: dict[str, dict[Any, CellRecord]] = {}
+    found: dict[str, dict[Any, TimeCellRecord]] = {}
     for cell in record.cells:
         others = str(sorted((name, str(value)) for name, value in cell.axes.items() if name != axis))
         found.setdefault(others, {})[cell.axes[axis]] = cell
@@ -110,19 +110,19 @@ def _row(pair: Pair, phase: str, shown: Sequence[str]) -> Iterator[Cell]:
         yield Measure(found.value, low=found.low, high=found.high, tone=_tone(found))
 
 
-def _time(cell: CellRecord | None, phase: str, *, here: bool) -> Cell:
+def _time(cell: TimeCellRecord | None, phase: str, *, here: bool) -> Cell:
     """The median, since speed-ups are ratios of medians; an outcome where there is none."""
     if cell is None:
         return None
     return times.or_outcome(cell, Measure(_median(cell, phase)) if times.samples(cell, phase) else None, here=here)
 
 
-def _median(cell: CellRecord | None, phase: str) -> float:
+def _median(cell: TimeCellRecord | None, phase: str) -> float:
     found = times.samples(cell, phase) if cell else None
     return found.median_s if found else math.nan
 
 
-def compared(base: CellRecord | None, other: CellRecord | None, phase: str) -> Ratio | None:
+def compared(base: TimeCellRecord | None, other: TimeCellRecord | None, phase: str) -> Ratio | None:
     """How many times as fast a phase is in `other` as in `base`; None unless both were measured to the end."""
     if base is None or other is None or base.outcome != "ok" or other.outcome != "ok":
         return None

@@ -23,13 +23,19 @@ TITLES = {
     "precision": "precision",
     "warmup": "warm-up",
     "steps": "steps",
+    "simulate": "simulated GPU",
 }
 """Every axis along which cells can differ, in the order in which they are named, with its heading."""
 
 
 def varying(cells: Sequence[Axes]) -> tuple[str, ...]:
     """The axes in which these cells differ."""
-    return tuple(axis for axis in TITLES if len({cell[axis] for cell in cells}) > 1)
+    return tuple(axis for axis in TITLES if len({cell.get(axis) for cell in cells}) > 1)
+
+
+def known(cells: Sequence[Axes]) -> tuple[str, ...]:
+    """The axes that any of these cells has at all."""
+    return tuple(axis for axis in TITLES if any(axis in cell for cell in cells))
 
 
 def axes_of(cells: Sequence[CellRecord]) -> list[Axes]:
@@ -77,7 +83,11 @@ def subject(cells: Sequence[Axes]) -> tuple[str, ...]:
 def effort(cells: Sequence[Axes]) -> tuple[str, ...]:
     """How the cells were measured, as far as they have it in common: `5 warm-ups`, `10 steps`."""
     differing = varying(cells)
-    return tuple(phrase(axis, cells[0][axis]) for axis in ("warmup", "steps") if cells and axis not in differing)
+    return tuple(
+        phrase(axis, cells[0][axis])
+        for axis in ("warmup", "steps")
+        if cells and axis in cells[0] and axis not in differing
+    )
 
 
 def columns(axes: Sequence[str]) -> tuple[Column, ...]:
@@ -93,7 +103,7 @@ def values(cell: Axes, axes: Sequence[str]) -> tuple[Cell, ...]:
 def _worth_saying(axis: str, cell: Axes) -> bool:
     """Whether an axis has a bearing on this cell: an optimizer on `train` only, and eager goes without saying."""
     if axis == "optimizer":
-        return bool(cell["mode"] == "train")
+        return str(cell["mode"]).startswith("train")
     return axis != "execution" or bool(cell["execution"] != "eager")
 
 

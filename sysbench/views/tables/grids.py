@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sysbench.records import CellRecord, TimeRecord
+from sysbench.records import TimeCellRecord, TimeRecord
 from sysbench.views.table import NOTHING, Cell, Column, Measure, Table, Word
 from sysbench.views.tables import axes, times
 from sysbench.views.tables.phases import FORWARD_BACKWARD
@@ -23,7 +23,7 @@ def grid(record: TimeRecord) -> list[Table]:
     return [_grid(record.cells, phase, across, [axis for axis in differing if axis != across]) for phase in shown]
 
 
-def _grid(cells: Sequence[CellRecord], phase: str, across: str, down: Sequence[str]) -> Table:
+def _grid(cells: Sequence[TimeCellRecord], phase: str, across: str, down: Sequence[str]) -> Table:
     heads = list(dict.fromkeys(cell.axes[across] for cell in cells))
     columns = (
         *axes.columns(down),
@@ -48,7 +48,7 @@ def devices(record: TimeRecord) -> list[Table]:
     if len(heads) < 2:
         return []
     named = [axis for axis in axes.varying(axes.axes_of(record.cells)) if axis not in ("device", "size")]
-    rows: dict[tuple[Cell, ...], dict[str, CellRecord]] = {}
+    rows: dict[tuple[Cell, ...], dict[str, TimeCellRecord]] = {}
     for cell in record.cells:
         rows.setdefault((*_model(cell), *axes.values(cell.axes, named)), {})[device_name(cell)] = cell
     columns = (
@@ -70,14 +70,14 @@ def devices(record: TimeRecord) -> list[Table]:
     ]
 
 
-def device_name(cell: CellRecord) -> str:
+def device_name(cell: TimeCellRecord) -> str:
     """What people call the kind of device a cell ran on: CPU, MPS, CUDA, CUDA:1."""
     if cell.device is None:
         return str(cell.axes["device"])
     return _NAMES[cell.device.type] + (f":{cell.device.index}" if cell.device.index else "")
 
 
-def _model(cell: CellRecord) -> tuple[Cell, ...]:
+def _model(cell: TimeCellRecord) -> tuple[Cell, ...]:
     model = cell.axes["model"]
     dimensions = (model["d_model"], model["d_ff"], model["layers"], model["heads"])
     return (cell.axes["size"], *dimensions, Measure(cell.model.parameters))
@@ -91,7 +91,7 @@ def _device_columns(head: str) -> tuple[Column, Column]:
     )
 
 
-def _pair(cell: CellRecord | None) -> tuple[Cell, Cell]:
+def _pair(cell: TimeCellRecord | None) -> tuple[Cell, Cell]:
     if cell is None:
         return NOTHING, NOTHING
     if not cell.phases or cell.outcome not in times.MEASURED:
@@ -100,6 +100,6 @@ def _pair(cell: CellRecord | None) -> tuple[Cell, Cell]:
     return times.mean(times.samples(cell, "forward")), times.mean_of(both)
 
 
-def _hardware(cells: Sequence[CellRecord]) -> tuple[str, ...]:
+def _hardware(cells: Sequence[TimeCellRecord]) -> tuple[str, ...]:
     named = {device_name(cell): cell.device.name for cell in cells if cell.device}
     return tuple(f"{head}: {name}" for head, name in named.items())

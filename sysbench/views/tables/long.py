@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sysbench.records import CellRecord, PhaseRecord, Samples, TimeRecord
+from sysbench.records import PhaseRecord, Samples, TimeCellRecord, TimeRecord
 from sysbench.views.table import Cell, Column, Measure, Table
 from sysbench.views.tables import axes
 
@@ -20,7 +20,7 @@ def cells(record: TimeRecord) -> list[Table]:
     the phase, and stand only in the rows of `step`, so that they can be summed.
     """
     columns = (
-        *axes.columns(tuple(axes.TITLES)),
+        *axes.columns(axes.known(axes.axes_of(record.cells))),
         *(Column(name, name) for name in _DIMENSIONS),
         Column("device_name", "device name"),
         Column("parameters", "parameters", "count"),
@@ -40,16 +40,16 @@ def cells(record: TimeRecord) -> list[Table]:
         Column("cautions", "cautions"),
     )
     rows = tuple(row for cell in record.cells for row in _rows(cell))
-    return [Table("cells", "all cells and phases", columns, rows, len(axes.TITLES))]
+    return [Table("cells", "all cells and phases", columns, rows, len(axes.known(axes.axes_of(record.cells))))]
 
 
 _PEAKS = ("allocated_peak", "reserved_peak", "device_used_peak", "host_rss_peak")
 
 
-def _rows(cell: CellRecord) -> Iterator[tuple[Cell, ...]]:
+def _rows(cell: TimeCellRecord) -> Iterator[tuple[Cell, ...]]:
     model = cell.axes["model"]
     leading: tuple[Cell, ...] = (
-        *axes.values(cell.axes, tuple(axes.TITLES)),
+        *axes.values(cell.axes, axes.known([cell.axes])),
         *(model[name] for name in _DIMENSIONS),
         cell.device.name if cell.device else None,
         Measure(cell.model.parameters),
@@ -76,7 +76,7 @@ def _statistics(found: Samples | None) -> list[Cell]:
     return [_measure(getattr(found, f"{name}_s") if found else None) for name in _STATISTICS]
 
 
-def _of_the_cell(cell: CellRecord, here: bool = True) -> list[Cell]:
+def _of_the_cell(cell: TimeCellRecord, here: bool = True) -> list[Cell]:
     rates, memory = cell.rates, cell.memory
     values = [
         *([rates.step_flops, rates.flops_per_s, rates.tokens_per_s] if rates else [None] * 3),

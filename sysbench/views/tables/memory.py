@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sysbench.records import CellRecord, TimeRecord
+from sysbench.records import TimeCellRecord, TimeRecord
 from sysbench.views.table import Cell, Column, Measure, Table
 from sysbench.views.tables import axes, times
 
@@ -25,7 +25,7 @@ def memory(record: TimeRecord) -> list[Table]:
     return [Table("memory", "peak memory", columns, rows, len(named))]
 
 
-def _row(cell: CellRecord, known: list[str]) -> list[Cell]:
+def _row(cell: TimeCellRecord, known: list[str]) -> list[Cell]:
     peaks = [getattr(cell.memory, name) for name in known]
     return [
         times.or_outcome(cell, Measure(peak) if peak is not None else None, here=position == 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from sysbench.records import CellRecord, TimeRecord
+from sysbench.records import TimeCellRecord, TimeRecord
 from sysbench.views.table import Cell, Column, Measure, Table
 from sysbench.views.tables import axes, times
 
@@ -32,7 +32,7 @@ def phases(record: TimeRecord) -> list[Table]:
     return [Table("phases", "phases, and their ratio to forward", columns, rows, len(named), (note,))]
 
 
-def _row(cell: CellRecord) -> list[Cell]:
+def _row(cell: TimeCellRecord) -> list[Cell]:
     forward = times.summed(cell, ("forward",))
     both = times.summed(cell, FORWARD_BACKWARD) if "backward" in cell.phases else None
     full = times.summed(cell, ("step",)) if "optimizer" in cell.phases else None

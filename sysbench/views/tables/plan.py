@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sysbench import formulas
+from sysbench import formulas, hardware
 from sysbench.hardware import Hardware
-from sysbench.specs.time import TimeCell
+from sysbench.specs.kinds import Cell as SpecCell
 from sysbench.views.table import Cell, Column, Measure, Table, Word
 from sysbench.views.tables import axes
 
 
-def plan(cells: Sequence[TimeCell], device: Hardware | None = None) -> Table:
-    """One row per cell: parameters, FLOPs, predicted memory and, given a device, whether that fits into it."""
+def plan(cells: Sequence[SpecCell], device: Hardware | None = None) -> Table:
+    """One row per cell: parameters, FLOPs, predicted memory, and whether that fits into a device.
+
+    The device is the one that the cell itself is simulated for, or else `device`; without either there is no verdict.
+    """
+    devices = [hardware.named(cell.simulated) if cell.simulated else device for cell in cells]
     specs = [cell.model_dump() for cell in cells]
     named = axes.varying(specs) or ("size", "ctx")
     columns = (
@@ -21,21 +25,24 @@ def plan(cells: Sequence[TimeCell], device: Hardware | None = None) -> Table:
         Column("forward", "forward", "flops", importance=3),
         Column("step", "step", "flops", importance=1),
         Column("predicted_memory", "predicted memory", "bytes"),
-        *((Column("spare", "to spare", "bytes", importance=1), Column("fits", "")) * (device is not None)),
+        *((Column("spare", "to spare", "bytes", importance=1), Column("fits", "")) * any(devices)),
     )
-    rows = tuple((*axes.values(spec, named), *_row(cell, device)) for cell, spec in zip(cells, specs, strict=True))
+    rows = tuple(
+        (*axes.values(spec, named), *_row(cell, held)) for cell, spec, held in zip(cells, specs, devices, strict=True)
+    )
     notes = ["predicted memory counts tensors: the CUDA context and workspaces come on top"]
-    if device is not None:
-        notes.append(f"held against {device.title}")
+    titles = dict.fromkeys(held.title for held in devices if held is not None)
+    if titles:
+        notes.append(f"held against {', '.join(titles)}")
     return Table("plan", f"{len(cells)} cell{'' if len(cells) == 1 else 's'}", columns, rows, len(named), tuple(notes))
 
 
-def _row(cell: TimeCell, device: Hardware | None) -> list[Cell]:
-    needed = formulas.predicted_memory(cell).total_bytes
+def _row(cell: SpecCell, device: Hardware | None) -> list[Cell]:
+    needed = formulas.predicted_memory(cell.step).total_bytes
     row: list[Cell] = [
         Measure(formulas.parameters(cell.model)),
         Measure(formulas.forward_flops(cell.model, cell.ctx, cell.batch)),
-        Measure(formulas.step_flops_of(cell)),
+        Measure(formulas.step_flops_of(cell.step)),
         Measure(needed),
     ]
     if device is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from sysbench.records import CellRecord, TimeRecord
+from sysbench.records import AnyCell, CellRecord, RunRecord
 from sysbench.views.table import Remark
 from sysbench.views.tables import axes
 
@@ -18,7 +18,7 @@ NAMED = 4
 _NUMBER = re.compile(r"[\d.,]+")
 
 
-def outcomes(record: TimeRecord) -> list[Remark]:
+def outcomes(record: RunRecord[AnyCell]) -> list[Remark]:
     """Why cells have no numbers, those with the same reason together."""
     grouped: dict[str, list[tuple[CellRecord, str]]] = {}
     for cell in record.cells:
@@ -29,7 +29,7 @@ def outcomes(record: TimeRecord) -> list[Remark]:
     return [Remark("outcome", _together(group, record.cells)) for group in grouped.values()]
 
 
-def cautions(record: TimeRecord) -> list[Remark]:
+def cautions(record: RunRecord[AnyCell]) -> list[Remark]:
     """Every doubt, those with the same remedy together."""
     grouped: dict[tuple[str, str], list[tuple[CellRecord, str]]] = {}
     for cell in record.cells:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sysbench.records import CellRecord, Samples, TimeRecord
+from sysbench.records import Samples, TimeCellRecord, TimeRecord
 from sysbench.views.table import NOTHING, Cell, Column, Measure, Table
 from sysbench.views.tables import axes, times
 
@@ -64,7 +64,7 @@ def first_steps(record: TimeRecord) -> list[Table]:
     return [Table("first-steps", "the first steps", columns, rows, len(named), ("warm-up steps in brackets",))]
 
 
-def _from_the_first(cell: CellRecord) -> list[Cell]:
+def _from_the_first(cell: TimeCellRecord) -> list[Cell]:
     found = times.samples(cell, "step")
     measured = found.samples_s if found else []
     steps: list[Cell] = [Measure(value, tone="quiet", aside=True) for value in cell.warmup_samples_s]
@@ -74,7 +74,7 @@ def _from_the_first(cell: CellRecord) -> list[Cell]:
 def _table(
     name: str,
     title: str,
-    cells: Sequence[CellRecord],
+    cells: Sequence[TimeCellRecord],
     phases: Sequence[str],
     named: Sequence[str],
     statistics: Sequence[Column],
@@ -86,7 +86,7 @@ def _table(
     return Table(name, title, columns, rows, len(named) + 1)
 
 
-def _rows(cell: CellRecord, phases: Sequence[str], count: int) -> Iterator[tuple[Cell, ...]]:
+def _rows(cell: TimeCellRecord, phases: Sequence[str], count: int) -> Iterator[tuple[Cell, ...]]:
     if not any(times.samples(cell, phase) for phase in phases):
         yield (times.whole(phases), times.outcome(cell), *([NOTHING] * (count - 1)))
     for phase in phases:

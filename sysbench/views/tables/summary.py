@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sysbench import units
-from sysbench.records import CellRecord, TimeRecord
+from sysbench.records import TimeCellRecord, TimeRecord
 from sysbench.views.table import Cell, Column, Measure, Table, Word
 from sysbench.views.tables import axes, times
 
@@ -26,7 +26,7 @@ def summary(record: TimeRecord) -> list[Table]:
     return [Table("summary", "mean ± standard deviation", columns, rows, len(named), _notes(cells))]
 
 
-def _times(cell: CellRecord, phases: Sequence[str]) -> list[Cell]:
+def _times(cell: TimeCellRecord, phases: Sequence[str]) -> list[Cell]:
     whole = times.whole(phases)
     return [times.or_outcome(cell, times.mean(times.samples(cell, phase)), here=phase == whole) for phase in phases]
 
@@ -47,11 +47,11 @@ def _rates(record: TimeRecord) -> list[tuple[Column, str]]:
     return columns
 
 
-def _rate_values(cell: CellRecord, record: TimeRecord) -> list[Cell]:
+def _rate_values(cell: TimeCellRecord, record: TimeRecord) -> list[Cell]:
     return [times.or_outcome(cell, _rate_value(cell, name), here=False) for _, name in _rates(record)]
 
 
-def _rate_value(cell: CellRecord, name: str) -> Cell:
+def _rate_value(cell: TimeCellRecord, name: str) -> Cell:
     value: float | None
     if name == "memory":
         value = _peak_bytes(cell)
@@ -64,13 +64,13 @@ def _rate_value(cell: CellRecord, name: str) -> Cell:
     return Measure(value)
 
 
-def _peak_bytes(cell: CellRecord) -> int | None:
+def _peak_bytes(cell: TimeCellRecord) -> int | None:
     """Allocated on the device, or where no allocator tells, the worker's resident memory."""
     memory = cell.memory
     return memory.allocated_peak_bytes if memory.allocated_peak_bytes is not None else memory.host_rss_peak_bytes
 
 
-def _notes(cells: Sequence[CellRecord]) -> tuple[str, ...]:
+def _notes(cells: Sequence[TimeCellRecord]) -> tuple[str, ...]:
     """By whose clock, where it is not the host's throughout."""
     phases = [phase for cell in cells for phase in cell.phases.values()]
     if any(phase.wall is None and phase.device is not None for phase in phases):
@@ -78,7 +78,7 @@ def _notes(cells: Sequence[CellRecord]) -> tuple[str, ...]:
     return ()
 
 
-def _peak(cells: Sequence[CellRecord]) -> str:
+def _peak(cells: Sequence[TimeCellRecord]) -> str:
     sources = dict.fromkeys(cell.rates.peak_source for cell in cells if cell.rates and cell.rates.peak_source)
     return f"peak: {'; '.join(sources)}" if sources else "peak: unknown for this device"
 

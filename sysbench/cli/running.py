@@ -1,0 +1,128 @@
+"""What every command that runs cells does in the same way: refuse, carry out, save, show, and say how it went."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sysbench.cli.options import Given, option_name
+from sysbench.errors import UsageError, unknown
+from sysbench.outcomes import FAILURES
+from sysbench.specs.kinds import Cell, Kind, Spec
+from sysbench.specs.model import ModelSpec
+from sysbench.specs.run import RunOptions
+
+if TYPE_CHECKING:
+    from sysbench.hardware import Hardware
+    from sysbench.records import RunRecord
+    from sysbench.views.progress import Progress
+
+# What a bad option does not need is imported where it is used, so that mistakes are answered at once.
+
+
+def refuse_unknown_tables(kind: Kind, options: RunOptions) -> None:
+    """Raise UsageError for the first table that this kind of run does not have."""
+    if not options.tables:
+        return
+    from sysbench.views.sheets import TABLES
+
+    for name in options.tables:
+        if name not in TABLES[kind]:
+            raise UsageError(f"--tables {unknown(name, 'a table', TABLES[kind])}")
+
+
+def refuse_beside_source(spec: type[ModelSpec], given: Given) -> None:
+    """A saved run is what it is: options that describe another one would be ignored without a word."""
+    if given:
+        names = ", ".join(option_name(spec, field) for field in given)
+        raise UsageError(f"--from shows a finished run; {names} would change nothing in it")
+
+
+def resumed(kind: Kind, path: Path | None) -> Given:
+    """The options that a log was made with; what is given beside `--resume` must agree with them."""
+    if path is None:
+        return {}
+    from sysbench.cli import saved
+
+    return saved.spec(path, kind).model_dump()
+
+
+def show_plan(spec: Spec, options: RunOptions, device: Hardware | None) -> None:
+    """Show the cells that the spec expands to, and whether they fit on a device; raises UsageError."""
+    from sysbench.cli.output import results
+    from sysbench.engine.plan import refuse_impossible
+    from sysbench.views import summary
+
+    cells: list[Cell] = list(spec.cells())
+    refuse_impossible(cells)
+    with results() as console:
+        summary.show_plan(cells, console, options.format, device)
+
+
+def carry_out(spec: Spec, options: RunOptions, artifacts: Mapping[str, Path] | None = None) -> RunRecord[Any]:
+    """Run the spec and save its record; `artifacts` as for `engine.session.run`."""
+    from sysbench.analysis.folds import FOLDS
+    from sysbench.engine import log, session, storage
+
+    with session.run(spec, options, artifacts=artifacts) as running, _progress(spec.kind, options) as progress:
+        for event in running:
+            progress.show(event)
+    record = FOLDS[spec.kind](log.read(running.log_path))
+    saved_to = running.log_path.with_suffix(".json")
+    content = record.model_dump_json(indent=1).encode() + b"\n"
+    storage.write_atomically(saved_to, content)
+    if options.json_path not in (None, "-"):
+        storage.write_atomically(Path(options.json_path), content)
+    show(record, options)
+    say(f"saved  {saved_to}", options)
+    return record
+
+
+def say(text: str, options: RunOptions) -> None:
+    """One line on stderr, unless nothing is wanted there."""
+    if not options.quiet:
+        print(text, file=sys.stderr)  # noqa: T201
+
+
+def show(record: RunRecord[Any], options: RunOptions) -> None:
+    """Print the result to stdout: the record itself with `--json -`, else its tables."""
+    from sysbench.cli.output import results
+    from sysbench.views import summary
+
+    with results() as console:
+        if options.json_path == "-":
+            sys.stdout.write(record.model_dump_json(indent=1) + "\n")
+            return
+        try:
+            summary.show(record, console, options.format, options.tables)
+        except UsageError:
+            # The tables that were asked for cannot be made of this run: show what can, then say so.
+            summary.show(record, console, options.format)
+            raise
+
+
+def exit_code(record: RunRecord[Any]) -> int:
+    """0 measured, 1 failed or nothing measured, 130 interrupted."""
+    outcomes = {cell.outcome for cell in record.cells}
+    if record.status == "interrupted":
+        return 130
+    return 1 if outcomes & FAILURES or not outcomes & {"ok", "oom"} else 0
+
+
+def _progress(kind: Kind, options: RunOptions) -> Progress:
+    from rich.console import Console
+
+    from sysbench.engine import log
+    from sysbench.views.live import Dashboard, can_draw_on
+    from sysbench.views.progress import Silent
+    from sysbench.views.watching import LINES, PICTURES
+
+    if options.quiet:
+        return Silent()
+    console = Console(stderr=True)
+    earlier = log.read(options.resume) if options.resume else ()
+    if options.no_live or not can_draw_on(console):
+        return LINES[kind](console, earlier=earlier)
+    return Dashboard(console, earlier=earlier, picture=PICTURES[kind])

@@ -1,0 +1,58 @@
+"""The memory of a cell on a device of this machine that has no allocator of CUDA's: the CPU, or MPS."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from sysbench.errors import UnavailableError
+from sysbench.events import DeviceInfo, Event, PeakMeasured, StageEntered
+from sysbench.experiments import cuda_memory
+from sysbench.experiments.memory_events import details, fullest, phases
+from sysbench.instruments import allocator
+from sysbench.instruments.device import torch_device
+from sysbench.instruments.precision import matmul_precision
+from sysbench.simulate.allocator_settings import AllocatorSettings
+from sysbench.simulate.gpu import Gpu
+from sysbench.simulate.memory import serve
+from sysbench.simulate.recording import record_real
+from sysbench.specs.memory import MemoryCell
+
+_BOUNDLESS = Gpu("this machine", 2**50, context_bytes=0)
+_EXACT = AllocatorSettings(expandable_segments=True)
+"""With these every block is what was asked for, in whole units of 512 bytes: adding up is all that is left to do."""
+
+
+def run(cell: MemoryCell, device: DeviceInfo, artifact: Path | None) -> Iterator[Event]:
+    """Measure the cell; see `sysbench.experiments.memory.run`."""
+    if device.type == "cuda":
+        yield from cuda_memory.run(cell, device, artifact)
+        return
+    if artifact is not None:
+        raise UnavailableError(
+            f"there is no allocator on {device.torch_name} whose history a snapshot could show; "
+            "--simulate GPU has one, and so has --device cuda"
+        )
+    if cell.execution == "compiled":
+        raise UnavailableError(f"tensors inside a compiled step cannot be followed on {device.torch_name}")
+    target = torch_device(device)
+    yield StageEntered(at_s=time.time(), cell=cell.key, stage="measuring")
+    with matmul_precision(cell.precision):
+        recording = record_real(cell.step, cell.mode, target)
+    peaks = allocator.peaks(target)
+    result = serve(recording, _BOUNDLESS, _EXACT)
+    yield from phases(cell, result, "measured")
+    yield PeakMeasured(
+        at_s=time.time(),
+        cell=cell.key,
+        source="measured",
+        phase=fullest(result),
+        allocated_peak_bytes=result.allocated_peak_bytes,
+        reserved_peak_bytes=peaks.reserved_bytes,
+        host_rss_peak_bytes=peaks.host_rss_bytes,
+        outside_bytes=None,
+        alloc_retries=None,
+        by_category=dict(result.by_category),
+    )
+    yield from details(cell, result, "measured")

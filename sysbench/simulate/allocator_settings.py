@@ -1,0 +1,296 @@
+"""What `PYTORCH_CUDA_ALLOC_CONF` asks of the caching allocator, and the sizes that follow from it.
+
+Sources: c10/core/AllocatorConfig.{h,cpp} and c10/cuda/CUDAAllocatorConfig.{h,cpp} of PyTorch 2.11 to 2.13.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sysbench.errors import unknown
+
+MIB = 1024 * 1024
+
+MIN_BLOCK_BYTES = 512
+"""kMinBlockSize: every block is a multiple of it."""
+SMALL_BYTES = 1 * MIB
+"""kSmallSize: the largest request that the small pool serves."""
+SMALL_SEGMENT_BYTES = 2 * MIB
+"""kSmallBuffer: what the small pool takes from the device at a time."""
+MIN_LARGE_BYTES = 10 * MIB
+"""kMinLargeAlloc: from here on a request gets a segment of its own size."""
+ROUND_LARGE_BYTES = 2 * MIB
+"""kRoundLarge: what such a segment is rounded up to."""
+UNLIMITED = 2**64 - 1
+"""SIZE_MAX: blocks of any size may be split."""
+
+_INTERVALS = 16
+_FIRST_INTERVAL_BITS = 20
+
+ENVIRONMENT_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+"""Where the settings stand, the first that is set wins (CUDAAllocatorConfig::instance)."""
+
+
+@dataclass(frozen=True)
+class AllocatorSettings:
+    """The options of the native backend that change which memory is taken and kept.
+
+    max_split_bytes               blocks of this size and more are neither split nor lent to smaller requests
+    max_non_split_rounding_bytes  how much larger than its request such a block may be; in text a large segment's size
+    roundup_power2_divisions      per power of two from 1 MiB to 64 GiB (16 of them): 0 or 1 rounds to 512 bytes,
+                                  n rounds to the next of n steps between two powers of two
+    garbage_collection_threshold  share of the allowed memory above which old cached segments are freed; 0 is never
+    expandable_segments           one growing segment for each pool and stream, in pages
+    large_segment_bytes           segment of requests between 1 and 10 MiB, and the page of a large expandable segment
+    memory_fraction               share of the device that the allocator may take
+    text                          the settings as they were written
+    """
+
+    max_split_bytes: int = UNLIMITED
+    max_non_split_rounding_bytes: int = 20 * MIB
+    roundup_power2_divisions: tuple[int, ...] = (0,) * _INTERVALS
+    garbage_collection_threshold: float = 0.0
+    expandable_segments: bool = False
+    large_segment_bytes: int = 20 * MIB
+    memory_fraction: float = 1.0
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        if self.expandable_segments and self.large_segment_bytes % ROUND_LARGE_BYTES:
+            # cuMemCreate takes multiples of the device's page only.
+            raise ValueError(
+                f"large_segment_size_mb:{self.large_segment_bytes // MIB} does not go with expandable_segments:True, "
+                "whose pages are multiples of 2 MiB"
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> AllocatorSettings:
+        """Settings from text such as `max_split_size_mb:128,expandable_segments:True`.
+
+        Raises ValueError, one line that names the option, for anything unknown, malformed, out of range, or not
+        simulated. Stricter than PyTorch in one point: a number followed by letters (`128MB`) is refused.
+        """
+        values: dict[str, Any] = {"text": text}
+        # The segment size comes first wherever it stands: the limits on splitting must not lie below it.
+        for name, value in sorted(_options(text), key=lambda option: option[0] != _SEGMENT_OPTION):
+            _READERS[name](name, value, values)
+        values.setdefault("max_non_split_rounding_bytes", _segment_bytes(values))
+        return cls(**values)
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> AllocatorSettings:
+        """Settings as a process with this environment would have them; raises ValueError as `parse` does."""
+        given = (environment[name] for name in ENVIRONMENT_VARIABLES if name in environment)
+        return cls.parse(next(given, ""))
+
+    @classmethod
+    def from_snapshot(cls, recorded: Mapping[str, Any]) -> AllocatorSettings:
+        """Settings from the `allocator_settings` of a memory snapshot.
+
+        The text in there is the last that was set; options set before it show only in the fields beside it.
+        """
+        values = vars(cls.parse(str(recorded.get("PYTORCH_CUDA_ALLOC_CONF", "")))).copy()
+        if "max_split_size" in recorded:
+            values["max_split_bytes"] = int(recorded["max_split_size"]) % (UNLIMITED + 1)
+        for name in ("garbage_collection_threshold", "expandable_segments"):
+            values[name] = recorded.get(name, values[name])
+        divisions = recorded.get("roundup_power2_divisions")
+        if divisions:
+            values["roundup_power2_divisions"] = tuple(divisions[key] for key in sorted(divisions, key=int))
+        return cls(**values)
+
+    def for_snapshot(self) -> dict[str, Any]:
+        """The `allocator_settings` of a memory snapshot (torch/csrc/cuda/Module.cpp, THCPModule_memorySnapshot)."""
+        return {
+            "PYTORCH_CUDA_ALLOC_CONF": self.text,
+            # PyTorch casts SIZE_MAX to a signed integer.
+            "max_split_size": -1 if self.max_split_bytes == UNLIMITED else self.max_split_bytes,
+            "garbage_collection_threshold": self.garbage_collection_threshold,
+            "expandable_segments": self.expandable_segments,
+            "pinned_num_register_threads": 1,
+            "release_lock_on_cudamalloc": False,
+            "pinned_use_cuda_host_register": False,
+            "graph_capture_record_stream_reuse": False,
+            "roundup_power2_divisions": {
+                str(2**interval): divisions for interval, divisions in enumerate(self.roundup_power2_divisions)
+            },
+        }
+
+    def block_bytes(self, requested_bytes: int) -> int:
+        """What a request is rounded up to (round_size): multiples of 512 bytes, or steps between powers of two."""
+        floor_bits = requested_bytes.bit_length() - 1
+        interval = min(max(floor_bits - _FIRST_INTERVAL_BITS, 0), _INTERVALS - 1)
+        divisions = self.roundup_power2_divisions[interval]
+        multiple = MIN_BLOCK_BYTES
+        if divisions > 1 and requested_bytes > MIN_BLOCK_BYTES * divisions:
+            multiple = (1 << floor_bits) // divisions
+        return (requested_bytes + multiple - 1) // multiple * multiple
+
+    def segment_bytes(self, block_bytes: int) -> int:
+        """What is asked of the device for a block that no cached one can serve (get_allocation_size)."""
+        if block_bytes <= SMALL_BYTES:
+            return SMALL_SEGMENT_BYTES
+        if block_bytes < MIN_LARGE_BYTES:
+            return self.large_segment_bytes
+        return (block_bytes + ROUND_LARGE_BYTES - 1) // ROUND_LARGE_BYTES * ROUND_LARGE_BYTES
+
+    def page_bytes(self, is_small: bool) -> int:
+        """The pages in which an expandable segment grows and shrinks."""
+        return SMALL_SEGMENT_BYTES if is_small else self.large_segment_bytes
+
+
+_OPTION = re.compile(r"(?P<name>[^:,\[\]]+):(?P<value>\[[^\[\]]*\]|[^:,\[\]]+)(?:,|$)")
+
+
+def _options(text: str) -> Iterator[tuple[str, str]]:
+    """Names and values; PyTorch's tokenizer drops all white space and lets a last comma pass."""
+    packed = "".join(text.split())
+    position = 0
+    while position < len(packed):
+        option = _OPTION.match(packed, position)
+        if option is None:
+            raise ValueError(f"{packed[position:]} is not an allocator option, written name:value or name:[a:b,...]")
+        if option["name"] not in _READERS:
+            raise ValueError(unknown(option["name"], "an allocator option", sorted(_READERS)))
+        yield option["name"], option["value"]
+        position = option.end()
+
+
+def _whole(name: str, text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise ValueError(f"{name} takes a whole number, not {text}")
+    return int(text)
+
+
+def _real(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{name} takes a number, not {text}") from None
+
+
+def _flag(name: str, text: str) -> bool:
+    if text not in ("True", "False"):
+        raise ValueError(f"{name} takes True or False, not {text}")
+    return text == "True"
+
+
+def _segment_bytes(values: dict[str, Any]) -> int:
+    return int(values.get("large_segment_bytes", AllocatorSettings.large_segment_bytes))
+
+
+def _read_large_segment(name: str, text: str, values: dict[str, Any]) -> None:
+    size_mib = _whole(name, text)
+    if size_mib <= MIN_LARGE_BYTES // MIB:
+        raise ValueError(f"{name} must be more than {MIN_LARGE_BYTES // MIB}, not {text}")
+    values["large_segment_bytes"] = min(size_mib, UNLIMITED // MIB) * MIB
+
+
+def _read_split_limit(name: str, text: str, values: dict[str, Any]) -> None:
+    smallest_mib = _segment_bytes(values) // MIB
+    size_mib = _whole(name, text)
+    if size_mib < smallest_mib:
+        raise ValueError(f"{name} must be at least {smallest_mib}, not {text}")
+    field = "max_split_bytes" if name == "max_split_size_mb" else "max_non_split_rounding_bytes"
+    values[field] = min(size_mib, UNLIMITED // MIB) * MIB
+
+
+def _read_threshold(name: str, text: str, values: dict[str, Any]) -> None:
+    threshold = _real(name, text)
+    if not 0.0 < threshold < 1.0:
+        raise ValueError(f"{name} must lie between 0 and 1, not {text}")
+    values["garbage_collection_threshold"] = threshold
+
+
+def _read_fraction(name: str, text: str, values: dict[str, Any]) -> None:
+    fraction = _real(name, text)
+    if not 0.0 <= fraction <= 1.0:
+        raise ValueError(f"{name} must lie in [0, 1], not {text}")
+    values["memory_fraction"] = fraction
+
+
+def _read_expandable(name: str, text: str, values: dict[str, Any]) -> None:
+    values["expandable_segments"] = _flag(name, text)
+
+
+def _is_power_of_two(number: int) -> bool:
+    return number > 0 and number & (number - 1) == 0
+
+
+def _read_divisions(name: str, text: str, values: dict[str, Any]) -> None:
+    if not text.startswith("["):
+        divisions = _whole(name, text)
+        if not _is_power_of_two(divisions):
+            raise ValueError(f"{name} takes a power of two, not {text}")
+        values["roundup_power2_divisions"] = (divisions,) * _INTERVALS
+        return
+    table = list(values.get("roundup_power2_divisions", AllocatorSettings.roundup_power2_divisions))
+    last: int | None = None
+    for entry in filter(None, text[1:-1].split(",")):
+        boundary, separator, number = entry.partition(":")
+        divisions = _whole(name, number) if separator else -1
+        if divisions != 0 and not _is_power_of_two(divisions):
+            raise ValueError(f"{name} takes entries size:divisions with divisions 0 or a power of two, not {entry}")
+        if boundary == ">":
+            start = 0 if last is None else last
+            table[start + 1 :] = [divisions] * (_INTERVALS - start - 1)
+            continue
+        interval = _interval(name, boundary)
+        if last is None:
+            table[:interval] = [divisions] * interval
+        table[interval] = divisions
+        last = interval
+    values["roundup_power2_divisions"] = tuple(table)
+
+
+def _interval(name: str, boundary: str) -> int:
+    size_mib = _whole(name, boundary)
+    if not _is_power_of_two(size_mib):
+        raise ValueError(f"{name} takes sizes in MiB that are powers of two, or > for the rest, not {boundary}")
+    return min(size_mib.bit_length() - 1, _INTERVALS - 1)
+
+
+def _read_backend(name: str, text: str, values: dict[str, Any]) -> None:
+    if text != "native":
+        raise ValueError(f"{name}:{text} is not simulated; {name}:native is")
+
+
+def _read_early_rejection(name: str, text: str, values: dict[str, Any]) -> None:
+    if _flag(name, text):
+        raise ValueError(f"{name}:True is not simulated; {name}:False is")
+
+
+def _accept_flag(name: str, text: str, values: dict[str, Any]) -> None:
+    """For options of pinned host memory, locks and graph capture: no device memory depends on them here."""
+    _flag(name, text)
+
+
+def _accept_number(name: str, text: str, values: dict[str, Any]) -> None:
+    """For sizes and numbers of pinned host memory."""
+    _whole(name, text)
+
+
+_SEGMENT_OPTION = "large_segment_size_mb"
+_READERS: dict[str, Callable[[str, str, dict[str, Any]], None]] = {
+    "max_split_size_mb": _read_split_limit,
+    "max_non_split_rounding_mb": _read_split_limit,
+    _SEGMENT_OPTION: _read_large_segment,
+    "roundup_power2_divisions": _read_divisions,
+    "garbage_collection_threshold": _read_threshold,
+    "expandable_segments": _read_expandable,
+    "per_process_memory_fraction": _read_fraction,
+    "backend": _read_backend,
+    "throw_on_cudamalloc_oom": _read_early_rejection,
+    "release_lock_on_cudamalloc": _accept_flag,
+    "graph_capture_record_stream_reuse": _accept_flag,
+    "pinned_use_background_threads": _accept_flag,
+    "pinned_use_cuda_host_register": _accept_flag,
+    "pinned_num_register_threads": _accept_number,
+    "pinned_reserve_segment_size_mb": _accept_number,
+    "pinned_free_catch_all": _accept_flag,
+    "pinned_max_round_threshold_mb": _accept_number,
+    "pinned_max_cached_size_mb": _accept_number,
+}

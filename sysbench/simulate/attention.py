@@ -1,0 +1,201 @@
+"""Attention as a GPU runs it: which kernel `scaled_dot_product_attention` chooses, and what each keeps for backward.
+
+Without a GPU torch would run the CPU's kernels, which keep other tensors. Sources, PyTorch 2.11 to 2.13:
+aten/src/ATen/native/transformers/attention.cpp (scaled_dot_product_attention), cuda/sdp_utils.cpp (the choice),
+cuda/attention.cu and torch/_meta_registrations.py (the shapes), torch/_inductor/kernel/flex (FlexAttention).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from sysbench.errors import UnavailableError
+from sysbench.simulate.gpu import Gpu
+from sysbench.workload.attention import FlexAttention
+
+_HALVES = (torch.float16, torch.bfloat16)
+_FLASH_HEAD = 256
+_CUDNN_HEAD = 128
+
+
+class Attend(Protocol):
+    """`scaled_dot_product_attention` of queries, keys and values (batch, heads, ctx, d_head)."""
+
+    def __call__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        """The attended values, in the shape of the queries."""
+        ...
+
+
+def attention_on(gpu: Gpu) -> Attend:
+    """The attention of a GPU: by the first kernel, in CUDA's order, that is enabled and takes such inputs."""
+
+    def attend(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        run = _choose(gpu, query, key, value)
+        if attn_mask is not None and run is not _math:
+            raise UnavailableError("attention masks are simulated for math attention only, is_causal for every kind")
+        return run(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+
+    return attend
+
+
+def _flash(
+    q: Tensor, k: Tensor, v: Tensor, mask: None, dropout: float, is_causal: bool, *, scale: float | None, **_: Any
+) -> Tensor:
+    d_head = q.shape[-1]
+    scale = d_head**-0.5 if scale is None else scale
+    padding = -d_head % 8
+    if padding:
+        q, k, v = (torch.nn.functional.pad(each, (0, padding)) for each in (q, k, v))
+    operator = torch.ops.aten._scaled_dot_product_flash_attention.default
+    output: Tensor = operator(q, k, v, dropout, is_causal, False, scale=scale)[0]
+    return output[..., :d_head] if padding else output
+
+
+def _efficient(
+    q: Tensor, k: Tensor, v: Tensor, mask: None, dropout: float, is_causal: bool, *, scale: float | None, **_: Any
+) -> Tensor:
+    operator = torch.ops.aten._scaled_dot_product_efficient_attention.default
+    output: Tensor = operator(q, k, v, mask, _needs_gradient(q, k, v), dropout, is_causal, scale=scale)[0]
+    return output
+
+
+def _cudnn(
+    q: Tensor, k: Tensor, v: Tensor, mask: None, dropout: float, is_causal: bool, *, scale: float | None, **_: Any
+) -> Tensor:
+    operator = torch.ops.aten._scaled_dot_product_cudnn_attention.default
+    output: Tensor = operator(q, k, v, mask, _needs_gradient(q, k, v), dropout, is_causal, False, scale=scale)[0]
+    return output
+
+
+def _math(*args: Any, **options: Any) -> Tensor:
+    output: Tensor = torch.ops.aten._scaled_dot_product_attention_math.default(*args, **options)[0]
+    return output
+
+
+def _needs_gradient(*tensors: Tensor) -> bool:
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def _choose(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor) -> Callable[..., Tensor]:
+    """The kernel that runs (select_sdp_backend); raises RuntimeError when the only ones enabled cannot."""
+    cuda = torch.backends.cuda
+    candidates: list[tuple[Callable[..., Tensor], bool, str | None]] = [
+        (_flash, cuda.flash_sdp_enabled(), _flash_problem(gpu, q, k, v)),
+        (_efficient, cuda.mem_efficient_sdp_enabled(), _efficient_problem(gpu, q, v)),
+        (_math, cuda.math_sdp_enabled(), None),
+        (_cudnn, cuda.cudnn_sdp_enabled(), _cudnn_problem(gpu, q, k, v)),
+    ]
+    if gpu.compute_capability[0] in (9, 10):
+        # check_prefer_cudnn_attention; of the same bytes as flash attention but for its workspace
+        candidates.insert(0, candidates.pop())
+    enabled = [(kernel, problem) for kernel, is_enabled, problem in candidates if is_enabled]
+    for kernel, problem in enabled:
+        if problem is None:
+            return kernel
+    for _, problem in enabled:
+        warnings.warn(str(problem), stacklevel=3)
+    raise RuntimeError("No available kernel. Aborting execution.")
+
+
+def _flash_problem(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor) -> str | None:
+    """can_use_flash_attention."""
+    d_head = q.shape[-1]
+    if not d_head == k.shape[-1] == v.shape[-1] or d_head > _FLASH_HEAD:
+        return f"Flash attention requires heads of one width, up to {_FLASH_HEAD}; this is {d_head}"
+    if gpu.compute_capability < (8, 0):
+        return f"Flash attention needs sm80 or newer; {gpu.title} is older"
+    is_small = (8, 6) <= gpu.compute_capability <= (8, 9) or gpu.compute_capability[0] == 12
+    if is_small and _needs_gradient(q, k, v) and 192 < d_head <= 224:
+        return f"Flash attention has no backward for heads {d_head} wide on {gpu.title}"
+    return _type_problem("Flash attention", q, _HALVES)
+
+
+def _efficient_problem(gpu: Gpu, q: Tensor, v: Tensor) -> str | None:
+    """can_use_mem_efficient_attention."""
+    is_recent = gpu.compute_capability >= (8, 0)
+    alignment = _efficient_alignment(gpu, q.dtype)
+    if q.shape[-1] % alignment or v.shape[-1] % alignment:
+        return f"Memory efficient attention requires heads of a width divisible by {alignment}; this is {q.shape[-1]}"
+    dtypes = (*_HALVES, torch.float32) if is_recent else (torch.float16, torch.float32)
+    return _type_problem("Memory efficient attention", q, dtypes)
+
+
+def _efficient_alignment(gpu: Gpu, dtype: torch.dtype) -> int:
+    """minimum_gemm_alignment, in elements."""
+    major = gpu.compute_capability[0]
+    has_tensor_cores = major >= 8 or (major == 7 and dtype in _HALVES)
+    return max(4 if major >= 8 else 1, 16 // dtype.itemsize if has_tensor_cores else 1)
+
+
+def _cudnn_problem(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor) -> str | None:
+    """can_use_cudnn_attention, for cuDNN 9.15 and later."""
+    if gpu.compute_capability < (8, 0):
+        return f"cuDNN attention needs sm80 or newer; {gpu.title} is older"
+    widths = q.shape[-1], v.shape[-1]
+    if max(widths) > _CUDNN_HEAD or any(width % 8 for width in widths):
+        return f"cuDNN attention requires heads of a width divisible by 8, up to {_CUDNN_HEAD}; this is {widths[0]}"
+    if k.shape[-2] == 1:
+        return "cuDNN attention does not support a context of 1"
+    return _type_problem("cuDNN attention", q, _HALVES)
+
+
+def _type_problem(kernel: str, q: Tensor, dtypes: tuple[torch.dtype, ...]) -> str | None:
+    if q.dtype in dtypes:
+        return None
+    names = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+    return f"{kernel} takes {names}; this is {str(q.dtype).removeprefix('torch.')}"
+
+
+class CompiledFlexAttention(FlexAttention):
+    """FlexAttention with the tensors of its compiled kernels, which need a GPU to be compiled for."""
+
+    def __init__(self, ctx: int) -> None:
+        super().__init__(ctx)
+        self._attend = _flex_attention
+
+
+def _flex_attention(q: Tensor, k: Tensor, v: Tensor, block_mask: Any = None) -> Any:
+    return _FlexAttention.apply(q, k, v)  # type: ignore[no-untyped-call]
+
+
+class _FlexAttention(torch.autograd.Function):
+    """Keeps the inputs, the output and an fp32 number for each row of each head: the logarithm of its sum."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        output = torch.empty_like(q)
+        logsumexp = q.new_empty(q.shape[:-1], dtype=torch.float32)
+        ctx.save_for_backward(q, k, v, output, logsumexp)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
+        q, k, v, _, logsumexp = ctx.saved_tensors
+        _delta = torch.empty_like(logsumexp)  # of output · gradient, held while the kernel runs
+        return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)

@@ -1,0 +1,225 @@
+"""CUDA's autocast rules for simulated tensors: the same casts in the same places, and so the same types as on a GPU.
+
+`torch.autocast("cpu")` follows rules for CPUs, and for real tensors of the CPU only. Inside `cuda_autocast`, entering
+it means CUDA's rules for simulated tensors. Sources: aten/src/ATen/autocast_mode.{h,cpp}, PyTorch 2.11 to 2.13; the
+policies are CastPolicy there.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sysbench.simulate.tensors import SimulatedTensor
+
+_KEY = torch._C.DispatchKey.AutocastCPU
+_ALL_OF_KEY = torch._C.DispatchKeySet(_KEY)
+
+
+@dataclass(frozen=True)
+class AutocastRules:
+    """Which operators are cast how; every other one takes what it is given.
+
+    lower_precision  all arguments in autocast's type
+    fp32             all arguments in fp32
+    fp32_result      the result in fp32, unless a type is asked for; the operator converts by itself
+    fp32_appended    the same for operators that have another overload to be asked for a type
+    promote          all arguments in the widest type among them
+    banned           refused under autocast
+    """
+
+    lower_precision: frozenset[str]
+    fp32: frozenset[str]
+    fp32_result: frozenset[str] = frozenset()
+    fp32_appended: frozenset[str] = frozenset()
+    promote: frozenset[str] = frozenset()
+    banned: frozenset[str] = frozenset()
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+CUDA_RULES = AutocastRules(
+    lower_precision=_names(
+        "_convolution _convolution.deprecated conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d.input "
+        "conv_transpose3d.input convolution cudnn_convolution cudnn_convolution_transpose prelu addmm addmv addr "
+        "matmul einsum mm mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot "
+        "_thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell "
+        "_scaled_dot_product_flash_attention scaled_dot_product_attention"
+    ),
+    fp32=_names(
+        "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar "
+        "pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm rms_norm group_norm frobenius_norm.dim "
+        "nuclear_norm nuclear_norm.dim cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d "
+        "hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss mse_loss margin_ranking_loss "
+        "multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss "
+        "binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp upsample_nearest1d "
+        "_upsample_nearest_exact1d upsample_nearest2d _upsample_nearest_exact2d upsample_nearest3d "
+        "_upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa "
+        "upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa"
+    ),
+    fp32_result=_names(
+        "prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm linalg_matrix_norm "
+        "linalg_matrix_norm.str_ord sum sum.dim_IntList"
+    ),
+    fp32_appended=_names("norm.Scalar norm.ScalarOpt_dim"),
+    promote=_names("addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add"),
+    banned=_names("binary_cross_entropy"),
+)
+"""AT_FORALL_LOWER_PRECISION_FP and its siblings in autocast_mode.h; an operator that torch lacks is passed over."""
+
+_OVERLOADS_WITH_TYPE = {"norm.Scalar": "norm.ScalarOpt_dtype", "norm.ScalarOpt_dim": "norm.ScalarOpt_dim_dtype"}
+
+Kernel = Callable[..., Any]
+
+
+class Autocast:
+    """What is remembered while simulated tensors are autocast: the casts of parameters, as the real one does."""
+
+    def __init__(self) -> None:
+        self._casts: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
+
+    def clear(self) -> None:
+        """Forget the casts, as leaving the outermost `torch.autocast` does: to be called then."""
+        self._casts.clear()
+
+    def cast(self, value: Any, dtype: torch.dtype) -> Any:
+        """A tensor, or each in a list, in `dtype` where autocast converts it (cached_cast)."""
+        if isinstance(value, list | tuple):
+            return [self.cast(each, dtype) for each in value]
+        if not _is_eligible(value) or value.dtype == dtype:
+            return value
+        if not _is_worth_keeping(value, dtype):
+            return value.to(dtype)
+        kept = self._casts.get(id(value))
+        if kept is None or kept[0]() is not value:
+            kept = self._casts[id(value)] = (weakref.ref(value), value.to(dtype))
+        return kept[1]
+
+    def kernels(self, rules: AutocastRules) -> dict[str, Kernel]:
+        """What the dispatcher is to call for each operator that the rules are about."""
+        policies: dict[Callable[[str], Kernel], frozenset[str]] = {
+            self._lower_precision: rules.lower_precision,
+            self._fp32: rules.fp32,
+            self._fp32_result: rules.fp32_result,
+            self._fp32_appended: rules.fp32_appended,
+            self._promote: rules.promote,
+            self._banned: rules.banned,
+        }
+        return {name: policy(name) for policy, names in policies.items() for name in names if _exists(name)}
+
+    def _lower_precision(self, name: str) -> Kernel:
+        return self._converting(name, lambda values: torch.get_autocast_dtype("cpu"))
+
+    def _fp32(self, name: str) -> Kernel:
+        return self._converting(name, lambda values: torch.float32)
+
+    def _promote(self, name: str) -> Kernel:
+        return self._converting(name, _widest)
+
+    def _converting(self, name: str, dtype_for: Callable[[list[Any]], torch.dtype]) -> Kernel:
+        operator = _operator(name)
+
+        def kernel(*args: Any, **kwargs: Any) -> Any:
+            with torch._C._ExcludeDispatchKeyGuard(_ALL_OF_KEY):
+                dtype = dtype_for([*args, *kwargs.values()])
+                converted = {key: self.cast(value, dtype) for key, value in kwargs.items()}
+                return operator(*(self.cast(value, dtype) for value in args), **converted)
+
+        return kernel
+
+    def _fp32_result(self, name: str) -> Kernel:
+        operator = _operator(name)
+        names = [argument.name for argument in operator._schema.arguments]
+        position = names.index("dtype")
+
+        def kernel(*args: Any, **kwargs: Any) -> Any:
+            is_open = kwargs.get("dtype") is None and (len(args) <= position or args[position] is None)
+            if is_open and _is_eligible(args[0]):
+                args, kwargs = args[:position], {**kwargs, "dtype": torch.float32}
+            with torch._C._ExcludeDispatchKeyGuard(_ALL_OF_KEY):
+                return operator(*args, **kwargs)
+
+        return kernel
+
+    def _fp32_appended(self, name: str) -> Kernel:
+        operator = _operator(_OVERLOADS_WITH_TYPE[name])
+
+        def kernel(*args: Any, **kwargs: Any) -> Any:
+            dtype = torch.float32 if _is_eligible(args[0]) else args[0].dtype
+            with torch._C._ExcludeDispatchKeyGuard(_ALL_OF_KEY):
+                return operator(*args, **kwargs, dtype=dtype)
+
+        return kernel
+
+    def _banned(self, name: str) -> Kernel:
+        def kernel(*args: Any, **kwargs: Any) -> Any:
+            raise RuntimeError(f"{name} is unsafe to autocast; {name}_with_logits is safe")
+
+        return kernel
+
+
+@contextmanager
+def cuda_autocast(rules: AutocastRules = CUDA_RULES) -> Iterator[Autocast]:
+    """Inside, `torch.autocast("cpu", …)` does to simulated tensors what `rules` say.
+
+    What it changes in torch's dispatcher is as it was before once it is left.
+    """
+    autocast = Autocast()
+    library = torch.library.Library("aten", "IMPL")
+    kernels = autocast.kernels(rules)
+    others = {name.removeprefix("aten::") for name in torch._C._dispatch_get_registrations_for_dispatch_key(_KEY.name)}
+    try:
+        with warnings.catch_warnings():
+            # "Overriding a previously registered kernel for the same operator": on purpose, and not for long.
+            warnings.simplefilter("ignore", UserWarning)
+            for name, kernel in kernels.items():
+                library.impl(name, kernel, _KEY.name)
+            for name in others - kernels.keys():
+                library.impl(name, torch.library.fallthrough_kernel, _KEY.name)
+        with torch._C._IncludeDispatchKeyGuard(_KEY):  # tensors of `meta` do not have the key themselves
+            yield autocast
+    finally:
+        autocast.clear()
+        library._destroy()
+
+
+def _exists(name: str) -> bool:
+    return torch._C._dispatch_has_kernel(f"aten::{name}")
+
+
+def _operator(name: str) -> Any:
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+
+def _is_eligible(value: Any) -> bool:
+    """Whether autocast may convert it (is_eligible): a simulated tensor of floating point, but not fp64."""
+    return isinstance(value, SimulatedTensor) and value.is_floating_point() and value.dtype != torch.float64
+
+
+def _is_worth_keeping(tensor: Tensor, dtype: torch.dtype) -> bool:
+    """Casts of fp32 parameters to autocast's type are kept: the next use of the parameter takes the same."""
+    return (
+        dtype == torch.get_autocast_dtype("cpu")
+        and tensor.dtype == torch.float32
+        and tensor.requires_grad
+        and tensor.is_leaf
+        and not tensor._is_view()
+        and torch.is_autocast_cache_enabled()
+    )
+
+
+def _widest(values: list[Any]) -> torch.dtype:
+    """fp32 if any floating-point argument is fp32, else autocast's type (promote_type)."""
+    flat = [each for value in values for each in (value if isinstance(value, list | tuple) else [value])]
+    found = any(_is_eligible(each) and each.dtype == torch.float32 for each in flat)
+    return torch.float32 if found else torch.get_autocast_dtype("cpu")

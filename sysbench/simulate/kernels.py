@@ -1,0 +1,168 @@
+"""What CUDA's kernels take from the allocator beside their results, and give back before they return.
+
+Without a GPU nobody sees these, and peaks are made of them. What depends on values or on the number of multiprocessors
+is taken at its upper bound, or left out where it is small: partial sums of reductions that several blocks share, and
+flash attention's split keys. Sources are of PyTorch 2.11 to 2.13, below aten/src/ATen/native.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Scratch = Sequence[Sequence[int]]
+"""Bytes, in order: each group is allocated, and freed before the next one is."""
+
+_aten = torch.ops.aten
+
+MATRIX_PRODUCTS = frozenset(
+    {
+        _aten.mm.default,
+        _aten.bmm.default,
+        _aten.addmm.default,
+        _aten.baddbmm.default,
+        _aten.addbmm.default,
+        _aten.mv.default,
+        _aten.addmv.default,
+        _aten.dot.default,
+        _aten.vdot.default,
+    }
+)
+"""What runs on cuBLAS, whose handles get a workspace when they are first used."""
+
+_FLOAT_BYTES = 4
+_INDEX_BYTES = 8
+
+
+def _bmm(first: Tensor, second: Tensor) -> Scratch:
+    """cuda/Blas.cpp, bmm_out_cuda_impl: operands whose strides cuBLAS cannot work with are copied.
+
+    The result is contiguous, so it is computed transposed unless it is one column wide.
+    """
+    rows, columns, inner = first.shape[1], second.shape[2], first.shape[2]
+    if columns == 1:
+        operands = [(first, 1, 2, rows, inner), (second, 1, 2, inner, columns)]
+    else:
+        operands = [(second, 2, 1, columns, inner), (first, 2, 1, inner, rows)]
+    return [[_bytes(operand) for operand, *layout in operands if _is_copied(operand, *layout)]]
+
+
+def _is_copied(matrix: Tensor, fast: int, leading: int, m: int, n: int) -> bool:
+    """prepare_batch_matrix_for_cublas."""
+    stride = matrix.stride()
+    if (stride[fast] == 1 and stride[leading] >= max(1, m)) or (stride[leading] == 1 and stride[fast] >= max(1, n)):
+        return False
+    return not (matrix.is_contiguous() and stride[1] and stride[2])
+
+
+def _mm(first: Tensor, second: Tensor, *_: Any) -> Scratch:
+    """cuda/Blas.cpp, prepare_matrix_for_cublas."""
+    return [[_bytes(matrix) for matrix in (first, second) if _is_scattered(matrix)]]
+
+
+def _addmm(_: Tensor, first: Tensor, second: Tensor, *__: Any) -> Scratch:
+    return _mm(first, second)
+
+
+def _is_scattered(matrix: Tensor) -> bool:
+    rows, columns = matrix.shape
+    down, across = matrix.stride()
+    return not ((down == 1 and across >= max(1, rows)) or (across == 1 and down >= max(1, columns)))
+
+
+_FEW_INDICES = 3072
+_ROWS_PER_THREAD = 10
+
+
+def _embedding_backward(gradient: Tensor, indices: Tensor, weights: int, *_: Any) -> Scratch:
+    """cuda/Embedding.cu and EmbeddingBackwardKernel.cu: many indices are sorted, and their rows added up in parts.
+
+    The segments of equal indices are bounded by the number of indices; what cub sorts with is an estimate.
+    """
+    groups = [[] if gradient.is_contiguous() else [_bytes(gradient)]]
+    count, width = indices.numel(), gradient.shape[-1]
+    if count <= _FEW_INDICES:
+        return groups
+    segments = min(count, weights)
+    parts = count // _ROWS_PER_THREAD + segments
+    sorting = [count * _INDEX_BYTES, count * _INDEX_BYTES, 2 * count * _INDEX_BYTES]
+    offsets = [count, 1, segments, segments, 1, parts]
+    adding = [*(length * _INDEX_BYTES for length in offsets), parts * width * _FLOAT_BYTES]
+    return [*groups, sorting, [*sorting[:2], *adding]]
+
+
+def _flash_backward(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, *_: Any) -> Scratch:
+    """transformers/cuda/attention_backward.cu, flash_attn/flash_api.cpp, mha_bwd: by (batch, ctx, heads, d_head)."""
+    batch, heads, ctx, d_head = q.shape
+    rows = _up(ctx, 128)
+    sums = batch * heads * rows * _FLOAT_BYTES
+    query_gradient = batch * rows * heads * _up(d_head, 32 if d_head <= 128 else 64) * _FLOAT_BYTES
+    return [[*_copies_by_position(gradient, output), sums, query_gradient]]
+
+
+def _cudnn_backward(gradient: Tensor, q: Tensor, *_: Any) -> Scratch:
+    """cudnn/MHA.cpp asks cuDNN's plan for its workspace. That it sums the queries' gradient in fp32 is inferred."""
+    batch, heads, ctx, d_head = q.shape
+    return [[batch * heads * _up(ctx, 128) * (_up(d_head, 32) + 1) * _FLOAT_BYTES]]
+
+
+def _efficient_forward(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Scratch:
+    """transformers/cuda/attention.cu: heads too wide for registers are summed up in fp32, if that is not their type."""
+    is_needed = v.shape[-1] > 128 and q.dtype != torch.float32
+    return [[q.shape[0] * q.shape[1] * q.shape[2] * v.shape[-1] * _FLOAT_BYTES]] if is_needed else []
+
+
+def _efficient_backward(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Any, *_: Any) -> Scratch:
+    """transformers/cuda/attention_backward.cu and mem_eff_attention/kernel_backward.h, Params::workspace_size.
+
+    The tiles are those of the kernels for sm80: 64 × 64 for heads up to 64 wide, 128 × 128 above.
+    """
+    batch, heads, ctx, d_head = q.shape
+    tile = 64 if d_head <= 64 else 128
+    delta = batch * heads * ctx * _FLOAT_BYTES
+    elements = _up(ctx, tile) // tile * (_up(d_head, tile) // tile) * (tile * tile + 4)
+    if d_head > 128 and q.dtype != torch.float32:
+        splits = max(1, min(_up(ctx, tile) // tile, 200 // (batch * heads)))
+        elements += 2 * splits * tile * _up(d_head, tile)
+    workspace = batch * heads * _up(elements, 4) * _FLOAT_BYTES
+    copies = _copies_by_position(gradient)
+    if q.dtype != torch.float32:
+        return [[*copies, delta, workspace]]
+    return [[*copies, _bytes(gradient), delta], [*copies, delta, workspace]]  # gradient · output, to sum up to delta
+
+
+SCRATCH: Mapping[Any, Callable[..., Scratch]] = {
+    _aten.bmm.default: _bmm,
+    _aten.mm.default: _mm,
+    _aten.addmm.default: _addmm,
+    _aten.embedding_dense_backward.default: _embedding_backward,
+    _aten._scaled_dot_product_flash_attention_backward.default: _flash_backward,
+    _aten._scaled_dot_product_cudnn_attention_backward.default: _cudnn_backward,
+    _aten._scaled_dot_product_efficient_attention.default: _efficient_forward,
+    _aten._scaled_dot_product_efficient_attention_backward.default: _efficient_backward,
+}
+"""By operator, a function of its arguments."""
+
+
+def _copies_by_position(*tensors: Tensor) -> list[int]:
+    """Of (batch, heads, ctx, d_head), what is copied to be contiguous as (batch, ctx, heads, d_head)."""
+    return [_bytes(tensor) for tensor in tensors if not _is_by_position(tensor)]
+
+
+def _is_by_position(tensor: Tensor) -> bool:
+    _, heads, ctx, d_head = tensor.shape
+    contiguous = (ctx * heads * d_head, d_head, heads * d_head, 1)
+    layout = zip(tensor.shape, tensor.stride(), contiguous, strict=True)
+    return all(length == 1 or step == wanted for length, step, wanted in layout)
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.dtype.itemsize
+
+
+def _up(length: int, multiple: int) -> int:
+    return math.ceil(length / multiple) * multiple

@@ -1,0 +1,159 @@
+"""Where an operator is called from: the module, and the lines of Python that lead to it.
+
+In backward, autograd calls operators, and no line does. There the origin is that of the operator in forward whose
+gradient is being computed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+import einops
+import torch
+from torch import nn
+
+OUTSIDE = ""
+"""The path of what no module does: the loss, say. It is the path of the whole model as well."""
+
+_TORCH = str(Path(torch.__file__).parent)
+_OPTIMIZERS = str(Path(_TORCH) / "optim")
+_HIDDEN = (
+    _TORCH,
+    str(Path(einops.__file__).parent),
+    str(Path(__file__).parent),
+    str(Path(contextmanager.__code__.co_filename)),
+)
+"""Code that passes calls on: a stack through it points nowhere. Optimizers are torch's, but they do the work."""
+
+
+class Frame(NamedTuple):
+    """One line of a stack."""
+
+    filename: str
+    line: int
+    name: str
+
+
+Stack = tuple[Frame, ...]
+"""Innermost frame first."""
+
+
+class Origin(NamedTuple):
+    """Where an operator comes from."""
+
+    module: str
+    """Path from the model: `layers.3.attention.q`."""
+    stack: int
+    """Position in `Origins.stacks`."""
+
+
+class Origins:
+    """Origins of operators, as they are called.
+
+    stacks  every distinct one so far; the first is empty
+    """
+
+    def __init__(self, until: CodeType) -> None:
+        """Frames count up to that of the function whose code is `until`: what lies beyond is the same for all."""
+        self.stacks: list[Stack] = [()]
+        self._until = until
+        self._known: dict[tuple[int, ...], int] = {}
+        self._of_backward: dict[tuple[str, int], int] = {}
+        self._paths: list[str] = []
+        self._forward: dict[int, Origin] = {}
+
+    @contextmanager
+    def inside(self, model: nn.Module) -> Iterator[None]:
+        """Follow which of the model's modules is being called, while this is entered."""
+        relative = _RelativePaths(model)
+        called: list[nn.Module] = []
+
+        def enter(module: nn.Module, arguments: object) -> None:
+            self._paths.append(relative.path(called[-1], self._paths[-1], module) if called else OUTSIDE)
+            called.append(module)
+
+        def leave(module: nn.Module, arguments: object, result: object) -> None:
+            self._paths.pop()
+            called.pop()
+
+        hooks = [module.register_forward_pre_hook(enter) for module in model.modules()]
+        hooks += [module.register_forward_hook(leave, always_call=True) for module in model.modules()]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+            self._paths.clear()
+
+    def forget_forward(self) -> None:
+        """No backward will come for what has run so far."""
+        self._forward.clear()
+
+    def here(self) -> Origin:
+        """Of the operator that is being called."""
+        node = torch._C._current_autograd_node()
+        if node is not None:
+            return self._in_backward(node)
+        origin = Origin(self._paths[-1] if self._paths else OUTSIDE, self._stack(sys._getframe(1)))
+        # The node that records an operator is made, and numbered, just before the operator runs. Operators that record
+        # nothing see the number of an earlier one.
+        self._forward.setdefault(torch.autograd._get_sequence_nr() - 1, origin)
+        return origin
+
+    def _in_backward(self, node: Any) -> Origin:
+        forward = self._forward.get(node._sequence_nr())
+        if forward is None:
+            return Origin(OUTSIDE, 0)  # adding up a parameter's gradient, which is of no operator
+        key = node.name(), forward.stack
+        stack = self._of_backward.get(key)
+        if stack is None:
+            stack = self._of_backward[key] = len(self.stacks)
+            self.stacks.append((Frame("autograd", 0, key[0]), *self.stacks[forward.stack]))
+        return Origin(forward.module, stack)
+
+    def _stack(self, frame: FrameType | None) -> int:
+        first = frame
+        key: list[int] = []
+        while frame is not None and frame.f_code is not self._until:
+            key += (id(frame.f_code), frame.f_lasti)
+            frame = frame.f_back
+        position = self._known.get(tuple(key))
+        if position is None:
+            position = self._known[tuple(key)] = len(self.stacks)
+            self.stacks.append(tuple(self._frames(first)))
+        return position
+
+    def _frames(self, frame: FrameType | None) -> Iterator[Frame]:
+        while frame is not None and frame.f_code is not self._until:
+            filename = frame.f_code.co_filename
+            if filename.startswith(_OPTIMIZERS) or not filename.startswith(_HIDDEN):
+                yield Frame(filename, frame.f_lineno, frame.f_code.co_qualname)
+            frame = frame.f_back
+
+
+class _RelativePaths:
+    """How a module is called by the one that calls it: the same module may have several paths."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._known: dict[tuple[int, int], str] = {}
+
+    def path(self, caller: nn.Module, caller_path: str, module: nn.Module) -> str:
+        """Of `module`, when it is called in `caller`, which is at `caller_path`."""
+        key = id(caller), id(module)
+        name = self._known.get(key)
+        if name is None:
+            name = self._known[key] = self._name(caller, module)
+        return f"{caller_path}.{name}" if caller_path and name else caller_path or name
+
+    def _name(self, caller: nn.Module, module: nn.Module) -> str:
+        for parent in (caller, self._model):
+            for name, each in parent.named_modules(remove_duplicate=False):
+                if each is module:
+                    return str(name)
+        return type(module).__name__

@@ -1,0 +1,329 @@
+"""Tensors without data: a device that works out shapes, types and storages, and computes nothing.
+
+`SimulatedDevice` stands for a GPU. Tensors asked for on `DEVICE` belong to it and are tensors of torch's `meta` device
+underneath; every other tensor is real and stands for one in host memory. Autograd is the real one, on both.
+
+What an operator returns is worked out by torch's own shape functions, once for each operator and kind of arguments,
+and made again from what was learnt after that: the layers of a Transformer ask the same questions over and over, and
+torch's answers, which are written in Python, take longer than everything else together.
+
+There are no values, so a value that is read all the same (`item()`, `if tensor:`, a copy to the host) is 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch._C import _DisableTorchDispatch as _below_python
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from sysbench.errors import UnavailableError
+from sysbench.instruments.accounting import StorageWatch
+
+DEVICE = torch.device("cpu", 0)
+"""Where simulated tensors are. To torch it is another device than the host's `cpu`, which has no index, and a CPU in
+everything else: there are generators, gradient scalers and autocast for it, as there are none for `meta`."""
+
+_META = torch.device("meta")
+
+Operator = Any
+"""A torch._ops.OpOverload, such as `torch.ops.aten.bmm.default`."""
+Arguments = tuple[Any, ...]
+Options = Mapping[str, Any]
+
+
+class SimulatedTensor(Tensor):
+    """A tensor on `DEVICE`."""
+
+    # The dispatcher comes to SimulatedDevice anyway; being asked before as well would only take time.
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    working_out_shapes: ClassVar[bool] = False
+    """While torch's shape functions run, which ask for the device too, it is the one that they are for."""
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        """`DEVICE`."""
+        return _META if SimulatedTensor.working_out_shapes else DEVICE
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        return f"SimulatedTensor({list(self.shape)}, dtype={self.dtype})"
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Refuse: a SimulatedDevice that is entered takes every operator before it comes to this."""
+        raise RuntimeError(f"{func} was called outside the SimulatedDevice that its arguments are on")
+
+
+class _Fresh(NamedTuple):
+    """The result is a tensor with a storage of its own."""
+
+    size: torch.Size
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class _Several(NamedTuple):
+    """The results are these: fresh tensors, and what is no tensor."""
+
+    parts: tuple[Any, ...]
+    kind: type
+
+
+class _Argument(NamedTuple):
+    """The result is an argument, changed in place."""
+
+    position: int
+
+
+class _AskAgain:
+    """The result shares a storage with an argument, or with another result: it has to be worked out every time."""
+
+
+_Answer = _Fresh | _Several | _Argument | _AskAgain
+
+
+class DeviceObserver(Protocol):
+    """Is told what happens on a simulated device, at the moment at which it does."""
+
+    def begins(self, func: Operator) -> None:
+        """An operator is about to run."""
+        ...
+
+    def allocated(self, size_bytes: int, arguments: Arguments) -> int:
+        """It has a result with a storage of its own, from these arguments; returns the number it is to be known by."""
+        ...
+
+    def ends(self, func: Operator, arguments: Arguments) -> None:
+        """It has run."""
+        ...
+
+    def freed(self, number: int) -> None:
+        """Nothing refers to a storage any more."""
+        ...
+
+
+class SimulatedDevice(TorchDispatchMode):
+    """While it is entered, `DEVICE` is a GPU whose kernels do nothing."""
+
+    def __init__(self, observer: DeviceObserver) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._observer = observer
+        self._arguments: Arguments = ()
+        self._watch = StorageWatch(lambda size_bytes: observer.allocated(size_bytes, self._arguments), observer.freed)
+        self._answers: dict[tuple[object, ...], _Answer] = {}
+        self._handlers: dict[Operator, Callable[[Operator, Arguments, Options], Any]] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch would import its compiler, which takes seconds, to keep it away from __torch_dispatch__
+
+    def number_of(self, tensor: Tensor) -> int | None:
+        """What the observer knows the tensor's storage by; None for the host's tensors and empty ones."""
+        return self._watch.number_of(tensor)
+
+    def stop(self) -> None:
+        """Report nothing more as freed: whatever is left goes because the simulation is over."""
+        self._watch.forget_all()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Work out what `func` returns, and do nothing.
+
+        Raises UnavailableError for an operator whose shapes depend on values, or that torch knows no shapes for.
+        """
+        handle = self._handlers.get(func)
+        if handle is None:
+            handle = self._handlers[func] = self._handler_for(func)
+        self._observer.begins(func)
+        try:
+            result = handle(func, args, kwargs or {})
+        finally:
+            self._arguments = ()  # kept any longer, they would live longer
+        self._observer.ends(func, args)
+        return result
+
+    def _handler_for(self, func: Operator) -> Callable[[Operator, Arguments, Options], Any]:
+        by_name: dict[Operator, Callable[[Operator, Arguments, Options], Any]] = {
+            torch.ops.aten._local_scalar_dense.default: self._read,
+            torch.ops.aten._to_copy.default: self._convert,
+            torch.ops.aten.copy_.default: self._copy,
+        }
+        if func in by_name:
+            return by_name[func]
+        if func.is_view:
+            return self._view
+        if not func._schema.returns:
+            return self._change
+        return self._compute_each if func._schema.name.startswith("aten::_foreach_") else self._compute
+
+    def _view(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+        """An operator whose results are other ways to look at its first argument."""
+        if type(args[0]) is not SimulatedTensor:
+            return func(*args, **kwargs)
+        return _adopted(_shapes(func, args, kwargs))
+
+    def _compute(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+        """An operator whose results are new tensors, or its arguments changed in place."""
+        question: list[object] = [func]
+        is_ours = _describe(args, question)
+        if kwargs:
+            device = kwargs.get("device")
+            if device == DEVICE:
+                kwargs = {**kwargs, "device": _META}
+            question.extend(kwargs)
+            is_ours |= _describe(kwargs.values(), question) or device in (DEVICE, _META)
+        if not is_ours:
+            return func(*args, **kwargs)
+        self._arguments = args
+        key = tuple(question)
+        answer = self._answers.get(key)
+        if answer is not None and type(answer) is not _AskAgain:
+            return self._made(answer, args)
+        result = _shapes(func, args, kwargs)
+        if answer is None:
+            self._answers[key] = _learnt(result, args, kwargs)
+        return self._seen(_adopted(result))
+
+    def _compute_each(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+        """An operator on lists of tensors: as one on each of their elements."""
+        length = len(args[0])
+
+        def element(value: Any, index: int) -> Any:
+            return [value[index]] if isinstance(value, list | tuple) and len(value) == length else value
+
+        return [
+            self._compute(
+                func,
+                tuple(element(value, index) for value in args),
+                {name: element(value, index) for name, value in kwargs.items()},
+            )[0]
+            for index in range(length)
+        ]
+
+    def _change(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+        """An operator that returns nothing: it changes values, of which there are none."""
+        return None if _describe([*args, *kwargs.values()], []) else func(*args, **kwargs)
+
+    def _read(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+        """A tensor of one element, as a number of Python's."""
+        return torch.zeros((), dtype=args[0].dtype).item() if _is_ours(args[0]) else func(*args, **kwargs)
+
+    def _convert(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+        """`Tensor.to`, where it is not a view: to another type, from device to host or the other way."""
+        source, device, dtype = args[0], kwargs.get("device"), kwargs.get("dtype")
+        if not _is_ours(source) or device is None or device == _META:
+            return self._compute(func, args, kwargs)
+        if device != DEVICE:
+            return torch.zeros(source.shape, dtype=dtype or source.dtype)
+        if dtype is None or dtype == source.dtype:
+            # To torch a simulated tensor is on `meta`, so it does not see that this one is where it should go.
+            return _adopted(_shapes(torch.ops.aten.alias.default, (source,), {}))
+        return self._compute(func, args, {**kwargs, "device": _META})
+
+    def _copy(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+        """Values into a tensor that is there."""
+        if _is_ours(args[0]):
+            return args[0]
+        return args[0].zero_() if _is_ours(args[1]) else func(*args, **kwargs)
+
+    def _made(self, answer: _Answer, args: Arguments) -> Any:
+        if type(answer) is _Fresh:
+            tensor = torch.empty_strided(answer.size, answer.stride, dtype=answer.dtype, device=_META)
+            tensor = Tensor._make_subclass(SimulatedTensor, tensor)
+            self._watch.see(tensor)
+            return tensor
+        if isinstance(answer, _Argument):
+            return args[answer.position]
+        assert isinstance(answer, _Several)
+        return answer.kind(self._made(part, args) if type(part) is _Fresh else part for part in answer.parts)
+
+    def _seen(self, result: Any) -> Any:
+        for tensor in _tensors([result]):
+            if _is_ours(tensor):
+                self._watch.see(tensor)
+        return result
+
+
+def _is_ours(value: object) -> bool:
+    return type(value) is SimulatedTensor or (isinstance(value, Tensor) and value.is_meta)
+
+
+def _describe(values: Iterable[Any], question: list[object]) -> bool:
+    """Add to `question` what shapes depend on; says whether one of the values is a simulated tensor."""
+    is_ours = False
+    for value in values:
+        kind = type(value)
+        if kind is SimulatedTensor:
+            question += (kind, value.dtype, value.shape, value.stride())
+            is_ours = True
+        elif kind is list or kind is tuple:
+            question.append(len(value))
+            is_ours |= _describe(value, question)
+        elif isinstance(value, Tensor):
+            question += (kind, value.dtype, value.shape, value.stride())
+            is_ours |= value.is_meta
+        else:
+            question += (kind, value)  # the kind too: 1, 1.0 and True are the same to a dictionary
+    return is_ours
+
+
+def _shapes(func: Operator, args: Arguments, kwargs: Options) -> Any:
+    """What torch says that the operator returns, as tensors of `meta`."""
+    SimulatedTensor.working_out_shapes = True
+    try:
+        with _below_python():
+            return func(*args, **kwargs)
+    except NotImplementedError as missing:
+        raise UnavailableError(f"{func} cannot be simulated: without values its shapes are not known") from missing
+    finally:
+        SimulatedTensor.working_out_shapes = False
+
+
+def _adopted(result: Any) -> Any:
+    """The result with every tensor of `meta` as a SimulatedTensor."""
+    if isinstance(result, Tensor):
+        return Tensor._make_subclass(SimulatedTensor, result) if type(result) is Tensor and result.is_meta else result
+    return type(result)(map(_adopted, result)) if isinstance(result, list | tuple) else result
+
+
+def _learnt(result: Any, args: Arguments, kwargs: Options) -> _Answer:
+    """How the result can be made without asking for it again."""
+    given = {tensor.untyped_storage()._cdata for tensor in _tensors([*args, *kwargs.values()])}
+    if isinstance(result, Tensor):
+        position = next((position for position, value in enumerate(args) if value is result), None)
+        return _Argument(position) if position is not None else _learnt_one(result, given)
+    if not isinstance(result, list | tuple):
+        return _AskAgain()
+    parts = tuple(_learnt_one(part, given) if isinstance(part, Tensor) else part for part in result)
+    own = {tensor.untyped_storage()._cdata for tensor in _tensors(result)}
+    if any(isinstance(part, _AskAgain) for part in parts) or len(own) < len(list(_tensors(result))):
+        return _AskAgain()
+    return _Several(parts, type(result))
+
+
+def _learnt_one(tensor: Tensor, given: set[int]) -> _Fresh | _AskAgain:
+    storage = tensor.untyped_storage()
+    fresh = _Fresh(tensor.shape, tensor.stride(), tensor.dtype)
+    if not tensor.is_meta or storage._cdata in given or storage.nbytes() != _size_bytes(fresh):
+        return _AskAgain()
+    return fresh
+
+
+def _size_bytes(fresh: _Fresh) -> int:
+    if 0 in fresh.size:
+        return 0
+    last = sum((length - 1) * step for length, step in zip(fresh.size, fresh.stride, strict=True))
+    return (last + 1) * fresh.dtype.itemsize
+
+
+def _tensors(values: Iterable[Any]) -> Iterable[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)

@@ -1,0 +1,29 @@
+"""Every kind of run there is: what belongs to a command is found here by its `kind`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter
+
+from sysbench.specs.memory import MemoryCell, MemorySpec
+from sysbench.specs.time import TimeCell, TimeSpec
+
+Kind = Literal["time", "memory"]
+
+Spec = Annotated[TimeSpec | MemorySpec, Field(discriminator="kind")]
+Cell = Annotated[TimeCell | MemoryCell, Field(discriminator="kind")]
+
+_SPEC: TypeAdapter[Spec] = TypeAdapter(Spec)
+_CELL: TypeAdapter[Cell] = TypeAdapter(Cell)
+
+
+def spec_of(fields: Mapping[str, Any]) -> Spec:
+    """The spec that was written down as these fields; raises pydantic.ValidationError."""
+    return _SPEC.validate_python(fields)
+
+
+def cell_of(axes: Mapping[str, Any]) -> Cell:
+    """The cell that was written down as these fields; raises pydantic.ValidationError."""
+    return _CELL.validate_python(axes)

@@ -1,0 +1,221 @@
+"""A run of `sysbench memory` while it goes on: memory by category, phase by phase, and the cells that are done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from sysbench import units
+from sysbench.events import CellFinished, Event, RunResumed, WorkerReady
+from sysbench.views import theme
+from sysbench.views.lines import pieces_that_fit
+from sysbench.views.live import IDLE_SHARE, Picture
+from sysbench.views.memory_palette import COLOURS
+from sysbench.views.memory_state import CellState, MemoryState, advance
+from sysbench.views.tables import axes
+
+LONGEST_BAR = 60
+LABEL = 11
+"""Width of the names of phases."""
+
+_ALWAYS = ("size", "ctx", "precision", "mode")
+_PATTERNS = dict(zip(COLOURS, "pouwiagt", strict=True))
+"""Letters in place of colours, where there are none: the categories' first, or another that is free."""
+
+
+def draw(state: MemoryState, now_s: float) -> MemoryScreen:
+    """The dashboard at one moment; laid out for the terminal only when it is printed."""
+    return MemoryScreen(state, now_s)
+
+
+@dataclass(frozen=True)
+class MemoryScreen:
+    """Lays the state out, and is never wider or higher than the terminal."""
+
+    state: MemoryState
+    now_s: float
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Title, the running cell phase by phase, then as many of the finished cells as there is room for."""
+        width = max(8, options.max_width - 2)
+        height = max(1, options.height or options.size.height)
+        plain = console.color_system is None or bool(console.no_color)
+        lines = [self._title(width), self._stage(width), *self._readings(width), Text(), *self._phases(width, plain)]
+        spare = height - len(lines) - 3
+        finished = [cell for _, cell in self.state.cells if cell.outcome is not None]
+        if finished and spare > 0 and len(self.state.cells) > 1:
+            lines += [Text(), *(_finished_line(cell, self.state, width) for cell in finished[-spare:])]
+        for line in lines[: height - 1]:
+            line.truncate(width, overflow="ellipsis")
+            yield Text(" ").append_text(_encodable(line, options.encoding))
+
+    def _title(self, width: int) -> Text:
+        state, now = self.state, self.state.now
+        title = Text("memory  ", theme.ACCENT)
+        if now is not None:
+            pieces = [(piece, theme.TITLE) for piece in axes.subject([now.cell.model_dump()])]
+            title.append_text(pieces_that_fit(pieces, max(1, width - 24)))
+        if len(state.cells) > 1:
+            position = f"cell {min(state.done + (now is None or now.outcome is None), len(state.cells))}"
+            title.append(f"   {position} of {len(state.cells)}", theme.QUIET)
+        return title
+
+    def _stage(self, width: int) -> Text:
+        now = self.state.now
+        if now is None:
+            return Text("starting the worker", theme.QUIET)
+        where = f"simulated for {now.gpu.title}" if now.gpu else now.device.name if now.device else ""
+        waited = units.duration(max(0.0, self.now_s - now.stage_since_s))
+        doing = f"{now.stage or 'preparing'} {waited}" if now.outcome is None else now.outcome
+        if now.tried and now.found is None:
+            last = now.tried[-1]
+            doing += f" · {last.axis} {last.value} {'fits' if last.fits else 'does not'}"
+        return pieces_that_fit([(doing, "bold"), (where, theme.QUIET)], width)
+
+    def _phases(self, width: int, plain: bool) -> list[Text]:
+        """A bar for each phase, all against the same scale: the memory of the GPU, or the highest peak."""
+        now = self.state.known
+        if now is None:
+            return []
+        highest = max(phase.allocated_peak_bytes for phase in now.phases)
+        capacity = now.capacity_bytes if now.gpu or (now.device and now.device.type == "cuda") else None
+        whole = max(capacity or 0, highest)
+        room = min(LONGEST_BAR, width - LABEL - 12)
+        lines = [Text(_named(now, self.state), "bold")] if len(self.state.cells) > 1 else []
+        for phase in now.phases:
+            line = Text(phase.phase.ljust(LABEL), theme.QUIET)
+            if room >= 8:
+                line.append_text(bar(phase.by_category, phase.allocated_peak_bytes, whole, room, plain)).append("  ")
+            lines.append(line.append(units.size(phase.allocated_peak_bytes), "bold"))
+        present = [name for name in COLOURS if any(phase.by_category.get(name) for phase in now.phases)]
+        lines += [Text(), *_legend(present, width, plain)]
+        if now.verdict is not None:
+            lines.append(_verdict(now))
+        return lines
+
+    def _readings(self, width: int) -> list[Text]:
+        """What is seen from outside."""
+        reading, now = self.state.reading, self.state.now
+        if reading is None or reading.host_rss_bytes is None:
+            return []
+        pieces = [(f"worker {units.size(reading.host_rss_bytes)} of host memory", "")]
+        if reading.device_used_bytes is not None and now is not None and now.gpu is None:
+            pieces.insert(0, (f"device {units.size(reading.device_used_bytes)} used", ""))
+        return [pieces_that_fit(pieces, width)]
+
+
+def _legend(names: Sequence[str], width: int, plain: bool) -> list[Text]:
+    """What stands for which category, in as many lines as it takes."""
+    lines = [Text()]
+    for name in names:
+        mark = f"{_PATTERNS[name] if plain else '■'} {name}"
+        if lines[-1].plain and lines[-1].cell_len + 2 + len(mark) > width:
+            lines.append(Text())
+        lines[-1].append("  " if lines[-1].plain else "").append(mark, "" if plain else COLOURS[name])
+    return lines
+
+
+def bar(by_category: Mapping[str, int], total: int, whole: int, width: int, plain: bool) -> Text:
+    """Every category as long as its share of the whole, in the order in which pictures stack them; the rest dotted."""
+    text, reached = Text(), 0.0
+    parts = [(name, by_category[name]) for name in COLOURS if by_category.get(name)] or [("unknown", total)]
+    for name, size in parts:
+        reached += size
+        cells = round(reached / max(whole, 1) * width) - text.cell_len
+        text.append((_PATTERNS[name] if plain else "█") * cells, "" if plain else COLOURS[name])
+    return text.append("·" * (width - text.cell_len), theme.QUIET)
+
+
+def _verdict(cell: CellState) -> Text:
+    return Text(result(cell), theme.GOOD if cell.verdict and cell.verdict.fits else theme.BAD)
+
+
+def result(cell: CellState) -> str:
+    """How a cell ended, in a few words: `simulated peak 61.9 GiB, fits, 13.9 GiB left`."""
+    if cell.verdict is None and cell.peak is None:
+        return f"{cell.outcome}: {cell.detail}" if cell.detail else str(cell.outcome)
+    mark = "simulated " if cell.gpu is not None else ""
+    words = [f"{mark}peak {units.size(cell.peak.allocated_peak_bytes)}"] if cell.peak is not None else []
+    if cell.verdict is not None:
+        words.append(_margin(cell.verdict.fits, cell.verdict.failed_phase, cell.verdict.margin_bytes))
+    if cell.found is not None:
+        words.append(f"largest {cell.found.axis} that fits: {cell.found.value or 'none'}")
+    return ", ".join(words)
+
+
+def _margin(fits: bool, phase: str | None, margin_bytes: int | None) -> str:
+    if fits:
+        return "fits" + (f", {units.size(margin_bytes)} left" if margin_bytes is not None else "")
+    missing = f", lacks {units.size(-margin_bytes)}" if margin_bytes is not None else ""
+    return f"does not fit: {phase}{missing}"
+
+
+def _finished_line(cell: CellState, state: MemoryState, width: int) -> Text:
+    style = theme.QUIET if cell.outcome == "ok" else theme.BAD
+    return Text(f"{_named(cell, state)}  ", theme.QUIET).append(result(cell), style if cell.outcome != "ok" else "")
+
+
+def _named(cell: CellState, state: MemoryState) -> str:
+    differing = axes.varying([each.cell.model_dump() for _, each in state.cells])
+    return axes.label(cell.cell.model_dump(), [*_ALWAYS, *(axis for axis in differing if axis not in _ALWAYS)])
+
+
+def _encodable(line: Text, encoding: str) -> Text:
+    shown = theme.fitted(line.plain, encoding)
+    return line if shown == line.plain else Text(shown)
+
+
+class MemoryLines:
+    """Progress where there is no terminal: a line for every cell when it is over."""
+
+    def __init__(self, console: Console, *, earlier: Iterable[Event] = ()) -> None:
+        self._file = console.file
+        self._encoding = console.encoding
+        self._state = reduce(advance, earlier, MemoryState())
+        self._lost = False
+        self._started = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        pass
+
+    def show(self, event: Event) -> None:
+        """Write what this event gives reason to write."""
+        self._state = advance(self._state, event)
+        if isinstance(event, WorkerReady) and not self._started:
+            self._started = True
+            self._write(f"torch {event.torch.torch}")
+        elif isinstance(event, RunResumed):
+            self._write(f"resumed: {event.keep} finished cell{'' if event.keep == 1 else 's'} kept")
+        elif isinstance(event, CellFinished):
+            cell = dict(self._state.cells).get(event.cell)
+            if cell is not None:
+                count = f"{self._state.done}/{len(self._state.cells)}"
+                self._write(f"{count} {_named(cell, self._state)}  {result(cell)}")
+
+    def _write(self, text: str) -> None:
+        if self._lost:
+            return
+        try:
+            self._file.write(theme.fitted(text, self._encoding) + "\n")
+            self._file.flush()
+        except OSError:
+            self._lost = True  # nobody reads on; the run goes on
+
+
+def _share(state: MemoryState) -> float:
+    """Nothing is timed."""
+    return IDLE_SHARE
+
+
+MEMORY = Picture(MemoryState(), advance, draw, _share)

@@ -1,0 +1,258 @@
+"""`sysbench memory` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import MINUTE, command, environment, only, record_in, sysbench
+
+CELL = (*MINUTE, "--ctx", "16", "--mode", "train")
+SIMULATED = (*CELL, "--simulate", "a100-80gb")
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with everything that one simulated cell can leave."""
+    out = tmp_path_factory.mktemp("simulated")
+    files = (
+        f"--{name}={out / file}" for name, file in (("snapshot", "s.pickle"), ("figure", "f.svg"), ("page", "p.html"))
+    )
+    ran = sysbench("memory", *SIMULATED, *files, f"--out={out / 'runs'}")
+    assert ran.code == 0, ran.err
+    (out / "shown.txt").write_text(ran.out)
+    return out
+
+
+# --- simulated
+
+
+def test_what_was_simulated_says_so_in_log_record_and_every_table(simulated: Path) -> None:
+    runs = simulated / "runs"
+    (cell,) = record_in(runs)["cells"]
+    assert cell["source"] == "simulated"
+    said = [json.loads(line) for line in only(runs, "*.jsonl").read_text().splitlines()]
+    assert {event["source"] for event in said if "source" in event} == {"simulated"}
+    shown = sysbench("memory", f"--from={only(runs, '*.json')}", "--tables=summary,phases,categories,largest,modules")
+    titles = [line for line in shown.out.splitlines() if "simulated" in line]
+    assert "peak memory, simulated" in shown.out
+    assert len(titles) >= 10  # the title and the heading of columns of each of five tables
+
+
+def test_the_record_adds_up_to_the_byte(simulated: Path) -> None:
+    (cell,) = record_in(simulated / "runs")["cells"]
+    assert sum(cell["by_category"].values()) == cell["peak_allocated_bytes"]
+    for phase in cell["peaks_by_phase"].values():
+        assert sum(phase["by_category"].values()) == phase["allocated_peak_bytes"]
+    everything = next(module for module in cell["modules"] if not module["path"])
+    assert everything["total_bytes"] == cell["peak_allocated_bytes"]
+    assert sum(module["own_bytes"] for module in cell["modules"]) == cell["peak_allocated_bytes"]
+    assert cell["residual_bytes"] == 1 * 16 * 32 * 4
+
+
+def test_a_simulated_run_leaves_snapshot_picture_and_page(simulated: Path) -> None:
+    content = pickle.loads((simulated / "s.pickle").read_bytes())  # noqa: S301  our own file
+    assert content["sysbench"]["source"] == "simulated"
+    assert "<svg" in (simulated / "f.svg").read_text()
+    assert "SIMULATED" in (simulated / "p.html").read_text()
+
+
+def test_a_snapshot_is_read_back_with_the_peak_of_the_record(simulated: Path) -> None:
+    ran = sysbench("memory", f"--from={simulated / 's.pickle'}")
+    assert ran.code == 0, ran.err
+    assert "largest at the peak, simulated" in ran.out
+    assert "transformer.py" in ran.out
+    assert "inferred" not in ran.out
+
+
+def test_a_saved_run_is_shown_as_it_was_without_torch(simulated: Path) -> None:
+    for pattern in ("*.json", "*.jsonl"):
+        ran = sysbench("memory", f"--from={only(simulated / 'runs', pattern)}")
+        assert ran.out == (simulated / "shown.txt").read_text()
+
+
+@pytest.mark.parametrize("form", ["markdown", "csv", "latex"])
+def test_tables_come_in_every_format(simulated: Path, form: str) -> None:
+    ran = sysbench("memory", f"--from={only(simulated / 'runs', '*.json')}", f"--format={form}")
+    assert ran.code == 0, ran.err
+    assert "optimizer" in ran.out
+
+
+def test_a_cell_that_does_not_fit_is_a_measurement_that_names_the_phase(tmp_path: Path) -> None:
+    ran = sysbench(
+        "memory", *CELL, "--simulate=1GiB", "--batch=1", "--vocab=200000,50", f"--out={tmp_path}", "--d-model=1024"
+    )
+    small = record_in(tmp_path)["cells"]
+    assert ran.code == 0, ran.err
+    by_outcome = {cell["outcome"]: cell for cell in small}
+    assert set(by_outcome) == {"oom", "ok"}
+    assert not by_outcome["oom"]["verdict"]["fits"]
+    assert by_outcome["oom"]["verdict"]["margin_bytes"] < 0
+    assert by_outcome["oom"]["verdict"]["failed_phase"] in ("build", "backward", "optimizer")
+    assert (
+        by_outcome["oom"]["verdict"]["failed_phase"] in by_outcome["oom"]["detail"]
+        or "built" in by_outcome["oom"]["detail"]
+    )
+
+
+def test_find_gives_the_largest_that_fits_and_the_next_that_does_not(tmp_path: Path) -> None:
+    ran = sysbench(
+        "memory", *MINUTE, "--ctx=256", "--mode=forward", "--simulate=1GiB", "--find=batch", f"--out={tmp_path}"
+    )
+    assert ran.code == 0, ran.err
+    (cell,) = record_in(tmp_path)["cells"]
+    found = cell["found"]
+    assert found["beyond"] == found["value"] + 1
+    assert f"The largest batch that fits is {found['value']}" in " ".join(ran.out.split())
+
+
+def test_several_cells_number_their_files_by_what_sets_them_apart(tmp_path: Path) -> None:
+    words = (*MINUTE, "--ctx=16,32", "--mode=train", "--simulate=24GiB", f"--out={tmp_path / 'runs'}")
+    ran = sysbench("memory", *words, f"--snapshot={tmp_path / 'o.pickle'}")
+    assert ran.code == 0, ran.err
+    assert sorted(path.name for path in tmp_path.glob("*.pickle")) == ["o-ctx16.pickle", "o-ctx32.pickle"]
+
+
+# --- measured
+
+
+def test_on_the_cpu_tensors_are_counted_beside_the_resident_memory_of_the_worker(tmp_path: Path) -> None:
+    words = (*MINUTE, "--ctx=16", "--device=cpu", "--mode=inference,forward,train-first,train")
+    ran = sysbench("memory", *words, f"--out={tmp_path}")
+    assert ran.code == 0, ran.err
+    cells = record_in(tmp_path)["cells"]
+    assert [cell["source"] for cell in cells] == ["measured"] * 4
+    for cell in cells:
+        assert sum(cell["by_category"].values()) == cell["peak_allocated_bytes"]
+        assert cell["host_rss_peak_bytes"] > cell["peak_allocated_bytes"]
+        assert cell["peak_reserved_bytes"] is None
+    peaks = [cell["peak_allocated_bytes"] for cell in cells]
+    assert peaks[0] < peaks[1] < peaks[3]
+    assert "simulated" not in ran.out
+
+
+def test_what_the_cpu_counts_is_what_the_simulation_says_without_workspaces(tmp_path: Path, simulated: Path) -> None:
+    """Tensors of 512-byte blocks: only the optimizer's counters are host memory on a GPU."""
+    ran = sysbench("memory", *CELL, "--device=cpu", f"--out={tmp_path}")
+    assert ran.code == 0, ran.err
+    (real,), (model,) = record_in(tmp_path)["cells"], record_in(simulated / "runs")["cells"]
+    for category in ("parameters", "gradients"):
+        assert (
+            real["peaks_by_phase"]["optimizer"]["by_category"][category]
+            == (model["peaks_by_phase"]["optimizer"]["by_category"][category])
+        )
+
+
+# --- resume, interruption
+
+
+def test_ctrl_c_keeps_the_finished_cells_and_resume_adds_the_rest(tmp_path: Path) -> None:
+    words = ("memory", "--size=small", "--ctx=16-96+16", "--mode=train", "--simulate=24GiB", f"--out={tmp_path}")
+    running = subprocess.Popen(
+        command(*words), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not _finished(tmp_path):
+        time.sleep(0.05)
+    running.send_signal(signal.SIGINT)
+    running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert record_in(tmp_path)["status"] == "interrupted"
+    before = [cell["outcome"] for cell in record_in(tmp_path)["cells"]]
+    assert before[0] == "ok"
+    ran = sysbench("memory", f"--resume={only(tmp_path, '*.jsonl')}", f"--out={tmp_path}")
+    assert ran.code == 0, ran.err
+    assert "resumed: " in ran.err
+    assert [cell["outcome"] for cell in record_in(tmp_path)["cells"]] == ["ok"] * 6
+
+
+def _finished(directory: Path) -> bool:
+    return any("cell_finished" in log.read_text() for log in directory.glob("*.jsonl"))
+
+
+def test_a_log_of_time_is_not_resumed_and_not_shown_as_memory(tmp_path: Path) -> None:
+    timed = sysbench("time", *MINUTE, "--ctx=8", "--steps=1", "--warmup=0", "--device=cpu", f"--out={tmp_path}")
+    assert timed.code == 0, timed.err
+    log = only(tmp_path, "*.jsonl")
+    for option in ("--resume", "--from"):
+        ran = sysbench("memory", f"{option}={log}")
+        assert ran.code == 2
+        assert "is of `sysbench time`" in ran.complaint
+
+
+# --- mistakes
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--simulate=a100-80g",), "Did you mean a100-80gb?"),
+        (("--find=batch",), "--find needs --simulate GPU"),
+        (("--find=layers", "--simulate=24GiB"), "--find layers is not allowed"),
+        (("--simulate=24GiB", "--compile"), "--execution compiled cannot be simulated"),
+        (("--simulate=24GiB", "--device=cuda"), "--device names what is measured on"),
+        (("--mode=forward-backward",), "--mode forward-backward is not a mode"),
+        (("--simulate=24GiB", "--ctx=8", "--snapshot=/nowhere/x.pickle"), "there is no directory /nowhere"),
+        (("--simulate=24GiB", "--ctx=8", "--figure=x.gif"), "must end in .png, .svg, .pdf"),
+        (("--tables=nonsense",), "--tables nonsense is not a table"),
+        (("--from=nowhere.pickle",), "cannot read nowhere.pickle"),
+        (("--from=nowhere.pickle", "--ctx=8"), "--from shows a finished run; --ctx would change nothing"),
+        (("--from=nowhere.json", "--figure=x.png"), "--figure needs every allocation"),
+    ],
+)
+def test_a_mistake_gets_one_line_and_leaves_nothing(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    ran = sysbench("memory", *words, cwd=tmp_path, PYTHONPATH=str(Path(__file__).parents[2]))
+    assert ran.code in (1, 2)
+    assert said in ran.complaint
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is empty"),
+        (b"hello", "is not a pickle"),
+        (b'{"a": 1}', "looks like JSON"),
+        (b"\x80\x04cos\nsystem\n(X\x04\x00\x00\x00trueetR.", "snapshot"),
+        (pickle.dumps({"segments": [], "device_traces": [[{"action": "alloc"}] * 50]}, protocol=4)[:60], "snapshot"),
+    ],
+)
+def test_a_file_that_is_no_snapshot_gets_one_line(tmp_path: Path, content: bytes, said: str) -> None:
+    path = tmp_path / "file.pickle"
+    path.write_bytes(content)
+    ran = sysbench("memory", f"--from={path}")
+    assert ran.code == 2
+    assert "file.pickle" in ran.complaint
+    assert said.split()[0] in ran.complaint or "truncated" in ran.complaint or "refuse" in ran.complaint
+
+
+def test_attention_that_does_not_exist_is_invalid_and_the_others_count(tmp_path: Path) -> None:
+    ran = sysbench("memory", *CELL, "--simulate=24GiB", "--attention=flash,naive", f"--out={tmp_path}")
+    assert ran.code == 1
+    assert [cell["outcome"] for cell in record_in(tmp_path)["cells"]] == ["invalid", "ok"]
+    assert "takes 16-bit inputs" in ran.out
+
+
+def test_the_cpu_has_no_history_for_a_snapshot(tmp_path: Path) -> None:
+    ran = sysbench("memory", *CELL, "--device=cpu", f"--out={tmp_path}", f"--snapshot={tmp_path / 'x.pickle'}")
+    assert ran.code == 1
+    assert "--simulate GPU has one" in " ".join(ran.out.split())
+
+
+def test_step_times_are_not_simulated_and_what_is_gets_named() -> None:
+    ran = sysbench("time", "--simulate=a100-80gb")
+    assert ran.code == 2
+    assert "sysbench memory --simulate a100-80gb" in ran.complaint
+
+
+def test_a_plan_says_what_fits_and_runs_nothing(tmp_path: Path) -> None:
+    ran = sysbench("memory", "--size=2.7b", "--ctx=512", "--simulate=24GiB", "--plan", f"--out={tmp_path}")
+    assert ran.code == 0, ran.err
+    assert "does not fit" in ran.out
+    assert not list(tmp_path.iterdir())
