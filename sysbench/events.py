@@ -128,6 +128,19 @@ class CeilingFailed(Frozen):
     detail: str
 
 
+class MemoryForeseen(Frozen):
+    """What a simulation says of a cell that is yet to be measured: whether it will fit into what is free."""
+
+    event: Literal["memory_foreseen"] = "memory_foreseen"
+    at_s: float
+    cell: str
+    free_bytes: int
+    fits: bool | None
+    """None where it cannot be simulated; `detail` then says why."""
+    lacking_bytes: int | None = None
+    detail: str | None = None
+
+
 class CellStarted(Frozen):
     """A cell begins; `index` counts from 0 over the whole run.
 
@@ -473,6 +486,7 @@ Event = Annotated[
     | WorkerReady
     | CeilingMeasured
     | CeilingFailed
+    | MemoryForeseen
     | CellStarted
     | StageEntered
     | ModelBuilt

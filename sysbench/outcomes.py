@@ -44,6 +44,7 @@ CautionCode = Literal[
     "readings-lost",
     "not-measured",
     "allocator-retried",
+    "narrow-margin",
 ]
 
 

@@ -42,6 +42,18 @@ class MeasureCeiling(Frozen):
     precision: Precision
 
 
+class Foresee(Frozen):
+    """Say by simulation whether a cell will fit into what is free on its device; answered by MemoryForeseen.
+
+    Nothing is allocated there. A worker that was asked this should measure nothing afterwards.
+    """
+
+    command: Literal["foresee"] = "foresee"
+    cell: Cell
+    device: DeviceInfo
+    free_bytes: int
+
+
 class Exit(Frozen):
     """Nothing more is wanted; answered by the end of the process."""
 
@@ -51,7 +63,7 @@ class Exit(Frozen):
     a few tenths of a second."""
 
 
-Command = Annotated[Measure | MeasureCeiling | Exit, Field(discriminator="command")]
+Command = Annotated[Measure | MeasureCeiling | Foresee | Exit, Field(discriminator="command")]
 
 _COMMAND: TypeAdapter[Command] = TypeAdapter(Command)
 

@@ -2,27 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 from sysbench import formulas, units
 from sysbench.engine.plan import PlacedCell
-from sysbench.events import DeviceInfo
+from sysbench.events import DeviceInfo, MemoryForeseen
 from sysbench.outcomes import Outcome
 from sysbench.specs.kinds import Cell
 from sysbench.specs.run import RunOptions
 
+DOUBTFUL = (0.5, 1.5)
+"""A formula that counts tensors tells what needs less than half of the free memory, or more than one and a half, apart.
+What lies between is simulated: allocators round and fragment, and autocast keeps copies."""
+
 
 class Admission:
-    """Decides before each cell; cells that ran out of memory are remembered."""
+    """Decides before each cell; cells that ran out of memory, or will, are remembered."""
 
     def __init__(self, options: RunOptions, free_bytes: Callable[[DeviceInfo], int | None]) -> None:
         self._options = options
         self._free_bytes = free_bytes
-        self._too_large: list[PlacedCell] = []
+        self._too_large: list[tuple[PlacedCell, str]] = []
+        """With what became of each, or would."""
+        self._foreseen: dict[str, MemoryForeseen] = {}
+        """By the keys of cells."""
 
     def remember_too_large(self, placed: PlacedCell) -> None:
         """This one ran out of memory."""
-        self._too_large.append(placed)
+        self._too_large.append((placed, "ran out of memory"))
+
+    def remember_foreseen(self, placed: PlacedCell, foreseen: MemoryForeseen) -> None:
+        """This is what a simulation says of it."""
+        self._foreseen[placed.cell.key] = foreseen
+        if foreseen.fits is False:
+            self._too_large.append((placed, "is simulated not to fit"))
+
+    def doubtful(self, cells: Sequence[PlacedCell]) -> Iterator[tuple[PlacedCell, int]]:
+        """Cells of which only a simulation can tell whether they fit, each with what is free; ask for them one by one.
+
+        One that is no smaller than another, of which that is known by then, is left out.
+        """
+        for placed in cells:
+            if not self._can_be_simulated(placed) or self._larger_than_one_that_failed(placed) is not None:
+                continue
+            free_bytes = self._free_bytes(placed.device)
+            if free_bytes is None:
+                continue
+            share = formulas.predicted_memory(placed.cell.step).total_bytes / max(1, free_bytes)
+            if DOUBTFUL[0] <= share <= DOUBTFUL[1]:
+                yield placed, free_bytes
 
     def refusal(self, placed: PlacedCell) -> tuple[Outcome, str] | None:
         """How this cell ends without being started, and why; None when it should be started."""
@@ -34,18 +62,32 @@ class Admission:
         why = self._larger_than_one_that_failed(placed) or self._does_not_fit(placed)
         return ("skipped", why) if why is not None else None
 
+    def _can_be_simulated(self, placed: PlacedCell) -> bool:
+        cell, device = placed.cell, placed.device
+        return (
+            device.type == "cuda"
+            and cell.execution == "eager"
+            and not (self._options.force or cell.simulated or cell.worth_failing)
+            and cell.unavailable(device.type) is None
+        )
+
     def _larger_than_one_that_failed(self, placed: PlacedCell) -> str | None:
         if self._options.no_skip:
             return None
-        failed = next((each for each in self._too_large if _at_least_as_large(placed, each)), None)
-        if failed is None:
-            return None
-        return f"no smaller than {describe(failed.cell)}, which ran out of memory (--no-skip runs it anyway)"
+        for failed, how in self._too_large:
+            if failed.cell.key != placed.cell.key and _at_least_as_large(placed, failed):
+                return f"no smaller than {describe(failed.cell)}, which {how} (--no-skip runs it anyway)"
+        return None
 
     def _does_not_fit(self, placed: PlacedCell) -> str | None:
-        free_bytes = self._free_bytes(placed.device)
-        if self._options.force or free_bytes is None:
+        if self._options.force or (placed.cell.worth_failing and placed.device.type == "cuda"):
             return None
+        free_bytes = self._free_bytes(placed.device)
+        if free_bytes is None:
+            return None
+        foreseen = self._foreseen.get(placed.cell.key)
+        if foreseen is not None and foreseen.fits is not None:
+            return None if foreseen.fits else _why(foreseen)
         needed_bytes = formulas.predicted_memory(placed.cell.step).total_bytes
         if needed_bytes <= free_bytes:
             return None
@@ -55,6 +97,14 @@ class Admission:
 def describe(cell: Cell) -> str:
     """A cell in a few words: what its memory depends on most."""
     return f"{cell.size}, ctx {cell.ctx}, batch {cell.batch}"
+
+
+def _why(foreseen: MemoryForeseen) -> str:
+    lacking = f", {units.size(foreseen.lacking_bytes)} more would be needed" if foreseen.lacking_bytes else ""
+    return (
+        f"simulated: {foreseen.detail}{lacking} than the {units.size(foreseen.free_bytes)} that are free "
+        "(--force starts it anyway)"
+    )
 
 
 def _at_least_as_large(placed: PlacedCell, other: PlacedCell) -> bool:

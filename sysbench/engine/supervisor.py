@@ -22,6 +22,7 @@ from sysbench.events import (
     CellFinished,
     CellStarted,
     Event,
+    MemoryForeseen,
     Reading,
     WorkerExited,
     WorkerReady,
@@ -65,7 +66,9 @@ class Supervisor:
         StoppedByUserError. Then, and whenever the iteration is given up, `stop` must be called.
         """
         _, ready = yield from self._start_worker()
-        for placed in placement(ready):
+        cells = placement(ready)
+        yield from self._look_ahead(cells)
+        for placed in cells:
             self._conversation.heed_interrupts()
             refusal = self._admission.refusal(placed)
             if refusal is not None:
@@ -89,6 +92,23 @@ class Supervisor:
         if finished.outcome == "oom":
             self._admission.remember_too_large(placed)
         if finished.outcome not in HARMLESS or placed.cell.needs_fresh_worker:
+            yield from self._replace_worker()
+
+    def _look_ahead(self, cells: Sequence[PlacedCell]) -> Iterator[Event]:
+        """Have simulated what may not fit, in a worker that measures nothing."""
+        asked = False
+        for placed, free_bytes in self._admission.doubtful(cells):
+            self._conversation.heed_interrupts()
+            worker = yield from self._ensure_worker()
+            try:
+                question = protocol.Foresee(cell=placed.cell, device=placed.device, free_bytes=free_bytes)
+                self._conversation.ask(worker, question)
+                answer = yield from self._conversation.until(worker, MemoryForeseen)
+                self._admission.remember_foreseen(placed, answer)
+            except LostWorkerError as lost:
+                yield self._dismiss(worker, lost.patience_s)
+            asked = True
+        if asked:
             yield from self._replace_worker()
 
     def _measure(self, placed: PlacedCell) -> Generator[Event, None, CellFinished]:

@@ -58,7 +58,7 @@ def run(cell: MemoryCell, device: DeviceInfo, artifact: Path | None) -> Iterator
     measured = _Measured()
     yield StageEntered(at_s=time.time(), cell=cell.key, stage="measuring")
     with history.recording(), matmul_precision(cell.precision):
-        _carry_out(cell, target, history, measured)
+        yield from _carry_out(cell, target, history, measured)
         content = history.snapshot(device.name, cell.mode, cell.model_dump(mode="json"))
     timeline = from_snapshot(snapshots.of(content), target.index)
     yield from _findings(cell, target, timeline, measured)
@@ -68,8 +68,13 @@ def run(cell: MemoryCell, device: DeviceInfo, artifact: Path | None) -> Iterator
         raise torch.OutOfMemoryError(measured.error)
 
 
-def _carry_out(cell: MemoryCell, device: torch.device, history: History, measured: _Measured) -> None:
-    """Run the protocol. The error of a lack of memory holds tensors: only its words get out of here."""
+def _carry_out(
+    cell: MemoryCell, device: torch.device, history: History, measured: _Measured
+) -> Iterator[PhaseMemoryMeasured]:
+    """Run the protocol; yields the peak of each phase that counts, of which the history has yet to tell the categories.
+
+    The error of a lack of memory holds tensors: only its words get out of here.
+    """
     last = PROCEDURES[cell.mode].earlier_steps
     at = (-1, "build")
     try:
@@ -86,6 +91,7 @@ def _carry_out(cell: MemoryCell, device: torch.device, history: History, measure
                 peaks = allocator.peaks(device)
                 if number == last:
                     measured.peaks[phase] = (peaks.allocated_bytes or 0, peaks.reserved_bytes or 0)
+                    yield _phase(cell, phase, measured.peaks[phase], {})
     except Exception as error:
         if not allocator.is_out_of_memory(error):
             raise
@@ -99,15 +105,7 @@ def _findings(cell: MemoryCell, device: torch.device, timeline: Timeline, measur
     states = _last_peaks(timeline)
     for phase, (allocated_bytes, reserved_bytes) in measured.peaks.items():
         state = states.get(phase)
-        yield PhaseMemoryMeasured(
-            at_s=time.time(),
-            cell=cell.key,
-            source="measured",
-            phase=phase,
-            allocated_peak_bytes=allocated_bytes,
-            reserved_peak_bytes=reserved_bytes,
-            by_category=_categories(timeline, state, allocated_bytes),
-        )
+        yield _phase(cell, phase, (allocated_bytes, reserved_bytes), _categories(timeline, state, allocated_bytes))
     fullest = max(measured.peaks, key=lambda phase: measured.peaks[phase][0])
     state = states.get(fullest, timeline.peak.state)
     free_bytes, total_bytes = torch.cuda.mem_get_info(device)
@@ -137,6 +135,21 @@ def _findings(cell: MemoryCell, device: torch.device, timeline: Timeline, measur
         failed_step=measured.failed[0] if measured.failed else None,
         margin_bytes=total_bytes - outside_bytes - reserved_peak_bytes if measured.failed is None else None,
         detail=measured.error,
+    )
+
+
+def _phase(
+    cell: MemoryCell, phase: str, peaks_bytes: tuple[int, int], by_category: dict[str, int]
+) -> PhaseMemoryMeasured:
+    allocated_bytes, reserved_bytes = peaks_bytes
+    return PhaseMemoryMeasured(
+        at_s=time.time(),
+        cell=cell.key,
+        source="measured",
+        phase=phase,
+        allocated_peak_bytes=allocated_bytes,
+        reserved_peak_bytes=reserved_bytes,
+        by_category=by_category,
     )
 
 

@@ -39,10 +39,10 @@ def run(cell: MemoryCell, device: DeviceInfo, artifact: Path | None) -> Iterator
     target = torch_device(device)
     yield StageEntered(at_s=time.time(), cell=cell.key, stage="measuring")
     with matmul_precision(cell.precision):
-        recording = record_real(cell.step, cell.mode, target)
+        for recording in record_real(cell.step, cell.mode, target):
+            result = serve(recording, _BOUNDLESS, _EXACT)
+            yield from list(phases(cell, result, "measured"))[-1:]
     peaks = allocator.peaks(target)
-    result = serve(recording, _BOUNDLESS, _EXACT)
-    yield from phases(cell, result, "measured")
     yield PeakMeasured(
         at_s=time.time(),
         cell=cell.key,

@@ -20,7 +20,7 @@ from sysbench.simulate.composites import Composites, composed_of, composites_on
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.kernels import MATRIX_PRODUCTS, SCRATCH, Scratch
 from sysbench.simulate.origins import OUTSIDE, Origin, Origins, Stack
-from sysbench.simulate.protocols import Protocol, cell_for, phases_of
+from sysbench.simulate.protocols import PROCEDURES, Protocol, cell_for, phases_of
 from sysbench.simulate.real import RealDevice
 from sysbench.simulate.tensors import DEVICE, Arguments, DeviceObserver, Operator, SimulatedDevice
 from sysbench.specs.model import ModelCell
@@ -139,19 +139,23 @@ def record(cell: ModelCell, protocol: Protocol, platform: Platform, *, origins: 
         cuda_autocast(platform.autocast) as autocast,
         recorder.device,
     ):
-        _carry_out(recorder, cell, protocol, DEVICE, autocast.clear)
+        for _ in _carry_out(recorder, cell, protocol, DEVICE, autocast.clear):
+            pass
     return recorder.recording(cell, protocol)
 
 
-def record_real(cell: ModelCell, protocol: Protocol, device: torch.device) -> Recording:
+def record_real(cell: ModelCell, protocol: Protocol, device: torch.device) -> Iterator[Recording]:
     """Run the cell by the protocol on a device that is there, and follow its tensors.
 
-    What operators allocate and free again before they return is not seen.
+    After each phase of the step that counts, yields what is recorded so far; the last of these is the whole. What
+    operators allocate and free again before they return is not seen.
     """
     recorder = _Recorder(_AS_IT_IS, lambda observer: RealDevice(observer, device), Origins(_carry_out.__code__))
+    last = PROCEDURES[protocol].earlier_steps
     with recorder.device:
-        _carry_out(recorder, cell, protocol, device, lambda: None, after_build=gc.collect)
-    return recorder.recording(cell, protocol)
+        for step in _carry_out(recorder, cell, protocol, device, lambda: None, after_build=gc.collect):
+            if step == last:
+                yield recorder.recording(cell, protocol)
 
 
 def _carry_out(
@@ -161,7 +165,8 @@ def _carry_out(
     device: torch.device,
     after_phase: Callable[[], None],
     after_build: Callable[[], object] = lambda: None,
-) -> None:
+) -> Iterator[int]:
+    """Yields the number of its step after each phase."""
     with _no_garbage_collection():
         with recorder.span(-1, BUILD):
             step = TrainingStep(cell_for(cell, protocol), device)
@@ -174,6 +179,7 @@ def _carry_out(
                     run()
                     after_phase()
                 recorder.ended(phase, step)
+                yield number
         recorder.device.stop()
 
 

@@ -15,11 +15,12 @@ from sysbench.specs.axes import choices, texts
 from sysbench.specs.model import STEP, DeviceType, GridCell, Mode, ModelCell, ModelSpec, Phase
 from sysbench.specs.options import Option
 
-Protocol = Literal["inference", "forward", "train-first", "train"]
-"""inference    no graph, nothing but the logits is kept
-forward      the graph is kept, logits and loss are alive
-train-first  the first step: the optimizer's state appears
-train        a later step: the state is there, gradients are cleared before forward
+Protocol = Literal["inference", "forward", "forward-backward", "train-first", "train"]
+"""inference         no graph, nothing but the logits is kept
+forward           the graph is kept, logits and loss are alive
+forward-backward  then gradients, which are cleared before forward, but no optimizer
+train-first       the first step: the optimizer's state appears
+train             a later step: the state is there, gradients are cleared before forward
 """
 
 SearchAxis = Literal["batch", "ctx"]
@@ -39,6 +40,7 @@ class Procedure:
 PROCEDURES: Mapping[Protocol, Procedure] = {
     "inference": Procedure("inference", ("forward",), 1),
     "forward": Procedure("forward-backward", ("forward", "loss"), 1),
+    "forward-backward": Procedure("forward-backward", ("zero_grad", "forward", "loss", "backward"), 1),
     "train-first": Procedure("train", ("zero_grad", "forward", "loss", "backward", "optimizer"), 0),
     "train": Procedure("train", ("zero_grad", "forward", "loss", "backward", "optimizer"), 1),
 }
@@ -86,6 +88,11 @@ class MemoryCell(GridCell):
         """The peak of a process's resident memory cannot be reset, and cuBLAS keeps its workspaces."""
         return self.simulate is None
 
+    @property
+    def worth_failing(self) -> bool:
+        """The history of a cell that does not fit is wanted most of all."""
+        return True
+
     def problem(self, device: DeviceType | None) -> str | None:
         """Why this cell cannot run, or None; a simulation is of CUDA, wherever it runs."""
         if self.simulate is not None and self.execution == "compiled":
@@ -110,8 +117,8 @@ class MemorySpec(ModelSpec):
         Option(metavar="MODE,…", panel=STEP),
     ] = Field(
         default=("forward", "train"),
-        description="inference keeps no graph; forward keeps graph and loss; train-first is the first step, in which "
-        "the optimizer's state appears; train a later one.",
+        description="inference keeps no graph; forward keeps graph and loss; forward-backward adds gradients; "
+        "train-first is the first step, in which the optimizer's state appears; train a later one.",
     )
     simulate: Annotated[tuple[str, ...], BeforeValidator(_gpus), Option(metavar="GPU,…", panel=SIMULATION)] = Field(
         default=(),

@@ -98,6 +98,11 @@ class GridCell(BaseModel):
         """Whether what an earlier cell leaves in a process (high-water marks, workspaces) would spoil this one."""
         return False
 
+    @property
+    def worth_failing(self) -> bool:
+        """Whether running out of memory on a GPU is a result of its own, with the history that led to it."""
+        return False
+
     def problem(self, device: DeviceType | None) -> str | None:
         """Why this cell cannot run, in one line, or None when it can.
 

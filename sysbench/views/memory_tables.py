@@ -21,7 +21,7 @@ from sysbench.views.tables import axes, remarks
 LARGEST = 10
 """As many of the largest groups of allocations are shown of each cell."""
 
-NEW_GRADIENTS = ("train", "train-first")
+NEW_GRADIENTS = ("forward-backward", "train", "train-first")
 
 CATEGORIES = (
     "parameters",
@@ -38,10 +38,9 @@ CATEGORIES = (
 
 def sheet(record: MemoryRecord, names: Iterable[str] = ()) -> Sheet:
     """Everything that is shown of a record; raises UsageError for a table that is not there, or has nothing to show."""
-    specs = axes.axes_of(record.cells)
     torch = (f"torch {record.environment.torch.torch}",) if record.environment.torch else ()
     return Sheet(
-        subject=(*axes.subject(specs), *_devices(record.cells), *torch),
+        subject=(*axes.subject([_as_found(cell) for cell in record.cells]), *_devices(record.cells), *torch),
         tables=tuple(tables_for(record, names)),
         remarks=(*_verdicts(record), *_unexplained(record), *remarks.cautions(record), *_notes(record)),
     )
@@ -308,6 +307,11 @@ def residual(record: MemoryRecord) -> list[Table]:
     return [Table("residual", "the residual stream", columns, tuple(rows), 4, notes)]
 
 
+def _as_found(cell: MemoryCellRecord) -> axes.Axes:
+    """A cell's axes, with what a search has found in the place of where it began."""
+    return {**cell.axes, cell.found.axis: _value(cell, cell.found.axis)} if cell.found else cell.axes
+
+
 def _value(cell: MemoryCellRecord, axis: str) -> int:
     """Of the axis, what the cell's numbers are of: what a search has found, or what was asked for."""
     found = cell.found
@@ -439,5 +443,6 @@ def _notes(record: MemoryRecord) -> Iterator[Remark]:
         yield Remark("note", f"one residual stream is {units.size(cell.residual_bytes)}: {product_}")
         if cell.axes["mode"] in NEW_GRADIENTS:
             weights = 4 * cell.model.parameters
-            each = f"weights {units.size(weights)}, gradients {units.size(weights)}, AdamW's state "
-            yield Remark("note", f"of that for good: {each}{units.size(2 * weights)}")
+            state = f", AdamW's state {units.size(2 * weights)}" if cell.axes["mode"] != "forward-backward" else ""
+            each = f"weights {units.size(weights)}, gradients {units.size(weights)}{state}"
+            yield Remark("note", f"of that for good: {each}")

@@ -8,7 +8,7 @@ import traceback
 
 from sysbench import protocol
 from sysbench.errors import SysbenchError, UnavailableError
-from sysbench.events import CeilingFailed, CellFinished, Event, WorkerReady
+from sysbench.events import CeilingFailed, CellFinished, Event, MemoryForeseen, WorkerReady
 from sysbench.experiments import experiment_for
 from sysbench.instruments import allocator, ceiling, device
 from sysbench.outcomes import Outcome
@@ -35,6 +35,8 @@ def serve(channel: Channel, import_s: float) -> bool:
                     channel.send(_measure(channel, command))
                 case protocol.MeasureCeiling():
                     channel.send(_measure_ceiling(command))
+                case protocol.Foresee():
+                    channel.send(_foresee(command))
                 case protocol.Exit():
                     return command.orderly
     except EngineGoneError:
@@ -64,6 +66,17 @@ def _measure_ceiling(request: protocol.MeasureCeiling) -> Event:
     except Exception as error:  # noqa: BLE001  Shares of a ceiling are a bonus; no cell is given up for them.
         return CeilingFailed(
             at_s=time.time(), device=request.device.torch_name, precision=request.precision, detail=_line(error)
+        )
+
+
+def _foresee(request: protocol.Foresee) -> MemoryForeseen:
+    try:
+        from sysbench.experiments import preflight  # a simulation is wanted by few runs
+
+        return preflight.foresee(request.cell, request.device, request.free_bytes)
+    except Exception as error:  # noqa: BLE001  What cannot be foreseen is measured without.
+        return MemoryForeseen(
+            at_s=time.time(), cell=request.cell.key, free_bytes=request.free_bytes, fits=None, detail=_line(error)
         )
 
 

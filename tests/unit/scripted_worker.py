@@ -56,6 +56,8 @@ def main() -> None:
     for command in line.commands():
         if command["command"] == "measure_ceiling":
             _ceiling(line, command, script.get("ceiling", "ok"))
+        elif command["command"] == "foresee":
+            _foresee(line, command, script.get("foreseen", {}).get(str(command["cell"]["ctx"]), "fits"))
         else:
             act = script["cells"].get(str(command["cell"]["ctx"]), "ok")
             _ACTS[act](line, command["cell"])
@@ -85,6 +87,19 @@ def _ceiling(line: Line, command: dict[str, Any], how: str) -> None:
         line.say("ceiling_failed", **subject, detail="too hot")
     else:
         line.say("ceiling_measured", **subject, matmul_flops_per_s=1e12, matmul_size=1024)
+
+
+def _foresee(line: Line, command: dict[str, Any], how: str) -> None:
+    subject = {"cell": _key(command["cell"]), "free_bytes": command["free_bytes"]}
+    if how == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "fits":
+        line.say("memory_foreseen", **subject, fits=True)
+    elif how == "cannot tell":
+        line.say("memory_foreseen", **subject, fits=None, detail="there is no such kernel")
+    else:
+        detail = "memory would run out in backward"
+        line.say("memory_foreseen", **subject, fits=False, lacking_bytes=2**20, detail=detail)
 
 
 def _finish(outcome: str, detail: str | None = None) -> Callable[[Line, Cell], None]:

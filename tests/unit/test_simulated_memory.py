@@ -43,7 +43,7 @@ from tests.unit.simulated_cells import CPU, cell
 MIB, GIB = 2**20, 2**30
 A100, H100, V100 = (Gpu.of(named(slug)) for slug in ("a100-80gb", "h100", "v100-32gb"))
 TRAINING: tuple[Protocol, ...] = ("train-first", "train")
-PROTOCOLS: tuple[Protocol, ...] = ("inference", "forward", *TRAINING)
+PROTOCOLS: tuple[Protocol, ...] = ("inference", "forward", "forward-backward", *TRAINING)
 
 
 # --- exactness: simulated bytes are real bytes

@@ -1,0 +1,35 @@
+"""Whether a cell will fit on a device, before it is started there."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from sysbench.events import DeviceInfo, MemoryForeseen
+from sysbench.simulate.allocator_settings import AllocatorSettings
+from sysbench.simulate.gpu import UNKNOWN_CAPABILITY, Gpu
+from sysbench.simulate.memory import simulate
+from sysbench.specs.kinds import Cell
+
+
+def foresee(cell: Cell, device: DeviceInfo, free_bytes: int) -> MemoryForeseen:
+    """Simulate the cell's steps on a GPU like `device`, of which this much is free, CUDA's context yet to come.
+
+    A mode of `time` is a protocol of `memory` by the same name; that of `forward` computes a loss as well, which
+    needs a little more. Raises UnavailableError for what cannot be simulated.
+    """
+    major, _, minor = (device.compute_capability or "").partition(".")
+    capability = (int(major), int(minor)) if major and minor else UNKNOWN_CAPABILITY
+    settings = AllocatorSettings.from_environment(os.environ)
+    step = cell.step
+    result = simulate(step, step.mode, Gpu(device.name, free_bytes, capability), settings, origins=False)
+    verdict = result.verdict
+    where = "while the model is built" if verdict.failed_phase == "build" else f"in {verdict.failed_phase}"
+    return MemoryForeseen(
+        at_s=time.time(),
+        cell=cell.key,
+        free_bytes=free_bytes,
+        fits=verdict.fits,
+        lacking_bytes=None if verdict.fits else -verdict.margin_bytes,
+        detail=None if verdict.fits else f"memory would run out {where}",
+    )
