@@ -118,6 +118,9 @@ class SimulatedDevice(TorchDispatchMode):
         self._watch = StorageWatch(lambda size_bytes: observer.allocated(size_bytes, self._arguments), observer.freed)
         self._answers: dict[tuple[object, ...], _Answer] = {}
         self._handlers: dict[Operator, Callable[[Operator, Arguments, Options], Any]] = {}
+        # With a process's first tensors without data torch imports what works out their shapes, and leaves a cycle that
+        # keeps them. They should not be those of a recording.
+        torch.empty(1, device=_META) / 1
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

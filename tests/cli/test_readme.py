@@ -10,7 +10,9 @@ from tests.cli.running import sysbench
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-COMMANDS = sorted({found for found in re.findall(r"`sysbench (time [^`]+)`", README) if "…" not in found})
+COMMANDS = sorted(
+    {found for found in re.findall(r"`sysbench ([a-z]+ [^`]+)`", README) if not re.search("…|--from", found)}
+)
 
 
 @pytest.mark.parametrize("words", COMMANDS)
@@ -23,11 +25,12 @@ def test_every_command_is_one_that_can_be_given(words: str) -> None:
 
 def test_the_two_commands_install_what_they_need_themselves() -> None:
     assert "\npip install uv && uv run sysbench time --size small --ctx 128\n" in README
-    assert "\npip install uv && uv run pytest\n" in README
+    assert "\npip install uv && uv run pytest -n logical --maxprocesses 4\n" in README
 
 
 def test_every_option_that_it_mentions_exists() -> None:
-    options = set((ROOT / "tests" / "golden" / "time-options.txt").read_text().split())
+    golden = (ROOT / "tests" / "golden").glob("*-options.txt")
+    options = {word for path in golden for word in path.read_text().split()} | {"--maxprocesses"}
     mentioned = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", README))
     assert mentioned - options == {"--help"}
 

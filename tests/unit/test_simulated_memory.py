@@ -5,9 +5,12 @@ from __future__ import annotations
 import itertools
 import linecache
 import pickle
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -500,6 +503,24 @@ def test_stacks_and_modules_change_no_byte() -> None:
     with_origins, without = (simulate(which, "train", A100, origins=origins) for origins in (True, False))
     assert with_origins.recording.events == without.recording.events
     assert with_origins.by_category == without.by_category
+
+
+def test_the_first_simulation_of_a_process_is_like_the_next() -> None:
+    words = (
+        "from tests.unit.simulated_cells import cell",
+        "from sysbench.simulate.memory import simulate",
+        "from sysbench.simulate.gpu import Gpu",
+        "one, other = (simulate(cell(), 'train', Gpu('any', 2**34)).recording.events for _ in range(2))",
+        "print(one == other)",
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", "; ".join(words)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert ran.stdout == "True\n"
 
 
 def test_a_compiled_step_is_refused_with_a_reason() -> None:
