@@ -513,13 +513,8 @@ def test_the_first_simulation_of_a_process_is_like_the_next() -> None:
         "one, other = (simulate(cell(), 'train', Gpu('any', 2**34)).recording.events for _ in range(2))",
         "print(one == other)",
     )
-    ran = subprocess.run(
-        [sys.executable, "-c", "; ".join(words)],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=Path(__file__).parents[2],
-    )
+    command = [sys.executable, "-c", "; ".join(words)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
     assert ran.stdout == "True\n"
 
 
