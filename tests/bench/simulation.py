@@ -25,11 +25,11 @@ import json, resource, sys, time
 import torch
 wall, cpu = time.perf_counter(), time.process_time()
 size, ctx, precision = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-from sysbench.specs.model import ModelSpec
+from sysbench.specs.memory import MemorySpec
 
 def cell(**changes):
-    spec = ModelSpec(size=size, ctx=ctx, precision=precision, mode="train", device="cpu")
-    return next(spec.model_cells()).model_copy(update=changes)
+    spec = MemorySpec(size=size, ctx=ctx, precision=precision, mode="train", device="cpu")
+    return next(spec.cells()).step.model_copy(update=changes)
 
 def report(**found):
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
