@@ -172,6 +172,11 @@ class Snapshot:
         return "simulated" if self.metadata.get("source") == "simulated" else "measured"
 
     @property
+    def has_allocator(self) -> bool:
+        """Whether something reserved memory and kept the time; otherwise tensors were followed one by one."""
+        return self.metadata.get("allocator", "cuda") is not None
+
+    @property
     def devices(self) -> tuple[int, ...]:
         """Devices that have trace entries or segments."""
         present = np.union1d(self.trace.device, self.segments.device)

@@ -10,6 +10,7 @@ from sysbench.errors import UnavailableError
 from sysbench.events import DeviceInfo, Event, PeakMeasured, StageEntered
 from sysbench.experiments import cuda_memory
 from sysbench.experiments.memory_events import details, fullest, phases
+from sysbench.experiments.snapshot_file import write
 from sysbench.instruments import allocator
 from sysbench.instruments.device import torch_device
 from sysbench.instruments.precision import matmul_precision
@@ -19,7 +20,6 @@ from sysbench.simulate.memory import serve
 from sysbench.simulate.recording import record_real
 from sysbench.specs.memory import MemoryCell
 
-_BOUNDLESS = Gpu("this machine", 2**50, context_bytes=0)
 _EXACT = AllocatorSettings(expandable_segments=True)
 """With these every block is what was asked for, in whole units of 512 bytes: adding up is all that is left to do."""
 
@@ -29,18 +29,13 @@ def run(cell: MemoryCell, device: DeviceInfo, artifact: Path | None) -> Iterator
     if device.type == "cuda":
         yield from cuda_memory.run(cell, device, artifact)
         return
-    if artifact is not None:
-        raise UnavailableError(
-            f"there is no allocator on {device.torch_name} whose history a snapshot could show; "
-            "--simulate GPU has one, and so has --device cuda"
-        )
     if cell.execution == "compiled":
         raise UnavailableError(f"tensors inside a compiled step cannot be followed on {device.torch_name}")
-    target = torch_device(device)
+    target, boundless = torch_device(device), Gpu(device.name, 2**50, context_bytes=0)
     yield StageEntered(at_s=time.time(), cell=cell.key, stage="measuring")
     with matmul_precision(cell.precision):
         for recording in record_real(cell.step, cell.mode, target):
-            result = serve(recording, _BOUNDLESS, _EXACT)
+            result = serve(recording, boundless, _EXACT)
             yield from list(phases(cell, result, "measured"))[-1:]
     peaks = allocator.peaks(target)
     yield PeakMeasured(
@@ -56,3 +51,5 @@ def run(cell: MemoryCell, device: DeviceInfo, artifact: Path | None) -> Iterator
         by_category=dict(result.by_category),
     )
     yield from details(cell, result, "measured")
+    if artifact is not None:
+        yield write(artifact, result.snapshot("measured"), cell.key)

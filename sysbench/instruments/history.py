@@ -118,6 +118,7 @@ class History:
         content["external_annotations"] = [*content.get("external_annotations", []), *self._annotations]
         content["sysbench"] = {
             "source": "measured",
+            "allocator": "cuda",
             "device_name": device_name,
             "protocol": protocol,
             "cell": cell,

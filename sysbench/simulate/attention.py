@@ -181,7 +181,8 @@ class CompiledFlexAttention(FlexAttention):
 
 
 def _flex_attention(q: Tensor, k: Tensor, v: Tensor, block_mask: Any = None) -> Any:
-    return _FlexAttention.apply(q, k, v)  # type: ignore[no-untyped-call]
+    attend: Callable[..., Any] = _FlexAttention.apply  # typed in some versions of torch only
+    return attend(q, k, v)
 
 
 class _FlexAttention(torch.autograd.Function):

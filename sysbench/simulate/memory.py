@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sysbench.errors import UnavailableError
+from sysbench.events import Source
 from sysbench.simulate.allocator import CachingAllocator, SimulatedOutOfMemoryError
 from sysbench.simulate.allocator_blocks import Frames
 from sysbench.simulate.allocator_settings import AllocatorSettings
@@ -155,11 +156,12 @@ class SimulatedMemory:
         """Outside the process."""
         return self.gpu.other_bytes
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self, source: Source = "simulated") -> dict[str, Any]:
         """The whole history, and the state at its end, in the format of `torch.cuda.memory._snapshot()`.
 
         Allocations and blocks carry `category` and, in `user_metadata`, the path of their module; phases are marked.
-        The history ends where memory ran out.
+        The history ends where memory ran out. `source` is "measured" if the recording is of a device that is there:
+        then tensors, sizes, stacks and their order are real, and addresses and what is reserved are not.
         """
         frames = [[frame._asdict() for frame in stack] for stack in self.recording.stacks]
         replay = _Replay(self.recording, self.gpu, self.settings, frames)
@@ -175,7 +177,8 @@ class SimulatedMemory:
                 if block["address"] in live:
                     _describe(block, live[block["address"]])
         snapshot["sysbench"] = {
-            "source": "simulated",
+            "source": source,
+            "allocator": "cuda" if source == "simulated" else None,
             "device_name": self.gpu.title,
             "protocol": self.protocol,
             "cell": self.cell.model_dump(mode="json"),

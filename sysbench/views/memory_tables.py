@@ -434,6 +434,8 @@ def _unexplained(record: MemoryRecord) -> list[Remark]:
 
 
 def _notes(record: MemoryRecord) -> Iterator[Remark]:
+    if any(cell.outcome == "skipped" and cell.source == "measured" for cell in record.cells):
+        yield Remark("note", "--simulate GPU (a100-80gb, or 24GiB) works out what does not fit here, and runs nothing")
     if any(cell.source == "simulated" for cell in record.cells):
         yield Remark("note", "simulated: worked out without a GPU, by a model of CUDA's caching allocator")
     if len(record.cells) == 1:

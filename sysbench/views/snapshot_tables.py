@@ -32,12 +32,12 @@ def phases(timeline: Timeline) -> Table | None:
     rows: list[tuple[Cell, ...]] = []
     for name, peak in timeline.peaks_by_phase().items():
         most, size = max(timeline.categories_at(peak.state).items(), key=lambda item: item[1], default=("", 0))
-        reserved = Measure(int(timeline.reserved.bytes[peak.state])) if timeline.reserved else None
-        rows.append((name, Measure(peak.allocated_bytes), reserved, most, Measure(size)))
+        reserved = (Measure(int(timeline.reserved.bytes[peak.state])),) if timeline.reserved else ()
+        rows.append((name, Measure(peak.allocated_bytes), *reserved, most, Measure(size)))
     columns = (
         Column("phase", "phase"),
         Column("allocated_peak", "allocated", "bytes", _group(timeline)),
-        Column("reserved", "reserved then", "bytes", _group(timeline)),
+        *((Column("reserved", "reserved then", "bytes", _group(timeline)),) if timeline.reserved else ()),
         Column("mostly", "mostly", importance=1),
         Column("mostly_bytes", "of that", "bytes", importance=2),
     )

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from sysbench.analysis.snapshot import read
+from sysbench.analysis.timeline_sources import from_snapshot
 from tests.cli.running import MINUTE, command, environment, only, record_in, sysbench
 
 CELL = (*MINUTE, "--ctx", "16", "--mode", "train")
@@ -239,10 +241,25 @@ def test_attention_that_does_not_exist_is_invalid_and_the_others_count(tmp_path:
     assert "takes 16-bit inputs" in ran.out
 
 
-def test_the_cpu_has_no_history_for_a_snapshot(tmp_path: Path) -> None:
-    ran = sysbench("memory", *CELL, "--device=cpu", f"--out={tmp_path}", f"--snapshot={tmp_path / 'x.pickle'}")
+def test_a_snapshot_of_the_cpu_holds_its_tensors_and_claims_no_allocator(tmp_path: Path) -> None:
+    path = tmp_path / "x.pickle"
+    ran = sysbench("memory", *CELL, "--device=cpu", f"--out={tmp_path}", f"--snapshot={path}")
+    assert ran.code == 0, ran.err
+    (cell,) = record_in(tmp_path)["cells"]
+    content = read(path)
+    timeline = from_snapshot(content)
+    assert (content.source, timeline.reserved, timeline.time_us) == ("measured", None, None)
+    assert timeline.peak.allocated_bytes == cell["peak_allocated_bytes"]
+    shown = sysbench("memory", f"--from={path}")
+    assert shown.code == 0, shown.err
+    assert "reserved" not in shown.out
+    assert "simulated" not in shown.out
+
+
+def test_what_cannot_run_here_is_pointed_to_the_simulation(tmp_path: Path) -> None:
+    ran = sysbench("memory", "--size=2.7b", "--ctx=128", "--batch=4000", "--device=cpu", f"--out={tmp_path}")
     assert ran.code == 1
-    assert "--simulate GPU has one" in " ".join(ran.out.split())
+    assert "--simulate GPU (a100-80gb, or 24GiB) works out what does not fit here" in " ".join(ran.out.split())
 
 
 def test_step_times_are_not_simulated_and_what_is_gets_named() -> None:
