@@ -51,6 +51,7 @@ class Column:
     `key` names it for programs and `title` for people; `unit` is that of its Measures before scaling. `group` is a
     heading that neighbouring columns share. `importance` 0 is never left out for want of width; of the others the
     highest go first. `note` is what one has to know to read the column, said below the table when it is shown.
+    `wide_range` is for numbers that span orders of magnitude: each then stands beside a unit of its own.
     """
 
     key: str
@@ -60,6 +61,7 @@ class Column:
     importance: int = 0
     signed: bool = False
     note: str = ""
+    wide_range: bool = False
 
     @property
     def numeric(self) -> bool:
