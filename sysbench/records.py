@@ -108,10 +108,15 @@ class CellRecord(Frozen):
     outcome: Outcome
     detail: str | None
     cautions: list[Caution]
+
+
+class ModelCellRecord(CellRecord):
+    """What is said of a cell that is about a Transformer."""
+
     model: ModelRecord
 
 
-class TimeCellRecord(CellRecord):
+class TimeCellRecord(ModelCellRecord):
     """One cell of `sysbench time`."""
 
     build_s: float | None
@@ -165,7 +170,7 @@ class LargestRecord(Frozen):
     tried: list[int]
 
 
-class MemoryCellRecord(CellRecord):
+class MemoryCellRecord(ModelCellRecord):
     """One cell of `sysbench memory`; None where nothing was measured or simulated."""
 
     source: Source

@@ -8,7 +8,6 @@ from sysbench import formulas, units
 from sysbench.engine.plan import PlacedCell
 from sysbench.events import DeviceInfo
 from sysbench.outcomes import Outcome
-from sysbench.specs.kinds import Cell
 from sysbench.specs.run import RunOptions
 
 
@@ -40,35 +39,23 @@ class Admission:
         failed = next((each for each in self._too_large if _at_least_as_large(placed, each)), None)
         if failed is None:
             return None
-        return f"no smaller than {describe(failed.cell)}, which ran out of memory (--no-skip runs it anyway)"
+        return f"no smaller than {failed.cell.title}, which ran out of memory (--no-skip runs it anyway)"
 
     def _does_not_fit(self, placed: PlacedCell) -> str | None:
         free_bytes = self._free_bytes(placed.device)
-        if self._options.force or free_bytes is None:
-            return None
-        needed_bytes = formulas.predicted_memory(placed.cell.step).total_bytes
-        if needed_bytes <= free_bytes:
+        needed_bytes = formulas.predicted_bytes(placed.cell)
+        if self._options.force or free_bytes is None or needed_bytes is None or needed_bytes <= free_bytes:
             return None
         return f"needs about {units.size(needed_bytes)}, {units.size(free_bytes)} are free (--force starts it anyway)"
 
 
-def describe(cell: Cell) -> str:
-    """A cell in a few words: what its memory depends on most."""
-    return f"{cell.size}, ctx {cell.ctx}, batch {cell.batch}"
-
-
 def _at_least_as_large(placed: PlacedCell, other: PlacedCell) -> bool:
-    sizes, other_sizes = _extent(placed.cell), _extent(other.cell)
-    return _kind(placed) == _kind(other) and all(a >= b for a, b in zip(sizes, other_sizes, strict=True))
-
-
-def _extent(cell: Cell) -> tuple[int, ...]:
-    """Everything that makes a cell need more memory when it grows."""
-    shape = cell.model
-    return (shape.d_model, shape.d_ff, shape.layers, shape.heads, shape.vocab, cell.ctx, cell.batch)
+    sizes, other_sizes = placed.cell.extent, other.cell.extent
+    if not sizes or _kind(placed) != _kind(other):
+        return False
+    return all(a >= b for a, b in zip(sizes, other_sizes, strict=True))
 
 
 def _kind(placed: PlacedCell) -> tuple[str, ...]:
     """Everything in which two cells must agree for their sizes to be comparable."""
-    cell = placed.cell
-    return (cell.mode, cell.precision, cell.attention, cell.execution, cell.optimizer, placed.device.torch_name)
+    return (*placed.cell.likeness, placed.device.torch_name)
