@@ -7,6 +7,8 @@ from typing import Any, Generic, Literal, TypeVar
 from sysbench.events import (
     SCHEMA_VERSION,
     AllocationGroup,
+    AttentionError,
+    AttentionTensor,
     DeviceInfo,
     Frozen,
     HostInfo,
@@ -197,6 +199,52 @@ class MemoryCellRecord(ModelCellRecord):
     found: LargestRecord | None
 
 
+class AttentionRates(Frozen):
+    """What one phase of attention achieves, over its median time."""
+
+    flops: int
+    """Of the two or four matrix products, with the causal half taken off where the mask is causal."""
+    flops_per_s: float
+    bytes_moved: int
+    """The least that has to cross the memory bus: inputs read once, results written once."""
+    bytes_per_s: float
+    limit_s: float | None
+    """The least time that the hardware allows: the larger of FLOPs over peak rate and bytes over bandwidth."""
+    limit_share: float | None
+    limited_by: Literal["compute", "bandwidth"] | None
+
+
+class AttentionCellRecord(CellRecord):
+    """One cell of `sysbench attention`; None where nothing was measured or simulated."""
+
+    source: Source
+    gpu: SimulatedGpuRecord | None
+    kernel: str | None
+    """The operator that attention really ran as."""
+    compile_s: float | None
+    fell_back: bool | None
+    forward: Samples | None
+    backward: Samples | None
+    device_events: bool
+    """Times are the device's own; else the host's, between two synchronizations."""
+    warmup_samples_s: dict[str, list[float]]
+    """By phase, in order."""
+    before_backward_bytes: int | None
+    saved_bytes: int | None
+    peak_allocated_bytes: int | None
+    naive_saved_bytes: int
+    """What the written-out kind keeps at least: two N × N tensors a row. Computed, not measured."""
+    fused_saved_bytes: int
+    """What a fused kernel has to keep: one number for every query. Computed, not measured."""
+    rates: dict[str, AttentionRates]
+    """By phase."""
+    errors: dict[str, AttentionError]
+    """Against fp64: of `output`, and of the gradients of `q`, `k` and `v`."""
+    tensors: list[AttentionTensor]
+    """Of a cell that does not fit: what it would need."""
+    available_bytes: int | None
+
+
 class CeilingRecord(Frozen):
     """What a large matrix product reached on this machine during the run."""
 
@@ -245,3 +293,9 @@ class MemoryRecord(RunRecord[MemoryCellRecord]):
     """The final summary of `sysbench memory`."""
 
     kind: Literal["memory"] = "memory"
+
+
+class AttentionRecord(RunRecord[AttentionCellRecord]):
+    """The final summary of `sysbench attention`."""
+
+    kind: Literal["attention"] = "attention"
