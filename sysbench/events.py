@@ -621,6 +621,14 @@ class ScaledBackward(Frozen):
     """Whether torch's GradScaler lets the optimizer take the step."""
 
 
+Accumulation = Literal["as it is", "reduced", "not reduced", "narrow"]
+"""as it is     as the device forms sums by itself
+reduced      parts of sums may be added in the format of the inputs (allow_…_reduced_precision_reduction)
+not reduced  they may not
+narrow       term by term, every sum rounded to the format of the inputs
+"""
+
+
 class ProductMeasured(Frozen):
     """The error of a matrix product against fp64, (m, k) × (k, m)."""
 
@@ -628,8 +636,7 @@ class ProductMeasured(Frozen):
     at_s: float
     cell: str
     dtype: FormatName
-    accumulation: str
-    """How the sums are formed: `as the device does`, with reduced-precision reduction allowed or not, or in what."""
+    accumulation: Accumulation
     source: ArithmeticSource
     m: int
     k: int

@@ -138,10 +138,8 @@ class Stall:
 
 def stall(addend: Fraction, accumulator: Format) -> Stall | None:
     """Where adding `addend` again and again changes nothing any more; None for a sum that overflows first."""
-    last = None
-    for last in stretches(addend, accumulator):
-        pass
-    return Stall(last.first_step, last.begins_at) if last is not None and last.steps == 0 else None
+    ends = (each for each in stretches(addend, accumulator) if each.steps == 0)
+    return next((Stall(each.first_step, each.begins_at) for each in ends), None)
 
 
 def running_sum(addend: Fraction, count: int, accumulator: Format) -> Fraction | None:

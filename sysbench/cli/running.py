@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel
+
 from sysbench.cli.options import Given, option_name
 from sysbench.errors import UsageError, unknown
 from sysbench.outcomes import FAILURES
 from sysbench.specs.kinds import Cell, Kind, Spec
-from sysbench.specs.model import ModelSpec
 from sysbench.specs.run import RunOptions
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def refuse_unknown_tables(kind: Kind, options: RunOptions) -> None:
             raise UsageError(f"--tables {unknown(name, 'a table', TABLES[kind])}")
 
 
-def refuse_beside_source(spec: type[ModelSpec], given: Given) -> None:
+def refuse_beside_source(spec: type[BaseModel], given: Given) -> None:
     """A saved run is what it is: options that describe another one would be ignored without a word."""
     if given:
         names = ", ".join(option_name(spec, field) for field in given)
@@ -123,6 +124,6 @@ def _progress(kind: Kind, options: RunOptions) -> Progress:
         return Silent()
     console = Console(stderr=True)
     earlier = log.read(options.resume) if options.resume else ()
-    if options.no_live or not can_draw_on(console):
+    if options.no_live or kind not in PICTURES or not can_draw_on(console):
         return LINES[kind](console, earlier=earlier)
     return Dashboard(console, earlier=earlier, picture=PICTURES[kind])

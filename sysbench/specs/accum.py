@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from sysbench.errors import unknown
 from sysbench.rounding import FormatName
 from sysbench.specs.axes import choices, integers, texts
-from sysbench.specs.cell import DeviceType, RunCell, devices
+from sysbench.specs.cell import RunCell, devices
 from sysbench.specs.model import ModelCell
 from sysbench.specs.options import Option
 from sysbench.specs.sizes import SIZES, VOCABULARY
@@ -136,12 +136,6 @@ class AccumCell(RunCell):
             mode="forward-backward",
         )
 
-    def unavailable(self, device: DeviceType) -> str | None:
-        """Apple's GPUs have no fp64 and no 8-bit types: what is held against the one, or is about the other."""
-        if device == "mps" and self.experiment in ("norm", "matmul"):
-            return f"{self.experiment} is held against fp64, which mps does not have: --device cpu"
-        return None
-
 
 class AccumSpec(BaseModel):
     """A run of `sysbench accum`."""
@@ -197,14 +191,14 @@ class AccumSpec(BaseModel):
         description=f"Models: {', '.join((TOY, *SIZES))}. Without it, toy for autocast and tiny for scaling.",
     )
     ctx: Annotated[int, _whole(1, 1_000_000), Option(metavar="N", panel=MODELS)] = Field(
-        default=64, description="Context length of the Transformer, in tokens."
+        default=16, description="Context length of the Transformer, in tokens."
     )
     batch: Annotated[int, _whole(1, 1_000_000), Option(metavar="N", panel=MODELS)] = Field(
         default=4, description="Sequences in a batch."
     )
     scale: Annotated[tuple[int, ...], BeforeValidator(integers(1, 2**60)), Option(metavar="AXIS", panel=MODELS)] = (
         Field(
-            default=tuple(2**power for power in range(0, 33, 4)),
+            default=tuple(2**power for power in (0, 8, 16, 20, 24)),
             description="scaling: what the loss is multiplied by.",
         )
     )

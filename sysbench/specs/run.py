@@ -83,3 +83,11 @@ class MemoryOptions(RunOptions):
     page: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
         default=None, description="Write a page, for offline use, that zooms to every single allocation and its stack."
     )
+
+
+class AccumOptions(RunOptions):
+    """What else there is to see of experiments on rounding."""
+
+    figure: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
+        default=None, description="Draw the experiment, of several each into a file of its own: .png, .svg or .pdf."
+    )

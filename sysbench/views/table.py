@@ -19,7 +19,8 @@ class Measure:
     """A number in the base unit of its column, with what is known of its uncertainty.
 
     `deviation` is a standard deviation, `low` and `high` are an interval. What is `aside` was measured but does not
-    count (a warm-up step), and is shown in brackets.
+    count (a warm-up step), and is shown in brackets. `text` is for numbers whose digits or powers of ten are the point:
+    they are shown as it has them.
     """
 
     value: float
@@ -28,6 +29,7 @@ class Measure:
     high: float | None = None
     tone: Tone = "plain"
     aside: bool = False
+    text: str | None = None
 
 
 @dataclass(frozen=True)

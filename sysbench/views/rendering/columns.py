@@ -75,6 +75,8 @@ def _decimals(column: Column, scale: Scale, measures: Sequence[Measure]) -> int:
 
 
 def _measure(measure: Measure, scale: Scale, decimals: int, signed: bool, deviations: bool) -> str:
+    if measure.text is not None:
+        return measure.text
     text = scale.digits(measure.value, decimals)
     if signed and measure.value >= 0:
         text = f"+{text}"
@@ -89,6 +91,8 @@ def _alone(cell: Cell, unit: Unit | None, deviations: bool) -> str:
     """A number with its own unit, which its deviation shares."""
     if not isinstance(cell, Measure) or unit is None:
         return _plain(cell)
+    if cell.text is not None:
+        return cell.text
     if cell.deviation is None or not deviations:
         return quantity(unit, cell.value)
     scale = shared_scale(unit, [cell.value])
