@@ -70,6 +70,8 @@ class HeatMap:
     """By head dimension and sequence length."""
     words: Mapping[tuple[int, int], str]
     """Why a place has no value."""
+    beyond: frozenset[tuple[int, int]] = frozenset()
+    """Places that do not fit into memory: a line is drawn around them."""
     simulated: bool = False
 
 
@@ -374,12 +376,11 @@ def _draw_map(axes: Axes, each: HeatMap, norm: Any, *, labelled: bool) -> None:
 
 def _draw_frontier(axes: Axes, each: HeatMap) -> None:
     """A line between what fits and what does not, along the edges of their places."""
-    beyond = {place for place, word in each.words.items() if word in DOES_NOT_FIT}
 
     def over(row: int, column: int) -> bool | None:
         if not (0 <= row < len(each.dims) and 0 <= column < len(each.lengths)):
             return None
-        return (each.dims[row], each.lengths[column]) in beyond
+        return (each.dims[row], each.lengths[column]) in each.beyond
 
     for row in range(len(each.dims)):
         for column in range(len(each.lengths)):
@@ -393,10 +394,6 @@ def _draw_frontier(axes: Axes, each: HeatMap) -> None:
                     axes.plot([x, x + 1], [edge, edge], color=_FRONTIER, linewidth=2, zorder=5)
     axes.set_xlim(-0.5, len(each.lengths) - 0.5)
     axes.set_ylim(-0.5, len(each.dims) - 0.5)
-
-
-DOES_NOT_FIT: Final = frozenset({"oom", "skipped"})
-"""Words of places on the far side of the frontier."""
 
 
 def _draw_scale(figure: Figure, place: tuple[float, float, float, float], norm: Any, unit: Unit) -> None:
