@@ -141,9 +141,11 @@ def _breaks(each: NormRecord) -> str:
 
 
 def power(scale: float) -> str:
-    """`8`, or `2^58` where digits would not be read."""
+    """`8`, or `2^58` where digits would not be read; what is no power of two as it is."""
     exponent = math.log2(scale)
-    return f"{scale:g}" if 0 <= exponent <= 16 else f"2^{exponent:g}"
+    if 0 <= exponent <= 16 or not exponent.is_integer():
+        return f"{scale:g}"
+    return f"2^{exponent:g}"
 
 
 # --- gradients
@@ -159,10 +161,10 @@ def of_scaling(cell: AccumCellRecord) -> str | None:
     kept = [each for each in rows if each.step_kept and each.scale > 1]
     best = min(kept, key=lambda each: (each.lost, each.scale), default=None)
     if best is not None and best.lost < bare.lost:
-        said += f", with a scale of {best.scale:g} {percent(best.lost_share)}"
+        said += f", with a scale of {power(best.scale)} {percent(best.lost_share)}"
     too_much = _smallest_refused(rows)
     if too_much is not None:
-        said += f"; from {too_much:g} on gradients overflow, and the scaler leaves the step out"
+        said += f"; from {power(too_much)} on gradients overflow, and the scaler leaves the step out"
     return said + "."
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,12 +65,16 @@ def show_plan(spec: Spec, options: RunOptions, device: Hardware | None) -> None:
 
 def carry_out(spec: Spec, options: RunOptions, artifacts: Mapping[str, Path] | None = None) -> RunRecord[Any]:
     """Run the spec and save its record; `artifacts` as for `engine.session.run`."""
-    from sysbench.analysis.folds import FOLDS
     from sysbench.engine import log, session, storage
 
-    with session.run(spec, options, artifacts=artifacts) as running, _progress(spec.kind, options) as progress:
-        for event in running:
-            progress.show(event)
+    with session.run(spec, options, artifacts=artifacts) as running:
+        beginning = list(islice(running, 2))
+        # The worker has been started and imports torch: there is time to import what it takes to show its results.
+        from sysbench.analysis.folds import FOLDS
+
+        with _progress(spec.kind, options) as progress:
+            for event in chain(beginning, running):
+                progress.show(event)
     record = FOLDS[spec.kind](log.read(running.log_path))
     saved_to = running.log_path.with_suffix(".json")
     content = record.model_dump_json(indent=1).encode() + b"\n"

@@ -78,6 +78,6 @@ def rounding_to(name: FormatName) -> Callable[[Tensor], Tensor]:
 def round_to_tf32(values: Tensor) -> Tensor:
     """fp32 with 10 bits of mantissa: what tensor cores see of it."""
     bits = values.view(torch.int32)
-    odd = (bits >> _TF32_DROPPED_BITS) & 1
-    rounded = (bits + ((1 << (_TF32_DROPPED_BITS - 1)) - 1) + odd) & -(1 << _TF32_DROPPED_BITS)
-    return rounded.view(torch.float32)
+    odd = (bits >> _TF32_DROPPED_BITS).bitwise_and_(1)
+    rounded = odd.add_(bits).add_((1 << (_TF32_DROPPED_BITS - 1)) - 1)
+    return rounded.bitwise_and_(-(1 << _TF32_DROPPED_BITS)).view(torch.float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -33,7 +34,10 @@ COLOURS: Final[Mapping[str, str]] = {
 _DASHES: Final = ("-", "--", ":", "-.")
 _GRID: Final = "#d5d5d5"
 _SMALLEST_DRAWN: Final = 1e-12
-"""On a logarithmic axis, where no error is drawn as that."""
+"""On a logarithmic axis, which has no place for no error at all."""
+_WORDS_A_LINE: Final = 106
+_FLOOR: Final = 0.21
+"""Where pictures begin, above what is said of them."""
 
 
 def write(path: Path, record: RunRecord[AccumCellRecord]) -> Iterator[Path]:
@@ -64,7 +68,8 @@ def draw(cell: AccumCellRecord) -> Figure:
     drawings[cell.experiment](figure, cell)
     device = cell.device.name if cell.device else ""
     figure.text(0.985, 0.945, printable(device), fontsize=9, color=QUIET, ha="right")
-    figure.text(0.075, 0.025, printable(finding(cell) or ""), fontsize=7.5, color=QUIET)
+    for number, line in enumerate(textwrap.wrap(finding(cell) or "", _WORDS_A_LINE)[:3]):
+        figure.text(0.075, 0.075 - 0.028 * number, printable(line), fontsize=7.5, color=QUIET)
     return figure
 
 
@@ -80,6 +85,11 @@ def _dressed(axes: Axes, x: str, y: str) -> None:
     axes.grid(color=_GRID, linewidth=0.5, zorder=0)
 
 
+def _logarithmic(axes: Axes) -> None:
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+
+
 # --- sums
 
 
@@ -87,7 +97,7 @@ def _draw_sums(figure: Figure, cell: AccumCellRecord) -> None:
     """The running sums on their way, and how far each is from where it should be."""
     value, count = float(cell.axes["value"]), int(cell.axes["count"])
     _title(figure, f"s += {value:g}, {count} times")
-    left, right = figure.add_axes((0.075, 0.16, 0.38, 0.72)), figure.add_axes((0.55, 0.16, 0.27, 0.72))
+    left, right = figure.add_axes((0.075, _FLOOR, 0.38, 0.67)), figure.add_axes((0.55, _FLOOR, 0.27, 0.67))
     left.plot([0, count], [0, value * count], color=INK, linewidth=0.8, linestyle=(0, (1, 2)), label="exactly")
     for drift in _drawn(cell):
         style: dict[str, Any] = {
@@ -98,9 +108,10 @@ def _draw_sums(figure: Figure, cell: AccumCellRecord) -> None:
         }
         points = [(step, total) for step, total in zip(drift.steps, drift.sums, strict=True) if math.isfinite(total)]
         left.plot([step for step, _ in points], [total for _, total in points], **style)
-        errors = [max(abs(total / (value * step) - 1), _SMALLEST_DRAWN) for step, total in points]
-        right.plot([step for step, _ in points], errors, **style)
-    right.set_yscale("log")
+        errors = [(step, abs(total / (value * step) - 1)) for step, total in points]
+        seen = [(step, error) for step, error in errors if error > _SMALLEST_DRAWN]
+        right.plot([step for step, _ in seen], [error for _, error in seen], **style)
+    _logarithmic(right)
     _dressed(left, "step", "s")
     _dressed(right, "step", "relative error of s")
     handles, labels = left.get_legend_handles_labels()
@@ -121,7 +132,7 @@ def _dashes(drift: DriftRecord) -> str:
 
 
 def _named(drift: DriftRecord) -> str:
-    name = f"{drift.accumulator} += {drift.addend}"
+    name = drift.addend if drift.accumulator == drift.addend else f"{drift.accumulator} += {drift.addend}"
     return f"{name}, Kahan" if drift.order == "kahan" else name
 
 
@@ -135,7 +146,7 @@ def _draw_types(figure: Figure, cell: AccumCellRecord) -> None:
     precisions = list(dict.fromkeys(each.precision for each in cell.dtypes))
     places = list(dict.fromkeys((each.part, each.name) for each in cell.dtypes))
     by_place = {(each.precision, each.part, each.name): each for each in cell.dtypes}
-    axes = figure.add_axes((0.3, 0.1, 0.66, 0.72))
+    axes = figure.add_axes((0.3, 0.13, 0.66, 0.7))
     for row, (part, name) in enumerate(places):
         for group, precision in enumerate(precisions):
             found = by_place.get((precision, part, name))
@@ -167,12 +178,11 @@ def _field(axes: Axes, column: float, row: float, name: str) -> None:
 def _draw_norm(figure: Figure, cell: AccumCellRecord) -> None:
     """The error of the outputs over the scale of the inputs."""
     _title(figure, f"layer norm of {cell.axes['width']} numbers")
-    axes = figure.add_axes((0.075, 0.16, 0.7, 0.72))
+    axes = figure.add_axes((0.075, _FLOOR, 0.7, 0.67))
     for each in cell.norms:
         points = [
-            (math.log2(scale), min(max(error, _SMALLEST_DRAWN), 1e3))
+            (math.log2(scale), max(error, _SMALLEST_DRAWN) if error < 1 else 1.0)
             for scale, error in zip(each.scales, each.relative_errors, strict=True)
-            if not math.isnan(error)
         ]
         inside = f", {each.statistics} inside" if each.statistics != each.dtype else ""
         axes.plot(
@@ -183,8 +193,8 @@ def _draw_norm(figure: Figure, cell: AccumCellRecord) -> None:
             linewidth=1.5,
             label=f"{each.dtype}{inside}",
         )
-    axes.set_yscale("log")
-    _dressed(axes, "scale of the inputs, as a power of 2", "relative error of the outputs")
+    _logarithmic(axes)
+    _dressed(axes, "scale of the inputs, as a power of 2", "relative error of the outputs; 1: nothing is right")
     figure.legend(loc="upper left", bbox_to_anchor=(0.79, 0.9), frameon=False, fontsize=8)
 
 
@@ -194,27 +204,29 @@ def _draw_norm(figure: Figure, cell: AccumCellRecord) -> None:
 def _draw_gradients(figure: Figure, cell: AccumCellRecord) -> None:
     """How large the gradients are in fp32, with where fp16 ends; and what each scale of the loss leaves of them."""
     _title(figure, f"gradients of {cell.axes['size']}")
-    left, right = figure.add_axes((0.075, 0.16, 0.42, 0.7)), figure.add_axes((0.58, 0.16, 0.28, 0.7))
+    left, right = figure.add_axes((0.075, _FLOOR, 0.42, 0.65)), figure.add_axes((0.58, _FLOOR, 0.28, 0.65))
     if cell.gradients is not None:
         counts = cell.gradients.by_exponent
         left.bar(list(counts), list(counts.values()), width=0.9, color=COLOURS["fp32"], zorder=2)
-        left.set_yscale("log")
+        _logarithmic(left)
         half = FORMATS["fp16"]
         ends = {
-            "fp16 normal": half.least_exponent,
-            "fp16 above 0": half.least_exponent - half.significant_bits,
+            "← subnormal in fp16": half.least_exponent,
+            "← 0 in fp16": half.least_exponent - half.significant_bits,
         }
         for name, exponent in ends.items():
-            left.axvline(exponent, color=COLOURS["fp16"], linewidth=1, linestyle="--", zorder=3)
+            # A bar is of the magnitudes from its power of two to the next one.
+            left.axvline(exponent - 0.5, color=COLOURS["fp16"], linewidth=1, linestyle="--", zorder=3)
             left.annotate(
                 name,
-                (exponent, 1),
-                (2, -2),
+                (exponent - 0.5, 1),
+                (-2, -2),
                 xycoords=("data", "axes fraction"),
                 textcoords="offset points",
                 fontsize=7,
                 color=COLOURS["fp16"],
                 va="top",
+                ha="right",
             )
     _dressed(left, "magnitude in fp32, as a power of 2", "gradients")
     for precision in dict.fromkeys(each.precision for each in cell.scaled):
@@ -227,6 +239,7 @@ def _draw_gradients(figure: Figure, cell: AccumCellRecord) -> None:
         overflowed = _percentages([each.overflowed_share for each in rows])
         right.plot(scales, overflowed, "x--", color=colour, label=f"{precision} overflowed")
     right.set_yscale("symlog", linthresh=1e-5)
+    right.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     right.set_ylim(bottom=0)
     _dressed(right, "loss ×, as a power of 2", "% of the gradients")
     figure.legend(loc="upper left", bbox_to_anchor=(0.86, 0.9), frameon=False, fontsize=7)
@@ -242,11 +255,11 @@ def _percentages(shares: Sequence[float]) -> list[float]:
 def _draw_products(figure: Figure, cell: AccumCellRecord) -> None:
     """Errors over the length of the sums, both logarithmic."""
     _title(figure, "matrix products against fp64")
-    axes = figure.add_axes((0.075, 0.16, 0.68, 0.72))
+    axes = figure.add_axes((0.075, _FLOOR, 0.68, 0.67))
     names = {"as it is": "", "narrow": ", every sum rounded", "reduced": ", reduced", "not reduced": ", not reduced"}
     for dtype, way in dict.fromkeys((each.dtype, each.accumulation) for each in cell.products):
         rows = [each for each in cell.products if (each.dtype, each.accumulation) == (dtype, way)]
-        points = [(each.k, max(each.total_error, _SMALLEST_DRAWN)) for each in rows if math.isfinite(each.total_error)]
+        points = [(each.k, each.total_error) for each in rows if _SMALLEST_DRAWN < each.total_error < math.inf]
         like = "-like" if rows[0].source == "rounded" else ""
         axes.plot(
             [k for k, _ in points],
@@ -259,6 +272,7 @@ def _draw_products(figure: Figure, cell: AccumCellRecord) -> None:
             label=f"{dtype}{like}{names[way]}",
         )
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    _logarithmic(axes)
     _dressed(axes, "length of the sums, k", "relative error")
     figure.legend(loc="upper left", bbox_to_anchor=(0.765, 0.9), frameon=False, fontsize=8)
