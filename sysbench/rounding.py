@@ -23,12 +23,14 @@ class Format:
     significant_bits  with the implied leading one
     least_exponent    of the smallest normal number, 2 to the power of it
     largest           the largest finite number
+    saturates         beyond it is itself, for want of an infinity
     """
 
     name: FormatName
     significant_bits: int
     least_exponent: int
     largest: Fraction
+    saturates: bool = False
 
     @property
     def epsilon(self) -> float:
@@ -46,10 +48,12 @@ class Format:
         return _power_of_two(exponent - self.significant_bits + 1)
 
     def rounded(self, value: Fraction) -> Fraction | None:
-        """The nearest number of the format; None where it overflows."""
+        """The nearest number of the format; None where it overflows to infinity."""
         spacing = self.spacing(value)
         nearest = Fraction(round(value / spacing)) * spacing  # Python rounds halves to even
-        return nearest if abs(nearest) <= self.largest else None
+        if abs(nearest) <= self.largest:
+            return nearest
+        return (self.largest if value > 0 else -self.largest) if self.saturates else None
 
 
 def _largest(significant_bits: int, exponent: int) -> Fraction:
@@ -67,12 +71,13 @@ FORMATS: dict[FormatName, Format] = {
         Format("tf32", 11, -126, _largest(11, 127)),
         Format("bf16", 8, -126, _largest(8, 127)),
         Format("fp16", 11, -14, _largest(11, 15)),
-        Format("fp8-e4m3", 4, -6, Fraction(448)),
+        Format("fp8-e4m3", 4, -6, Fraction(448), saturates=True),
         Format("fp8-e5m2", 3, -14, _largest(3, 15)),
     )
 }
 """IEEE 754 binary32 and binary16; bfloat16; NVIDIA's TF32 as a format of its own (fp32's exponents, 10 bits of
-mantissa); and the two 8-bit formats of the Open Compute Project's OFP8 specification, of which e4m3 has no infinity."""
+mantissa); and the two 8-bit formats of the Open Compute Project's OFP8 specification, of which e4m3 has no infinity and
+is taken to saturate, as its conversions on hardware do."""
 
 
 def exact(value: float) -> Fraction:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sysbench.events import ArithmeticSource
-from sysbench.rounding import FormatName
+from sysbench.rounding import FORMATS, FormatName
 
 TORCH_DTYPES: dict[FormatName, torch.dtype] = {
     "fp32": torch.float32,
@@ -71,7 +71,11 @@ def rounding_to(name: FormatName) -> Callable[[Tensor], Tensor]:
     """Rounds fp32 tensors to the nearest numbers of a format, ties to even; they stay tensors of fp32."""
     if name == "tf32":
         return round_to_tf32
-    dtype = _CONVERTED_TO.get(name) or TORCH_DTYPES[name]
+    dtype, known = _CONVERTED_TO.get(name) or TORCH_DTYPES[name], FORMATS[name]
+    if known.saturates:
+        # Said aloud: what torch makes of such numbers, NaN or this, depends on its version.
+        limit = float(known.largest)
+        return lambda values: values.clamp(-limit, limit).to(dtype).to(torch.float32)
     return lambda values: values.to(dtype).to(torch.float32)
 
 
