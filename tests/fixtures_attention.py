@@ -33,7 +33,9 @@ from sysbench.events import (
 )
 from sysbench.records import AttentionRecord
 from sysbench.specs.attention import AttentionCell, AttentionSpec
-from tests.fixtures_timing import A100, STARTED_AT_S, Machine
+from tests.fixtures_timing import A100, STARTED_AT_S, TWO_CORES, Machine
+
+__all__ = ["TWO_CORES", "events", "record"]
 
 GIB = 2**30
 

@@ -27,6 +27,8 @@ _FRONTIER: Final = "#c1121f"
 _MAP: Final = "cividis"
 """Even in lightness, and the same to the colour-blind."""
 _MOST_COLUMNS: Final = 4
+_MOST_LEVEL: Final = 6
+"""More sequence lengths than this are written slanted."""
 _LINE_IN: Final = 0.19
 """Height of a line of the legend."""
 _GUIDES: Final = ((1, "N"), (2, "N²"))
@@ -91,15 +93,17 @@ def draw_curves(panels: Sequence[Panel], caption: Caption) -> Figure:
 
     names = list(dict.fromkeys(curve.implementation for panel in panels for curve in panel.curves))
     # The legend lies below the panels, a line of it for each implementation.
+    crowded = any(len(_all_lengths(panel)) > _MOST_LEVEL for panel in panels)
+    ticks = 0.75 if crowded else 0.45
     below = 0.2 + _LINE_IN * (len(names) + 1)
-    height = 4.1 + below
+    height = 3.65 + ticks + below
     width = max(6.4, 3.75 * len(panels))
     figure = Figure(figsize=(width, height), facecolor="white")
     left, gap, right = 0.72 / width, 0.72 / width, 0.15 / width
     wide = (1 - left - right - gap * (len(panels) - 1)) / len(panels)
     for number, panel in enumerate(panels):
         axes = figure.add_axes(
-            (left + number * (wide + gap), (below + 0.45) / height, wide, 1 - (below + 1.4) / height)
+            (left + number * (wide + gap), (below + ticks) / height, wide, 1 - (below + ticks + 0.95) / height)
         )
         _draw_panel(axes, panel, names)
     _draw_caption(figure, caption, width, height)
@@ -112,7 +116,7 @@ def _draw_panel(axes: Axes, panel: Panel, names: Sequence[str]) -> None:
     axes.set_yscale("log")
     for curve in panel.curves:
         _draw_curve(axes, curve, names)
-    lengths = sorted({n for curve in panel.curves for n in _lengths(curve)})
+    lengths = _all_lengths(panel)
     axes.set_xlim(lengths[0] / 1.25, lengths[-1] * 1.25)
     values = [value for curve in panel.curves for _, value, _, _ in curve.points]
     if panel.limit is not None and values and max(values) > panel.limit / 64:
@@ -138,13 +142,17 @@ def _draw_panel(axes: Axes, panel: Panel, names: Sequence[str]) -> None:
     axes.set_xlabel("sequence length N", color=INK)
     axes.set_xticks(lengths, [str(n) for n in lengths])
     axes.minorticks_off()
-    if len(lengths) > 6:
+    if len(lengths) > _MOST_LEVEL:
         axes.tick_params(axis="x", labelrotation=45)
     axes.yaxis.set_major_formatter(lambda value, _: _tick(panel.unit, value))
     _even_ticks(axes, panel.unit)
     axes.tick_params(colors=QUIET, labelsize=8)
     axes.grid(color=_GRID, linewidth=0.6, zorder=0)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _all_lengths(panel: Panel) -> list[int]:
+    return sorted({n for curve in panel.curves for n in _lengths(curve)})
 
 
 def _lengths(curve: Curve) -> list[int]:
@@ -260,8 +268,9 @@ def _draw_caption(figure: Figure, caption: Caption, width: float, height: float)
         figure.text(left, 1 - 0.53 / height, printable(caption.subtitle), fontsize=8, color=QUIET)
     if caption.simulated:
         text = printable(f"SIMULATED for {caption.simulated}")
+        # Below the title, beside which there may be no room.
         figure.text(
-            1 - 0.15 / width, 1 - 0.3 / height, text, fontsize=10, fontweight="bold", color=SIMULATED, ha="right"
+            1 - 0.15 / width, 1 - 0.56 / height, text, fontsize=9, fontweight="bold", color=SIMULATED, ha="right"
         )
 
 

@@ -56,7 +56,7 @@ def _curves(record: AttentionRecord, path: Path) -> bool:
     cells = [cell for cell in record.cells if cell.axes["dim"] == dim]
     panels = [found for quantity in QUANTITIES if (found := panel(cells, quantity)) is not None]
     if panels:
-        caption = _caption(record, f"d {dim}")
+        caption = _caption(record, f"d {dim}", "medians, bars: 95 % interval")
         picture_file.write(path, lambda: attention_figure.draw_curves(panels, caption))
     return bool(panels)
 
@@ -70,12 +70,12 @@ def _heat_maps(record: AttentionRecord, path: Path) -> bool:
         if (found := heat_map(record.cells, name, quantity)) is not None
     ]
     if maps:
-        caption = _caption(record, "")
+        caption = _caption(record, "", "medians")
         picture_file.write(path, lambda: attention_figure.draw_heat_maps(maps, caption))
     return bool(maps)
 
 
-def _caption(record: AttentionRecord, where: str) -> Caption:
+def _caption(record: AttentionRecord, where: str, values: str) -> Caption:
     kind, *rest = subject(record)
     # What the inputs are comes first, then on what and how it was measured.
     machine = next((cell.device.name for cell in record.cells if cell.device and cell.source == "measured"), None)
@@ -85,7 +85,7 @@ def _caption(record: AttentionRecord, where: str) -> Caption:
     inputs += [word for word in rest if word.endswith(" heads") and word not in inputs]
     effort = [word for word in rest if "repeats" in word or word.startswith("torch ") or word == "cold caches"]
     timed = any(cell.forward for cell in record.cells)
-    said = [*([machine] if machine else []), *effort, *(["medians, bars: 95 % interval"] if timed else [])]
+    said = [*([machine] if machine else []), *effort, *([values] if timed else [])]
     simulated = {cell.gpu.title for cell in record.cells if cell.gpu}
     all_simulated = all(cell.source == "simulated" for cell in record.cells)
     return Caption(
