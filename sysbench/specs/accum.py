@@ -75,6 +75,17 @@ def _summand(value: object) -> float:
     return number
 
 
+def _share(value: object) -> float:
+    """From 0 to 1."""
+    try:
+        number = float(str(value))
+    except ValueError:
+        raise ValueError(f"{value} is not a number") from None
+    if not 0 <= number <= 1:
+        raise ValueError(f"{value} is out of range: allowed is 0 to 1")
+    return number
+
+
 def _whole(minimum: int, maximum: int) -> BeforeValidator:
     """A whole number, which may be written 1e6."""
     within = integers(minimum, maximum)
@@ -205,8 +216,8 @@ class AccumSpec(BaseModel):
     width: Annotated[int, _whole(2, 1_000_000), Option(metavar="N", panel=NORM)] = Field(
         default=1024, description="norm: numbers that are normalised together."
     )
-    eps: Annotated[float, Option(metavar="X", panel=NORM)] = Field(
-        default=1e-5, ge=0, le=1, description="norm: what is added to the variance."
+    eps: Annotated[float, BeforeValidator(_share), Option(metavar="X", panel=NORM)] = Field(
+        default=1e-5, description="norm: what is added to the variance."
     )
     length: Annotated[
         tuple[int, ...],

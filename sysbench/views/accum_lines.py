@@ -8,7 +8,8 @@ from typing import Self
 
 from rich.console import Console
 
-from sysbench.events import CellFinished, CellStarted, Event, RunResumed, RunStarted
+from sysbench.events import CellFinished, Event, RunResumed, RunStarted
+from sysbench.specs.accum import AccumSpec
 from sysbench.views import theme
 
 
@@ -45,12 +46,10 @@ class AccumLines:
     def _note(self, event: Event) -> None:
         match event:
             case RunStarted():
-                self._cells = event.cells
+                cells = list(AccumSpec.model_validate(event.spec).cells())
+                self._cells, self._titles = len(cells), {cell.key: cell.title for cell in cells}
             case RunResumed():
                 self._finished = event.keep
-            case CellStarted():
-                names = (event.axes.get("experiment"), event.axes.get("size"))
-                self._titles[event.cell] = " ".join(str(name) for name in names if name)
             case CellFinished():
                 self._finished += 1
 

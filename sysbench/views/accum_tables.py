@@ -65,7 +65,7 @@ def _subject(cells: Sequence[AccumCellRecord]) -> tuple[str, ...]:
 
 def _title(cell: AccumCellRecord) -> str:
     if cell.experiment == "sums":
-        return f"{cell.axes['count']} × {cell.axes['value']:g}"
+        return f"{_spaced(cell.axes['count'])} × {cell.axes['value']:g}"
     return f"{cell.experiment} of {cell.axes['size']}" if cell.axes.get("size") else cell.experiment
 
 
@@ -112,8 +112,8 @@ def sums(cell: AccumCellRecord) -> list[Table]:
         Column("representation_error", "of x", "number"),
         Column("accumulation_error", "of adding", "number"),
     )
-    notes = (f"x: {value:g} in its format; error of x: {count} × (x − {value:g}); of adding: the rest",)
-    title = f"s += x, {count} times {value:g}: exactly {count * value:.10g}"
+    notes = (f"x: {value:g} in its format; error of x: {_spaced(count)} times its rounding; of adding: the rest",)
+    title = f"s += x, {_spaced(count)} times {value:g}: exactly {count * value:.10g}"
     return [Table("sums", title, columns, tuple(_sum_row(each) for each in rows), 2, notes)]
 
 
@@ -149,8 +149,8 @@ def formats(cell: AccumCellRecord) -> list[Table]:
     titles = {"sequential": "one by one", "pairwise": "pairwise", "kahan": "Kahan", "blocked": "blocked"}
     columns = (
         Column("dtype", "format"),
-        *(Column(order, titles[order], "number", "sum in the format itself") for order in orders),
-        Column("in_fp32", "in fp32", "number", "one by one"),
+        *(Column(order, titles[order], "number") for order in orders),
+        Column("in_fp32", "in fp32", "number"),
         Column("stall_step", "stalls at", "number"),
     )
     rows = []
@@ -162,11 +162,25 @@ def formats(cell: AccumCellRecord) -> list[Table]:
         rows.append(
             (_format_name(name), *own, _exactly(wide.result if wide else None, _six), _stall(alone) if alone else None)
         )
+    methods = {
+        "kahan": "Kahan: what a step loses goes into the next",
+        "blocked": f"blocked: {cell.axes['block']} each, then their sums",
+    }
+    rounded = any(each.source == "rounded" for each in cell.sums)
     notes = (
-        f"Kahan: what a step loses goes into the next; blocked: {cell.axes['block']} each, then their sums",
-        "tf32, fp8: fp32, every result rounded; stalls at: s no longer changes then",
+        "; ".join(said for order, said in methods.items() if order in orders),
+        "tf32, fp8: fp32, every result rounded; " * rounded + "stalls at: s no longer changes then",
     )
-    return [Table("formats", "the same in every format and order", columns, tuple(rows), 1, notes)]
+    return [
+        Table(
+            "formats",
+            "sums in each format, in several orders; and one by one in fp32",
+            columns,
+            tuple(rows),
+            1,
+            tuple(filter(None, notes)),
+        )
+    ]
 
 
 def _six(value: float) -> str:
