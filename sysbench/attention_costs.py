@@ -43,7 +43,7 @@ def bytes_moved(cell: AttentionCell, phase: Phase) -> int:
 def naive_saved_bytes(cell: AttentionCell) -> int:
     """What the written-out kind keeps for backward beside inputs and output: two N × N tensors, 8RN² bytes in fp32.
 
-    They are the scores before softmax (as its scaled input) and the probabilities; a mask comes on top.
+    They are the exponentials and the weights, which are these over their sum; a causal mask comes on top.
     """
     return 2 * cell.rows * cell.seq * cell.seq * ELEMENT_BYTES[cell.precision]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from sysbench import units
+from sysbench import attention_costs, units
 from sysbench.analysis.attention_findings import frontier, growth, passages
 from sysbench.analysis.attention_series import (
     TIMES,
@@ -22,6 +22,7 @@ from sysbench.analysis.attention_series import (
 )
 from sysbench.errors import UsageError, unknown
 from sysbench.records import AttentionCellRecord, AttentionRecord, Samples
+from sysbench.specs.attention import AttentionCell
 from sysbench.statistics import NoPowerLaw
 from sysbench.views.attention_words import NAMES, findings, smallest_beyond
 from sysbench.views.table import NOTHING, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word
@@ -577,6 +578,30 @@ TABLES: dict[str, Callable[[AttentionRecord], Tables]] = {
     "cells": cells,
 }
 """Every table that a record can be shown as."""
+
+
+def plan(planned: Sequence[AttentionCell]) -> Sheet:
+    """What a run would do: its cells, their FLOPs, and what the written-out kind keeps; nothing is measured for it."""
+    specs = [cell.model_dump() for cell in planned]
+    named = tuple(axis for axis in AXES if len({str(spec[axis]) for spec in specs}) > 1) or ("implementation",)
+    columns = (
+        *axes.columns(named),
+        Column("forward", "forward", "flops", wide_range=True),
+        Column("naive", "two N × N tensors", "bytes", wide_range=True),
+        Column("inputs", "q, k, v and output", "bytes", wide_range=True),
+    )
+    rows = tuple(
+        (
+            *(spec[axis] if spec[axis] is not None else _absent(axis) for axis in named),
+            Measure(attention_costs.flops(cell, "forward")),
+            Measure(attention_costs.naive_saved_bytes(cell)),
+            Measure(attention_costs.bytes_moved(cell, "forward")),
+        )
+        for cell, spec in zip(planned, specs, strict=True)
+    )
+    count = f"{len(planned)} cell{'' if len(planned) == 1 else 's'}"
+    note = "two N × N tensors are what a written-out attention keeps for backward; a fused kernel does not have them"
+    return Sheet(("attention",), (Table("plan", count, columns, rows, len(named), (note,)),))
 
 
 # --- what has to be said beside them
