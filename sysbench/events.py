@@ -266,7 +266,7 @@ Source = Literal["measured", "simulated"]
 
 ArithmeticSource = Literal["device", "rounded"]
 """device   the device's own arithmetic in that format
-rounded  arithmetic in fp32, every result rounded to the format
+rounded  arithmetic in a wider format, every result rounded to it, or of products the inputs
 """
 
 

@@ -55,6 +55,17 @@ class Format:
             return nearest
         return (self.largest if value > 0 else -self.largest) if self.saturates else None
 
+    def nearest(self, value: float) -> float:
+        """The same for a float, quickly; what overflows is infinite."""
+        if not value or not math.isfinite(value):
+            return value
+        _, exponent = math.frexp(value)  # whose mantissa lies in [0.5, 1)
+        spacing = math.ldexp(1.0, max(exponent - 1, self.least_exponent) - self.significant_bits + 1)
+        found = round(value / spacing) * spacing
+        if abs(found) <= self.largest:
+            return found
+        return math.copysign(float(self.largest) if self.saturates else math.inf, value)
+
 
 def _largest(significant_bits: int, exponent: int) -> Fraction:
     return (2 - _power_of_two(1 - significant_bits)) * _power_of_two(exponent)

@@ -6,9 +6,9 @@ import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from sysbench import units
 from sysbench.errors import UnavailableError
@@ -66,9 +66,10 @@ def _measured(
 ) -> SumMeasured:
     narrow = Arithmetic.of(summation.addend, device)
     wide = Arithmetic.of(summation.accumulator, device)
-    addend = narrow.numbers(value)
-    if summation.upcast:
-        addend = addend.to(wide.dtype)
+    addend = narrow.number(value)
+    rounded_addend = narrow.value(addend)
+    if summation.upcast or narrow.source != wide.source:
+        addend = wide.number(rounded_addend)
     drift: list[tuple[int, float]] = []
     match summation.order:
         case "sequential":
@@ -78,7 +79,7 @@ def _measured(
             drift = compensated(wide, addend, count)
             result = drift[-1][1]
         case "pairwise":
-            result = pairwise(wide, wide.numbers(value, count)).item()
+            result = pairwise(wide, addend, count)
         case "blocked":
             result = blocked(wide, addend, count, block)
     return SumMeasured(
@@ -89,58 +90,64 @@ def _measured(
         upcast=summation.upcast,
         order=summation.order,
         source="rounded" if "rounded" in (narrow.source, wide.source) else "device",
-        rounded_addend=addend.item(),
+        rounded_addend=rounded_addend,
         result=result,
         drift=drift,
     )
 
 
-def sequential(arithmetic: Arithmetic, addend: Tensor, count: int) -> list[tuple[int, float]]:
+def sequential(arithmetic: Arithmetic, addend: Any, count: int) -> list[tuple[int, float]]:
     """s += x, `count` times from 0 on: the sum at some steps, the last of which is the whole."""
-    total, done = arithmetic.numbers(0.0), 0
+    add, total, done = arithmetic.add, arithmetic.number(0.0), 0
     seen = []
-    addend = addend.to(total.device)
     for step in checkpoints(count, DRIFT_POINTS):
         for _ in range(step - done):
-            total = arithmetic.add(total, addend)
+            total = add(total, addend)
         done = step
-        seen.append((step, total.item()))
+        seen.append((step, arithmetic.value(total)))
     return seen
 
 
-def compensated(arithmetic: Arithmetic, addend: Tensor, count: int) -> list[tuple[int, float]]:
+def compensated(arithmetic: Arithmetic, addend: Any, count: int) -> list[tuple[int, float]]:
     """Kahan summation: what rounding took from one step is added to the next (Kahan, CACM 8(1), 1965)."""
-    total, lost, done = arithmetic.numbers(0.0), arithmetic.numbers(0.0), 0
+    add, subtract = arithmetic.add, arithmetic.subtract
+    total, lost, done = arithmetic.number(0.0), arithmetic.number(0.0), 0
     seen = []
     for step in checkpoints(count, DRIFT_POINTS):
         for _ in range(step - done):
-            corrected = arithmetic.subtract(addend, lost)
-            reached = arithmetic.add(total, corrected)
-            lost = arithmetic.subtract(arithmetic.subtract(reached, total), corrected)
+            corrected = subtract(addend, lost)
+            reached = add(total, corrected)
+            lost = subtract(subtract(reached, total), corrected)
             total = reached
         done = step
-        seen.append((step, total.item()))
+        seen.append((step, arithmetic.value(total)))
     return seen
 
 
-def pairwise(arithmetic: Arithmetic, numbers: Tensor) -> Tensor:
-    """Neighbours are added, then neighbouring sums, and so on: every number is rounded only log₂ n times."""
-    while numbers.numel() > 1:
-        if numbers.numel() % 2:
-            numbers = torch.cat([numbers, numbers.new_zeros(1)])
-        numbers = arithmetic.add(numbers[0::2], numbers[1::2])
-    return numbers.reshape(())
+def pairwise(arithmetic: Arithmetic, addend: Any, count: int) -> float:
+    """Neighbours are added, then neighbouring sums, and so on: every number is rounded only log₂ n times.
+
+    All sums of a round are of the same two numbers, but for the last where their count is odd: each is formed once.
+    """
+    alike, last = addend, None
+    while count + (last is not None) > 1:
+        if count % 2:
+            last = alike if last is None else arithmetic.add(alike, last)
+        if count > 1:
+            alike = arithmetic.add(alike, alike)
+        count //= 2
+    return arithmetic.value(alike if count else last)
 
 
-def blocked(arithmetic: Arithmetic, addend: Tensor, count: int, block: int) -> float:
+def blocked(arithmetic: Arithmetic, addend: Any, count: int, block: int) -> float:
     """Blocks of numbers are added up one by one, and then their sums."""
     blocks, rest = divmod(count, block)
     of_block = sequential(arithmetic, addend, block)[-1][1] if blocks else 0.0
-    total = sequential(arithmetic, arithmetic.numbers(of_block), blocks)[-1][1] if blocks else 0.0
+    total = sequential(arithmetic, arithmetic.number(of_block), blocks)[-1][1] if blocks else 0.0
     if not rest:
         return total
     of_rest = sequential(arithmetic, addend, rest)[-1][1]
-    return float(arithmetic.add(arithmetic.numbers(total), arithmetic.numbers(of_rest)).item())
+    return arithmetic.value(arithmetic.add(arithmetic.number(total), arithmetic.number(of_rest)))
 
 
 def _refuse_longer(cell: AccumCell, wanted: list[Summation], count: int, block: int, device: torch.device) -> None:
@@ -148,10 +155,10 @@ def _refuse_longer(cell: AccumCell, wanted: list[Summation], count: int, block: 
     if count <= _UNDOUBTED_STEPS or cell.budget_s is None:
         return
     predicted_s = 0.0
-    for (accumulator, addend), alike in itertools.groupby(wanted, lambda each: (each.accumulator, each.addend)):
-        wide, narrow = Arithmetic.of(accumulator, device), Arithmetic.of(addend, device)
+    for accumulator, alike in itertools.groupby(wanted, lambda each: each.accumulator):
+        wide = Arithmetic.of(accumulator, device)
         began_s = time.perf_counter()
-        sequential(wide, narrow.numbers(0.0), _TRIAL_STEPS)
+        sequential(wide, wide.number(0.0), _TRIAL_STEPS)
         step_s = (time.perf_counter() - began_s) / _TRIAL_STEPS
         predicted_s += count * step_s * sum(_OPERATIONS[each.order] for each in alike)
     if predicted_s > cell.budget_s:

@@ -169,7 +169,7 @@ def formats(cell: AccumCellRecord) -> list[Table]:
     rounded = any(each.source == "rounded" for each in cell.sums)
     notes = (
         "; ".join(said for order, said in methods.items() if order in orders),
-        "tf32, fp8: fp32, every result rounded; " * rounded + "stalls at: s no longer changes then",
+        "tf32, fp8: fp64, every result rounded; " * rounded + "stalls at: s no longer changes then",
     )
     return [
         Table(

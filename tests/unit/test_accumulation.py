@@ -66,12 +66,14 @@ def test_every_format_adds_up_to_what_exact_arithmetic_says(name: FormatName) ->
         assert each.result == float(expected)
 
 
-def test_pairwise_sums_are_those_of_numpy_in_halves() -> None:
-    numbers = np.full(1000, 0.01, dtype=np.float16)
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 999, 1000, 1023])
+def test_pairwise_sums_are_those_of_numpy_in_halves(count: int) -> None:
+    numbers = np.full(count, 0.01, dtype=np.float16)
     while numbers.size > 1:
         numbers = np.append(numbers, np.float16(0)) if numbers.size % 2 else numbers
         numbers = numbers[0::2] + numbers[1::2]
-    assert found_sums()["fp16", "fp16", False, "pairwise"].result == float(numbers[0])
+    found = found_sums(count=count, dtype="fp16", order="pairwise")
+    assert found["fp16", "fp16", False, "pairwise"].result == float(numbers[0])
 
 
 def test_kahans_sum_is_that_of_numpy() -> None:
@@ -316,5 +318,5 @@ def test_numbers_that_json_has_not_got_come_back() -> None:
 
 def test_rounded_formats_round_once() -> None:
     tf32 = Arithmetic.of("tf32", HERE)
-    assert tf32.add(tf32.numbers(1.0), tf32.numbers(2.0**-11)).item() == 1.0  # a tie, to even
-    assert tf32.add(tf32.numbers(1.0), tf32.numbers(2.0**-10)).item() == 1 + 2.0**-10
+    assert tf32.add(tf32.number(1.0), tf32.number(2.0**-11)) == 1.0  # a tie, to even
+    assert tf32.add(tf32.number(1.0), tf32.number(2.0**-10)) == 1 + 2.0**-10

@@ -11,7 +11,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
+from sysbench.experiments import running_sums
 from sysbench.instruments.formats import Arithmetic, round_to_tf32
 from sysbench.rounding import FORMATS, FormatName, checkpoints, exact, running_sum, stall, stretches
 
@@ -85,16 +87,36 @@ def test_a_running_sum_is_known_without_its_steps(
     assert (float(found) if found is not None else math.inf) == expected
 
 
-@pytest.mark.parametrize("name", ["bf16", "tf32", "fp8-e4m3", "fp8-e5m2"])
+STEPS: dict[FormatName, Callable[[Tensor], Tensor]] = {
+    "bf16": lambda total: total.to(torch.bfloat16).float(),
+    "tf32": round_to_tf32,
+    "fp8-e4m3": lambda total: total.clamp(-448, 448).to(torch.float8_e4m3fn).float(),
+    "fp8-e5m2": lambda total: total.to(torch.float8_e5m2).float(),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
 @given(value=st.floats(2**-6, 2**3), count=st.integers(1, 200))
-def test_sums_in_formats_without_numpy_are_those_of_torch(name: FormatName, value: float, count: int) -> None:
-    arithmetic = Arithmetic.of(name, CPU)
-    addend, total = arithmetic.numbers(value), arithmetic.numbers(0.0)
+def test_sums_in_formats_without_numpy_are_those_of_torchs_conversions(
+    name: FormatName, value: float, count: int
+) -> None:
+    convert = STEPS[name]
+    addend, total = convert(torch.tensor(value)), torch.tensor(0.0)
     for _ in range(count):
-        total = arithmetic.add(total, addend)
+        total = convert(total + addend)
+    arithmetic = Arithmetic.of(name, CPU)
+    assert arithmetic.value(arithmetic.number(value)) == addend.item()
+    assert running_sums.sequential(arithmetic, arithmetic.number(value), count)[-1][1] == total.item()
     found = running_sum(Fraction(addend.item()), count, FORMATS[name])
-    assert found is None or float(found) == total.item()
-    assert found is not None or not math.isfinite(total.item())
+    assert (float(found) if found is not None else math.inf) == total.item()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@given(value=st.floats(allow_nan=False, allow_infinity=False))
+def test_quick_rounding_is_exact_rounding(name: FormatName, value: float) -> None:
+    expected = FORMATS[name].rounded(Fraction(value))
+    found = FORMATS[name].nearest(value)
+    assert found == (float(expected) if expected is not None else math.copysign(math.inf, value))
 
 
 @pytest.mark.parametrize(
