@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @command_options(AttentionSpec, AttentionOptions)
 def attention(spec_given: Given, options_given: Given) -> None:
-    """See where attention breaks, and which implementation to use.
+    """Sweep attention by head dimension, sequence length and implementation; see where it breaks.
 
     Every numeric or list option takes an axis: 128,256 or 128-1024*2 or 10-50+10. The run is the product of all axes.
     """

@@ -35,6 +35,9 @@ NAMES: dict[Quantity, str] = {"forward": "forward", "backward": "backward", "sav
 
 _SYMBOLS = {"seq": "N", "dim": "d"}
 
+LARGEST = 2
+"""Kinds of tensors that a sentence names."""
+
 _SETTING = ("simulate", "device", "precision", "batch", "heads")
 
 
@@ -283,18 +286,24 @@ def _needs(cells: Iterable[AttentionCellRecord | None]) -> str:
 
 
 def _accounted(cells: Sequence[AttentionCellRecord], mark: str) -> Iterator[str]:
-    """The tensors of the smallest cell that does not fit."""
+    """The tensors of the smallest cell that does not fit, those alike together."""
     cell = smallest_beyond(cells)
     if cell is None or not cell.tensors:
         return
+    alike: dict[tuple[str, str], list[int]] = {}
+    for each in sorted(cell.tensors, key=lambda each: -each.size_bytes):
+        alike.setdefault((" × ".join(map(str, each.shape)), each.dtype), []).append(each.size_bytes)
     parts = [
-        f"{each.name} {units.size(each.size_bytes)} ({' × '.join(map(str, each.shape))}, {each.dtype})"
-        for each in sorted(cell.tensors, key=lambda each: -each.size_bytes)
+        f"{len(sizes)} × {shape} {dtype}, {units.size(sizes[0])} each"
+        for (shape, dtype), sizes in list(alike.items())[:LARGEST]
     ]
     total = units.size(sum(each.size_bytes for each in cell.tensors))
     have = f", there are {units.size(cell.available_bytes)}" if cell.available_bytes is not None else ""
     named = f"{cell.axes['implementation']}, d {cell.axes['dim']}, N {cell.axes['seq']}"
-    yield f"{mark}the smallest that does not fit ({named}) needs {', '.join(parts)}: together {total}{have}."
+    yield (
+        f"{mark}the smallest that does not fit ({named}) needs {'; '.join(parts)}: together {total}{have} "
+        "(--tables accounting has them by name)."
+    )
 
 
 def smallest_beyond(cells: Sequence[AttentionCellRecord]) -> AttentionCellRecord | None:
