@@ -46,12 +46,9 @@ def of_sums(cell: AccumCellRecord) -> str | None:
         f"from rounding x, {signed(narrow.accumulation_error)} from adding."
     )
     if abs(wide.accumulation_error) < abs(narrow.accumulation_error):
-        said += f" Added up in fp32, the same numbers lose {_magnitude(wide.accumulation_error)} by adding."
+        lost = f"errs by {signed(wide.accumulation_error)}" if wide.accumulation_error else "loses nothing"
+        said += f" Adding the same numbers in fp32 {lost}."
     return said
-
-
-def _magnitude(value: float) -> str:
-    return "nothing" if value == 0 else f"{abs(value):.1e}"
 
 
 def _of_one(measured: SumRecord) -> str:
@@ -78,15 +75,14 @@ def of_autocast(cell: AccumCellRecord) -> str | None:
     if precision is None:
         return None
     chosen = [each for each in cell.dtypes if each.precision == precision]
-    said = [f"{_place(each)} {short(each.on_cuda)}" for each in sorted(_asked_for(cell, chosen), key=_course_order)]
-    differing = [_place(each) for each in chosen if each.here and each.on_cuda and each.here != each.on_cuda]
+    said = [f"{place(each)} {short(each.on_cuda)}" for each in sorted(_asked_for(cell, chosen), key=_course_order)]
+    differing = [place(each) for each in chosen if each.here and each.on_cuda and each.here != each.on_cuda]
     here = cell.device.type if cell.device else "here"
     if not differing:
-        rest = f"This {here} gives every one of {len(chosen)} the same type."
+        rest = f"On this {here} all {len(chosen)} have the same types."
     else:
-        rest = f"Other than on CUDA, on this {here}: {', '.join(differing[:4])}."
-        if len(differing) > 4:
-            rest = rest[:-1] + f" and {len(differing) - 4} more."
+        rest = f"Other than on CUDA, on this {here}: {', '.join(differing[:4])}"
+        rest += f" and {len(differing) - 4} more." if len(differing) > 4 else "."
     return f"On CUDA under {precision}: {', '.join(said)}. {rest}"
 
 
@@ -100,7 +96,8 @@ def _course_order(each: DtypeRecord) -> int:
     return _COURSE_ORDER.index(each.part)
 
 
-def _place(each: DtypeRecord) -> str:
+def place(each: DtypeRecord) -> str:
+    """What a type is said of: `parameters`, `layers.*.attention.q`, `gradients of embedding.weight`, `loss`."""
     if each.part == "output":
         return each.name
     plural = {"parameter": "parameters", "gradient": "gradients"}.get(each.part, each.part)

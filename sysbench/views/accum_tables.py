@@ -11,6 +11,7 @@ from sysbench.analysis.accum_findings import (
     decimal,
     finding,
     mixed_format,
+    place,
     power,
     short,
     signed,
@@ -18,7 +19,7 @@ from sysbench.analysis.accum_findings import (
 from sysbench.errors import UsageError, unknown
 from sysbench.records import AccumCellRecord, AccumRecord, DtypeRecord, NormRecord, ProductRecord, SumRecord
 from sysbench.specs.accum import ORDERS, AccumCell
-from sysbench.views.table import NOTHING, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word
+from sysbench.views.table import NOTHING, Cell, Column, Measure, Remark, Sheet, Table, Word
 
 LONGEST_DETAIL = 240
 
@@ -112,7 +113,7 @@ def sums(cell: AccumCellRecord) -> list[Table]:
         Column("representation_error", "of x", "number"),
         Column("accumulation_error", "of adding", "number"),
     )
-    notes = (f"x: {value:g} in its format; error of x: {_spaced(count)} times its rounding; of adding: the rest",)
+    notes = (f"x: {value:g} in its format; error of x: {_spaced(count)} times its rounding; adding: the rest",)
     title = f"s += x, {_spaced(count)} times {value:g}: exactly {count * value:.10g}"
     return [Table("sums", title, columns, tuple(_sum_row(each) for each in rows), 2, notes)]
 
@@ -203,37 +204,32 @@ def dtypes(cell: AccumCellRecord) -> list[Table]:
     places = list(dict.fromkeys((each.part, each.name) for each in cell.dtypes))
     by_place = {(each.precision, each.part, each.name): each for each in cell.dtypes}
     columns = (
-        Column("part", "what"),
-        Column("name", "of"),
+        Column("what", "what"),
         *(
             column
             for precision in precisions
             for column in (
                 Column(f"{precision}_here", here if here != "cuda" else "this cuda", group=f"under {precision}"),
                 Column(f"{precision}_cuda", "CUDA, simulated", group=f"under {precision}"),
-                Column(f"{precision}_differs", "", group=f"under {precision}"),
             )
         ),
     )
-    rows = tuple(
-        _dtype_row(part, name, [by_place.get((each, part, name)) for each in precisions]) for part, name in places
-    )
-    notes = (f"{here}: measured; CUDA, simulated: by its rules, without data; ≠: they differ",)
+    rows = tuple(_dtype_row([by_place.get((precision, *place)) for precision in precisions]) for place in places)
+    notes = ("modules: what they put out; CUDA, simulated: by its rules, without data; ≠: differs",)
     title = f"types in {cell.axes['size']} under autocast"
-    return [Table("dtypes", title, columns, rows, 2, notes)]
+    return [Table("dtypes", title, columns, rows, 1, notes)]
 
 
-def _dtype_row(part: str, name: str, found: Sequence[DtypeRecord | None]) -> tuple[Cell, ...]:
-    count = next((each.count for each in found if each is not None), 1)
-    plural = {"parameter": "parameters", "gradient": "gradients"}.get(part, part) if count > 1 and not name else part
-    row: list[Cell] = [plural, name or (f"all {count}" if count > 1 else NOTHING)]
+def _dtype_row(found: Sequence[DtypeRecord | None]) -> tuple[Cell, ...]:
+    known = next(each for each in found if each is not None)
+    row: list[Cell] = [place(known) if known.name or known.count == 1 else f"{place(known)}, all {known.count}"]
     for each in found:
         if each is None:
-            row += [None, None, NOTHING]
+            row += [None, None]
             continue
         differs = each.here is not None and each.on_cuda is not None and each.here != each.on_cuda
-        tone: Tone = "bad" if differs else "plain"
-        row += [Word(short(each.here), tone), Word(short(each.on_cuda)), Word("≠" if differs else "", tone)]
+        on_cuda = Word(f"{short(each.on_cuda)} ≠", "bad") if differs else Word(short(each.on_cuda))
+        row += [Word(short(each.here)), on_cuda]
     return tuple(row)
 
 

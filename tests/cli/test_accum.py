@@ -111,9 +111,17 @@ def test_every_experiment_has_its_table_its_sentence_and_its_picture(several: tu
 def test_what_is_simulated_of_cuda_says_so_and_differences_are_marked(several: tuple[Ran, Path]) -> None:
     lines = several[0].out.splitlines()
     assert any("CUDA, simulated" in line for line in lines)
-    (norm,) = [line for line in lines if line.startswith(" output") and " ln " in line]
+    (norm,) = [line for line in lines if line.startswith(" ln ")]
     assert norm.count("≠") == 2
-    assert "≠" not in next(line for line in lines if " fc1 " in line)
+    assert "≠" not in next(line for line in lines if line.startswith(" fc1 "))
+
+
+def test_the_types_of_a_transformer_fit_a_screen(tmp_path: Path) -> None:
+    ran = sysbench("accum", "autocast", "--size=tiny", "--ctx=4", "--batch=1", f"--out={tmp_path}", COLUMNS="80")
+    lines = ran.out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any(line.startswith(" layers.*.attention.q ") and line.split().count("fp16") == 2 for line in lines)
+    assert "On this cpu all" in " ".join(ran.out.split())
 
 
 def test_a_run_that_was_finished_has_nothing_to_resume(several: tuple[Ran, Path]) -> None:
