@@ -65,7 +65,6 @@ def run(
     if cell.simulate is not None:
         yield from _simulated(cell, hardware.named(cell.simulate))
         return
-    _set_modules_aside()
     target = torch_device(device)
     if target.type == "cpu":
         yield from _refuse_thrashing(cell)
@@ -77,12 +76,12 @@ def run(
             yield from _measured(cell, target, clock or clock_for(target))
     finally:
         allocator.release(target)
+        _set_modules_aside()
 
 
 @cache
 def _set_modules_aside() -> None:
-    """What modules hold lives as long as the process: looking through it for garbage took 0.3 s, three times a cell."""
-    gc.collect()
+    """What modules hold after the first cell lives as long as the process; to look through it took 0.3 s a cell."""
     gc.freeze()
 
 
@@ -147,7 +146,6 @@ def _memory(cell: AttentionCell, needs: Needs, *, simulated: bool) -> AttentionM
 
 def _measured(cell: AttentionCell, device: torch.device, clock: Clock) -> Iterator[Event]:
     yield _entered(cell, "building")
-    allocator.release(device)
     base_bytes = _allocated(device)
     q, k, v = inputs_for(cell, device)
     function = function_for(cell, device)
@@ -375,9 +373,8 @@ def _error(found: Tensor, exact: Tensor) -> AttentionError:
 
 @contextmanager
 def _garbage_collection_paused() -> Iterator[None]:
-    """Python collects its garbage now, and then not before the end."""
+    """Python collects no garbage before the end: a collection takes as long as many calls."""
     enabled = gc.isenabled()
-    gc.collect()
     gc.disable()
     try:
         yield

@@ -105,7 +105,9 @@ class AttentionScreen:
             return Text("waiting for the first cell", theme.QUIET)
         line = Text(axes.label(now.cell.model_dump(), _NAMED), "bold")
         if now.outcome is not None:
-            return line.append(f"  {result(now)}", theme.QUIET if now.outcome == "ok" else theme.BAD)
+            if now.outcome == "ok":
+                return line.append(f"  {_estimate(now, width - line.cell_len - 2)}", theme.QUIET)
+            return line.append(f"  {result(now)}", theme.BAD)
         line.append(f"  {now.stage or 'preparing'} ", theme.ACCENT)
         count = f"{min(now.calls, now.expected_calls)}/{now.expected_calls}"
         estimate = _estimate(now, width - line.cell_len - len(count) - 3)

@@ -116,10 +116,9 @@ def folded(events: Iterable[Event]) -> AttentionState:
 
 
 def left_s(state: AttentionState, now_s: float) -> float | None:
-    """How long the run will still take, from what cells have taken for their work; None before anything is known.
+    """How long the run will still take, from what cells have taken so far; None before anything is known.
 
-    A cell takes a fixed time and one that its FLOPs and calls need. Both are read off the cells that are done: the
-    typical time of the cheap half, and the typical rate of the dear half of the same implementation, or of any.
+    A cell takes what its calls take, which grows with their FLOPs, and a time of its own, which does not.
     """
     over = [cell for _, cell in state.cells if cell.outcome == "ok" and cell.took_s]
     waiting = [cell for _, cell in state.cells if cell.outcome is None]
@@ -135,15 +134,18 @@ def left_s(state: AttentionState, now_s: float) -> float | None:
 
 
 def _expected_s(cell: CellState, over: list[CellState]) -> float:
-    """From the done cell of the nearest work: its time, scaled where this one has more work."""
+    """The calls of the done cell of the nearest work, by FLOPs, and the median of what cells take besides."""
     alike = [each for each in over if each.cell.implementation == cell.cell.implementation] or over
     work = _work(cell)
     nearest = min(alike, key=lambda each: (abs(_work(each).bit_length() - work.bit_length()), -_work(each)))
-    took_s = nearest.took_s or 0.0
-    if work <= _work(nearest):
-        return took_s
-    fixed_s = min(each.took_s or 0.0 for each in alike)
-    return fixed_s + max(0.1 * took_s, took_s - fixed_s) * work / max(_work(nearest), 1)
+    besides_s = statistics.median(max(0.0, (each.took_s or 0.0) - _calls_s(each)) for each in alike)
+    return besides_s + _calls_s(nearest) * work / max(_work(nearest), 1)
+
+
+def _calls_s(cell: CellState) -> float:
+    """What its calls have taken: a backward needs a forward before it, and warm-up calls are like the others."""
+    measured = 2 * sum(cell.forward_s) + sum(cell.backward_s)
+    return measured * (1 + cell.cell.warmup / cell.cell.repeats)
 
 
 def _work(cell: CellState) -> int:
