@@ -195,6 +195,23 @@ def test_sums_of_layer_norm_are_rounded_to_the_format() -> None:
     assert norm_range.added_up(torch.ones(2, 7)).tolist() == [7.0, 7.0]
 
 
+def test_variance_of_layer_norm_is_that_of_numpy_in_halves() -> None:
+    def added_up(numbers: np.ndarray) -> np.float16:
+        while numbers.size > 1:
+            numbers = numbers[: numbers.size // 2] + numbers[numbers.size // 2 :]
+        return np.float16(numbers[0])
+
+    inputs = torch.randn(20, 512, generator=torch.Generator().manual_seed(3)).half()
+    expected, in_fp32 = [], []
+    for x in inputs.numpy():
+        centred = x - added_up(x) / np.float16(512)
+        expected.append(float(added_up(centred * centred) / np.float16(512)))
+        in_fp32.append(float(((centred * centred).astype(np.float32).sum() / 512).astype(np.float16)))
+    _, found = norm_range.normalised(inputs, torch.float16, 1e-5)
+    assert found.variance.tolist() == expected
+    assert found.variance.tolist() != in_fp32
+
+
 def test_fp16_breaks_where_the_sum_of_squares_leaves_its_range() -> None:
     found = {(each.dtype, each.statistics): each for each in cell("norm", width=1024).norms}
     fp16, bf16, fp32 = found["fp16", "fp16"], found["bf16", "bf16"], found["fp32", "fp32"]
