@@ -6,16 +6,22 @@ are the log, and everything that is shown later is computed from them. `at_s` is
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, TypeAdapter
 
 from sysbench.outcomes import Outcome, RunStatus
+from sysbench.rounding import FormatName
+from sysbench.specs.accum import Order
 from sysbench.specs.kinds import Kind
 from sysbench.specs.memory import SearchAxis
 from sysbench.specs.model import DeviceType, Precision
 
 SCHEMA_VERSION = 1
+
+Number = Annotated[float, PlainSerializer(lambda value: value if isfinite(value) else str(value), when_used="json")]
+"""A number that may be infinite or NaN, for which JSON has no numbers: there it is the word `inf`, `-inf` or `nan`."""
 
 
 class Frozen(BaseModel):
@@ -271,6 +277,11 @@ class Reading(Frozen):
 
 Source = Literal["measured", "simulated"]
 
+ArithmeticSource = Literal["device", "rounded"]
+"""device   the device's own arithmetic in that format
+rounded  arithmetic in a wider format, every result rounded to it, or of products the inputs
+"""
+
 
 class GpuSimulated(Frozen):
     """The cell runs on no device: this is the GPU that its memory is worked out for."""
@@ -438,6 +449,216 @@ class SnapshotWritten(Frozen):
     size_bytes: int
 
 
+class AttentionTimed(Frozen):
+    """One forward, or one backward, of attention."""
+
+    event: Literal["attention_timed"] = "attention_timed"
+    at_s: float
+    cell: str
+    index: int
+    """From 0, counted apart for each phase, and for warm-up and measured calls."""
+    warmup: bool
+    phase: Literal["forward", "backward"]
+    sample: PhaseSample
+
+
+class AttentionMemory(Frozen):
+    """What one forward leaves in memory, and the most that forward and backward need."""
+
+    event: Literal["attention_memory"] = "attention_memory"
+    at_s: float
+    cell: str
+    source: Source
+    before_backward_bytes: int | None
+    """Everything that lives when backward begins: inputs, output, and what is saved."""
+    saved_bytes: int | None
+    """What forward keeps for backward beside its inputs and its output."""
+    peak_allocated_bytes: int | None
+
+
+class AttentionKernels(Frozen):
+    """What attention really ran as."""
+
+    event: Literal["attention_kernels"] = "attention_kernels"
+    at_s: float
+    cell: str
+    forward: str | None
+    """The operator: `aten::_scaled_dot_product_flash_attention`, say."""
+    detail: str | None = None
+
+
+class AttentionError(Frozen):
+    """How far a result lies from the same in fp64."""
+
+    max_abs: float
+    relative: float
+    """‖x − x64‖ / ‖x64‖."""
+
+
+class AttentionChecked(Frozen):
+    """The results of an implementation against fp64, on a sample of the input."""
+
+    event: Literal["attention_checked"] = "attention_checked"
+    at_s: float
+    cell: str
+    errors: dict[str, AttentionError]
+    """Of `output`, and of the gradients of `q`, `k` and `v`."""
+    sample: str
+    """What was checked: `1 of 8 sequences`."""
+
+
+class AttentionTensor(Frozen):
+    """One tensor that attention needs."""
+
+    name: str
+    shape: list[int]
+    dtype: str
+    size_bytes: int
+    phase: Literal["inputs", "forward", "backward"]
+
+
+class AttentionAccounted(Frozen):
+    """What a cell that does not fit would need."""
+
+    event: Literal["attention_accounted"] = "attention_accounted"
+    at_s: float
+    cell: str
+    tensors: list[AttentionTensor]
+    """Those that live together at the fullest moment."""
+    available_bytes: int | None
+
+
+class SumMeasured(Frozen):
+    """One number added up `count` times, as `accumulator += addend`."""
+
+    event: Literal["sum_measured"] = "sum_measured"
+    at_s: float
+    cell: str
+    accumulator: FormatName
+    addend: FormatName
+    """What the number is rounded to before it is added."""
+    upcast: bool
+    """The rounded number is converted to the accumulator's format before, rather than by the addition."""
+    order: Order
+    source: ArithmeticSource
+    rounded_addend: Number
+    result: Number
+    drift: list[tuple[int, Number]]
+    """Steps and what the sum is after them; empty where there is no running sum."""
+
+
+DtypePart = Literal["parameter", "input", "output", "logits", "loss", "gradient"]
+
+
+class DtypeSeen(Frozen):
+    """The type that something in a model has."""
+
+    part: DtypePart
+    name: str
+    """The path of the parameter or module: `layers.0.attention.q`; empty where there is one only."""
+    dtype: str
+    """As torch calls it: `float16`."""
+
+
+class DtypesMeasured(Frozen):
+    """The types of everything in a model under autocast."""
+
+    event: Literal["dtypes_measured"] = "dtypes_measured"
+    at_s: float
+    cell: str
+    precision: FormatName
+    """What autocast is asked for."""
+    source: Source
+    """Simulated is what CUDA does, without CUDA."""
+    seen: list[DtypeSeen]
+
+
+class NormPoint(Frozen):
+    """Layer norm of inputs of one scale."""
+
+    scale: float
+    mean: Number
+    variance: Number
+    reciprocal_deviation: Number
+    """rsqrt(variance + eps)."""
+    bare_reciprocal_deviation: Number
+    """rsqrt(variance): what eps keeps from becoming infinite."""
+    relative_error: Number
+    """Of the outputs, against fp64: ‖y − y64‖ / ‖y64‖."""
+
+
+class NormMeasured(Frozen):
+    """Layer norm with inputs and outputs in one format and its statistics in another, over the scale of its inputs."""
+
+    event: Literal["norm_measured"] = "norm_measured"
+    at_s: float
+    cell: str
+    dtype: FormatName
+    statistics: FormatName
+    source: ArithmeticSource
+    points: list[NormPoint]
+
+
+class GradientsMeasured(Frozen):
+    """The parameters' gradients of one backward pass in fp32, by magnitude."""
+
+    event: Literal["gradients_measured"] = "gradients_measured"
+    at_s: float
+    cell: str
+    gradients: int
+    zeros: int
+    by_exponent: dict[int, int]
+    """How many are at least 2**exponent in magnitude and less than twice that."""
+
+
+class ScaledBackward(Frozen):
+    """The parameters' gradients of one backward pass under autocast, beside those in fp32.
+
+    Counted are the gradients that are not zero in fp32.
+    """
+
+    event: Literal["scaled_backward"] = "scaled_backward"
+    at_s: float
+    cell: str
+    precision: FormatName
+    scale: float
+    """What the loss is multiplied by, and the gradients divided by in fp32."""
+    gradients: int
+    lost: int
+    """Zero here."""
+    overflowed: int
+    """Infinite or NaN here."""
+    relative_error: Number
+    """Of all gradients together: ‖g − g32‖ / ‖g32‖."""
+    step_kept: bool
+    """Whether torch's GradScaler lets the optimizer take the step."""
+
+
+Accumulation = Literal["as it is", "reduced", "not reduced", "narrow"]
+"""as it is     as the device forms sums by itself
+reduced      parts of sums may be added in the format of the inputs (allow_…_reduced_precision_reduction)
+not reduced  they may not
+narrow       term by term, every sum rounded to the format of the inputs
+"""
+
+
+class ProductMeasured(Frozen):
+    """The error of a matrix product against fp64, (m, k) × (k, m)."""
+
+    event: Literal["product_measured"] = "product_measured"
+    at_s: float
+    cell: str
+    dtype: FormatName
+    accumulation: Accumulation
+    source: ArithmeticSource
+    m: int
+    k: int
+    relative_error: Number
+    """‖C − C64‖ / ‖C64‖, C64 being the product in fp64 of the same rounded inputs: accumulation alone."""
+    total_error: Number
+    """The same against the inputs before they were rounded."""
+
+
 class CellFinished(Frozen):
     """A cell is over, one way or another; the last one of a cell counts.
 
@@ -504,6 +725,17 @@ Event = Annotated[
     | CandidateTried
     | LargestFound
     | SnapshotWritten
+    | AttentionTimed
+    | AttentionMemory
+    | AttentionKernels
+    | AttentionChecked
+    | AttentionAccounted
+    | SumMeasured
+    | DtypesMeasured
+    | NormMeasured
+    | GradientsMeasured
+    | ScaledBackward
+    | ProductMeasured
     | CellFinished
     | WorkerExited
     | ReadingsLost

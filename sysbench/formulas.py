@@ -7,6 +7,7 @@ operations.
 from __future__ import annotations
 
 from sysbench.footprint import MemoryPrediction, moments
+from sysbench.specs.cell import RunCell
 from sysbench.specs.model import PHASES_OF, Mode, ModelCell
 from sysbench.specs.sizes import ModelShape
 
@@ -55,6 +56,12 @@ def step_flops_of(cell: ModelCell) -> int:
 def residual_stream_bytes(shape: ModelShape, ctx: int, batch: int) -> int:
     """One residual stream: batch × ctx × d_model numbers, which stay in fp32 under autocast, 4 bytes each."""
     return batch * ctx * shape.d_model * 4
+
+
+def predicted_bytes(cell: RunCell) -> int | None:
+    """What a cell of any kind needs at its peak, erring on the high side; None where memory is no question."""
+    step = cell.step
+    return None if step is None else predicted_memory(step).total_bytes
 
 
 def predicted_memory(cell: ModelCell) -> MemoryPrediction:

@@ -6,15 +6,23 @@ from typing import Any, Generic, Literal, TypeVar
 
 from sysbench.events import (
     SCHEMA_VERSION,
+    Accumulation,
     AllocationGroup,
+    ArithmeticSource,
+    AttentionError,
+    AttentionTensor,
     DeviceInfo,
+    DtypePart,
     Frozen,
     HostInfo,
     ModuleMemory,
+    Number,
     Source,
     TorchInfo,
 )
 from sysbench.outcomes import Caution, Outcome, RunStatus
+from sysbench.rounding import FormatName
+from sysbench.specs.accum import Experiment, Order
 from sysbench.specs.kinds import Kind
 from sysbench.specs.memory import SearchAxis
 from sysbench.specs.model import Precision
@@ -108,10 +116,15 @@ class CellRecord(Frozen):
     outcome: Outcome
     detail: str | None
     cautions: list[Caution]
+
+
+class ModelCellRecord(CellRecord):
+    """What is said of a cell that is about a Transformer."""
+
     model: ModelRecord
 
 
-class TimeCellRecord(CellRecord):
+class TimeCellRecord(ModelCellRecord):
     """One cell of `sysbench time`."""
 
     build_s: float | None
@@ -165,7 +178,7 @@ class LargestRecord(Frozen):
     tried: list[int]
 
 
-class MemoryCellRecord(CellRecord):
+class MemoryCellRecord(ModelCellRecord):
     """One cell of `sysbench memory`; None where nothing was measured or simulated."""
 
     source: Source
@@ -190,6 +203,171 @@ class MemoryCellRecord(CellRecord):
     snapshot: str | None
     verdict: VerdictRecord | None
     found: LargestRecord | None
+
+
+class AttentionRates(Frozen):
+    """What one phase of attention achieves, over its median time."""
+
+    flops: int
+    """Of the two or four matrix products, with the causal half taken off where the mask is causal."""
+    flops_per_s: float
+    bytes_moved: int
+    """The least that has to cross the memory bus: inputs read once, results written once."""
+    bytes_per_s: float
+    limit_s: float | None
+    """The least time that the hardware allows: the larger of FLOPs over peak rate and bytes over bandwidth."""
+    limit_share: float | None
+    limited_by: Literal["compute", "bandwidth"] | None
+
+
+class AttentionCellRecord(CellRecord):
+    """One cell of `sysbench attention`; None where nothing was measured or simulated."""
+
+    source: Source
+    gpu: SimulatedGpuRecord | None
+    kernel: str | None
+    """The operator that attention really ran as."""
+    compile_s: float | None
+    fell_back: bool | None
+    forward: Samples | None
+    backward: Samples | None
+    device_events: bool
+    """Times are the device's own; else the host's, between two synchronizations."""
+    warmup_samples_s: dict[str, list[float]]
+    """By phase, in order."""
+    before_backward_bytes: int | None
+    saved_bytes: int | None
+    peak_allocated_bytes: int | None
+    naive_saved_bytes: int
+    """What the written-out kind keeps at least: two N × N tensors a row. Computed, not measured."""
+    fused_saved_bytes: int
+    """What a fused kernel has to keep: one number for every query. Computed, not measured."""
+    rates: dict[str, AttentionRates]
+    """By phase."""
+    errors: dict[str, AttentionError]
+    """Against fp64: of `output`, and of the gradients of `q`, `k` and `v`."""
+    tensors: list[AttentionTensor]
+    """Of a cell that does not fit: what it would need."""
+    available_bytes: int | None
+
+
+class SumRecord(Frozen):
+    """One number added up, and where its error comes from: `error = representation_error + accumulation_error`."""
+
+    accumulator: FormatName
+    addend: FormatName
+    upcast: bool
+    order: Order
+    source: ArithmeticSource
+    rounded_addend: Number
+    result: Number
+    error: Number
+    """result − value × count, both exact."""
+    representation_error: Number
+    """count × (rounded addend − value): there before anything is added."""
+    accumulation_error: Number
+    """result − count × rounded addend: what rounding the sums did."""
+    stall_step: int | None
+    """From this step on adding changes nothing, whether or not the sum went that far; computed exactly. None where
+    it overflows first, and for other orders than one after the other."""
+    stall_at: float | None
+    """What the sum is then."""
+
+
+class DriftRecord(Frozen):
+    """A running sum on its way."""
+
+    accumulator: FormatName
+    addend: FormatName
+    upcast: bool
+    order: Order
+    steps: list[int]
+    sums: list[Number]
+
+
+class DtypeRecord(Frozen):
+    """The type of something in a model under autocast, on this device and on CUDA."""
+
+    precision: FormatName
+    part: DtypePart
+    name: str
+    """`layers.*` stands for every layer, where all are alike; nothing for what has no name, or stands for all."""
+    count: int
+    """How many things this is said of."""
+    here: str | None
+    """Measured, as torch calls it."""
+    on_cuda: str | None
+    """Simulated by CUDA's rules."""
+
+
+class NormRecord(Frozen):
+    """Where layer norm leaves the range of a format, as scales of its inputs, which are powers of two.
+
+    None where it does not within the scales that were tried. Inputs have mean 1 and deviation 1 times the scale.
+    """
+
+    dtype: FormatName
+    statistics: FormatName
+    mean_overflows_from: float | None
+    variance_overflows_from: float | None
+    variance_vanishes_to: float | None
+    """The largest scale at which the variance is 0."""
+    reciprocal_overflows_to: float | None
+    """The largest at which rsqrt(variance), without eps, is not finite for want of a variance."""
+    wrong_to: float | None
+    """The largest small scale at which outputs are wrong (see `sysbench.analysis.accum_fold.WRONG`)."""
+    wrong_from: float | None
+    """The smallest large one."""
+    error_at_one: Number
+    scales: list[float]
+    relative_errors: list[Number]
+
+
+class GradientsRecord(Frozen):
+    """The gradients of one backward pass in fp32, by magnitude."""
+
+    gradients: int
+    zeros: int
+    by_exponent: dict[int, int]
+
+
+class ScaledRecord(Frozen):
+    """What 16 bits leave of the gradients that are not zero in fp32, with the loss scaled."""
+
+    precision: FormatName
+    scale: float
+    gradients: int
+    lost: int
+    lost_share: float
+    overflowed: int
+    overflowed_share: float
+    relative_error: Number
+    step_kept: bool
+
+
+class ProductRecord(Frozen):
+    """The error of one matrix product against fp64."""
+
+    dtype: FormatName
+    accumulation: Accumulation
+    source: ArithmeticSource
+    m: int
+    k: int
+    relative_error: Number
+    total_error: Number
+
+
+class AccumCellRecord(CellRecord):
+    """One experiment of `sysbench accum`; everything that another one is about is empty."""
+
+    experiment: Experiment
+    sums: list[SumRecord]
+    drift: list[DriftRecord]
+    dtypes: list[DtypeRecord]
+    norms: list[NormRecord]
+    gradients: GradientsRecord | None
+    scaled: list[ScaledRecord]
+    products: list[ProductRecord]
 
 
 class CeilingRecord(Frozen):
@@ -240,3 +418,15 @@ class MemoryRecord(RunRecord[MemoryCellRecord]):
     """The final summary of `sysbench memory`."""
 
     kind: Literal["memory"] = "memory"
+
+
+class AttentionRecord(RunRecord[AttentionCellRecord]):
+    """The final summary of `sysbench attention`."""
+
+    kind: Literal["attention"] = "attention"
+
+
+class AccumRecord(RunRecord[AccumCellRecord]):
+    """The final summary of a run of `sysbench accum`."""
+
+    kind: Literal["accum"] = "accum"

@@ -15,7 +15,7 @@ from typing import Literal
 UNKNOWN = "—"
 """Stands for what was not measured."""
 
-Unit = Literal["s", "bytes", "flops", "flops_per_s", "tokens_per_s", "share", "ratio", "count"]
+Unit = Literal["s", "bytes", "flops", "flops_per_s", "bytes_per_s", "tokens_per_s", "share", "ratio", "count", "number"]
 """What a number is in, before scaling: SI base units, bytes, operations, and bare shares and ratios of 1."""
 
 
@@ -46,10 +46,13 @@ _SCALES: dict[Unit, tuple[Scale, ...]] = {
     "bytes": _BYTES,
     "flops": _FLOPS,
     "flops_per_s": _FLOP_RATES,
+    # Bandwidth is counted in powers of ten, as data sheets do.
+    "bytes_per_s": tuple(Scale(10.0**power, f"{prefix}B/s") for power, prefix in _PREFIXES),
     "tokens_per_s": (Scale(1.0, "tokens/s"),),
     "share": (Scale(0.01, "%"),),
     "ratio": (Scale(1.0, "×"),),
     "count": _COUNTS,
+    "number": (Scale(1.0, ""),),
 }
 
 

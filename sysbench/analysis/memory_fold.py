@@ -49,7 +49,7 @@ def _cell(cell: MemoryCell, seen: CellEvents) -> MemoryCellRecord:
     found = _found(seen)
     used = max((each.device_used_bytes for each in seen.readings if each.device_used_bytes is not None), default=None)
     return MemoryCellRecord(
-        **run_record.of_cell(cell, seen),
+        **run_record.of_model_cell(cell, seen),
         cautions=list(_cautions(cell, seen)),
         source="simulated" if cell.simulated else "measured",
         gpu=SimulatedGpuRecord(**gpu.model_dump(exclude={"event", "at_s", "cell"})) if gpu else None,

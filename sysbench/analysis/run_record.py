@@ -8,7 +8,8 @@ from typing import Any
 from sysbench import formulas
 from sysbench.analysis.collect import CellEvents, Run
 from sysbench.records import EnvironmentRecord, ModelRecord
-from sysbench.specs.kinds import Cell
+from sysbench.specs.cell import RunCell
+from sysbench.specs.model import GridCell
 
 
 def of_run(run: Run) -> dict[str, Any]:
@@ -31,7 +32,7 @@ def of_run(run: Run) -> dict[str, Any]:
     }
 
 
-def of_cell(cell: Cell, seen: CellEvents) -> dict[str, Any]:
+def of_cell(cell: RunCell, seen: CellEvents) -> dict[str, Any]:
     """The fields of a CellRecord, without its cautions."""
     return {
         "key": cell.key,
@@ -39,6 +40,13 @@ def of_cell(cell: Cell, seen: CellEvents) -> dict[str, Any]:
         "device": seen.started.device if seen.started else None,
         "outcome": seen.finished.outcome if seen.finished else "interrupted",
         "detail": seen.finished.detail if seen.finished else "stopped before it was finished",
+    }
+
+
+def of_model_cell(cell: GridCell, seen: CellEvents) -> dict[str, Any]:
+    """The fields of a ModelCellRecord, without its cautions."""
+    return {
+        **of_cell(cell, seen),
         "model": ModelRecord(
             parameters=formulas.parameters(cell.model),
             parameters_without_lm_head=formulas.parameters_without_lm_head(cell.model),

@@ -40,7 +40,7 @@ def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> TimeCellRecord:
     phases = _phases(cell, seen.steps)
     rates = _rates(cell, seen, phases, run)
     return TimeCellRecord(
-        **run_record.of_cell(cell, seen),
+        **run_record.of_model_cell(cell, seen),
         cautions=cautions.judge(cell, seen, rates, run.lost),
         build_s=seen.built.build_s if seen.built else None,
         compile_s=seen.compiled.compile_s if seen.compiled else None,

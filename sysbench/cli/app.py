@@ -18,6 +18,8 @@ INTERRUPTED = 130
 COMMANDS = {
     "time": "Time forward, backward and the optimizer step, by size, context, precision and more.",
     "memory": "See where the memory of a step goes and whether it fits, on a GPU or without one.",
+    "attention": "Sweep attention by head dimension, sequence length and implementation; see where it breaks.",
+    "accum": "See what rounding does: to sums, under autocast, in layer norm, to gradients and in matrix products.",
 }
 """Every command and its one line of help; the command `x` is the function `x` of `sysbench.cli.x`."""
 

@@ -49,9 +49,11 @@ def validated(model: type[Model], values: Given) -> Model:
 
 
 def option_name(model: type[BaseModel], field: str) -> str:
-    """The flag under which a field is known on the command line: `--d-model`, `--timeout`."""
-    flags = _option_of(model.model_fields[field]).flags
-    return flags[0] if flags else flag_of(field)
+    """How a field is known on the command line: `--d-model`, `--timeout`, or `EXPERIMENT` for what has no flag."""
+    option = _option_of(model.model_fields[field])
+    if option.positional:
+        return field.upper()
+    return option.flags[0] if option.flags else flag_of(field)
 
 
 def _parameters(model: type[BaseModel]) -> Iterator[inspect.Parameter]:
@@ -59,6 +61,10 @@ def _parameters(model: type[BaseModel]) -> Iterator[inspect.Parameter]:
         if not any(isinstance(mark, Option) for mark in field.metadata):
             continue
         option, switch = _option_of(field), field.annotation is bool
+        if option.positional:
+            argument = typer.Argument(help=_help(field), metavar=option.metavar, show_default=False)
+            yield _parameter(name, str, argument)
+            continue
         yield _parameter(
             name,
             bool if switch else str,

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
 
 from sysbench.cli.options import Given, option_name
 from sysbench.errors import UsageError, unknown
 from sysbench.outcomes import FAILURES
 from sysbench.specs.kinds import Cell, Kind, Spec
-from sysbench.specs.model import ModelSpec
 from sysbench.specs.run import RunOptions
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ def refuse_unknown_tables(kind: Kind, options: RunOptions) -> None:
             raise UsageError(f"--tables {unknown(name, 'a table', TABLES[kind])}")
 
 
-def refuse_beside_source(spec: type[ModelSpec], given: Given) -> None:
+def refuse_beside_source(spec: type[BaseModel], given: Given) -> None:
     """A saved run is what it is: options that describe another one would be ignored without a word."""
     if given:
         names = ", ".join(option_name(spec, field) for field in given)
@@ -63,12 +65,16 @@ def show_plan(spec: Spec, options: RunOptions, device: Hardware | None) -> None:
 
 def carry_out(spec: Spec, options: RunOptions, artifacts: Mapping[str, Path] | None = None) -> RunRecord[Any]:
     """Run the spec and save its record; `artifacts` as for `engine.session.run`."""
-    from sysbench.analysis.folds import FOLDS
     from sysbench.engine import log, session, storage
 
-    with session.run(spec, options, artifacts=artifacts) as running, _progress(spec.kind, options) as progress:
-        for event in running:
-            progress.show(event)
+    with session.run(spec, options, artifacts=artifacts) as running:
+        beginning = list(islice(running, 2))
+        # The worker has been started and imports torch: there is time to import what it takes to show its results.
+        from sysbench.analysis.folds import FOLDS
+
+        with _progress(spec.kind, options) as progress:
+            for event in chain(beginning, running):
+                progress.show(event)
     record = FOLDS[spec.kind](log.read(running.log_path))
     saved_to = running.log_path.with_suffix(".json")
     content = record.model_dump_json(indent=1).encode() + b"\n"
@@ -123,6 +129,6 @@ def _progress(kind: Kind, options: RunOptions) -> Progress:
         return Silent()
     console = Console(stderr=True)
     earlier = log.read(options.resume) if options.resume else ()
-    if options.no_live or not can_draw_on(console):
+    if options.no_live or kind not in PICTURES or not can_draw_on(console):
         return LINES[kind](console, earlier=earlier)
     return Dashboard(console, earlier=earlier, picture=PICTURES[kind])

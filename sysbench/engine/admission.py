@@ -8,7 +8,6 @@ from sysbench import formulas, units
 from sysbench.engine.plan import PlacedCell
 from sysbench.events import DeviceInfo, MemoryForeseen
 from sysbench.outcomes import Outcome
-from sysbench.specs.kinds import Cell
 from sysbench.specs.run import RunOptions
 
 DOUBTFUL = (0.5, 1.5)
@@ -48,7 +47,7 @@ class Admission:
             free_bytes = self._free_bytes(placed.device)
             if free_bytes is None:
                 continue
-            share = formulas.predicted_memory(placed.cell.step).total_bytes / max(1, free_bytes)
+            share = (formulas.predicted_bytes(placed.cell) or 0) / max(1, free_bytes)
             if DOUBTFUL[0] <= share <= DOUBTFUL[1]:
                 yield placed, free_bytes
 
@@ -66,7 +65,8 @@ class Admission:
         cell, device = placed.cell, placed.device
         return (
             device.type == "cuda"
-            and cell.execution == "eager"
+            and cell.step is not None
+            and cell.step.execution == "eager"
             and not (self._options.force or cell.simulated or cell.worth_failing)
             and cell.unavailable(device.type) is None
         )
@@ -76,27 +76,22 @@ class Admission:
             return None
         for failed, how in self._too_large:
             if failed.cell.key != placed.cell.key and _at_least_as_large(placed, failed):
-                return f"no smaller than {describe(failed.cell)}, which {how} (--no-skip runs it anyway)"
+                return f"no smaller than {failed.cell.title}, which {how} (--no-skip runs it anyway)"
         return None
 
     def _does_not_fit(self, placed: PlacedCell) -> str | None:
         if self._options.force or (placed.cell.worth_failing and placed.device.type == "cuda"):
             return None
         free_bytes = self._free_bytes(placed.device)
-        if free_bytes is None:
+        needed_bytes = formulas.predicted_bytes(placed.cell)
+        if free_bytes is None or needed_bytes is None:
             return None
         foreseen = self._foreseen.get(placed.cell.key)
         if foreseen is not None and foreseen.fits is not None:
             return None if foreseen.fits else _why(foreseen)
-        needed_bytes = formulas.predicted_memory(placed.cell.step).total_bytes
         if needed_bytes <= free_bytes:
             return None
         return f"needs about {units.size(needed_bytes)}, {units.size(free_bytes)} are free (--force starts it anyway)"
-
-
-def describe(cell: Cell) -> str:
-    """A cell in a few words: what its memory depends on most."""
-    return f"{cell.size}, ctx {cell.ctx}, batch {cell.batch}"
 
 
 def _why(foreseen: MemoryForeseen) -> str:
@@ -108,17 +103,12 @@ def _why(foreseen: MemoryForeseen) -> str:
 
 
 def _at_least_as_large(placed: PlacedCell, other: PlacedCell) -> bool:
-    sizes, other_sizes = _extent(placed.cell), _extent(other.cell)
-    return _kind(placed) == _kind(other) and all(a >= b for a, b in zip(sizes, other_sizes, strict=True))
-
-
-def _extent(cell: Cell) -> tuple[int, ...]:
-    """Everything that makes a cell need more memory when it grows."""
-    shape = cell.model
-    return (shape.d_model, shape.d_ff, shape.layers, shape.heads, shape.vocab, cell.ctx, cell.batch)
+    sizes, other_sizes = placed.cell.extent, other.cell.extent
+    if not sizes or _kind(placed) != _kind(other):
+        return False
+    return all(a >= b for a, b in zip(sizes, other_sizes, strict=True))
 
 
 def _kind(placed: PlacedCell) -> tuple[str, ...]:
     """Everything in which two cells must agree for their sizes to be comparable."""
-    cell = placed.cell
-    return (cell.mode, cell.precision, cell.attention, cell.execution, cell.optimizer, placed.device.torch_name)
+    return (*placed.cell.likeness, placed.device.torch_name)

@@ -29,6 +29,7 @@ from sysbench.events import (
 )
 from sysbench.outcomes import Outcome
 from sysbench.specs.kinds import Cell
+from sysbench.specs.model import Precision
 
 HARMLESS: frozenset[Outcome] = frozenset({"ok", "invalid"})
 """Outcomes after which a worker is as good as new."""
@@ -84,8 +85,8 @@ class Supervisor:
 
     def _attend(self, placed: PlacedCell) -> Iterator[Event]:
         """One cell that is worth it, and what came before and comes after."""
-        if placed.cell.against_ceiling:
-            yield from self._measure_ceiling(placed)
+        if placed.cell.against_ceiling is not None:
+            yield from self._measure_ceiling(placed, placed.cell.against_ceiling)
         finished = yield from self._measure(placed)
         if placed.cell.simulated and finished.outcome == "oom":
             return  # nothing ran out here
@@ -133,9 +134,9 @@ class Supervisor:
         yield finished
         return finished
 
-    def _measure_ceiling(self, placed: PlacedCell) -> Iterator[Event]:
+    def _measure_ceiling(self, placed: PlacedCell, precision: Precision) -> Iterator[Event]:
         """What this device reaches at this precision, once; a cell is measured whether or not that is known."""
-        device, precision = placed.device, placed.cell.precision
+        device = placed.device
         if (device.torch_name, precision) in self._ceilings:
             return
         self._ceilings.add((device.torch_name, precision))

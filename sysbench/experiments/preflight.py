@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 
+from sysbench.errors import UnavailableError
 from sysbench.events import DeviceInfo, MemoryForeseen
 from sysbench.simulate.allocator_settings import AllocatorSettings
 from sysbench.simulate.gpu import UNKNOWN_CAPABILITY, Gpu
@@ -22,6 +23,8 @@ def foresee(cell: Cell, device: DeviceInfo, free_bytes: int) -> MemoryForeseen:
     capability = (int(major), int(minor)) if major and minor else UNKNOWN_CAPABILITY
     settings = AllocatorSettings.from_environment(os.environ)
     step = cell.step
+    if step is None:
+        raise UnavailableError("what is not a training step is not simulated beforehand")
     result = simulate(step, step.mode, Gpu(device.name, free_bytes, capability), settings, origins=False)
     verdict = result.verdict
     where = "while the model is built" if verdict.failed_phase == "build" else f"in {verdict.failed_phase}"

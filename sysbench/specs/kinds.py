@@ -7,13 +7,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
+from sysbench.specs.accum import AccumCell, AccumSpec
+from sysbench.specs.attention import AttentionCell, AttentionSpec
 from sysbench.specs.memory import MemoryCell, MemorySpec
 from sysbench.specs.time import TimeCell, TimeSpec
 
-Kind = Literal["time", "memory"]
+Kind = Literal["time", "memory", "attention", "accum"]
 
-Spec = Annotated[TimeSpec | MemorySpec, Field(discriminator="kind")]
-Cell = Annotated[TimeCell | MemoryCell, Field(discriminator="kind")]
+Spec = Annotated[TimeSpec | MemorySpec | AttentionSpec | AccumSpec, Field(discriminator="kind")]
+Cell = Annotated[TimeCell | MemoryCell | AttentionCell | AccumCell, Field(discriminator="kind")]
 
 _SPEC: TypeAdapter[Spec] = TypeAdapter(Spec)
 _CELL: TypeAdapter[Cell] = TypeAdapter(Cell)

@@ -73,6 +73,11 @@ class MemoryCell(GridCell):
         return PROCEDURES[self.mode].phases
 
     @property
+    def likeness(self) -> tuple[str, ...]:
+        """Everything in which two cells must agree for their extents to be comparable."""
+        return (self.mode, *super().likeness)
+
+    @property
     def step(self) -> ModelCell:
         """The cell whose training step the protocol takes its phases from."""
         shared = {name: getattr(self, name) for name in GridCell.model_fields}

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
-import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from sysbench.specs.axes import choices, integers, texts
+from sysbench.specs.axes import choices, integers
+from sysbench.specs.cell import DeviceType as DeviceType
+from sysbench.specs.cell import RunCell, devices
 from sysbench.specs.options import Option
 from sysbench.specs.sizes import SIZES, VOCABULARY, ModelShape
 
@@ -21,7 +20,6 @@ Phase = Literal["zero_grad", "forward", "loss", "backward", "optimizer"]
 Attention = Literal["naive", "sdpa", "flash", "efficient", "cudnn", "math", "flex"]
 Execution = Literal["eager", "compiled"]
 Optimizer = Literal["for-loop", "foreach", "fused"]
-DeviceType = Literal["cpu", "cuda", "mps"]
 
 PHASES_OF: dict[Mode, tuple[Phase, ...]] = {
     "inference": ("forward",),
@@ -31,18 +29,8 @@ PHASES_OF: dict[Mode, tuple[Phase, ...]] = {
 }
 """Every mode is a named sum of phases. `inference` runs forward without a graph, `forward` keeps the graph."""
 
-_DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
-
 MODEL = "Model"
 STEP = "Training step"
-
-
-def _devices(value: object) -> tuple[str, ...]:
-    names = texts(value)
-    for name in names:
-        if not _DEVICE.fullmatch(name):
-            raise ValueError(f"{name or '(nothing)'} is not a device. (auto, cpu, mps, cuda, cuda:0, cuda:1, …)")
-    return names
 
 
 def _precision_problem(precision: Precision, device: DeviceType) -> str | None:
@@ -53,30 +41,21 @@ def _precision_problem(precision: Precision, device: DeviceType) -> str | None:
     return None
 
 
-class GridCell(BaseModel):
+class GridCell(RunCell):
     """One point of a grid: a model, an input, and how the one is computed from the other.
 
     A command's own cell says with `kind` whose it is, and adds what that command asks about it.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     size: str
     model: ModelShape
     ctx: int
     batch: int
     precision: Precision
-    device: str
     attention: Attention
     execution: Execution
     optimizer: Optimizer
     seed: int
-
-    @property
-    def key(self) -> str:
-        """A short name that is the same for the same cell in every run: what resume and compare match on."""
-        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True)
-        return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
     @property
     def tokens(self) -> int:
@@ -84,24 +63,20 @@ class GridCell(BaseModel):
         return self.batch * self.ctx
 
     @property
-    def simulated(self) -> str | None:
-        """The GPU that this is a simulation for; None when a device of this machine is measured."""
-        return None
+    def extent(self) -> tuple[int, ...]:
+        """Everything that makes a cell need more memory when it grows."""
+        shape = self.model
+        return (shape.d_model, shape.d_ff, shape.layers, shape.heads, shape.vocab, self.ctx, self.batch)
 
     @property
-    def against_ceiling(self) -> bool:
-        """Whether results are held against what a matrix product reaches, which then has to be measured first."""
-        return False
+    def likeness(self) -> tuple[str, ...]:
+        """Everything in which two cells must agree for their extents to be comparable."""
+        return (self.precision, self.attention, self.execution, self.optimizer)
 
     @property
-    def needs_fresh_worker(self) -> bool:
-        """Whether what an earlier cell leaves in a process (high-water marks, workspaces) would spoil this one."""
-        return False
-
-    @property
-    def worth_failing(self) -> bool:
-        """Whether running out of memory on a GPU is a result of its own, with the history that led to it."""
-        return False
+    def title(self) -> str:
+        """The cell in a few words: what its memory depends on most."""
+        return f"{self.size}, ctx {self.ctx}, batch {self.batch}"
 
     def problem(self, device: DeviceType | None) -> str | None:
         """Why this cell cannot run, in one line, or None when it can.
@@ -131,6 +106,11 @@ class ModelCell(GridCell):
     """A cell of which it is known what a step consists of."""
 
     mode: Mode
+
+    @property
+    def likeness(self) -> tuple[str, ...]:
+        """Everything in which two cells must agree for their extents to be comparable."""
+        return (self.mode, *super().likeness)
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -197,7 +177,7 @@ class ModelSpec(BaseModel):
         BeforeValidator(choices("an optimizer implementation", get_args(Optimizer))),
         Option(metavar="KIND,…", panel=STEP),
     ] = Field(default=("foreach",), description="Implementation of torch.optim.AdamW: for-loop, foreach, fused.")
-    device: Annotated[tuple[str, ...], BeforeValidator(_devices), Option(metavar="NAME,…", panel=STEP)] = Field(
+    device: Annotated[tuple[str, ...], BeforeValidator(devices), Option(metavar="NAME,…", panel=STEP)] = Field(
         default=("auto",), description="auto, cuda, cuda:1, mps or cpu. auto is the first there is of cuda, mps, cpu."
     )
     seed: Annotated[int, Option(metavar="N", panel=STEP)] = Field(

@@ -11,13 +11,14 @@ class Option:
 
     `flags` are its spellings (by default the field's name with dashes), `metavar` what stands for its value,
     `panel` the heading it is listed under, and `shorthands` are flags without a value that stand for one:
-    `{"--bf16": "bf16"}`.
+    `{"--bf16": "bf16"}`. What is `positional` needs no flag.
     """
 
     flags: tuple[str, ...] = ()
     metavar: str | None = None
     panel: str = "Options"
     shorthands: tuple[tuple[str, str], ...] = ()
+    positional: bool = False
 
 
 def flag_of(field: str) -> str:

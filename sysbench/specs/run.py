@@ -83,3 +83,22 @@ class MemoryOptions(RunOptions):
     page: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
         default=None, description="Write a page, for offline use, that zooms to every single allocation and its stack."
     )
+
+
+class AccumOptions(RunOptions):
+    """What else there is to see of experiments on rounding."""
+
+    figure: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
+        default=None, description="Draw the experiment, of several each into a file of its own: .png, .svg or .pdf."
+    )
+
+
+class AttentionOptions(RunOptions):
+    """What else there is to see of a sweep of attention."""
+
+    figure: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
+        default=None, description="Draw times and memory over the sequence length: .png, .svg or .pdf."
+    )
+    heat_map: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
+        default=None, description="Draw them over head dimension and sequence length: .png, .svg or .pdf."
+    )

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import BeforeValidator, Field
 
 from sysbench.specs.axes import choices, integers
-from sysbench.specs.model import STEP, Mode, ModelCell, ModelSpec
+from sysbench.specs.model import STEP, Mode, ModelCell, ModelSpec, Precision
 from sysbench.specs.options import Option
 
 Sync = Literal["phase", "step"]
@@ -39,9 +39,9 @@ class TimeCell(ModelCell):
     sync: Sync
 
     @property
-    def against_ceiling(self) -> bool:
+    def against_ceiling(self) -> Precision:
         """A step is held against the fastest matrix product."""
-        return True
+        return self.precision
 
 
 class TimeSpec(ModelSpec):

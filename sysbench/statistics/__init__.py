@@ -7,6 +7,7 @@ differences below 0.1 %. Anything that is empty or not finite raises ValueError.
 """
 
 from sysbench.statistics.comparison import Ratio, ratio
+from sysbench.statistics.crossover import Crossover, crossovers, direction
 from sysbench.statistics.fence import Outliers, outliers
 from sysbench.statistics.interval import TooFew, median_interval, relative_width, settled, too_few
 from sysbench.statistics.modes import Modes, two_modes
@@ -18,23 +19,31 @@ from sysbench.statistics.order import (
     drift,
     warmup_unfinished,
 )
+from sysbench.statistics.power_law import NoPowerLaw, PowerLaw, Slope, power_law
 from sysbench.statistics.samples import Stream
 from sysbench.statistics.summary import Summary, summarize
 
 __all__ = [
     "Autocorrelation",
+    "Crossover",
     "Drift",
     "Modes",
+    "NoPowerLaw",
     "Outliers",
+    "PowerLaw",
     "Ratio",
+    "Slope",
     "Stream",
     "Summary",
     "TooFew",
     "WarmupUnfinished",
     "autocorrelation",
+    "crossovers",
+    "direction",
     "drift",
     "median_interval",
     "outliers",
+    "power_law",
     "ratio",
     "relative_width",
     "settled",

@@ -19,7 +19,8 @@ class Measure:
     """A number in the base unit of its column, with what is known of its uncertainty.
 
     `deviation` is a standard deviation, `low` and `high` are an interval. What is `aside` was measured but does not
-    count (a warm-up step), and is shown in brackets.
+    count (a warm-up step), and is shown in brackets. `text` is for numbers whose digits or powers of ten are the point:
+    they are shown as it has them.
     """
 
     value: float
@@ -28,6 +29,7 @@ class Measure:
     high: float | None = None
     tone: Tone = "plain"
     aside: bool = False
+    text: str | None = None
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ class Column:
     `key` names it for programs and `title` for people; `unit` is that of its Measures before scaling. `group` is a
     heading that neighbouring columns share. `importance` 0 is never left out for want of width; of the others the
     highest go first. `note` is what one has to know to read the column, said below the table when it is shown.
+    `wide_range` is for numbers that span orders of magnitude: each then stands beside a unit of its own.
     """
 
     key: str
@@ -60,6 +63,7 @@ class Column:
     importance: int = 0
     signed: bool = False
     note: str = ""
+    wide_range: bool = False
 
     @property
     def numeric(self) -> bool:

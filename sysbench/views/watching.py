@@ -1,4 +1,4 @@
-"""What watches a run, by its kind: a picture for terminals, lines for everything else."""
+"""What watches a run, by its kind: a picture for terminals where there is one, lines for everything else."""
 
 from __future__ import annotations
 
@@ -6,10 +6,20 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sysbench.specs.kinds import Kind
-from sysbench.views import live, memory_live
+from sysbench.views import attention_live, live, memory_live
+from sysbench.views.accum_lines import AccumLines
 from sysbench.views.plain import PlainProgress
 from sysbench.views.progress import Progress
 
-PICTURES: Mapping[Kind, live.Picture[Any]] = {"time": live.TIME, "memory": memory_live.MEMORY}
+PICTURES: Mapping[Kind, live.Picture[Any]] = {
+    "time": live.TIME,
+    "memory": memory_live.MEMORY,
+    "attention": attention_live.ATTENTION,
+}
 
-LINES: Mapping[Kind, Callable[..., Progress]] = {"time": PlainProgress, "memory": memory_live.MemoryLines}
+LINES: Mapping[Kind, Callable[..., Progress]] = {
+    "time": PlainProgress,
+    "memory": memory_live.MemoryLines,
+    "attention": attention_live.AttentionLines,
+    "accum": AccumLines,
+}

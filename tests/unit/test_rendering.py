@@ -269,3 +269,25 @@ def test_nothing_in_a_name_is_latex() -> None:
     assert r"a\_b \& c\% \$x\textasciicircum{}2\$ \#1" in text
     bare = re.sub(r"\\[{}$&#%_\\]", "", text)
     assert bare.count("{") == bare.count("}")
+
+
+# Numbers that span orders of magnitude
+
+
+def test_numbers_of_a_wide_range_keep_their_digits_and_their_units() -> None:
+    columns = (Column("n", "N"), Column("forward", "forward", "s", wide_range=True), Column("m", "memory", "bytes"))
+    rows = (
+        (256, Measure(8.4e-5, 1.2e-6), Measure(2**22)),
+        (16384, Measure(12.44, 0.03), Measure(2**34)),
+        (32768, Word("oom", "bad"), None),
+    )
+    sheet = Sheet((), (Table("t", "t", columns, rows, 1),))
+    console = Console(file=io.StringIO(), width=80, legacy_windows=False)
+    summary.show_sheet(sheet, console, "terminal")
+    assert "84.0 ± 1.2 µs" in written(console)
+    assert "12.44 ± 0.03 s" in written(console)
+    console = Console(file=io.StringIO(), width=80, legacy_windows=False)
+    summary.show_sheet(sheet, console, "csv")
+    first = next(csv.DictReader(io.StringIO(written(console))))
+    assert float(first["forward_mean_s"]) == 8.4e-5
+    assert float(first["forward_std_s"]) == 1.2e-6

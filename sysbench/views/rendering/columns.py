@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sysbench.units import UNKNOWN, Scale, Unit, ratio_decimals, shared_decimals, shared_scale
+from sysbench.units import UNKNOWN, Scale, Unit, quantity, ratio_decimals, shared_decimals, shared_scale
 from sysbench.views.table import Cell, Column, Measure, Table, Word
 
 
 @dataclass(frozen=True)
 class ShownColumn:
-    """One column as it is shown: the unit stands in its heading once, not beside every number."""
+    """One column as it is shown: the unit stands in its heading once, or if it is empty there, beside every number."""
 
     column: Column
     symbol: str
@@ -51,6 +51,8 @@ def _scale(table: Table, unit: Unit) -> Scale:
 def _measured(
     column: Column, cells: Sequence[Cell], scale: Scale, family: Sequence[Measure], deviations: bool
 ) -> ShownColumn:
+    if column.wide_range:
+        return ShownColumn(column, "", tuple(_alone(cell, column.unit, deviations) for cell in cells))
     decimals = _decimals(column, scale, family)
     texts = (
         _measure(cell, scale, decimals, column.signed, deviations) if isinstance(cell, Measure) else _plain(cell)
@@ -73,6 +75,8 @@ def _decimals(column: Column, scale: Scale, measures: Sequence[Measure]) -> int:
 
 
 def _measure(measure: Measure, scale: Scale, decimals: int, signed: bool, deviations: bool) -> str:
+    if measure.text is not None:
+        return measure.text
     text = scale.digits(measure.value, decimals)
     if signed and measure.value >= 0:
         text = f"+{text}"
@@ -81,6 +85,19 @@ def _measure(measure: Measure, scale: Scale, decimals: int, signed: bool, deviat
     if measure.low is not None and measure.high is not None and deviations:
         text = f"{text} ({scale.digits(measure.low, decimals)}–{scale.digits(measure.high, decimals)})"
     return f"({text})" if measure.aside else text
+
+
+def _alone(cell: Cell, unit: Unit | None, deviations: bool) -> str:
+    """A number with its own unit, which its deviation shares."""
+    if not isinstance(cell, Measure) or unit is None:
+        return _plain(cell)
+    if cell.text is not None:
+        return cell.text
+    if cell.deviation is None or not deviations:
+        return quantity(unit, cell.value)
+    scale = shared_scale(unit, [cell.value])
+    decimals = shared_decimals(scale, [cell.value], [cell.deviation])
+    return f"{scale.digits(cell.value, decimals)} ± {scale.digits(cell.deviation, decimals)} {scale.symbol}"
 
 
 def _plain(cell: Cell) -> str:

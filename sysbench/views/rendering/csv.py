@@ -14,10 +14,12 @@ _SUFFIXES: dict[Unit, str] = {
     "bytes": "_bytes",
     "flops": "_flops",
     "flops_per_s": "_flops_per_s",
+    "bytes_per_s": "_bytes_per_s",
     "tokens_per_s": "_tokens_per_s",
     "share": "_share",
     "ratio": "_ratio",
     "count": "",
+    "number": "",
 }
 
 _PARTS = {"value": "", "deviation": "_std", "low": "_low", "high": "_high"}

@@ -24,6 +24,10 @@ TITLES = {
     "warmup": "warm-up",
     "steps": "steps",
     "simulate": "simulated GPU",
+    "heads": "heads",
+    "implementation": "implementation",
+    "dim": "d_model",
+    "seq": "seq_len",
 }
 """Every axis along which cells can differ, in the order in which they are named, with its heading."""
 
@@ -48,6 +52,12 @@ def phrase(axis: str, value: object) -> str:
     match axis:
         case "ctx" | "batch":
             return f"{axis} {value}"
+        case "dim":
+            return f"d {value}"
+        case "seq":
+            return f"N {value}"
+        case "heads":
+            return f"{value} heads" if value else "no heads"
         case "warmup":
             return f"{value} warm-up" + ("" if value == 1 else "s")
         case "steps":
@@ -61,8 +71,8 @@ def phrase(axis: str, value: object) -> str:
 
 
 def label(cell: Axes, axes: Sequence[str]) -> str:
-    """A cell by what sets it apart: `small ctx 128 bf16`; the size where nothing does."""
-    return " ".join(phrase(axis, cell[axis]) for axis in axes) or str(cell["size"])
+    """A cell by what sets it apart: `small ctx 128 bf16`; the size, or the implementation, where nothing does."""
+    return " ".join(phrase(axis, cell[axis]) for axis in axes) or str(cell.get("size") or cell["implementation"])
 
 
 def subject(cells: Sequence[Axes]) -> tuple[str, ...]:

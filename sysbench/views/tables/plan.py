@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from sysbench import formulas, hardware
 from sysbench.hardware import Hardware
 from sysbench.specs.kinds import Cell as SpecCell
+from sysbench.specs.model import ModelCell
 from sysbench.views.table import Cell, Column, Measure, Table, Word
 from sysbench.views.tables import axes
 
@@ -28,7 +29,9 @@ def plan(cells: Sequence[SpecCell], device: Hardware | None = None) -> Table:
         *((Column("spare", "to spare", "bytes", importance=1), Column("fits", "")) * any(devices)),
     )
     rows = tuple(
-        (*axes.values(spec, named), *_row(cell, held)) for cell, spec, held in zip(cells, specs, devices, strict=True)
+        (*axes.values(spec, named), *_row(cell.step, held))
+        for cell, spec, held in zip(cells, specs, devices, strict=True)
+        if cell.step is not None
     )
     notes = ["predicted memory counts tensors: the CUDA context and workspaces come on top"]
     titles = dict.fromkeys(held.title for held in devices if held is not None)
@@ -37,12 +40,12 @@ def plan(cells: Sequence[SpecCell], device: Hardware | None = None) -> Table:
     return Table("plan", f"{len(cells)} cell{'' if len(cells) == 1 else 's'}", columns, rows, len(named), tuple(notes))
 
 
-def _row(cell: SpecCell, device: Hardware | None) -> list[Cell]:
-    needed = formulas.predicted_memory(cell.step).total_bytes
+def _row(cell: ModelCell, device: Hardware | None) -> list[Cell]:
+    needed = formulas.predicted_memory(cell).total_bytes
     row: list[Cell] = [
         Measure(formulas.parameters(cell.model)),
         Measure(formulas.forward_flops(cell.model, cell.ctx, cell.batch)),
-        Measure(formulas.step_flops_of(cell.step)),
+        Measure(formulas.step_flops_of(cell)),
         Measure(needed),
     ]
     if device is not None:

@@ -23,10 +23,15 @@ def outcomes(record: RunRecord[AnyCell]) -> list[Remark]:
     grouped: dict[str, list[tuple[CellRecord, str]]] = {}
     for cell in record.cells:
         if cell.outcome != "ok":
-            text = cell.outcome + (f": {_clipped(cell.detail)}" if cell.detail else "")
+            text = reason(cell)
             # One reason may name other bytes for every cell.
             grouped.setdefault(_NUMBER.sub("", text), []).append((cell, text))
     return [Remark("outcome", _together(group, record.cells)) for group in grouped.values()]
+
+
+def reason(cell: CellRecord) -> str:
+    """How a cell ended, with what was said of it: `oom: CUDA out of memory …`."""
+    return cell.outcome + (f": {_clipped(cell.detail)}" if cell.detail else "")
 
 
 def cautions(record: RunRecord[AnyCell]) -> list[Remark]:

@@ -1,0 +1,76 @@
+"""`sysbench accum`: options → spec → run → show, draw."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from sysbench.cli import running
+from sysbench.cli.options import Given, command_options, validated
+from sysbench.specs.accum import AccumSpec
+from sysbench.specs.run import AccumOptions
+
+if TYPE_CHECKING:
+    from sysbench.records import RunRecord
+
+
+@command_options(AccumSpec, AccumOptions)
+def accum(spec_given: Given, options_given: Given) -> None:
+    """See what rounding does: to sums, under autocast, in layer norm, to gradients and in matrix products.
+
+    Without an experiment: 0.01 added to itself a thousand times, in every format and order.
+    """
+    options = validated(AccumOptions, options_given)
+    running.refuse_unknown_tables("accum", options)
+    figure = _drawable(options.figure)
+    if options.source is not None:
+        from sysbench.cli import saved
+
+        running.refuse_beside_source(AccumSpec, spec_given)
+        record = saved.record(options.source, "accum")
+        running.show(record, options)
+        _draw(record, figure, options)
+        return
+    spec = validated(AccumSpec, {**running.resumed("accum", options.resume), **spec_given})
+    if options.plan:
+        _show_plan(spec, options)
+        return
+    record = running.carry_out(spec, options)
+    _draw(record, figure, options)
+    raise typer.Exit(running.exit_code(record))
+
+
+def _drawable(path: Path | None) -> Path | None:
+    """Raises UsageError for a picture in a format that there is not, OutputError for one with no place to be."""
+    if path is None:
+        return None
+    from sysbench.engine import storage
+    from sysbench.errors import UsageError
+    from sysbench.views.picture_file import FORMATS
+
+    if path.suffix.lower().removeprefix(".") not in FORMATS:
+        raise UsageError(f"--figure {path} must end in {', '.join('.' + name for name in FORMATS)}")
+    storage.refuse_unwritable(path)
+    return path
+
+
+def _draw(record: RunRecord[Any], path: Path | None, options: AccumOptions) -> None:
+    if path is None:
+        return
+    from sysbench.views import accum_figure
+
+    for written in accum_figure.write(path, record):
+        running.say(f"saved  {written}", options)
+
+
+def _show_plan(spec: AccumSpec, options: AccumOptions) -> None:
+    from sysbench.cli.output import results
+    from sysbench.engine.plan import refuse_impossible
+    from sysbench.views import accum_tables, summary
+
+    cells = list(spec.cells())
+    refuse_impossible(cells)
+    with results() as console:
+        summary.show_sheet(accum_tables.plan(cells), console, options.format)

@@ -1,0 +1,77 @@
+"""`sysbench attention`: options → spec → run → show, draw."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from sysbench.cli import running
+from sysbench.cli.options import Given, command_options, validated
+from sysbench.specs.attention import AttentionSpec
+from sysbench.specs.run import AttentionOptions
+
+if TYPE_CHECKING:
+    from sysbench.records import RunRecord
+
+
+@command_options(AttentionSpec, AttentionOptions)
+def attention(spec_given: Given, options_given: Given) -> None:
+    """Sweep attention by head dimension, sequence length and implementation; see where it breaks.
+
+    Every numeric or list option takes an axis: 128,256 or 128-1024*2 or 10-50+10. The run is the product of all axes.
+    """
+    options = validated(AttentionOptions, options_given)
+    running.refuse_unknown_tables("attention", options)
+    _refuse_unwritable(options.figure, options.heat_map)
+    if options.source is not None:
+        from sysbench.cli import saved
+
+        running.refuse_beside_source(AttentionSpec, spec_given)
+        record = saved.record(options.source, "attention")
+        running.show(record, options)
+        _draw(record, options)
+        return
+    spec = validated(AttentionSpec, {**running.resumed("attention", options.resume), **spec_given})
+    if options.plan:
+        _show_plan(spec, options)
+        return
+    record = running.carry_out(spec, options)
+    _draw(record, options)
+    raise typer.Exit(running.exit_code(record))
+
+
+def _refuse_unwritable(*paths: Path | None) -> None:
+    """Raise UsageError for a picture in a format that there is not, OutputError for one with no place to be."""
+    if not any(paths):
+        return
+    from sysbench.engine import storage
+    from sysbench.views import attention_pictures
+
+    attention_pictures.refuse_other_formats(*paths)
+    for path in paths:
+        if path is not None:
+            storage.refuse_unwritable(path)
+
+
+def _draw(record: RunRecord[Any], options: AttentionOptions) -> None:
+    if options.figure is None and options.heat_map is None:
+        return
+    from sysbench.records import AttentionRecord
+    from sysbench.views import attention_pictures
+
+    assert isinstance(record, AttentionRecord)
+    for path in attention_pictures.write(record, options.figure, options.heat_map):
+        running.say(f"saved  {path}", options)
+
+
+def _show_plan(spec: AttentionSpec, options: AttentionOptions) -> None:
+    from sysbench.cli.output import results
+    from sysbench.engine.plan import refuse_impossible
+    from sysbench.views import attention_tables, summary
+
+    cells = list(spec.cells())
+    refuse_impossible(cells)
+    with results() as console:
+        summary.show_sheet(attention_tables.plan(cells), console, options.format)

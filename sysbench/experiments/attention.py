@@ -1,0 +1,391 @@
+"""How long attention takes forward and backward, what it keeps, as what it runs, and how exact it is."""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import psutil
+import torch
+from torch import Tensor
+
+from sysbench import attention_costs, hardware, units
+from sysbench.attention_costs import bytes_moved
+from sysbench.errors import DoesNotFitError, UnavailableError
+from sysbench.events import (
+    AttentionAccounted,
+    AttentionChecked,
+    AttentionError,
+    AttentionKernels,
+    AttentionMemory,
+    AttentionTimed,
+    Compiled,
+    DeviceInfo,
+    Event,
+    GpuSimulated,
+    PhaseSample,
+    Stage,
+    StageEntered,
+)
+from sysbench.experiments.attention_memory import COUNTED, Needs, counted, inputs_for
+from sysbench.instruments import allocator
+from sysbench.instruments.clocks import Clock, clock_for
+from sysbench.instruments.compilation import compilation, count_from_zero, fresh_compiler
+from sysbench.instruments.device import synchronize, torch_device
+from sysbench.instruments.precision import matmul_precision
+from sysbench.simulate.gpu import Gpu
+from sysbench.specs.attention import AttentionCell
+from sysbench.workload.attention import REFUSALS, OperatorLog
+from sysbench.workload.attention_functions import Attention, function_for, naive
+
+LONGEST_CHECKED = 2048
+"""Of longer sequences only so many queries are held against fp64: the reference takes the square of them."""
+
+GENEROUS = 8
+"""No implementation that can be counted needs this many times its two squares and its inputs and outputs."""
+
+COLD_BYTES = 256 * 2**20
+"""Written before every call with --cold: several times any cache of today."""
+
+
+def run(
+    cell: AttentionCell, device: DeviceInfo, artifact: Path | None = None, *, clock: Clock | None = None
+) -> Iterator[Event]:
+    """Measure the cell, or work its memory out for a GPU; afterwards everything is freed.
+
+    Raises UnavailableError for an implementation that is not to be had here or returns something else than attention,
+    DoesNotFitError where memory is known not to suffice, and whatever the implementation raises.
+    """
+    if cell.simulate is not None:
+        yield from _simulated(cell, hardware.named(cell.simulate))
+        return
+    target = torch_device(device)
+    if target.type == "cpu":
+        yield from _refuse_thrashing(cell)
+    try:
+        with ExitStack() as settings:
+            settings.enter_context(matmul_precision(cell.precision))
+            if cell.implementation in ("compiled", "flex"):
+                settings.enter_context(fresh_compiler())
+            yield from _measured(cell, target, clock or clock_for(target))
+    finally:
+        allocator.release(target)
+        _set_modules_aside()
+
+
+@cache
+def _set_modules_aside() -> None:
+    """What modules hold after the first cell lives as long as the process; to look through it took 0.3 s a cell."""
+    gc.freeze()
+
+
+# --- memory without a device
+
+
+def _simulated(cell: AttentionCell, known: hardware.Hardware) -> Iterator[Event]:
+    gpu = Gpu.of(known)
+    yield GpuSimulated(
+        at_s=time.time(),
+        cell=cell.key,
+        title=gpu.title,
+        memory_bytes=gpu.memory_bytes,
+        context_bytes=gpu.context_bytes,
+        other_bytes=gpu.other_bytes,
+        settings="",
+    )
+    yield _entered(cell, "simulating")
+    needs = counted(cell)
+    if needs is None:
+        raise UnavailableError(f"{cell.implementation} cannot be simulated; there are {', '.join(COUNTED)}")
+    available = gpu.memory_bytes - gpu.context_bytes - gpu.other_bytes
+    if needs.peak_bytes > available:
+        yield _accounted(cell, needs, available)
+        raise _does_not_fit(needs, available)
+    yield _memory(cell, needs, simulated=True)
+
+
+def _refuse_thrashing(cell: AttentionCell) -> Iterator[Event]:
+    """On the host, what does not fit is known beforehand: trying it would bring the machine to its knees."""
+    available = psutil.virtual_memory().available
+    # Counting takes a while, and most cells are nowhere near.
+    if GENEROUS * attention_costs.naive_saved_bytes(cell) + bytes_moved(cell, "backward") * GENEROUS < available:
+        return
+    needs = counted(cell.model_copy(update={"implementation": "naive"}) if cell.implementation == "compiled" else cell)
+    if needs is not None and needs.peak_bytes > 0.9 * available:
+        yield _accounted(cell, needs, available)
+        raise _does_not_fit(needs, available)
+
+
+def _does_not_fit(needs: Needs, available: int) -> DoesNotFitError:
+    return DoesNotFitError(f"needs {units.size(needs.peak_bytes)}, and there are {units.size(available)}")
+
+
+def _accounted(cell: AttentionCell, needs: Needs, available: int) -> AttentionAccounted:
+    return AttentionAccounted(at_s=time.time(), cell=cell.key, tensors=needs.at_peak, available_bytes=available)
+
+
+def _memory(cell: AttentionCell, needs: Needs, *, simulated: bool) -> AttentionMemory:
+    return AttentionMemory(
+        at_s=time.time(),
+        cell=cell.key,
+        source="simulated" if simulated else "measured",
+        before_backward_bytes=needs.before_backward_bytes,
+        saved_bytes=needs.saved_bytes,
+        peak_allocated_bytes=needs.peak_bytes,
+    )
+
+
+# --- measured
+
+
+def _measured(cell: AttentionCell, device: torch.device, clock: Clock) -> Iterator[Event]:
+    yield _entered(cell, "building")
+    base_bytes = _allocated(device)
+    q, k, v = inputs_for(cell, device)
+    function = function_for(cell, device)
+    gradient = torch.randn(q.shape, dtype=torch.float32, device=device).to(q.dtype)
+    calls = _Calls(cell, function, (q, k, v), gradient, clock)
+    try:
+        yield from _first_call(cell, calls)
+        yield from _memory_of(cell, calls, device, base_bytes)
+        yield from _timed(cell, calls)
+    except (RuntimeError, MemoryError) as error:
+        if not allocator.is_out_of_memory(error):
+            raise
+    else:
+        yield _checked(cell, calls)
+        return
+    # Outside the except block, whose traceback would hold the tensors.
+    calls.forget()
+    needs = counted(cell) if cell.implementation in COUNTED else None
+    available = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
+    if needs is not None and available is not None:
+        yield _accounted(cell, needs, available)
+    raise DoesNotFitError("memory ran out")
+
+
+class _Calls:
+    """One input, attended to again and again; the graph of backward is always built outside of what is timed."""
+
+    def __init__(
+        self,
+        cell: AttentionCell,
+        function: Attention,
+        inputs: tuple[Tensor, Tensor, Tensor],
+        gradient: Tensor,
+        clock: Clock,
+    ) -> None:
+        self.function, self.inputs, self.gradient = function, inputs, gradient
+        self._clock = clock
+        self._cold = torch.empty(COLD_BYTES, dtype=torch.uint8, device=gradient.device) if cell.cold else None
+        self.output: Tensor | None = None
+
+    def forget(self) -> None:
+        """Drop output, graph and gradients."""
+        self.output = None
+        for tensor in self.inputs:
+            tensor.grad = None
+
+    def attend(self) -> None:
+        """Forward, with its graph."""
+        self.output = self.function(*self.inputs)
+
+    def differentiate(self) -> None:
+        """Backward alone."""
+        assert self.output is not None
+        self.output.backward(self.gradient)
+
+    def time(self, phase: Literal["forward", "backward"]) -> PhaseSample:
+        """One call of a phase, between two synchronizations."""
+        self.forget()
+        if phase == "backward":
+            self.attend()
+        if self._cold is not None:
+            self._cold.zero_()
+        call = self.attend if phase == "forward" else self.differentiate
+        return self._clock.measure({phase: call}, "phase").phases[phase]
+
+
+def _first_call(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
+    """Forward and backward once: whatever is compiled is compiled now, and what comes out is looked at."""
+    compiles = cell.implementation in ("compiled", "flex")
+    if compiles:
+        yield _entered(cell, "compiling")
+        count_from_zero()
+    started_s = time.perf_counter()
+    try:
+        calls.attend()
+    except RuntimeError as refusal:
+        if any(phrase in str(refusal) for phrase in REFUSALS):
+            raise UnavailableError(f"{cell.implementation}: {str(refusal).splitlines()[0]}") from refusal
+        raise
+    _refuse_other_results(cell, calls)
+    calls.differentiate()
+    synchronize(calls.gradient.device)
+    if any(tensor.grad is None for tensor in calls.inputs):
+        raise UnavailableError(
+            f"{cell.implementation} gives no gradient to q, k and v: its result does not depend on them"
+        )
+    if compiles:
+        made = compilation()
+        yield Compiled(
+            at_s=time.time(),
+            cell=cell.key,
+            compile_s=time.perf_counter() - started_s,
+            graphs=made.graphs,
+            graph_breaks=made.graph_breaks,
+            fell_back=made.fell_back,
+            detail=made.detail,
+        )
+    calls.forget()
+    yield AttentionKernels(at_s=time.time(), cell=cell.key, forward=_kernel(cell, calls))
+    calls.forget()
+
+
+def _refuse_other_results(cell: AttentionCell, calls: _Calls) -> None:
+    """A function of somebody's own may return anything."""
+    output, q = calls.output, calls.inputs[0]
+    if not isinstance(output, Tensor) or output.shape != q.shape:
+        shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise UnavailableError(f"{cell.implementation} returned {shape} where attention gives {tuple(q.shape)}")
+    if not output.requires_grad:
+        raise UnavailableError(
+            f"{cell.implementation} returned a result without a gradient: there is no backward to time"
+        )
+    if not torch.isfinite(output).all():
+        raise UnavailableError(f"{cell.implementation} returned numbers that are not finite")
+
+
+def _kernel(cell: AttentionCell, calls: _Calls) -> str:
+    """The operator that it runs as."""
+    if cell.implementation == "compiled":
+        return "compiled by inductor"
+    if cell.implementation == "flex":
+        return "flex_attention"
+    with OperatorLog() as operators:
+        calls.attend()
+    return next((name for name in operators.names if "scaled_dot_product" in name), "aten::bmm")
+
+
+def _memory_of(cell: AttentionCell, calls: _Calls, device: torch.device, base_bytes: int | None) -> Iterator[Event]:
+    """By the allocator on CUDA; elsewhere counted tensor by tensor, where that can be done."""
+    if base_bytes is None:
+        needs = counted(cell, real=calls.inputs) if cell.implementation in COUNTED else None
+        if needs is not None:
+            yield _memory(cell, needs, simulated=False)
+        calls.forget()
+        return
+    calls.forget()
+    synchronize(device)
+    before, own = _allocated(device) or 0, calls.gradient.untyped_storage().nbytes()
+    allocator.reset_peaks(device)
+    calls.attend()
+    synchronize(device)
+    alive = _allocated(device) or 0
+    assert calls.output is not None
+    saved = alive - before - calls.output.untyped_storage().nbytes()
+    calls.differentiate()
+    synchronize(device)
+    peak = allocator.peaks(device).allocated_bytes or 0
+    yield AttentionMemory(
+        at_s=time.time(),
+        cell=cell.key,
+        source="measured",
+        before_backward_bytes=alive - base_bytes - own,
+        saved_bytes=max(saved, 0),
+        peak_allocated_bytes=peak - base_bytes,
+    )
+    calls.forget()
+
+
+def _timed(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
+    """Warm-up, then all forwards, then all backwards."""
+    phases: tuple[Literal["forward", "backward"], ...] = ("forward", "backward")
+    with _garbage_collection_paused():
+        for warmup, count in ((True, cell.warmup), (False, cell.repeats)):
+            if count:
+                yield _entered(cell, "warming-up" if warmup else "measuring")
+            for phase in phases:
+                for index in range(count):
+                    sample = calls.time(phase)
+                    yield AttentionTimed(
+                        at_s=time.time(), cell=cell.key, index=index, warmup=warmup, phase=phase, sample=sample
+                    )
+
+
+def _checked(cell: AttentionCell, calls: _Calls) -> AttentionChecked:
+    """The first sequence against the same in fp64; of a long one some of its queries, whose own results are whole."""
+    calls.forget()
+    calls.attend()
+    calls.differentiate()
+    assert calls.output is not None
+    first = (0,) * (calls.output.dim() - 2)
+    n = cell.seq
+    whole = n <= LONGEST_CHECKED
+    rows = slice(None) if whole else slice(n - LONGEST_CHECKED // 8, n)
+    q, k, v = (tensor.detach()[first].double().requires_grad_() for tensor in calls.inputs)
+    reference = naive(causal=cell.causal) if whole else _last_queries(cell, n)
+    output = reference(q if whole else q[rows], k, v)
+    output.backward(calls.gradient[first][rows].double())
+    pairs = {"output": (calls.output[first][rows], output), "q": (_grad(calls, 0)[first][rows], _grad_of(q)[rows])}
+    if whole:
+        pairs |= {"k": (_grad(calls, 1)[first], _grad_of(k)), "v": (_grad(calls, 2)[first], _grad_of(v))}
+    errors = {name: _error(found.detach().double(), exact.detach()) for name, (found, exact) in pairs.items()}
+    calls.forget()
+    sample = "the first sequence" if whole else f"{LONGEST_CHECKED // 8} queries of the first sequence"
+    return AttentionChecked(at_s=time.time(), cell=cell.key, errors=errors, sample=sample)
+
+
+def _last_queries(cell: AttentionCell, n: int) -> Attention:
+    """Attention of the last queries only: under a causal mask query i sees the keys up to its own."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+        if cell.causal:
+            later = torch.ones(n, n, dtype=torch.bool, device=q.device).triu(diagonal=1)[-q.shape[-2] :]
+            scores = scores.masked_fill(later, float("-inf"))
+        return torch.softmax(scores, dim=-1) @ v
+
+    return attend
+
+
+def _grad(calls: _Calls, position: int) -> Tensor:
+    return _grad_of(calls.inputs[position])
+
+
+def _grad_of(tensor: Tensor) -> Tensor:
+    assert tensor.grad is not None
+    return tensor.grad
+
+
+def _error(found: Tensor, exact: Tensor) -> AttentionError:
+    difference = found - exact
+    return AttentionError(
+        max_abs=float(difference.abs().max()), relative=float(difference.norm() / exact.norm().clamp_min(1e-300))
+    )
+
+
+@contextmanager
+def _garbage_collection_paused() -> Iterator[None]:
+    """Python collects no garbage before the end: a collection takes as long as many calls."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _allocated(device: torch.device) -> int | None:
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else None
+
+
+def _entered(cell: AttentionCell, stage: Stage) -> StageEntered:
+    return StageEntered(at_s=time.time(), cell=cell.key, stage=stage)

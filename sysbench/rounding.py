@@ -1,0 +1,179 @@
+"""Floating-point formats and what rounding to them does, in exact arithmetic.
+
+A format keeps a number's first `significant_bits` bits and rounds to the nearest, ties to even (IEEE 754-2019 4.3.1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from itertools import pairwise
+from typing import Literal
+
+FormatName = Literal["fp32", "tf32", "bf16", "fp16", "fp8-e4m3", "fp8-e5m2"]
+
+
+@dataclass(frozen=True)
+class Format:
+    """One floating-point format.
+
+    significant_bits  with the implied leading one
+    least_exponent    of the smallest normal number, 2 to the power of it
+    largest           the largest finite number
+    saturates         beyond it is itself, for want of an infinity
+    """
+
+    name: FormatName
+    significant_bits: int
+    least_exponent: int
+    largest: Fraction
+    saturates: bool = False
+
+    @property
+    def epsilon(self) -> float:
+        """The relative distance between 1 and the next number."""
+        return math.ldexp(1.0, 1 - self.significant_bits)
+
+    @property
+    def smallest(self) -> float:
+        """The smallest positive number, a subnormal one."""
+        return math.ldexp(1.0, self.least_exponent - self.significant_bits + 1)
+
+    def spacing(self, value: Fraction) -> Fraction:
+        """The distance between the numbers of the format around `value`."""
+        exponent = max(_exponent(abs(value)), self.least_exponent) if value else self.least_exponent
+        return _power_of_two(exponent - self.significant_bits + 1)
+
+    def rounded(self, value: Fraction) -> Fraction | None:
+        """The nearest number of the format; None where it overflows to infinity."""
+        spacing = self.spacing(value)
+        nearest = Fraction(round(value / spacing)) * spacing  # Python rounds halves to even
+        if abs(nearest) <= self.largest:
+            return nearest
+        return (self.largest if value > 0 else -self.largest) if self.saturates else None
+
+    def nearest(self, value: float) -> float:
+        """The same for a float, quickly; what overflows is infinite."""
+        if not value or not math.isfinite(value):
+            return value
+        _, exponent = math.frexp(value)  # whose mantissa lies in [0.5, 1)
+        spacing = math.ldexp(1.0, max(exponent - 1, self.least_exponent) - self.significant_bits + 1)
+        found = round(value / spacing) * spacing
+        if abs(found) <= self.largest:
+            return found
+        return math.copysign(float(self.largest) if self.saturates else math.inf, value)
+
+
+def _largest(significant_bits: int, exponent: int) -> Fraction:
+    return (2 - _power_of_two(1 - significant_bits)) * _power_of_two(exponent)
+
+
+def _power_of_two(exponent: int) -> Fraction:
+    return Fraction(2) ** exponent
+
+
+FORMATS: dict[FormatName, Format] = {
+    each.name: each
+    for each in (
+        Format("fp32", 24, -126, _largest(24, 127)),
+        Format("tf32", 11, -126, _largest(11, 127)),
+        Format("bf16", 8, -126, _largest(8, 127)),
+        Format("fp16", 11, -14, _largest(11, 15)),
+        Format("fp8-e4m3", 4, -6, Fraction(448), saturates=True),
+        Format("fp8-e5m2", 3, -14, _largest(3, 15)),
+    )
+}
+"""IEEE 754 binary32 and binary16; bfloat16; NVIDIA's TF32 as a format of its own (fp32's exponents, 10 bits of
+mantissa); and the two 8-bit formats of the Open Compute Project's OFP8 specification, of which e4m3 has no infinity and
+is taken to saturate, as its conversions on hardware do."""
+
+
+def exact(value: float) -> Fraction:
+    """The decimal number that a person wrote: 0.01 is 1/100."""
+    return Fraction(Decimal(repr(value)))
+
+
+def _exponent(value: Fraction) -> int:
+    """The e of 2**e ≤ value < 2**(e + 1), value > 0."""
+    guess = value.numerator.bit_length() - value.denominator.bit_length()
+    return guess if _power_of_two(guess) <= value else guess - 1
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Consecutive steps of a running sum in which every one adds the same."""
+
+    first_step: int
+    steps: int
+    begins_at: Fraction
+    increment: Fraction
+
+
+def stretches(addend: Fraction, accumulator: Format) -> Iterator[Stretch]:
+    """The steps of `s = rounded(s + addend)` from 0 on, without taking them one by one.
+
+    As long as s and s + addend lie between the same two powers of two they have the same neighbours, and every step
+    adds the same multiple of their distance. Only the first step between two powers may differ: a tie goes to the even
+    neighbour, and from an even one each further tie the same way. The last stretch adds nothing and lasts for ever
+    (`steps` is 0 then), or the sum overflows and there is no last one.
+    """
+    total, step = Fraction(0), 0
+    settled = False
+    """Whether the last step was taken between the powers of two that the total is between."""
+    while True:
+        reached = accumulator.rounded(total + addend)
+        if reached is None:
+            return
+        increment = reached - total
+        if not increment:
+            yield Stretch(step, 0, total, increment)
+            return
+        steps = max(1, _alike(total, addend, increment, accumulator)) if settled else 1
+        yield Stretch(step, steps, total, increment)
+        before, total, step = total, total + steps * increment, step + steps
+        settled = bool(before) and _exponent(abs(before)) == _exponent(abs(total))
+
+
+def _alike(total: Fraction, addend: Fraction, increment: Fraction, accumulator: Format) -> int:
+    """How many steps from `total` on surely add `increment`: those whose unrounded sum stays below the next power."""
+    exponent = max(_exponent(abs(total)), accumulator.least_exponent)
+    room = _power_of_two(exponent + 1) - abs(total) - abs(addend)
+    return math.ceil(room / abs(increment))
+
+
+@dataclass(frozen=True)
+class Stall:
+    """Where a running sum stops growing: what it is then, and after how many steps."""
+
+    step: int
+    total: Fraction
+
+
+def stall(addend: Fraction, accumulator: Format) -> Stall | None:
+    """Where adding `addend` again and again changes nothing any more; None for a sum that overflows first."""
+    ends = (each for each in stretches(addend, accumulator) if each.steps == 0)
+    return next((Stall(each.first_step, each.begins_at) for each in ends), None)
+
+
+def running_sum(addend: Fraction, count: int, accumulator: Format) -> Fraction | None:
+    """`count` times `s = rounded(s + addend)` from 0 on; None where it overflows."""
+    total, step = Fraction(0), 0
+    for each in stretches(addend, accumulator):
+        if each.steps == 0:
+            return each.begins_at
+        taken = min(each.steps, count - each.first_step)
+        total, step = each.begins_at + taken * each.increment, each.first_step + taken
+        if step == count:
+            return total
+    return None
+
+
+def checkpoints(count: int, most: int) -> tuple[int, ...]:
+    """Steps at which a running sum is looked at: evenly spread, the last one among them, at most `most`."""
+    if count <= most:
+        return tuple(range(1, count + 1))
+    steps = [round(count * each / most) for each in range(most + 1)]
+    return tuple(after for before, after in pairwise(steps) if after > before)

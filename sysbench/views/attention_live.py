@@ -1,0 +1,405 @@
+"""A run of `sysbench attention` while it goes on: a grid for each implementation that fills cell by cell.
+
+Head dimensions go down and sequence lengths across; a colour says how far a time is from the best on the same input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from types import TracebackType
+from typing import Literal, Self
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from sysbench import units
+from sysbench.events import CellFinished, Event, RunResumed, WorkerReady
+from sysbench.units import Unit
+from sysbench.views import theme
+from sysbench.views.attention_state import AttentionState, CellState, advance, left_s
+from sysbench.views.lines import pieces_that_fit
+from sysbench.views.live import CPU_SHARE, DEVICE_SHARE, IDLE_SHARE, Picture
+from sysbench.views.tables import axes
+
+Shown = Literal["forward", "backward", "saved"]
+
+PLACE = 9
+"""Width of one cell of a grid, the space before it included."""
+
+GAP = 3
+LONGEST_BAR = 40
+CLOSE, FAR = 1.05, 2.0
+"""Up to this many times the best is as good as the best, and from this on far from it."""
+
+_TITLES: dict[Shown, str] = {"forward": "forward", "backward": "backward", "saved": "kept for backward"}
+_WORDS = {"oom": "oom", "skipped": "skipped", "invalid": "n/a", "crashed": "crashed", "timeout": "timeout"}
+_SETTING = ("device", "precision", "batch", "heads", "simulate", "causal")
+_NAMED = ("implementation", "dim", "seq")
+
+
+def draw(state: AttentionState, now_s: float) -> AttentionScreen:
+    """The dashboard at one moment; laid out for the terminal only when it is printed."""
+    return AttentionScreen(state, now_s)
+
+
+@dataclass(frozen=True)
+class AttentionScreen:
+    """Lays the state out, and is never wider or higher than the terminal."""
+
+    state: AttentionState
+    now_s: float
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Title, device, the running cell, and as many grids as there is room for."""
+        width = max(8, options.max_width - 2)
+        height = max(1, (options.height or options.size.height) - 1)
+        plain = console.color_system is None or bool(console.no_color)
+        lines = [self._title(width), self._device(width), Text(), self._running(width)]
+        lines += _laid_out(self._sections(plain, width), self._implementation, width, height - len(lines))
+        for line in lines[:height]:
+            line.truncate(width, overflow="ellipsis")
+            yield Text(" ").append_text(_encodable(line, options.encoding))
+
+    def _title(self, width: int) -> Text:
+        state = self.state
+        count = len(state.cells)
+        now = state.now
+        position = min(state.done + (now is None or now.outcome is None), count)
+        remaining = left_s(state, self.now_s)
+        ending = f"cell {position} of {count}" if count > 1 else ""
+        ending += f"{' · ' if ending else ''}{_left(remaining)}" if remaining else ""
+        shown = now or (state.cells[0][1] if state.cells else None)
+        pieces = [("attention", theme.ACCENT)]
+        if shown is not None:
+            cell = shown.cell
+            words = [f"batch {cell.batch}", axes.phrase("heads", cell.heads), *(["causal"] * cell.causal)]
+            pieces += [(word, theme.TITLE) for word in (*words, cell.precision)]
+        title = pieces_that_fit(pieces, max(1, width - len(ending) - 2))
+        return title.append(" " * max(1, width - title.cell_len - len(ending))).append(ending, theme.QUIET)
+
+    def _device(self, width: int) -> Text:
+        state, now = self.state, self.state.now
+        device = now.device if now is not None else state.devices[0] if state.devices else None
+        names = []
+        if now is not None and now.cell.simulate is not None:
+            names.append(f"simulated for {now.cell.simulate}")
+        elif device is not None:
+            names.append(device.name)
+        if state.torch is not None:
+            names.append(f"torch {state.torch.torch}")
+            if device is not None and device.type == "cpu" and (now is None or not now.cell.simulated):
+                names.append(f"{state.torch.threads} thread{'' if state.torch.threads == 1 else 's'}")
+        if not names:
+            names = ["starting the worker"]
+        if state.reading is not None and state.reading.host_rss_bytes is not None:
+            names.append(f"worker {units.size(state.reading.host_rss_bytes)}")
+        return pieces_that_fit([(name, theme.QUIET) for name in names], width)
+
+    def _running(self, width: int) -> Text:
+        """The cell that runs: its stage, a bar, and what is known of it so far."""
+        now = self.state.now
+        if now is None:
+            return Text("waiting for the first cell", theme.QUIET)
+        line = Text(axes.label(now.cell.model_dump(), _NAMED), "bold")
+        if now.outcome is not None:
+            if now.outcome == "ok":
+                return line.append(f"  {_estimate(now, width - line.cell_len - 2)}", theme.QUIET)
+            return line.append(f"  {result(now)}", theme.BAD)
+        line.append(f"  {now.stage or 'preparing'} ", theme.ACCENT)
+        count = f"{min(now.calls, now.expected_calls)}/{now.expected_calls}"
+        estimate = _estimate(now, width - line.cell_len - len(count) - 3)
+        if now.calls:
+            room = min(LONGEST_BAR, width - line.cell_len - len(count) - cell_len(estimate) - 5)
+            if room >= 6:
+                filled = min(room, room * now.calls // max(now.expected_calls, 1))
+                line.append("█" * filled, "cyan").append("·" * (room - filled), theme.QUIET).append(" ")
+            line.append(count)
+        else:
+            line.append(units.duration(max(0.0, self.now_s - now.stage_since_s)), theme.QUIET)
+        return line.append(f"   {estimate}" if estimate else "", "bold")
+
+    @property
+    def _implementation(self) -> str | None:
+        """What runs, or ran last."""
+        return self.state.now.cell.implementation if self.state.now is not None else None
+
+    def _sections(self, plain: bool, width: int) -> list[Section]:
+        """For each quantity a grid of every implementation, of the setting of the running cell."""
+        cells = _of_setting(self.state)
+        by_name: dict[str, list[CellState]] = {}
+        for cell in cells:
+            by_name.setdefault(cell.cell.implementation, []).append(cell)
+        simulated = bool(cells) and all(cell.cell.simulated for cell in cells)
+        kinds: tuple[Shown, ...] = ("saved",) if simulated else ("forward", "backward")
+        label = max((len(name) for name in by_name), default=0)
+        lengths = _window(sorted({cell.cell.seq for cell in cells}), self.state.now, (width - label) // PLACE)
+        sections = []
+        for kind in kinds:
+            best = _best(cells, kind)
+            grids = {
+                name: _grid(each, kind, lengths, best, self.state.now, label, plain) for name, each in by_name.items()
+            }
+            sections.append(Section(_heading(kind, bool(best), plain), grids))
+        return sections
+
+
+@dataclass(frozen=True)
+class Section:
+    """One quantity: a line that says which, and the grids of all implementations."""
+
+    heading: Text
+    grids: dict[str, list[Text]]
+
+
+def _window(lengths: list[int], now: CellState | None, most: int) -> list[int]:
+    """As many neighbouring sequence lengths as there is room for, that of the running cell among them."""
+    most = max(1, most)
+    around = lengths.index(now.cell.seq) if now is not None and now.cell.seq in lengths else 0
+    first = min(max(0, around - most + 1), max(0, len(lengths) - most))
+    return lengths[first : first + most]
+
+
+def _heading(kind: Shown, compared: bool, plain: bool) -> Text:
+    """What stands in the grids, and what the colours mean."""
+    heading = Text(f"{_TITLES[kind]}, d down, N across", theme.QUIET)
+    if compared:
+        heading.append("   ").append("* best" if plain else "best", "" if plain else "bold green")
+    if compared and not plain:
+        heading.append("  up to 2 ×", "yellow").append("  2 × and more", "red")
+    return heading
+
+
+def _estimate(cell: CellState, width: int) -> str:
+    """The medians so far, in short where there is little room."""
+    known = [(name, value) for name, value in (("forward", cell.forward), ("backward", cell.backward)) if value]
+    whole = "  ".join(f"{name} {units.seconds(value)}" for name, value in known)
+    return whole if len(whole) <= width else "  ".join(f"{name[0]}wd {units.seconds(value)}" for name, value in known)
+
+
+def _of_setting(state: AttentionState) -> list[CellState]:
+    """The cells of the run that differ from the running one in implementation, d and N alone."""
+    cells = [cell for _, cell in state.cells]
+    if not cells:
+        return []
+    like = (state.now or cells[0]).cell
+    return [each for each in cells if all(getattr(each.cell, axis) == getattr(like, axis) for axis in _SETTING)]
+
+
+Best = dict[tuple[int, int], float]
+
+
+def _value(cell: CellState, kind: Shown) -> float | None:
+    if kind == "saved":
+        return cell.saved_bytes
+    return cell.forward if kind == "forward" else cell.backward
+
+
+def _best(cells: Iterable[CellState], kind: Shown) -> Best:
+    """Of every place the smallest value; nothing where there is only one implementation to be compared."""
+    cells = list(cells)
+    if len({cell.cell.implementation for cell in cells}) < 2:
+        return {}
+    best: Best = {}
+    for cell in cells:
+        found = _value(cell, kind)
+        if found is not None and cell.outcome == "ok":
+            place = (cell.cell.dim, cell.cell.seq)
+            best[place] = min(found, best.get(place, found))
+    return best
+
+
+def _grid(
+    cells: Sequence[CellState],
+    kind: Shown,
+    lengths: Sequence[int],
+    best: Best,
+    now: CellState | None,
+    label: int,
+    plain: bool,
+) -> list[Text]:
+    """The implementation with the sequence lengths beside it, and a line for each head dimension."""
+    places = {(cell.cell.dim, cell.cell.seq): cell for cell in cells}
+    heading = Text(cells[0].cell.implementation.ljust(label), "bold")
+    lines = [heading.append("".join(str(n).rjust(PLACE) for n in lengths), theme.QUIET)]
+    for dim in sorted({cell.cell.dim for cell in cells}):
+        line = Text(str(dim).rjust(label), theme.QUIET)
+        for n in lengths:
+            text, style = _shown(places.get((dim, n)), kind, best.get((dim, n)), now, plain)
+            line.append(" " * (PLACE - len(text))).append(text, style)
+        lines.append(line)
+    return lines
+
+
+def _shown(
+    cell: CellState | None, kind: Shown, best: float | None, now: CellState | None, plain: bool
+) -> tuple[str, str]:
+    """What stands in one place, and how."""
+    if cell is None:
+        return "", ""
+    found = _value(cell, kind)
+    unit: Unit = "bytes" if kind == "saved" else "s"
+    if cell.outcome is None:
+        if cell is not now:
+            return "·", theme.QUIET
+        return (f"▶{_short(unit, found)}" if found is not None else "▶"), "bold cyan"
+    if found is None or cell.outcome != "ok":
+        return _WORDS.get(cell.outcome, cell.outcome), theme.QUIET if cell.outcome != "oom" else theme.BAD
+    text = _short(unit, found)
+    if best is None:
+        return text, ""
+    share = found / best if best else 1.0
+    if share <= CLOSE:
+        return (f"*{text}" if plain else text), "bold green"
+    return text, "red" if share >= FAR else "yellow"
+
+
+def _short(unit: Unit, value: float) -> str:
+    """`12.3 ms`, never longer than seven characters."""
+    number, _, symbol = units.quantity(unit, value).partition(" ")
+    digits = number if len(number) <= 4 else number[:4].rstrip(".")
+    return f"{digits} {symbol.replace('iB', '')}" if unit == "bytes" else f"{digits} {symbol}"
+
+
+def _laid_out(sections: Sequence[Section], running: str | None, width: int, height: int) -> list[Text]:
+    """As many sections as there is room for, and of the first one at least the grid of what runs."""
+    lines: list[Text] = []
+    left_out = 0
+    for number, section in enumerate(sections):
+        rows = _rows(section, width)
+        room = height - len(lines) - 2  # an empty line and the heading
+        fitting = _fitting(rows, running, room if number == 0 or _high(rows) <= room else 0)
+        left_out += sum(len(row) for row in rows) - sum(len(row) for row in fitting)
+        if not fitting:
+            continue
+        lines += [Text(), section.heading]
+        airy = _high(fitting) + len(fitting) - 1 <= room
+        for position, row in enumerate(fitting):
+            lines += [Text()] * bool(position and airy)
+            lines += _beside([grid for _, grid in row])
+    if left_out and len(lines) < height:
+        lines.append(Text(f"and {left_out} more, which need a larger terminal", theme.QUIET))
+    return lines[:height]
+
+
+Row = list[tuple[str, list[Text]]]
+"""Grids that stand beside each other, with their names."""
+
+
+def _rows(section: Section, width: int) -> list[Row]:
+    every = list(section.grids.items())
+    wide = max((line.cell_len for _, grid in every for line in grid), default=1)
+    across = max(1, (width + GAP) // (wide + GAP))
+    return [every[first : first + across] for first in range(0, len(every), across)]
+
+
+def _high(rows: Sequence[Row]) -> int:
+    return sum(max(len(grid) for _, grid in row) for row in rows)
+
+
+def _fitting(rows: list[Row], running: str | None, room: int) -> list[Row]:
+    """Rows in their order, as many as there is room for, among them the one of what runs."""
+    last = next((number for number, row in enumerate(rows) if any(name == running for name, _ in row)), 0)
+    first = end = last
+    while end < len(rows) and _high(rows[first : end + 1]) <= room:
+        end += 1
+    while first > 0 and _high(rows[first - 1 : end]) <= room:
+        first -= 1
+    return rows[first:end]
+
+
+def _beside(grids: Sequence[list[Text]]) -> list[Text]:
+    wide = max(line.cell_len for grid in grids for line in grid)
+    lines = []
+    for number in range(max(map(len, grids))):
+        line = Text()
+        for position, grid in enumerate(grids):
+            line.append(" " * (position * (wide + GAP) - line.cell_len))
+            line.append_text(grid[number] if number < len(grid) else Text())
+        lines.append(line)
+    return lines
+
+
+def _left(seconds: float) -> str:
+    coarse = seconds if seconds < 20 else round(seconds / 10) * 10
+    return f"{units.duration(coarse)} left" if coarse >= 1 else "under 1 s left"
+
+
+def result(cell: CellState) -> str:
+    """How a cell ended, in a few words: `forward 12.3 ms, backward 24.1 ms, keeps 64.0 MiB`."""
+    if cell.outcome != "ok":
+        return f"{cell.outcome}: {cell.detail}" if cell.detail else str(cell.outcome)
+    words = [
+        f"{name} {units.seconds(value)}"
+        for name, value in (("forward", cell.forward), ("backward", cell.backward))
+        if value is not None
+    ]
+    mark = "simulated: " if cell.cell.simulated else ""
+    if cell.saved_bytes is not None:
+        words.append(f"{mark}keeps {units.size(cell.saved_bytes)} for backward")
+    return ", ".join(words) or "ok"
+
+
+def _encodable(line: Text, encoding: str) -> Text:
+    """The line in characters that the terminal has; a line that has to be changed loses its colours."""
+    shown = theme.fitted(line.plain, encoding)
+    return line if shown == line.plain else Text(shown)
+
+
+class AttentionLines:
+    """Progress where there is no terminal: a line for every cell when it is over."""
+
+    def __init__(self, console: Console, *, earlier: Iterable[Event] = ()) -> None:
+        self._file = console.file
+        self._encoding = console.encoding
+        self._state = reduce(advance, earlier, AttentionState())
+        self._lost = False
+        self._started = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        pass
+
+    def show(self, event: Event) -> None:
+        """Write what this event gives reason to write."""
+        self._state = advance(self._state, event)
+        if isinstance(event, WorkerReady) and not self._started:
+            self._started = True
+            names = [device.name for device in event.devices[:1]] + [f"torch {event.torch.torch}"]
+            self._write(" · ".join(names))
+        elif isinstance(event, RunResumed):
+            self._write(f"resumed: {event.keep} finished cell{'' if event.keep == 1 else 's'} kept")
+        elif isinstance(event, CellFinished):
+            cell = dict(self._state.cells).get(event.cell)
+            if cell is not None:
+                self._write(f"{self._state.done}/{len(self._state.cells)} {self._named(cell)}  {result(cell)}")
+
+    def _named(self, cell: CellState) -> str:
+        """Implementation, d and N, and whatever else the cells of the run differ in."""
+        differing = axes.varying([each.cell.model_dump() for _, each in self._state.cells])
+        return axes.label(cell.cell.model_dump(), [*_NAMED, *(axis for axis in differing if axis not in _NAMED)])
+
+    def _write(self, text: str) -> None:
+        if self._lost:
+            return
+        try:
+            self._file.write(theme.fitted(text, self._encoding) + "\n")
+            self._file.flush()
+        except OSError:
+            self._lost = True  # nobody reads on; the run goes on
+
+
+def _share(state: AttentionState) -> float:
+    """The share of a core that drawing may take."""
+    if not state.hot:
+        return IDLE_SHARE
+    return DEVICE_SHARE if state.on_gpu else CPU_SHARE
+
+
+ATTENTION = Picture(AttentionState(), advance, draw, _share)

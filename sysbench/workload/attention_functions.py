@@ -1,0 +1,131 @@
+"""Attention as a function of q, k and v, several ways: what a sweep puts side by side.
+
+All map tensors of (batch, seq, dim), or with heads (batch, heads, seq, dim), to an output of that shape:
+softmax(q·kᵀ / √dim + mask)·v, where a causal mask hides every later position.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from sysbench.errors import UnavailableError
+from sysbench.specs.attention import IMPLEMENTATIONS, AttentionCell
+from sysbench.workload.attention import softmax
+
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+BACKENDS = {
+    "sdpa-math": SDPBackend.MATH,
+    "sdpa-efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "sdpa-flash": SDPBackend.FLASH_ATTENTION,
+    "sdpa-cudnn": SDPBackend.CUDNN_ATTENTION,
+}
+
+_SIXTEEN_BITS = ("bf16", "fp16")
+
+
+def function_for(cell: AttentionCell, device: torch.device) -> Attention:
+    """The cell's implementation; raises UnavailableError where it is not to be had on this device."""
+    name = cell.implementation
+    if name not in IMPLEMENTATIONS:
+        return _own(name)
+    if name in BACKENDS:
+        return _fused(BACKENDS[name], causal=cell.causal)
+    makers: dict[str, Callable[[], Attention]] = {
+        "naive": lambda: naive(causal=cell.causal),
+        "compiled": lambda: _compiled(naive(causal=cell.causal)),
+        "flex": lambda: _flex(cell, device),
+        "flash-attn": lambda: _flash_attn(cell, device),
+    }
+    return makers[name]()
+
+
+def naive(*, causal: bool) -> Attention:
+    """Every intermediate is a tensor in memory; the exponentials and the weights are kept for backward."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+        if causal:
+            later = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).triu(diagonal=1)
+            scores = scores.masked_fill(later, float("-inf"))
+        return softmax(scores).to(v.dtype) @ v
+
+    return attend
+
+
+def _compiled(function: Attention) -> Attention:
+    compiled: Attention = torch.compile(function, dynamic=False)
+    return compiled
+
+
+def _fused(backend: SDPBackend, *, causal: bool) -> Attention:
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        with sdpa_kernel(backend):
+            return _with_heads(
+                lambda q, k, v: nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal), q, k, v
+            )
+
+    return attend
+
+
+def _with_heads(function: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Kernels take four dimensions; without heads, one is put in."""
+    if q.dim() == 4:
+        return function(q, k, v)
+    return function(*(tensor.unsqueeze(1) for tensor in (q, k, v))).squeeze(1)
+
+
+def _flex(cell: AttentionCell, device: torch.device) -> Attention:
+    if device.type != "cuda":
+        raise UnavailableError(f"flex has no backward on {device.type}; there are naive, compiled and the sdpa kernels")
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    def not_later(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return query >= key
+
+    mask = create_block_mask(not_later, None, None, cell.seq, cell.seq, device=device.type) if cell.causal else None
+    compiled: Any = torch.compile(flex_attention, dynamic=False)
+    return lambda q, k, v: _with_heads(lambda *tensors: compiled(*tensors, block_mask=mask), q, k, v)
+
+
+def _flash_attn(cell: AttentionCell, device: torch.device) -> Attention:
+    try:
+        kernel: Any = importlib.import_module("flash_attn").flash_attn_func
+    except ImportError as error:
+        raise UnavailableError("flash-attn is not installed here") from error
+    if device.type != "cuda" or cell.precision not in _SIXTEEN_BITS:
+        raise UnavailableError("flash-attn takes bf16 or fp16 on a CUDA device")
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        # It wants (batch, seq, heads, dim).
+        return _with_heads(
+            lambda *tensors: kernel(*(t.transpose(1, 2) for t in tensors), causal=cell.causal).transpose(1, 2), q, k, v
+        )
+
+    return attend
+
+
+def _own(name: str) -> Attention:
+    """A function of the user's, from a module that can be imported where sysbench was started."""
+    module_name, _, function_name = name.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise UnavailableError(f"{module_name} cannot be imported from {here}: {error}") from error
+    function: Any = getattr(module, function_name, None)
+    if not callable(function):
+        raise UnavailableError(f"{module_name} has no function {function_name}")
+    attend: Attention = function
+    return attend

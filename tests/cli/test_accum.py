@@ -1,0 +1,183 @@
+"""`sysbench accum` as a user meets it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from sysbench.specs.accum import AccumSpec
+from sysbench.specs.run import AccumOptions
+from tests.cli.running import Ran, only, record_in, sysbench
+from tests.cli.test_options import OPTIONS, flags
+
+HERE = str(Path(__file__).parents[2])
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Path]:
+    """`sysbench accum`, and the directory it left its files in."""
+    out = tmp_path_factory.mktemp("plain")
+    ran = sysbench("accum", f"--out={out}", COLUMNS="80")
+    assert ran.code == 0, ran.err
+    return ran, out
+
+
+def test_without_any_option_the_four_sums_are_shown_to_the_last_digit(plain: tuple[Ran, Path]) -> None:
+    shown = plain[0].out
+    rows = [line.split() for line in shown.splitlines() if line.startswith((" fp32", " fp16"))][:4]
+    assert [row[3] for row in rows] == ["10.00013351", "9.95312500", "10.00213623", "10.00213623"]
+    assert "fp32(fp16)" in shown
+    assert "2 798" in shown
+    assert "fp16 += fp16 is off by -4.7e-02" in shown
+
+
+def test_the_sums_fit_a_screen_of_80_by_24(plain: tuple[Ran, Path]) -> None:
+    lines = plain[0].out.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert "a wider terminal" not in plain[0].out
+
+
+def test_the_record_has_what_was_shown_and_reads_back_alike(plain: tuple[Ran, Path]) -> None:
+    ran, out = plain
+    (cell,) = record_in(out)["cells"]
+    assert {"sums", "drift", "dtypes"} <= cell.keys()
+    for pattern in ("*.json", "*.jsonl"):
+        assert sysbench("accum", f"--from={only(out, pattern)}", COLUMNS="80").out == ran.out
+
+
+@pytest.mark.parametrize("form", ["markdown", "latex"])
+def test_tables_come_in_every_format(plain: tuple[Ran, Path], form: str) -> None:
+    ran = sysbench("accum", f"--from={only(plain[1], '*.json')}", f"--format={form}")
+    assert ran.code == 0, ran.err
+    assert "10.00013351" in ran.out
+
+
+def test_csv_has_every_number_in_full(plain: tuple[Ran, Path]) -> None:
+    ran = sysbench("accum", f"--from={only(plain[1], '*.json')}", "--format=csv")
+    rows = list(csv.DictReader(io.StringIO(ran.out)))
+    results = {row["subject"]: row["number"] for row in rows if row["quantity"] == "result"}
+    assert float(results["fp32 += fp32, sequential"]) == 10.000133514404297
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+def test_a_picture_is_drawn_of_a_run_and_of_its_record(plain: tuple[Ran, Path], tmp_path: Path, suffix: str) -> None:
+    figure = tmp_path / f"drift.{suffix}"
+    ran = sysbench("accum", f"--from={only(plain[1], '*.json')}", f"--figure={figure}")
+    assert ran.code == 0, ran.err
+    assert str(figure) in ran.err
+    assert figure.stat().st_size > 1000
+
+
+def test_json_on_stdout_is_the_record_alone(tmp_path: Path) -> None:
+    ran = sysbench("accum", "--value=100000", "--dtype=fp16", "--order=sequential", "--json=-", f"--out={tmp_path}")
+    content = json.loads(ran.out, parse_constant=pytest.fail)
+    assert content["kind"] == "accum"
+    assert content["cells"][0]["sums"][0]["result"] == "inf"
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Path]:
+    """Every experiment, as small as it goes."""
+    out = tmp_path_factory.mktemp("several")
+    words = ("all", "--k=16,64", "--width=64", "--size=toy", f"--figure={out / 'f.svg'}", f"--out={out}")
+    ran = sysbench("accum", *words, COLUMNS="80")
+    assert ran.code == 0, ran.err
+    return ran, out
+
+
+def test_every_experiment_has_its_table_its_sentence_and_its_picture(several: tuple[Ran, Path]) -> None:
+    ran, out = several
+    for said in (
+        "types in toy under autocast",
+        "layer norm: the scale",
+        "gradients of toy",
+        "matrix products against fp64",
+        "On CUDA under fp16: parameters fp32, fc1 fp16, ln fp32, logits fp16, loss fp32, gradients fp32.",
+        "fp16 breaks from scale",
+        "Without a scaler fp16 loses none",
+        "fp16 products of length 64",
+    ):
+        assert said in " ".join(ran.out.split()), said
+    assert max(map(len, ran.out.splitlines())) <= 80
+    names = sorted(path.name for path in out.glob("*.svg"))
+    assert names == ["f-autocast-toy.svg", "f-matmul.svg", "f-norm.svg", "f-scaling-toy.svg", "f-sums.svg"]
+
+
+def test_what_is_simulated_of_cuda_says_so_and_differences_are_marked(several: tuple[Ran, Path]) -> None:
+    lines = several[0].out.splitlines()
+    assert any("CUDA, simulated" in line for line in lines)
+    (norm,) = [line for line in lines if line.startswith(" ln ")]
+    assert norm.count("≠") == 2
+    assert "≠" not in next(line for line in lines if line.startswith(" fc1 "))
+
+
+def test_the_types_of_a_transformer_fit_a_screen(tmp_path: Path) -> None:
+    ran = sysbench("accum", "autocast", "--size=tiny", "--ctx=4", "--batch=1", f"--out={tmp_path}", COLUMNS="80")
+    lines = ran.out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any(line.startswith(" layers.*.attention.q ") and line.split().count("fp16") == 2 for line in lines)
+    assert "On this cpu all" in " ".join(ran.out.split())
+
+
+def test_a_run_that_was_finished_has_nothing_to_resume(several: tuple[Ran, Path]) -> None:
+    ran = sysbench("accum", f"--resume={only(several[1], '*.jsonl')}", f"--out={several[1]}", COLUMNS="80")
+    assert ran.code == 0, ran.err
+    assert "resumed: 5 finished cells kept" in ran.err
+    assert ran.out == several[0].out
+
+
+def test_a_plan_runs_nothing(tmp_path: Path) -> None:
+    ran = sysbench("accum", "all", "--plan", f"--out={tmp_path}")
+    assert ran.code == 0, ran.err
+    assert "5 experiments" in ran.out
+    assert not list(tmp_path.iterdir())
+
+
+def test_sums_that_would_take_hours_are_refused_by_what_their_first_steps_take(tmp_path: Path) -> None:
+    ran = sysbench("accum", "--count=1e8", f"--out={tmp_path}")
+    assert ran.code == 1
+    said = " ".join(ran.out.split())
+    assert "--count 100000000 would take about" in said
+    assert "longer than --budget 60" in said
+
+
+def test_a_model_that_does_not_fit_is_not_started(tmp_path: Path) -> None:
+    ran = sysbench("accum", "autocast", "--size=10b", "--ctx=100000", "--batch=64", f"--out={tmp_path}")
+    assert ran.code == 1
+    assert "autocast 10b  skipped: needs about" in ran.err
+
+
+def test_the_options_of_accum_are_those_that_were_reviewed() -> None:
+    assert [*flags(AccumSpec), *flags(AccumOptions)] == OPTIONS.with_name("accum-options.txt").read_text().split()
+
+
+def test_every_field_that_is_an_option_says_what_it_does() -> None:
+    shown = sysbench("accum", "--help", COLUMNS="200")
+    assert shown.code == 0
+    for flag in flags(AccumSpec):
+        assert flag in shown.out, flag
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--value=nan",), "--value nan cannot be added up: allowed is any finite number other than 0"),
+        (("nrom",), "EXPERIMENT nrom is not an experiment. Did you mean norm?"),
+        (("--figure=x.gif",), "--figure x.gif must end in .png, .svg, .pdf"),
+        (("--figure=/nowhere/x.png",), "cannot write /nowhere/x.png: there is no directory /nowhere"),
+        (("--tables=sum",), "--tables sum is not a table. Did you mean sums?"),
+        (("--from=nowhere.json",), "cannot read nowhere.json"),
+        (("--from=nowhere.json", "--count=3"), "--from shows a finished run; --count would change nothing"),
+    ],
+)
+def test_a_mistake_gets_one_line_and_leaves_nothing(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    ran = sysbench("accum", *words, cwd=tmp_path, PYTHONPATH=HERE)
+    assert ran.code in (1, 2)
+    assert ran.out == ""
+    assert said in ran.complaint
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,93 @@
+"""`sysbench attention` as its users meet it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sysbench.specs.attention import AttentionSpec
+from sysbench.specs.options import Option
+from sysbench.specs.run import AttentionOptions
+from tests.cli.running import sysbench
+from tests.cli.test_options import OPTIONS, flags
+
+SMALL = ("attention", "--dim", "16", "--seq", "32,64,128", "--batch", "1", "--repeats", "6", "--warmup", "1")
+
+
+def test_the_options_of_attention_are_those_that_were_reviewed() -> None:
+    reviewed = OPTIONS.with_name("attention-options.txt").read_text().split()
+    assert [*flags(AttentionSpec), *flags(AttentionOptions)] == reviewed
+
+
+def test_every_field_that_is_an_option_says_what_it_does() -> None:
+    for model in (AttentionSpec, AttentionOptions):
+        for name, field in model.model_fields.items():
+            if any(isinstance(mark, Option) for mark in field.metadata):
+                assert field.description, name
+                assert field.description.endswith("."), name
+
+
+def test_a_sweep_leaves_a_record_pictures_and_an_answer(tmp_path: Path) -> None:
+    ran = sysbench(
+        *SMALL,
+        "--impl",
+        "naive,sdpa-flash",
+        "--device",
+        "cpu",
+        "--figure",
+        "c.svg",
+        "--heat-map",
+        "h.svg",
+        cwd=tmp_path,
+    )
+    assert ran.code == 0, ran.err
+    assert "naive keeps 128.5 KiB for backward at N 128" in " ".join(ran.out.split())
+    assert (tmp_path / "c.svg").stat().st_size > 1000
+    assert (tmp_path / "h.svg").stat().st_size > 1000
+    (path,) = (tmp_path / "runs").glob("*.json")
+    record = json.loads(path.read_text())
+    assert record["kind"] == "attention"
+    assert [cell["outcome"] for cell in record["cells"]] == ["ok"] * 6
+    again = sysbench("attention", "--from", str(path), "--tables", "sweep", cwd=tmp_path)
+    assert again.code == 0
+    assert "seq_len" in again.out
+
+
+def test_memory_ends_on_a_gpu_that_is_not_here(tmp_path: Path) -> None:
+    ran = sysbench("attention", "--simulate", "24GiB", "--dim", "64", "--seq", "8192,16384", "--quiet", cwd=tmp_path)
+    assert ran.code == 0, ran.err
+    assert "the largest N that fits at d 64 is 8192" in " ".join(ran.out.split())
+
+
+def test_a_function_that_is_not_attention_fails_the_run_and_says_why(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def attention(q, k, v):\n    return q.sum()\n")
+    ran = sysbench(*SMALL[:-4], "--impl", "mine:attention", "--device", "cpu", "--quiet", cwd=tmp_path)
+    assert ran.code == 1
+    assert "returned () where attention gives (1, 32, 16)" in " ".join(ran.out.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--seq", "0"), "--seq 0 is out of range: allowed is 1 or more. Nearest: 1"),
+        (("--batch", "-1"), "--batch -1 is out of range"),
+        (("--impl", "naiv"), "naiv is not an implementation. Did you mean naive?"),
+        (("--tables", "swep"), "swep is not a table. Did you mean sweep?"),
+        (("--figure", "c.gif"), "c.gif is not a picture's name"),
+        (("--simulate", "a100-80gb", "--device", "cpu"), "with --simulate nothing is"),
+        (("--precision", "fp16", "--device", "cpu"), "--precision fp16 is refused on the CPU"),
+    ],
+)
+def test_a_mistake_gets_one_line(words: tuple[str, ...], said: str) -> None:
+    ran = sysbench("attention", *words)
+    assert ran.code == 2
+    assert said in ran.complaint
+
+
+def test_a_plan_measures_nothing(tmp_path: Path) -> None:
+    ran = sysbench("attention", "--plan", "--dim", "64", "--seq", "4096", cwd=tmp_path)
+    assert ran.code == 0
+    assert "1.00 GiB" in ran.out
+    assert not (tmp_path / "runs").exists()
