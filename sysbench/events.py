@@ -8,20 +8,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
 
+from sysbench.frozen import Frozen
 from sysbench.outcomes import Outcome, RunStatus
 from sysbench.specs.kinds import Kind
 from sysbench.specs.memory import SearchAxis
 from sysbench.specs.model import DeviceType, Precision
 
 SCHEMA_VERSION = 1
-
-
-class Frozen(BaseModel):
-    """Base of everything that is said once and never changed."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class HostInfo(Frozen):

@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from sysbench.events import DeviceInfo, Frozen
+from sysbench.events import DeviceInfo
+from sysbench.frozen import Frozen
 from sysbench.specs.kinds import Cell
 from sysbench.specs.model import Precision
 

@@ -8,12 +8,12 @@ from sysbench.events import (
     SCHEMA_VERSION,
     AllocationGroup,
     DeviceInfo,
-    Frozen,
     HostInfo,
     ModuleMemory,
     Source,
     TorchInfo,
 )
+from sysbench.frozen import Frozen
 from sysbench.outcomes import Caution, Outcome, RunStatus
 from sysbench.specs.kinds import Kind
 from sysbench.specs.memory import SearchAxis

@@ -14,7 +14,8 @@ from sysbench import protocol
 from sysbench.engine.interrupts import Interrupts
 from sysbench.engine.process import GarbledError, WorkerGoneError, WorkerProcess
 from sysbench.engine.sampler import Sampler
-from sysbench.events import Event, Frozen, StepMeasured
+from sysbench.events import Event, StepMeasured
+from sysbench.frozen import Frozen
 from sysbench.outcomes import Outcome
 
 GOODBYE_S = 10.0

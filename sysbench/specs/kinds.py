@@ -8,12 +8,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter
 
 from sysbench.specs.memory import MemoryCell, MemorySpec
+from sysbench.specs.profile import ProfileCell, ProfileSpec
 from sysbench.specs.time import TimeCell, TimeSpec
 
-Kind = Literal["time", "memory"]
+Kind = Literal["time", "memory", "profile"]
 
-Spec = Annotated[TimeSpec | MemorySpec, Field(discriminator="kind")]
-Cell = Annotated[TimeCell | MemoryCell, Field(discriminator="kind")]
+Spec = Annotated[TimeSpec | MemorySpec | ProfileSpec, Field(discriminator="kind")]
+Cell = Annotated[TimeCell | MemoryCell | ProfileCell, Field(discriminator="kind")]
 
 _SPEC: TypeAdapter[Spec] = TypeAdapter(Spec)
 _CELL: TypeAdapter[Cell] = TypeAdapter(Cell)

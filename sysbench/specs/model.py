@@ -98,6 +98,16 @@ class GridCell(BaseModel):
         """Whether what an earlier cell leaves in a process (high-water marks, workspaces) would spoil this one."""
         return False
 
+    @property
+    def timed_first(self) -> GridCell | None:
+        """The cell that is measured before this one, in a process of its own; None for most."""
+        return None
+
+    @property
+    def leaves_trace(self) -> bool:
+        """Whether the worker leaves a profiler's file, which the engine reads when the worker is done."""
+        return False
+
     def problem(self, device: DeviceType | None) -> str | None:
         """Why this cell cannot run, in one line, or None when it can.
 
