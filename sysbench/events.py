@@ -12,6 +12,7 @@ from pydantic import Field, TypeAdapter
 
 from sysbench.frozen import Frozen
 from sysbench.outcomes import Outcome, RunStatus
+from sysbench.profile_summary import ProfileSummary
 from sysbench.specs.kinds import Kind
 from sysbench.specs.memory import SearchAxis
 from sysbench.specs.model import DeviceType, Precision
@@ -138,7 +139,17 @@ class CellStarted(Frozen):
     device: DeviceInfo
 
 
-Stage = Literal["building", "compiling", "warming-up", "measuring", "simulating", "searching"]
+Stage = Literal[
+    "building",
+    "compiling",
+    "warming-up",
+    "measuring",
+    "simulating",
+    "searching",
+    "profiling",
+    "writing",
+    "reading",
+]
 
 
 class StageEntered(Frozen):
@@ -420,6 +431,25 @@ class SnapshotWritten(Frozen):
     size_bytes: int
 
 
+class TraceWritten(Frozen):
+    """What a profiler recorded of the cell is in a file."""
+
+    event: Literal["trace_written"] = "trace_written"
+    at_s: float
+    cell: str
+    path: str
+    size_bytes: int
+
+
+class ProfileRead(Frozen):
+    """What the trace comes down to: the engine reads it as soon as the worker is done, since it is not always kept."""
+
+    event: Literal["profile_read"] = "profile_read"
+    at_s: float
+    cell: str
+    summary: ProfileSummary
+
+
 class CellFinished(Frozen):
     """A cell is over, one way or another; the last one of a cell counts.
 
@@ -485,6 +515,8 @@ Event = Annotated[
     | CandidateTried
     | LargestFound
     | SnapshotWritten
+    | TraceWritten
+    | ProfileRead
     | CellFinished
     | WorkerExited
     | ReadingsLost

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from sysbench.specs.model import ModelSpec
 from sysbench.specs.run import RunOptions
 
 if TYPE_CHECKING:
+    from sysbench.engine.provisions import Provisions
     from sysbench.hardware import Hardware
     from sysbench.records import RunRecord
     from sysbench.views.progress import Progress
@@ -61,12 +61,12 @@ def show_plan(spec: Spec, options: RunOptions, device: Hardware | None) -> None:
         summary.show_plan(cells, console, options.format, device)
 
 
-def carry_out(spec: Spec, options: RunOptions, artifacts: Mapping[str, Path] | None = None) -> RunRecord[Any]:
-    """Run the spec and save its record; `artifacts` as for `engine.session.run`."""
+def carry_out(spec: Spec, options: RunOptions, provisions: Provisions | None = None) -> RunRecord[Any]:
+    """Run the spec, save its record and show it."""
     from sysbench.analysis.folds import FOLDS
     from sysbench.engine import log, session, storage
 
-    with session.run(spec, options, artifacts=artifacts) as running, _progress(spec.kind, options) as progress:
+    with session.run(spec, options, provisions=provisions) as running, _progress(spec.kind, options) as progress:
         for event in running:
             progress.show(event)
     record = FOLDS[spec.kind](log.read(running.log_path))

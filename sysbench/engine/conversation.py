@@ -82,6 +82,17 @@ class Conversation:
                 return
             yield event
 
+    def until_gone(self, worker: WorkerProcess) -> None:
+        """Wait for the end of a worker that has said all it has to say; raises StoppedByUserError.
+
+        Who is around it, a profiler, may take its time to write down what it saw.
+        """
+        deadline_s = time.monotonic() + self._timeout_s
+        while worker.alive and time.monotonic() < deadline_s:
+            self.heed_interrupts()
+            self._interrupts.sleep(REST_S)
+            self._interrupts.drain()
+
     def heed_interrupts(self) -> None:
         """Raise StoppedByUserError if that is so."""
         if self._interrupts.requested:

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Protocol
 
 import sysbench
+from sysbench.errors import UsageError
+from sysbench.protocol import CAPTURE_RANGE
+
+INSTALL_NSYS = (
+    "install Nsight Systems (https://developer.nvidia.com/nsight-systems; the CUDA toolkit has it, Debian and Ubuntu "
+    "have it as nsight-systems) and put nsys on the PATH, or use --with torch"
+)
 
 
 class Launcher(Protocol):
@@ -56,3 +64,36 @@ class PlainLauncher:
             return dict(os.environ)
         paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
         return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+class NsysLauncher(PlainLauncher):
+    """The worker under `nsys profile`, which records what happens inside one range and writes when the worker ends."""
+
+    def __init__(self, report: Path) -> None:
+        """`report` ends in .nsys-rep; raises UsageError when Nsight Systems is not here."""
+        super().__init__(
+            (
+                nsys_program(),
+                "profile",
+                "--trace=cuda,nvtx",
+                "--sample=none",
+                "--cpuctxsw=none",
+                "--capture-range=nvtx",
+                f"--nvtx-capture={CAPTURE_RANGE}",
+                "--capture-range-end=stop",
+                "--force-overwrite=true",
+                f"--output={report.with_suffix('')}",
+            )
+        )
+
+    def environment(self) -> dict[str, str]:
+        """With the range looked up by its text, whether or not that text was registered."""
+        return {**super().environment(), "NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}
+
+
+def nsys_program() -> str:
+    """Where Nsight Systems is; raises UsageError with where to get it."""
+    program = shutil.which("nsys")
+    if program is None:
+        raise UsageError(f"--with nsys: there is no program nsys here. To have it, {INSTALL_NSYS}")
+    return program

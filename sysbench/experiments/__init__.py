@@ -13,7 +13,7 @@ from sysbench.specs.kinds import Kind
 Experiment = Callable[[Any, DeviceInfo, Path | None], Iterator[Event]]
 """From a cell of its kind, the device it is placed on, and where to leave what is too large for events."""
 
-MODULES: dict[Kind, str] = {"time": "timing", "memory": "memory"}
+MODULES: dict[Kind, str] = {"time": "timing", "memory": "memory", "profile": "profiling"}
 """By kind, the module here whose `run` is the experiment. It is imported when it is wanted: the others cost time."""
 
 

@@ -7,13 +7,16 @@ import itertools
 import json
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from sysbench.specs.axes import choices, integers, texts
 from sysbench.specs.options import Option
 from sysbench.specs.sizes import SIZES, VOCABULARY, ModelShape
+
+if TYPE_CHECKING:
+    from sysbench.specs.time import TimeCell
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 Mode = Literal["inference", "forward", "forward-backward", "train"]
@@ -99,14 +102,9 @@ class GridCell(BaseModel):
         return False
 
     @property
-    def timed_first(self) -> GridCell | None:
+    def timed_first(self) -> TimeCell | None:
         """The cell that is measured before this one, in a process of its own; None for most."""
         return None
-
-    @property
-    def leaves_trace(self) -> bool:
-        """Whether the worker leaves a profiler's file, which the engine reads when the worker is done."""
-        return False
 
     def problem(self, device: DeviceType | None) -> str | None:
         """Why this cell cannot run, in one line, or None when it can.

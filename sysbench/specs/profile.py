@@ -47,11 +47,6 @@ class ProfileCell(ModelCell):
         shared = {name: getattr(self, name) for name in ModelCell.model_fields}
         return TimeCell(**shared, warmup=self.warmup, steps=self.steps, until=None, max_steps=self.steps, sync="step")
 
-    @property
-    def leaves_trace(self) -> bool:
-        """The profiler's file is what it is all about."""
-        return True
-
     def unavailable(self, device: DeviceType) -> str | None:
         """Why this combination does not exist, or None."""
         if self.profiler == "nsys" and device == "mps":
