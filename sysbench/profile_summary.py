@@ -66,9 +66,8 @@ class KernelStatistics(Frozen):
     """One kernel within one range, over all steps."""
 
     range: str
-    """`step` for all of it, a phase (`forward`), or modules (`layers.*.attention`) with everything below them."""
-    phase: str | None
-    """Of a range of modules, the phase it is restricted to; None for all phases together."""
+    """`step` for all of it, a phase (`forward`), modules with everything below them (`layers.*.attention`), or those in
+    a phase (`forward/layers.*.attention`)."""
     kernel: int
     total_ns: int
     calls: int
