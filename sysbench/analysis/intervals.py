@@ -25,7 +25,7 @@ class Nesting:
     start_ns: Integers
     end_ns: Integers
     around: Integers
-    """Position in `order` of the last stretch before it, on the same thread, that ends no earlier; NONE if none does."""
+    """Position in `order` of the last stretch before it, on the same thread, that ends no earlier; NONE if none."""
     order: Integers
     """The stretches as they were given, by thread, then start, the longer first."""
 
@@ -70,8 +70,7 @@ class Nesting:
         return place
 
     def _given(self, place: Integers) -> Integers:
-        given: Integers = np.where(place == NONE, NONE, self.order[place]) if len(self.order) else place
-        return given
+        return np.asarray(np.where(place == NONE, NONE, self.order[place]) if len(self.order) else place, np.int64)
 
 
 def _around(thread: Integers, end_ns: Integers) -> Integers:

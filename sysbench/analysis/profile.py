@@ -6,12 +6,14 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sysbench.analysis import kernel_classes, kernel_names
+from sysbench import hardware as known_hardware
+from sysbench.analysis import kernel_classes, kernel_names, profile_checks, profile_rates, work_estimate
+from sysbench.analysis.attention_parts import PARTS
 from sysbench.analysis.attribution import Attribution, Work, attribute
 from sysbench.analysis.device_use import device_use
 from sysbench.analysis.intervals import Stretches, union
@@ -23,13 +25,16 @@ from sysbench.profile_summary import (
     EVERYWHERE,
     NO_PHASE,
     CopyStatistics,
+    KernelClass,
     KernelName,
     KernelStatistics,
     ProfileSummary,
+    Rate,
     SpentColumns,
 )
 
 if TYPE_CHECKING:
+    from sysbench.hardware import Hardware
     from sysbench.specs.model import ModelCell
 
 MOST_MODULES: Final = 4000
@@ -49,12 +54,14 @@ def folded(path: str) -> str:
     return _NUMBER.sub(r"\1*", path)
 
 
-def summarise(trace: Trace, cell: ModelCell | None = None, *, ranges: Sequence[str] = ()) -> ProfileSummary:
+def summarise(
+    trace: Trace, cell: ModelCell | None = None, *, device: Hardware | None = None, ranges: Sequence[str] = ()
+) -> ProfileSummary:
     """Everything that is shown of a trace.
 
     `cell` is the cell that was profiled, where it was one of ours: what is known of its model is held against the
-    trace. `ranges` names modules that shall have a kernel table beside all those that have one anyway
-    (`layers.3.attention`, `forward/layers.3`).
+    trace. `device` is the hardware, which is otherwise looked for under the name that the trace gives. `ranges` names
+    modules that shall have a kernel table beside those that have one anyway (`layers.3.attention`, `forward/layers.3`).
     """
     whole = _Whole(trace, attribute(trace))
     return ProfileSummary(
@@ -79,8 +86,12 @@ def summarise(trace: Trace, cell: ModelCell | None = None, *, ranges: Sequence[s
         copies=_copies(whole),
         device=device_use(whole.work, trace.launches, whole.windows) if whole.work.source == "device" else None,
         precisions=_precisions(whole),
-        rates=[],
-        checks=[],
+        rates=list(_rates(whole, cell, device)),
+        checks=list(
+            profile_checks.checks(
+                cell, whole.steps, whole.work, whole.operator, whole.names, whole.kernel, whole.phase_names
+            )
+        ),
         remarks=list(trace.remarks),
     )
 
@@ -100,6 +111,7 @@ class _Whole:
         self.phase = found.phase[self.counted] + 1
         """Position in `phases`."""
         self.phases = (NO_PHASE, *PHASES)
+        self.operator = found.operator[self.counted]
         self.modules, self.module = _bounded(found.ranges.modules, found.module[self.counted], self.work.duration_ns)
         self.kernels, self.kernel = np.unique(self.work.name, return_inverse=True)
         """Distinct names, as the trace numbers them, and for every piece of work its position among them."""
@@ -108,6 +120,11 @@ class _Whole:
     def names(self) -> list[KernelName]:
         texts = [self.trace.names[name] for name in self.kernels.tolist()]
         return [_named(text) for text in texts]
+
+    @property
+    def phase_names(self) -> NDArray[np.str_]:
+        """Of every piece of work."""
+        return np.asarray(np.array(self.phases)[self.phase], np.str_)
 
     @cached_property
     def windows(self) -> Stretches:
@@ -239,6 +256,56 @@ def _copies(whole: _Whole) -> list[CopyStatistics]:
             )
         )
     return sorted(rows, key=lambda row: -row.total_ns)
+
+
+def _rates(whole: _Whole, cell: ModelCell | None, device: Hardware | None) -> Iterator[Rate]:
+    """Attention's parts, then classes of kernels."""
+    if whole.work.source == "cpu":
+        hardware = None
+    else:
+        hardware = device or (known_hardware.find(whole.trace.devices[0]) if whole.trace.devices else None)
+    by_part = profile_rates.by_part(whole.spent, whole.phases, whole.modules)
+    by_class = profile_rates.by_class(whole.spent, whole.phases, whole.names)
+    fused = any(part == "attention" for part, _ in by_class)
+    classes = work_estimate.classes(cell, fused) if cell else _products_from_shapes(whole)
+    for spent, amounts, order, kind in (
+        (by_part, work_estimate.attention_parts(cell) if cell else {}, PARTS, "attention"),
+        (by_class, classes, get_args(KernelClass), "class"),
+    ):
+        yield from profile_rates.rates(
+            spent,
+            amounts,
+            order,
+            kind,
+            precision=cell.precision if cell else None,
+            hardware=hardware,
+            from_model=cell is not None,
+        )
+
+
+def _products_from_shapes(whole: _Whole) -> work_estimate.Amounts:
+    """FLOPs of matrix products by phase, of one step; nothing where any product's shapes are missing."""
+    operators = whole.trace.operators
+    is_product = np.array([name.kernel_class == "matmul" for name in whole.names], bool)
+    rows = np.flatnonzero(is_product[whole.kernel] & (whole.work.duration_ns > 0))
+    launched = whole.operator[rows]
+    if not len(rows) or (launched == NONE).any() or (operators.shapes[launched] == NONE).any():
+        return {}
+    caused, first = np.unique(launched, return_index=True)
+    width = len(whole.trace.names)
+    distinct, which = np.unique(operators.name[caused] * width + operators.shapes[caused], return_inverse=True)
+    flops = [
+        profile_rates.product_flops(whole.trace.names[name], whole.trace.names[shapes])
+        for name, shapes in (divmod(pair, width) for pair in distinct.tolist())
+    ]
+    found: work_estimate.Amounts = {}
+    phases = whole.phase[rows[first]]
+    for phase in np.unique(phases).tolist():
+        here = np.bincount(which[phases == phase], minlength=len(flops)).tolist()
+        known = [each * times for each, times in zip(flops, here, strict=True) if each is not None and times]
+        if len(known) == sum(times > 0 for times in here):
+            found["matmul", whole.phases[phase]] = work_estimate.Amount(sum(known) // whole.steps, None)
+    return found
 
 
 # --- kernels by range
