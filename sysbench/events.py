@@ -437,7 +437,8 @@ class TraceWritten(Frozen):
     event: Literal["trace_written"] = "trace_written"
     at_s: float
     cell: str
-    path: str
+    path: str | None
+    """None of a file that goes when it has been read."""
     size_bytes: int
 
 

@@ -44,6 +44,13 @@ CautionCode = Literal[
     "readings-lost",
     "not-measured",
     "allocator-retried",
+    "check-failed",
+    "kernels-missing",
+    "kernels-unlinked",
+    "kernels-slower",
+    "precision-differs",
+    "profiler-costly",
+    "trace-damaged",
 ]
 
 

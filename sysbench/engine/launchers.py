@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from pathlib import Path
 from typing import Protocol
 
 import sysbench
-from sysbench.errors import UsageError
+from sysbench.engine import nsys
 from sysbench.protocol import CAPTURE_RANGE
-
-INSTALL_NSYS = (
-    "install Nsight Systems (https://developer.nvidia.com/nsight-systems; the CUDA toolkit has it, Debian and Ubuntu "
-    "have it as nsight-systems) and put nsys on the PATH, or use --with torch"
-)
 
 
 class Launcher(Protocol):
@@ -73,7 +67,7 @@ class NsysLauncher(PlainLauncher):
         """`report` ends in .nsys-rep; raises UsageError when Nsight Systems is not here."""
         super().__init__(
             (
-                nsys_program(),
+                nsys.program(),
                 "profile",
                 "--trace=cuda,nvtx",
                 "--sample=none",
@@ -89,11 +83,3 @@ class NsysLauncher(PlainLauncher):
     def environment(self) -> dict[str, str]:
         """With the range looked up by its text, whether or not that text was registered."""
         return {**super().environment(), "NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}
-
-
-def nsys_program() -> str:
-    """Where Nsight Systems is; raises UsageError with where to get it."""
-    program = shutil.which("nsys")
-    if program is None:
-        raise UsageError(f"--with nsys: there is no program nsys here. To have it, {INSTALL_NSYS}")
-    return program

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from sysbench.errors import SysbenchError
-from sysbench.events import DeviceInfo, Event, PhaseSample, StepChecked, StepMeasured, TraceWritten
+from sysbench.events import DeviceInfo, Event, PhaseSample, StepChecked, StepMeasured
 from sysbench.experiments.step_events import built, compiled, entered
 from sysbench.instruments.compilation import count_from_zero, fresh_compiler
 from sysbench.instruments.device import synchronize, torch_device
@@ -69,8 +69,6 @@ def _stages(cell: ProfileCell, device: torch.device, artifact: Path) -> Iterator
 
     yield entered(cell.key, "writing")
     recorder.write(artifact)
-    if artifact.exists():
-        yield TraceWritten(at_s=time.time(), cell=cell.key, path=str(artifact), size_bytes=artifact.stat().st_size)
 
 
 def _profiled(cell: ProfileCell, step: TrainingStep, device: torch.device, recorder: Recorder) -> list[float]:

@@ -39,6 +39,22 @@ def _pattern(value: object) -> object:
     return value
 
 
+Sort = Literal["total", "calls", "avg", "med", "min", "max", "std", "name"]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which part of a profile is shown, and in which order."""
+
+    range: str | None = None
+    """Only what was launched in ranges of this name, or below modules of this path; None is everything."""
+    kernel: re.Pattern[str] | None = None
+    """Only kernels, or on a CPU operators, in whose whole name this is found."""
+    top: int = 20
+    """As many rows of a long table; 0 is all of them."""
+    sort: Sort = "total"
+
+
 class RunOptions(BaseModel):
     """Where results go, what is shown, and when to give up."""
 
@@ -79,6 +95,11 @@ class RunOptions(BaseModel):
         default=False, description="Also start cells that are predicted not to fit into memory."
     )
 
+    @property
+    def selection(self) -> Selection:
+        """Which part of the result is shown: all of it, where there are no options to choose with."""
+        return Selection()
+
 
 class TimeOptions(RunOptions):
     """What goes with timing alone."""
@@ -106,22 +127,6 @@ class MemoryOptions(RunOptions):
     page: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
         default=None, description="Write a page, for offline use, that zooms to every single allocation and its stack."
     )
-
-
-Sort = Literal["total", "calls", "avg", "med", "min", "max", "std", "name"]
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Which part of a profile is shown, and in which order."""
-
-    range: str | None = None
-    """Only what was launched in ranges of this name, or below modules of this path; None is everything."""
-    kernel: re.Pattern[str] | None = None
-    """Only kernels, or on a CPU operators, in whose whole name this is found."""
-    top: int = 20
-    """As many rows of a long table; 0 is all of them."""
-    sort: Sort = "total"
 
 
 class ProfileOptions(RunOptions):

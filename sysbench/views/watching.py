@@ -6,10 +6,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sysbench.specs.kinds import Kind
-from sysbench.views import live, memory_live
+from sysbench.views import live, memory_live, profile_live
 from sysbench.views.plain import PlainProgress
 from sysbench.views.progress import Progress
 
-PICTURES: Mapping[Kind, live.Picture[Any]] = {"time": live.TIME, "memory": memory_live.MEMORY}
+PICTURES: Mapping[Kind, live.Picture[Any]] = {
+    "time": live.TIME,
+    "memory": memory_live.MEMORY,
+    "profile": profile_live.PROFILE,
+}
 
-LINES: Mapping[Kind, Callable[..., Progress]] = {"time": PlainProgress, "memory": memory_live.MemoryLines}
+LINES: Mapping[Kind, Callable[..., Progress]] = {
+    "time": PlainProgress,
+    "memory": memory_live.MemoryLines,
+    "profile": profile_live.ProfileLines,
+}

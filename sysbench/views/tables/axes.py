@@ -24,6 +24,8 @@ TITLES = {
     "warmup": "warm-up",
     "steps": "steps",
     "simulate": "simulated GPU",
+    "profiler": "profiler",
+    "active": "active",
 }
 """Every axis along which cells can differ, in the order in which they are named, with its heading."""
 
@@ -52,6 +54,10 @@ def phrase(axis: str, value: object) -> str:
             return f"{value} warm-up" + ("" if value == 1 else "s")
         case "steps":
             return f"{value} step" + ("" if value == 1 else "s")
+        case "profiler":
+            return f"with {value}"
+        case "active":
+            return f"{value} profiled step" + ("" if value == 1 else "s")
         case "attention":
             return f"{value} attention"
         case "optimizer":
