@@ -98,7 +98,7 @@ def self_time_ns(nesting: Nesting, duration_ns: Integers) -> Integers:
     inner = np.zeros(len(duration_ns), np.int64)
     has_parent = parents != NONE
     np.add.at(inner, parents[has_parent], duration_ns[has_parent])
-    return np.maximum(duration_ns - inner, 0)
+    return np.asarray(np.maximum(duration_ns - inner, 0), np.int64)
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ class _Whole:
         """Position in `phases`."""
         self.phases = (NO_PHASE, *PHASES)
         self.operator = found.operator[self.counted]
-        self.modules, self.module = _bounded(found.ranges.modules, found.module[self.counted], self.work.duration_ns)
+        self.modules, self.module = _bounded(found.ranges.modules, found.module[self.counted], self.work)
         self.kernels, self.kernel = np.unique(self.work.name, return_inverse=True)
         """Distinct names, as the trace numbers them, and for every piece of work its position among them."""
 
@@ -195,18 +195,20 @@ def _only(work: Work, chosen: NDArray[np.bool_]) -> Work:
     return replace(work, **columns)
 
 
-def _bounded(modules: tuple[str, ...], module: Integers, duration_ns: Integers) -> tuple[tuple[str, ...], Integers]:
-    """The modules that are there, or where they are too many those that take most time, and each row's among them.
+def _bounded(modules: tuple[str, ...], module: Integers, work: Work) -> tuple[tuple[str, ...], Integers]:
+    """The modules that did something, in the order in which they began, and each row's position among them.
 
-    What is not told apart is counted for the nearest module around it that is.
+    Where they are too many, those that take most time: what is not told apart counts for the nearest one around it.
     """
     total = np.zeros(len(modules), np.int64)
-    np.add.at(total, module, duration_ns)
+    np.add.at(total, module, work.duration_ns)
+    begun = np.full(len(modules), np.iinfo(np.int64).max, np.int64)
+    np.minimum.at(begun, module, work.at_ns)
     used = np.flatnonzero(np.bincount(module, minlength=len(modules)))
-    kept = used[np.argsort(-total[used], kind="stable")][:MOST_MODULES].tolist()
+    kept = used[np.argsort(-total[used], kind="stable")][:MOST_MODULES]
     numbers = {EVERYWHERE: 0}
-    for path in sorted(modules[number] for number in kept):
-        numbers.setdefault(path, len(numbers))
+    for number in kept[np.argsort(begun[kept], kind="stable")].tolist():
+        numbers.setdefault(modules[number], len(numbers))
     place = np.zeros(len(modules), np.int64)
     for number in used.tolist():
         path = modules[number]
