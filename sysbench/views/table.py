@@ -50,7 +50,8 @@ class Column:
 
     `key` names it for programs and `title` for people; `unit` is that of its Measures before scaling. `group` is a
     heading that neighbouring columns share. `importance` 0 is never left out for want of width; of the others the
-    highest go first. `note` is what one has to know to read the column, said below the table when it is shown.
+    highest go first. `note` is what one has to know to read the column, said below the table when it is shown. Texts of
+    an `elastic` column lose their middle where there is no room for all of them.
     """
 
     key: str
@@ -60,6 +61,7 @@ class Column:
     importance: int = 0
     signed: bool = False
     note: str = ""
+    elastic: bool = False
 
     @property
     def numeric(self) -> bool:
