@@ -96,10 +96,10 @@ def show(record: RunRecord[Any], options: RunOptions) -> None:
             sys.stdout.write(record.model_dump_json(indent=1) + "\n")
             return
         try:
-            summary.show(record, console, options.format, options.tables)
+            summary.show(record, console, options.format, options.tables, options.selection)
         except UsageError:
             # The tables that were asked for cannot be made of this run: show what can, then say so.
-            summary.show(record, console, options.format)
+            summary.show(record, console, options.format, selection=options.selection)
             raise
 
 

@@ -49,8 +49,8 @@ class ProfileCell(ModelCell):
 
     def unavailable(self, device: DeviceType) -> str | None:
         """Why this combination does not exist, or None."""
-        if self.profiler == "nsys" and device == "mps":
-            return "--with nsys sees NVIDIA's GPUs; on mps there is --with torch"
+        if self.profiler == "nsys" and device != "cuda":
+            return f"--with nsys sees kernels of NVIDIA's GPUs; on {device} there is --with torch"
         return super().unavailable(device)
 
 
