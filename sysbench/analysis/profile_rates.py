@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from sysbench import hardware as known_hardware
 from sysbench.analysis.attention_parts import part_of
 from sysbench.analysis.work_estimate import Amount, Amounts
-from sysbench.profile_summary import KernelName, Rate, SpentColumns
+from sysbench.profile_summary import KernelClass, KernelName, Rate, SpentColumns
 
 if TYPE_CHECKING:
     from sysbench.hardware import Hardware
@@ -75,7 +75,7 @@ def by_class(spent: SpentColumns, phases: Sequence[str], names: Sequence[KernelN
     )
 
 
-def class_in(name: KernelName, phase: str) -> str:
+def class_in(name: KernelName, phase: str) -> KernelClass:
     """What a kernel does in a phase: what adds, multiplies or sums within the optimizer is the optimizer."""
     if phase == "optimizer" and name.kernel_class in ("elementwise", "reduction"):
         return "optimizer"

@@ -124,7 +124,7 @@ class Profiles:
 
 @dataclass(frozen=True)
 class Within:
-    """A range as somebody asked for it: a phase, modules with what is below them, or both; without either, all of it."""
+    """A range as somebody asked for it: a phase, modules with what is below them, or both; without either, all."""
 
     name: str
     phase: str | None

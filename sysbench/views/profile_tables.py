@@ -63,7 +63,7 @@ def sheet(record: ProfileRecord, names: Iterable[str] = (), selection: Selection
     torch = (f"torch {record.environment.torch.torch}",) if record.environment.torch else ()
     return Sheet(
         subject=(*axes.subject(specs), *hardware, *torch, *_profilers(profiled)),
-        tables=tuple(_chosen(profiles, tuple(names), _summary(record, named))),
+        tables=tuple(_chosen(profiles, tuple(names), _summary(record, named, profiles.work))),
         remarks=(*remarks.outcomes(record), *remarks.cautions(record), *_remarks(profiles)),
     )
 
@@ -104,10 +104,11 @@ def _chosen(profiles: Profiles, names: Sequence[str], summary: list[Table]) -> l
     if not profiles.each:
         return []
     if len(profiles.each) > 1:
-        return [*summary, *profile_use.ranks(profiles)] or profile_parts.classes(profiles)
-    chosen = profiles.selection.range or profiles.selection.kernel
-    builders = ("kernels", "tree") if chosen else ("device", "classes", "tree", "attention", "kernels")
-    return [table for name in builders for table in _BUILDERS[name](profiles)]
+        return [*summary, *([] if summary else profile_use.ranks(profiles))]
+    if profiles.selection.range or profiles.selection.kernel:
+        return [table for name in ("kernels", "tree") for table in _BUILDERS[name](profiles)]
+    builders = ("device", "classes", "tree", "attention", "kernels")
+    return [*summary, *(table for name in builders for table in _BUILDERS[name](profiles))]
 
 
 def _named(profiles: Profiles, name: str, summary: list[Table]) -> list[Table]:
@@ -123,17 +124,17 @@ def _named(profiles: Profiles, name: str, summary: list[Table]) -> list[Table]:
 # --- one row for every cell
 
 
-def _summary(record: ProfileRecord, named: tuple[str, ...]) -> list[Table]:
+def _summary(record: ProfileRecord, named: tuple[str, ...], work: str) -> list[Table]:
     """What was profiled, how much of the step it covers, and what profiling cost."""
     named = named or ("size",)
     columns = (
         *axes.columns(named),
         Column("step", "unprofiled", "s", "step"),
         Column("cost", "by profiling", "share", "step", signed=True, importance=1),
-        Column("busy", "kernels", "s", importance=2),
-        Column("coverage", "covered", "share", note="covered: kernel time as a share of the unprofiled step"),
+        Column("busy", f"{work}s", "s", importance=2),
+        Column("coverage", "covered", "share", note=f"covered: time of {work}s as a share of the unprofiled step"),
         Column("matmul", "matmul", "share"),
-        Column("calls", "kernels", "count", "per step", importance=2),
+        Column("calls", f"{work}s", "count", "per step", importance=2),
         Column("waiting", "waiting for the host", "share", importance=3),
     )
     rows = tuple((*axes.values(cell.axes, named), *_summary_row(cell)) for cell in record.cells)
