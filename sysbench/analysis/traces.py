@@ -33,6 +33,8 @@ def read(path: Path) -> Trace:
     try:
         content = path.read_bytes()
         events = json.loads(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)["traceEvents"]
+    except FileNotFoundError:
+        raise LogError(f"cannot read {path}: no such file") from None
     except OSError as error:
         raise LogError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
