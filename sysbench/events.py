@@ -9,9 +9,11 @@ from __future__ import annotations
 from math import isfinite
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, TypeAdapter
+from pydantic import Field, PlainSerializer, TypeAdapter
 
+from sysbench.frozen import Frozen
 from sysbench.outcomes import Outcome, RunStatus
+from sysbench.profile_summary import ProfileSummary
 from sysbench.rounding import FormatName
 from sysbench.specs.accum import Order
 from sysbench.specs.kinds import Kind
@@ -22,12 +24,6 @@ SCHEMA_VERSION = 1
 
 Number = Annotated[float, PlainSerializer(lambda value: value if isfinite(value) else str(value), when_used="json")]
 """A number that may be infinite or NaN, for which JSON has no numbers: there it is the word `inf`, `-inf` or `nan`."""
-
-
-class Frozen(BaseModel):
-    """Base of everything that is said once and never changed."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class HostInfo(Frozen):
@@ -162,7 +158,17 @@ class CellStarted(Frozen):
     device: DeviceInfo
 
 
-Stage = Literal["building", "compiling", "warming-up", "measuring", "simulating", "searching"]
+Stage = Literal[
+    "building",
+    "compiling",
+    "warming-up",
+    "measuring",
+    "simulating",
+    "searching",
+    "profiling",
+    "writing",
+    "reading",
+]
 
 
 class StageEntered(Frozen):
@@ -659,6 +665,26 @@ class ProductMeasured(Frozen):
     """The same against the inputs before they were rounded."""
 
 
+class TraceWritten(Frozen):
+    """What a profiler recorded of the cell is in a file."""
+
+    event: Literal["trace_written"] = "trace_written"
+    at_s: float
+    cell: str
+    path: str | None
+    """None of a file that goes when it has been read."""
+    size_bytes: int
+
+
+class ProfileRead(Frozen):
+    """What the trace comes down to: the engine reads it as soon as the worker is done, since it is not always kept."""
+
+    event: Literal["profile_read"] = "profile_read"
+    at_s: float
+    cell: str
+    summary: ProfileSummary
+
+
 class CellFinished(Frozen):
     """A cell is over, one way or another; the last one of a cell counts.
 
@@ -736,6 +762,8 @@ Event = Annotated[
     | GradientsMeasured
     | ScaledBackward
     | ProductMeasured
+    | TraceWritten
+    | ProfileRead
     | CellFinished
     | WorkerExited
     | ReadingsLost

@@ -45,6 +45,13 @@ CautionCode = Literal[
     "not-measured",
     "allocator-retried",
     "narrow-margin",
+    "check-failed",
+    "kernels-missing",
+    "kernels-unlinked",
+    "kernels-slower",
+    "precision-differs",
+    "profiler-costly",
+    "trace-damaged",
 ]
 
 

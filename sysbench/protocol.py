@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from sysbench.events import DeviceInfo, Frozen
+from sysbench.events import DeviceInfo
+from sysbench.frozen import Frozen
 from sysbench.specs.kinds import Cell
 from sysbench.specs.model import Precision
 
@@ -19,6 +20,9 @@ ADDRESS_VARIABLE = "SYSBENCH_ADDRESS"
 
 KEY_VARIABLE = "SYSBENCH_AUTHKEY"
 """Environment variable with the key, in hexadecimal, by which the two ends know each other."""
+
+CAPTURE_RANGE = "sysbench"
+"""The NVTX range inside which a worker under Nsight Systems is recorded."""
 
 MESSAGE_LIMIT_BYTES = 16 * 1024**2
 """No message is longer than this; what claims to be is not one of ours."""

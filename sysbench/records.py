@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Generic, Literal, TypeVar
 
+from sysbench import __version__
 from sysbench.events import (
     SCHEMA_VERSION,
     Accumulation,
@@ -13,19 +14,21 @@ from sysbench.events import (
     AttentionTensor,
     DeviceInfo,
     DtypePart,
-    Frozen,
     HostInfo,
     ModuleMemory,
     Number,
     Source,
     TorchInfo,
 )
+from sysbench.frozen import Frozen
 from sysbench.outcomes import Caution, Outcome, RunStatus
+from sysbench.profile_summary import ProfileSummary
 from sysbench.rounding import FormatName
 from sysbench.specs.accum import Experiment, Order
 from sysbench.specs.kinds import Kind
 from sysbench.specs.memory import SearchAxis
 from sysbench.specs.model import Precision
+from sysbench.specs.profile import Profiler
 
 
 class Samples(Frozen):
@@ -370,6 +373,29 @@ class AccumCellRecord(CellRecord):
     products: list[ProductRecord]
 
 
+class ProfileCellRecord(CellRecord):
+    """One cell of `sysbench profile`; None where nothing was profiled."""
+
+    profiler: Profiler
+    build_s: float | None
+    compile_s: float | None
+    attention_kernel: str | None
+    unprofiled: Samples | None
+    """The same step without a profiler, timed first and in another process."""
+    unprofiled_device: Samples | None
+    """The same by the device's own clock, where it has one."""
+    profiled_s: list[float]
+    """The profiled steps, by the host's clock."""
+    cost_share: float | None
+    """By how much the profiler made the median step longer, as a share of it."""
+    coverage: float | None
+    """Of the unprofiled median step, the share in which the device, or on the CPU an operator, was seen at work."""
+    trace: str | None
+    """Where the trace is, if it was kept."""
+    trace_bytes: int | None
+    summary: ProfileSummary | None
+
+
 class CeilingRecord(Frozen):
     """What a large matrix product reached on this machine during the run."""
 
@@ -430,3 +456,18 @@ class AccumRecord(RunRecord[AccumCellRecord]):
     """The final summary of a run of `sysbench accum`."""
 
     kind: Literal["accum"] = "accum"
+
+
+class ProfileRecord(RunRecord[ProfileCellRecord]):
+    """The final summary of `sysbench profile`."""
+
+    kind: Literal["profile"] = "profile"
+
+
+class TraceRecord(Frozen):
+    """What traces of anyone's come down to."""
+
+    schema_version: int = SCHEMA_VERSION
+    kind: Literal["traces"] = "traces"
+    sysbench_version: str = __version__
+    summaries: list[ProfileSummary]

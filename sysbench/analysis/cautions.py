@@ -41,8 +41,8 @@ def judge(cell: TimeCell, seen: CellEvents, rates: RateRecord | None, lost: Sequ
         lambda: _stability(warmup, wall),
         lambda: _precision_of_the_median(cell, wall),
         lambda: _launching(seen),
-        lambda: _surroundings(seen, lost),
-        lambda: _compilation(seen),
+        lambda: surroundings(seen, lost),
+        lambda: compilation(seen),
         lambda: _unmeasured(cell, seen),
     )
     return [caution for rule in rules for caution in rule()]
@@ -172,7 +172,8 @@ def _waits_for_the_host(seen: CellEvents, phase: str) -> bool:
     return bool(waited) and standard.median(waited) < WAITING_SHARE
 
 
-def _surroundings(seen: CellEvents, lost: Sequence[ReadingsLost]) -> Iterator[Caution]:
+def surroundings(seen: CellEvents, lost: Sequence[ReadingsLost]) -> Iterator[Caution]:
+    """What else went on: clocks held back, other programs, readings that ended."""
     readings = seen.measured_readings or seen.readings
     throttled = [reading.throttle_reasons for reading in readings if reading.throttle_reasons]
     if readings and len(throttled) > THROTTLED_SHARE * len(readings):
@@ -206,7 +207,8 @@ def _surroundings(seen: CellEvents, lost: Sequence[ReadingsLost]) -> Iterator[Ca
         )
 
 
-def _compilation(seen: CellEvents) -> Iterator[Caution]:
+def compilation(seen: CellEvents) -> Iterator[Caution]:
+    """A compiled cell that was not."""
     if seen.compiled is not None and seen.compiled.fell_back:
         yield Caution(
             code="compile-fell-back",

@@ -13,7 +13,6 @@ from sysbench.events import (
     CellStarted,
     Compiled,
     Event,
-    Frozen,
     MemoryMeasured,
     ModelBuilt,
     Reading,
@@ -25,6 +24,7 @@ from sysbench.events import (
     StepMeasured,
     WorkerReady,
 )
+from sysbench.frozen import Frozen
 
 Said = TypeVar("Said", bound=Frozen)
 

@@ -18,6 +18,7 @@ INTERRUPTED = 130
 COMMANDS = {
     "time": "Time forward, backward and the optimizer step, by size, context, precision and more.",
     "memory": "See where the memory of a step goes and whether it fits, on a GPU or without one.",
+    "profile": "See which kernels take the time, by the part of the model that launched them.",
     "attention": "Sweep attention by head dimension, sequence length and implementation; see where it breaks.",
     "accum": "See what rounding does: to sums, under autocast, in layer norm, to gradients and in matrix products.",
 }

@@ -30,9 +30,10 @@ def memory(spec_given: Given, options_given: Given) -> None:
         running.show_plan(spec, options, None)
         return
     from sysbench.cli.memory_files import Files
+    from sysbench.engine.provisions import Provisions
 
     with Files.prepared(spec, options) as files:
-        record = running.carry_out(spec, options, files.snapshots)
+        record = running.carry_out(spec, options, Provisions(files.snapshots))
         for path in files.draw(record):
             running.say(f"saved  {path}", options)
     raise typer.Exit(running.exit_code(record))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sysbench.cli.file_names import labels_of, paths_of
 from sysbench.engine import storage
 from sysbench.errors import UsageError
 from sysbench.records import RunRecord
@@ -17,6 +18,9 @@ from sysbench.specs.run import MemoryOptions
 
 if TYPE_CHECKING:
     from sysbench.analysis.timeline import Timeline
+
+AXES = ("simulate", "size", "batch", "ctx", "attention", "execution", "optimizer", "precision", "mode", "device")
+"""In the order in which names say them."""
 
 PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
 
@@ -39,8 +43,10 @@ class Files:
         """Names for all files; raises UsageError and OutputError for those that could not be written."""
         refuse_other_pictures(options.figure)
         cells = list(spec.cells())
-        labels = labels_of(cells)
-        snapshots, figures, pages = (_named(path, labels) for path in (options.snapshot, options.figure, options.page))
+        labels = labels_of(cells, AXES)
+        snapshots, figures, pages = (
+            paths_of(path, labels) for path in (options.snapshot, options.figure, options.page)
+        )
         for path in (*snapshots.values(), *figures.values(), *pages.values()):
             storage.refuse_unwritable(path)
         titles = {cell.key: _title(cell) for cell in cells}
@@ -84,30 +90,6 @@ def refuse_other_pictures(path: Path | None) -> None:
     """Raise UsageError for a picture in a format that there is not."""
     if path is not None and path.suffix.lower() not in PICTURE_SUFFIXES:
         raise UsageError(f"--figure {path} must end in {', '.join(PICTURE_SUFFIXES)}")
-
-
-def labels_of(cells: list[MemoryCell]) -> dict[str, str]:
-    """By key, what sets a cell apart, fit for a file's name: `ctx128-train`; nothing for a single cell."""
-    dumped = [cell.model_dump() for cell in cells]
-    named = ("simulate", "size", "batch", "ctx", "attention", "execution", "optimizer", "precision", "mode", "device")
-    differing = [axis for axis in named if len({each[axis] for each in dumped}) > 1]
-    return {
-        cell.key: "-".join(_word(axis, each[axis]) for axis in differing)
-        for cell, each in zip(cells, dumped, strict=True)
-    }
-
-
-def _word(axis: str, value: object) -> str:
-    text = f"{axis}{value}" if axis in ("ctx", "batch") else str(value)
-    return "".join(character if character.isalnum() or character in ".-=" else "_" for character in text)
-
-
-def _named(path: Path | None, labels: Mapping[str, str]) -> dict[str, Path]:
-    """A path for each cell: the one that was given, or with several cells one with the cell's label in its name."""
-    if path is None:
-        return {}
-    whole = path.absolute()
-    return {key: whole.with_stem(f"{whole.stem}-{label}") if label else whole for key, label in labels.items()}
 
 
 def _title(cell: MemoryCell) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from sysbench.specs.kinds import Cell, Kind, Spec
 from sysbench.specs.run import RunOptions
 
 if TYPE_CHECKING:
+    from sysbench.engine.provisions import Provisions
     from sysbench.hardware import Hardware
     from sysbench.records import RunRecord
     from sysbench.views.progress import Progress
@@ -63,11 +63,11 @@ def show_plan(spec: Spec, options: RunOptions, device: Hardware | None) -> None:
         summary.show_plan(cells, console, options.format, device)
 
 
-def carry_out(spec: Spec, options: RunOptions, artifacts: Mapping[str, Path] | None = None) -> RunRecord[Any]:
-    """Run the spec and save its record; `artifacts` as for `engine.session.run`."""
+def carry_out(spec: Spec, options: RunOptions, provisions: Provisions | None = None) -> RunRecord[Any]:
+    """Run the spec, save its record and show it."""
     from sysbench.engine import log, session, storage
 
-    with session.run(spec, options, artifacts=artifacts) as running:
+    with session.run(spec, options, provisions=provisions) as running:
         beginning = list(islice(running, 2))
         # The worker has been started and imports torch: there is time to import what it takes to show its results.
         from sysbench.analysis.folds import FOLDS
@@ -102,10 +102,10 @@ def show(record: RunRecord[Any], options: RunOptions) -> None:
             sys.stdout.write(record.model_dump_json(indent=1) + "\n")
             return
         try:
-            summary.show(record, console, options.format, options.tables)
+            summary.show(record, console, options.format, options.tables, options.selection)
         except UsageError:
             # The tables that were asked for cannot be made of this run: show what can, then say so.
-            summary.show(record, console, options.format)
+            summary.show(record, console, options.format, selection=options.selection)
             raise
 
 

@@ -14,7 +14,8 @@ from sysbench import protocol
 from sysbench.engine.interrupts import Interrupts
 from sysbench.engine.process import GarbledError, WorkerGoneError, WorkerProcess
 from sysbench.engine.sampler import Sampler
-from sysbench.events import Event, Frozen, StepMeasured
+from sysbench.events import Event, StepMeasured
+from sysbench.frozen import Frozen
 from sysbench.outcomes import Outcome
 
 GOODBYE_S = 10.0
@@ -80,6 +81,17 @@ class Conversation:
             except LostWorkerError:
                 return
             yield event
+
+    def until_gone(self, worker: WorkerProcess) -> None:
+        """Wait for the end of a worker that has said all it has to say; raises StoppedByUserError.
+
+        Who is around it, a profiler, may take its time to write down what it saw.
+        """
+        deadline_s = time.monotonic() + self._timeout_s
+        while worker.alive and time.monotonic() < deadline_s:
+            self.heed_interrupts()
+            self._interrupts.sleep(REST_S)
+            self._interrupts.drain()
 
     def heed_interrupts(self) -> None:
         """Raise StoppedByUserError if that is so."""

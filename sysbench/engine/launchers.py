@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Protocol
 
 import sysbench
+from sysbench.engine import nsys
+from sysbench.protocol import CAPTURE_RANGE
 
 
 class Launcher(Protocol):
@@ -56,3 +58,28 @@ class PlainLauncher:
             return dict(os.environ)
         paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
         return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+class NsysLauncher(PlainLauncher):
+    """The worker under `nsys profile`, which records what happens inside one range and writes when the worker ends."""
+
+    def __init__(self, report: Path) -> None:
+        """`report` ends in .nsys-rep; raises UsageError when Nsight Systems is not here."""
+        super().__init__(
+            (
+                nsys.program(),
+                "profile",
+                "--trace=cuda,nvtx",
+                "--sample=none",
+                "--cpuctxsw=none",
+                "--capture-range=nvtx",
+                f"--nvtx-capture={CAPTURE_RANGE}",
+                "--capture-range-end=stop",
+                "--force-overwrite=true",
+                f"--output={report.with_suffix('')}",
+            )
+        )
+
+    def environment(self) -> dict[str, str]:
+        """With the range looked up by its text, whether or not that text was registered."""
+        return {**super().environment(), "NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +17,7 @@ from sysbench.engine.interrupts import catch_interrupts
 from sysbench.engine.launchers import Launcher, PlainLauncher
 from sysbench.engine.log import Log
 from sysbench.engine.plan import PlacedCell, place, refuse_impossible
+from sysbench.engine.provisions import Provisions
 from sysbench.engine.resume import EarlierRun, recall
 from sysbench.engine.sampler import Sampler, system_sampler
 from sysbench.engine.storage import refuse_unwritable
@@ -34,11 +35,9 @@ def run(
     *,
     launcher: Launcher | None = None,
     sampler: Sampler | None = None,
-    artifacts: Mapping[str, Path] | None = None,
+    provisions: Provisions | None = None,
 ) -> Session:
     """Prepare a run, of which everything but the measuring is checked here; iterate over the result to carry it out.
-
-    `artifacts` says for cells, by their keys, where their worker leaves what is too large for events.
 
     Raises UsageError for cells that can run nowhere and for a log that must not be continued, LogError for a log that
     cannot be read, and OutputError when there is no place to write to. Nothing is left behind then.
@@ -55,7 +54,9 @@ def run(
     else:
         opening = _beginning(spec, len(cells), sampler.driver)
         log, earlier = Log.create(options.out, spec.kind), None
-    return Session(log, opening, cells, earlier, options, launcher or PlainLauncher(), sampler, artifacts or {})
+    return Session(
+        log, opening, cells, earlier, options, launcher or PlainLauncher(), sampler, provisions or Provisions()
+    )
 
 
 class Session:
@@ -79,10 +80,10 @@ class Session:
         options: RunOptions,
         launcher: Launcher,
         sampler: Sampler,
-        artifacts: Mapping[str, Path],
+        provisions: Provisions,
     ) -> None:
         self.log_path = log.path
-        self._artifacts = artifacts
+        self._provisions = provisions
         self._log = log
         self._opening = opening
         self._cells = cells
@@ -125,7 +126,7 @@ class Session:
                 self._admission,
                 interrupts,
                 self._options.timeout_s,
-                self._artifacts,
+                self._provisions,
             )
             opening = self._written(self._opening)
             try:

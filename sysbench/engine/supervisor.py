@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from sysbench import protocol
@@ -14,6 +15,7 @@ from sysbench.engine.interrupts import Interrupts
 from sysbench.engine.launchers import Launcher
 from sysbench.engine.plan import PlacedCell
 from sysbench.engine.process import WorkerProcess
+from sysbench.engine.provisions import Provisions
 from sysbench.engine.sampler import Sampler
 from sysbench.errors import SysbenchError
 from sysbench.events import (
@@ -48,11 +50,12 @@ class Supervisor:
         admission: Admission,
         interrupts: Interrupts,
         timeout_s: float,
-        artifacts: Mapping[str, Path] | None = None,
+        provisions: Provisions | None = None,
     ) -> None:
-        """`artifacts` says for cells, by their keys, where their worker leaves what is too large for events."""
-        self._artifacts = artifacts or {}
+        self._provisions = provisions or Provisions()
         self._launcher = launcher
+        self._launched_by = launcher
+        """Who started the worker there is."""
         self._sampler = sampler
         self._admission = admission
         self._interrupts = interrupts
@@ -66,7 +69,7 @@ class Supervisor:
         Raises UsageError when the cells cannot be placed, SysbenchError when no worker can be started, and
         StoppedByUserError. Then, and whenever the iteration is given up, `stop` must be called.
         """
-        _, ready = yield from self._start_worker()
+        _, ready = yield from self._start_worker(self._launcher)
         cells = placement(ready)
         yield from self._look_ahead(cells)
         for placed in cells:
@@ -87,6 +90,15 @@ class Supervisor:
         """One cell that is worth it, and what came before and comes after."""
         if placed.cell.against_ceiling is not None:
             yield from self._measure_ceiling(placed, placed.cell.against_ceiling)
+        first = placed.cell.timed_first
+        if first is not None:
+            timed = yield from self._measure(replace(placed, cell=first))
+            yield from self._replace_worker()
+            if timed.outcome != "ok":
+                if timed.outcome == "oom":
+                    self._admission.remember_too_large(placed)
+                yield _finished(placed.cell, timed.outcome, f"without a profiler: {timed.detail or timed.outcome}")
+                return
         finished = yield from self._measure(placed)
         if placed.cell.simulated and finished.outcome == "oom":
             return  # nothing ran out here
@@ -100,7 +112,7 @@ class Supervisor:
         asked = False
         for placed, free_bytes in self._admission.doubtful(cells):
             self._conversation.heed_interrupts()
-            worker = yield from self._ensure_worker()
+            worker = yield from self._ensure_worker(self._launcher)
             try:
                 question = protocol.Foresee(cell=placed.cell, device=placed.device, free_bytes=free_bytes)
                 self._conversation.ask(worker, question)
@@ -113,7 +125,8 @@ class Supervisor:
             yield from self._replace_worker()
 
     def _measure(self, placed: PlacedCell) -> Generator[Event, None, CellFinished]:
-        worker = yield from self._ensure_worker()
+        """What the worker says of a cell; that it is over is said last, when all that it left has been read."""
+        worker = yield from self._ensure_worker(self._provisions.launchers.get(placed.cell.key, self._launcher))
         self._sampler.use(placed.device)
         yield CellStarted(
             at_s=time.time(),
@@ -123,15 +136,31 @@ class Supervisor:
             device=placed.device,
         )
         yield from self._look_around()
+        artifact = self._provisions.artifacts.get(placed.cell.key)
         try:
-            artifact = self._artifacts.get(placed.cell.key)
             self._conversation.ask(worker, protocol.Measure(cell=placed.cell, device=placed.device, artifact=artifact))
-            return (yield from self._conversation.until(worker, CellFinished))
+            finished = yield from _all_but_the_last(self._conversation.until(worker, CellFinished))
+            if artifact is not None and finished.outcome == "ok":
+                finished = yield from self._read(placed, artifact, finished)
         except LostWorkerError as lost:
             exited = self._dismiss(worker, lost.patience_s)
             finished = _finished(placed.cell, lost.outcome, lost.detail or _epitaph(exited))
-        yield exited
+            yield exited
         yield finished
+        return finished
+
+    def _read(self, placed: PlacedCell, artifact: Path, finished: CellFinished) -> Generator[Event, None, CellFinished]:
+        """Read what the worker left, once it is all there; the cell is no better than that."""
+        said = None
+        if self._launched_by.wraps:
+            for event in self._say_goodbye():
+                said = event.stderr_tail if isinstance(event, WorkerExited) else said
+                yield event
+            self._conversation.heed_interrupts()
+        try:
+            yield from self._provisions.read(placed, artifact)
+        except SysbenchError as error:
+            return _finished(placed.cell, "crashed", f"{error}; {said.splitlines()[-1]}" if said else str(error))
         return finished
 
     def _measure_ceiling(self, placed: PlacedCell, precision: Precision) -> Iterator[Event]:
@@ -140,7 +169,7 @@ class Supervisor:
         if (device.torch_name, precision) in self._ceilings:
             return
         self._ceilings.add((device.torch_name, precision))
-        worker = yield from self._ensure_worker()
+        worker = yield from self._ensure_worker(self._launcher)
         try:
             self._conversation.ask(worker, protocol.MeasureCeiling(device=device, precision=precision))
             answer = yield from self._conversation.until(worker, CeilingMeasured, CeilingFailed)
@@ -158,18 +187,19 @@ class Supervisor:
         if other_processes is not None:
             yield Reading(at_s=time.time(), other_processes=other_processes)
 
-    def _ensure_worker(self) -> Generator[Event, None, WorkerProcess]:
-        """The worker there is, or a new one when there is none or it has died while it was idle."""
-        if self._worker is not None and not self._worker.alive:
+    def _ensure_worker(self, launcher: Launcher) -> Generator[Event, None, WorkerProcess]:
+        """The worker there is, or a new one when there is none, it has died while idle, or was launched otherwise."""
+        if self._worker is not None and (not self._worker.alive or self._launched_by is not launcher):
             yield from self._replace_worker()
         if self._worker is not None:
             return self._worker
-        worker, _ = yield from self._start_worker()
+        worker, _ = yield from self._start_worker(launcher)
         return worker
 
-    def _start_worker(self) -> Generator[Event, None, tuple[WorkerProcess, WorkerReady]]:
+    def _start_worker(self, launcher: Launcher) -> Generator[Event, None, tuple[WorkerProcess, WorkerReady]]:
         self._conversation.heed_interrupts()
-        self._worker = worker = WorkerProcess(self._launcher)
+        self._launched_by = launcher
+        self._worker = worker = WorkerProcess(launcher)
         self._sampler.watch(worker.pid)
         try:
             ready = yield from self._conversation.until(worker, WorkerReady)
@@ -190,8 +220,10 @@ class Supervisor:
             return
         # Everything is measured: neither a worker that lingers nor a Ctrl-C now makes the run less complete.
         with suppress(LostWorkerError, StoppedByUserError):
-            self._conversation.ask(worker, protocol.Exit(orderly=self._launcher.wraps))
+            self._conversation.ask(worker, protocol.Exit(orderly=self._launched_by.wraps))
             yield from self._conversation.until_the_end(worker)
+            if self._launched_by.wraps:
+                self._conversation.until_gone(worker)
         yield self._dismiss(worker, 0 if self._interrupts.requested else GOODBYE_S)
 
     def _dismiss(self, worker: WorkerProcess, patience_s: float = 0.0) -> WorkerExited:
@@ -199,6 +231,20 @@ class Supervisor:
         self._worker = None
         self._sampler.watch(None)
         return exited
+
+
+def _all_but_the_last(events: Generator[Event, None, CellFinished]) -> Generator[Event, None, CellFinished]:
+    """Everything up to the event that is returned, and not that."""
+    try:
+        while True:
+            event = next(events)
+            if not isinstance(event, CellFinished):
+                yield event
+    except StopIteration as end:
+        finished: CellFinished = end.value
+        return finished
+    finally:
+        events.close()
 
 
 def _finished(cell: Cell, outcome: Outcome, detail: str | None = None) -> CellFinished:

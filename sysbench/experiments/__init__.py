@@ -13,7 +13,13 @@ from sysbench.specs.kinds import Kind
 Experiment = Callable[[Any, DeviceInfo, Path | None], Iterator[Event]]
 """From a cell of its kind, the device it is placed on, and where to leave what is too large for events."""
 
-MODULES: dict[Kind, str] = {"time": "timing", "memory": "memory", "attention": "attention", "accum": "accumulation"}
+MODULES: dict[Kind, str] = {
+    "time": "timing",
+    "memory": "memory",
+    "profile": "profiling",
+    "attention": "attention",
+    "accum": "accumulation",
+}
 """By kind, the module here whose `run` is the experiment. It is imported when it is wanted: the others cost time."""
 
 

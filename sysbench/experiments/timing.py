@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
 
 from sysbench.events import (
-    Compiled,
     DeviceInfo,
     Event,
     MemoryMeasured,
-    ModelBuilt,
-    Stage,
-    StageEntered,
     StepChecked,
     StepMeasured,
 )
+from sysbench.experiments.step_events import built, compiled, entered
 from sysbench.instruments import allocator
 from sysbench.instruments.clocks import Clock, StepTimes, clock_for
-from sysbench.instruments.compilation import compilation, count_from_zero, fresh_compiler
+from sysbench.instruments.compilation import count_from_zero, fresh_compiler
 from sysbench.instruments.device import synchronize, torch_device
+from sysbench.instruments.garbage import collection_paused
 from sysbench.instruments.precision import matmul_precision
 from sysbench.specs.time import TimeCell
 from sysbench.statistics import settled
@@ -52,24 +49,25 @@ def run(
 
 
 def _stages(cell: TimeCell, device: torch.device, clock: Clock) -> Iterator[Event]:
-    yield _entered(cell, "building")
+    yield entered(cell.key, "building")
     allocator.release(device)  # what an earlier cell may have left would count towards this one's peak
     started_s = time.perf_counter()
     step = TrainingStep(cell, device)
     synchronize(device)
-    yield _built(cell, step, time.perf_counter() - started_s)
+    yield built(cell.key, step, time.perf_counter() - started_s)
 
     if cell.execution == "compiled":
-        yield _entered(cell, "compiling")
-        yield _compiled(cell, step, clock)
+        yield entered(cell.key, "compiling")
+        count_from_zero()
+        yield compiled(cell.key, clock.measure(step.phases, "step").wall_s)  # neither a warm-up nor measured
 
     if cell.warmup:
-        yield _entered(cell, "warming-up")
+        yield entered(cell.key, "warming-up")
     for index in range(cell.warmup):
         yield _measured(cell, index, _take(step, cell, clock), warmup=True)
 
-    yield _entered(cell, "measuring")
-    with _garbage_collection_paused():
+    yield entered(cell.key, "measuring")
+    with collection_paused():
         yield from _measured_steps(cell, step, device, clock)
 
 
@@ -98,49 +96,6 @@ def _enough(cell: TimeCell, taken_s: list[float]) -> bool:
     if len(taken_s) < cell.steps:
         return False
     return cell.until is None or len(taken_s) >= cell.max_steps or settled(taken_s, cell.until)
-
-
-@contextmanager
-def _garbage_collection_paused() -> Iterator[None]:
-    """Python collects its garbage now, and then not before the end: a collection takes as long as a small step."""
-    enabled = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-def _entered(cell: TimeCell, stage: Stage) -> StageEntered:
-    return StageEntered(at_s=time.time(), cell=cell.key, stage=stage)
-
-
-def _built(cell: TimeCell, step: TrainingStep, build_s: float) -> ModelBuilt:
-    return ModelBuilt(
-        at_s=time.time(),
-        cell=cell.key,
-        parameters=step.model.parameter_count,
-        parameters_without_lm_head=step.model.parameter_count - step.model.lm_head.weight.numel(),
-        build_s=build_s,
-    )
-
-
-def _compiled(cell: TimeCell, step: TrainingStep, clock: Clock) -> Compiled:
-    """Take the step that compiles; it is neither a warm-up nor measured."""
-    count_from_zero()
-    times = clock.measure(step.phases, "step")
-    made = compilation()
-    return Compiled(
-        at_s=time.time(),
-        cell=cell.key,
-        compile_s=times.wall_s,
-        graphs=made.graphs,
-        graph_breaks=made.graph_breaks,
-        fell_back=made.fell_back,
-        detail=made.detail,
-    )
 
 
 def _measured(cell: TimeCell, index: int, times: StepTimes, *, warmup: bool) -> StepMeasured:

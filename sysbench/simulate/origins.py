@@ -17,7 +17,9 @@ import einops
 import torch
 from torch import nn
 
-OUTSIDE = ""
+from sysbench.instruments.modules import WHOLE, following
+
+OUTSIDE = WHOLE
 """The path of what no module does: the loss, say. It is the path of the whole model as well."""
 
 _TORCH = str(Path(torch.__file__).parent)
@@ -70,25 +72,8 @@ class Origins:
     @contextmanager
     def inside(self, model: nn.Module) -> Iterator[None]:
         """Follow which of the model's modules is being called, while this is entered."""
-        relative = _RelativePaths(model)
-        called: list[nn.Module] = []
-
-        def enter(module: nn.Module, arguments: object) -> None:
-            self._paths.append(relative.path(called[-1], self._paths[-1], module) if called else OUTSIDE)
-            called.append(module)
-
-        def leave(module: nn.Module, arguments: object, result: object) -> None:
-            self._paths.pop()
-            called.pop()
-
-        hooks = [module.register_forward_pre_hook(enter) for module in model.modules()]
-        hooks += [module.register_forward_hook(leave, always_call=True) for module in model.modules()]
-        try:
+        with following(model, self._paths.append, self._paths.pop):
             yield
-        finally:
-            for hook in hooks:
-                hook.remove()
-            self._paths.clear()
 
     def forget_forward(self) -> None:
         """No backward will come for what has run so far."""
@@ -134,26 +119,3 @@ class Origins:
             if filename.startswith(_OPTIMIZERS) or not filename.startswith(_HIDDEN):
                 yield Frame(filename, frame.f_lineno, frame.f_code.co_qualname)
             frame = frame.f_back
-
-
-class _RelativePaths:
-    """How a module is called by the one that calls it: the same module may have several paths."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self._known: dict[tuple[int, int], str] = {}
-
-    def path(self, caller: nn.Module, caller_path: str, module: nn.Module) -> str:
-        """Of `module`, when it is called in `caller`, which is at `caller_path`."""
-        key = id(caller), id(module)
-        name = self._known.get(key)
-        if name is None:
-            name = self._known[key] = self._name(caller, module)
-        return f"{caller_path}.{name}" if caller_path and name else caller_path or name
-
-    def _name(self, caller: nn.Module, module: nn.Module) -> str:
-        for parent in (caller, self._model):
-            for name, each in parent.named_modules(remove_duplicate=False):
-                if each is module:
-                    return str(name)
-        return type(module).__name__

@@ -13,6 +13,7 @@ from sysbench.specs.axes import texts
 
 if TYPE_CHECKING:
     from sysbench.specs.model import ModelCell, Precision
+    from sysbench.specs.time import TimeCell
 
 DeviceType = Literal["cpu", "cuda", "mps"]
 
@@ -55,6 +56,11 @@ class RunCell(BaseModel):
     def needs_fresh_worker(self) -> bool:
         """Whether what an earlier cell leaves in a process (high-water marks, workspaces) would spoil this one."""
         return False
+
+    @property
+    def timed_first(self) -> TimeCell | None:
+        """The cell that is measured before this one, in a process of its own; None for most."""
+        return None
 
     @property
     def worth_failing(self) -> bool:

@@ -10,12 +10,13 @@ from pydantic import Field, TypeAdapter
 from sysbench.specs.accum import AccumCell, AccumSpec
 from sysbench.specs.attention import AttentionCell, AttentionSpec
 from sysbench.specs.memory import MemoryCell, MemorySpec
+from sysbench.specs.profile import ProfileCell, ProfileSpec
 from sysbench.specs.time import TimeCell, TimeSpec
 
-Kind = Literal["time", "memory", "attention", "accum"]
+Kind = Literal["time", "memory", "profile", "attention", "accum"]
 
-Spec = Annotated[TimeSpec | MemorySpec | AttentionSpec | AccumSpec, Field(discriminator="kind")]
-Cell = Annotated[TimeCell | MemoryCell | AttentionCell | AccumCell, Field(discriminator="kind")]
+Spec = Annotated[TimeSpec | MemorySpec | ProfileSpec | AttentionSpec | AccumSpec, Field(discriminator="kind")]
+Cell = Annotated[TimeCell | MemoryCell | ProfileCell | AttentionCell | AccumCell, Field(discriminator="kind")]
 
 _SPEC: TypeAdapter[Spec] = TypeAdapter(Spec)
 _CELL: TypeAdapter[Cell] = TypeAdapter(Cell)

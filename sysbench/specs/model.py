@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -13,6 +13,9 @@ from sysbench.specs.cell import DeviceType as DeviceType
 from sysbench.specs.cell import RunCell, devices
 from sysbench.specs.options import Option
 from sysbench.specs.sizes import SIZES, VOCABULARY, ModelShape
+
+if TYPE_CHECKING:
+    pass
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 Mode = Literal["inference", "forward", "forward-backward", "train"]

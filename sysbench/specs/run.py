@@ -5,8 +5,10 @@ None of them changes what is measured, so none of them is part of a log's identi
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -17,6 +19,40 @@ Format = Literal["terminal", "markdown", "csv", "latex"]
 
 OUTPUT = "Output"
 EXECUTION = "Execution"
+VIEW = "What is shown"
+
+
+def _files(value: object) -> tuple[Path, ...]:
+    """Several paths with commas between them, or one that has a comma in it."""
+    if isinstance(value, str):
+        return (Path(value),) if Path(value).exists() else tuple(Path(name) for name in texts(value))
+    return (value,) if isinstance(value, Path) else tuple(value)  # type: ignore[arg-type]
+
+
+def _pattern(value: object) -> object:
+    """A regular expression, as it was written."""
+    if isinstance(value, str):
+        try:
+            re.compile(value)
+        except re.error as error:
+            raise ValueError(f"{value} is not a regular expression: {error}") from None
+    return value
+
+
+Sort = Literal["total", "calls", "avg", "med", "min", "max", "std", "name"]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which part of a profile is shown, and in which order."""
+
+    range: str | None = None
+    """Only what was launched in ranges of this name, or below modules of this path; None is everything."""
+    kernel: re.Pattern[str] | None = None
+    """Only kernels, or on a CPU operators, in whose whole name this is found."""
+    top: int = 20
+    """As many rows of a long table; 0 is all of them."""
+    sort: Sort = "total"
 
 
 class RunOptions(BaseModel):
@@ -35,9 +71,6 @@ class RunOptions(BaseModel):
     )
     tables: Annotated[tuple[str, ...], BeforeValidator(texts), Option(metavar="NAME,…", panel=OUTPUT)] = Field(
         default=(), description="Tables to show instead of those that the axes imply; a wrong name lists all."
-    )
-    source: Annotated[Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT)] = Field(
-        default=None, description="Show a finished log or record instead of measuring. Needs no torch."
     )
     no_live: Annotated[bool, Option(panel=OUTPUT)] = Field(
         default=False, description="One line per finished cell instead of the dashboard."
@@ -62,8 +95,21 @@ class RunOptions(BaseModel):
         default=False, description="Also start cells that are predicted not to fit into memory."
     )
 
+    @property
+    def selection(self) -> Selection:
+        """Which part of the result is shown: all of it, where there are no options to choose with."""
+        return Selection()
 
-class TimeOptions(RunOptions):
+
+class SavedOptions(RunOptions):
+    """Where finished runs are shown from, by commands that show no other files."""
+
+    source: Annotated[Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT)] = Field(
+        default=None, description="Show a finished log or record instead of measuring. Needs no torch."
+    )
+
+
+class TimeOptions(SavedOptions):
     """What goes with timing alone."""
 
     simulate: Annotated[str | None, Option(metavar="GPU", panel=EXECUTION)] = Field(
@@ -74,6 +120,9 @@ class TimeOptions(RunOptions):
 class MemoryOptions(RunOptions):
     """What becomes of the allocations of each cell; with several cells, each file's name says which it is of."""
 
+    source: Annotated[Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT)] = Field(
+        default=None, description="Show a finished log or record, or a snapshot, instead of measuring. Needs no torch."
+    )
     snapshot: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
         default=None, description="Write the allocations as a pickle that the public memory viewer opens."
     )
@@ -85,7 +134,7 @@ class MemoryOptions(RunOptions):
     )
 
 
-class AccumOptions(RunOptions):
+class AccumOptions(SavedOptions):
     """What else there is to see of experiments on rounding."""
 
     figure: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
@@ -93,7 +142,7 @@ class AccumOptions(RunOptions):
     )
 
 
-class AttentionOptions(RunOptions):
+class AttentionOptions(SavedOptions):
     """What else there is to see of a sweep of attention."""
 
     figure: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
@@ -102,3 +151,46 @@ class AttentionOptions(RunOptions):
     heat_map: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
         default=None, description="Draw them over head dimension and sequence length: .png, .svg or .pdf."
     )
+
+
+class ProfileOptions(RunOptions):
+    """Which part of a profile is shown, and what becomes of the trace; with several cells, the names of files say which
+    each is of."""
+
+    source: Annotated[
+        tuple[Path, ...], BeforeValidator(_files), Option(flags=("--from",), metavar="FILE,…", panel=OUTPUT)
+    ] = Field(
+        default=(),
+        description="Show traces instead of profiling: .json, .json.gz, .nsys-rep or .sqlite of anyone's, several for "
+        "several ranks; or a finished log or record. Needs no torch.",
+    )
+    range: Annotated[str | None, Option(metavar="NAME", panel=VIEW)] = Field(
+        default=None, description="Show only what one range launched: forward, or layers.3.attention, or softmax."
+    )
+    kernel: Annotated[str | None, BeforeValidator(_pattern), Option(metavar="REGEX", panel=VIEW)] = Field(
+        default=None, description="Show only kernels (on a CPU, operators) in whose whole name this is found."
+    )
+    top: Annotated[int, Option(metavar="N", panel=VIEW)] = Field(
+        default=20, ge=0, description="As many rows of a long table; 0 shows all."
+    )
+    sort: Annotated[Sort, Option(metavar="COLUMN", panel=VIEW)] = Field(
+        default="total", description=f"Order of the kernels: {', '.join(get_args(Sort))}."
+    )
+    trace: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
+        default=None,
+        description="Keep the trace: .json or .json.gz, which open in Perfetto; with nsys .nsys-rep or .sqlite.",
+    )
+    window: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
+        default=None,
+        description="Write the part of the trace that --range is about, or as much of a step as browsers bear: at most "
+        "100 MB, as .json or .json.gz.",
+    )
+    flame: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
+        default=None, description="Draw where the time goes, module by module: .svg or .html."
+    )
+
+    @property
+    def selection(self) -> Selection:
+        """What is shown of the profile."""
+        kernel = re.compile(self.kernel) if self.kernel is not None else None
+        return Selection(self.range, kernel, self.top, self.sort)

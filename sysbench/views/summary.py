@@ -10,18 +10,24 @@ from rich.console import Console
 from sysbench.hardware import Hardware
 from sysbench.records import RunRecord
 from sysbench.specs.kinds import Cell
-from sysbench.specs.run import Format
+from sysbench.specs.run import Format, Selection
 from sysbench.views import theme
 from sysbench.views.rendering.csv import csv_text
 from sysbench.views.rendering.latex import latex
 from sysbench.views.rendering.markdown import markdown
 from sysbench.views.rendering.terminal import SheetView
-from sysbench.views.sheets import TABLES, sheet
+from sysbench.views.sheets import LONG, TABLES, sheet
 from sysbench.views.table import Sheet
 from sysbench.views.tables import axes, plan
 
 
-def show(record: RunRecord[Any], console: Console, form: Format = "terminal", tables: Iterable[str] = ()) -> None:
+def show(
+    record: RunRecord[Any],
+    console: Console,
+    form: Format = "terminal",
+    tables: Iterable[str] = (),
+    selection: Selection | None = None,
+) -> None:
     """Print a record: the tables called `tables`, or without any those that the run was made for.
 
     CSV has no place for two tables in one file: without a choice it is the long table of all cells and phases, and of
@@ -30,8 +36,8 @@ def show(record: RunRecord[Any], console: Console, form: Format = "terminal", ta
     """
     names = tuple(tables)
     if form == "csv":
-        names = names or ("cells",)
-    show_sheet(sheet(record, names), console, form)
+        names = names or (LONG[record.kind],)
+    show_sheet(sheet(record, names, selection), console, form)
 
 
 def show_plan(

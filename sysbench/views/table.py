@@ -53,7 +53,8 @@ class Column:
     `key` names it for programs and `title` for people; `unit` is that of its Measures before scaling. `group` is a
     heading that neighbouring columns share. `importance` 0 is never left out for want of width; of the others the
     highest go first. `note` is what one has to know to read the column, said below the table when it is shown.
-    `wide_range` is for numbers that span orders of magnitude: each then stands beside a unit of its own.
+    `wide_range` is for numbers that span orders of magnitude: each then stands beside a unit of its own. Texts of an
+    `elastic` column lose their middle where there is no room for all of them.
     """
 
     key: str
@@ -64,6 +65,7 @@ class Column:
     signed: bool = False
     note: str = ""
     wide_range: bool = False
+    elastic: bool = False
 
     @property
     def numeric(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 
 TITLE = "bold"
 ACCENT = "bold cyan"
@@ -70,6 +70,19 @@ def _fitted_character(character: str, encoding: str) -> str:
     except UnicodeEncodeError:
         return _FALLBACK.get(character, "?")
     return character
+
+
+def elided(text: str, width: int) -> str:
+    """At most `width` cells of a text, its middle left out: both ends tell long names apart."""
+    if cell_len(text) <= width:
+        return text
+    tail = _first_cells(text[::-1], width // 3)[::-1]
+    return f"{_first_cells(text, width - cell_len(tail) - 1)}…{tail}"
+
+
+def _first_cells(text: str, width: int) -> str:
+    shown = set_cell_size(text, max(width, 0))
+    return shown.rstrip() if not text.startswith(shown) else shown
 
 
 def lines_of(phrases: Iterable[str], width: int, separator: str = " · ") -> list[str]:

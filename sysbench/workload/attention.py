@@ -38,14 +38,14 @@ class NaiveAttention(nn.Module):
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attend; under autocast the products are taken in its type and the softmax in fp32."""
         ctx, d_head = q.shape[-2:]
-        with named("attention scores"):
+        with named("scores"):
             scores = einsum(q, k, "batch heads query d, batch heads key d -> batch heads query key")
             scores = scores / math.sqrt(d_head)
-        with named("attention mask"):
+        with named("mask"):
             scores = scores.masked_fill(self.future[:ctx, :ctx], float("-inf"))
-        with named("attention softmax"):
+        with named("softmax"):
             weights = softmax(scores).to(v.dtype)
-        with named("attention output"):
+        with named("output"):
             return einsum(weights, v, "batch heads query key, batch heads key d -> batch heads query d")
 
 
@@ -66,7 +66,7 @@ class FusedAttention(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attend; raises RuntimeError when the backend does not take these inputs."""
-        with named("attention"), nullcontext() if self.backend is None else sdpa_kernel(self.backend):
+        with nullcontext() if self.backend is None else sdpa_kernel(self.backend):
             return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
@@ -83,9 +83,8 @@ class FlexAttention(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attend; raises NotImplementedError on a CPU that is asked for gradients."""
-        with named("attention"):
-            output: Tensor = self._attend(q, k, v, block_mask=self.block_mask)
-            return output
+        output: Tensor = self._attend(q, k, v, block_mask=self.block_mask)
+        return output
 
 
 def _not_later(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:

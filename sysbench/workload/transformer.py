@@ -13,7 +13,6 @@ import torch
 from einops import einsum, rearrange
 from torch import Tensor, nn
 
-from sysbench.instruments.ranges import named
 from sysbench.specs.model import Attention
 from sysbench.specs.sizes import ModelShape
 from sysbench.workload.attention import KINDS
@@ -102,9 +101,8 @@ class SwiGLU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, ctx, d_model) → (batch, ctx, d_model)."""
-        with named("feed-forward"):
-            output: Tensor = self.w2(nn.functional.silu(self.w1(x)) * self.w3(x))
-            return output
+        output: Tensor = self.w2(nn.functional.silu(self.w1(x)) * self.w3(x))
+        return output
 
 
 class SelfAttention(nn.Module):
@@ -122,14 +120,13 @@ class SelfAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, ctx, d_model) → (batch, ctx, d_model)."""
-        with named("self-attention"):
-            q, k, v = (
-                rearrange(projection(x), "batch ctx (heads d) -> batch heads ctx d", heads=self.heads)
-                for projection in (self.q, self.k, self.v)
-            )
-            attended = self.attend(self.rotary(q), self.rotary(k), v)
-            output: Tensor = self.output(rearrange(attended, "batch heads ctx d -> batch ctx (heads d)"))
-            return output
+        q, k, v = (
+            rearrange(projection(x), "batch ctx (heads d) -> batch heads ctx d", heads=self.heads)
+            for projection in (self.q, self.k, self.v)
+        )
+        attended = self.attend(self.rotary(q), self.rotary(k), v)
+        output: Tensor = self.output(rearrange(attended, "batch heads ctx d -> batch ctx (heads d)"))
+        return output
 
 
 class Block(nn.Module):
@@ -144,10 +141,9 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, ctx, d_model) → (batch, ctx, d_model)."""
-        with named("layer"):
-            attended = x + self.attention(self.attention_norm(x))
-            output: Tensor = attended + self.feed_forward(self.feed_forward_norm(attended))
-            return output
+        attended = x + self.attention(self.attention_norm(x))
+        output: Tensor = attended + self.feed_forward(self.feed_forward_norm(attended))
+        return output
 
 
 class Transformer(nn.Module):

@@ -10,7 +10,8 @@ from sysbench.cli.app import COMMANDS, _load
 from sysbench.cli.options import option_name
 from sysbench.specs.memory import MemorySpec
 from sysbench.specs.options import Option
-from sysbench.specs.run import MemoryOptions, TimeOptions
+from sysbench.specs.profile import ProfileSpec
+from sysbench.specs.run import MemoryOptions, ProfileOptions, TimeOptions
 from sysbench.specs.time import TimeSpec
 from tests.cli.running import sysbench
 
@@ -34,8 +35,12 @@ def test_the_options_of_memory_are_those_that_were_reviewed() -> None:
     assert [*flags(MemorySpec), *flags(MemoryOptions)] == OPTIONS.with_name("memory-options.txt").read_text().split()
 
 
+def test_the_options_of_profile_are_those_that_were_reviewed() -> None:
+    assert [*flags(ProfileSpec), *flags(ProfileOptions)] == OPTIONS.with_name("profile-options.txt").read_text().split()
+
+
 def test_every_field_that_is_an_option_says_what_it_does() -> None:
-    for model in (TimeSpec, TimeOptions, MemorySpec, MemoryOptions):
+    for model in (TimeSpec, TimeOptions, MemorySpec, MemoryOptions, ProfileSpec, ProfileOptions):
         for name, field in model.model_fields.items():
             if any(isinstance(mark, Option) for mark in field.metadata):
                 assert field.description, name

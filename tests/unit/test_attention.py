@@ -136,29 +136,32 @@ def test_models_of_all_kinds_are_one_model(kind: Attention) -> None:
 
 def names_in_profile(kind: Attention) -> set[str]:
     model = build(SHAPE, CTX, kind, CPU, seed=1)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+    with (
+        visible_to("record_function", model),
+        torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile,
+    ):
         model(torch.zeros((1, CTX), dtype=torch.long))
     return {event.key for event in profile.key_averages()}
 
 
-NAIVE_RANGES = {
-    "layer",
-    "self-attention",
-    "attention scores",
-    "attention mask",
-    "attention softmax",
-    "attention output",
-    "feed-forward",
-}
+def layer_ranges(number: int) -> set[str]:
+    attention, parts = f"layers.{number}.attention", ("q", "k", "v", "rotary", "attend", "output")
+    return {f"layers.{number}", attention, f"layers.{number}.feed_forward.w2", *(f"{attention}.{x}" for x in parts)}
 
 
-def test_a_profiler_sees_the_parts_of_a_layer_when_it_is_on() -> None:
-    with visible_to("record_function"):
-        assert names_in_profile("naive") >= NAIVE_RANGES
-        assert names_in_profile("sdpa") >= {"layer", "attention"}
+def test_a_profiler_sees_modules_by_their_path_in_each_layer_that_shares_them() -> None:
+    parts = {f"layers.0.attention.attend.{part}" for part in ("scores", "mask", "softmax", "output")}
+    naive, fused = names_in_profile("naive"), names_in_profile("sdpa")
+    assert naive >= layer_ranges(0) | layer_ranges(1) | {"embedding", "final_norm", "lm_head"} | parts
+    assert fused >= layer_ranges(0) | layer_ranges(1)
+    assert not fused & parts
 
 
-def test_ranges_are_absent_unless_a_profiler_is_on() -> None:
-    with visible_to("record_function"):
+def test_a_model_has_no_ranges_and_no_hooks_once_no_profiler_is_on() -> None:
+    model = build(SHAPE, CTX, "naive", CPU, seed=1)
+    with visible_to("record_function", model):
         pass
-    assert not names_in_profile("naive") & NAIVE_RANGES
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        model(torch.zeros((1, CTX), dtype=torch.long))
+    assert not any("layers." in event.key or event.key == "scores" for event in profile.key_averages())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())

@@ -221,7 +221,7 @@ def test_precision_is_put_back_after_an_error() -> None:
 
 
 def test_a_range_is_one_shared_nothing_until_a_profiler_is_on() -> None:
-    nothing = named("layer")
+    nothing = named("scores")
     assert named("phase") is nothing
     with visible_to("record_function"):
         assert isinstance(named("layer"), torch.profiler.record_function)

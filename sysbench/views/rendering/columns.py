@@ -65,6 +65,8 @@ def _decimals(column: Column, scale: Scale, measures: Sequence[Measure]) -> int:
     values = [measure.value for measure in measures]
     if column.unit == "tokens_per_s":
         return 0
+    if column.unit == "count" and scale.factor == 1 and all(value == round(value) for value in values):
+        return 0
     if column.unit == "ratio":
         return ratio_decimals(values)
     if column.unit == "share" and not column.signed:

@@ -21,6 +21,12 @@ INDENT = 1
 STACKED_IMPORTANCE = 3
 """Columns up to this importance are listed where rows become lists."""
 
+ELASTIC_WIDTH = 40
+"""Cells that an elastic column keeps before other columns are left out."""
+
+NARROWEST_ELASTIC_WIDTH = 16
+"""Cells that it keeps when no other column can be left out any more."""
+
 _MARKS = {
     "caution": ("!", theme.WARNING),
     "outcome": ("!", theme.BAD),
@@ -41,17 +47,20 @@ class Fit:
 
 
 def fit(table: Table, width: int, encoding: str = "utf-8") -> Fit:
-    """Leave out columns, the least important first, then deviations, until the table is at most `width` wide."""
+    """Leave out columns, the least important first, then deviations, until the table is at most `width` wide.
+
+    Elastic columns give way first, down to ELASTIC_WIDTH, and then take what room is left.
+    """
     kept = table
     while True:
-        columns = _encoded(shown(kept), encoding)
+        columns = _squeezed(_encoded(shown(kept), encoding), width, ELASTIC_WIDTH, encoding)
         if width_of(columns) <= width:
             return Fit(kept, columns, _hidden(table, kept), stacked=False)
         least = max(column.importance for column in kept.columns)
         if least == 0:
             break
         kept = _keeping(kept, least - 1)
-    columns = _encoded(shown(kept, deviations=False), encoding)
+    columns = _squeezed(_encoded(shown(kept, deviations=False), encoding), width, NARROWEST_ELASTIC_WIDTH, encoding)
     if width_of(columns) <= width:
         return Fit(kept, columns, _hidden(table, kept), stacked=False)
     # One under the other there is room for more than beside each other.
@@ -177,6 +186,16 @@ def _encoded(columns: Sequence[ShownColumn], encoding: str) -> tuple[ShownColumn
         )
         for each in columns
     )
+
+
+def _squeezed(columns: tuple[ShownColumn, ...], width: int, narrowest: int, encoding: str) -> tuple[ShownColumn, ...]:
+    """The columns with the texts of elastic ones shortened to the room there is, but not below `narrowest`."""
+    for position in (number for number, each in enumerate(columns) if each.column.elastic):
+        wide = max((cell_len(text) for text in columns[position].texts), default=0)
+        room = max(narrowest, wide - max(0, width_of(columns) - width))
+        texts = tuple(theme.fitted(theme.elided(text, room), encoding) for text in columns[position].texts)
+        columns = (*columns[:position], replace(columns[position], texts=texts), *columns[position + 1 :])
+    return columns
 
 
 def _keeping(table: Table, importance: int) -> Table:

@@ -28,8 +28,22 @@ TITLES = {
     "implementation": "implementation",
     "dim": "d_model",
     "seq": "seq_len",
+    "profiler": "profiler",
+    "active": "active",
 }
 """Every axis along which cells can differ, in the order in which they are named, with its heading."""
+
+
+_PHRASES = {
+    "ctx": "ctx {}",
+    "batch": "batch {}",
+    "dim": "d {}",
+    "seq": "N {}",
+    "profiler": "with {}",
+    "attention": "{} attention",
+    "optimizer": "{} AdamW",
+}
+_COUNTED = {"warmup": "{} warm-up", "steps": "{} step", "active": "{} profiled step"}
 
 
 def varying(cells: Sequence[Axes]) -> tuple[str, ...]:
@@ -50,24 +64,12 @@ def axes_of(cells: Sequence[CellRecord]) -> list[Axes]:
 def phrase(axis: str, value: object) -> str:
     """One axis and its value as people say it: `ctx 512`, `bf16`, `5 warm-ups`."""
     match axis:
-        case "ctx" | "batch":
-            return f"{axis} {value}"
-        case "dim":
-            return f"d {value}"
-        case "seq":
-            return f"N {value}"
         case "heads":
             return f"{value} heads" if value else "no heads"
-        case "warmup":
-            return f"{value} warm-up" + ("" if value == 1 else "s")
-        case "steps":
-            return f"{value} step" + ("" if value == 1 else "s")
-        case "attention":
-            return f"{value} attention"
-        case "optimizer":
-            return f"{value} AdamW"
+        case "warmup" | "steps" | "active":
+            return _COUNTED[axis].format(value) + ("" if value == 1 else "s")
         case _:
-            return str(value)
+            return _PHRASES.get(axis, "{}").format(value)
 
 
 def label(cell: Axes, axes: Sequence[str]) -> str:

@@ -1,0 +1,138 @@
+"""Names of kernels as people can read them.
+
+A C++ kernel's name spells out every template argument: `void at::native::vectorized_elementwise_kernel<4,
+at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >(int, …)`. What says something about it is the function,
+and the functor it is made for: `vectorized_elementwise_kernel<CUDAFunctor_add<float>>`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+LONGEST: Final = 72
+"""Characters of a shortened name; what is longer loses its middle."""
+
+_READ: Final = 4000
+"""Characters of a name that are looked at."""
+_DEEPEST: Final = 8
+"""Templates within templates that are looked into."""
+_SHOWN_ARGUMENTS: Final = 3
+
+_NOISE: Final = (
+    (re.compile(r"\(anonymous namespace\)::|<unnamed>::|\{anonymous\}::"), ""),
+    (re.compile(r"\{lambda\([^{}]*\)#\d+\}|\[lambda\([^\[\]]*\) \(instance \d+\)\]|\{unnamed type#\d+\}"), ""),
+    (re.compile(r"operator\s*\(\)"), "operator"),
+    (re.compile(r"\((?:bool|int|unsigned int|long|unsigned long|char)\)(?=-?\d)"), ""),
+    (re.compile(r"\s+"), " "),
+)
+_CODE: Final = re.compile(r"<|\S\(")
+"""Brackets of C++; what stands in brackets after a space, as in `Memcpy DtoD (Device -> Device)`, is for people."""
+_LITERAL: Final = re.compile(r"-?\d+[a-z]*|true|false|\(.*")
+_TYPE: Final = re.compile(
+    r"(float|double|int|long|short|bool|char|unsigned.*|signed.*|u?int\d+_t|c10::\w+|__nv_\w+|__half2?|void|at::\w+)"
+    r"( const)?[*& ]*"
+)
+_WRAPPERS: Final = frozenset(
+    {
+        "gpu_kernel_impl",
+        "gpu_kernel_impl_nocast",
+        "BinaryFunctor",
+        "AUnaryFunctor",
+        "BUnaryFunctor",
+        "ReduceOp",
+        "func_wrapper_t",
+        "Kernel",
+        "Kernel2",
+        "device_kernel",
+        "GemmUniversal",
+    }
+)
+"""What is said of these is said by what they are made for."""
+_PLUMBING: Final = frozenset(
+    {
+        "array",
+        "Array",
+        "OffsetCalculator",
+        "TrivialOffsetCalculator",
+        "LoadWithCast",
+        "LoadWithoutCast",
+        "StoreWithCast",
+        "StoreWithoutCast",
+        "TensorListMetadata",
+        "TensorListScalarListMetadata",
+        "FusedOptimizerTensorListMetadata",
+        "integral_constant",
+    }
+)
+
+
+def shortened(name: str) -> str:
+    """The name as it is shown, of at most LONGEST characters."""
+    text = name[:_READ]
+    if _CODE.search(text):
+        text = _function(_quiet(text), 0) or text
+    return elided(" ".join(text.split()) or "(no name)", LONGEST)
+
+
+def elided(text: str, longest: int) -> str:
+    """The text with its middle left out, if it is too long: both ends tell kernels apart."""
+    if len(text) <= longest:
+        return text
+    tail = longest // 3
+    return f"{text[: longest - tail - 1]}…{text[-tail:]}"
+
+
+def _quiet(text: str) -> str:
+    for pattern, instead in _NOISE:
+        text = pattern.sub(instead, text)
+    return text.removeprefix("void ").strip()
+
+
+def _function(text: str, depth: int) -> str:
+    """`name<what it is made for>`, without namespaces and parameters."""
+    head, inside = _split(text)
+    base = head.rstrip(":& *").rpartition("::")[2].strip() or head.strip()
+    if depth >= _DEEPEST or not inside:
+        return base
+    shown = _told(inside, depth)
+    if base in _WRAPPERS and shown:
+        return shown[0]
+    return f"{base}<{', '.join(shown)}>" if shown else base
+
+
+def _told(inside: str, depth: int) -> list[str]:
+    """The template arguments that say something: functors if there are any, else types."""
+    arguments = [argument for argument in _arguments(inside) if argument and not _LITERAL.fullmatch(argument)]
+    functors = [argument for argument in arguments if not _TYPE.fullmatch(argument)]
+    shown = [_function(argument, depth + 1) for argument in functors or arguments]
+    named = [each for each in shown if each and re.split(r"[<( ]", each)[0] not in _PLUMBING]
+    return list(dict.fromkeys(named))[:_SHOWN_ARGUMENTS]
+
+
+def _split(text: str) -> tuple[str, str]:
+    """What stands before the first bracket, and what stands in it if it is one of a template."""
+    opening = next((position for position, character in enumerate(text) if character in "<("), len(text))
+    if opening == len(text) or text[opening] == "(":
+        return text[:opening], ""
+    return text[:opening], text[opening + 1 : _closing(text, opening)]
+
+
+def _closing(text: str, opening: int) -> int:
+    depth = 0
+    for position in range(opening, len(text)):
+        depth += (text[position] in "<(") - (text[position] in ">)")
+        if not depth:
+            return position
+    return len(text)
+
+
+def _arguments(inside: str) -> list[str]:
+    """Split at the commas that no bracket encloses."""
+    found, depth, begin = [], 0, 0
+    for position, character in enumerate(inside):
+        depth += (character in "<(") - (character in ">)")
+        if character == "," and not depth:
+            found.append(inside[begin:position].strip())
+            begin = position + 1
+    return [*found, inside[begin:].strip()]

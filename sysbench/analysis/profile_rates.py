@@ -1,0 +1,119 @@
+"""Time against FLOPs and bytes: what the parts of attention and the classes of kernels achieve."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from sysbench import hardware as known_hardware
+from sysbench.analysis.attention_parts import part_of
+from sysbench.analysis.work_estimate import Amount, Amounts
+from sysbench.profile_summary import KernelClass, KernelName, Rate, SpentColumns
+
+if TYPE_CHECKING:
+    from sysbench.hardware import Hardware
+    from sysbench.specs.model import Precision
+
+PRODUCTS: Final = frozenset({"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm", "mv", "dot"})
+"""Operators of ATen that are one product of matrices each."""
+
+CALLERS: Final = frozenset({"matmul", "linear", "einsum", "inner", "tensordot", "addbmm", "chain_matmul"})
+"""Operators that leave the product itself to one of those."""
+
+_ON_TENSOR_CORES: Final = frozenset({"scores", "output", "matmul", "attention"})
+
+
+def rates(
+    spent: Mapping[tuple[str, str], int],
+    amounts: Amounts,
+    order: Sequence[str],
+    kind: str,
+    *,
+    precision: Precision | None,
+    hardware: Hardware | None,
+    from_model: bool,
+) -> Iterator[Rate]:
+    """One row for each part and phase in which it took time; `spent` and `amounts` are by part and phase."""
+    for part in order:
+        for (each, phase), total_ns in spent.items():
+            if each != part:
+                continue
+            amount = amounts.get((part, phase), Amount(None, None))
+            yield Rate(
+                part=part,
+                kind="attention" if kind == "attention" else "class",
+                phase=phase,
+                total_ns=total_ns,
+                flops=amount.flops,
+                bytes=amount.bytes,
+                peak_flops_per_s=_peak(part, precision, hardware),
+                peak_bytes_per_s=hardware.memory_bandwidth_bytes_per_s if hardware else None,
+                basis="model" if from_model else "shapes",
+            )
+
+
+def _peak(part: str, precision: Precision | None, hardware: Hardware | None) -> float | None:
+    """Of the units that a part runs on: matrix products at their precision, everything else in fp32."""
+    if hardware is None or (part in _ON_TENSOR_CORES and precision is None):
+        return None
+    found = known_hardware.peak(hardware, precision if part in _ON_TENSOR_CORES and precision else "fp32")
+    return found.flops_per_s if found else None
+
+
+def by_part(spent: SpentColumns, phases: Sequence[str], modules: Sequence[str]) -> dict[tuple[str, str], int]:
+    """Time of attention's parts by phase; without anything unless scores, softmax and output can all be told apart."""
+    parts = [part_of(module) for module in modules]
+    found = _added((parts[module], phases[phase], ns) for phase, module, _, ns, _ in _rows(spent) if parts[module])
+    return found if {part for part, _ in found} >= {"scores", "softmax", "output"} else {}
+
+
+def by_class(spent: SpentColumns, phases: Sequence[str], names: Sequence[KernelName]) -> dict[tuple[str, str], int]:
+    """Time of kernel classes by phase."""
+    return _added(
+        (class_in(names[kernel], phases[phase]), phases[phase], ns) for phase, _, kernel, ns, _ in _rows(spent)
+    )
+
+
+def class_in(name: KernelName, phase: str) -> KernelClass:
+    """What a kernel does in a phase: what adds, multiplies or sums within the optimizer is the optimizer."""
+    if phase == "optimizer" and name.kernel_class in ("elementwise", "reduction"):
+        return "optimizer"
+    return name.kernel_class
+
+
+def _rows(spent: SpentColumns) -> Iterator[tuple[int, int, int, int, int]]:
+    return zip(spent.phase, spent.module, spent.kernel, spent.total_ns, spent.calls, strict=True)
+
+
+def _added(rows: Iterator[tuple[str | None, str, int]]) -> dict[tuple[str, str], int]:
+    found: dict[tuple[str, str], int] = {}
+    for part, phase, ns in rows:
+        if part is not None:
+            found[part, phase] = found.get((part, phase), 0) + ns
+    return found
+
+
+def product_flops(operator: str, shapes: str) -> int | None:
+    """FLOPs of a matrix product from its inputs' shapes, `[[4, 128], [128, 64]]`; None for what is none."""
+    bare = operator.removeprefix("aten::")
+    if bare in CALLERS:
+        return 0
+    if bare not in PRODUCTS or len(shapes) > 4000:
+        return None
+    try:
+        read = json.loads(shapes)
+    except ValueError:
+        return None
+    sizes = [each for each in read if _is_size(each)] if isinstance(read, list) else []
+    operands = sizes[1:3] if bare in ("addmm", "baddbmm") else sizes[:2]
+    if len(operands) < 2 or operands[0][-1] != operands[1][-2 if len(operands[1]) > 1 else -1]:
+        return None
+    flops = 2
+    for size in operands[0]:
+        flops *= size
+    return flops * (operands[1][-1] if len(operands[1]) > 1 else 1)
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(each, int) and each >= 0 for each in value)

@@ -1,0 +1,105 @@
+"""What a profiler recorded, in columns: the same whether it was torch's (Kineto) or Nsight Systems.
+
+Readers (`analysis.kineto`, `analysis.nsys`) build a `Trace`; attribution, tables and pictures are computed from it.
+Columns are numpy arrays of one length per class; times are whole nanoseconds since the first of them, so that
+totals can be compared to the last digit. Names are kept once, and columns hold their index.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Integers = NDArray[np.int64]
+
+NONE = -1
+"""In a column of integers: not known."""
+
+KERNEL, COPY, SET = 0, 1, 2
+"""What a piece of device work is: a kernel, a memory copy, or memory set to a value."""
+
+
+@dataclass(frozen=True)
+class DeviceWork:
+    """What ran on devices: kernels, copies, sets. On a CPU-only trace it is empty."""
+
+    start_ns: Integers
+    duration_ns: Integers
+    name: Integers
+    """Index into `Trace.names`."""
+    kind: Integers
+    """KERNEL, COPY or SET."""
+    device: Integers
+    stream: Integers
+    correlation: Integers
+    """The same number as that of the runtime call that launched it; NONE if not recorded."""
+    grid: Integers
+    """(n, 3) blocks; NONE for copies and sets."""
+    block: Integers
+    """(n, 3) threads; NONE for copies and sets."""
+    bytes: Integers
+    """Copied or set; NONE for kernels."""
+
+
+@dataclass(frozen=True)
+class Launches:
+    """Calls into the driver or the runtime that put work on a device."""
+
+    start_ns: Integers
+    duration_ns: Integers
+    name: Integers
+    thread: Integers
+    """An index that is the same for the same thread in `Launches`, `Operators` and `Ranges`."""
+    correlation: Integers
+
+
+@dataclass(frozen=True)
+class Operators:
+    """Operators of PyTorch (`aten::mm`, `SoftmaxBackward0`), as the host called them; nested by time in a thread."""
+
+    start_ns: Integers
+    duration_ns: Integers
+    name: Integers
+    thread: Integers
+    sequence: Integers
+    """Autograd's number: a backward operator has that of the forward operator whose gradient it is; NONE if none."""
+    forward_thread: Integers
+    """For backward operators, the index of the thread that ran the forward operator; NONE or itself otherwise."""
+    shapes: Integers
+    """Index into `Trace.names` of the inputs' shapes as written (`[[4, 128], [128, 64]]`); NONE if not recorded."""
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """Stretches that the program named itself: NVTX ranges, `record_function`, `user_annotation`; nested by time."""
+
+    start_ns: Integers
+    duration_ns: Integers
+    name: Integers
+    thread: Integers
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One process on one machine, as a profiler saw it."""
+
+    title: str
+    """What to call it: the file's name, without its directory."""
+    format: Literal["kineto", "nsys"]
+    names: tuple[str, ...]
+    """As recorded, demangled where the profiler did that; they are not to be trusted, only to be shown escaped."""
+    work: DeviceWork
+    launches: Launches
+    operators: Operators
+    ranges: Ranges
+    origin_ns: int
+    """What the file says for the moment that is zero here."""
+    devices: tuple[str, ...] = ()
+    """By index, the hardware's name; empty where the file does not tell."""
+    rank: int | None = None
+    """Of a distributed run; None where the file does not tell."""
+    remarks: tuple[str, ...] = field(default=())
+    """What was wrong with the file and how it was read nonetheless: `cut off at byte 1,048,576`; one line each."""

@@ -1,0 +1,132 @@
+"""The files that a run of `sysbench profile` leaves beside its record: traces, slices of them, pictures."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sysbench.cli.file_names import labels_of, paths_of
+from sysbench.engine import storage
+from sysbench.engine.launchers import NsysLauncher
+from sysbench.engine.provisions import Provisions
+from sysbench.engine.traces import TraceReader
+from sysbench.errors import UsageError
+from sysbench.records import RunRecord
+from sysbench.specs.profile import ProfileCell, Profiler, ProfileSpec
+from sysbench.specs.run import ProfileOptions
+
+if TYPE_CHECKING:
+    from sysbench.profile_summary import ProfileSummary
+
+AXES = (
+    *("size", "batch", "ctx", "attention", "execution", "optimizer", "precision", "mode", "device"),
+    *("profiler", "active", "warmup", "steps"),
+)
+"""In the order in which names say them."""
+
+TRACE_ENDINGS: Mapping[Profiler, tuple[str, ...]] = {"torch": (".json", ".json.gz"), "nsys": (".nsys-rep",)}
+WINDOW_ENDINGS = (".json", ".json.gz")
+FLAME_ENDINGS = (".svg", ".html")
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where everything goes, by the keys of cells."""
+
+    provisions: Provisions
+    kept: bool
+    """Whether traces stay."""
+    windows: Mapping[str, Path]
+    flames: Mapping[str, Path]
+    titles: Mapping[str, str]
+    range: str | None
+
+    @classmethod
+    @contextmanager
+    def prepared(cls, spec: ProfileSpec, options: ProfileOptions) -> Iterator[Files]:
+        """Names for all files; raises UsageError and OutputError for what could not be written, or profiled with."""
+        refuse_other_endings(options)
+        cells = list(spec.cells())
+        labels = labels_of(cells, AXES)
+        kept, windows, flames = (paths_of(path, labels) for path in (options.trace, options.window, options.flame))
+        with ExitStack() as temporary:
+            traces = kept or _temporary(cells, temporary)
+            for cell in cells:
+                _refuse_other_ending("--trace", traces[cell.key], TRACE_ENDINGS[cell.profiler], cell.profiler)
+            for path in (*kept.values(), *windows.values(), *flames.values()):
+                storage.refuse_unwritable(path)
+            launchers = {cell.key: NsysLauncher(traces[cell.key]) for cell in cells if cell.profiler == "nsys"}
+            reader = TraceReader(bool(kept), ranges_wanted(options))
+            titles = {cell.key: _title(cell) for cell in cells}
+            provisions = Provisions(traces, launchers, reader)
+            yield cls(provisions, bool(kept), windows, flames, titles, options.range)
+
+    def draw(self, record: RunRecord[Any]) -> Iterator[Path]:
+        """Write what was asked for of every cell that was profiled; yields every file there is now."""
+        for cell in record.cells:
+            trace = self.provisions.artifacts[cell.key]
+            if cell.summary is None or not trace.is_file():
+                continue
+            if self.kept:
+                yield trace
+            window, flame = self.windows.get(cell.key), self.flames.get(cell.key)
+            yield from draw(trace, cell.summary, self.titles[cell.key], window, flame, self.range)
+
+
+def draw(
+    trace: Path, summary: ProfileSummary, title: str, window: Path | None, flame: Path | None, range: str | None
+) -> Iterator[Path]:
+    """Write the slice of a trace and the picture of its summary; yields each that is written."""
+    if window is not None:
+        _write_window(window, trace, range)
+        yield window
+    if flame is not None:
+        from sysbench.views import profile_flame
+
+        profile_flame.write(flame, summary, title)
+        yield flame
+
+
+def _write_window(path: Path, trace: Path, range: str | None) -> None:
+    from sysbench.analysis import traces, window
+
+    read = traces.read(trace)
+    try:
+        window.write(path, read, window.find(read, range))
+    except OSError as error:
+        raise storage.cannot_write(path, error) from error
+
+
+def refuse_other_endings(options: ProfileOptions) -> None:
+    """Raise UsageError for files in a format that there is not."""
+    for name, path, endings in (
+        ("--window", options.window, WINDOW_ENDINGS),
+        ("--flame", options.flame, FLAME_ENDINGS),
+    ):
+        if path is not None:
+            _refuse_other_ending(name, path, endings)
+
+
+def ranges_wanted(options: ProfileOptions) -> Sequence[str]:
+    """The ranges that need a table of their own."""
+    return (options.range,) if options.range is not None else ()
+
+
+def _refuse_other_ending(option: str, path: Path, endings: Sequence[str], profiler: Profiler | None = None) -> None:
+    if not path.name.lower().endswith(tuple(endings)):
+        told = f" with --with {profiler}" if profiler is not None else ""
+        raise UsageError(f"{option} {path.name} must end in {' or '.join(endings)}{told}")
+
+
+def _temporary(cells: Sequence[ProfileCell], open_until_then: ExitStack) -> dict[str, Path]:
+    """A directory that goes when everything has been read."""
+    directory = Path(open_until_then.enter_context(tempfile.TemporaryDirectory(prefix="sysbench-")))
+    return {cell.key: directory / f"{cell.key}{TRACE_ENDINGS[cell.profiler][0]}" for cell in cells}
+
+
+def _title(cell: ProfileCell) -> str:
+    return f"{cell.size} · ctx {cell.ctx} · batch {cell.batch} · {cell.precision} · {cell.mode}"

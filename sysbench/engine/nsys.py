@@ -1,0 +1,62 @@
+"""Nsight Systems as a program of this machine: where it is, and the report it should have written."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from sysbench.errors import SysbenchError, UsageError
+
+INSTALL = (
+    "install Nsight Systems (https://developer.nvidia.com/nsight-systems; it comes with the CUDA toolkit, and Debian "
+    "and Ubuntu have it as nsight-systems) and put nsys on the PATH, or use --with torch"
+)
+
+_IMPORTER = Path("host-linux-x64") / "QdstrmImporter"
+
+
+def program() -> str:
+    """Where it is; raises UsageError with where to get it."""
+    found = shutil.which("nsys")
+    if found is None:
+        raise UsageError(f"--with nsys: there is no program nsys here. To have it, {INSTALL}")
+    return found
+
+
+def complete(report: Path) -> None:
+    """Make the report, which ends in .nsys-rep, of the raw stream if `nsys profile` got no further than that.
+
+    That is so in Debian's package, whose nsys does not find its importer. Raises SysbenchError.
+    """
+    stream = report.with_suffix(".qdstrm")
+    if report.is_file() or not stream.is_file():
+        return
+    importer = next((each for each in _importers(Path(program())) if each.is_file()), None)
+    if importer is None:
+        raise SysbenchError(f"nsys left {stream.name}, and there is no {_IMPORTER.name} to make a report of it")
+    libraries = os.pathsep.join(filter(None, [str(importer.parent), os.environ.get("LD_LIBRARY_PATH")]))
+    done = subprocess.run(
+        [importer, "-i", stream, "-o", report],
+        env={**os.environ, "LD_LIBRARY_PATH": libraries},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if not report.is_file():
+        said = (done.stderr or done.stdout).strip().splitlines()
+        raise SysbenchError(f"{importer.name} made no report of {stream.name}: {said[-1] if said else 'no word why'}")
+    stream.unlink()
+
+
+def _importers(nsys: Path) -> Iterator[Path]:
+    """Where the importer may be: beside the directory of nsys, of which a package may have made a chain of links."""
+    while True:
+        yield nsys.parent.parent / _IMPORTER
+        if not nsys.is_symlink():
+            return
+        nsys = nsys.parent / nsys.readlink()

@@ -1,0 +1,54 @@
+"""Reads what a profiler left of a cell, in the parent: the worker is done measuring, or under nsys gone, by then.
+
+What it comes down to goes into the log. The trace itself is large, and is kept only where somebody wants it; the tables
+must not depend on that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sysbench.engine import nsys
+from sysbench.engine.plan import PlacedCell
+from sysbench.errors import SysbenchError
+from sysbench.events import Event, ProfileRead, StageEntered, TraceWritten
+from sysbench.profile_summary import ProfileSummary
+from sysbench.specs.profile import ProfileCell
+
+
+@dataclass(frozen=True)
+class TraceReader:
+    """Reads the traces of a run."""
+
+    kept: bool
+    """Whether they stay when they have been read."""
+    ranges: Sequence[str] = ()
+    """These get a kernel table of their own, beside the ranges that always have one."""
+
+    def __call__(self, placed: PlacedCell, trace: Path) -> Iterator[Event]:
+        """Say what a trace holds; raises SysbenchError when there is none, it cannot be read, or it holds nothing."""
+        cell = placed.cell
+        if not isinstance(cell, ProfileCell):
+            raise TypeError(f"{cell.kind} leaves no trace")
+        yield StageEntered(at_s=time.time(), cell=cell.key, stage="reading")
+        if cell.profiler == "nsys":
+            nsys.complete(trace)
+        if not trace.is_file():
+            raise SysbenchError("nsys left no report" if cell.profiler == "nsys" else "the worker left no trace")
+        path = str(trace) if self.kept else None
+        yield TraceWritten(at_s=time.time(), cell=cell.key, path=path, size_bytes=trace.stat().st_size)
+        yield ProfileRead(at_s=time.time(), cell=cell.key, summary=summary_of(trace, cell, self.ranges))
+
+
+def summary_of(trace: Path, cell: ProfileCell | None = None, ranges: Sequence[str] = ()) -> ProfileSummary:
+    """What a trace comes down to, of a cell of ours or of anyone's; raises SysbenchError also when that is nothing."""
+    from sysbench.analysis import profile, traces  # numpy, and parsers: most runs have no trace to read
+
+    summary = profile.summarise(traces.read(trace), cell, ranges=ranges)
+    if not summary.names:
+        why = f" ({'; '.join(summary.remarks)})" if summary.remarks else ""
+        raise SysbenchError(f"the profile is empty: {trace.name} holds no kernels and no operators{why}")
+    return summary

@@ -1,0 +1,57 @@
+"""A user's regular expression, looked for in names that come from outside."""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final
+
+from sysbench.errors import UsageError
+
+LIMIT_S: Final = 2.0
+"""Longer than this no sensible pattern takes for all the names of a profile."""
+
+LONGEST_NAME: Final = 2000
+"""Characters of a name that are looked at."""
+
+
+class _TooLongError(Exception):
+    """The pattern is still looking."""
+
+
+def matching(pattern: re.Pattern[str], names: Iterable[str]) -> frozenset[str]:
+    """The names in which the pattern is found; raises UsageError for a pattern that takes too long to find out."""
+    try:
+        with _limited(LIMIT_S):
+            return frozenset(name for name in names if pattern.search(name[:LONGEST_NAME]))
+    except _TooLongError:
+        raise UsageError(
+            f"--kernel {pattern.pattern} takes longer than {LIMIT_S:.0f} s on the names of this profile: "
+            "repetitions within repetitions, as in (a+)+, do that"
+        ) from None
+
+
+@contextmanager
+def _limited(limit_s: float) -> Iterator[None]:
+    """Raise _TooLongError within when the time is up: `re` looks for signals while it searches.
+
+    Without a clock that signals, or in a thread that gets none, there is no limit.
+    """
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise _TooLongError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,199 @@
+"""A run of `sysbench profile` while it goes on: what has been done for a cell, and the cells that are done."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import reduce
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from sysbench import units
+from sysbench.events import CellFinished, Event, RunResumed, WorkerReady
+from sysbench.profile_summary import ProfileSummary
+from sysbench.views import theme
+from sysbench.views.lines import pieces_that_fit
+from sysbench.views.live import CPU_SHARE, DEVICE_SHARE, IDLE_SHARE, Picture
+from sysbench.views.profile_state import CellState, ProfileState, advance
+from sysbench.views.state import HOT, mean_and_deviation
+from sysbench.views.tables import axes
+
+_ALWAYS = ("size", "ctx", "precision", "mode")
+
+_TIMING, _PROFILING, _READING = "timing without a profiler", "profiling", "reading the trace"
+_LABEL = len(_TIMING)
+"""Width of the names of what there is to do."""
+
+_STAGES = {"building": "building the model", "warming-up": "warming up", "writing": "writing the trace"}
+"""What stages are called where their own names say too little."""
+
+
+def draw(state: ProfileState, now_s: float) -> ProfileScreen:
+    """The dashboard at one moment; laid out for the terminal only when it is printed."""
+    return ProfileScreen(state, now_s)
+
+
+@dataclass(frozen=True)
+class ProfileScreen:
+    """Lays the state out, and is never wider or higher than the terminal."""
+
+    state: ProfileState
+    now_s: float
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Title, what is being done for the running cell, then as many finished cells as there is room for."""
+        width = max(8, options.max_width - 2)
+        height = max(1, options.height or options.size.height)
+        lines = [self._title(width), *self._hardware(width), Text(), *self._doings()]
+        spare = height - len(lines) - 3
+        finished = [cell for _, cell in self.state.cells if cell.outcome is not None]
+        if finished and spare > 0 and len(self.state.cells) > 1:
+            lines += [Text(), *(_finished_line(cell, self.state) for cell in finished[-spare:])]
+        for line in lines[: height - 1]:
+            line.truncate(width, overflow="ellipsis")
+            yield Text(" ").append_text(_encodable(line, options.encoding))
+
+    def _title(self, width: int) -> Text:
+        state, now = self.state, self.state.now
+        title = Text("profile  ", theme.ACCENT)
+        if now is not None:
+            pieces = [(piece, theme.TITLE) for piece in axes.subject([now.cell.model_dump()])]
+            title.append_text(pieces_that_fit(pieces, max(1, width - 24)))
+        if len(state.cells) > 1:
+            number = min(state.done + (now is None or now.outcome is None), len(state.cells))
+            title.append(f"   cell {number} of {len(state.cells)}", theme.QUIET)
+        return title
+
+    def _hardware(self, width: int) -> list[Text]:
+        now, torch = self.state.now, self.state.torch
+        pieces = [(now.device.name, theme.QUIET)] if now is not None and now.device is not None else []
+        pieces += [(f"torch {torch.torch}", theme.QUIET)] if torch is not None else []
+        return [pieces_that_fit(pieces, width)] if pieces else []
+
+    def _doings(self) -> list[Text]:
+        """One line for each thing that is done for a cell: what came of it, or how long it has been going on."""
+        now = self.state.now
+        if now is None:
+            return [Text("starting the worker", theme.QUIET)]
+        return [
+            _doing(name, result, self._progress(now) if name == _current(now) else None) for name, result in _done(now)
+        ]
+
+    def _progress(self, now: CellState) -> str:
+        waited = units.duration(max(0.0, self.now_s - now.stage_since_s))
+        stage = _STAGES.get(now.stage or "", now.stage or "starting the worker")
+        return waited if stage in (_current(now), "measuring", "reading") else f"{stage} {waited}"
+
+
+def _current(now: CellState) -> str | None:
+    """What is going on."""
+    if now.outcome is not None:
+        return None
+    if now.timing:
+        return _TIMING
+    return _READING if now.stage == "reading" else _PROFILING
+
+
+def _done(now: CellState) -> Iterator[tuple[str, str]]:
+    """What there is to do, in order, with what has come of it."""
+    if now.cell.steps:
+        mean = units.seconds_with_deviation(*mean_and_deviation(now.timed_s)) if now.timed_s else ""
+        yield _TIMING, f"{len(now.timed_s)}/{now.cell.steps} steps, {mean}" if mean else ""
+    steps = f"{units.seconds(statistics.mean(now.profiled_s))} a step" if now.profiled_s else ""
+    yield _PROFILING, steps
+    seen = _seen(now.summary) if now.summary is not None else ""
+    sized = f"{units.size(now.trace_bytes)}" if now.trace_bytes is not None else ""
+    yield _READING, ", ".join(filter(None, (sized, seen)))
+
+
+def _doing(name: str, result: str, progress: str | None) -> Text:
+    mark, style = ("▸", "bold") if progress is not None else ("✓", "") if result else (" ", theme.QUIET)
+    text = Text(f"{mark} {name.ljust(_LABEL)}  ", style)
+    return text.append(", ".join(filter(None, (result, progress))), theme.QUIET if progress is None else "")
+
+
+def _seen(summary: ProfileSummary) -> str:
+    calls = sum(summary.spent.calls) // summary.steps
+    what = "kernels" if summary.source == "device" else "operators"
+    return f"{units.count(calls)} {what} a step"
+
+
+def result(cell: CellState) -> str:
+    """How a cell ended, in a few words: `step 205 ms, 260 ms profiled, 1,431 kernels a step`."""
+    if cell.summary is None or cell.outcome != "ok":
+        return f"{cell.outcome}: {cell.detail}" if cell.detail else str(cell.outcome)
+    words = [f"step {units.seconds(statistics.median(cell.timed_s))}"] if cell.timed_s else []
+    words += [f"{units.seconds(statistics.median(cell.profiled_s))} profiled"] if cell.profiled_s else []
+    return ", ".join([*words, _seen(cell.summary)])
+
+
+def _finished_line(cell: CellState, state: ProfileState) -> Text:
+    style = "" if cell.outcome == "ok" else theme.BAD
+    return Text(f"{_named(cell, state)}  ", theme.QUIET).append(result(cell), style)
+
+
+def _named(cell: CellState, state: ProfileState) -> str:
+    differing = axes.varying([each.cell.model_dump() for _, each in state.cells])
+    return axes.label(cell.cell.model_dump(), [*_ALWAYS, *(axis for axis in differing if axis not in _ALWAYS)])
+
+
+def _encodable(line: Text, encoding: str) -> Text:
+    shown = theme.fitted(line.plain, encoding)
+    return line if shown == line.plain else Text(shown)
+
+
+class ProfileLines:
+    """Progress where there is no terminal: a line for every cell when it is over."""
+
+    def __init__(self, console: Console, *, earlier: Iterable[Event] = ()) -> None:
+        self._file = console.file
+        self._encoding = console.encoding
+        self._state = reduce(advance, earlier, ProfileState())
+        self._lost = False
+        self._started = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        pass
+
+    def show(self, event: Event) -> None:
+        """Write what this event gives reason to write."""
+        self._state = advance(self._state, event)
+        if isinstance(event, WorkerReady) and not self._started:
+            self._started = True
+            self._write(f"{event.devices[0].name} · torch {event.torch.torch}")
+        elif isinstance(event, RunResumed):
+            self._write(f"resumed: {event.keep} finished cell{'' if event.keep == 1 else 's'} kept")
+        elif isinstance(event, CellFinished):
+            cell = dict(self._state.cells).get(event.cell)
+            if cell is not None:
+                count = f"{self._state.done}/{len(self._state.cells)}"
+                self._write(f"{count} {_named(cell, self._state)}  {result(cell)}")
+
+    def _write(self, text: str) -> None:
+        if self._lost:
+            return
+        try:
+            self._file.write(theme.fitted(text, self._encoding) + "\n")
+            self._file.flush()
+        except OSError:
+            self._lost = True  # nobody reads on; the run goes on
+
+
+def _share(state: ProfileState) -> float:
+    """As little as for timings, while steps are timed or profiled."""
+    now = state.now
+    if now is None or now.outcome is not None or now.stage not in (*HOT, "profiling"):
+        return IDLE_SHARE
+    return CPU_SHARE if now.device is None or now.device.type == "cpu" else DEVICE_SHARE
+
+
+PROFILE = Picture(ProfileState(), advance, draw, _share)

@@ -1,0 +1,215 @@
+"""Where the time goes: by module, by phase, by class of kernel."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, get_args
+
+from sysbench import units
+from sysbench.analysis.profile import folded
+from sysbench.analysis.range_tree import PHASES
+from sysbench.profile_summary import EVERYWHERE, NO_PHASE, KernelClass
+from sysbench.views.profile_shown import FORWARD_BACKWARD, Profiles, Shown, Spent, within
+from sysbench.views.table import Cell, Column, Measure, Table
+
+DEPTH: Final = 6
+"""Modules further down are counted in those above them."""
+
+OUTSIDE: Final = "outside modules"
+
+LARGE_UNPLACED_SHARE: Final = 0.01
+"""Of the time, from which on a kernel that no pattern knows is named."""
+
+MOST_UNPLACED: Final = 5
+
+
+def tree(profiles: Profiles) -> list[Table]:
+    """Modules below those that they are part of, and what each takes in every phase."""
+    phases = [phase for phase in PHASES if any(phase in shown.phases for shown in profiles.each)]
+    columns = (
+        Column("module", "module", elastic=True),
+        Column("count", "count", importance=2),
+        Column("share", "time", "share"),
+        Column("total", "all", "s", "per step"),
+        *(Column(phase, phase, "s", "per step", importance=_importance(phase)) for phase in phases),
+        Column("calls", f"{profiles.work}s", "count", "per step", importance=1),
+    )
+    return profiles.table(
+        "tree", "where the time goes", columns, lambda shown: _tree_rows(profiles, shown, phases), axes=0
+    )
+
+
+def _importance(phase: str) -> int:
+    return 0 if phase in ("forward", "backward") else 2 if phase == "optimizer" else 4
+
+
+def _tree_rows(profiles: Profiles, shown: Shown, phases: Sequence[str]) -> Iterator[tuple[Cell, ...]]:
+    here = within(shown, profiles.selection.range)
+    spent = [each for each in shown.spent if here.holds(each) and profiles.wanted(shown.name(each).name)]
+    whole_ns = sum(each.total_ns for each in spent)
+    inclusive, members = _inclusive(spent)
+    outside = [each for each in spent if each.module == EVERYWHERE]
+    yield _tree_row(shown, "everything", "", spent, phases, whole_ns)
+    for path, above in _in_order(shown, inclusive):
+        name = f"{'  ' * len(above)}  {path[len(above[-1]) + 1 :] if above else path}"
+        count = len(members[path])
+        yield _tree_row(shown, name, f"{count} ×" if count > 1 else "", inclusive[path], phases, whole_ns)
+    if inclusive and outside:
+        yield _tree_row(shown, f"  {OUTSIDE}", "", outside, phases, whole_ns)
+
+
+def _inclusive(spent: Sequence[Spent]) -> tuple[dict[str, list[Spent]], dict[str, set[str]]]:
+    """For every folded path all that was spent there and below, and the modules that it stands for."""
+    inclusive: dict[str, list[Spent]] = defaultdict(list)
+    members: dict[str, set[str]] = defaultdict(set)
+    for each in spent:
+        for path in _ancestry(each.module)[:DEPTH]:
+            inclusive[folded(path)].append(each)
+            members[folded(path)].add(path)
+    # A list of layers says nothing that its layers together do not say.
+    for path in list(inclusive):
+        if len(inclusive[path]) == len(inclusive.get(f"{path}.*", ())):
+            del inclusive[path]
+    return inclusive, members
+
+
+def _ancestry(path: str) -> list[str]:
+    """`layers`, `layers.3`, `layers.3.attention`."""
+    parts = path.split(".") if path else []
+    return [".".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
+
+
+def _in_order(shown: Shown, paths: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+    """Every path with those of the others that are above it, as a tree is read: siblings in the order of the model."""
+    known = set(paths)
+    first: dict[str, int] = {}
+    for number, module in enumerate(shown.summary.modules):
+        for path in _ancestry(folded(module)):
+            first.setdefault(path, number)
+    for path in sorted(known, key=lambda path: [first[above] for above in _ancestry(path)]):
+        yield path, [above for above in _ancestry(path)[:-1] if above in known]
+
+
+def _tree_row(
+    shown: Shown, name: str, count: str, spent: Sequence[Spent], phases: Sequence[str], whole_ns: int
+) -> tuple[Cell, ...]:
+    total_ns = sum(each.total_ns for each in spent)
+    by_phase = dict.fromkeys(phases, 0)
+    for each in spent:
+        if each.phase in by_phase:
+            by_phase[each.phase] += each.total_ns
+    return (
+        name,
+        count,
+        Measure(total_ns / whole_ns if whole_ns else 0.0),
+        shown.per_step(total_ns),
+        *(shown.per_step(ns) for ns in by_phase.values()),
+        shown.calls_per_step(sum(each.calls for each in spent)),
+    )
+
+
+def phases(profiles: Profiles) -> list[Table]:
+    """What was launched in each phase."""
+    columns = (
+        Column("phase", "phase"),
+        Column("share", "time", "share"),
+        Column("total", "total", "s", "per step"),
+        Column("calls", f"{profiles.work}s", "count", "per step"),
+    )
+    return profiles.table("phases", "time by phase", columns, _phase_rows)
+
+
+def _phase_rows(shown: Shown) -> Iterator[tuple[Cell, ...]]:
+    whole_ns = shown.total_ns
+    for phase in (*shown.phases, NO_PHASE):
+        spent = [each for each in shown.spent if each.phase == phase]
+        if spent:
+            total_ns = sum(each.total_ns for each in spent)
+            calls = sum(each.calls for each in spent)
+            share = Measure(total_ns / whole_ns if whole_ns else 0.0)
+            yield phase or "not known", share, shown.per_step(total_ns), shown.calls_per_step(calls)
+    calls = sum(each.calls for each in shown.spent)
+    yield "all", Measure(1.0), shown.per_step(whole_ns), shown.calls_per_step(calls)
+
+
+def classes(profiles: Profiles) -> list[Table]:
+    """Shares of the classes of kernels in a forward pass, with backward, and in the whole step, beside each other."""
+    groups = [
+        (name, key, chosen) for name, key, chosen in _GROUPS if any(_adds(shown, chosen) for shown in profiles.each)
+    ]
+    if not groups:
+        groups = [("everything", "all", None)]
+    columns = [Column("class", "class")]
+    for name, key, _ in groups:
+        columns += [
+            Column(f"{key}_share", "share", "share", name),
+            Column(f"{key}_time", "time", "s", name, importance=1),
+        ]
+    chosen = [each for _, _, each in groups]
+    return profiles.table(
+        "classes",
+        f"time by class of {profiles.work}, per step",
+        columns,
+        lambda shown: _class_rows(shown, chosen),
+        notes=tuple(note for shown in profiles.each for note in unplaced(shown)),
+    )
+
+
+_GROUPS: Final[tuple[tuple[str, str, tuple[str, ...] | None], ...]] = (
+    ("forward", "forward", ("forward",)),
+    ("forward + backward", "forward_backward", FORWARD_BACKWARD),
+    ("full step", "step", None),
+)
+"""Heading, key, and the phases that are meant; None is all of them."""
+
+
+def _adds(shown: Shown, phases: Sequence[str] | None) -> bool:
+    """Whether a group has something to say that the ones before it have not."""
+    if phases is None:
+        return not set(shown.phases) <= set(FORWARD_BACKWARD) or not shown.phases
+    return phases[-1] in shown.phases
+
+
+def _class_rows(shown: Shown, groups: Sequence[Sequence[str] | None]) -> Iterator[tuple[Cell, ...]]:
+    times = [_by_class(shown, phases) for phases in groups]
+    wholes = [sum(each.values()) for each in times]
+    present = [name for name in get_args(KernelClass) if any(name in each for each in times)]
+    for name in sorted(present, key=lambda name: -max(each.get(name, 0) for each in times)):
+        cells: list[Cell] = []
+        for each, whole in zip(times, wholes, strict=True):
+            total_ns = each.get(name, 0)
+            cells += [Measure(total_ns / whole if whole else 0.0), shown.per_step(total_ns)]
+        yield (name, *cells)
+    cells = []
+    for whole in wholes:
+        cells += [Measure(1.0), shown.per_step(whole)]
+    yield ("all", *cells)
+
+
+def _by_class(shown: Shown, phases: Sequence[str] | None) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for each in shown.spent:
+        if phases is None or each.phase in phases:
+            kind = shown.class_of(each)
+            found[kind] = found.get(kind, 0) + each.total_ns
+    return found
+
+
+def unplaced(shown: Shown) -> Iterator[str]:
+    """Kernels that no pattern knows, where they take long enough to matter."""
+    total: dict[int, int] = {}
+    for each in shown.spent:
+        if not shown.name(each).placed:
+            total[each.kernel] = total.get(each.kernel, 0) + each.total_ns
+    whole_ns = shown.total_ns
+    large = [
+        item for item in sorted(total.items(), key=lambda item: -item[1]) if item[1] > LARGE_UNPLACED_SHARE * whole_ns
+    ]
+    if large or sum(total.values()) > LARGE_UNPLACED_SHARE * whole_ns:
+        named = [
+            f"{shown.summary.names[kernel].short} {units.share(ns / whole_ns)}" for kernel, ns in large[:MOST_UNPLACED]
+        ]
+        more = len(total) - len(named)
+        others = [f"{more} more"] if more else []
+        yield f"in no class, and counted as other: {', '.join([*named, *others])}"
