@@ -188,9 +188,7 @@ def _encoded(columns: Sequence[ShownColumn], encoding: str) -> tuple[ShownColumn
     )
 
 
-def _squeezed(
-    columns: tuple[ShownColumn, ...], width: int, narrowest: int, encoding: str
-) -> tuple[ShownColumn, ...]:
+def _squeezed(columns: tuple[ShownColumn, ...], width: int, narrowest: int, encoding: str) -> tuple[ShownColumn, ...]:
     """The columns with the texts of elastic ones shortened to the room there is, but not below `narrowest`."""
     for position in (number for number, each in enumerate(columns) if each.column.elastic):
         wide = max((cell_len(text) for text in columns[position].texts), default=0)
