@@ -389,7 +389,7 @@ class ProfileCellRecord(CellRecord):
     cost_share: float | None
     """By how much the profiler made the median step longer, as a share of it."""
     coverage: float | None
-    """Of the unprofiled median step, the share in which the device, or on the CPU an operator, was seen at work."""
+    """Of the unprofiled median step, the share in which the device was seen at work; None on a CPU."""
     trace: str | None
     """Where the trace is, if it was kept."""
     trace_bytes: int | None

@@ -298,39 +298,30 @@ _NO_ARITHMETIC: Final = re.compile(
 """What calls operators and does nothing itself."""
 
 _PRECISIONS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
+    ("fp4", _any(r"e2m1", r"nvf4", r"mxf4", r"fp4")),
     ("fp8", _any(r"e4m3", r"e5m2", r"fp8", r"^nvjet_(sm\d+_)?qq", r"_qgmma_")),
-    ("fp4", _any(r"e2m1", r"nvf4", r"mxf4")),
-    (
-        "tf32",
-        _any(
-            r"tf32",
-            r"s1688gemm(?!_(bf16|f16|fp16))",
-            r"s161688gemm",
-            r"^nvjet_(sm\d+_)?sss?_",
-            r"^nvjet_(sm\d+_)?ts?s_",
-        ),
-    ),
-    ("bf16", _any(r"bf16", r"bfloat16", r"^nvjet_(sm\d+_)?t[st]t_", r"bf16bf16")),
+    ("tf32", _any(r"tf32")),
+    ("bf16", _any(r"bf16", r"bfloat16", r"^nvjet_(sm\d+_)?t[st]t_")),
     (
         "fp16",
         _any(
             r"fp16",
             r"_f16f16",
+            r"_f16_",
             r"hgemm",
             r"h(884|1688|16816)gemm",
-            r"__half",
-            r"c10::Half",
+            r"s884gemm",
+            r"half",
             r"^nvjet_(sm\d+_)?h[sh]h_",
-            r"s884gemm(?!_bf16)",
-            r"_f16_",
-            r"\bhalf\b",
         ),
     ),
-    ("int8", _any(r"\bi8816gemm", r"_s8s8", r"igemm", r"int8")),
+    ("tf32", _any(r"s1688gemm", r"s161688gemm", r"s1688cudnn")),
+    ("int8", _any(r"i8816gemm", r"i16832gemm", r"_s8s8", r"igemm", r"int8")),
     ("fp64", _any(r"dgemm", r"d884gemm", r"_f64f64", r"\bdouble\b")),
-    ("fp32", _any(r"sgemm", r"f32f32_f32f32", r"\bfloat\b", r"\bffma\b", r"simt_s", r"scudnn")),
+    ("fp32", _any(r"sgemm", r"f32f32_f32f32", r"_f32_", r"\bfloat\b", r"simt_s", r"scudnn")),
 )
-"""In this order: TF32 kernels take fp32 numbers, and say so too."""
+"""The first that is found counts. TF32 kernels take fp32 numbers and say so too; shapes of tensor core instructions
+(`s1688`) stand for TF32 where no 16-bit format is named."""
 
 
 @lru_cache(maxsize=65_536)

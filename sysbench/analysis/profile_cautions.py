@@ -42,7 +42,7 @@ def judge(
         lambda: _kernels(record, summary),
         lambda: _checks(summary),
         lambda: _precision(cell, summary),
-        lambda: _agreement(record, summary),
+        lambda: _agreement(record),
         lambda: _cost(record, summary),
         lambda: _launching(summary),
         lambda: surroundings(timed, lost),
@@ -101,9 +101,9 @@ def _precision(cell: ProfileCell, summary: ProfileSummary) -> Iterator[Caution]:
         )
 
 
-def _agreement(record: ProfileCellRecord, summary: ProfileSummary) -> Iterator[Caution]:
+def _agreement(record: ProfileCellRecord) -> Iterator[Caution]:
     """Kernels together against the time of the unprofiled step by the device's clock."""
-    if summary.source == "cpu" or record.coverage is None or record.coverage <= 1 + SLOWER_SHARE:
+    if record.coverage is None or record.coverage <= 1 + SLOWER_SHARE:
         return
     yield Caution(
         code="kernels-slower",

@@ -28,6 +28,7 @@ def _cell(cell: ProfileCell, run: Run) -> ProfileCellRecord:
     read, written = seen.last(ProfileRead), seen.last(TraceWritten)
     summary = read.summary if read is not None else None
     unprofiled_s, profiled_s = _walls(timed.steps), _walls(seen.steps)
+    by_device_s = [step.step.device_s for step in timed.steps if step.step.device_s is not None]
     record = ProfileCellRecord(
         **run_record.of_cell(cell, seen),
         cautions=[],
@@ -36,12 +37,12 @@ def _cell(cell: ProfileCell, run: Run) -> ProfileCellRecord:
         compile_s=seen.compiled.compile_s if seen.compiled else None,
         attention_kernel=seen.checked.attention_kernel if seen.checked else None,
         unprofiled=samples_of(unprofiled_s),
-        unprofiled_device=samples_of([step.step.device_s for step in timed.steps if step.step.device_s is not None]),
+        unprofiled_device=samples_of(by_device_s),
         profiled_s=profiled_s,
         cost_share=standard.median(profiled_s) / standard.median(unprofiled_s) - 1
         if profiled_s and unprofiled_s
         else None,
-        coverage=_coverage(summary, unprofiled_s),
+        coverage=_coverage(summary, by_device_s or unprofiled_s),
         trace=written.path if written is not None else None,
         trace_bytes=written.size_bytes if written is not None else None,
         summary=summary,
@@ -53,8 +54,11 @@ def _walls(steps: Sequence[StepMeasured]) -> list[float]:
     return [step.step.wall_s for step in steps if step.step.wall_s is not None]
 
 
-def _coverage(summary: ProfileSummary | None, unprofiled_s: Sequence[float]) -> float | None:
-    """More than 1 where what was profiled is slower than what was timed: on a CPU the profiler slows all of it."""
-    if summary is None or not unprofiled_s:
+def _coverage(summary: ProfileSummary | None, step_s: Sequence[float]) -> float | None:
+    """Of steps timed without a profiler, by the device's own clock where it has one, what the profiled kernels cover.
+
+    None on a CPU: the profiler slows the operators themselves, and they would cover more than there was.
+    """
+    if summary is None or summary.source == "cpu" or not step_s:
         return None
-    return summary.busy_ns / summary.steps / 1e9 / standard.median(unprofiled_s)
+    return summary.busy_ns / summary.steps / 1e9 / standard.median(step_s)

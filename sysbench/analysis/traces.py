@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from sysbench.analysis import forward_threads
 from sysbench.analysis.trace import (
     COPY,
     KERNEL,
@@ -53,6 +54,7 @@ class _Builder:
         work = [event for event in self._events if event.get("cat") in _WORK]
         launches = self._of("cuda_runtime", "cuda_driver")
         operators, ranges = self._of("cpu_op"), self._of("user_annotation")
+        threads, sequence = self._thread(operators), self._number(operators, "Sequence number")
         return Trace(
             title=title,
             format="kineto",
@@ -60,9 +62,9 @@ class _Builder:
             launches=Launches(*self._stretch(launches), self._thread(launches), self._number(launches, "correlation")),
             operators=Operators(
                 *self._stretch(operators),
-                self._thread(operators),
-                self._number(operators, "Sequence number"),
-                self._number(operators, "Fwd thread id"),
+                threads,
+                sequence,
+                forward_threads.resolved(threads, sequence, self._number(operators, "Fwd thread id")),
                 self._shapes(operators),
             ),
             ranges=Ranges(*self._stretch(ranges), self._thread(ranges)),

@@ -2,6 +2,7 @@
 
 Perfetto and chrome://tracing open it. The format is that of "Trace Event Format" by the Chromium project; a thread of
 the host is a thread of process 0, a stream of device n one of process n + 1, and arrows lead from launches to kernels.
+Categories and arguments are called as Kineto calls them, so that what reads torch's traces reads slices too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sysbench.analysis.trace import NONE, DeviceWork, Integers, Launches, Operators, Ranges, Trace
+from sysbench.analysis.trace import (
+    COPY,
+    KERNEL,
+    NONE,
+    SET,
+    DeviceWork,
+    Integers,
+    Launches,
+    Operators,
+    Ranges,
+    Trace,
+)
 from sysbench.errors import UsageError, nearest
 
 Rows = NDArray[np.intp]
@@ -29,7 +41,8 @@ _LONGEST_NAME = 1000
 _SMALLEST_BYTES = 60
 """No event takes less."""
 
-_CATEGORIES: dict[type, str] = {Ranges: "range", Operators: "operator", Launches: "launch"}
+_CATEGORIES: dict[type, str] = {Ranges: "user_annotation", Operators: "cpu_op", Launches: "cuda_runtime"}
+_KINDS: dict[int, str] = {KERNEL: "kernel", COPY: "gpu_memcpy", SET: "gpu_memset"}
 
 
 @dataclass(frozen=True)
@@ -131,8 +144,7 @@ def _on_host(
 ) -> Iterator[dict[str, object]]:
     event = _complete(trace, part.name, part.start_ns, part.duration_ns, row)
     event |= {"cat": _CATEGORIES[type(part)], "pid": _HOST, "tid": int(part.thread[row])}
-    if isinstance(part, Operators) and part.sequence[row] != NONE:
-        event["args"] = {"sequence number": int(part.sequence[row])}
+    event["args"] = _arguments(trace, part, row)
     yield event
     if isinstance(part, Launches) and int(part.correlation[row]) in with_work:
         yield {**_arrow(event, int(part.correlation[row])), "ph": "s"}
@@ -141,12 +153,38 @@ def _on_host(
 def _work(trace: Trace, row: int) -> Iterator[dict[str, object]]:
     work = trace.work
     event = _complete(trace, work.name, work.start_ns, work.duration_ns, row)
-    event |= {"cat": "kernel", "pid": int(work.device[row]) + 1, "tid": int(work.stream[row])}
+    device, stream = int(work.device[row]), int(work.stream[row])
+    arguments = {"device": device, "stream": stream, **_known(correlation=work.correlation[row], bytes=work.bytes[row])}
     if work.grid[row][0] != NONE:
-        event["args"] = {"grid": work.grid[row].tolist(), "block": work.block[row].tolist()}
+        arguments |= {"grid": work.grid[row].tolist(), "block": work.block[row].tolist()}
+    event |= {"cat": _KINDS[int(work.kind[row])], "pid": device + 1, "tid": stream, "args": arguments}
     yield event
     if work.correlation[row] != NONE:
         yield {**_arrow(event, int(work.correlation[row])), "ph": "f", "bp": "e"}
+
+
+def _arguments(trace: Trace, part: Ranges | Operators | Launches, row: int) -> dict[str, object]:
+    if isinstance(part, Launches):
+        return _known(correlation=part.correlation[row])
+    if not isinstance(part, Operators):
+        return {}
+    # Kineto counts threads from 1, and 0 says that there is none.
+    arguments = _known(**{"Sequence number": part.sequence[row], "Fwd thread id": part.forward_thread[row] + 1})
+    if part.shapes[row] != NONE:
+        arguments["Input Dims"] = _shapes(trace.names[part.shapes[row]])
+    return arguments
+
+
+def _shapes(text: str) -> object:
+    """As lists where they are written as lists."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _known(**numbers: np.int64) -> dict[str, object]:
+    return {name: int(number) for name, number in numbers.items() if number != NONE}
 
 
 def _complete(trace: Trace, name: Integers, start_ns: Integers, duration_ns: Integers, row: int) -> dict[str, object]:

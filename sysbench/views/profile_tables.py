@@ -17,6 +17,8 @@ from sysbench.views.profile_shown import NS, Profiles, Shown
 from sysbench.views.table import Cell, Column, Measure, Remark, Sheet, Table, Word
 from sysbench.views.tables import axes, remarks
 
+_COVERED = "covered: how much of the unprofiled step's time the device was seen at work"
+
 Builder = Callable[[Profiles], list[Table]]
 
 _BUILDERS: dict[str, Builder] = {
@@ -127,24 +129,28 @@ def _named(profiles: Profiles, name: str, summary: list[Table]) -> list[Table]:
 def _summary(record: ProfileRecord, named: tuple[str, ...], work: str) -> list[Table]:
     """What was profiled, how much of the step it covers, and what profiling cost."""
     named = named or ("size",)
+    covered = any(cell.coverage is not None for cell in record.cells)
     columns = (
         *axes.columns(named),
         Column("step", "unprofiled", "s", "step"),
         Column("cost", "by profiling", "share", "step", signed=True, importance=1),
         Column("busy", f"{work}s", "s", importance=2),
-        Column("coverage", "covered", "share", note=f"covered: time of {work}s as a share of the unprofiled step"),
+        *((Column("coverage", "covered", "share", note=_COVERED),) if covered else ()),
         Column("matmul", "matmul", "share"),
         Column("calls", f"{work}s", "count", "per step", importance=2),
         Column("waiting", "waiting for the host", "share", importance=3),
     )
-    rows = tuple((*axes.values(cell.axes, named), *_summary_row(cell)) for cell in record.cells)
+    rows = tuple((*axes.values(cell.axes, named), *_summary_row(cell, covered)) for cell in record.cells)
     return [Table("summary", "profiles", columns, rows, len(named))] if rows else []
 
 
-def _summary_row(cell: ProfileCellRecord) -> tuple[Cell, ...]:
+def _summary_row(cell: ProfileCellRecord, covered: bool) -> tuple[Cell, ...]:
     step = Measure(cell.unprofiled.median_s) if cell.unprofiled else None
     if cell.summary is None:
-        return (Word(cell.outcome, "quiet" if cell.outcome in ("skipped", "interrupted") else "bad"), *[None] * 6)
+        return (
+            Word(cell.outcome, "quiet" if cell.outcome in ("skipped", "interrupted") else "bad"),
+            *[None] * (5 + covered),
+        )
     shown = Shown((), cell.summary)
     whole_ns, use = shown.total_ns, cell.summary.device
     matmul_ns = sum(spent.total_ns for spent in shown.spent if shown.class_of(spent) == "matmul")
@@ -152,7 +158,7 @@ def _summary_row(cell: ProfileCellRecord) -> tuple[Cell, ...]:
         step,
         Measure(cell.cost_share) if cell.cost_share is not None else None,
         Measure(cell.summary.busy_ns * NS / cell.summary.steps),
-        Measure(cell.coverage) if cell.coverage is not None else None,
+        *((Measure(cell.coverage) if cell.coverage is not None else None,) if covered else ()),
         Measure(matmul_ns / whole_ns) if whole_ns else None,
         shown.calls_per_step(sum(cell.summary.spent.calls)),
         Measure(use.waiting_ns / use.window_ns) if use and use.window_ns else None,

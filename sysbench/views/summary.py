@@ -58,7 +58,7 @@ def show_sheet(content: Sheet, console: Console, form: Format) -> None:
     else:
         text = (markdown if form == "markdown" else latex)(content)
     # Rich would wrap at the terminal's width; a file for other programs has none.
-    console.file.write(theme.encodable(text, console.encoding))
+    console.file.write(theme.encodable(theme.harmless(text), console.encoding))
 
 
 __all__ = ["TABLES", "show", "show_plan", "show_sheet"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from functools import lru_cache
 
@@ -24,6 +25,9 @@ PHASE_STYLES = {
 """One colour per phase, the same wherever phases are drawn beside each other."""
 
 SPARKS = "▁▂▃▄▅▆▇█"
+
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+"""All but the end of a line."""
 
 _FALLBACK = {
     "±": "+/-",
@@ -53,6 +57,11 @@ def fitted(text: str, encoding: str) -> str:
     if not text.isprintable():
         text = "".join(character if character.isprintable() else " " for character in text)
     return encodable(text, encoding)
+
+
+def harmless(text: str) -> str:
+    """Text of several lines with a space for every control character: files are also looked at in terminals."""
+    return _CONTROL.sub(" ", text)
 
 
 def encodable(text: str, encoding: str) -> str:

@@ -225,13 +225,19 @@ def recorded(tmp_path: Path, summary: ProfileSummary, *, gpu: bool = False, **fi
 
 
 def test_the_record_holds_what_the_profile_cost_and_covers(tmp_path: Path) -> None:
-    cell = recorded(tmp_path, summary_of(steps=3, busy_ns=2_400_000))
+    cell = recorded(tmp_path, on_device(steps=3, busy_ns=2_400_000), gpu=True)
     assert cell.unprofiled is not None
     assert cell.unprofiled.samples_s == [0.001]
     assert cell.profiled_s == [0.001]
     assert cell.cost_share == pytest.approx(0)
     assert cell.coverage == pytest.approx(0.8)
     assert (cell.trace, cell.trace_bytes) == (None, 7)
+
+
+def test_on_a_cpu_nothing_is_said_about_coverage_because_the_profiler_slows_what_it_covers(tmp_path: Path) -> None:
+    cell = recorded(tmp_path, summary_of(busy_ns=1_400_000))
+    assert cell.unprofiled is not None
+    assert cell.coverage is None
 
 
 def test_without_a_timing_nothing_is_said_about_cost(tmp_path: Path) -> None:

@@ -1,0 +1,246 @@
+"""What is shown of a profile: of a GPU's step made by hand, whose every number is known."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from rich.console import Console
+
+from sysbench.analysis import traces, window
+from sysbench.analysis.profile import summarise
+from sysbench.analysis.trace import Trace
+from sysbench.errors import UsageError
+from sysbench.profile_summary import ProfileSummary
+from sysbench.specs.run import Format, Selection
+from sysbench.views import profile_flame, profile_tables, summary
+from sysbench.views.table import Measure, Table
+from tests.unit.synthetic_traces import GEMM, MAIN, Builder, training
+
+STEPS, LAYERS, KERNEL_NS = 2, 3, 1000
+HOSTILE = [
+    "[bold red]evil[/] [link=file:///etc]x[/link]",
+    "<script>alert(1)</script><img src=x onerror=alert(2)>",
+    "</script></style>\"'&amp;{{title}}",
+    "\x1b[2J\x1b]0;title\x07 bell",
+    "line\nbreak\ttab\r",
+    "k" * 10_000,
+    "a<" * 5_000,
+    "$\\input{/etc/passwd}_%#&",
+    "=cmd|' /C calc'!A0,\"quoted\"",
+    "|pipe|`code`",
+    "\ud800 lone surrogate",
+]
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    return training(STEPS, LAYERS, kernel_ns=KERNEL_NS).trace(devices=("NVIDIA H100 80GB HBM3",))
+
+
+@pytest.fixture(scope="module")
+def profile(trace: Trace) -> ProfileSummary:
+    return summarise(trace, ranges=("layers.1.attention",))
+
+
+def table(profile: ProfileSummary, name: str, selection: Selection | None = None) -> Table:
+    (found,) = profile_tables.sheet_of([("trace", profile)], [name], selection).tables
+    return found
+
+
+def rows(found: Table) -> list[dict[str, object]]:
+    """Cells by the keys of their columns; numbers as they are."""
+    keys = [column.key for column in found.columns]
+    return [
+        dict(zip(keys, (cell.value if isinstance(cell, Measure) else cell for cell in row), strict=True))
+        for row in found.rows
+    ]
+
+
+def printed(sheet: object, form: Format) -> str:
+    file = io.StringIO()
+    assert isinstance(sheet, summary.Sheet)
+    summary.show_sheet(sheet, Console(file=file, width=100, force_terminal=form == "terminal"), form)
+    return file.getvalue()
+
+
+# --- tables
+
+
+def test_calls_and_times_are_per_step(profile: ProfileSummary) -> None:
+    first = rows(table(profile, "kernels"))[0]
+    assert first["kernel"] == GEMM
+    products = 3 * (9 * LAYERS + 1)
+    assert first["calls"] == products
+    assert first["total"] == pytest.approx(products * KERNEL_NS * 1e-9)
+    assert [first[name] for name in ("avg", "med", "min", "max")] == pytest.approx([KERNEL_NS * 1e-9] * 4)
+
+
+def test_a_range_shows_what_it_launched_and_no_other(profile: ProfileSummary) -> None:
+    for asked, products in (
+        ("forward", 9 * LAYERS + 1),
+        ("backward", 2 * (9 * LAYERS + 1)),
+        ("layers.1.attention", 3 * 6),
+        ("forward/layers.1.attention", 6),
+        ("layers.*.attention", 3 * 6 * LAYERS),
+        ("backward/scores", 2 * LAYERS),
+    ):
+        found = rows(table(profile, "kernels", Selection(range=asked)))
+        assert [row["calls"] for row in found if row["kernel"] == GEMM] == [products], asked
+
+
+def test_a_pattern_looks_at_whole_names_and_the_rest_is_one_row(profile: ProfileSummary) -> None:
+    found = rows(table(profile, "kernels", Selection(kernel=re.compile("sgemm|softmax_warp"))))
+    assert [row["kernel"] for row in found] == [GEMM, "softmax_warp_forward<float>"]
+    first, rest = rows(table(profile, "kernels", Selection(top=1)))
+    assert (first["kernel"], rest["kernel"]) == (GEMM, "3 others")
+    everything = sum(float(str(row["time"])) for row in (first, rest))
+    assert everything == pytest.approx(1)
+
+
+def test_rows_are_sorted_by_what_was_asked_for(profile: ProfileSummary) -> None:
+    names = [str(row["kernel"]) for row in rows(table(profile, "kernels", Selection(sort="name")))]
+    assert names == sorted(names, key=str.casefold)
+    calls = [row["calls"] for row in rows(table(profile, "kernels", Selection(sort="calls")))]
+    assert calls == sorted(calls, key=lambda count: -float(str(count)))
+
+
+def test_the_tree_adds_up_in_both_directions(profile: ProfileSummary) -> None:
+    found = rows(table(profile, "tree"))
+    by_name = {str(row["module"]).strip(): row for row in found}
+    everything = by_name["everything"]
+    for row in found:
+        phases = [float(str(row[name])) for name in ("forward", "backward", "optimizer") if name in row]
+        assert sum(phases) == pytest.approx(float(str(row["total"])))
+    parts = [float(str(by_name[name]["total"])) for name in ("layers.*", "lm_head", "outside modules")]
+    assert sum(parts) == pytest.approx(float(str(everything["total"])))
+    assert float(str(by_name["outside modules"]["backward"])) == 0
+
+
+def test_shares_of_classes_are_of_forward_then_with_backward_then_of_the_whole_step(profile: ProfileSummary) -> None:
+    matmul = rows(table(profile, "classes"))[0]
+    kernels = 10 * LAYERS + LAYERS + 1  # forward has 9 products, a softmax and an addition in each layer
+    assert [column.group for column in table(profile, "classes").columns if column.group] == [
+        *["forward"] * 2,
+        *["forward + backward"] * 2,
+        *["full step"] * 2,
+    ]
+    products = 9 * LAYERS + 1
+    shares = [cell.value for cell in table(profile, "classes").rows[0] if isinstance(cell, Measure)][::2]
+    both = kernels + 2 * products + 2 * LAYERS
+    assert shares == pytest.approx([products / kernels, 3 * products / both, 3 * products / (both + 1)])
+    assert "matmul" in matmul.values()
+
+
+def test_kernels_in_no_class_are_named_when_they_take_long() -> None:
+    built = training(1, 1, kernel_ns=KERNEL_NS)
+    built.launch(5, 900)
+    built.kernel("wholly_unheard_of", 6000, 50_000, 900)
+    notes = table(summarise(built.trace()), "classes").notes
+    assert any("wholly_unheard_of" in note and "in no class" in note for note in notes)
+
+
+def test_a_table_that_this_profile_cannot_fill_says_what_it_needs(profile: ProfileSummary) -> None:
+    for name, needed in (("ranks", "several files"), ("operator-shapes", "--shapes"), ("checks", "a run of sysbench")):
+        with pytest.raises(UsageError, match=needed):
+            table(profile, name)
+
+
+def test_ranks_stand_beside_each_other_and_the_slowest_is_named(trace: Trace) -> None:
+    slow = training(STEPS, LAYERS, kernel_ns=2 * KERNEL_NS).trace("b.json", rank=1)
+    sheet = profile_tables.sheet_of([("a.json", summarise(trace)), ("b.json", summarise(slow))])
+    assert any("rank 1 is slowest" in remark.text for remark in sheet.remarks)
+
+
+def test_softmax_against_the_matmuls_is_said_in_words(profile: ProfileSummary) -> None:
+    sheet = profile_tables.sheet_of([("trace", profile)])
+    assert any(
+        remark.text.startswith("forward: softmax takes 3.00 µs, 0.50× as long as the two matmuls")
+        for remark in sheet.remarks
+    )
+
+
+# --- names that mean harm
+
+
+@pytest.fixture(scope="module")
+def hostile() -> ProfileSummary:
+    built = Builder()
+    built.range("step", 0, 100_000)
+    for number, name in enumerate(HOSTILE):
+        built.range(name, 1000 * number, 900)
+        built.operator(name, 1000 * number + 100, 500, MAIN)
+        built.launch(1000 * number + 200, number)
+        built.kernel(name, 1000 * number + 300, 700, number)
+    return summarise(built.trace())
+
+
+@pytest.mark.parametrize("form", ["terminal", "markdown", "csv", "latex"])
+def test_names_are_text_in_every_format_and_no_markup(hostile: ProfileSummary, form: Format) -> None:
+    sheet = profile_tables.sheet_of([("trace [bold]", hostile)], ["kernels", "tree", "operators"])
+    text = printed(sheet, form)
+    assert text
+    assert "\x1b[2J" not in text
+    assert "\x07" not in text
+    assert "\\input{" not in text or form != "latex"
+    if form == "terminal":
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+        assert "[bold red]" in plain
+        assert max(map(len, plain.splitlines())) <= 100
+
+
+def test_a_picture_holds_names_as_text_only(hostile: ProfileSummary, tmp_path: Path) -> None:
+    path = tmp_path / "f.svg"
+    profile_flame.write(path, hostile, HOSTILE[1])
+    root = ElementTree.parse(path).getroot()
+    assert {element.tag.rpartition("}")[2] for element in root.iter()} <= {"svg", "title", "rect", "text", "g"}
+    assert not [key for element in root.iter() for key in element.attrib if key.startswith("on")]
+
+
+def test_a_page_holds_names_as_data_only(hostile: ProfileSummary, tmp_path: Path) -> None:
+    path = tmp_path / "f.html"
+    profile_flame.write(path, hostile, HOSTILE[1])
+    text = path.read_text()
+    assert "<script>alert" not in text
+    assert "<img" not in text
+    assert text.count("</script>") == text.count("<script")
+    assert "http://" not in text.replace("http://www.w3.org", "")
+    assert "https://" not in text
+
+
+# --- slices
+
+
+def test_a_slice_of_everything_reads_back_as_what_it_was_cut_from(trace: Trace, tmp_path: Path) -> None:
+    path = tmp_path / "w.json.gz"
+    written = window.write(path, trace, window.Window(0, 10**9, None))
+    assert written.complete
+    assert summarise(traces.read(path)).spent == summarise(trace).spent
+
+
+def test_a_slice_holds_what_was_launched_in_it_however_late_it_ran(trace: Trace, tmp_path: Path) -> None:
+    path = tmp_path / "w.json"
+    chosen = window.find(trace, "forward")
+    window.write(path, trace, chosen)
+    events = json.loads(path.read_text())["traceEvents"]
+    kernels = [event for event in events if event.get("cat") == "kernel"]
+    assert len(kernels) == 11 * LAYERS + 1
+    assert max(event["ts"] * 1000 for event in kernels) > chosen.end_ns
+    assert sum(event["ph"] == "s" for event in events) == sum(event["ph"] == "f" for event in events) == len(kernels)
+
+
+def test_a_slice_stays_below_its_limit_and_is_json_to_the_end(trace: Trace, tmp_path: Path) -> None:
+    path = tmp_path / "w.json"
+    written = window.write(path, trace, window.find(trace, None), largest_bytes=8000)
+    assert not written.complete
+    assert path.stat().st_size < 8100
+    assert len(json.loads(path.read_text())["traceEvents"]) == written.events > 0
+
+
+def test_a_range_that_is_not_in_the_trace_is_answered_with_the_nearest(trace: Trace) -> None:
+    with pytest.raises(UsageError, match=re.escape("--range forwrad is not in this trace. Did you mean forward?")):
+        window.find(trace, "forwrad")
