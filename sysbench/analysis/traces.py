@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sysbench.analysis import kineto
+from sysbench.analysis import kineto, nsys
 from sysbench.analysis.trace import Trace
 from sysbench.errors import LogError
 
@@ -22,6 +22,8 @@ def read(path: Path) -> Trace:
         raise LogError(f"cannot read {path}: {error.strerror}") from error
     if not beginning:
         raise LogError(f"{path} is empty")
+    if nsys.is_export(beginning) or path.suffix.lower() in nsys.REPORT_SUFFIXES:
+        return nsys.read(path)
     if kineto.is_kineto(beginning):
         return kineto.read(path)
     raise LogError(f"{path} is not a trace: it is neither JSON of torch.profiler nor an export of Nsight Systems")
