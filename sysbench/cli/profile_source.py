@@ -57,6 +57,7 @@ def _show_traces(paths: Sequence[Path], options: ProfileOptions) -> None:
     from sysbench.engine.traces import summary_of
     from sysbench.records import TraceRecord
     from sysbench.views import profile_tables, summary
+    from sysbench.views.sheets import LONG
 
     if len(paths) > 1 and (options.window or options.flame):
         raise UsageError("--window and --flame are of one trace: give --from one file")
@@ -72,8 +73,8 @@ def _show_traces(paths: Sequence[Path], options: ProfileOptions) -> None:
             sys.stdout.write(written)
         else:
             named = [(each.title, each) for each in summaries]
-            summary.show_sheet(
-                profile_tables.sheet_of(named, options.tables, options.selection), console, options.format
-            )
+            # As of a record: CSV has no place for several tables.
+            tables = options.tables or ((LONG["profile"],) if options.format == "csv" else ())
+            summary.show_sheet(profile_tables.sheet_of(named, tables, options.selection), console, options.format)
     for path in draw(paths[0], summaries[0], paths[0].name, options.window, options.flame, options.range):
         running.say(f"saved  {path}", options)

@@ -143,7 +143,7 @@ def classes(profiles: Profiles) -> list[Table]:
     columns = [Column("class", "class")]
     for name, key, _ in groups:
         columns += [
-            Column(f"{key}_share", "share", "share", name),
+            Column(key, "share", "share", name),
             Column(f"{key}_time", "time", "s", name, importance=1),
         ]
     chosen = [each for _, _, each in groups]

@@ -130,6 +130,7 @@ def _summary(record: ProfileRecord, named: tuple[str, ...], work: str) -> list[T
     """What was profiled, how much of the step it covers, and what profiling cost."""
     named = named or ("size",)
     covered = any(cell.coverage is not None for cell in record.cells)
+    waited = any(_waiting(cell) is not None for cell in record.cells)
     columns = (
         *axes.columns(named),
         Column("step", "unprofiled", "s", "step"),
@@ -138,21 +139,21 @@ def _summary(record: ProfileRecord, named: tuple[str, ...], work: str) -> list[T
         *((Column("coverage", "covered", "share", note=_COVERED),) if covered else ()),
         Column("matmul", "matmul", "share"),
         Column("calls", f"{work}s", "count", "per step", importance=2),
-        Column("waiting", "waiting for the host", "share", importance=3),
+        *((Column("waiting", "waiting for the host", "share", importance=3),) if waited else ()),
     )
-    rows = tuple((*axes.values(cell.axes, named), *_summary_row(cell, covered)) for cell in record.cells)
+    rows = tuple((*axes.values(cell.axes, named), *_summary_row(cell, covered, waited)) for cell in record.cells)
     return [Table("summary", "profiles", columns, rows, len(named))] if rows else []
 
 
-def _summary_row(cell: ProfileCellRecord, covered: bool) -> tuple[Cell, ...]:
+def _summary_row(cell: ProfileCellRecord, covered: bool, waited: bool) -> tuple[Cell, ...]:
     step = Measure(cell.unprofiled.median_s) if cell.unprofiled else None
     if cell.summary is None:
         return (
             Word(cell.outcome, "quiet" if cell.outcome in ("skipped", "interrupted") else "bad"),
-            *[None] * (5 + covered),
+            *[None] * (4 + covered + waited),
         )
     shown = Shown((), cell.summary)
-    whole_ns, use = shown.total_ns, cell.summary.device
+    whole_ns = shown.total_ns
     matmul_ns = sum(spent.total_ns for spent in shown.spent if shown.class_of(spent) == "matmul")
     return (
         step,
@@ -161,8 +162,14 @@ def _summary_row(cell: ProfileCellRecord, covered: bool) -> tuple[Cell, ...]:
         *((Measure(cell.coverage) if cell.coverage is not None else None,) if covered else ()),
         Measure(matmul_ns / whole_ns) if whole_ns else None,
         shown.calls_per_step(sum(cell.summary.spent.calls)),
-        Measure(use.waiting_ns / use.window_ns) if use and use.window_ns else None,
+        *((_waiting(cell),) if waited else ()),
     )
+
+
+def _waiting(cell: ProfileCellRecord) -> Measure | None:
+    """The share of a step in which the device waits for the host."""
+    use = cell.summary.device if cell.summary else None
+    return Measure(use.waiting_ns / use.window_ns) if use and use.window_ns else None
 
 
 # --- what has to be said

@@ -191,6 +191,21 @@ def test_what_is_shown_can_be_chosen(profiled: Path) -> None:
     assert names == {"aten::bmm", "aten::exp"}
 
 
+def test_csv_of_a_trace_is_one_table_as_of_a_record(profiled: Path) -> None:
+    ran = sysbench("profile", f"--from={profiled / 't.json.gz'}", "--format=csv")
+    assert ran.code == 0, ran.err
+    heading, *rows = csv.reader(ran.out.splitlines())
+    assert "operator" in heading
+    assert {len(row) for row in rows} == {len(heading)}
+
+
+def test_a_slice_can_be_shown_as_a_trace(profiled: Path) -> None:
+    ran = sysbench("profile", f"--from={profiled / 'w.json'}", "--tables=tree", COLUMNS="120")
+    assert ran.code == 0, ran.err
+    assert "1 step profiled" in ran.out
+    assert "softmax" in ran.out
+
+
 def test_the_summary_of_a_trace_is_json_too(profiled: Path) -> None:
     ran = sysbench("profile", f"--from={profiled / 't.json.gz'}", "--json=-")
     content = json.loads(ran.out)

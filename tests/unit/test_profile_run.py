@@ -29,6 +29,8 @@ from sysbench.profile_summary import Check, DeviceUse, KernelName, ProfileSummar
 from sysbench.records import ProfileCellRecord
 from sysbench.specs.profile import ProfileCell, ProfileSpec
 from sysbench.specs.run import RunOptions
+from sysbench.views import profile_tables
+from sysbench.views.table import Word
 from tests.unit.engine_fakes import CPU, GPU, FakeSampler, ScriptedLauncher, of_kind
 
 
@@ -161,6 +163,19 @@ def test_a_trace_that_is_of_no_use_makes_its_cell_crash_and_no_other(tmp_path: P
 
     record = fold(carry_out(spec, tmp_path, read=read))
     assert [(cell.outcome, cell.detail) for cell in record.cells] == [("crashed", "the profile is empty"), ("ok", None)]
+
+
+def test_a_cell_that_failed_has_its_row_beside_those_that_did_not(tmp_path: Path) -> None:
+    def read(placed: PlacedCell, trace: Path) -> Iterator[Event]:
+        if placed.cell.model_dump()["ctx"] == 16:
+            raise SysbenchError("the profile is empty")
+        yield from reader(on_device())(placed, trace)
+
+    record = fold(carry_out(spec_of(ctx="16,32"), tmp_path, read=read))
+    (summary,) = profile_tables.sheet(record, ["summary"]).tables
+    assert {len(row) for row in summary.rows} == {len(summary.columns)}
+    assert [cell.text for cell in summary.rows[0] if isinstance(cell, Word)] == ["crashed"]
+    assert "coverage" in [column.key for column in summary.columns]
 
 
 def test_what_wraps_a_worker_has_written_its_report_before_it_is_read(tmp_path: Path) -> None:
