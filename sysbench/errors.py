@@ -36,6 +36,10 @@ class DoesNotFitError(SysbenchError, MemoryError):
     """Memory does not suffice: known by simulation, or by having run out of it."""
 
 
+class OverBudgetError(SysbenchError):
+    """It would take longer than it may: known from smaller ones, or from the first call."""
+
+
 def nearest(value: str, choices: Iterable[str]) -> str | None:
     """The choice a mistyped `value` most likely meant, or None if none is close."""
     by_lower_case = {choice.lower(): choice for choice in choices}

@@ -33,7 +33,7 @@ from sysbench.outcomes import Outcome
 from sysbench.specs.kinds import Cell
 from sysbench.specs.model import Precision
 
-HARMLESS: frozenset[Outcome] = frozenset({"ok", "invalid"})
+HARMLESS: frozenset[Outcome] = frozenset({"ok", "invalid", "skipped"})
 """Outcomes after which a worker is as good as new."""
 
 Placement = Callable[[WorkerReady], Sequence[PlacedCell]]

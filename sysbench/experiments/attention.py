@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
+from itertools import cycle
 from pathlib import Path
 from typing import Literal
 
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from sysbench import attention_costs, hardware, units
 from sysbench.attention_costs import bytes_moved
-from sysbench.errors import DoesNotFitError, UnavailableError
+from sysbench.errors import DoesNotFitError, OverBudgetError, UnavailableError
 from sysbench.events import (
     AttentionAccounted,
     AttentionChecked,
@@ -50,6 +51,9 @@ LONGEST_CHECKED = 2048
 GENEROUS = 8
 """No implementation that can be counted needs this many times its two squares and its inputs and outputs."""
 
+ROTATED = 3
+"""Copies of the input that calls on a GPU take turns with."""
+
 COLD_BYTES = 256 * 2**20
 """Written before every call with --cold: several times any cache of today."""
 
@@ -68,6 +72,7 @@ def run(
     target = torch_device(device)
     if target.type == "cpu":
         yield from _refuse_thrashing(cell)
+    _PACE.refuse_long(cell, target)
     try:
         with ExitStack() as settings:
             settings.enter_context(matmul_precision(cell.precision))
@@ -83,6 +88,45 @@ def run(
 def _set_modules_aside() -> None:
     """What modules hold after the first cell lives as long as the process; to look through it took 0.3 s a cell."""
     gc.freeze()
+
+
+class _Pace:
+    """How fast each implementation was on the inputs before, in seconds for each FLOP of forward and backward."""
+
+    def __init__(self) -> None:
+        self._seconds_per_flop: dict[tuple[str, ...], float] = {}
+
+    def refuse_long(self, cell: AttentionCell, device: torch.device) -> None:
+        """Raise OverBudgetError for a cell that would take longer than it may, going by smaller ones."""
+        pace = self._seconds_per_flop.get(self._kind(cell, device))
+        if pace is not None:
+            _refuse_over_budget(cell, pace * _flops(cell))
+
+    def learn(self, cell: AttentionCell, device: torch.device, pair_s: float) -> None:
+        """One forward with its backward took this long; raises OverBudgetError if all of them would take too long."""
+        self._seconds_per_flop[self._kind(cell, device)] = pair_s / _flops(cell)
+        _refuse_over_budget(cell, pair_s)
+
+    @staticmethod
+    def _kind(cell: AttentionCell, device: torch.device) -> tuple[str, ...]:
+        return (cell.implementation, cell.precision, str(cell.causal), str(cell.dim), str(device))
+
+
+_PACE = _Pace()
+"""Of this worker, which measures all cells until one of them spoils it."""
+
+
+def _flops(cell: AttentionCell) -> int:
+    return attention_costs.flops(cell, "forward") + attention_costs.flops(cell, "backward")
+
+
+def _refuse_over_budget(cell: AttentionCell, pair_s: float) -> None:
+    # Each backward that is timed needs a forward before it.
+    predicted_s = pair_s * (cell.warmup + cell.repeats) * 4 / 3
+    if cell.budget and predicted_s > cell.budget:
+        raise OverBudgetError(
+            f"would take about {units.duration(predicted_s)}, more than the {units.duration(cell.budget)} of --budget"
+        )
 
 
 # --- memory without a device
@@ -153,6 +197,7 @@ def _measured(cell: AttentionCell, device: torch.device, clock: Clock) -> Iterat
     calls = _Calls(cell, function, (q, k, v), gradient, clock)
     try:
         yield from _first_call(cell, calls)
+        _PACE.learn(cell, device, _pair_s(calls))
         yield from _memory_of(cell, calls, device, base_bytes)
         yield from _timed(cell, calls)
     except (RuntimeError, MemoryError) as error:
@@ -185,6 +230,12 @@ class _Calls:
         self._clock = clock
         self._cold = torch.empty(COLD_BYTES, dtype=torch.uint8, device=gradient.device) if cell.cold else None
         self.output: Tensor | None = None
+        self._rotation = cycle([inputs])
+
+    def rotate(self, sets: int) -> None:
+        """Attend to so many copies of the input in turn, so that none is in a cache for having just been used."""
+        copies = [_copies(self.inputs) for _ in range(1, sets)]
+        self._rotation = cycle([self.inputs, *copies])
 
     def forget(self) -> None:
         """Drop output, graph and gradients."""
@@ -204,12 +255,18 @@ class _Calls:
     def time(self, phase: Literal["forward", "backward"]) -> PhaseSample:
         """One call of a phase, between two synchronizations."""
         self.forget()
+        self.inputs = next(self._rotation)
         if phase == "backward":
             self.attend()
         if self._cold is not None:
             self._cold.zero_()
         call = self.attend if phase == "forward" else self.differentiate
         return self._clock.measure({phase: call}, "phase").phases[phase]
+
+
+def _copies(inputs: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    q, k, v = (tensor.detach().clone().requires_grad_() for tensor in inputs)
+    return q, k, v
 
 
 def _first_call(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
@@ -246,6 +303,18 @@ def _first_call(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
     calls.forget()
     yield AttentionKernels(at_s=time.time(), cell=cell.key, forward=_kernel(cell, calls))
     calls.forget()
+
+
+def _pair_s(calls: _Calls) -> float:
+    """How long forward and backward take, once more: the first call may have compiled something."""
+    calls.forget()
+    started_s = time.perf_counter()
+    calls.attend()
+    calls.differentiate()
+    synchronize(calls.gradient.device)
+    pair_s = time.perf_counter() - started_s
+    calls.forget()
+    return pair_s
 
 
 def _refuse_other_results(cell: AttentionCell, calls: _Calls) -> None:
@@ -307,6 +376,7 @@ def _memory_of(cell: AttentionCell, calls: _Calls, device: torch.device, base_by
 def _timed(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
     """Warm-up, then all forwards, then all backwards."""
     phases: tuple[Literal["forward", "backward"], ...] = ("forward", "backward")
+    calls.rotate(_input_sets(calls.inputs))
     with _garbage_collection_paused():
         for warmup, count in ((True, cell.warmup), (False, cell.repeats)):
             if count:
@@ -317,6 +387,12 @@ def _timed(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
                     yield AttentionTimed(
                         at_s=time.time(), cell=cell.key, index=index, warmup=warmup, phase=phase, sample=sample
                     )
+
+
+def _input_sets(inputs: tuple[Tensor, Tensor, Tensor]) -> int:
+    """How many copies of the input to go through in turn: what no cache holds needs no second one."""
+    small = sum(tensor.untyped_storage().nbytes() for tensor in inputs) < COLD_BYTES
+    return ROTATED if small and inputs[0].device.type == "cuda" else 1
 
 
 def _checked(cell: AttentionCell, calls: _Calls) -> AttentionChecked:

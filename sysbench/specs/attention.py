@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import product
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -27,6 +27,9 @@ flash-attn      the library of that name
 """
 
 IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
+
+WHOLE_GRID = {"dim": (16, 32, 64, 128), "seq": (256, 1024, 4096, 8192, 16384)}
+"""That of the reports: from where everything fits to where the written-out kind does not."""
 
 SWEEP = "Sweep"
 MEASUREMENT = "Measurement"
@@ -70,6 +73,8 @@ class AttentionCell(RunCell):
     """The GPU whose memory is worked out; None measures."""
     warmup: int
     repeats: int
+    budget: float
+    """Seconds that the cell may be predicted to take; 0 sets no limit."""
     cold: bool
     seed: int
 
@@ -114,17 +119,18 @@ class AttentionSpec(BaseModel):
 
     kind: Literal["attention"] = "attention"
     sweep: Annotated[bool, Option(panel=SWEEP)] = Field(
-        default=False, description="Sweep head dimension and sequence length: what --dim and --seq are by default."
+        default=False,
+        description="Sweep --dim 16,32,64,128 and --seq 256,1024,4096,8192,16384, where they are not given.",
     )
     impl: Annotated[tuple[str, ...], BeforeValidator(_implementations), Option(metavar="NAME,…", panel=SWEEP)] = Field(
         default=("naive",),
         description=f"Implementations: {', '.join(IMPLEMENTATIONS)}, or a function of your own, my_module:attention.",
     )
     dim: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=SWEEP)] = Field(
-        default=(16, 32, 64, 128), description="Head dimension d."
+        default=(64,), description="Head dimension d."
     )
     seq: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=SWEEP)] = Field(
-        default=(256, 1024, 4096, 8192, 16384), description="Sequence length N."
+        default=(256, 1024), description="Sequence length N."
     )
     batch: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=SWEEP)] = Field(
         default=(8,), description="Sequences per call."
@@ -152,12 +158,25 @@ class AttentionSpec(BaseModel):
     repeats: Annotated[int, Option(metavar="N", panel=MEASUREMENT)] = Field(
         default=100, ge=1, description="Forwards measured, and backwards."
     )
+    budget: Annotated[float, Option(metavar="S", panel=MEASUREMENT)] = Field(
+        default=60.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Skip cells that are predicted to take longer than this many seconds, from smaller ones or from "
+        "their first call; 0 sets no limit.",
+    )
     cold: Annotated[bool, Option(panel=MEASUREMENT)] = Field(
         default=False, description="Flush the caches of the device before every call."
     )
     seed: Annotated[int, Option(metavar="N", panel=MEASUREMENT)] = Field(
         default=0, ge=0, description="Seed of q, k and v."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _whole_grid(cls, fields: Any) -> Any:
+        """What --sweep stands for, where nothing else is said."""
+        return {**WHOLE_GRID, **fields} if isinstance(fields, dict) and fields.get("sweep") else fields
 
     @model_validator(mode="after")
     def _check(self) -> AttentionSpec:
@@ -182,6 +201,7 @@ class AttentionSpec(BaseModel):
                     simulate=gpu,
                     warmup=self.warmup,
                     repeats=self.repeats,
+                    budget=self.budget,
                     cold=self.cold,
                     seed=self.seed,
                 )

@@ -7,7 +7,7 @@ import time
 import traceback
 
 from sysbench import protocol
-from sysbench.errors import SysbenchError, UnavailableError
+from sysbench.errors import OverBudgetError, SysbenchError, UnavailableError
 from sysbench.events import CeilingFailed, CellFinished, Event, MemoryForeseen, WorkerReady
 from sysbench.experiments import experiment_for
 from sysbench.instruments import allocator, ceiling, device
@@ -55,7 +55,7 @@ def _measure(channel: Channel, request: protocol.Measure) -> CellFinished:
         outcome, detail, trace = _outcome_of(error), _line(error), _trace(error)
     # The experiment has tidied up, but the traceback held tensors until the except block was left. After any other
     # failure there is no need: the engine replaces this process.
-    if outcome == "invalid":
+    if outcome in ("invalid", "skipped"):
         allocator.release(device.torch_device(request.device))
     return CellFinished(at_s=time.time(), cell=request.cell.key, outcome=outcome, detail=detail, traceback=trace)
 
@@ -83,6 +83,8 @@ def _foresee(request: protocol.Foresee) -> MemoryForeseen:
 def _outcome_of(error: Exception) -> Outcome:
     if allocator.is_out_of_memory(error):
         return "oom"
+    if isinstance(error, OverBudgetError):
+        return "skipped"
     return "invalid" if isinstance(error, UnavailableError | ValueError) else "crashed"
 
 

@@ -18,7 +18,7 @@ from sysbench.statistics import PowerLaw
 from sysbench.views.attention_words import findings
 from tests import fixtures_attention as runs
 
-SPEC = AttentionSpec(impl="naive,compiled,sdpa-flash", seq="256-16384*2", repeats=20)
+SPEC = AttentionSpec(sweep=True, impl="naive,compiled,sdpa-flash", seq="256-16384*2", repeats=20)
 ONE = AttentionSpec(impl="naive", dim="64", seq="1024-16384*2", repeats=20)
 
 

@@ -34,11 +34,15 @@ from tests.golden.compare import assert_golden, plain_environment
 
 __all__ = ["plain_environment"]
 
-SPEC = AttentionSpec(impl="naive,sdpa-flash,flash-attn", repeats=10, warmup=2)
-SINGLE = AttentionSpec(impl="naive", dim="16,64", repeats=10, warmup=2)
+SPEC = AttentionSpec(sweep=True, impl="naive,sdpa-flash,flash-attn", repeats=10, warmup=2)
+SINGLE = AttentionSpec(sweep=True, impl="naive", dim="16,64", repeats=10, warmup=2)
 SIMULATED = AttentionSpec(impl="naive,sdpa-flash", simulate="a100-40gb", dim="16,64", seq="1024-65536*4")
 MANY = AttentionSpec(
-    impl="naive,compiled,sdpa-math,sdpa-efficient,sdpa-flash,flash-attn", seq="64-32768*2", repeats=3, warmup=1
+    sweep=True,
+    impl="naive,compiled,sdpa-math,sdpa-efficient,sdpa-flash,flash-attn",
+    seq="64-32768*2",
+    repeats=3,
+    warmup=1,
 )
 SMALL = 12 * runs.GIB
 
