@@ -1,0 +1,99 @@
+"""A report without looks: what it says, shows and rests on. Writers make pages, Markdown, LaTeX and CSV of it.
+
+A document is computed from records and from nothing else; whoever has the same records gets the same document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from sysbench.views.table import Remark, Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Origin = Literal["measured", "simulated", "mixed"]
+"""Whether numbers were measured or simulated. What is mixed says of each row which it is."""
+
+
+@dataclass(frozen=True)
+class Basis:
+    """Cells of one run that a sentence rests on."""
+
+    run: str
+    """The run's name in this document."""
+    cells: tuple[str, ...]
+    """In words that tell them apart within the run: `medium ctx 512 bf16`."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A sentence computed from data, with its numbers in it, and what it rests on."""
+
+    text: str
+    rests_on: tuple[Basis, ...]
+    origin: Origin = "measured"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure, drawn when it is needed."""
+
+    name: str
+    """Unique in the document, fit for a file's name and an anchor."""
+    caption: str
+    """What it shows and on what, in a sentence; also its alternative text."""
+    draw: Callable[[], Figure]
+    origin: Origin = "measured"
+
+
+@dataclass(frozen=True)
+class Section:
+    """What one run has to say."""
+
+    anchor: str
+    """Unique in the document: letters, digits and hyphens."""
+    title: str
+    """The question that the run answers, or the command and what it ran on."""
+    subject: tuple[str, ...]
+    """What all of its numbers have in common: model, device, mode."""
+    origin: Origin
+    findings: tuple[Finding, ...]
+    tables: tuple[Table, ...]
+    pictures: tuple[Picture, ...]
+    remarks: tuple[Remark, ...]
+    """Outcomes and notes; cautions are gathered in the document's own part."""
+
+
+@dataclass(frozen=True)
+class GatheredCaution:
+    """A reason to doubt numbers, once for all the cells that it is about."""
+
+    message: str
+    remedy: str
+    about: tuple[Basis, ...]
+
+
+@dataclass(frozen=True)
+class Term:
+    """What a word in the tables means."""
+
+    word: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Document:
+    """A whole report."""
+
+    title: str
+    made_of: tuple[str, ...]
+    """A line for each run: its name, when, how it ended, and the command that would repeat it."""
+    environment: tuple[Table, ...]
+    """On what it was measured, a row for each machine; and for which GPUs it was simulated."""
+    sections: tuple[Section, ...]
+    cautions: tuple[GatheredCaution, ...]
+    method: tuple[Term, ...]
+    """What each phase, protocol and number in this document means."""
