@@ -73,6 +73,20 @@ def draw(cell: AccumCellRecord) -> Figure:
     return figure
 
 
+def caption(cell: AccumCellRecord) -> str:
+    """What the picture of one experiment shows, in a sentence."""
+    return _CAPTIONS[cell.experiment].format(**cell.axes)
+
+
+_CAPTIONS: Final[Mapping[Experiment, str]] = {
+    "sums": "{value:g} added to itself {count} times: the running sums, and their relative errors.",
+    "autocast": "Types in {size} under autocast, on this device and by CUDA's rules, which are simulated.",
+    "norm": "Errors of layer norm over {width} numbers by the scale of its inputs.",
+    "scaling": "Gradients of {size} by magnitude in fp32, and what each scale of the loss leaves of them in 16 bits.",
+    "matmul": "Errors of matrix products against fp64 by the length of their sums.",
+}
+
+
 def _title(figure: Figure, text: str) -> None:
     figure.text(0.075, 0.945, printable(text), fontsize=11, fontweight="bold", color=INK)
 

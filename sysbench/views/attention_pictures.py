@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sysbench.analysis.attention_findings import frontier, growth
 from sysbench.analysis.attention_series import (
@@ -26,6 +28,9 @@ from sysbench.views.attention_figure import Caption, Curve, HeatMap, Panel
 from sysbench.views.attention_tables import status, subject
 from sysbench.views.attention_words import exponent
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 TITLES: dict[Quantity, str] = {"forward": "forward", "backward": "backward", "saved": "kept for backward"}
 
 
@@ -34,6 +39,28 @@ def refuse_other_formats(*paths: Path | None) -> None:
     for path in paths:
         if path is not None and path.suffix.lower().removeprefix(".") not in picture_file.FORMATS:
             raise UsageError(f"{path} is not a picture's name: it must end in .png, .svg or .pdf")
+
+
+@dataclass(frozen=True)
+class Drawable:
+    """A picture of some cells, which is drawn when it is needed."""
+
+    name: str
+    """Unique among the pictures of a run."""
+    caption: str
+    """What is seen, in a sentence."""
+    cells: Sequence[AttentionCellRecord]
+    draw: Callable[[], Figure]
+
+
+def figures(record: AttentionRecord) -> Iterator[Drawable]:
+    """Curves and heat maps of every setting, as far as there is anything to draw."""
+    groups = settings(record.cells)
+    for number, cells in enumerate(groups, 1):
+        part = record.model_copy(update={"cells": cells})
+        for name, found in (("curves", _curves(part)), ("heat-maps", _heat_maps(part))):
+            if found is not None:
+                yield replace(found, name=f"{name}-{number}" if len(groups) > 1 else name)
 
 
 def write(record: AttentionRecord, curves: Path | None = None, heat_map: Path | None = None) -> Iterator[Path]:
@@ -45,23 +72,27 @@ def write(record: AttentionRecord, curves: Path | None = None, heat_map: Path | 
     groups = settings(record.cells)
     for number, cells in enumerate(groups, 1):
         part = record.model_copy(update={"cells": cells})
-        for path, draw in ((curves, _curves), (heat_map, _heat_maps)):
+        for path, found in ((curves, _curves), (heat_map, _heat_maps)):
             drawn = path.with_stem(f"{path.stem}-{number}") if path is not None and len(groups) > 1 else path
-            if drawn is not None and draw(part, drawn):
+            drawable = found(part) if drawn is not None else None
+            if drawn is not None and drawable is not None:
+                picture_file.write(drawn, drawable.draw)
                 yield drawn
 
 
-def _curves(record: AttentionRecord, path: Path) -> bool:
+def _curves(record: AttentionRecord) -> Drawable | None:
     dim = usual_dim(record.cells)
     cells = [cell for cell in record.cells if cell.axes["dim"] == dim]
     panels = [found for quantity in QUANTITIES if (found := panel(cells, quantity)) is not None]
-    if panels:
-        caption = _caption(record, f"d {dim}", "medians, bars: 95 % interval")
-        picture_file.write(path, lambda: attention_figure.draw_curves(panels, caption))
-    return bool(panels)
+    if not panels:
+        return None
+    caption = _caption(record, f"d {dim}", "medians, bars: 95 % interval")
+    shown = _listed([each.title for each in panels])
+    text = f"Attention over the sequence length: {shown}. {_whole(caption)}."
+    return Drawable("curves", text, cells, lambda: attention_figure.draw_curves(panels, caption))
 
 
-def _heat_maps(record: AttentionRecord, path: Path) -> bool:
+def _heat_maps(record: AttentionRecord) -> Drawable | None:
     maps = [
         found
         for quantity in QUANTITIES
@@ -69,10 +100,22 @@ def _heat_maps(record: AttentionRecord, path: Path) -> bool:
         for name in implementations(record.cells)
         if (found := heat_map(record.cells, name, quantity)) is not None
     ]
-    if maps:
-        caption = _caption(record, "", "medians")
-        picture_file.write(path, lambda: attention_figure.draw_heat_maps(maps, caption))
-    return bool(maps)
+    if not maps:
+        return None
+    caption = _caption(record, "", "medians")
+    shown = _listed(list(dict.fromkeys(each.quantity for each in maps)))
+    text = f"Attention over head dimension and sequence length: {shown}. {_whole(caption)}."
+    return Drawable("heat-maps", text, record.cells, lambda: attention_figure.draw_heat_maps(maps, caption))
+
+
+def _listed(words: Sequence[str]) -> str:
+    *others, last = words
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def _whole(caption: Caption) -> str:
+    simulated = f"simulated for {caption.simulated}" if caption.simulated else ""
+    return " · ".join(part for part in (caption.title, caption.subtitle, simulated) if part)
 
 
 def _caption(record: AttentionRecord, where: str, values: str) -> Caption:

@@ -44,11 +44,13 @@ _SETTING = ("simulate", "device", "precision", "batch", "heads")
 def findings(record: AttentionRecord) -> list[Remark]:
     """Every sentence that the run carries, setting by setting."""
     groups = settings(record.cells)
-    said = []
-    for cells in groups:
-        place = _setting(cells[0], groups)
-        said += [Remark("finding", f"{place}{sentence}") for sentence in _sentences(cells)]
-    return said
+    return [Remark("finding", sentence) for cells in groups for sentence in sentences(cells, groups)]
+
+
+def sentences(cells: Sequence[AttentionCellRecord], groups: Sequence[Sequence[AttentionCellRecord]]) -> Iterator[str]:
+    """What the cells of one setting show; each sentence names what sets them apart from the other `groups`."""
+    place = _setting(cells[0], groups)
+    return (f"{place}{sentence}" for sentence in _sentences(cells))
 
 
 def _sentences(cells: Sequence[AttentionCellRecord]) -> Iterator[str]:

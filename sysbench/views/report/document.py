@@ -57,6 +57,10 @@ class Section:
     """Unique in the document: letters, digits and hyphens."""
     title: str
     """The question that the run answers, or the command and what it ran on."""
+    run: str
+    """The run's name in this document, as `Basis` has it."""
+    machine: str
+    """The machine's name in the environment, where there are several; else nothing."""
     subject: tuple[str, ...]
     """What all of its numbers have in common: model, device, mode."""
     origin: Origin
@@ -93,6 +97,10 @@ class Document:
     """A line for each run: its name, when, how it ended, and the command that would repeat it."""
     environment: tuple[Table, ...]
     """On what it was measured, a row for each machine; and for which GPUs it was simulated."""
+    findings: tuple[Finding, ...]
+    """What only several runs together show."""
+    pictures: tuple[Picture, ...]
+    """Likewise."""
     sections: tuple[Section, ...]
     cautions: tuple[GatheredCaution, ...]
     method: tuple[Term, ...]

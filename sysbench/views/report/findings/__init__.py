@@ -1,0 +1,23 @@
+"""Sentences computed from the data: by the command that a run is of, and across runs.
+
+A finder yields nothing where the data do not carry a sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from sysbench.specs.kinds import Kind
+from sysbench.views.report.document import Finding
+from sysbench.views.report.findings import accum, attention
+from sysbench.views.report.reported import ReportedRun
+
+FINDINGS: Mapping[Kind, Callable[[ReportedRun[Any]], Iterable[Finding]]] = {
+    "attention": attention.findings,
+    "accum": accum.findings,
+}
+"""What one run has to say by itself, by its command."""
+
+ACROSS: tuple[Callable[[Sequence[ReportedRun[Any]]], Iterable[Finding]], ...] = ()
+"""What several runs have to say together; each is given all runs of the report."""

@@ -1,0 +1,18 @@
+"""What experiments on rounding have shown, each in a sentence or two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sysbench.analysis.accum_findings import finding
+from sysbench.records import AccumRecord
+from sysbench.views.report.document import Finding
+from sysbench.views.report.reported import ReportedRun
+
+
+def findings(run: ReportedRun[AccumRecord]) -> Iterator[Finding]:
+    """One for each experiment that shows something."""
+    for cell in run.record.cells:
+        said = finding(cell) if cell.outcome == "ok" else None
+        if said:
+            yield Finding(said, (run.basis([cell]),))

@@ -1,0 +1,19 @@
+"""What an attention sweep has shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sysbench.analysis.attention_series import settings
+from sysbench.records import AttentionRecord
+from sysbench.views import attention_words
+from sysbench.views.report.document import Finding
+from sysbench.views.report.reported import ReportedRun, origin_of
+
+
+def findings(run: ReportedRun[AttentionRecord]) -> Iterator[Finding]:
+    """Every sentence that the sweep carries, setting by setting, with the cells of that setting that have numbers."""
+    groups = settings(run.record.cells)
+    for cells in groups:
+        for sentence in attention_words.sentences(cells, groups):
+            yield Finding(sentence, (run.basis(cells),), origin_of(cells))

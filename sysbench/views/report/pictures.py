@@ -1,0 +1,39 @@
+"""Pictures of a run for a report: by the command that the run is of, and across runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from sysbench.records import AccumRecord, AttentionRecord
+from sysbench.specs.kinds import Kind
+from sysbench.views import accum_figure, attention_pictures
+from sysbench.views.report.document import Picture
+from sysbench.views.report.reported import ReportedRun, origin_of
+
+
+def of_attention(run: ReportedRun[AttentionRecord]) -> Iterator[Picture]:
+    """Curves over the sequence length and heat maps, for each setting of the sweep."""
+    for figure in attention_pictures.figures(run.record):
+        yield Picture(figure.name, figure.caption, figure.draw, origin_of(figure.cells))
+
+
+def of_accum(run: ReportedRun[AccumRecord]) -> Iterator[Picture]:
+    """A picture for each experiment that has something to show."""
+    for cell in run.record.cells:
+        if cell.outcome == "ok":
+            yield Picture(run.label(cell), accum_figure.caption(cell), partial(accum_figure.draw, cell))
+
+
+PICTURES: Mapping[Kind, Callable[[ReportedRun[Any]], Iterable[Picture]]] = {
+    "attention": of_attention,
+    "accum": of_accum,
+}
+"""What is drawn of one run, by its command.
+
+The names of pictures need to be unique within their run only: the report puts the run's own in front.
+"""
+
+ACROSS: tuple[Callable[[Sequence[ReportedRun[Any]]], Iterable[Picture]], ...] = ()
+"""What is drawn of several runs together; each is given all runs of the report."""
