@@ -18,6 +18,14 @@ class UsageError(SysbenchError):
     exit_code = 2
 
 
+class OptionError(UsageError):
+    """An option has a value that it does not take; `field` is the one of the spec, None for options together."""
+
+    def __init__(self, message: str, field: str | None) -> None:
+        super().__init__(message)
+        self.field = field
+
+
 class OutputError(SysbenchError):
     """A result could not be written: no such directory, no permission, a full disk."""
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 
+from sysbench import shipped
 from sysbench.errors import UsageError, unknown
 from sysbench.specs.model import Precision
 
@@ -71,7 +72,7 @@ class Hardware(_Frozen):
 
 def known() -> tuple[Hardware, ...]:
     """Every GPU there is a file for, by slug."""
-    return _read_all(_directory())
+    return _read_all(shipped.directory("hardware"))
 
 
 def find(device_name: str, memory_bytes: int | None = None) -> Hardware | None:
@@ -109,13 +110,6 @@ def peak(hardware: Hardware, precision: Precision) -> Peak | None:
 def _read_all(directory: Path) -> tuple[Hardware, ...]:
     files = sorted(directory.glob("*.toml"), key=lambda file: file.stem)
     return tuple(Hardware(slug=file.stem, **tomllib.loads(file.read_text(encoding="utf-8"))) for file in files)
-
-
-def _directory() -> Path:
-    """An installed package holds the profiles itself; in a checkout they lie beside it."""
-    package = Path(__file__).parent
-    installed = package / "profiles" / "hardware"
-    return installed if installed.is_dir() else package.parent / "profiles" / "hardware"
 
 
 def _plain(name: str) -> str:

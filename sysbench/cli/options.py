@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import functools
 import inspect
-import types
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any
 
 import typer
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from sysbench.errors import UsageError, unknown
 from sysbench.specs.options import Option, flag_of
+from sysbench.specs.validation import Given, option_name, option_of, validated
 
-Model = TypeVar("Model", bound=BaseModel)
-Given = dict[str, Any]
-"""The options that were really given on the command line, by field name; what is not here has its default."""
+__all__ = ["Given", "command_options", "option_name", "validated"]
 
 
 def command_options(*specs: type[BaseModel]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -40,27 +37,11 @@ def command_options(*specs: type[BaseModel]) -> Callable[[Callable[..., None]], 
     return decorate
 
 
-def validated(model: type[Model], values: Given) -> Model:
-    """The spec that the options make; a bad value raises UsageError with one line that names its option."""
-    try:
-        return model(**values)
-    except ValidationError as error:
-        raise UsageError(_explain(model, error)) from error
-
-
-def option_name(model: type[BaseModel], field: str) -> str:
-    """How a field is known on the command line: `--d-model`, `--timeout`, or `EXPERIMENT` for what has no flag."""
-    option = _option_of(model.model_fields[field])
-    if option.positional:
-        return field.upper()
-    return option.flags[0] if option.flags else flag_of(field)
-
-
 def _parameters(model: type[BaseModel]) -> Iterator[inspect.Parameter]:
     for name, field in model.model_fields.items():
         if not any(isinstance(mark, Option) for mark in field.metadata):
             continue
-        option, switch = _option_of(field), field.annotation is bool
+        option, switch = option_of(field), field.annotation is bool
         if option.positional:
             argument = typer.Argument(help=_help(field), metavar=option.metavar, show_default=False)
             yield _parameter(name, str, argument)
@@ -105,14 +86,10 @@ def _given(model: type[BaseModel], arguments: dict[str, Any]) -> Given:
     given: Given = {}
     for name, field in model.model_fields.items():
         words = [arguments[name]] if arguments.get(name) not in (None, False) else []
-        words += [value for _, value in _option_of(field).shorthands if arguments.get(_shorthand(name, value))]
+        words += [value for _, value in option_of(field).shorthands if arguments.get(_shorthand(name, value))]
         if words:
             given[name] = words[0] if len(words) == 1 else ",".join(words)
     return given
-
-
-def _option_of(field: FieldInfo) -> Option:
-    return next((mark for mark in field.metadata if isinstance(mark, Option)), Option())
 
 
 def _help(field: FieldInfo) -> str:
@@ -127,37 +104,3 @@ def _help(field: FieldInfo) -> str:
         else default
     )
     return f"{field.description} Default: {shown}."
-
-
-def _explain(model: type[BaseModel], error: ValidationError) -> str:
-    """The first mistake, in one line: the option, what is wrong with it, what is allowed."""
-    first = error.errors()[0]
-    context = first.get("ctx", {})
-    if not first["loc"]:
-        return str(context.get("error", first["msg"]))  # about options together, which it names itself
-    field = str(first["loc"][0])
-    name = option_name(model, field)
-    match first["type"]:
-        case "value_error":
-            reason = str(context["error"])
-        case "literal_error":
-            reason = unknown(str(first["input"]), "allowed", _literals(model.model_fields[field].annotation))
-        case "greater_than_equal":
-            reason = f"{first['input']} is out of range: allowed is {context['ge']} or more. Nearest: {context['ge']}"
-        case "greater_than":
-            reason = f"{first['input']} is out of range: allowed is more than {context['gt']:g}"
-        case "less_than":
-            reason = f"{first['input']} is out of range: allowed is less than {context['lt']:g}"
-        case "int_parsing" | "int_from_float":
-            reason = f"{first['input']} is not a whole number"
-        case "float_parsing":
-            reason = f"{first['input']} is not a number"
-        case _:
-            reason = f"{first['input']}: {first['msg']}"
-    return f"{name} {reason}"
-
-
-def _literals(annotation: Any) -> tuple[str, ...]:
-    if get_origin(annotation) in (Union, types.UnionType):
-        return tuple(word for member in get_args(annotation) for word in _literals(member))
-    return tuple(str(word) for word in get_args(annotation))
