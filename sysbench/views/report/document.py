@@ -56,7 +56,9 @@ class Section:
     anchor: str
     """Unique in the document: letters, digits and hyphens."""
     title: str
-    """The question that the run answers, or the command and what it ran on."""
+    """What the run is about: as its experiment calls it, or the command and what it ran on."""
+    question: str
+    """What it was made to answer; nothing where that is not known."""
     run: str
     """The run's name in this document, as `Basis` has it."""
     machine: str
@@ -93,6 +95,8 @@ class Document:
     """A whole report."""
 
     title: str
+    question: str
+    """What the whole of it is to answer; nothing where that is not known."""
     made_of: tuple[str, ...]
     """A line for each run: its name, when, how it ended, and the command that would repeat it."""
     environment: tuple[Table, ...]
