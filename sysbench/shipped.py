@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-_PACKAGE = Path(__file__).parent
+PACKAGE = Path(__file__).parent
 
 
-def directory(kind: Literal["hardware", "runs"], package: Path = _PACKAGE) -> Path:
+def directory(kind: Literal["hardware", "runs"]) -> Path:
     """The directory of these profiles: an installed package holds them itself, in a checkout they lie beside it."""
-    installed = package / "profiles" / kind
-    return installed if installed.is_dir() else package.parent / "profiles" / kind
+    installed = PACKAGE / "profiles" / kind
+    return installed if installed.is_dir() else PACKAGE.parent / "profiles" / kind

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sysbench import hardware
+from sysbench import hardware, shipped
 from sysbench.errors import UsageError
 from sysbench.hardware import Hardware, find, known, named, peak
 from sysbench.specs.model import Precision
@@ -241,7 +241,7 @@ def test_profiles_are_found_in_an_installed_package_too(tmp_path: Path, monkeypa
     inside = tmp_path / "sysbench" / "profiles" / "hardware"
     inside.mkdir(parents=True)
     (inside / "h200.toml").write_text((PROFILES / "h200.toml").read_text())
-    monkeypatch.setattr(hardware, "__file__", str(tmp_path / "sysbench" / "hardware.py"))
+    monkeypatch.setattr(shipped, "PACKAGE", tmp_path / "sysbench")
     assert [card.slug for card in known()] == ["h200"]
 
 
