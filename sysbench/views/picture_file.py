@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import unicodedata
 import warnings
 from collections.abc import Callable
@@ -38,17 +39,24 @@ def write(path: Path, draw: Callable[[], Figure]) -> None:
     suffix = path.suffix.lower().removeprefix(".")
     if suffix not in FORMATS:
         raise UsageError(f"{path.name} is not a picture's name: it must end in {', '.join(FORMATS)}")
+    picture = content(draw, suffix)
+    try:
+        path.write_bytes(picture)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
+
+
+def content(draw: Callable[[], Figure], suffix: str) -> bytes:
+    """What a file of the figure that `draw` makes would hold; `suffix` is png, svg or pdf."""
     # matplotlib takes half a second to import, and only those who want a picture should wait for it.
     import matplotlib as mpl
 
+    file = io.BytesIO()
     with mpl.rc_context(_STYLE), warnings.catch_warnings():
         # A name that the font lacks shows as boxes; there is nothing anyone could do about it here.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        figure = draw()
-        try:
-            figure.savefig(path, format=suffix, dpi=DOTS_PER_INCH, metadata=_undated(suffix))
-        except OSError as error:
-            raise OutputError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
+        draw().savefig(file, format=suffix, dpi=DOTS_PER_INCH, metadata=_undated(suffix))
+    return file.getvalue()
 
 
 def printable(text: str) -> str:

@@ -1,0 +1,11 @@
+// What is folded away is opened for paper, and folded again afterwards.
+function listenToPrinting() {
+  let opened = [];
+  addEventListener("beforeprint", () => {
+    opened = [...document.querySelectorAll("details:not([open])")];
+    for (const fold of opened) fold.open = true;
+  });
+  addEventListener("afterprint", () => {
+    for (const fold of opened) fold.open = false;
+  });
+}

@@ -1,0 +1,147 @@
+"""What is said on a page in sentences: findings with what they rest on, cautions with what they are about, remarks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sysbench.views.pages import escaped
+from sysbench.views.report.document import Basis, Document, Finding, GatheredCaution, Origin, Picture, Section
+from sysbench.views.table import Remark
+from sysbench.views.theme import elided
+
+HEADLINES: Final = 10
+"""Findings of sections that the summary repeats."""
+LONGEST_LINE: Final = 300
+LONGEST_TEXT: Final = 2000
+LONGEST_POINTER: Final = 140
+"""Characters of a caution where a section points to it."""
+
+MARKS: Final[Mapping[Origin, str]] = {
+    "measured": "",
+    "simulated": ' <strong class="mark">SIMULATED</strong>',
+    "mixed": ' <strong class="mark">PARTLY SIMULATED</strong>',
+}
+
+
+def line(text: str, longest: int = LONGEST_LINE) -> str:
+    """Text on one line as markup; of what is longer than anyone reads the middle is left out."""
+    return escaped(elided(" ".join(text.split()), longest))
+
+
+@dataclass(frozen=True)
+class Anchors:
+    """Where on the page things are."""
+
+    sections: Mapping[str, str]
+    """The anchors of runs' sections, by the run's name."""
+    pictures: Mapping[str, int]
+    """Pictures numbered as they stand on the page, by name."""
+
+    @classmethod
+    def of(cls, document: Document) -> Anchors:
+        """Of a whole document."""
+        pictures = [*document.pictures, *(picture for section in document.sections for picture in section.pictures)]
+        return cls(
+            {section.run: section.anchor for section in reversed(document.sections)},
+            {picture.name: number for number, picture in enumerate(pictures, 1)},
+        )
+
+    def number(self, picture: Picture) -> int:
+        """Of a picture."""
+        return self.pictures[picture.name]
+
+    def run(self, name: str) -> str:
+        """A run's name, leading to its section."""
+        anchor = self.sections.get(name)
+        return f'<a href="#{escaped(anchor)}">{line(name)}</a>' if anchor else line(name)
+
+
+# --- findings
+
+
+def findings(found: Sequence[Finding], anchors: Anchors) -> Iterator[str]:
+    """Sentences, each with what it rests on folded away beneath it."""
+    if found:
+        yield '<ul class="findings">'
+        for finding in found:
+            yield f"<li><p>{line(finding.text, LONGEST_TEXT)}{MARKS[finding.origin]}</p>"
+            yield from _rests_on(finding.rests_on, anchors, "rests on")
+            yield "</li>"
+        yield "</ul>"
+
+
+def headlines(sections: Sequence[Section]) -> Iterator[str]:
+    """Of every section its first finding, then its second, as long as there is room; in the order of the sections."""
+    chosen = _chosen([len(section.findings) for section in sections])
+    if any(chosen):
+        yield '<ul class="findings headlines">'
+        for section, count in zip(sections, chosen, strict=True):
+            for finding in section.findings[:count]:
+                where = f'<a href="#{escaped(section.anchor)}">{line(section.title)}</a>'
+                text = f"{line(finding.text, LONGEST_TEXT)}{MARKS[finding.origin]}"
+                yield f'<li><p>{text}</p><p class="where">{where}</p></li>'
+        yield "</ul>"
+
+
+def _chosen(counts: Sequence[int]) -> list[int]:
+    """How many findings of each section are repeated: rounds over all sections until there is no room."""
+    chosen = [0] * len(counts)
+    left = HEADLINES
+    for round_ in range(1, max(counts, default=0) + 1):
+        for position, count in enumerate(counts):
+            if left and count >= round_:
+                chosen[position] += 1
+                left -= 1
+    return chosen
+
+
+def _rests_on(bases: Sequence[Basis], anchors: Anchors, verb: str) -> Iterator[str]:
+    if not bases:
+        return
+    cells = sum(len(basis.cells) for basis in bases)
+    runs = f" of {len(bases)} runs" if len(bases) > 1 else ""
+    yield f"<details><summary>{verb} {cells} cell{'' if cells == 1 else 's'}{runs}</summary>"
+    yield "<ul>"
+    for basis in bases:
+        named = "".join(f"<span>{line(cell)}</span>" for cell in basis.cells)
+        yield f'<li>{anchors.run(basis.run)} <span class="cells">{named}</span></li>'
+    yield "</ul></details>"
+
+
+# --- cautions and remarks
+
+
+def cautions(gathered: Sequence[GatheredCaution], anchors: Anchors) -> Iterator[str]:
+    """Every reason to doubt numbers, what to do about it, and which numbers."""
+    yield '<ol class="cautions">'
+    for number, caution in enumerate(gathered, 1):
+        yield f'<li id="_caution_{number}"><p>{line(caution.message, LONGEST_TEXT)}</p>'
+        if caution.remedy:
+            yield f'<p class="remedy">→ {line(caution.remedy, LONGEST_TEXT)}</p>'
+        yield from _rests_on(caution.about, anchors, "about")
+        yield "</li>"
+    yield "</ol>"
+
+
+def concerning(section: Section, gathered: Sequence[GatheredCaution]) -> Iterator[str]:
+    """Where a section's numbers are doubted: links to the cautions about them."""
+    here = [
+        f'<li><a href="#_caution_{number}">{line(caution.message, LONGEST_POINTER)}</a></li>'
+        for number, caution in enumerate(gathered, 1)
+        if any(basis.run == section.run for basis in caution.about)
+    ]
+    if here:
+        title = "A caution" if len(here) == 1 else f"{len(here)} cautions"
+        yield f'<div class="doubts"><p>{title} about these numbers</p><ul>{"".join(here)}</ul></div>'
+
+
+def remarks(said: Sequence[Remark]) -> Iterator[str]:
+    """Outcomes and notes."""
+    if said:
+        yield '<ul class="remarks">'
+        for remark in said:
+            remedy = f' <span class="remedy">→ {line(remark.remedy, LONGEST_TEXT)}</span>' if remark.remedy else ""
+            yield f'<li class="{remark.kind}">{line(remark.text, LONGEST_TEXT)}{remedy}</li>'
+        yield "</ul>"
