@@ -37,9 +37,14 @@ def accum(spec_given: Given, options_given: Given) -> None:
     if options.plan:
         _show_plan(spec, options)
         return
+    raise typer.Exit(running.exit_code(perform(spec, options).record))
+
+
+def perform(spec: AccumSpec, options: AccumOptions) -> running.Performed:
+    """Carry the run out and draw what is wanted of it; raises as `running.carry_out` does, and for a wrong picture."""
+    figure = _drawable(options.figure)
     record = running.carry_out(spec, options)
-    _draw(record, figure, options)
-    raise typer.Exit(running.exit_code(record))
+    return running.Performed(record, _draw(record, figure, options))
 
 
 def _drawable(path: Path | None) -> Path | None:
@@ -56,13 +61,12 @@ def _drawable(path: Path | None) -> Path | None:
     return path
 
 
-def _draw(record: RunRecord[Any], path: Path | None, options: AccumOptions) -> None:
+def _draw(record: RunRecord[Any], path: Path | None, options: AccumOptions) -> tuple[Path, ...]:
     if path is None:
-        return
+        return ()
     from sysbench.views import accum_figure
 
-    for written in accum_figure.write(path, record):
-        running.say(f"saved  {written}", options)
+    return running.said_to_be_saved(accum_figure.write(path, record), options)
 
 
 def _show_plan(spec: AccumSpec, options: AccumOptions) -> None:

@@ -37,9 +37,14 @@ def attention(spec_given: Given, options_given: Given) -> None:
     if options.plan:
         _show_plan(spec, options)
         return
+    raise typer.Exit(running.exit_code(perform(spec, options).record))
+
+
+def perform(spec: AttentionSpec, options: AttentionOptions) -> running.Performed:
+    """Carry the run out and draw what is wanted of it; raises as `running.carry_out` does, and for a wrong picture."""
+    _refuse_unwritable(options.figure, options.heat_map)
     record = running.carry_out(spec, options)
-    _draw(record, options)
-    raise typer.Exit(running.exit_code(record))
+    return running.Performed(record, _draw(record, options))
 
 
 def _refuse_unwritable(*paths: Path | None) -> None:
@@ -55,15 +60,14 @@ def _refuse_unwritable(*paths: Path | None) -> None:
             storage.refuse_unwritable(path)
 
 
-def _draw(record: RunRecord[Any], options: AttentionOptions) -> None:
+def _draw(record: RunRecord[Any], options: AttentionOptions) -> tuple[Path, ...]:
     if options.figure is None and options.heat_map is None:
-        return
+        return ()
     from sysbench.records import AttentionRecord
     from sysbench.views import attention_pictures
 
     assert isinstance(record, AttentionRecord)
-    for path in attention_pictures.write(record, options.figure, options.heat_map):
-        running.say(f"saved  {path}", options)
+    return running.said_to_be_saved(attention_pictures.write(record, options.figure, options.heat_map), options)
 
 
 def _show_plan(spec: AttentionSpec, options: AttentionOptions) -> None:

@@ -29,11 +29,14 @@ def memory(spec_given: Given, options_given: Given) -> None:
     if options.plan:
         running.show_plan(spec, options, None)
         return
+    raise typer.Exit(running.exit_code(perform(spec, options).record))
+
+
+def perform(spec: MemorySpec, options: MemoryOptions) -> running.Performed:
+    """Carry the run out and draw what is wanted of it; raises as `running.carry_out` does, and for a wrong file."""
     from sysbench.cli.memory_files import Files
     from sysbench.engine.provisions import Provisions
 
     with Files.prepared(spec, options) as files:
         record = running.carry_out(spec, options, Provisions(files.snapshots))
-        for path in files.draw(record):
-            running.say(f"saved  {path}", options)
-    raise typer.Exit(running.exit_code(record))
+        return running.Performed(record, running.said_to_be_saved(files.draw(record), options))

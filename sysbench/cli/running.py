@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +24,15 @@ if TYPE_CHECKING:
     from sysbench.views.progress import Progress
 
 # What a bad option does not need is imported where it is used, so that mistakes are answered at once.
+
+
+@dataclass(frozen=True)
+class Performed:
+    """What a command leaves."""
+
+    record: RunRecord[Any]
+    files: tuple[Path, ...] = ()
+    """Beside the log and the record."""
 
 
 def refuse_unknown_tables(kind: Kind, options: RunOptions) -> None:
@@ -84,6 +95,15 @@ def carry_out(spec: Spec, options: RunOptions, provisions: Provisions | None = N
     show(record, options)
     say(f"saved  {saved_to}", options)
     return record
+
+
+def said_to_be_saved(files: Iterable[Path], options: RunOptions) -> tuple[Path, ...]:
+    """The files, each with a line about it as soon as it is there."""
+    saved = []
+    for path in files:
+        say(f"saved  {path}", options)
+        saved.append(path)
+    return tuple(saved)
 
 
 def say(text: str, options: RunOptions) -> None:

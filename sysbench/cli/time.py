@@ -39,7 +39,12 @@ def time(spec_given: Given, options_given: Given) -> None:
             f"sysbench memory --simulate {options.simulate}, or in short by --plan --simulate {options.simulate}"
         )
     else:
-        raise typer.Exit(running.exit_code(running.carry_out(spec, options)))
+        raise typer.Exit(running.exit_code(perform(spec, options).record))
+
+
+def perform(spec: TimeSpec, options: TimeOptions) -> running.Performed:
+    """Carry the run out; raises as `running.carry_out` does."""
+    return running.Performed(running.carry_out(spec, options))
 
 
 def _held_against(options: TimeOptions) -> Hardware | None:

@@ -49,10 +49,13 @@ class Log:
         self._found_bytes = self._size_bytes = os.fstat(descriptor).st_size
 
     @classmethod
-    def create(cls, directory: Path, kind: str) -> Log:
-        """A new, empty log in `directory`, which is created; raises OutputError."""
+    def create(cls, directory: Path, kind: str, name: str | None = None) -> Log:
+        """A new, empty log in `directory`, which is created; raises OutputError.
+
+        It is called `name`, or after the time and the kind; where that is taken, with a number.
+        """
         make_directory(directory)
-        stem = f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}-{kind}"
+        stem = name or f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}-{kind}"
         names = (f"{stem}.jsonl" if number == 1 else f"{stem}-{number}.jsonl" for number in count(1))
         log = next(log for name in names if (log := cls._claim(directory / name)) is not None)
         sync_directory(directory)

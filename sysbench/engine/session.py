@@ -53,7 +53,7 @@ def run(
         opening: RunStarted | RunResumed = RunResumed(at_s=time.time(), keep=kept)
     else:
         opening = _beginning(spec, len(cells), sampler.driver)
-        log, earlier = Log.create(options.out, spec.kind), None
+        log, earlier = Log.create(options.out, spec.kind, options.log_name), None
     return Session(
         log, opening, cells, earlier, options, launcher or PlainLauncher(), sampler, provisions or Provisions()
     )

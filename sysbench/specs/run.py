@@ -95,6 +95,9 @@ class RunOptions(BaseModel):
         default=False, description="Also start cells that are predicted not to fit into memory."
     )
 
+    log_name: str | None = None
+    """The log's name without its ending; None makes one of the time and the command. Not on the command line."""
+
     @property
     def selection(self) -> Selection:
         """Which part of the result is shown: all of it, where there are no options to choose with."""
