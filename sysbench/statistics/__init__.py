@@ -19,7 +19,9 @@ from sysbench.statistics.order import (
     drift,
     warmup_unfinished,
 )
+from sysbench.statistics.pooling import Effect, Pooled, effect, pooled
 from sysbench.statistics.power_law import NoPowerLaw, PowerLaw, Slope, power_law
+from sysbench.statistics.rank_sum import rank_sum
 from sysbench.statistics.samples import Stream
 from sysbench.statistics.summary import Summary, summarize
 
@@ -27,9 +29,11 @@ __all__ = [
     "Autocorrelation",
     "Crossover",
     "Drift",
+    "Effect",
     "Modes",
     "NoPowerLaw",
     "Outliers",
+    "Pooled",
     "PowerLaw",
     "Ratio",
     "Slope",
@@ -41,9 +45,12 @@ __all__ = [
     "crossovers",
     "direction",
     "drift",
+    "effect",
     "median_interval",
     "outliers",
+    "pooled",
     "power_law",
+    "rank_sum",
     "ratio",
     "relative_width",
     "settled",
