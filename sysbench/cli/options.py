@@ -44,11 +44,11 @@ def _parameters(model: type[BaseModel]) -> Iterator[inspect.Parameter]:
         option, switch = option_of(field), field.annotation is bool
         if option.positional:
             argument = typer.Argument(help=_help(field), metavar=option.metavar, show_default=False)
-            yield _parameter(name, str, argument)
+            yield _parameter(name, list[str] if option.repeated else str, argument)
             continue
         yield _parameter(
             name,
-            bool if switch else str,
+            bool if switch else list[str] if option.repeated else str,
             typer.Option(
                 *(option.flags or (flag_of(name),)),
                 help=_help(field),
@@ -71,7 +71,7 @@ def _parameters(model: type[BaseModel]) -> Iterator[inspect.Parameter]:
             )
 
 
-def _parameter(name: str, kind: type, option: Any) -> inspect.Parameter:
+def _parameter(name: str, kind: Any, option: Any) -> inspect.Parameter:
     default = False if kind is bool else None
     annotation = Annotated[kind if kind is bool else kind | None, option]  # type: ignore[valid-type]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
@@ -85,7 +85,7 @@ def _given(model: type[BaseModel], arguments: dict[str, Any]) -> Given:
     """The arguments of one spec that differ from "not given"; shorthands add their value to their field's axis."""
     given: Given = {}
     for name, field in model.model_fields.items():
-        words = [arguments[name]] if arguments.get(name) not in (None, False) else []
+        words = [arguments[name]] if arguments.get(name) not in (None, False, []) else []
         words += [value for _, value in option_of(field).shorthands if arguments.get(_shorthand(name, value))]
         if words:
             given[name] = words[0] if len(words) == 1 else ",".join(words)

@@ -11,7 +11,8 @@ class Option:
 
     `flags` are its spellings (by default the field's name with dashes), `metavar` what stands for its value,
     `panel` the heading it is listed under, and `shorthands` are flags without a value that stand for one:
-    `{"--bf16": "bf16"}`. What is `positional` needs no flag.
+    `{"--bf16": "bf16"}`. What is `positional` needs no flag. What is `repeated` may be given several times, or as
+    several arguments: its field gets a list of words.
     """
 
     flags: tuple[str, ...] = ()
@@ -19,6 +20,7 @@ class Option:
     panel: str = "Options"
     shorthands: tuple[tuple[str, str], ...] = ()
     positional: bool = False
+    repeated: bool = False
 
 
 def flag_of(field: str) -> str:

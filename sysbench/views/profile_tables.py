@@ -57,17 +57,32 @@ _NEEDS = {
 def sheet(record: ProfileRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
     """Everything that is shown of a run; raises UsageError for a table or a part that is not there."""
     specs = axes.axes_of(record.cells)
-    named = axes.varying(specs)
     profiled = [cell for cell in record.cells if cell.summary is not None]
-    shown = tuple(Shown(axes.values(cell.axes, named), cell.summary) for cell in profiled if cell.summary is not None)
-    profiles = Profiles(axes.columns(named), shown, selection or Selection())
+    profiles = _profiles(record, selection or Selection())
     hardware = tuple(dict.fromkeys(cell.device.name for cell in record.cells if cell.device))
     torch = (f"torch {record.environment.torch.torch}",) if record.environment.torch else ()
     return Sheet(
         subject=(*axes.subject(specs), *hardware, *torch, *_profilers(profiled)),
-        tables=tuple(_chosen(profiles, tuple(names), _summary(record, named, profiles.work))),
+        tables=tuple(_chosen(profiles, tuple(names), _summary(record, profiles.work))),
         remarks=(*remarks.outcomes(record), *remarks.cautions(record), *_remarks(profiles)),
     )
+
+
+def fillable(record: ProfileRecord, names: Iterable[str], selection: Selection) -> list[Table]:
+    """Those of the tables called `names` that the record can fill."""
+    profiles = _profiles(record, selection)
+    if not profiles.each:
+        return []
+    found = ((_summary(record, profiles.work) if name == "summary" else _BUILDERS[name](profiles)) for name in names)
+    return [table for tables in found for table in tables]
+
+
+def _profiles(record: ProfileRecord, selection: Selection) -> Profiles:
+    named = axes.varying(axes.axes_of(record.cells))
+    shown = (
+        Shown(axes.values(cell.axes, named), cell.summary) for cell in record.cells if cell.summary is not None
+    )
+    return Profiles(axes.columns(named), tuple(shown), selection)
 
 
 def sheet_of(
@@ -126,9 +141,9 @@ def _named(profiles: Profiles, name: str, summary: list[Table]) -> list[Table]:
 # --- one row for every cell
 
 
-def _summary(record: ProfileRecord, named: tuple[str, ...], work: str) -> list[Table]:
+def _summary(record: ProfileRecord, work: str) -> list[Table]:
     """What was profiled, how much of the step it covers, and what profiling cost."""
-    named = named or ("size",)
+    named = axes.varying(axes.axes_of(record.cells)) or ("size",)
     covered = any(cell.coverage is not None for cell in record.cells)
     waited = any(_waiting(cell) is not None for cell in record.cells)
     columns = (

@@ -9,7 +9,7 @@ from sysbench.records import RunRecord
 from sysbench.specs.kinds import Kind
 from sysbench.specs.run import Selection
 from sysbench.views import accum_tables, attention_tables, memory_tables, profile_tables, tables
-from sysbench.views.table import Sheet
+from sysbench.views.table import Sheet, Table
 
 TABLES: Mapping[Kind, Mapping[str, Any]] = {
     "time": tables.TABLES,
@@ -37,6 +37,13 @@ def sheet(record: RunRecord[Any], names: Iterable[str] = (), selection: Selectio
     or that this record cannot fill.
     """
     return _SHEETS[record.kind](record, names, selection or Selection())
+
+
+def fillable(record: RunRecord[Any], names: Iterable[str], selection: Selection | None = None) -> list[Table]:
+    """Those of the tables called `names` that the record can fill, in this order."""
+    if record.kind == "profile":
+        return profile_tables.fillable(record, names, selection or Selection())  # type: ignore[arg-type]
+    return [table for name in names for table in TABLES[record.kind][name](record)]
 
 
 def _whole(build: Callable[[Any, Iterable[str]], Sheet]) -> Callable[[Any, Iterable[str], Selection], Sheet]:

@@ -21,8 +21,12 @@ class ReportedRun(Generic[AnyRecord]):
     name: str
     """Unique in the report: what a `sysbench run` calls it, or its command, numbered where there are several."""
     record: AnyRecord
+    title: str = ""
+    """What its experiment calls it; nothing for a run that is of none."""
     question: str = ""
     """What it was made to answer, where that is known."""
+    note: str = ""
+    """Why it is not what its experiment asks for; nothing where it is."""
 
     @cached_property
     def _differing(self) -> tuple[str, ...]:

@@ -1,0 +1,141 @@
+"""From records to a document: everything is put into its place here, and computed elsewhere."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sysbench.specs.command_line import command_line
+from sysbench.specs.kinds import Kind, spec_of
+from sysbench.views import sheets
+from sysbench.views.report import environment, findings, method, pictures
+from sysbench.views.report.cautions import gathered
+from sysbench.views.report.document import Document, Picture, Section
+from sysbench.views.report.environment import Identity, Machine
+from sysbench.views.report.reported import ReportedRun
+from sysbench.views.report.tables import tables_of
+from sysbench.views.table import Remark, Table
+
+TITLE = "Where time and memory go"
+"""Of a report whose runs have no experiment that names it."""
+
+ORDER: tuple[Kind, ...] = ("time", "profile", "memory", "attention", "accum")
+"""In which runs are reported that no experiment puts into an order."""
+
+_TITLES: Mapping[Kind, str] = {
+    "time": "Time of a training step",
+    "profile": "Where the time goes",
+    "memory": "Memory of a training step",
+    "attention": "Attention",
+    "accum": "Rounding",
+}
+
+
+def document(
+    runs: Sequence[ReportedRun[Any]], *, title: str = "", question: str = "", absent: Sequence[str] = ()
+) -> Document:
+    """The report of these runs, in their order; `absent` says of those that are not there why, a line for each."""
+    known = environment.machines(runs)
+    names = _Names()
+    return Document(
+        title=title or TITLE,
+        question=question,
+        made_of=(*(_made_of(run) for run in runs), *absent),
+        environment=environment.tables(runs),
+        findings=tuple(finding for across in findings.ACROSS for finding in across(runs)),
+        pictures=tuple(_named(each, "", names) for across in pictures.ACROSS for each in across(runs)),
+        sections=tuple(_section(run, known, names) for run in runs),
+        cautions=gathered(runs),
+        method=tuple(method.terms(runs)),
+    )
+
+
+def numbered(titles: Sequence[str]) -> list[str]:
+    """The titles, those that several share with a number behind them: `time 1`, `memory`, `time 2`."""
+    seen: dict[str, int] = {}
+    found = []
+    for title in titles:
+        seen[title] = seen.get(title, 0) + 1
+        found.append(f"{title} {seen[title]}" if titles.count(title) > 1 else title)
+    return found
+
+
+class _Names:
+    """Gives out names that are fit for files and anchors, each once."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def take(self, *words: str) -> str:
+        """A name that reads like these words."""
+        plain = unicodedata.normalize("NFKD", " ".join(words)).encode("ascii", "ignore").decode()
+        stem = "-".join(re.findall(r"[a-z0-9]+", plain.lower()))[:80].strip("-") or "part"
+        name, number = stem, 2
+        while name in self._taken:
+            name, number = f"{stem}-{number}", number + 1
+        self._taken.add(name)
+        return name
+
+
+def _section(run: ReportedRun[Any], known: Mapping[Identity, Machine], names: _Names) -> Section:
+    sheet = sheets.sheet(run.record)
+    kind: Kind = run.record.kind
+    return Section(
+        anchor=names.take(run.name),
+        title=run.title or _title(run),
+        question=run.question,
+        run=run.name,
+        machine=known[environment.identity(run)].name if len(known) > 1 else "",
+        subject=sheet.subject,
+        origin=run.origin,
+        findings=tuple(findings.FINDINGS[kind](run)) if kind in findings.FINDINGS else (),
+        tables=tuple(_told_apart(tables_of(run.record))),
+        pictures=tuple(
+            _named(each, run.name, names)
+            for each in (pictures.PICTURES[kind](run) if kind in pictures.PICTURES else ())
+        ),
+        remarks=(*_notes(run), *(each for each in sheet.remarks if each.kind in ("outcome", "note"))),
+    )
+
+
+def _title(run: ReportedRun[Any]) -> str:
+    """The command in words, numbered as the run's name is."""
+    number = run.name.removeprefix(run.record.kind)
+    return f"{_TITLES[run.record.kind]}{number}" if number != run.name else _TITLES[run.record.kind]
+
+
+def _notes(run: ReportedRun[Any]) -> Iterator[Remark]:
+    if run.note:
+        yield Remark("note", run.note)
+    if run.record.status != "complete":
+        yield Remark("outcome", f"this run is not complete: {_ended(run)}")
+
+
+def _named(picture: Picture, run: str, names: _Names) -> Picture:
+    return replace(picture, name=names.take(run, picture.name))
+
+
+def _told_apart(tables: Sequence[Table]) -> Iterator[Table]:
+    """Tables of one name and of several cells get names of their own, for files and for data frames."""
+    for table, name in zip(tables, numbered([table.name for table in tables]), strict=True):
+        yield replace(table, name=name.replace(" ", "-"))
+
+
+def _made_of(run: ReportedRun[Any]) -> str:
+    """`time: 2026-11-20 14:30 UTC, complete, 12 cells (2 oom) — sysbench time --size small`."""
+    record = run.record
+    when = record.started_at[:16].replace("T", " ") + " UTC"
+    return f"{run.name}: {when}, {_ended(run)} — {command_line(spec_of(record.spec))}"
+
+
+def _ended(run: ReportedRun[Any]) -> str:
+    cells = run.record.cells
+    others: dict[str, int] = {}
+    for cell in cells:
+        if cell.outcome != "ok":
+            others[cell.outcome] = others.get(cell.outcome, 0) + 1
+    counted = f" ({', '.join(f'{count} {outcome}' for outcome, count in others.items())})" if others else ""
+    return f"{run.record.status}, {len(cells)} cell{'' if len(cells) == 1 else 's'}{counted}"
