@@ -1,16 +1,19 @@
-"""What the README shows can be typed."""
+"""What the README and the pages beside it show can be typed."""
 
 import re
 import shlex
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from sysbench.outcomes import CautionCode
 from tests.cli.running import sysbench
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-SHOWN = set(re.findall(r"`sysbench ([a-z]+ [^`]+)`", README))
+PAGES = {page.name: page.read_text() for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+SHOWN = {words for text in PAGES.values() for words in re.findall(r"`sysbench ([a-z]+ [^`]+)`", text)}
 COMMANDS = sorted(words for words in SHOWN if not re.search("…|--from", words))
 
 
@@ -27,13 +30,20 @@ def test_the_two_commands_install_what_they_need_themselves() -> None:
     assert "\npip install uv && uv run pytest -n logical --maxprocesses 4\n" in README
 
 
-def test_every_option_that_it_mentions_exists() -> None:
+@pytest.mark.parametrize("page", PAGES)
+def test_every_option_that_it_mentions_exists(page: str) -> None:
     golden = (ROOT / "tests" / "golden").glob("*-options.txt")
-    options = {word for path in golden for word in path.read_text().split()} | {"--maxprocesses"}
-    mentioned = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", README))
-    assert mentioned - options == {"--help"}
+    options = {word for path in golden for word in path.read_text().split()} | {"--maxprocesses", "--help"}
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", PAGES[page])) - options == set()
 
 
-def test_every_file_that_it_links_to_is_there() -> None:
-    for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
-        assert (ROOT / target).exists(), target
+@pytest.mark.parametrize("page", PAGES)
+def test_every_file_that_it_links_to_is_there(page: str) -> None:
+    folder = ROOT if page == "README.md" else ROOT / "docs"
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)", PAGES[page]):
+        assert (folder / target).exists(), target
+
+
+def test_every_caution_is_explained() -> None:
+    explained = set(re.findall(r"`([a-z-]+)`", PAGES["cautions.md"]))
+    assert set(get_args(CautionCode)) - explained == set()
