@@ -145,6 +145,28 @@ class Browser:
         """What the window shows, as PNG."""
         return base64.b64decode(self._request("GET", f"{self._session}/screenshot", None))
 
+    def screenshot_of_page(self) -> bytes:
+        """All of the page, however long it is, as PNG."""
+        width, height = self.run("const e = document.documentElement; return [e.clientWidth, e.scrollHeight]")
+        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+        shot = self._devtools("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
+        return base64.b64decode(shot["data"])
+
+    def pdf(self) -> bytes:
+        """The page on paper: A4, with the margins that it asks for."""
+        page = {"width": 21.0, "height": 29.7}
+        return base64.b64decode(self._post("print", {"page": page, "shrinkToFit": False, "background": False}))
+
+    def resize(self, width: int, height: int = 900) -> None:
+        """What the page is given to lay itself out in; less than any window can be made."""
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self._devtools("Emulation.setDeviceMetricsOverride", metrics)
+
+    def prefer(self, *, dark: bool = False, paper: bool = False) -> None:
+        """What the reader's system asks pages for: a dark look, or how they would be on paper."""
+        features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+        self._devtools("Emulation.setEmulatedMedia", {"media": "print" if paper else "screen", "features": features})
+
     def complaints(self) -> list[str]:
         """What was written to the console: errors, refused requests."""
         found = self._request("POST", f"{self._session}/se/log", {"type": "browser"})
@@ -153,6 +175,9 @@ class Browser:
     def close(self) -> None:
         """Close the window."""
         self._request("DELETE", self._session, None)
+
+    def _devtools(self, command: str, parameters: dict[str, Any]) -> Any:
+        return self._post("goog/cdp/execute", {"cmd": command, "params": parameters})
 
     def _pointer(self, actions: list[dict[str, Any]]) -> None:
         mouse = {"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}, "actions": actions}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -25,9 +26,13 @@ MARKS: Final[Mapping[Origin, str]] = {
 }
 
 
+_UNIT: Final = re.compile(r"(?<=\d) (?=(?:[%±×]|[mµn]?s|[KMGT]?i?B|[kMGTP]?FLOP|tokens)(?![\w]))")
+"""A space between a number and its unit, at which no line should end."""
+
+
 def line(text: str, longest: int = LONGEST_LINE) -> str:
     """Text on one line as markup; of what is longer than anyone reads the middle is left out."""
-    return escaped(elided(" ".join(text.split()), longest))
+    return escaped(_UNIT.sub("\u00a0", elided(" ".join(text.split()), longest)))
 
 
 @dataclass(frozen=True)
@@ -79,9 +84,8 @@ def headlines(sections: Sequence[Section]) -> Iterator[str]:
         yield '<ul class="findings headlines">'
         for section, count in zip(sections, chosen, strict=True):
             for finding in section.findings[:count]:
-                where = f'<a href="#{escaped(section.anchor)}">{line(section.title)}</a>'
-                text = f"{line(finding.text, LONGEST_TEXT)}{MARKS[finding.origin]}"
-                yield f'<li><p>{text}</p><p class="where">{where}</p></li>'
+                where = f'<a class="where" href="#{escaped(section.anchor)}">{line(section.title)}</a>'
+                yield f"<li><p>{line(finding.text, LONGEST_TEXT)}{MARKS[finding.origin]} {where}</p></li>"
         yield "</ul>"
 
 

@@ -47,7 +47,7 @@ def figure(content: Picture, number: int, looks: Looks, mark: str = "") -> str:
     name = escaped(content.name)
     return (
         f'<figure id="_picture_{name}"><div class="picture">{_drawn(content, number, looks)}</div>'
-        f"<figcaption>Figure {number}.{mark} {escaped(content.caption)}</figcaption></figure>"
+        f"<figcaption><span>Figure {number}.{mark} {escaped(content.caption)}</span></figcaption></figure>"
     )
 
 

@@ -20,6 +20,8 @@ LONGEST_TEXT: Final = 240
 """Characters of a text that a cell shows: of a longer one the middle is left out. What is copied has all of it."""
 WIDEST_TEXT: Final = 42
 """Characters after which a text breaks into a further line; as in the style sheet."""
+LONGEST_WORD: Final = 28
+"""Characters of a word after which it may be broken anywhere."""
 _TAIL: Final = re.compile(r'<small class="w(\d+)">')
 
 
@@ -118,6 +120,7 @@ def _cell(cell: Cell, text: str, tail: int, right: bool, again: bool) -> str:
         *([cell.tone] if isinstance(cell, Measure | Word) and cell.tone != "plain" else []),
         *(["quiet"] if cell is None else []),
         *(["again"] if again else []),
+        *(["wordy"] if max(map(len, text.split()), default=0) > LONGEST_WORD else []),
     ]
     named = f' class="{" ".join(classes)}"' if classes else ""
     return f"<td{named}{_sorted_by(cell)}>{_shown(cell, text, tail)}</td>"
@@ -147,9 +150,9 @@ def _parts(text: str) -> tuple[str, str]:
 
 
 def tail_styles(markup: str) -> str:
-    """The widths that the cells of this markup ask for."""
+    """The widths that the cells of this markup ask for; their spaces are narrower than digits, by one digit or so."""
     widths = sorted({int(found) for found in _TAIL.findall(markup)})
-    return "\n".join(f"td .w{width} {{ min-width: {width}ch; }}" for width in widths)
+    return "\n".join(f"td .w{width} {{ min-width: {width - 1}ch; }}" for width in widths)
 
 
 def _notes(content: Table) -> Iterator[str]:

@@ -6,6 +6,7 @@ function listenToCopying(block) {
     const content = block.querySelector(`template.${kind}`).content.textContent;
     const button = document.createElement("button");
     button.type = "button";
+    button.className = "small";
     button.textContent = `Copy ${name}`;
     button.addEventListener("click", async () => {
       const done = await copied(content);

@@ -16,7 +16,7 @@ class Enlarged {
     this.place = document.createComment("the figure is enlarged");
     this.drawing.replaceWith(this.place);
     this.stage.replaceChildren(this.drawing);
-    document.getElementById("large-caption").textContent = figure.querySelector("figcaption").textContent;
+    document.getElementById("large-caption").textContent = captionOf(figure);
     this.view = this.drawing.viewBox ? wholeOf(this.drawing.viewBox.baseVal) : new View(0, 0, 1, 1);
     this.dialog.showModal();
     this.stage.focus();
@@ -127,6 +127,10 @@ class Enlarged {
   }
 }
 
+function captionOf(figure) {
+  return figure.querySelector("figcaption > span").textContent;
+}
+
 function wholeOf(box) {
   return new View(box.x, box.y, box.width, box.height);
 }
@@ -136,12 +140,12 @@ function listenToFigures() {
   for (const figure of document.querySelectorAll("figure")) {
     const button = document.createElement("button");
     button.type = "button";
-    button.className = "enlarge";
+    button.className = "small";
     button.textContent = "Enlarge";
-    button.setAttribute("aria-label", `Enlarge: ${figure.querySelector("figcaption").textContent}`);
+    button.setAttribute("aria-label", `Enlarge: ${captionOf(figure)}`);
     button.addEventListener("click", () => enlarged.open(figure));
     const picture = figure.querySelector(".picture");
-    picture.append(button);
-    picture.addEventListener("click", (event) => event.target !== button && enlarged.open(figure));
+    picture.addEventListener("click", () => enlarged.open(figure));
+    figure.querySelector("figcaption").append(button);
   }
 }
