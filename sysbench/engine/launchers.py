@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 from typing import Protocol
 
-import sysbench
-from sysbench.engine import nsys
+from sysbench.engine import nsys, own_python
 from sysbench.protocol import CAPTURE_RANGE
 
 
@@ -48,16 +45,12 @@ class PlainLauncher:
         return bool(self._prefix)
 
     def command(self) -> list[str]:
-        """Without `-P`, a `sysbench` or a `torch.py` in the current directory would be imported instead."""
-        return [*self._prefix, sys.executable, "-P", "-m", "sysbench.worker"]
+        """What is in front, and the worker."""
+        return [*self._prefix, *own_python.command("sysbench.worker")]
 
     def environment(self) -> dict[str, str]:
         """This process's own, in which a checkout that is not installed is importable too."""
-        root = Path(sysbench.__file__).parent.parent
-        if root.name in ("site-packages", "dist-packages"):
-            return dict(os.environ)
-        paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
-        return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        return own_python.environment()
 
 
 class NsysLauncher(PlainLauncher):

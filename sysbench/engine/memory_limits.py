@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+
+from sysbench.engine.cgroups import FileSystem, directories
 
 
 @dataclass(frozen=True)
 class _Version:
     """The names that one version of the interface gives to the same things."""
 
-    filesystem: str
+    filesystem: FileSystem
     limit: str
     usage: str
     page_cache: tuple[str, ...]
@@ -56,49 +58,14 @@ def memory_limits(physical_bytes: int, root: Path = Path("/")) -> tuple[MemoryLi
 
     `root` is where /proc and the cgroup file systems are looked for. Empty where there are no cgroups.
     """
-    try:
-        mounts = (root / "proc/self/mountinfo").read_text().splitlines()
-        memberships = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return ()
-    found = (limit for version in _VERSIONS for limit in _limits_of(version, mounts, memberships, root))
+    found = (limit for version in _VERSIONS for limit in _limits_of(version, root))
     # Version 1 says "unlimited" with a number near 2^63, version 2 with the word max.
     return tuple(limit for limit in found if limit.limit_bytes < physical_bytes)
 
 
-def _limits_of(version: _Version, mounts: list[str], memberships: list[str], root: Path) -> Iterator[MemoryLimit]:
-    group = _own_group(version, memberships)
-    mount = _mount(version, mounts)
-    if group is None or mount is None:
-        return
-    mounted, mount_point = mount
-    top = root / mount_point.relative_to("/")
-    # With a cgroup namespace the mount shows the container's own group as its root, and paths start there.
-    below = group.relative_to(mounted) if group.is_relative_to(mounted) else PurePosixPath()
-    for directory in (top / below, *(top / parent for parent in below.parents)):
+def _limits_of(version: _Version, root: Path) -> Iterator[MemoryLimit]:
+    for directory in directories(version.filesystem, "memory", root):
         try:
             yield MemoryLimit(int((directory / version.limit).read_text()), directory, version)
         except (OSError, ValueError):
             continue
-
-
-def _own_group(version: _Version, memberships: list[str]) -> PurePosixPath | None:
-    """This process's group, from lines such as `4:memory:/user.slice` (version 1) and `0::/user.slice`."""
-    for line in memberships:
-        hierarchy, controllers, path = line.split(":", 2)
-        if ("memory" in controllers.split(",")) if version.filesystem == "cgroup" else hierarchy == "0":
-            return PurePosixPath(path)
-    return None
-
-
-def _mount(version: _Version, mounts: list[str]) -> tuple[PurePosixPath, PurePosixPath] | None:
-    """The part of the hierarchy that is mounted, and where; lines as described in proc(5) under mountinfo."""
-    for line in mounts:
-        where, _, what = line.partition(" - ")
-        if not what.startswith(version.filesystem + " "):
-            continue
-        if version.filesystem == "cgroup" and "memory" not in what.split()[-1].split(","):
-            continue
-        mounted, mount_point = where.split()[3:5]
-        return PurePosixPath(mounted), PurePosixPath(mount_point)
-    return None

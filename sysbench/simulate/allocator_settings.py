@@ -34,6 +34,10 @@ ENVIRONMENT_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """Where the settings stand, the first that is set wins (CUDAAllocatorConfig::instance)."""
 
 
+class NotSimulatedError(ValueError):
+    """PyTorch takes this setting, and its effect is not simulated here."""
+
+
 @dataclass(frozen=True)
 class AllocatorSettings:
     """The options of the native backend that change which memory is taken and kept.
@@ -255,12 +259,14 @@ def _interval(name: str, boundary: str) -> int:
 
 def _read_backend(name: str, text: str, values: dict[str, Any]) -> None:
     if text != "native":
-        raise ValueError(f"{name}:{text} is not simulated; {name}:native is")
+        if text != "cudaMallocAsync":
+            raise ValueError(unknown(text, f"a value of {name}", ("native", "cudaMallocAsync")))
+        raise NotSimulatedError(f"{name}:{text} is not simulated; {name}:native is")
 
 
 def _read_early_rejection(name: str, text: str, values: dict[str, Any]) -> None:
     if _flag(name, text):
-        raise ValueError(f"{name}:True is not simulated; {name}:False is")
+        raise NotSimulatedError(f"{name}:True is not simulated; {name}:False is")
 
 
 def _accept_flag(name: str, text: str, values: dict[str, Any]) -> None:

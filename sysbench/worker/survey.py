@@ -1,0 +1,133 @@
+"""What torch says of itself and its devices: `python -m sysbench.worker.survey`, one line of JSON on stdout.
+
+Started by `sysbench doctor`, in a process of its own because torch may be broken in ways that end a process. The line
+holds the fields of `sysbench.doctor_record.TorchSection`, as far as they could be found out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+Facts = dict[str, Any]
+
+
+def main() -> None:
+    """Import torch, ask it everything, say what it answered."""
+    channel = os.dup(1)
+    os.dup2(2, 1)  # what libraries print must not stand in the answer
+    began_s = time.perf_counter()
+    facts: Facts = {"unknown": {}}
+    try:
+        import torch
+    except Exception as error:  # noqa: BLE001  An installation may be broken in any way; saying how is the purpose.
+        facts["unknown"]["everything"] = f"torch cannot be imported: {_line(error)}"
+    else:
+        facts["import_s"] = time.perf_counter() - began_s
+        _ask(facts, torch)
+    _say(channel, facts)
+
+
+def _ask(facts: Facts, torch: Any) -> None:
+    """Each question for itself: one that fails leaves the others as they are."""
+    questions: dict[str, Callable[[Any], object]] = {
+        "version": lambda torch: str(torch.__version__),
+        "cuda": lambda torch: torch.version.cuda,
+        "hip": lambda torch: torch.version.hip,
+        "archs": lambda torch: list(torch.cuda.get_arch_list()),
+        "triton": lambda torch: _installed("triton"),
+        "flash_attn": lambda torch: _installed("flash-attn"),
+        "threads": lambda torch: torch.get_num_threads(),
+        "cpu_capability": lambda torch: torch.backends.cpu.get_cpu_capability(),
+        "cpu_bf16": _cpu_bf16,
+        "cuda_problem": _cuda_problem,
+        "devices": _devices,
+        "cudnn": _cudnn,
+        "attention_kernels": _attention_kernels,
+        "profiler_activities": lambda torch: sorted(each.name for each in torch.profiler.supported_activities()),
+    }
+    for field, question in questions.items():
+        try:
+            facts[field] = question(torch)
+        except Exception as error:  # noqa: BLE001  As above: drivers and devices fail in ways of their own.
+            facts["unknown"][field] = _line(error)
+
+
+def _installed(distribution: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+def _cpu_bf16(torch: Any) -> bool:
+    """AMX and AVX512-BF16 multiply bf16; anything less emulates it."""
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+def _cuda_problem(torch: Any) -> str | None:
+    """Why a build for CUDA finds no device."""
+    if torch.version.cuda is None or torch.cuda.is_available():
+        return None
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:
+        return _line(error)
+    return "torch finds no CUDA device, and does not say why"
+
+
+def _devices(torch: Any) -> list[dict[str, Any]]:
+    from sysbench.instruments.device import available_devices
+
+    return [device.model_dump() for device in available_devices()]
+
+
+def _cudnn(torch: Any) -> str | None:
+    version = torch.backends.cudnn.version() if torch.cuda.is_available() else None
+    return str(version) if version is not None else None
+
+
+def _attention_kernels(torch: Any) -> dict[str, list[str]]:
+    """Of the first CUDA device: for each kernel of scaled_dot_product_attention the precisions that it takes.
+
+    The inputs are (1, 1, 128, 64), causal and asking for gradients, as in a training step of any size there is.
+    """
+    if not torch.cuda.is_available():
+        return {}
+    backends = torch.backends.cuda
+    kernels = {
+        "flash": backends.can_use_flash_attention,
+        "efficient": backends.can_use_efficient_attention,
+        "cudnn": backends.can_use_cudnn_attention,
+    }
+    taken: dict[str, list[str]] = {name: [] for name in kernels}
+    for precision, dtype in {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}.items():
+        tensors = [torch.zeros(1, 1, 128, 64, dtype=dtype, device="cuda:0", requires_grad=True) for _ in range(3)]
+        parameters = backends.SDPAParams(*tensors, None, 0.0, True, False)
+        for name, takes in kernels.items():
+            if takes(parameters):
+                taken[name].append(precision)
+    return taken
+
+
+def _line(error: BaseException) -> str:
+    words = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    return words if len(words) <= 300 else f"{words[:299]}…"
+
+
+def _say(channel: int, facts: Facts) -> None:
+    """Write the answer and be gone: tearing down torch and CUDA takes longer than anybody wants to wait."""
+    with os.fdopen(channel, "w") as out:
+        out.write(json.dumps(facts) + "\n")
+    sys.stderr.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
