@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 from sysbench.views.rendering.columns import ShownColumn, shown
 from sysbench.views.table import Remark, Sheet, Table, notes
 
-_SPECIAL = re.compile(r"([\\`*_\[\]<>|#~])")
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&$])")
+_BEGINNING = re.compile(r"^(\d*)([-+=.)])(?=\s|$)")
+"""What begins a list or underlines a heading, where a line begins with it."""
 _MARKS = {"caution": "⚠ ", "outcome": "", "finding": "", "note": ""}
 
 
@@ -16,8 +18,8 @@ def markdown(sheet: Sheet) -> str:
     """A heading line, each table with its notes, and what has to be said beside them."""
     blocks = [
         " · ".join(escaped(phrase) for phrase in sheet.subject),
-        *(block for table in sheet.tables for block in _table(table)),
-        "\n".join(_remark(remark) for remark in sheet.remarks),
+        *(block for each in sheet.tables for block in table(each)),
+        remarks(sheet.remarks),
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
@@ -27,9 +29,15 @@ def escaped(text: str) -> str:
     return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
 
 
-def _table(table: Table) -> Iterator[str]:
-    columns = shown(table)
-    yield f"**{escaped(table.title)}**"
+def paragraph(text: str) -> str:
+    """The same, for where a line begins with it."""
+    return _BEGINNING.sub(r"\1\\\2", escaped(text))
+
+
+def table(content: Table, mark: str = "") -> Iterator[str]:
+    """Blocks of text: the title, with a `mark` behind it, the table, and its notes."""
+    columns = shown(content)
+    yield f"**{escaped(content.title)}**{mark}"
     texts = [[_heading(column), *(escaped(text) for text in column.texts)] for column in columns]
     widths = [max(3, *(len(text) for text in column)) for column in texts]
     rules = [
@@ -38,8 +46,8 @@ def _table(table: Table) -> Iterator[str]:
     ]
     lines = [_line(row, columns, widths) for row in zip(*texts, strict=True)]
     yield "\n".join([lines[0], _line(rules, columns, widths), *lines[1:]])
-    if notes(table):
-        yield "  \n".join(escaped(note) for note in notes(table))
+    if notes(content):
+        yield "  \n".join(paragraph(note) for note in notes(content))
 
 
 def _heading(shown_column: ShownColumn) -> str:
@@ -56,6 +64,11 @@ def _line(texts: Sequence[str], columns: Sequence[ShownColumn], widths: Sequence
     return f"| {' | '.join(padded)} |"
 
 
+def remarks(said: Sequence[Remark]) -> str:
+    """A list."""
+    return "\n".join(_remark(remark) for remark in said)
+
+
 def _remark(remark: Remark) -> str:
     remedy = f" → {escaped(remark.remedy)}" if remark.remedy else ""
-    return f"- {_MARKS[remark.kind]}{escaped(remark.text)}{remedy}"
+    return f"- {_MARKS[remark.kind]}{paragraph(remark.text)}{remedy}"
