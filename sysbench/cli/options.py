@@ -63,7 +63,7 @@ def _parameters(model: type[BaseModel]) -> Iterator[inspect.Parameter]:
                 bool,
                 typer.Option(
                     flag,
-                    help=f"Short for {flag_of(name)} {value}.",
+                    help=f"Short for {option_name(model, name)} {value}.",
                     metavar=" ",
                     show_default=False,
                     rich_help_panel=option.panel,

@@ -83,8 +83,13 @@ def plan(
     return tuple(planned)
 
 
-def refuse_wrong(run: WrittenRun) -> None:
-    """Raise UsageError for options that are wrong wherever the run lands; without a device, only for those."""
+def refuse_mistakes(experiment: WrittenExperiment, overrides: Mapping[str, str]) -> None:
+    """Raise UsageError for what `plan` would refuse whatever devices there are."""
+    plan(experiment, overrides, ("cuda",))
+
+
+def _refuse_wrong(run: WrittenRun) -> None:
+    """Raise UsageError for options that are wrong on any kind of device that the run may land on."""
     for words in (run.words, *({**run.words, **instead.words} for instead in run.instead.values())):
         _spec_and_options(run, words)
 
@@ -111,7 +116,7 @@ def _free_name(name: str, planned: Iterable[PlannedRun]) -> str:
 def _planned(
     run: WrittenRun, name: str, part: str, layers: Sequence[_Overrides], devices: Sequence[DeviceType]
 ) -> PlannedRun:
-    refuse_wrong(run)
+    _refuse_wrong(run)
     changed = run.words
     for layer in layers:
         changed = layer.over(run, changed)

@@ -128,7 +128,12 @@ def load(name: str) -> WrittenExperiment:
 
     What ends in .toml or has a slash in it is a file.
     """
-    return _read(_found(name, Path(), None), ())
+    return _read(found(name), ())
+
+
+def found(name: str) -> Path:
+    """The file of an experiment by its name, or as it was named; raises UsageError for a name that there is not."""
+    return _found(name, Path(), None)
 
 
 def _found(name: str, beside: Path, place: Place | None) -> Path:

@@ -1,0 +1,213 @@
+"""Carries an experiment out: every run by its own command, into one directory, from which it can be continued."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sysbench import __version__
+from sysbench.cli import running, saved
+from sysbench.cli.output import results
+from sysbench.cli.running import Performed
+from sysbench.engine import experiment_directory
+from sysbench.engine.experiment_directory import ExperimentDirectory
+from sysbench.errors import LogError, SysbenchError, UsageError
+from sysbench.manifest import Manifest, RunEntry
+from sysbench.outcomes import LASTING
+from sysbench.records import RunRecord
+from sysbench.specs import experiment_file
+from sysbench.specs.commands import OPTIONS, keys_of
+from sysbench.specs.experiment import PlannedRun
+from sysbench.specs.experiment_file import ENDING, WrittenExperiment
+from sysbench.specs.kinds import Kind
+from sysbench.specs.run import RunOptions
+from sysbench.specs.run_experiment import ExperimentOptions
+from sysbench.views import experiment_tables, summary
+from sysbench.views.experiment_tables import Ended
+
+INTERRUPTED = 130
+
+SHARED = ("format", "no_live", "quiet", "debug", "timeout_s")
+"""What holds for every run."""
+
+Planner = Callable[[WrittenExperiment, dict[str, str]], Sequence[PlannedRun]]
+
+
+def begun(
+    experiment: WrittenExperiment,
+    planned: Sequence[PlannedRun],
+    options: ExperimentOptions,
+    overrides: Mapping[str, str],
+) -> int:
+    """Run all of it into a new directory; the exit code. Raises OutputError when there is no place to write to."""
+    for each in planned:
+        running.refuse_unknown_tables(each.entry.command, OPTIONS[each.entry.command](**each.options))
+    name = options.experiment or experiment.name
+    content = Manifest(
+        sysbench_version=__version__,
+        experiment=str(experiment.path.resolve()) if _is_file(name) else name,
+        title=experiment.title,
+        question=experiment.question,
+        overrides=dict(overrides),
+        started_at=time.time(),
+        runs=tuple(each.entry for each in planned),
+    )
+    with experiment_directory.created(options.out, experiment.name, content) as directory:
+        return _carry_out(directory, planned, options)
+
+
+def continued(path: Path, options: ExperimentOptions, overrides: Mapping[str, str], planner: Planner) -> int:
+    """Run what is missing or failed in a directory; the exit code.
+
+    Raises LogError when it is the directory of no experiment, and UsageError when it is of another one: other runs,
+    other options, or other devices.
+    """
+    with experiment_directory.reopened(path) as directory:
+        found = directory.manifest
+        name = options.experiment or found.experiment
+        experiment = experiment_file.load(name)
+        if _is_file(name) != _is_file(found.experiment) or not _same(experiment, found.experiment):
+            raise UsageError(f"--resume {path}: it is of the experiment {found.experiment}, not of {name}")
+        planned = planner(experiment, {**found.overrides, **overrides})
+        _refuse_other_runs(path, found.runs, [each.entry for each in planned])
+        if options.plan:
+            with results() as console:
+                summary.show_sheet(experiment_tables.plan(experiment.title, planned), console, options.format)
+            return 0
+        return _carry_out(directory, planned, options)
+
+
+def _is_file(name: str) -> bool:
+    return name.endswith(ENDING) or "/" in name
+
+
+def _same(experiment: WrittenExperiment, name: str) -> bool:
+    return experiment.path.resolve() == experiment_file.found(name).resolve()
+
+
+def _refuse_other_runs(path: Path, there: Sequence[RunEntry], here: Sequence[RunEntry]) -> None:
+    """Raise UsageError naming the first difference between what a directory holds and what would be put there."""
+    if [run.name for run in there] != [run.name for run in here]:
+        missing = sorted({run.name for run in there} ^ {run.name for run in here}) or ["their order"]
+        raise UsageError(f"--resume {path}: the experiment has other runs by now ({', '.join(missing)})")
+    for former, now in zip(there, here, strict=True):
+        if (former.command, former.here) != (now.command, now.here):
+            raise UsageError(
+                f"--resume {path}: {now.name} was {former.here} there ({former.command}), "
+                f"here it is {now.here} ({now.command})"
+            )
+        for name in {**former.options, **now.options}:
+            one, other = former.options.get(name), now.options.get(name)
+            if one != other:
+                raise UsageError(
+                    f"--resume {path}: {now.name} was made with other options: --{name} {_said(one)} there, "
+                    f"{_said(other)} here"
+                )
+
+
+def _said(word: str | None) -> str:
+    return "not given" if word is None else word or "given"
+
+
+# --- one after the other
+
+
+def _carry_out(directory: ExperimentDirectory, planned: Sequence[PlannedRun], options: ExperimentOptions) -> int:
+    ended: list[Ended] = []
+    with _parting_words(directory, options):
+        for number, each in enumerate(planned, start=1):
+            last = _attend(directory, each, number, len(planned), options)
+            ended.append(last)
+            if last.record is not None and last.record.status == "interrupted":
+                break
+        with results() as console:
+            summary.show_sheet(experiment_tables.outcome(directory.manifest.title, ended), console, options.format)
+    return _exit_code(ended)
+
+
+@contextmanager
+def _parting_words(directory: ExperimentDirectory, options: ExperimentOptions) -> Iterator[None]:
+    """Say where everything is, however it ends."""
+    try:
+        yield
+    finally:
+        running.say(f"saved  {directory.path}", options)
+
+
+def _attend(
+    directory: ExperimentDirectory, planned: PlannedRun, number: int, count: int, options: ExperimentOptions
+) -> Ended:
+    """One run, unless it is left out or was finished earlier; an error becomes a part of the manifest."""
+    entry = planned.entry
+    if entry.here == "left out":
+        running.say(f"run {number}/{count}  {entry.name}: left out, {entry.why}", options)
+        return Ended(entry, None)
+    try:
+        log = directory.log_of(entry)
+        finished = _finished(log, entry.command)
+        if finished is not None:
+            running.say(f"run {number}/{count}  {entry.name}: finished before", options)
+            return Ended(entry, finished)
+        running.say(f"run {number}/{count}  {entry.name}: {entry.title}", options)
+        with results() as console:
+            summary.show_sheet(experiment_tables.heading(entry, number, count), console, options.format)
+        performed = _perform(planned, directory, log, options)
+    except SysbenchError as error:
+        # What is wrong with one run is no reason not to make the others.
+        running.say(f"run {number}/{count}  {entry.name} failed: {error}", options)
+        begun = directory.log_of(entry)
+        entry = entry.model_copy(update={"failure": None if begun else str(error)})
+        directory.note(entry)
+        return Ended(entry, saved.record(begun, entry.command) if begun else None)
+    names = tuple(str(path.relative_to(directory.path.absolute())) for path in performed.files)
+    entry = entry.model_copy(update={"files": names, "failure": None})
+    directory.note(entry)
+    return Ended(entry, performed.record)
+
+
+def _finished(log: Path | None, kind: Kind) -> RunRecord[Any] | None:
+    """The record of a run of which nothing is missing; a cell that was not worth starting is not missing."""
+    if log is None or not log.with_suffix(".json").is_file():
+        return None
+    try:
+        record = saved.record(log, kind)
+    except LogError:
+        return None  # continuing it says what is wrong with it
+    lasting = all(cell.outcome in LASTING or cell.outcome == "skipped" for cell in record.cells)
+    return record if record.status == "complete" and lasting else None
+
+
+def _perform(
+    planned: PlannedRun, directory: ExperimentDirectory, log: Path | None, options: ExperimentOptions
+) -> Performed:
+    entry = planned.entry
+    command = importlib.import_module(f"sysbench.cli.{entry.command}")
+    performed: Performed = command.perform(planned.spec, _options(planned, directory, log, options))
+    return performed
+
+
+def _options(
+    planned: PlannedRun, directory: ExperimentDirectory, log: Path | None, options: ExperimentOptions
+) -> RunOptions:
+    entry = planned.entry
+    files = {key.field for key in keys_of(entry.command).values() if key.is_file}
+    own = {
+        field: directory.path / f"{entry.name}-{value}" if field in files else value
+        for field, value in planned.options.items()
+    }
+    shared = {field: getattr(options, field) for field in SHARED}
+    insisted = {field: True for field in ("no_skip", "force") if getattr(options, field)}
+    return OPTIONS[entry.command](**{**shared, **own, **insisted}, out=directory.path, log_name=entry.name, resume=log)
+
+
+def _exit_code(ended: Sequence[Ended]) -> int:
+    """0 measured, 1 when anything failed or nothing was measured, 130 interrupted."""
+    codes = [running.exit_code(each.record) for each in ended if each.record is not None]
+    if INTERRUPTED in codes:
+        return INTERRUPTED
+    failed = any(each.entry.failure for each in ended) or any(codes) or not codes
+    return 1 if failed else 0

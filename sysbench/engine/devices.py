@@ -1,0 +1,42 @@
+"""Which devices there are to measure on, as the workers see them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+
+from sysbench.engine.admission import Admission
+from sysbench.engine.conversation import StoppedByUserError
+from sysbench.engine.interrupts import catch_interrupts
+from sysbench.engine.launchers import Launcher, PlainLauncher
+from sysbench.engine.plan import PlacedCell
+from sysbench.engine.sampler import system_sampler
+from sysbench.engine.supervisor import Supervisor
+from sysbench.events import DeviceInfo, WorkerReady
+from sysbench.specs.run import RunOptions
+
+
+def devices_here(launcher: Launcher | None = None) -> tuple[DeviceInfo, ...]:
+    """Every device, the one that `auto` stands for first; it takes as long as torch takes to import.
+
+    A worker is asked, because no other answer is worth anything: a card may be there without a driver, or with a torch
+    that was built for another. Raises SysbenchError when no worker can be started, and KeyboardInterrupt.
+    """
+    found: list[DeviceInfo] = []
+
+    def look(ready: WorkerReady) -> Sequence[PlacedCell]:
+        found.extend(ready.devices)
+        return ()
+
+    options = RunOptions()
+    with closing(system_sampler()) as sampler, catch_interrupts() as interrupts:
+        admission = Admission(options, sampler.free_bytes)
+        supervisor = Supervisor(launcher or PlainLauncher(), sampler, admission, interrupts, options.timeout_s)
+        try:
+            for _ in supervisor.run(look):
+                pass
+        except StoppedByUserError:
+            raise KeyboardInterrupt from None
+        finally:
+            supervisor.stop()
+    return tuple(found)
