@@ -159,10 +159,11 @@ def _difference(
     if instead.skip is not None:
         return "left out", f"{reason}: {instead.skip}"
     at_work = {name: word for name, word in instead.words.items() if words.get(name) is word}
+    if "simulate" in words:
+        simulated = f"simulated for {words['simulate'].text}"
+        return "simulated", f"{reason}: {simulated}" if "simulate" in instead.words else simulated
     if not at_work:
         return "as written", ""
-    if "simulate" in at_work:
-        return "simulated", f"{reason}: simulated for {at_work['simulate'].text}"
     return "changed", f"{reason}: {', '.join(_said(run, name, word) for name, word in at_work.items())}"
 
 

@@ -41,8 +41,8 @@ class Ended:
 
 def listing(experiments: Iterable[WrittenExperiment]) -> Sheet:
     """One line for each experiment that ships."""
-    rows = tuple((each.name, each.title) for each in experiments)
-    columns = (Column("experiment", "experiment"), Column("title", "what it answers", elastic=True))
+    rows = tuple((each.name, each.question or each.title) for each in experiments)
+    columns = (Column("experiment", "experiment"), Column("question", "what it answers", elastic=True))
     return Sheet(("sysbench run NAME",), (Table("experiments", "experiments that ship", columns, rows, 1),))
 
 
@@ -54,9 +54,7 @@ def heading(entry: RunEntry, number: int, count: int) -> Sheet:
 
 def plan(title: str, planned: Sequence[PlannedRun]) -> Sheet:
     """Every run of an experiment and what becomes of it here, then the cells of each."""
-    cells: list[list[SpecCell]] = [
-        list(each.spec.cells()) if each.entry.here != "left out" else [] for each in planned
-    ]
+    cells: list[list[SpecCell]] = [list(each.spec.cells()) if each.entry.here != "left out" else [] for each in planned]
     total = sum(map(len, cells))
     columns = (
         Column("number", ""),
