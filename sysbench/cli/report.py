@@ -90,8 +90,22 @@ def _markdown(document: Document, name: str) -> Iterable[WrittenFile]:
     return markdown.files(document, name)
 
 
+def _latex(document: Document, name: str) -> Iterable[WrittenFile]:
+    from sysbench.views.report import latex
+
+    return latex.files(document, name)
+
+
+def _csv(document: Document, name: str) -> Iterable[WrittenFile]:
+    from sysbench.views.report import long_table
+
+    return long_table.files(document, name)
+
+
 _WITH_PICTURES = (".md", ".tex")
 _WRITERS: dict[str, Callable[[Document, str], Iterable[WrittenFile]]] = {
     ".html": _html,
     ".md": _markdown,
+    ".tex": _latex,
+    ".csv": _csv,
 }

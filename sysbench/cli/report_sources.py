@@ -1,4 +1,4 @@
-"""Which runs a report is made of: found by path or name, read, each once, and called what their experiment calls them."""
+"""Which runs a report is made of: found by path or name, read once each, and named as their experiment names them."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class ReportSpec(BaseModel):
         Option(flags=("--output", "-o"), metavar="FILE", panel=OUTPUT, repeated=True),
     ] = Field(
         default=(),
-        description="Write the report: .html is one page for offline use; .md and .tex have their pictures beside them; "
+        description="Write the report: .html is one page for offline use; .md and .tex have pictures beside them; "
         ".csv is one long table. May be repeated. Without it, the terminal shows findings, tables and cautions.",
     )
     title: Annotated[str | None, Option(metavar="TEXT", panel=OUTPUT)] = Field(

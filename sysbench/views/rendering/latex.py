@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, pairwise
+from typing import Final
 
 from sysbench.views.rendering.columns import ShownColumn, shown
 from sysbench.views.table import Remark, Sheet, Table, notes
 
-_SPECIAL = {
+_SPECIAL: Final[Mapping[str, str]] = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
     "}": r"\}",
@@ -19,16 +21,58 @@ _SPECIAL = {
     "_": r"\_",
     "^": r"\textasciicircum{}",
     "~": r"\textasciitilde{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\symbol{34}",
+    "'": r"\textquotesingle{}",
+    "`": r"\textasciigrave{}",
     "±": r"$\pm$",
     "×": r"$\times$",
+    "÷": r"$\div$",
     "→": r"$\rightarrow$",
+    "←": r"$\leftarrow$",
     "µ": r"\textmu{}",
+    "μ": r"$\mu$",
+    "σ": r"$\sigma$",
+    "β": r"$\beta$",
+    "ε": r"$\varepsilon$",
+    "Σ": r"$\Sigma$",
+    "∑": r"$\sum$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "≈": r"$\approx$",
+    "≠": r"$\neq$",
+    "∞": r"$\infty$",
+    "√": r"$\sqrt{}$",
+    "−": r"$-$",
+    "‖": r"$\Vert$",
     "°": r"\textdegree{}",
     "·": r"$\cdot$",
+    "¹": r"\textsuperscript{1}",
+    "²": r"\textsuperscript{2}",
+    "³": r"\textsuperscript{3}",
+    "ᵀ": r"\textsuperscript{T}",
+    "½": r"\textonehalf{}",
     "—": "---",
     "–": "--",
     "…": r"\dots{}",
+    "“": "``",
+    "”": "''",
+    "‘": "`",
+    "’": "'",
+    "•": r"\textbullet{}",
+    "€": r"\texteuro{}",
+    "\u00a0": "~",
+    "\u202f": r"\,",
+    "\u2009": r"\,",
 }
+"""What LaTeX has another spelling for, or reads as a command, in any text font."""
+
+_LETTERS: Final = frozenset(
+    "ÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØÙÚÛÜÝßàáâãäåæçèéêëìíîïñòóôõöøùúûüýÿŒœŠšŽžŁłĆćČčĘęĄąŃńŚśŹźŻżŘřĚěŮůŐőŰűĞğİıŞş"
+)
+"""What every LaTeX since 2018 knows with fonts encoded as T1, as it is."""
 
 
 def latex(sheet: Sheet) -> str:
@@ -45,29 +89,51 @@ def latex(sheet: Sheet) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text in which nothing is a command, on one line."""
-    return "".join(_SPECIAL.get(character, character) for character in " ".join(text.split()))
+    """Text in which nothing is a command, on one line; what LaTeX has no letter for is named by its number.
+
+    Control characters, and those that turn the direction of writing, are left out.
+    """
+    line = " ".join(text.split())
+    return "".join(_apart(letter, following) for letter, following in pairwise(f"{line} "))
+
+
+def _apart(letter: str, following: str) -> str:
+    """A letter that does not become a dash or a quotation mark together with the next one."""
+    return f"{_letter(letter)}{{}}" if letter == following and letter in "-," else _letter(letter)
+
+
+def _letter(character: str) -> str:
+    if character in _SPECIAL:
+        return _SPECIAL[character]
+    if unicodedata.category(character)[0] == "C":
+        return ""
+    return character if character.isascii() or character in _LETTERS else f"[U+{ord(character):04X}]"
 
 
 def _table(table: Table, subject: Sequence[str]) -> str:
-    columns = shown(table)
     caption = "; ".join([table.title, ", ".join(subject), *notes(table)])
-    rows = zip(*(column.texts for column in columns), strict=True)
+    columns = shown(table)
     return "\n".join(
         [
             r"\begin{table}",
             r"\centering",
             rf"\caption{{{escaped(caption)}}}",
-            rf"\begin{{tabular}}{{@{{}}{''.join('r' if each.column.numeric else 'l' for each in columns)}@{{}}}}",
-            r"\toprule",
-            *_headings(columns),
-            r"\midrule",
-            *(_row([escaped(text) for text in row]) for row in rows),
-            r"\bottomrule",
-            r"\end{tabular}",
+            *tabular(columns, range(len(table.rows))),
             r"\end{table}",
         ]
     )
+
+
+def tabular(columns: Sequence[ShownColumn], rows: Iterable[int]) -> Iterator[str]:
+    """These rows of a table, with its headings, a line of LaTeX each."""
+    yield rf"\begin{{tabular}}{{@{{}}{''.join('r' if each.column.numeric else 'l' for each in columns)}@{{}}}}"
+    yield r"\toprule"
+    yield from _headings(columns)
+    yield r"\midrule"
+    for number in rows:
+        yield _row([escaped(column.texts[number]) for column in columns])
+    yield r"\bottomrule"
+    yield r"\end{tabular}"
 
 
 def _headings(columns: Sequence[ShownColumn]) -> Iterator[str]:
@@ -90,7 +156,9 @@ def _rules(spans: Sequence[tuple[str, int]]) -> Iterator[str]:
 
 
 def _row(texts: Sequence[str]) -> str:
-    return " & ".join(texts) + r" \\"
+    # A row that begins with a bracket would be an option of the row before.
+    line = " & ".join(texts)
+    return ("{}" if line.startswith(("[", "*")) else "") + line + r" \\"
 
 
 def _remarks(remarks: Sequence[Remark]) -> str:

@@ -21,9 +21,10 @@ SUFFIX: Final = ".png"
 def files(document: Document, name: str) -> Iterator[WrittenFile]:
     """The pictures, and at last the report itself, which will be called `name`."""
     folder = f"{PurePosixPath(name).stem}-files"
+    report = text(document, folder)
     for picture in pictures_of(document):
         yield WrittenFile(f"{folder}/{picture.name}{SUFFIX}", picture_file.content(picture.draw, "png"))
-    yield WrittenFile(name, text(document, folder).encode())
+    yield WrittenFile(name, report.encode())
 
 
 def text(document: Document, folder: str) -> str:

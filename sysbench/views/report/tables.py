@@ -10,6 +10,7 @@ from sysbench.specs.kinds import Kind
 from sysbench.specs.run import Selection
 from sysbench.views import sheets
 from sysbench.views.table import Table
+from sysbench.views.tables import axes
 
 FEW_CELLS = 3
 """Tables that have many rows for every cell are shown of runs with at most as many cells."""
@@ -39,6 +40,9 @@ SHOWN: Mapping[Kind, tuple[str, ...]] = {
 OF_FEW: Mapping[Kind, tuple[str, ...]] = {"memory": ("largest", "modules"), "profile": ("tree",)}
 """What runs of few cells have besides."""
 
+OF_AXES: Mapping[str, str] = {"warmup": "warmup"}
+"""What is shown only of runs in which an axis varies."""
+
 
 def tables_of(record: RunRecord[Any]) -> tuple[Table, ...]:
     """The tables of one run."""
@@ -47,7 +51,9 @@ def tables_of(record: RunRecord[Any]) -> tuple[Table, ...]:
 
 def _all(record: RunRecord[Any]) -> Iterable[Table]:
     few = len(record.cells) <= FEW_CELLS
-    names = (*SHOWN[record.kind], *(OF_FEW.get(record.kind, ()) if few else ()))
+    differing = axes.varying(axes.axes_of(record.cells))
+    shown = (name for name in SHOWN[record.kind] if name not in OF_AXES or OF_AXES[name] in differing)
+    names = (*shown, *(OF_FEW.get(record.kind, ()) if few else ()))
     if not names:
         return sheets.sheet(record).tables
     return sheets.fillable(record, names, Selection() if few else Selection(top=TOP_KERNELS))
