@@ -6,11 +6,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from sysbench.records import AccumRecord, AttentionRecord
+from sysbench.records import AccumRecord, AttentionRecord, TimeRecord
 from sysbench.specs.kinds import Kind
-from sysbench.views import accum_figure, attention_pictures
+from sysbench.views import accum_figure, attention_pictures, time_figures
 from sysbench.views.report.document import Picture
 from sysbench.views.report.reported import ReportedRun, origin_of
+
+
+def of_time(run: ReportedRun[TimeRecord]) -> Iterator[Picture]:
+    """A step by its phases, times and the share of the peak over the context, and every sample."""
+    for drawn in time_figures.figures(run.record.cells):
+        yield Picture(drawn.name, drawn.caption, drawn.draw)
 
 
 def of_attention(run: ReportedRun[AttentionRecord]) -> Iterator[Picture]:
@@ -27,6 +33,7 @@ def of_accum(run: ReportedRun[AccumRecord]) -> Iterator[Picture]:
 
 
 PICTURES: Mapping[Kind, Callable[[ReportedRun[Any]], Iterable[Picture]]] = {
+    "time": of_time,
     "attention": of_attention,
     "accum": of_accum,
 }

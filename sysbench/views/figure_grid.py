@@ -1,0 +1,147 @@
+"""Panels in rows under one title: what figures of many cells have in common.
+
+Everything is measured in inches, so that letters have the same size in every picture, however many panels it has.
+Figures are as wide as a page of text, and their panels stand in rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from sysbench.views.picture_file import INK, QUIET, SIMULATED, printable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+GRID: Final = "#e3e3e3"
+WIDTH_IN: Final = 7.2
+"""Of the text on a page."""
+_HEAD_IN: Final = 0.54
+_LEGEND_LINE_IN: Final = 0.19
+_EDGE_IN: Final = 0.12
+_BETWEEN_IN: Final = 0.2
+_HANDLE_IN: Final = 0.45
+_LETTER_IN: Final = 0.066
+"""Of the legend's letters, on average."""
+
+
+@dataclass(frozen=True)
+class Heading:
+    """What stands above the panels."""
+
+    title: str
+    subtitle: str = ""
+    simulated: str = ""
+    """The GPU that everything is simulated for; empty when it was measured."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """How panels are laid out."""
+
+    columns: int
+    height_in: float
+    """Of a panel's axes."""
+    left_in: float = 0.62
+    """Between a panel and what is left of it: tick labels, and the name of the axis."""
+    below_in: float = 0.42
+    above_in: float = 0.26
+    """For the panel's own title."""
+    right_in: float = 0.0
+    """Right of the last column."""
+    legend_lines: int = 1
+    shared: bool = False
+    """Whether all panels have the same vertical axis: it is then written at the first of each row only."""
+
+
+def panels(frame: Frame, count: int, heading: Heading) -> tuple[Figure, list[Axes]]:
+    """A figure with `count` empty panels, filled row by row."""
+    from matplotlib.figure import Figure
+
+    columns = min(frame.columns, max(count, 1))
+    rows = math.ceil(count / columns)
+    one_high = frame.above_in + frame.height_in + frame.below_in
+    legend_in = frame.legend_lines * _LEGEND_LINE_IN + (0.06 if frame.legend_lines else 0)
+    height = _HEAD_IN + rows * one_high + legend_in + _EDGE_IN
+    between_in = _BETWEEN_IN if frame.shared else frame.left_in
+    wide = (WIDTH_IN - _EDGE_IN - frame.right_in - frame.left_in + between_in) / columns - between_in
+    figure = Figure(figsize=(WIDTH_IN, height), facecolor="white")
+    found = []
+    for number in range(count):
+        row, column = divmod(number, columns)
+        left = frame.left_in + column * (wide + between_in)
+        bottom = height - _HEAD_IN - (row + 1) * one_high + frame.below_in
+        place = (left / WIDTH_IN, bottom / height, wide / WIDTH_IN, frame.height_in / height)
+        axes: Axes = figure.add_axes(place)
+        if frame.shared and column:
+            axes.tick_params(axis="y", labelleft=False)
+        found.append(axes)
+    head(figure, heading)
+    return figure, found
+
+
+def head(figure: Figure, heading: Heading) -> None:
+    """Title, subtitle, and whether it is simulated."""
+    width, height = figure.get_size_inches()
+    left = 0.1 / width
+    figure.text(left, 1 - 0.22 / height, printable(heading.title), fontsize=10.5, fontweight="bold", color=INK)
+    if heading.subtitle:
+        figure.text(left, 1 - 0.41 / height, printable(heading.subtitle), fontsize=8, color=QUIET)
+    if heading.simulated:
+        text = printable(f"SIMULATED for {heading.simulated}")
+        right = 1 - 0.1 / width
+        figure.text(right, 1 - 0.22 / height, text, fontsize=9, fontweight="bold", color=SIMULATED, ha="right")
+
+
+def legend(figure: Figure, *rows: Sequence[Any]) -> None:
+    """Below everything, a line for each of these rows of handles."""
+    _, height = figure.get_size_inches()
+    filled = [row for row in rows if row]
+    for number, handles in enumerate(reversed(filled)):
+        figure.legend(
+            handles=list(handles),
+            loc="lower center",
+            bbox_to_anchor=(0.5, (0.05 + number * _LEGEND_LINE_IN) / height),
+            frameon=False,
+            fontsize=8,
+            labelcolor=INK,
+            ncols=len(handles),
+            borderaxespad=0,
+            columnspacing=1.4,
+            handlelength=1.8,
+        )
+
+
+def in_rows(handles: Sequence[Any]) -> list[list[Any]]:
+    """Handles in as few lines as their words need."""
+    rows: list[list[Any]] = []
+    room_in = 0.0
+    for handle in handles:
+        wide_in = _HANDLE_IN + _LETTER_IN * len(handle.get_label())
+        if wide_in > room_in or not rows:
+            rows.append([])
+            room_in = WIDTH_IN - 0.2
+        rows[-1].append(handle)
+        room_in -= wide_in
+    return rows
+
+
+def dressed(axes: Axes, *, title: str = "", x: str = "", y: str = "", lines: str = "y") -> None:
+    """The looks that all panels share."""
+    if title:
+        axes.set_title(printable(title), fontsize=9, color=INK, loc="left", pad=5)
+    axes.set_xlabel(x, color=INK, fontsize=8.5)
+    axes.set_ylabel(y, color=INK, fontsize=8.5)
+    axes.tick_params(colors=QUIET, labelsize=8, length=3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_axisbelow(True)
+    if lines == "y":
+        axes.grid(axis="y", color=GRID, linewidth=0.6)
+    elif lines == "x":
+        axes.grid(axis="x", color=GRID, linewidth=0.6)
+    elif lines == "both":
+        axes.grid(axis="both", color=GRID, linewidth=0.6)
