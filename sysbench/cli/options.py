@@ -44,11 +44,11 @@ def _parameters(model: type[BaseModel]) -> Iterator[inspect.Parameter]:
         option, switch = option_of(field), field.annotation is bool
         if option.positional:
             argument = typer.Argument(help=_help(field), metavar=option.metavar, show_default=False)
-            yield _parameter(name, list[str] if option.repeated else str, argument)
+            yield _parameter(name, _kind_of(option), argument)
             continue
         yield _parameter(
             name,
-            bool if switch else list[str] if option.repeated else str,
+            bool if switch else _kind_of(option),
             typer.Option(
                 *(option.flags or (flag_of(name),)),
                 help=_help(field),
@@ -69,6 +69,11 @@ def _parameters(model: type[BaseModel]) -> Iterator[inspect.Parameter]:
                     rich_help_panel=option.panel,
                 ),
             )
+
+
+def _kind_of(option: Option) -> Any:
+    """What the words that follow an option become."""
+    return list[str] if option.repeated else tuple[str, str] if option.pair else str
 
 
 def _parameter(name: str, kind: Any, option: Any) -> inspect.Parameter:

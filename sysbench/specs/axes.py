@@ -63,6 +63,17 @@ def texts(value: object) -> tuple[str, ...]:
     return _distinct(str(word).strip() for word in words)
 
 
+def share(value: object) -> object:
+    """`1%` is 0.01, and so is 0.01; raises ValueError for what is no number."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    try:
+        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        raise ValueError(f"{value} is not a share: write 1% or 0.01") from None
+
+
 def _integers_of(value: object) -> tuple[int, ...]:
     if isinstance(value, str):
         return _distinct(number for item in value.split(",") for number in _item(item.strip(), value))

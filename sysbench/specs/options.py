@@ -12,7 +12,7 @@ class Option:
     `flags` are its spellings (by default the field's name with dashes), `metavar` what stands for its value,
     `panel` the heading it is listed under, and `shorthands` are flags without a value that stand for one:
     `{"--bf16": "bf16"}`. What is `positional` needs no flag. What is `repeated` may be given several times, or as
-    several arguments: its field gets a list of words.
+    several arguments: its field gets a list of words; a `pair` takes the two words that follow it, whatever they are.
     """
 
     flags: tuple[str, ...] = ()
@@ -21,6 +21,7 @@ class Option:
     shorthands: tuple[tuple[str, str], ...] = ()
     positional: bool = False
     repeated: bool = False
+    pair: bool = False
 
 
 def flag_of(field: str) -> str:

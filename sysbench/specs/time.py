@@ -8,24 +8,13 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
-from sysbench.specs.axes import choices, integers
+from sysbench.specs.axes import choices, integers, share
 from sysbench.specs.model import STEP, Mode, ModelCell, ModelSpec, Precision
 from sysbench.specs.options import Option
 
 Sync = Literal["phase", "step"]
 
 MEASUREMENT = "Measurement"
-
-
-def _fraction(value: object) -> object:
-    """`1%` is 0.01, and so is 0.01."""
-    if not isinstance(value, str):
-        return value
-    text = value.strip()
-    try:
-        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
-    except ValueError:
-        raise ValueError(f"{value} is not a share: write 1% or 0.01") from None
 
 
 class TimeCell(ModelCell):
@@ -59,7 +48,7 @@ class TimeSpec(ModelSpec):
     steps: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=MEASUREMENT)] = Field(
         default=(10,), description="Steps measured; at least this many with --until."
     )
-    until: Annotated[float | None, BeforeValidator(_fraction), Option(metavar="SHARE", panel=MEASUREMENT)] = Field(
+    until: Annotated[float | None, BeforeValidator(share), Option(metavar="SHARE", panel=MEASUREMENT)] = Field(
         default=None,
         gt=0,
         lt=1,

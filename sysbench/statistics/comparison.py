@@ -34,7 +34,7 @@ def ratio(numerator_samples: Stream, denominator_samples: Stream) -> Ratio:
     numerator, denominator = checked(numerator_samples), checked(denominator_samples)
     upper, lower = _positive_median(numerator), _positive_median(denominator)
     value = upper / lower
-    over, under = _log_distances(numerator, upper), _log_distances(denominator, lower)
+    over, under = log_distances(numerator, upper), log_distances(denominator, lower)
     if over is None or under is None:
         return Ratio(value, None, None)
     return Ratio(
@@ -51,9 +51,9 @@ def _positive_median(values: Values) -> float:
     return median
 
 
-def _log_distances(values: Values, median: float) -> tuple[float, float] | None:
+def log_distances(values: Values, median: float, confidence: float = 0.95) -> tuple[float, float] | None:
     """From the logarithm of the median down to that of its interval's lower end, and up to that of the upper one."""
-    interval = median_interval(values)
+    interval = median_interval(values, confidence)
     if interval is None:
         return None
     low, high = interval

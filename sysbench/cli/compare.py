@@ -1,0 +1,110 @@
+"""`sysbench compare`: two runs, or two specs → what differs, verdicts, and whether B may pass."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from sysbench.cli.options import Given, command_options, validated
+from sysbench.errors import LogError
+from sysbench.specs.compare import CompareOptions
+
+if TYPE_CHECKING:
+    from sysbench.analysis.compare_cells import Side
+    from sysbench.analysis.comparison import Comparison
+
+REGRESSED = 3
+
+
+@command_options(CompareOptions)
+def compare(given: Given) -> None:
+    """See whether B is faster than A, slower, the same, or whether that cannot be told; --ab measures both."""
+    options = validated(CompareOptions, given)
+    _refuse_unknown_names(options)
+    if options.ab is not None:
+        from sysbench.cli import compare_ab
+
+        raise typer.Exit(compare_ab.compare(options, options.ab))
+    a, b, paired = _sides(options)
+    found = judged(a, b, options, paired=paired)
+    show(found, options)
+    raise typer.Exit(exit_code(found))
+
+
+def _refuse_unknown_names(options: CompareOptions) -> None:
+    from sysbench.analysis.compare_match import refuse_unknown
+
+    refuse_unknown(options.across)
+    if options.tables:
+        from sysbench.views import compare_tables
+
+        compare_tables.refuse_unknown(options.tables)
+
+
+def _sides(options: CompareOptions) -> tuple[Side, Side, bool]:
+    """Both sides as they were recorded, and whether they are the two arms of one --ab; raises LogError."""
+    from sysbench.engine import rounds, runs
+
+    assert options.a is not None
+    first = runs.find(options.a, options.runs)
+    if options.b is None:
+        arms = rounds.parts_of(first)
+        if len(arms) != 2:
+            raise LogError(f"{options.a} is one side of a comparison: name the other one as well")
+        (name_a, name_b) = (f"{options.a} {arm}" for arm in arms)
+        return side_of(name_a, arms["A"].files), side_of(name_b, arms["B"].files), True
+    second = runs.find(options.b, options.runs)
+    one, other = rounds.part_of(first), rounds.part_of(second)
+    if one and other and one.directory == other.directory and one.arm != other.arm:
+        return side_of(options.a, one.files), side_of(options.b, other.files), True
+    a, b = (dict(enumerate(files)) for files in (first, second))
+    return side_of(options.a, a), side_of(options.b, b), False
+
+
+def side_of(name: str, files: Mapping[int, Path]) -> Side:
+    """One side, of runs by their number; raises LogError."""
+    from sysbench.analysis.compare_cells import side
+    from sysbench.engine import runs
+
+    return side(name, {number: runs.load(path) for number, path in files.items()})
+
+
+def judged(a: Side, b: Side, options: CompareOptions, *, paired: bool) -> Comparison:
+    """Compare, and hold B against the gate if there is one; raises UsageError and LogError."""
+    from sysbench.analysis import comparison
+    from sysbench.analysis.compare_gate import gate
+    from sysbench.views.compare_tables import FEW
+
+    parts = bool(options.tables or options.json_path or options.format == "csv") or len(a.cells) <= FEW
+    rules = comparison.Rules(options.margin, options.across, paired, parts)
+    found = comparison.compare(a, b, rules)
+    if options.gate is None:
+        return found
+    return found.model_copy(update={"gate": gate(found, options.gate)})
+
+
+def show(found: Comparison, options: CompareOptions) -> None:
+    """Print the result to stdout: itself with `--json -`, else its tables."""
+    from sysbench.cli.output import results
+    from sysbench.views import compare_tables, summary
+
+    content = found.model_dump_json(indent=1) + "\n"
+    if options.json_path not in (None, "-"):
+        from sysbench.engine.storage import write_atomically
+
+        write_atomically(Path(options.json_path), content.encode())
+    names = options.tables or (("cells",) if options.format == "csv" else ())
+    with results() as console:
+        if options.json_path == "-":
+            sys.stdout.write(content)
+        else:
+            summary.show_sheet(compare_tables.sheet(found, names), console, options.format)
+
+
+def exit_code(found: Comparison) -> int:
+    """3 where B is worse by more than the gate allows, else 0."""
+    return REGRESSED if found.gate is not None and found.gate.failed else 0

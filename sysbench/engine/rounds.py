@@ -1,0 +1,140 @@
+"""Two arms measured in turns: rounds over fresh processes, each run of which has a log of its own.
+
+In every round each arm is run once, in a process of its own; which of them goes first alternates (A B, B A,
+A B, …), so that whatever drifts meanwhile falls on both alike. The logs lie in a directory of their own,
+as `A/round-01.jsonl` and `B/round-01.jsonl`; whatever becomes of it, the rounds that have been finished are there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from typing import Literal, get_args
+
+from sysbench.engine import session
+from sysbench.engine.interrupts import catch_interrupts
+from sysbench.engine.storage import cannot_write, make_directory
+from sysbench.events import Event, RunFinished
+from sysbench.specs.kinds import Spec
+from sysbench.specs.run import RunOptions
+
+Arm = Literal["A", "B"]
+ARMS: tuple[Arm, ...] = get_args(Arm)
+
+_ROUND = re.compile(r"round-(\d+)")
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One run of one arm."""
+
+    round: int
+    """From 1."""
+    arm: Arm
+    log: Path
+    interrupted: bool = False
+    """The user has stopped it, and with it the whole comparison."""
+
+    @property
+    def closes_round(self) -> bool:
+        """Whether both arms have had their turn in this round."""
+        return self.arm == order(self.round)[1]
+
+
+def order(number: int) -> tuple[Arm, Arm]:
+    """Which arm goes first in a round."""
+    return ("A", "B") if number % 2 else ("B", "A")
+
+
+def new_directory(out: Path) -> Path:
+    """A directory for a comparison that begins now; raises OutputError."""
+    make_directory(out)
+    stem = f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}-compare"
+    for number in count(1):
+        path = out / (stem if number == 1 else f"{stem}-{number}")
+        try:
+            path.mkdir()
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise cannot_write(path, error) from error
+        return path
+    raise AssertionError("there is always a next number")
+
+
+def carry_out(
+    specs: Mapping[Arm, Spec],
+    rounds: int,
+    directory: Path,
+    options: RunOptions,
+    show: Callable[[int, Arm, Event], None],
+) -> Iterator[Turn]:
+    """Run all rounds; each turn is handed over when its log is complete, and the last one may be interrupted.
+
+    `show` is told every event as it comes. The signals that stop a program end it in order, whenever they come. Raises
+    as a session does: UsageError when this machine is not the one that was asked for, SysbenchError when no worker can
+    be started, OutputError when nothing can be written any more.
+    """
+    with catch_interrupts() as interrupts:
+        for number in range(1, rounds + 1):
+            for arm in order(number):
+                if interrupts.requested:
+                    return
+                turn = _turn(specs[arm], number, arm, directory, options, show)
+                yield turn
+                if turn.interrupted:
+                    return
+
+
+def _turn(
+    spec: Spec,
+    number: int,
+    arm: Arm,
+    directory: Path,
+    options: RunOptions,
+    show: Callable[[int, Arm, Event], None],
+) -> Turn:
+    one = options.model_copy(update={"out": directory / arm, "log_name": f"round-{number:02d}"})
+    with session.run(spec, one) as running:
+        turn = Turn(number, arm, running.log_path)
+        for event in running:
+            show(number, arm, event)
+            if isinstance(event, RunFinished) and event.status == "interrupted":
+                turn = replace(turn, interrupted=True)
+    return turn
+
+
+@dataclass(frozen=True)
+class Part:
+    """The runs of one arm of an earlier comparison, by the number of their round."""
+
+    directory: Path
+    arm: Arm
+    files: Mapping[int, Path]
+
+
+def part_of(files: Iterable[Path]) -> Part | None:
+    """The arm that these are all runs of; None for any other files."""
+    parts = parts_of(files)
+    return next(iter(parts.values())) if len(parts) == 1 else None
+
+
+def parts_of(files: Iterable[Path]) -> dict[Arm, Part]:
+    """The arms of the one comparison that these are runs of; empty for any other files, and for those of several."""
+    found: dict[Arm, dict[int, Path]] = {}
+    directories = set()
+    for path in files:
+        matched = _ROUND.fullmatch(path.stem)
+        arm = next((arm for arm in ARMS if path.absolute().parent.name == arm), None)
+        if matched is None or arm is None:
+            return {}
+        directories.add(path.absolute().parent.parent)
+        found.setdefault(arm, {})[int(matched[1])] = path
+    if len(directories) != 1:
+        return {}
+    (directory,) = directories
+    return {arm: Part(directory, arm, found[arm]) for arm in ARMS if arm in found}
