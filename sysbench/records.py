@@ -110,6 +110,25 @@ class ReadingsRecord(Frozen):
     other_processes: int | None
 
 
+class EnergyRecord(Frozen):
+    """What the measured steps took from the wall, by the counter of the whole GPU; None where it is withheld."""
+
+    step_j: float | None
+    token_j: float | None
+    power_w: float | None
+    """Mean power between the first and the last reading of the counter inside the window."""
+    window_s: float
+    """From the beginning of the first measured step to the end of the last."""
+    counted_s: float
+    """Between those two readings."""
+    uncertainty_share: float | None
+    """What the counter's rare updates leave open: one update over `counted_s`, either way."""
+    withheld: str | None
+    """Why there are no joules."""
+    steps_needed: int | None
+    """With about this many steps there would be."""
+
+
 class CellRecord(Frozen):
     """What every command says of a cell, whatever became of it."""
 
@@ -142,6 +161,8 @@ class TimeCellRecord(ModelCellRecord):
     memory: PeakRecord
     rates: RateRecord | None
     readings: ReadingsRecord | None
+    energy: EnergyRecord | None = None
+    """None where no counter of energy was read; records of earlier versions have none."""
 
 
 class SimulatedGpuRecord(Frozen):

@@ -15,7 +15,21 @@ from typing import Literal
 UNKNOWN = "—"
 """Stands for what was not measured."""
 
-Unit = Literal["s", "bytes", "flops", "flops_per_s", "bytes_per_s", "tokens_per_s", "share", "ratio", "count", "number"]
+Unit = Literal[
+    "s",
+    "bytes",
+    "flops",
+    "flops_per_s",
+    "bytes_per_s",
+    "tokens_per_s",
+    "joules",
+    "joules_per_token",
+    "watts",
+    "share",
+    "ratio",
+    "count",
+    "number",
+]
 """What a number is in, before scaling: SI base units, bytes, operations, and bare shares and ratios of 1."""
 
 
@@ -41,6 +55,7 @@ _PREFIXES = ((15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k"), (0, ""))
 _COUNTS = tuple(Scale(10.0**power, prefix) for power, prefix in ((12, "T"), (9, "B"), (6, "M"), (3, "k"), (0, "")))
 _FLOPS = tuple(Scale(10.0**power, f"{prefix}FLOP") for power, prefix in _PREFIXES)
 _FLOP_RATES = tuple(Scale(10.0**power, f"{prefix}FLOP/s") for power, prefix in _PREFIXES)
+_ENERGIES = tuple(Scale(10.0**power, f"{prefix}J") for power, prefix in ((3, "k"), (0, ""), (-3, "m"), (-6, "µ")))
 _SCALES: dict[Unit, tuple[Scale, ...]] = {
     "s": _TIME,
     "bytes": _BYTES,
@@ -49,6 +64,9 @@ _SCALES: dict[Unit, tuple[Scale, ...]] = {
     # Bandwidth is counted in powers of ten, as data sheets do.
     "bytes_per_s": tuple(Scale(10.0**power, f"{prefix}B/s") for power, prefix in _PREFIXES),
     "tokens_per_s": (Scale(1.0, "tokens/s"),),
+    "joules": _ENERGIES,
+    "joules_per_token": tuple(Scale(scale.factor, f"{scale.symbol}/token") for scale in _ENERGIES),
+    "watts": (Scale(1.0, "W"),),
     "share": (Scale(0.01, "%"),),
     "ratio": (Scale(1.0, "×"),),
     "count": _COUNTS,

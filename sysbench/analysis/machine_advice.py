@@ -64,7 +64,7 @@ def _gpu(state: GpuState) -> Iterator[Advice]:
         )
     if state.power_limit_w and state.power_limit_default_w and state.power_limit_w < state.power_limit_default_w * 0.99:
         yield Advice(
-            message=f"{name} may take {state.power_limit_w:.0f} W and not its usual {state.power_limit_default_w:.0f} W: "
+            message=f"{name} may take {state.power_limit_w:.0f} W and not the usual {state.power_limit_default_w:.0f}: "
             "rates of data sheets do not hold for it",
             remedy=f"nvidia-smi -i {state.index} -pl {state.power_limit_default_w:.0f}, as root",
         )

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from sysbench import formulas, hardware, statistics
 from sysbench.analysis import cautions, run_record
 from sysbench.analysis.collect import CellEvents, Run, collect
+from sysbench.analysis.energy import energy
 from sysbench.events import Event, PhaseSample, Reading, StepMeasured
 from sysbench.records import (
     CeilingRecord,
@@ -52,6 +53,7 @@ def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> TimeCellRecord:
         memory=_memory(seen),
         rates=rates,
         readings=_readings(seen.measured_readings or seen.readings),
+        energy=energy(cell, seen),
     )
 
 
@@ -145,7 +147,7 @@ def _readings(readings: Sequence[Reading]) -> ReadingsRecord | None:
         values = known(name)
         return standard.median(values) if values else None
 
-    energy = known("energy_j")
+    joules = known("energy_j")
     reasons = {reason: None for reading in readings for reason in reading.throttle_reasons or ()}
     others = [reading.other_processes for reading in readings if reading.other_processes is not None]
     return ReadingsRecord(
@@ -155,7 +157,7 @@ def _readings(readings: Sequence[Reading]) -> ReadingsRecord | None:
         power_w=median("power_w"),
         temperature_max_c=max(known("temperature_c"), default=None),
         device_utilisation=median("device_utilisation"),
-        energy_j=energy[-1] - energy[0] if len(energy) > 1 else None,
+        energy_j=joules[-1] - joules[0] if len(joules) > 1 else None,
         host_cpu_share=median("host_cpu_share"),
         throttle_reasons=list(reasons),
         other_processes=max(others, default=None),

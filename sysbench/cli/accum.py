@@ -77,4 +77,4 @@ def _show_plan(spec: AccumSpec, options: AccumOptions) -> None:
     cells = list(spec.cells())
     refuse_impossible(cells)
     with results() as console:
-        summary.show_sheet(accum_tables.plan(cells), console, options.format)
+        summary.show_sheet(accum_tables.plan(cells), console, options.format, options.columns)

@@ -78,4 +78,4 @@ def _show_plan(spec: AttentionSpec, options: AttentionOptions) -> None:
     cells = list(spec.cells())
     refuse_impossible(cells)
     with results() as console:
-        summary.show_sheet(attention_tables.plan(cells), console, options.format)
+        summary.show_sheet(attention_tables.plan(cells), console, options.format, options.columns)

@@ -49,8 +49,9 @@ def _examined(examination: Examination, console: Console | None) -> DoctorRecord
     from sysbench.views import doctor_screen as screen
 
     def show(*parts: RenderableType) -> None:
-        for part in parts if console is not None else ():
-            console.print(part)
+        if console is not None:
+            for part in parts:
+                console.print(part)
 
     host = examination.host()
     show(screen.heading(host), screen.machine(host))

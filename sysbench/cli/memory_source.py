@@ -51,6 +51,6 @@ def _show_snapshot(path: Path, options: MemoryOptions) -> None:
     timeline = from_snapshot(read(path))
     content = sheet(timeline, path.name, options.tables)
     with results() as console:
-        summary.show_sheet(content, console, options.format)
+        summary.show_sheet(content, console, options.format, options.columns)
     for written in draw(timeline, path.stem, options.figure, options.page):
         running.say(f"saved  {written}", options)

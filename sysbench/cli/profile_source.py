@@ -75,6 +75,7 @@ def _show_traces(paths: Sequence[Path], options: ProfileOptions) -> None:
             named = [(each.title, each) for each in summaries]
             # As of a record: CSV has no place for several tables.
             tables = options.tables or ((LONG["profile"],) if options.format == "csv" else ())
-            summary.show_sheet(profile_tables.sheet_of(named, tables, options.selection), console, options.format)
+            content = profile_tables.sheet_of(named, tables, options.selection)
+            summary.show_sheet(content, console, options.format, options.columns)
     for path in draw(paths[0], summaries[0], paths[0].name, options.window, options.flame, options.range):
         running.say(f"saved  {path}", options)

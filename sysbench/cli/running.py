@@ -71,7 +71,7 @@ def show_plan(spec: Spec, options: RunOptions, device: Hardware | None) -> None:
     cells: list[Cell] = list(spec.cells())
     refuse_impossible(cells)
     with results() as console:
-        summary.show_plan(cells, console, options.format, device)
+        summary.show_plan(cells, console, options.format, device, options.columns)
 
 
 def carry_out(spec: Spec, options: RunOptions, provisions: Provisions | None = None) -> RunRecord[Any]:
@@ -92,8 +92,10 @@ def carry_out(spec: Spec, options: RunOptions, provisions: Provisions | None = N
     storage.write_atomically(saved_to, content)
     if options.json_path not in (None, "-"):
         storage.write_atomically(Path(options.json_path), content)
-    show(record, options)
-    say(f"saved  {saved_to}", options)
+    try:
+        show(record, options)
+    finally:
+        say(f"saved  {saved_to}", options)
     return record
 
 
@@ -122,9 +124,9 @@ def show(record: RunRecord[Any], options: RunOptions) -> None:
             sys.stdout.write(record.model_dump_json(indent=1) + "\n")
             return
         try:
-            summary.show(record, console, options.format, options.tables, options.selection)
+            summary.show(record, console, options.format, options.tables, options.selection, options.columns)
         except UsageError:
-            # The tables that were asked for cannot be made of this run: show what can, then say so.
+            # The tables or columns that were asked for cannot be made of this run: show what can, then say so.
             summary.show(record, console, options.format, selection=options.selection)
             raise
 

@@ -72,6 +72,10 @@ class RunOptions(BaseModel):
     tables: Annotated[tuple[str, ...], BeforeValidator(texts), Option(metavar="NAME,…", panel=OUTPUT)] = Field(
         default=(), description="Tables to show instead of those that the axes imply; a wrong name lists all."
     )
+    columns: Annotated[tuple[str, ...], BeforeValidator(texts), Option(metavar="NAME,…", panel=OUTPUT)] = Field(
+        default=(),
+        description="Columns to show; with a + in front, beside those that are shown anyway. A wrong name lists all.",
+    )
     no_live: Annotated[bool, Option(panel=OUTPUT)] = Field(
         default=False, description="One line per finished cell instead of the dashboard."
     )

@@ -12,6 +12,7 @@ from sysbench.records import RunRecord
 from sysbench.specs.kinds import Cell
 from sysbench.specs.run import Format, Selection
 from sysbench.views import theme
+from sysbench.views.chosen_columns import with_columns
 from sysbench.views.rendering.csv import csv_text
 from sysbench.views.rendering.latex import latex
 from sysbench.views.rendering.markdown import markdown
@@ -27,29 +28,40 @@ def show(
     form: Format = "terminal",
     tables: Iterable[str] = (),
     selection: Selection | None = None,
+    columns: Sequence[str] = (),
 ) -> None:
     """Print a record: the tables called `tables`, or without any those that the run was made for.
 
+    `columns` are those of its tables that are shown; without any it is what each table has by itself.
+
     CSV has no place for two tables in one file: without a choice it is the long table of all cells and phases, and of
-    several chosen tables each follows the one before after an empty line. Raises UsageError for a table that does not
-    exist or that this record cannot fill.
+    several chosen tables each follows the one before after an empty line. Raises UsageError for a table or a column
+    that does not exist or that this record cannot fill.
     """
     names = tuple(tables)
     if form == "csv":
         names = names or (LONG[record.kind],)
-    show_sheet(sheet(record, names, selection), console, form)
+    show_sheet(sheet(record, names, selection), console, form, columns)
 
 
 def show_plan(
-    cells: Sequence[Cell], console: Console, form: Format = "terminal", device: Hardware | None = None
+    cells: Sequence[Cell],
+    console: Console,
+    form: Format = "terminal",
+    device: Hardware | None = None,
+    columns: Sequence[str] = (),
 ) -> None:
     """Print what a run would do, and whether it fits into `device`."""
     specs = [cell.model_dump() for cell in cells]
-    show_sheet(Sheet((*axes.subject(specs), *axes.effort(specs)), (plan(cells, device),)), console, form)
+    show_sheet(Sheet((*axes.subject(specs), *axes.effort(specs)), (plan(cells, device),)), console, form, columns)
 
 
-def show_sheet(content: Sheet, console: Console, form: Format) -> None:
-    """Print a sheet in one of the formats; only the terminal's has colours and is fitted to a width."""
+def show_sheet(content: Sheet, console: Console, form: Format, columns: Sequence[str] = ()) -> None:
+    """Print a sheet in one of the formats; only the terminal's has colours and is fitted to a width.
+
+    Raises UsageError for one of `columns` that none of its tables has.
+    """
+    content = with_columns(content, columns)
     if form == "terminal":
         console.print(SheetView(content))
         return

@@ -74,6 +74,17 @@ class Column:
 
 
 @dataclass(frozen=True)
+class Offer:
+    """A column that a table has for those who ask for it by name: `--columns +energy`."""
+
+    column: Column
+    cells: tuple[Cell, ...]
+    """One for each row."""
+    instead_of: str = ""
+    """The key of a column that says less of the same, and goes when this one comes."""
+
+
+@dataclass(frozen=True)
 class Table:
     """One table; the first `axes` columns say what a row is about."""
 
@@ -83,6 +94,7 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     axes: int = 0
     notes: tuple[str, ...] = ()
+    offers: tuple[Offer, ...] = ()
 
 
 def notes(table: Table) -> tuple[str, ...]:

@@ -37,6 +37,9 @@ def cells(record: TimeRecord) -> list[Table]:
         Column("matmul_ceiling", "of matmul", "share"),
         *(Column(name, name.replace("_", " "), "bytes") for name in _PEAKS),
         Column("compile", "compile", "s"),
+        Column("energy_per_step", "energy per step", "joules"),
+        Column("energy_per_token", "energy per token", "joules_per_token"),
+        Column("power", "mean power", "watts"),
         Column("cautions", "cautions"),
     )
     rows = tuple(row for cell in record.cells for row in _rows(cell))
@@ -77,12 +80,13 @@ def _statistics(found: Samples | None) -> list[Cell]:
 
 
 def _of_the_cell(cell: TimeCellRecord, here: bool = True) -> list[Cell]:
-    rates, memory = cell.rates, cell.memory
+    rates, memory, energy = cell.rates, cell.memory, cell.energy
     values = [
         *([rates.step_flops, rates.flops_per_s, rates.tokens_per_s] if rates else [None] * 3),
         *([rates.peak_share, rates.ceiling_share] if rates else [None] * 2),
         *(getattr(memory, f"{name}_bytes") for name in _PEAKS),
         cell.compile_s,
+        *([energy.step_j, energy.token_j, energy.power_w] if energy else [None] * 3),
     ]
     return [*(_measure(value if here else None) for value in values), " ".join(each.code for each in cell.cautions)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sysbench.records import TimeCellRecord, TimeRecord
 from sysbench.views.table import Cell, Column, Measure, Table
 from sysbench.views.tables import axes, times
+from sysbench.views.tables.offers import offers
 
 _PEAKS = {
     "allocated_peak_bytes": Column("allocated_peak", "allocated", "bytes"),
@@ -22,7 +23,7 @@ def memory(record: TimeRecord) -> list[Table]:
     named = axes.varying(axes.axes_of(record.cells)) or ("size",)
     columns = (*axes.columns(named), *(_PEAKS[name] for name in known))
     rows = tuple((*axes.values(cell.axes, named), *_row(cell, known)) for cell in record.cells)
-    return [Table("memory", "peak memory", columns, rows, len(named))]
+    return [Table("memory", "peak memory", columns, rows, len(named), offers=offers(record.cells, columns))]
 
 
 def _row(cell: TimeCellRecord, known: list[str]) -> list[Cell]:

@@ -7,6 +7,7 @@ import statistics
 from sysbench.records import TimeCellRecord, TimeRecord
 from sysbench.views.table import Cell, Column, Measure, Table
 from sysbench.views.tables import axes, times
+from sysbench.views.tables.offers import offers
 
 FORWARD_BACKWARD = ("forward", "loss", "backward")
 """What is called forward+backward everywhere: the loss is in it, the optimizer and zeroing gradients are not."""
@@ -29,7 +30,8 @@ def phases(record: TimeRecord) -> list[Table]:
     )
     rows = tuple((*axes.values(cell.axes, named), *_row(cell)[: len(columns) - len(named)]) for cell in cells)
     note = "fwd + bwd is forward, loss and backward; zeroing gradients and the optimizer are not in it"
-    return [Table("phases", "phases, and their ratio to forward", columns, rows, len(named), (note,))]
+    more = offers(cells, columns)
+    return [Table("phases", "phases, and their ratio to forward", columns, rows, len(named), (note,), more)]
 
 
 def _row(cell: TimeCellRecord) -> list[Cell]:

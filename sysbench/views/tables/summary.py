@@ -8,6 +8,7 @@ from sysbench import units
 from sysbench.records import TimeCellRecord, TimeRecord
 from sysbench.views.table import Cell, Column, Measure, Table, Word
 from sysbench.views.tables import axes, times
+from sysbench.views.tables.offers import offers
 
 _IMPORTANCE = {"step": 0, "forward": 1, "backward": 2, "optimizer": 3, "loss": 10, "zero_grad": 11}
 
@@ -23,7 +24,8 @@ def summary(record: TimeRecord) -> list[Table]:
         *(column for column, _ in _rates(record)),
     )
     rows = tuple((*axes.values(cell.axes, named), *_times(cell, phases), *_rate_values(cell, record)) for cell in cells)
-    return [Table("summary", "mean ± standard deviation", columns, rows, len(named), _notes(cells))]
+    title, more = "mean ± standard deviation", offers(cells, columns)
+    return [Table("summary", title, columns, rows, len(named), _notes(cells), more)]
 
 
 def _times(cell: TimeCellRecord, phases: Sequence[str]) -> list[Cell]:
