@@ -34,6 +34,7 @@ _SCRIPTS: Final = (
     "theme.js",
     "contents.js",
     "sorting.js",
+    "holding.js",
     "copying.js",
     "view.js",
     "enlarging.js",

@@ -14,6 +14,8 @@ from sysbench.views.theme import elided
 
 HEADLINES: Final = 10
 """Findings of sections that the summary repeats."""
+FINDINGS_SHOWN: Final = 6
+"""Findings of a section that stand there unfolded."""
 LONGEST_LINE: Final = 300
 LONGEST_TEXT: Final = 2000
 LONGEST_POINTER: Final = 140
@@ -67,7 +69,17 @@ class Anchors:
 
 
 def findings(found: Sequence[Finding], anchors: Anchors) -> Iterator[str]:
-    """Sentences, each with what it rests on folded away beneath it."""
+    """Sentences, each with what it rests on folded away beneath it; and where there are many, all but the first."""
+    if len(found) <= FINDINGS_SHOWN + 1:
+        yield from _listed(found, anchors)
+        return
+    yield from _listed(found[:FINDINGS_SHOWN], anchors)
+    yield f'<details class="more"><summary>{len(found) - FINDINGS_SHOWN} more findings</summary>'
+    yield from _listed(found[FINDINGS_SHOWN:], anchors)
+    yield "</details>"
+
+
+def _listed(found: Sequence[Finding], anchors: Anchors) -> Iterator[str]:
     if found:
         yield '<ul class="findings">'
         for finding in found:

@@ -20,8 +20,7 @@ LONGEST_TEXT: Final = 240
 """Characters of a text that a cell shows: of a longer one the middle is left out. What is copied has all of it."""
 WIDEST_TEXT: Final = 42
 """Characters after which a text breaks into a further line; as in the style sheet."""
-LONGEST_WORD: Final = 28
-"""Characters of a word after which it may be broken anywhere."""
+_LINE_END: Final = re.compile(r"[\r\n\t]+")
 _TAIL: Final = re.compile(r'<small class="w(\d+)">')
 
 
@@ -37,7 +36,7 @@ def table(content: Table, name: str, mark: str = "") -> str:
             f'<div class="{" ".join(kinds)}" id="{name}" style="--characters:{_characters(columns)}">',
             f'<p class="table-title" id="{name}-title">{escaped(content.title)}{mark}</p>',
             f'<div class="box" role="region" aria-labelledby="{name}-title" tabindex="0">',
-            f'<table aria-labelledby="{name}-title">',
+            f'<table aria-labelledby="{name}-title" data-axes="{content.axes}">',
             f"<thead>{''.join(_head(columns))}</thead>",
             f"<tbody>{''.join(_rows(content, columns))}</tbody>",
             "</table></div>",
@@ -120,7 +119,7 @@ def _cell(cell: Cell, text: str, tail: int, right: bool, again: bool) -> str:
         *([cell.tone] if isinstance(cell, Measure | Word) and cell.tone != "plain" else []),
         *(["quiet"] if cell is None else []),
         *(["again"] if again else []),
-        *(["wordy"] if max(map(len, text.split()), default=0) > LONGEST_WORD else []),
+        *(["wordy"] if len(text) > WIDEST_TEXT else []),
     ]
     named = f' class="{" ".join(classes)}"' if classes else ""
     return f"<td{named}{_sorted_by(cell)}>{_shown(cell, text, tail)}</td>"
@@ -135,7 +134,7 @@ def _sorted_by(cell: Cell) -> str:
 def _shown(cell: Cell, text: str, tail: int) -> str:
     """What is uncertain of a number steps back, and takes the same room in the whole column: digits stay in line."""
     if not isinstance(cell, Measure):
-        return escaped(elided(text, LONGEST_TEXT))
+        return escaped(elided(_LINE_END.sub(" ", text), LONGEST_TEXT))
     number, uncertain = _parts(text)
     return escaped(number) + (f'<small class="w{tail}">{escaped(uncertain)}</small>' if tail else "")
 

@@ -6,6 +6,7 @@ function say(what) {
 listenToTheme();
 listenToContents();
 for (const block of document.querySelectorAll(".table")) {
+  listenToHolding(block.querySelector("table"));
   listenToSorting(block.querySelector("table"));
   listenToCopying(block);
 }
