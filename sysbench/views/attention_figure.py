@@ -29,6 +29,7 @@ _MAP: Final = "cividis"
 _MOST_COLUMNS: Final = 4
 _MOST_LEVEL: Final = 6
 """More sequence lengths than this are written slanted."""
+_NARROWEST_IN: Final = 6.4
 _LINE_IN: Final = 0.19
 """Height of a line of the legend."""
 _GUIDES: Final = ((1, "N"), (2, "N²"))
@@ -97,7 +98,7 @@ def draw_curves(panels: Sequence[Panel], caption: Caption) -> Figure:
     ticks = 0.75 if crowded else 0.45
     below = 0.2 + _LINE_IN * (len(names) + 1)
     height = 3.65 + ticks + below
-    width = max(6.4, 3.75 * len(panels))
+    width = max(_NARROWEST_IN, 3.75 * len(panels))
     figure = Figure(figsize=(width, height), facecolor="white")
     left, gap, right = 0.72 / width, 0.72 / width, 0.15 / width
     wide = (1 - left - right - gap * (len(panels) - 1)) / len(panels)
@@ -331,7 +332,8 @@ def draw_heat_maps(maps: Sequence[HeatMap], caption: Caption) -> Figure:
     columns = max(len(each.lengths) for each in maps)
     one_wide, one_high = max(1.9, 0.62 * columns), 0.36 * max(len(each.dims) for each in maps)
     left, top, gap_x, gap_y, bar = 0.75, 0.75, 0.3, 0.78, 0.95
-    width = left + across * (one_wide + gap_x) + bar
+    # The title needs as much, however small the maps are.
+    width = max(_NARROWEST_IN, left + across * (one_wide + gap_x) + bar)
     height = top + len(lines) * (one_high + gap_y)
     figure = Figure(figsize=(width, height), facecolor="white")
     for row, (quantity, band) in enumerate(lines):
@@ -347,7 +349,7 @@ def draw_heat_maps(maps: Sequence[HeatMap], caption: Caption) -> Figure:
             _draw_map(axes, each, norm, labelled=column == 0)
         place = (left + len(shown) * (one_wide + gap_x) - gap_x + 0.12) / width
         _draw_scale(figure, (place, bottom, 0.1 / width, one_high / height), norm, same[0].unit)
-    _draw_caption(figure, caption, max(width, 5.0), height)
+    _draw_caption(figure, caption, width, height)
     return figure
 
 

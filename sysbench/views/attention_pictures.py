@@ -54,11 +54,12 @@ class Drawable:
 
 
 def figures(record: AttentionRecord) -> Iterator[Drawable]:
-    """Curves and heat maps of every setting, as far as there is anything to draw."""
+    """Curves and heat maps of every setting, as far as there is anything to draw that the others do not show."""
     groups = settings(record.cells)
     for number, cells in enumerate(groups, 1):
         part = record.model_copy(update={"cells": cells})
-        for name, found in (("curves", _curves(part)), ("heat-maps", _heat_maps(part))):
+        maps = _heat_maps(part) if len(dims(cells)) > 1 else None
+        for name, found in (("curves", _curves(part)), ("heat-maps", maps)):
             if found is not None:
                 yield replace(found, name=f"{name}-{number}" if len(groups) > 1 else name)
 

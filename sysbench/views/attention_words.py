@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from sysbench import units
 from sysbench.analysis.attention_findings import (
@@ -41,19 +42,33 @@ LARGEST = 2
 _SETTING = ("simulate", "device", "precision", "batch", "heads")
 
 
+@dataclass(frozen=True)
+class Said:
+    """A sentence, which ends with a full stop, and what it rests on."""
+
+    text: str
+    cells: Sequence[AttentionCellRecord]
+    hint: str = ""
+    """Where on the command line there is more of it."""
+
+
 def findings(record: AttentionRecord) -> list[Remark]:
     """Every sentence that the run carries, setting by setting."""
     groups = settings(record.cells)
-    return [Remark("finding", sentence) for cells in groups for sentence in sentences(cells, groups)]
+    return [
+        Remark("finding", f"{said.text[:-1]} ({said.hint}).") if said.hint else Remark("finding", said.text)
+        for cells in groups
+        for said in sentences(cells, groups)
+    ]
 
 
-def sentences(cells: Sequence[AttentionCellRecord], groups: Sequence[Sequence[AttentionCellRecord]]) -> Iterator[str]:
+def sentences(cells: Sequence[AttentionCellRecord], groups: Sequence[Sequence[AttentionCellRecord]]) -> Iterator[Said]:
     """What the cells of one setting show; each sentence names what sets them apart from the other `groups`."""
     place = _setting(cells[0], groups)
-    return (f"{place}{sentence}" for sentence in _sentences(cells))
+    return (replace(said, text=f"{place}{said.text}") for said in _sentences(cells))
 
 
-def _sentences(cells: Sequence[AttentionCellRecord]) -> Iterator[str]:
+def _sentences(cells: Sequence[AttentionCellRecord]) -> Iterator[Said]:
     dim = usual_dim(cells)
     here = [cell for cell in cells if cell.axes["dim"] == dim]
     mark = "simulated, " if any(cell.source == "simulated" for cell in cells) else ""
@@ -81,15 +96,16 @@ def _setting(cell: AttentionCellRecord, groups: Sequence[Sequence[AttentionCellR
 # --- who is fastest
 
 
-def _fastest(cells: Sequence[AttentionCellRecord], where: str) -> Iterator[str]:
+def _fastest(cells: Sequence[AttentionCellRecord], where: str) -> Iterator[Said]:
     for quantity in TIMES:
         found = leads(cells, quantity)
+        timed = [cell for cell in cells if samples(cell, quantity) is not None]
         if len(found) == 1:
-            yield _one_lead(cells, found[0], quantity, where)
+            yield Said(_one_lead(cells, found[0], quantity, where), timed)
         elif found:
             spans = ", ".join(f"{_with_alike(lead)} {_span(lead)}" for lead in found)
             crossing = "; ".join(_crossings(cells, found, quantity))
-            yield f"{quantity}: fastest is {spans}{f'; {crossing}' if crossing else ''} ({where})."
+            yield Said(f"{quantity}: fastest is {spans}{f'; {crossing}' if crossing else ''} ({where}).", timed)
 
 
 def _one_lead(cells: Sequence[AttentionCellRecord], lead: Lead, quantity: Quantity, where: str) -> str:
@@ -98,7 +114,8 @@ def _one_lead(cells: Sequence[AttentionCellRecord], lead: Lead, quantity: Quanti
          if (pairs := compared(cells, name, lead.implementation, quantity))),
         key=lambda pairs: pairs[-1].ratio.value,
     )  # fmt: skip
-    against = slowest[-1]
+    # The longest sequence at which there is a difference to speak of.
+    against = next((pair for pair in reversed(slowest) if direction(pair.ratio) != 0), slowest[-1])
     name, n = against.first.axes["implementation"], against.first.axes["seq"]
     much = f"{with_interval(against.ratio)} as fast as {name} at N {n}"
     return f"{quantity}: {_with_alike(lead)} is fastest {_span(lead)}, {much} ({where})."
@@ -124,16 +141,18 @@ def _crossings(cells: Sequence[AttentionCellRecord], found: Sequence[Lead], quan
             )
 
 
-def _compiled(cells: Sequence[AttentionCellRecord], where: str) -> Iterator[str]:
+def _compiled(cells: Sequence[AttentionCellRecord], where: str) -> Iterator[Said]:
     """Compiled against eager, phase by phase, at the shortest and the longest sequence that both have."""
     parts = []
+    cells_at: list[AttentionCellRecord] = []
     for quantity in TIMES:
         pairs = compared(cells, "naive", "compiled", quantity)
         if pairs:
             ends = pairs if len(pairs) == 1 else [pairs[0], pairs[-1]]
+            cells_at += [cell for pair in ends for cell in (pair.first, pair.second)]
             parts.append(f"{quantity} {' and '.join(map(_at, ends))}")
     if parts:
-        yield f"compiled against naive: {'; '.join(parts)} ({where})."
+        yield Said(f"compiled against naive: {'; '.join(parts)} ({where}).", cells_at)
 
 
 def _at(pair: Compared) -> str:
@@ -154,7 +173,7 @@ def with_interval(found: Ratio) -> str:
 # --- growth
 
 
-def _grows(cells: Sequence[AttentionCellRecord], here: Sequence[AttentionCellRecord], where: str) -> Iterator[str]:
+def _grows(cells: Sequence[AttentionCellRecord], here: Sequence[AttentionCellRecord], where: str) -> Iterator[Said]:
     """A sentence for each implementation: how it grows in N, and at the longest sequence how its time grows in d."""
     along_n = growth(here, "seq")
     longest = _longest_of_all_dims(cells)
@@ -162,14 +181,19 @@ def _grows(cells: Sequence[AttentionCellRecord], here: Sequence[AttentionCellRec
     for name in implementations(cells):
         in_n = [each for each in along_n if each.row.implementation == name and not _too_few(each)]
         if in_n:
-            yield f"{name}: {_together(in_n)} ({where})."
+            yield Said(f"{name}: {_together(in_n)} ({where}).", _grown(in_n))
         in_d = [
             each
             for each in along_d
             if each.row.implementation == name and each.quantity in TIMES and isinstance(each.law, PowerLaw)
         ]
         if in_d:
-            yield f"{name}: {_together(in_d)} ({where.rpartition('d ')[0]}N {longest})."
+            yield Said(f"{name}: {_together(in_d)} ({where.rpartition('d ')[0]}N {longest}).", _grown(in_d))
+
+
+def _grown(growths: Sequence[Growth]) -> list[AttentionCellRecord]:
+    """The cells that the powers were fitted to."""
+    return [cell for each in growths for cell in each.row.cells if value(cell, each.quantity) is not None]
 
 
 def _too_few(each: Growth) -> bool:
@@ -217,34 +241,38 @@ def exponent(law: PowerLaw, symbol: str) -> str:
 # --- one implementation
 
 
-def _phases(cells: Sequence[AttentionCellRecord], where: str) -> Iterator[str]:
+def _phases(cells: Sequence[AttentionCellRecord], where: str) -> Iterator[Said]:
     """Forward against backward, at the longest sequence that each implementation has."""
-    by_length: dict[int, list[str]] = {}
+    by_length: dict[int, list[tuple[str, AttentionCellRecord]]] = {}
     for name in implementations(cells):
         found = [
-            (int(cell.axes["seq"]), ratio(backward.samples_s, forward.samples_s))
+            (cell, ratio(backward.samples_s, forward.samples_s))
             for cell in cells
             if cell.axes["implementation"] == name
             and (forward := samples(cell, "forward")) is not None
             and (backward := samples(cell, "backward")) is not None
         ]
         if found:
-            n, much = max(found, key=lambda each: each[0])
-            by_length.setdefault(n, []).append(f"{with_interval(much)} in {name}")
+            cell, much = max(found, key=lambda each: int(each[0].axes["seq"]))
+            by_length.setdefault(int(cell.axes["seq"]), []).append((f"{with_interval(much)} in {name}", cell))
     for n, parts in by_length.items():
-        yield f"at N {n} backward takes as long as forward times {', '.join(parts)} ({where})."
+        much_each = ", ".join(part for part, _ in parts)
+        yield Said(
+            f"at N {n} backward takes as long as forward times {much_each} ({where}).", [cell for _, cell in parts]
+        )
 
 
-def _kept(cells: Sequence[AttentionCellRecord], where: str) -> Iterator[str]:
+def _kept(cells: Sequence[AttentionCellRecord], where: str) -> Iterator[Said]:
     """What is kept for backward beside inputs and output, against what both kinds of kernel would keep."""
-    alike: dict[str, list[str]] = {}
+    alike: dict[str, list[AttentionCellRecord]] = {}
     for name in implementations(cells):
         known = [cell for cell in cells if cell.axes["implementation"] == name and cell.saved_bytes is not None]
         if known:
             cell = max(known, key=lambda each: int(each.axes["seq"]))
-            alike.setdefault(_against_formulas(cell), []).append(name)
-    for said, names in alike.items():
-        yield f"{', '.join(names)} {'keep' if len(names) > 1 else 'keeps'} {said} ({where})."
+            alike.setdefault(_against_formulas(cell), []).append(cell)
+    for said, found in alike.items():
+        names = ", ".join(implementations(found))
+        yield Said(f"{names} {'keep' if len(found) > 1 else 'keeps'} {said} ({where}).", found)
 
 
 def _against_formulas(cell: AttentionCellRecord) -> str:
@@ -260,7 +288,7 @@ def _against_formulas(cell: AttentionCellRecord) -> str:
 # --- where memory ends
 
 
-def _ends(cells: Sequence[AttentionCellRecord], mark: str) -> Iterator[str]:
+def _ends(cells: Sequence[AttentionCellRecord], mark: str) -> Iterator[Said]:
     """The frontier, head dimensions with the same one together."""
     grouped: dict[tuple[str, int | None, int | None], list[Frontier]] = {}
     for each in frontier(cells):
@@ -270,7 +298,8 @@ def _ends(cells: Sequence[AttentionCellRecord], mark: str) -> Iterator[str]:
     for (name, fits, beyond), rows in grouped.items():
         which = ", ".join(str(row.row.shared["dim"]) for row in rows)
         there = f"the largest N that fits at d {which} is {fits}" if fits else f"no N of this sweep fits at d {which}"
-        yield f"{mark}{name}: {there}; {beyond} does not{_needs(row.beyond for row in rows)}."
+        ends = [cell for row in rows for cell in (row.fits, row.beyond) if cell is not None]
+        yield Said(f"{mark}{name}: {there}; {beyond} does not{_needs(row.beyond for row in rows)}.", ends)
 
 
 def _seq(cell: AttentionCellRecord | None) -> int | None:
@@ -287,7 +316,7 @@ def _needs(cells: Iterable[AttentionCellRecord | None]) -> str:
     return ""
 
 
-def _accounted(cells: Sequence[AttentionCellRecord], mark: str) -> Iterator[str]:
+def _accounted(cells: Sequence[AttentionCellRecord], mark: str) -> Iterator[Said]:
     """The tensors of the smallest cell that does not fit, those alike together."""
     cell = smallest_beyond(cells)
     if cell is None or not cell.tensors:
@@ -302,9 +331,10 @@ def _accounted(cells: Sequence[AttentionCellRecord], mark: str) -> Iterator[str]
     total = units.size(sum(each.size_bytes for each in cell.tensors))
     have = f", there are {units.size(cell.available_bytes)}" if cell.available_bytes is not None else ""
     named = f"{cell.axes['implementation']}, d {cell.axes['dim']}, N {cell.axes['seq']}"
-    yield (
-        f"{mark}the smallest that does not fit ({named}) needs {'; '.join(parts)}: together {total}{have} "
-        "(--tables accounting has them by name)."
+    yield Said(
+        f"{mark}the smallest that does not fit ({named}) needs {'; '.join(parts)}: together {total}{have}.",
+        [cell],
+        hint="--tables accounting has them by name",
     )
 
 

@@ -12,8 +12,8 @@ from sysbench.views.report.reported import ReportedRun, origin_of
 
 
 def findings(run: ReportedRun[AttentionRecord]) -> Iterator[Finding]:
-    """Every sentence that the sweep carries, setting by setting, with the cells of that setting that have numbers."""
+    """Every sentence that the sweep carries, setting by setting."""
     groups = settings(run.record.cells)
     for cells in groups:
-        for sentence in attention_words.sentences(cells, groups):
-            yield Finding(sentence, (run.basis(cells),), origin_of(cells))
+        for said in attention_words.sentences(cells, groups):
+            yield Finding(said.text, (run.basis(said.cells),), origin_of(said.cells))
