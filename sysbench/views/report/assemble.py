@@ -17,10 +17,13 @@ from sysbench.views.report.document import Document, Picture, Section
 from sysbench.views.report.environment import Identity, Machine
 from sysbench.views.report.reported import ReportedRun
 from sysbench.views.report.tables import tables_of
-from sysbench.views.table import Remark, Table
+from sysbench.views.table import Remark, Sheet, Table
 
 TITLE = "Where time and memory go"
 """Of a report whose runs have no experiment that names it."""
+
+PHRASES = 4
+"""Of what sets a run apart, as many are in its title."""
 
 ORDER: tuple[Kind, ...] = ("time", "profile", "memory", "attention", "accum")
 """In which runs are reported that no experiment puts into an order."""
@@ -40,6 +43,8 @@ def document(
     """The report of these runs, in their order; `absent` says of those that are not there why, a line for each."""
     known = environment.machines(runs)
     names = _Names()
+    shown = [sheets.sheet(run.record) for run in runs]
+    titles = _titles(runs, [sheet.subject for sheet in shown])
     return Document(
         title=title or TITLE,
         question=question,
@@ -47,7 +52,9 @@ def document(
         environment=environment.tables(runs),
         findings=tuple(finding for across in findings.ACROSS for finding in across(runs)),
         pictures=tuple(_named(each, "", names) for across in pictures.ACROSS for each in across(runs)),
-        sections=tuple(_section(run, known, names) for run in runs),
+        sections=tuple(
+            _section(run, title, sheet, known, names) for run, sheet, title in zip(runs, shown, titles, strict=True)
+        ),
         cautions=gathered(runs),
         method=tuple(method.terms(runs)),
     )
@@ -80,12 +87,13 @@ class _Names:
         return name
 
 
-def _section(run: ReportedRun[Any], known: Mapping[Identity, Machine], names: _Names) -> Section:
-    sheet = sheets.sheet(run.record)
+def _section(
+    run: ReportedRun[Any], title: str, sheet: Sheet, known: Mapping[Identity, Machine], names: _Names
+) -> Section:
     kind: Kind = run.record.kind
     return Section(
         anchor=names.take(run.name),
-        title=run.title or _title(run),
+        title=title,
         question=run.question,
         run=run.name,
         machine=known[environment.identity(run)].name if len(known) > 1 else "",
@@ -101,10 +109,19 @@ def _section(run: ReportedRun[Any], known: Mapping[Identity, Machine], names: _N
     )
 
 
-def _title(run: ReportedRun[Any]) -> str:
-    """The command in words, numbered as the run's name is."""
-    number = run.name.removeprefix(run.record.kind)
-    return f"{_TITLES[run.record.kind]}{number}" if number != run.name else _TITLES[run.record.kind]
+def _titles(runs: Sequence[ReportedRun[Any]], subjects: Sequence[tuple[str, ...]]) -> list[str]:
+    """What experiments call their runs; of others the command in words, with what sets it apart from its like."""
+    said = []
+    for run, subject in zip(runs, subjects, strict=True):
+        others = [
+            set(other)
+            for each, other in zip(runs, subjects, strict=True)
+            if each is not run and each.record.kind == run.record.kind
+        ]
+        apart = [phrase for phrase in subject if any(phrase not in other for other in others)]
+        own = f": {', '.join(apart[:PHRASES])}" if apart else ""
+        said.append(run.title or f"{_TITLES[run.record.kind]}{own}")
+    return numbered(said)
 
 
 def _notes(run: ReportedRun[Any]) -> Iterator[Remark]:

@@ -12,6 +12,7 @@ from typing import Final
 from sysbench.views import picture_file
 from sysbench.views.rendering.columns import shown
 from sysbench.views.rendering.latex import escaped, tabular
+from sysbench.views.rendering.terminal import fit
 from sysbench.views.report.document import Document, Finding, GatheredCaution, Origin, Picture, Section
 from sysbench.views.report.files import WrittenFile, pictures_of
 from sysbench.views.report.wording import MARKS, headlines, phrases, rests_on, simulated_notice
@@ -19,6 +20,9 @@ from sysbench.views.table import Remark, Table, notes
 
 ROWS_A_PAGE: Final = 40
 """A longer table goes on below its own heading, on the next page if need be."""
+
+CHARACTERS: Final = 124
+"""That stand beside each other on a page in a font that can still be read."""
 
 SUFFIX: Final = ".pdf"
 
@@ -43,7 +47,9 @@ _PREAMBLE: Final = r"""\documentclass[11pt,a4paper]{article}
 \newsavebox{\sysbenchbox}
 \newcommand{\sysbenchfit}[1]{\sbox{\sysbenchbox}{\footnotesize #1}%
   \ifdim\wd\sysbenchbox>\linewidth\resizebox{\linewidth}{!}{\usebox{\sysbenchbox}}\else\usebox{\sysbenchbox}\fi}
-% Tables and pictures stand where they are spoken of, and are numbered.
+% Tables and pictures stand where they are spoken of, are numbered, and are not parted from their captions.
+\newcommand{\sysbenchtogether}[1]{\par\medskip\noindent
+  \begin{minipage}{\linewidth}\centering #1\end{minipage}\par\medskip}
 \makeatletter
 \newcommand{\sysbenchcaption}[2]{\def\@captype{#1}\caption{#2}}
 \makeatother"""
@@ -122,21 +128,23 @@ def _tables(tables: Sequence[Table], origin: Origin = "measured") -> Iterator[st
 
 
 def _table(table: Table, origin: Origin) -> Iterator[str]:
-    """The whole table, in pieces that each fit a page."""
-    columns = shown(table)
+    """As many columns as a page has room for, the most important ones, in pieces that each fit a page."""
+    found = fit(table, CHARACTERS)
+    hidden = () if found.stacked else found.hidden
+    columns = shown(table) if found.stacked else found.columns
     caption = f"{escaped(table.title)}{_marked(origin)}"
-    said = "".join(f"; {escaped(note)}" for note in notes(table))
+    left_out = [f"no room for: {', '.join(hidden)}"] if hidden else []
+    said = "".join(f"; {escaped(note)}" for note in [*notes(table if found.stacked else found.table), *left_out])
     for first in range(0, len(table.rows), ROWS_A_PAGE):
         rows = range(first, min(first + ROWS_A_PAGE, len(table.rows)))
         heading = rf"\sysbenchcaption{{table}}{{{caption}{said}}}" if first == 0 else r"\emph{continued}\\[0.5em]"
         yield "\n".join(
             [
-                r"\begin{center}",
+                r"\sysbenchtogether{%",
                 heading,
                 r"\sysbenchfit{%",
                 *tabular(columns, rows),
-                "}",
-                r"\end{center}",
+                "}}",
             ]
         )
 
@@ -145,10 +153,9 @@ def _pictures(pictures: Sequence[Picture], folder: str) -> Iterator[str]:
     for picture in pictures:
         yield "\n".join(
             [
-                r"\begin{center}",
+                r"\sysbenchtogether{%",
                 rf"\includegraphics[{_SIZE}]{{{_path(folder, picture)}}}",
-                rf"\sysbenchcaption{{figure}}{{{escaped(picture.caption)}{_marked(picture.origin)}}}",
-                r"\end{center}",
+                rf"\sysbenchcaption{{figure}}{{{escaped(picture.caption)}{_marked(picture.origin)}}}}}",
             ]
         )
 

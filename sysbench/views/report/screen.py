@@ -14,7 +14,7 @@ def sheets(document: Document) -> Iterator[Sheet]:
     head = tuple(text for text in (document.title, document.question, simulated_notice(document)) if text)
     yield Sheet(head, (), tuple(_finding(each) for each in document.findings))
     for section in document.sections:
-        yield _section(section)
+        yield from _section(section)
     if document.cautions:
         said = (
             Remark("caution", f"{rests_on(caution.about)}: {caution.message}", caution.remedy or None)
@@ -25,9 +25,11 @@ def sheets(document: Document) -> Iterator[Sheet]:
         yield Sheet(("Environment",), document.environment)
 
 
-def _section(section: Section) -> Sheet:
+def _section(section: Section) -> Iterator[Sheet]:
+    """What was found stands before the tables that it is read from."""
     subject = (section.title, *([section.question] if section.question else ()), *phrases(section))
-    return Sheet(subject, section.tables, (*(_finding(each) for each in section.findings), *section.remarks))
+    yield Sheet(subject, (), tuple(_finding(each) for each in section.findings))
+    yield Sheet((), section.tables, section.remarks)
 
 
 def _finding(finding: Finding) -> Remark:
