@@ -41,8 +41,8 @@ class Ended:
 
 def listing(experiments: Iterable[WrittenExperiment]) -> Sheet:
     """One line for each experiment that ships."""
-    rows = tuple((each.name, each.question or each.title) for each in experiments)
-    columns = (Column("experiment", "experiment"), Column("question", "what it answers", elastic=True))
+    rows = tuple((each.name, each.title, each.question) for each in experiments)
+    columns = (Column("experiment", "experiment"), Column("title", "about"), Column("question", "", importance=1))
     return Sheet(("sysbench run NAME",), (Table("experiments", "experiments that ship", columns, rows, 1),))
 
 
