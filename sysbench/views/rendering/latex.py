@@ -124,11 +124,11 @@ def _table(table: Table, subject: Sequence[str]) -> str:
     )
 
 
-def tabular(columns: Sequence[ShownColumn], rows: Iterable[int]) -> Iterator[str]:
-    """These rows of a table, with its headings, a line of LaTeX each."""
+def tabular(columns: Sequence[ShownColumn], rows: Iterable[int], *, units_apart: bool = False) -> Iterator[str]:
+    """These rows of a table, with its headings, a line of LaTeX each; units beside names, or on a line of their own."""
     yield rf"\begin{{tabular}}{{@{{}}{''.join('r' if each.column.numeric else 'l' for each in columns)}@{{}}}}"
     yield r"\toprule"
-    yield from _headings(columns)
+    yield from _headings(columns, units_apart)
     yield r"\midrule"
     for number in rows:
         yield _row([escaped(column.texts[number]) for column in columns])
@@ -136,12 +136,17 @@ def tabular(columns: Sequence[ShownColumn], rows: Iterable[int]) -> Iterator[str
     yield r"\end{tabular}"
 
 
-def _headings(columns: Sequence[ShownColumn]) -> Iterator[str]:
+def _headings(columns: Sequence[ShownColumn], units_apart: bool) -> Iterator[str]:
     """The groups with a rule under each, where there are any; then every column's own name and unit."""
     if any(each.column.group for each in columns):
         spans = [(group, len(list(members))) for group, members in groupby(columns, lambda each: each.column.group)]
         yield _row([rf"\multicolumn{{{count}}}{{c}}{{{escaped(group)}}}" for group, count in spans])
         yield " ".join(_rules(spans))
+    if units_apart:
+        yield _row([escaped(each.column.title) for each in columns])
+        if any(each.symbol for each in columns):
+            yield _row([escaped(each.symbol) for each in columns])
+        return
     yield _row(
         [escaped(f"{each.column.title} ({each.symbol})" if each.symbol else each.column.title) for each in columns]
     )

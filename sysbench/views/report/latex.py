@@ -143,7 +143,7 @@ def _table(table: Table, origin: Origin) -> Iterator[str]:
                 r"\sysbenchtogether{%",
                 heading,
                 r"\sysbenchfit{%",
-                *tabular(columns, rows),
+                *tabular(columns, rows, units_apart=True),
                 "}}",
             ]
         )
