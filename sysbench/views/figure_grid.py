@@ -7,11 +7,13 @@ Figures are as wide as a page of text, and their panels stand in rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from sysbench.records import CellRecord
 from sysbench.views.picture_file import INK, QUIET, SIMULATED, printable
+from sysbench.views.tables import axes as axes_of_cells
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,6 +29,29 @@ _BETWEEN_IN: Final = 0.2
 _HANDLE_IN: Final = 0.45
 _LETTER_IN: Final = 0.066
 """Of the legend's letters, on average."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A picture of some cells, which is drawn when it is needed."""
+
+    name: str
+    """Unique among the pictures of a run."""
+    caption: str
+    """What is seen, in a sentence or two."""
+    draw: Callable[[], Figure]
+
+
+def subject(cells: Sequence[CellRecord]) -> tuple[str, ...]:
+    """What all cells have in common, for a heading: `batch 4`, `train`, the hardware."""
+    hardware = dict.fromkeys(cell.device.name for cell in cells if cell.device)
+    return (*axes_of_cells.subject(axes_of_cells.axes_of(cells)), *(list(hardware) if len(hardware) == 1 else ()))
+
+
+def captioned(text: str, about: Sequence[str], left_out: str = "") -> str:
+    """`Median step time over the context (batch 4, train). Shown are …`."""
+    common = f" ({', '.join(about)})" if about else ""
+    return f"{text}{common}.{f' {left_out}' if left_out else ''}"
 
 
 @dataclass(frozen=True)

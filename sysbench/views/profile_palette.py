@@ -22,6 +22,14 @@ CLASSES: Final[Mapping[KernelClass, str]] = {
 }
 """Paul Tol's bright and muted schemes (personal.sron.nl/~pault), which stay distinct under colour blindness."""
 
+PARTS: Final[Mapping[str, str]] = {
+    "scores": "#4477aa",
+    "mask": "#ccbb44",
+    "softmax": "#ee6677",
+    "output": "#66ccee",
+}
+"""Of attention that is written out, in order."""
+
 PHASES: Final[Mapping[str, str]] = {
     "zero_grad": "#d6dbe1",
     "forward": "#cfe3f2",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from sysbench import units
+from sysbench.outcomes import CautionCode
 from sysbench.records import CellRecord
 from sysbench.statistics import Pooled, Ratio
 from sysbench.views.tables import axes
@@ -112,3 +113,18 @@ def share_with_interval(found: Ratio) -> str:
         return units.share(found.value)
     decimals = 0 if abs(found.value) >= 0.0995 else 1
     return f"{units.share(found.value)} ({found.low * 100:.{decimals}f}–{found.high * 100:.{decimals}f})"
+
+
+AnyCell = TypeVar("AnyCell", bound=CellRecord)
+
+
+def left_out(cells: Sequence[AnyCell], doubts: Callable[[AnyCell], Iterable[CautionCode]], of: str) -> Iterator[Said]:
+    """Which cells are in no sentence, so that nobody looks for them, and by which of their cautions."""
+    by_code: dict[CautionCode, list[AnyCell]] = {}
+    for cell in cells:
+        for code in sorted(doubts(cell)):
+            by_code.setdefault(code, []).append(cell)
+    if by_code:
+        words = [f"{named(doubted, namer(cells))} ({code})" for code, doubted in by_code.items()]
+        text = f"cautions keep these cells out of {of}: {'; '.join(words)}."
+        yield Said(text, tuple({cell.key: cell for found in by_code.values() for cell in found}.values()))

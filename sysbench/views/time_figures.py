@@ -11,7 +11,19 @@ from sysbench import units
 from sysbench.analysis.time_series import samples
 from sysbench.records import TimeCellRecord
 from sysbench.views.attention_palette import Look
-from sysbench.views.figure_grid import WIDTH_IN, Frame, Heading, dressed, head, in_rows, legend, panels
+from sysbench.views.figure_grid import (
+    WIDTH_IN,
+    Drawn,
+    Frame,
+    Heading,
+    captioned,
+    dressed,
+    head,
+    in_rows,
+    legend,
+    panels,
+    subject,
+)
 from sysbench.views.picture_file import INK, QUIET, printable
 from sysbench.views.said import namer
 from sysbench.views.tables import axes as spec_axes
@@ -32,59 +44,49 @@ _HATCHES: Final = ("", "////", "\\\\\\\\", "xxx")
 _OOM: Final = "#c1121f"
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """A picture of some cells, which is drawn when it is needed."""
-
-    name: str
-    caption: str
-    draw: Callable[[], Figure]
-
-
 def figures(cells: Sequence[TimeCellRecord]) -> Iterator[Drawn]:
     """Everything that there is to draw of a run."""
     timed = [cell for cell in cells if cell.outcome == "ok" and samples(cell, "step") is not None]
-    if not timed:
-        return
-    layout = _layout(cells)
-    subject = _subject(cells)
+    layout, about = _layout(cells), subject(cells)
     if len({phase for cell in timed for phase in cell.phases}) > 2:
-        left = _left_out(layout, MOST_BARS)
-        text = f"The median step by its phases{_of(subject)}.{left}"
-        yield Drawn("phases", text, lambda: draw_phases(layout, _heading("a step by its phases, medians", subject)))
+        heading = _heading("a step by its phases, medians", about)
+        caption = captioned("The median step by its phases", about, _left_out(layout, MOST_BARS))
+        yield Drawn("phases", caption, lambda: draw_phases(layout, heading))
     if layout.along is not None and len(timed) > 1:
-        left = _left_out(layout, MOST_SERIES)
-        what = _ALONG[layout.along]
-        text = f"Median step time over {what}, both axes logarithmic; bars are 95 % intervals{_of(subject)}.{left}"
-        heading = _heading(f"step time over {what}", (*subject, "medians, bars: 95 % interval"))
-        yield Drawn("times", text, lambda: draw_times(layout, heading))
-    if layout.along is not None and sum(_peak_share(cell) is not None for cell in timed) > 1:
-        left = _left_out(layout, MOST_SERIES)
-        text = f"FLOPs of matrix products a second, as a share of the hardware's peak{_of(subject)}.{left}"
-        yield Drawn("peak-share", text, lambda: draw_rates(layout, _heading("share of the hardware's peak", subject)))
+        yield _times(layout, about)
+        if sum(_peak_share(cell) is not None for cell in timed) > 1:
+            rates_heading = _heading("share of the hardware's peak", about)
+            text = "FLOPs of matrix products a second, as a share of the hardware's peak"
+            caption = captioned(text, about, _left_out(layout, MOST_SERIES))
+            yield Drawn("peak-share", caption, lambda: draw_rates(layout, rates_heading))
+    if timed:
+        yield _samples(cells, timed, about)
+
+
+def _times(layout: Layout, about: Sequence[str]) -> Drawn:
+    what = _ALONG[layout.along or "ctx"]
+    text = f"Median step time over {what}, both axes logarithmic; bars are 95 % intervals"
+    heading = _heading(f"step time over {what}", (*about, "medians, bars: 95 % interval"))
+    caption = captioned(text, about, _left_out(layout, MOST_SERIES))
+    return Drawn("times", caption, lambda: draw_times(layout, heading))
+
+
+def _samples(cells: Sequence[TimeCellRecord], timed: Sequence[TimeCellRecord], about: Sequence[str]) -> Drawn:
     shown = strips(timed)
-    rest = f" The {len(shown)} cells of {len(timed)} that vary most." if len(shown) < len(timed) else ""
+    rest = f"The {len(shown)} cells of {len(timed)} that vary most." if len(shown) < len(timed) else ""
     text = (
-        "Every measured step of every cell against the median of its cell, from its first step (above) to its last "
-        f"(below); hollow: warm-up steps{_of(subject)}.{rest}"
+        "Every measured step against the median of its cell, from the first (above) to the last (below); "
+        "hollow: warm-up steps"
     )
-    yield Drawn("samples", text, lambda: draw_samples(shown, namer(cells), _heading("every step", subject)))
+    heading = _heading("every step", about)
+    return Drawn("samples", captioned(text, about, rest), lambda: draw_samples(shown, namer(cells), heading))
 
 
 _ALONG: Final = {"ctx": "the context", "size": "the number of parameters", "batch": "the batch"}
 
 
-def _heading(title: str, subject: Sequence[str]) -> Heading:
-    return Heading(title, " · ".join(subject))
-
-
-def _of(subject: Sequence[str]) -> str:
-    return f" ({', '.join(subject)})" if subject else ""
-
-
-def _subject(cells: Sequence[TimeCellRecord]) -> tuple[str, ...]:
-    hardware = dict.fromkeys(cell.device.name for cell in cells if cell.device)
-    return (*spec_axes.subject(spec_axes.axes_of(cells)), *(list(hardware) if len(hardware) == 1 else ()))
+def _heading(title: str, about: Sequence[str]) -> Heading:
+    return Heading(title, " · ".join(about))
 
 
 # --- which cell stands where
@@ -124,7 +126,7 @@ def _left_out(layout: Layout, most: int) -> str:
         parts.append(f"the {MOST_PANELS} smallest of {len(layout.panels)} sizes")
     if len(layout.series) > most:
         parts.append(f"the first {most} of {len(layout.series)} settings")
-    return f" Shown are {' and '.join(parts)}." if parts else ""
+    return f"Shown are {' and '.join(parts)}." if parts else ""
 
 
 def _position(cell: TimeCellRecord, along: str | None) -> float:
@@ -474,7 +476,7 @@ def _draw_strip(place: Axes, row: int, each: Strip, edge: float) -> None:
     beyond = [value for value in every if value > edge]
     if beyond:
         place.plot(edge * 100, row, marker=">", markersize=4.5, color=_BEYOND, clip_on=False, zorder=5)
-        more = f" {len(beyond)}, to {_times(1 + max(beyond))}" if len(beyond) > 1 else f" {_times(1 + beyond[0])}"
+        more = f" {len(beyond)}, to {_so_long(1 + max(beyond))}" if len(beyond) > 1 else f" {_so_long(1 + beyond[0])}"
         place.annotate(
             more, (edge * 100, row), (4, 0), textcoords="offset points", fontsize=7, color=_BEYOND,
             va="center", annotation_clip=False,
@@ -483,5 +485,5 @@ def _draw_strip(place: Axes, row: int, each: Strip, edge: float) -> None:
         place.plot(-edge * 100, row, marker="<", markersize=4.5, color=_BEYOND, clip_on=False, zorder=5)
 
 
-def _times(value: float) -> str:
+def _so_long(value: float) -> str:
     return f"{value:.0f}×" if value >= 9.95 else f"{value:.1f}×" if value >= 1.95 else f"+{(value - 1) * 100:.0f} %"

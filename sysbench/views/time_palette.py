@@ -13,8 +13,8 @@ PHASES: Final = {
     "backward": "#4477aa",
     "optimizer": "#ccbb44",
 }
-"""In the order in which a step runs them: Paul Tol's bright scheme (personal.sron.nl/~pault), which stays distinct under
-all common colour blindness, in the hues that the dashboard has them in."""
+"""In the order in which a step runs them: Paul Tol's bright scheme (personal.sron.nl/~pault), which stays distinct
+under all common colour blindness, in the hues that the dashboard has them in."""
 
 SERIES: Final = (
     Look("#0072b2", "o"),

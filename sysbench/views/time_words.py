@@ -7,6 +7,7 @@ from typing import Final
 
 from sysbench import units
 from sysbench.analysis.time_findings import (
+    Compared,
     Comparison,
     FirstSteps,
     Flat,
@@ -35,16 +36,15 @@ from sysbench.analysis.time_series import (
     samples,
     settings,
 )
-from sysbench.outcomes import CautionCode
-from sysbench.records import CellRecord, TimeCellRecord
+from sysbench.records import TimeCellRecord
 from sysbench.statistics import PowerLaw
 from sysbench.views.said import (
     Namer,
     Said,
     counted,
+    left_out,
     listed,
     multiple,
-    named,
     namer,
     percentage,
     share_with_interval,
@@ -81,7 +81,7 @@ def said(cells: Sequence[TimeCellRecord]) -> Iterator[Said]:
     yield from _spreads(cells, everywhere)
     yield from _peaks(cells, everywhere)
     yield from _frontiers(cells, everywhere)
-    yield from _left_out(cells, everywhere)
+    yield from left_out(cells, lambda cell: doubts(cell, alone=False), "the sentences above, or of their comparisons")
 
 
 # --- settings: what is said of each apart
@@ -221,7 +221,7 @@ def _comparison(found: Comparison, cells: Sequence[TimeCellRecord]) -> str:
     if found.common is not None and not undecided:
         return f"{of}{arm} is {multiple(found.common)} as fast as {base} in {counted(len(found.each))}."
     said_of_all = _most_and_least(found, name, arm, base)
-    return f"{of}{said_of_all}{_by_phase(found, cells)}{_trends(found)}{_doubts(found, name)}{_why(found)}."
+    return f"{of}{said_of_all}{_by_phase(found, cells)}{_trends(found)}{_doubts(found)}{_why(found)}."
 
 
 def _most_and_least(found: Comparison, name: Namer, arm: str, base: str) -> str:
@@ -253,14 +253,19 @@ def _trends(found: Comparison) -> str:
 _MORE: Final = {"size": "the larger the model", "ctx": "the longer the context"}
 
 
-def _doubts(found: Comparison, name: Namer) -> str:
+def _doubts(found: Comparison) -> str:
     slower, same = found.decided(-1), found.decided(0)
     text = ""
     if slower and found.decided(1):
-        text += f"; it is slower at {named([each.pair.base for each in slower], name)}"
+        text += f"; it is slower at {_at(slower, found)}"
     if same:
-        text += f"; the two cannot be told apart at {named([each.pair.base for each in same], name)}"
+        text += f"; the two cannot be told apart at {_at(same, found)}"
     return text
+
+
+def _at(some: Sequence[Compared], found: Comparison) -> str:
+    everything = [each.pair.base for each in found.each]
+    return together_named([each.pair.base for each in some], everything, (found.axis,))
 
 
 def _why(found: Comparison) -> str:
@@ -492,19 +497,3 @@ def _frontiers(cells: Sequence[TimeCellRecord], name: Namer) -> Iterator[Said]:
         fits = f"ctx {each.fits.axes['ctx']} fits" if each.fits is not None else "no smaller context was measured"
         text = f"{short(each.beyond)} runs out of memory at ctx {each.beyond.axes['ctx']}; {fits}."
         yield Said(text, tuple(cell for cell in (each.fits, each.beyond) if cell is not None), headline=True)
-
-
-# --- what nothing was said of
-
-
-def _left_out(cells: Sequence[TimeCellRecord], name: Namer) -> Iterator[Said]:
-    """Cells whose cautions take the ground from under a sentence, so that nobody looks for them in it."""
-    by_code: dict[CautionCode, list[CellRecord]] = {}
-    for cell in cells:
-        for code in sorted(doubts(cell, alone=False)):
-            by_code.setdefault(code, []).append(cell)
-    if by_code:
-        words = [f"{named(doubted, name)} ({code})" for code, doubted in by_code.items()]
-        every = [cell for doubted in by_code.values() for cell in doubted]
-        text = f"cautions keep these cells out of the sentences above, or of their comparisons: {'; '.join(words)}."
-        yield Said(text, tuple({cell.key: cell for cell in every}.values()))

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from sysbench.records import AccumRecord, AttentionRecord, TimeRecord
+from sysbench.records import AccumRecord, AttentionRecord, ProfileRecord, TimeRecord
 from sysbench.specs.kinds import Kind
-from sysbench.views import accum_figure, attention_pictures, time_figures
+from sysbench.views import accum_figure, attention_pictures, profile_figures, time_figures
 from sysbench.views.report.document import Picture
 from sysbench.views.report.reported import ReportedRun, origin_of
 
@@ -16,6 +16,12 @@ from sysbench.views.report.reported import ReportedRun, origin_of
 def of_time(run: ReportedRun[TimeRecord]) -> Iterator[Picture]:
     """A step by its phases, times and the share of the peak over the context, and every sample."""
     for drawn in time_figures.figures(run.record.cells):
+        yield Picture(drawn.name, drawn.caption, drawn.draw)
+
+
+def of_profile(run: ReportedRun[ProfileRecord]) -> Iterator[Picture]:
+    """The share of each class of kernels, and attention by time and by FLOPs."""
+    for drawn in profile_figures.figures(run.record.cells):
         yield Picture(drawn.name, drawn.caption, drawn.draw)
 
 
@@ -34,6 +40,7 @@ def of_accum(run: ReportedRun[AccumRecord]) -> Iterator[Picture]:
 
 PICTURES: Mapping[Kind, Callable[[ReportedRun[Any]], Iterable[Picture]]] = {
     "time": of_time,
+    "profile": of_profile,
     "attention": of_attention,
     "accum": of_accum,
 }

@@ -1,0 +1,202 @@
+"""What profiles have shown, as numbers: leading kernels, shares by class, attention's parts, a device that waits.
+
+Every finding holds the cell it rests on; the words are those of `sysbench.views.profile_words`. A profile is of one to
+three steps, so that shares are descriptions of these and have no interval; cells whose profile is known to lack
+something (see `UNTOLD`) are in none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sysbench.analysis.profile_rates import class_in
+from sysbench.outcomes import CautionCode
+from sysbench.profile_summary import KernelClass, KernelName, ProfileSummary, Rate
+from sysbench.records import ProfileCellRecord
+
+UNTOLD: Final[frozenset[CautionCode]] = frozenset(
+    {"kernels-missing", "kernels-unlinked", "trace-damaged", "check-failed"}
+)
+"""Cautions by which kernels are missing, or are in no range: shares would be of something else."""
+
+RANGES: Final[Mapping[str, tuple[str, ...] | None]] = {
+    "forward": ("forward",),
+    "backward": ("backward",),
+    "forward and backward": ("forward", "loss", "backward"),
+    "the step": None,
+}
+"""By name the phases that are meant; None is all of them."""
+
+SHAPED: Final = ("scores", "mask", "softmax", "output")
+"""The parts of attention that is written out."""
+
+
+UNTOLD_ON_CPU: Final[frozenset[CautionCode]] = frozenset({"host-busy"})
+"""Where operators are what is timed, another program's work falls into whichever of them was running."""
+
+
+def doubts(cell: ProfileCellRecord) -> frozenset[CautionCode]:
+    """The cautions for which nothing is said of a cell."""
+    on_cpu = cell.summary is not None and cell.summary.source == "cpu"
+    against = UNTOLD | UNTOLD_ON_CPU if on_cpu else UNTOLD
+    return frozenset(caution.code for caution in cell.cautions) & against
+
+
+def told(cells: Iterable[ProfileCellRecord]) -> list[ProfileCellRecord]:
+    """The cells that were profiled, and whose profile has what it should."""
+    return [cell for cell in cells if cell.summary is not None and cell.summary.spent.total_ns and not doubts(cell)]
+
+
+@dataclass(frozen=True)
+class _Spent:
+    phase: str
+    name: KernelName
+    total_ns: int
+    calls: int
+
+
+def _spent(summary: ProfileSummary, phases: Sequence[str] | None) -> list[_Spent]:
+    columns = summary.spent
+    rows = zip(columns.phase, columns.kernel, columns.total_ns, columns.calls, strict=True)
+    found = (_Spent(summary.phases[phase], summary.names[kernel], ns, calls) for phase, kernel, ns, calls in rows)
+    return [each for each in found if phases is None or each.phase in phases]
+
+
+@dataclass(frozen=True)
+class Leading:
+    """The kernel, or on a CPU the operator, that takes the most time in a range."""
+
+    cell: ProfileCellRecord
+    name: KernelName
+    share: float
+    """Of the time of all kernels of the range."""
+    calls: float
+    """In a step."""
+
+
+def leading(cell: ProfileCellRecord, phases: Sequence[str] | None) -> Leading | None:
+    """None where nothing was launched there."""
+    if cell.summary is None:
+        return None
+    total: dict[str, list[_Spent]] = {}
+    for each in _spent(cell.summary, phases):
+        total.setdefault(each.name.name, []).append(each)
+    whole_ns = sum(each.total_ns for found in total.values() for each in found)
+    if not whole_ns:
+        return None
+    most = max(total.values(), key=lambda found: sum(each.total_ns for each in found))
+    return Leading(
+        cell,
+        most[0].name,
+        sum(each.total_ns for each in most) / whole_ns,
+        sum(each.calls for each in most) / cell.summary.steps,
+    )
+
+
+def class_shares(cell: ProfileCellRecord, phases: Sequence[str] | None) -> dict[KernelClass, float]:
+    """By class of kernel its share of the time of a range, the largest first; nothing where nothing was launched."""
+    if cell.summary is None:
+        return {}
+    found: dict[KernelClass, int] = {}
+    for each in _spent(cell.summary, phases):
+        kind = class_in(each.name, each.phase)
+        found[kind] = found.get(kind, 0) + each.total_ns
+    whole_ns = sum(found.values())
+    ordered = sorted(found.items(), key=lambda item: -item[1])
+    return {kind: total_ns / whole_ns for kind, total_ns in ordered} if whole_ns else {}
+
+
+def has_phase(cell: ProfileCellRecord, phase: str) -> bool:
+    """Whether anything was launched in a phase."""
+    if cell.summary is None:
+        return False
+    return any(cell.summary.phases[each] == phase for each in cell.summary.spent.phase)
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """Softmax within attention that is written out: its share of the FLOPs, and of the time."""
+
+    cell: ProfileCellRecord
+    phase: str
+    flops_share: float
+    time_share: float
+    products_share: float
+    """Of the time, that of the two matrix products."""
+    softmax_ns: float
+    """In a step."""
+    products_ns: float
+
+
+def softmax(cell: ProfileCellRecord, phase: str) -> Softmax | None:
+    """None where attention's parts, or their FLOPs, are not known."""
+    if cell.summary is None:
+        return None
+    parts = attention_parts(cell.summary, phase)
+    if not {"scores", "softmax", "output"} <= set(parts):
+        return None
+    flops = [parts[part].flops for part in ("scores", "softmax", "output")]
+    whole_ns = sum(rate.total_ns for rate in parts.values())
+    if not whole_ns or any(each is None for each in flops):
+        return None
+    all_flops = sum(rate.flops or 0 for rate in parts.values())
+    products_ns = parts["scores"].total_ns + parts["output"].total_ns
+    return Softmax(
+        cell,
+        phase,
+        flops_share=(flops[1] or 0) / all_flops,
+        time_share=parts["softmax"].total_ns / whole_ns,
+        products_share=products_ns / whole_ns,
+        softmax_ns=parts["softmax"].total_ns / cell.summary.steps,
+        products_ns=products_ns / cell.summary.steps,
+    )
+
+
+def attention_parts(summary: ProfileSummary, phase: str) -> dict[str, Rate]:
+    """The parts of attention in a phase, in order."""
+    found = {rate.part: rate for rate in summary.rates if rate.kind == "attention" and rate.phase == phase}
+    return {part: found[part] for part in SHAPED if part in found}
+
+
+@dataclass(frozen=True)
+class Idle:
+    """The shares of a profiled step in which the device does nothing, and of that for want of launches."""
+
+    cell: ProfileCellRecord
+    idle: float
+    waiting: float
+
+
+def idle(cells: Iterable[ProfileCellRecord]) -> list[Idle]:
+    """Of every cell with kernels, ascending in how long the device waits for the host."""
+    found = [
+        Idle(cell, 1 - use.busy_ns / use.window_ns, use.waiting_ns / use.window_ns)
+        for cell in cells
+        if cell.summary is not None and (use := cell.summary.device) is not None and use.window_ns
+    ]
+    return sorted(found, key=lambda each: each.waiting)
+
+
+@dataclass(frozen=True)
+class Multiplied:
+    """The number format that most of the time of matrix products is spent in, by the names of their kernels."""
+
+    cell: ProfileCellRecord
+    format: str
+    share: float
+    """Of the products whose names say what they multiply."""
+    known: float
+    """The share of all products' time whose names say it."""
+
+
+def multiplied(cell: ProfileCellRecord) -> Multiplied | None:
+    """None where no name says anything."""
+    precisions = cell.summary.precisions if cell.summary is not None else {}
+    whole_ns = sum(precisions.values())
+    known = {name: total_ns for name, total_ns in precisions.items() if name != "unknown" and total_ns}
+    if not known:
+        return None
+    most = max(known, key=lambda name: known[name])
+    return Multiplied(cell, most, known[most] / sum(known.values()), sum(known.values()) / whole_ns)
