@@ -47,18 +47,18 @@ def _refuse_unknown_names(options: CompareOptions) -> None:
 
 def _sides(options: CompareOptions) -> tuple[Side, Side, bool]:
     """Both sides as they were recorded, and whether they are the two arms of one --ab; raises LogError."""
-    from sysbench.engine import rounds, runs
+    from sysbench.engine import round_logs, runs
 
     assert options.a is not None
     first = runs.find(options.a, options.runs)
     if options.b is None:
-        arms = rounds.parts_of(first)
+        arms = round_logs.parts_of(first)
         if len(arms) != 2:
             raise LogError(f"{options.a} is one side of a comparison: name the other one as well")
         (name_a, name_b) = (f"{options.a} {arm}" for arm in arms)
         return side_of(name_a, arms["A"].files), side_of(name_b, arms["B"].files), True
     second = runs.find(options.b, options.runs)
-    one, other = rounds.part_of(first), rounds.part_of(second)
+    one, other = round_logs.part_of(first), round_logs.part_of(second)
     if one and other and one.directory == other.directory and one.arm != other.arm:
         return side_of(options.a, one.files), side_of(options.b, other.files), True
     a, b = (dict(enumerate(files)) for files in (first, second))
@@ -90,7 +90,8 @@ def judged(a: Side, b: Side, options: CompareOptions, *, paired: bool) -> Compar
 def show(found: Comparison, options: CompareOptions) -> None:
     """Print the result to stdout: itself with `--json -`, else its tables."""
     from sysbench.cli.output import results
-    from sysbench.views import compare_tables, summary
+    from sysbench.views import compare_tables
+    from sysbench.views.sheet_output import show_sheet
 
     content = found.model_dump_json(indent=1) + "\n"
     if options.json_path not in (None, "-"):
@@ -102,7 +103,7 @@ def show(found: Comparison, options: CompareOptions) -> None:
         if options.json_path == "-":
             sys.stdout.write(content)
         else:
-            summary.show_sheet(compare_tables.sheet(found, names), console, options.format)
+            show_sheet(compare_tables.sheet(found, names), console, options.format)
 
 
 def exit_code(found: Comparison) -> int:

@@ -1,31 +1,25 @@
 """Two arms measured in turns: rounds over fresh processes, each run of which has a log of its own.
 
 In every round each arm is run once, in a process of its own; which of them goes first alternates (A B, B A,
-A B, …), so that whatever drifts meanwhile falls on both alike. The logs lie in a directory of their own,
-as `A/round-01.jsonl` and `B/round-01.jsonl`; whatever becomes of it, the rounds that have been finished are there.
+A B, …), so that whatever drifts meanwhile falls on both alike. Whatever becomes of a comparison, the logs of the rounds
+that have been finished are there.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
-from typing import Literal, get_args
 
 from sysbench.engine import session
 from sysbench.engine.interrupts import catch_interrupts
+from sysbench.engine.round_logs import Arm, log_name
 from sysbench.engine.storage import cannot_write, make_directory
 from sysbench.events import Event, RunFinished
 from sysbench.specs.kinds import Spec
 from sysbench.specs.run import RunOptions
-
-Arm = Literal["A", "B"]
-ARMS: tuple[Arm, ...] = get_args(Arm)
-
-_ROUND = re.compile(r"round-(\d+)")
 
 
 @dataclass(frozen=True)
@@ -98,7 +92,7 @@ def _turn(
     options: RunOptions,
     show: Callable[[int, Arm, Event], None],
 ) -> Turn:
-    one = options.model_copy(update={"out": directory / arm, "log_name": f"round-{number:02d}"})
+    one = options.model_copy(update={"out": directory / arm, "log_name": log_name(number)})
     with session.run(spec, one) as running:
         turn = Turn(number, arm, running.log_path)
         for event in running:
@@ -106,35 +100,3 @@ def _turn(
             if isinstance(event, RunFinished) and event.status == "interrupted":
                 turn = replace(turn, interrupted=True)
     return turn
-
-
-@dataclass(frozen=True)
-class Part:
-    """The runs of one arm of an earlier comparison, by the number of their round."""
-
-    directory: Path
-    arm: Arm
-    files: Mapping[int, Path]
-
-
-def part_of(files: Iterable[Path]) -> Part | None:
-    """The arm that these are all runs of; None for any other files."""
-    parts = parts_of(files)
-    return next(iter(parts.values())) if len(parts) == 1 else None
-
-
-def parts_of(files: Iterable[Path]) -> dict[Arm, Part]:
-    """The arms of the one comparison that these are runs of; empty for any other files, and for those of several."""
-    found: dict[Arm, dict[int, Path]] = {}
-    directories = set()
-    for path in files:
-        matched = _ROUND.fullmatch(path.stem)
-        arm = next((arm for arm in ARMS if path.absolute().parent.name == arm), None)
-        if matched is None or arm is None:
-            return {}
-        directories.add(path.absolute().parent.parent)
-        found.setdefault(arm, {})[int(matched[1])] = path
-    if len(directories) != 1:
-        return {}
-    (directory,) = directories
-    return {arm: Part(directory, arm, found[arm]) for arm in ARMS if arm in found}

@@ -85,15 +85,7 @@ def load(path: Path) -> RunRecord[Any]:
     except OSError as error:
         why = "no such file" if isinstance(error, FileNotFoundError) else reason(error)
         raise LogError(f"cannot read {path}: {why}") from error
-    try:
-        top = json.loads(content)
-    except (ValueError, RecursionError):
-        raise LogError(f"{path} is not JSON") from None
-    model = _RECORDS[_kind_of(path, top)]
-    try:
-        record = model.model_validate(top)
-    except ValidationError as error:
-        raise LogError(f"{path} is not a record as sysbench writes it: {_first(error)}") from None
+    record = _validated(path, content)
     _refuse_foreign_cells(path, record)
     return record
 
@@ -185,6 +177,7 @@ def _preferred(files: Iterable[Path]) -> list[Path]:
 
 _BEGINNING_BYTES = 4096
 _KIND = re.compile(rb'"kind":\s*"(\w+)"')
+_TOP_KIND = re.compile(rb'\A\s*{\s*"schema_version":\s*\d+,\s*"kind":\s*"(\w+)"')
 
 
 def kind_at(path: Path) -> Kind | None:
@@ -216,20 +209,47 @@ def _folded(path: Path) -> RunRecord[Any]:
         raise LogError(f"{path} is not a log as sysbench writes it: {_first(error)}") from None
 
 
-def _kind_of(path: Path, top: object) -> Kind:
-    """Of which command a record is; raises LogError unless it is one that this version understands."""
+def _validated(path: Path, content: bytes) -> RunRecord[Any]:
+    """The record that a file's content is; what is wrong with any other is only looked into when it is wrong."""
+    found = _TOP_KIND.search(content, 0, _BEGINNING_BYTES)
+    model = _RECORDS.get(found[1].decode()) if found else _model_of(content)
+    if model is None:
+        raise _not_a_record(path, content, "it is of no kind")
+    try:
+        record = model.model_validate_json(content)
+    except ValidationError as error:
+        raise _not_a_record(path, content, _first(error)) from None
+    if record.schema_version > SCHEMA_VERSION:
+        raise _not_a_record(path, content, "")
+    return record
+
+
+def _model_of(content: bytes) -> type[RunRecord[Any]] | None:
+    """The kind of a record whose fields are in another order."""
+    try:
+        top = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    return _RECORDS.get(str(top.get("kind"))) if isinstance(top, dict) else None
+
+
+def _not_a_record(path: Path, content: bytes, why: str) -> LogError:
+    """What a file is that is none of this version's records: no JSON, of another version, or edited."""
+    try:
+        top = json.loads(content)
+    except (ValueError, RecursionError):
+        return LogError(f"{path} is not JSON, or was cut off")
     schema = top.get("schema_version") if isinstance(top, dict) else None
     if not isinstance(top, dict) or not isinstance(schema, int):
-        raise LogError(f"{path} is not a record of sysbench: it has no schema_version")
+        return LogError(f"{path} is not a record of sysbench: it has no schema_version")
     if schema > SCHEMA_VERSION:
-        raise LogError(
+        return LogError(
             f"{path} was written by sysbench {top.get('sysbench_version', 'unknown')} in schema {schema}; "
             f"this version reads up to {SCHEMA_VERSION}"
         )
-    for kind in KINDS:
-        if top.get("kind") == kind:
-            return kind
-    raise LogError(f"{path} is of kind {str(top.get('kind'))[:40]}, which is none of a run's: {', '.join(KINDS)}")
+    if top.get("kind") not in KINDS:
+        return LogError(f"{path} is of kind {str(top.get('kind'))[:40]}, which is none of a run's: {', '.join(KINDS)}")
+    return LogError(f"{path} is not a record as sysbench writes it: {why}")
 
 
 def _refuse_foreign_cells(path: Path, record: RunRecord[Any]) -> None:

@@ -65,10 +65,10 @@ def within_processes(a: Stream, b: Stream, margin: float = MARGIN) -> Judged:
     by for reasons of their own (where memory landed, a clock that had not settled, a neighbour's load) is NOT in it:
     only fresh processes on both sides, `rounds` or `runs`, can tell that.
 
-    Raises ValueError for no samples, for one that is not finite, and for medians that are not positive.
+    Raises ValueError for no samples, for one that is not finite, and for one that is not positive.
     """
     first, second = _positive(a), _positive(b)
-    median_a, median_b = float(np.median(first)), float(np.median(second))
+    median_a, median_b = _median(first), _median(second)
     count = min(len(first), len(second))
     below_a, below_b = _distances(first, median_a), _distances(second, median_b)
     if below_a is None or below_b is None:
@@ -146,9 +146,15 @@ def verdict_of(log_low: float, log_high: float, margin: float) -> Verdict:
 
 def _positive(samples: Stream) -> Values:
     values = checked(samples)
-    if float(np.median(values)) <= 0:
-        raise ValueError(f"the median is {float(np.median(values))}: a ratio needs medians above zero")
+    if not (values > 0).all():
+        raise ValueError(f"one of the times is {values.min()}: a ratio needs times above zero")
     return values
+
+
+def _median(values: Values) -> float:
+    """As numpy has it, at a fraction of the cost for few values; there may be thousands of comparisons."""
+    ordered, count = np.sort(values), len(values)
+    return float(ordered[(count - 1) // 2] + ordered[count // 2]) / 2
 
 
 def _distances(values: Values, median: float) -> tuple[float, float] | None:

@@ -11,12 +11,7 @@ from sysbench.hardware import Hardware
 from sysbench.records import RunRecord
 from sysbench.specs.kinds import Cell
 from sysbench.specs.run import Format, Selection
-from sysbench.views import theme
-from sysbench.views.chosen_columns import with_columns
-from sysbench.views.rendering.csv import csv_text
-from sysbench.views.rendering.latex import latex
-from sysbench.views.rendering.markdown import markdown
-from sysbench.views.rendering.terminal import SheetView
+from sysbench.views.sheet_output import show_sheet
 from sysbench.views.sheets import LONG, TABLES, sheet
 from sysbench.views.table import Sheet
 from sysbench.views.tables import axes, plan
@@ -54,23 +49,6 @@ def show_plan(
     """Print what a run would do, and whether it fits into `device`."""
     specs = [cell.model_dump() for cell in cells]
     show_sheet(Sheet((*axes.subject(specs), *axes.effort(specs)), (plan(cells, device),)), console, form, columns)
-
-
-def show_sheet(content: Sheet, console: Console, form: Format, columns: Sequence[str] = ()) -> None:
-    """Print a sheet in one of the formats; only the terminal's has colours and is fitted to a width.
-
-    Raises UsageError for one of `columns` that none of its tables has.
-    """
-    content = with_columns(content, columns)
-    if form == "terminal":
-        console.print(SheetView(content))
-        return
-    if form == "csv":
-        text = "\n".join(csv_text(table) for table in content.tables)
-    else:
-        text = (markdown if form == "markdown" else latex)(content)
-    # Rich would wrap at the terminal's width; a file for other programs has none.
-    console.file.write(theme.encodable(theme.harmless(text), console.encoding))
 
 
 __all__ = ["TABLES", "show", "show_plan", "show_sheet"]
