@@ -43,8 +43,9 @@ class Drawn:
 
 
 def subject(cells: Sequence[CellRecord]) -> tuple[str, ...]:
-    """What all cells have in common, for a heading: `batch 4`, `train`, the hardware."""
-    hardware = dict.fromkeys(cell.device.name for cell in cells if cell.device)
+    """What all cells have in common, for a heading: `batch 4`, `train`, the hardware that they were measured on."""
+    measured = (cell for cell in cells if getattr(cell, "source", "measured") == "measured")
+    hardware = dict.fromkeys(cell.device.name for cell in measured if cell.device)
     return (*axes_of_cells.subject(axes_of_cells.axes_of(cells)), *(list(hardware) if len(hardware) == 1 else ()))
 
 
@@ -153,6 +154,17 @@ def in_rows(handles: Sequence[Any]) -> list[list[Any]]:
         rows[-1].append(handle)
         room_in -= wide_in
     return rows
+
+
+def spaced(axes: Axes, ticks: Sequence[str]) -> None:
+    """Ticks for groups of bars at 0, 1, 2, …; a few groups do not fill all of the axis."""
+    room = 0.55 + max(0, _FEWEST_GROUPS - len(ticks)) / 2
+    axes.set_xticks(range(len(ticks)), list(ticks))
+    axes.set_xlim(-room, len(ticks) - 1 + room)
+    axes.tick_params(axis="x", length=0)
+
+
+_FEWEST_GROUPS: Final = 4
 
 
 def dressed(axes: Axes, *, title: str = "", x: str = "", y: str = "", lines: str = "y") -> None:

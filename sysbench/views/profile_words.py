@@ -21,7 +21,7 @@ from sysbench.analysis.profile_findings import (
 )
 from sysbench.profile_summary import KernelClass
 from sysbench.records import ProfileCellRecord
-from sysbench.views.said import Namer, Said, left_out, listed, named, namer
+from sysbench.views.said import Namer, Said, left_out, listed, named, namer, share_range
 from sysbench.views.tables import axes
 
 NOTABLE: Final = 0.02
@@ -82,15 +82,6 @@ def _work(cells: Iterable[ProfileCellRecord]) -> str:
     return "operator" if all(cell.summary is not None and cell.summary.source == "cpu" for cell in cells) else "kernel"
 
 
-def _range(values: Sequence[tuple[float, ProfileCellRecord]], name: Namer) -> str:
-    """`86 %`, or `47 % (small) to 60 % (large)`."""
-    ordered = sorted(values, key=lambda each: each[0])
-    (low, least), (high, most) = ordered[0], ordered[-1]
-    if high - low <= MOVED / 2 or units.share(low) == units.share(high):
-        return units.share(sum(value for value, _ in values) / len(values))
-    return f"{units.share(low)} ({name(least)}) to {units.share(high)} ({name(most)})"
-
-
 # --- the kernel that takes most
 
 
@@ -104,7 +95,7 @@ def _leaders(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Ite
         return
     for short, each in alike.items():
         of = "" if len(alike) == 1 else f" at {named([found.cell for found in each], name)}"
-        much = _range([(found.share, found.cell) for found in each], name)
+        much = share_range([(found.share, found.cell) for found in each], name)
         calls = {found.calls for found in each}
         often = f" in {_calls(calls.pop())} a step" if len(calls) == 1 else ""
         text = f"{where}in forward{of} the most time goes to the {_work(group)} {short}, {much}{often}"
@@ -151,7 +142,7 @@ def _besides(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Ite
     others = sorted(((share, kind) for kind, share in totals.items() if kind != "matmul" and share >= NOTABLE))[::-1]
     if "matmul" in totals and others:
         words = [
-            f"{NAMES[kind]} {_range([(found.get(kind, 0.0), cell) for cell, found in shares], name)}"
+            f"{NAMES[kind]} {share_range([(found.get(kind, 0.0), cell) for cell, found in shares], name)}"
             for _, kind in others[:MOST_CLASSES]
         ]
         text = f"{where}besides matrix products, forward's time goes to {listed(words)}."
@@ -169,9 +160,9 @@ def _products(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> It
         cells = [cell for cell in group if has_phase(cell, "forward")]
         found = [(class_shares(cell, RANGES["forward"]).get("matmul", 0.0), cell) for cell in cells]
         if cells:
-            yield Said(f"{where}matrix products take {_range(found, name)} of forward.", tuple(cells))
+            yield Said(f"{where}matrix products take {share_range(found, name)} of forward.", tuple(cells))
         return
-    words = [f"{_range(found, name)} of {what}" for what, found in shares.items()]
+    words = [f"{share_range(found, name)} of {what}" for what, found in shares.items()]
     yield Said(f"{where}matrix products take {listed(words)}{_gains(cells, ranges)}.", tuple(cells), headline=True)
 
 
@@ -205,9 +196,9 @@ def _softmax(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Ite
 
 
 def _attention(found: Sequence[Softmax], name: Namer) -> str:
-    flops = _range([(each.flops_share, each.cell) for each in found], name)
-    times = _range([(each.time_share, each.cell) for each in found], name)
-    products = _range([(each.products_share, each.cell) for each in found], name)
+    flops = share_range([(each.flops_share, each.cell) for each in found], name)
+    times = share_range([(each.time_share, each.cell) for each in found], name)
+    products = share_range([(each.products_share, each.cell) for each in found], name)
     text = (
         f"{flops} of attention's FLOPs in {found[0].phase}, {times} of its time; "
         f"its two matrix products take {products}"
@@ -227,7 +218,7 @@ def _precision(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> I
     if len(formats) != 1:
         return
     ((format_, asked),) = formats
-    much = _range([(each.share, each.cell) for each in found], name)
+    much = share_range([(each.share, each.cell) for each in found], name)
     known = min(each.known for each in found)
     said_of = "" if known > 1 - MOVED else f", of those {units.share(known)} whose names say it"
     but = "" if format_ == asked else f", though {asked} was asked for"
@@ -245,8 +236,8 @@ def _idle(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterator[Said]:
         many = "" if len(found) == 1 else f" in all {len(found)} cells"
         yield Said(f"the device is busy all through the profiled step{many}.", tuple(each.cell for each in found))
         return
-    idles = _range([(each.idle, each.cell) for each in found], name)
-    waits = _range([(each.waiting, each.cell) for each in found], name)
+    idles = share_range([(each.idle, each.cell) for each in found], name)
+    waits = share_range([(each.waiting, each.cell) for each in found], name)
     bound = [each.cell for each in found if each.waiting > PACE]
     text = f"the device idles {idles} of the profiled step, {waits} because the host had not launched anything yet"
     if bound:
@@ -257,5 +248,5 @@ def _idle(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterator[Said]:
 def _coverage(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterator[Said]:
     found = [(cell.coverage, cell) for cell in cells if cell.coverage is not None]
     if found:
-        text = f"kernels, as profiled, cover {_range(found, name)} of the same step timed without a profiler."
+        text = f"kernels, as profiled, cover {share_range(found, name)} of the same step timed without a profiler."
         yield Said(text, tuple(cell for _, cell in found))

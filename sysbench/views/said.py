@@ -27,6 +27,8 @@ class Said:
     """Whether it is worth a line below the tables on a screen; a report has all of them."""
 
 
+AnyCell = TypeVar("AnyCell", bound=CellRecord)
+
 Namer = Callable[[CellRecord], str]
 """What a cell is called among others."""
 
@@ -115,7 +117,13 @@ def share_with_interval(found: Ratio) -> str:
     return f"{units.share(found.value)} ({found.low * 100:.{decimals}f}–{found.high * 100:.{decimals}f})"
 
 
-AnyCell = TypeVar("AnyCell", bound=CellRecord)
+def share_range(values: Sequence[tuple[float, AnyCell]], name: Callable[[AnyCell], str]) -> str:
+    """`86 %` where all read the same, or `47 % (small) to 60 % (large)`."""
+    ordered = sorted(values, key=lambda each: each[0])
+    (low, least), (high, most) = ordered[0], ordered[-1]
+    if units.share(low) == units.share(high):
+        return units.share(low)
+    return f"{units.share(low)} ({name(least)}) to {units.share(high)} ({name(most)})"
 
 
 def left_out(cells: Sequence[AnyCell], doubts: Callable[[AnyCell], Iterable[CautionCode]], of: str) -> Iterator[Said]:

@@ -22,6 +22,7 @@ from sysbench.views.figure_grid import (
     in_rows,
     legend,
     panels,
+    spaced,
     subject,
 )
 from sysbench.views.picture_file import INK, QUIET, printable
@@ -185,11 +186,9 @@ def _draw_bars(place: Axes, cells: Sequence[TimeCellRecord], layout: Layout, nam
         row = [cell for cell in cells if layout.of(cell) == name]
         at = [ticks.index(_tick(cell, layout.along)) + (number - (len(names) - 1) / 2) * width for cell in row]
         _draw_series(place, row, at, width, scale, _HATCHES[number])
-    place.set_xticks(range(len(ticks)), ticks)
-    place.set_xlim(-0.55, len(ticks) - 0.45)
     place.set_ylim(0, tallest / scale.factor * 1.12)
     dressed(place, title=title, x=layout.along or "", y=scale.symbol)
-    place.tick_params(axis="x", length=0)
+    spaced(place, ticks)
 
 
 def _draw_series(

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from sysbench.records import AccumRecord, AttentionRecord, ProfileRecord, TimeRecord
+from sysbench.records import AccumRecord, AttentionRecord, MemoryRecord, ProfileRecord, TimeRecord
 from sysbench.specs.kinds import Kind
-from sysbench.views import accum_figure, attention_pictures, profile_figures, time_figures
+from sysbench.views import accum_figure, attention_pictures, memory_bars, profile_figures, time_figures
 from sysbench.views.report.document import Picture
 from sysbench.views.report.reported import ReportedRun, origin_of
 
@@ -23,6 +23,12 @@ def of_profile(run: ReportedRun[ProfileRecord]) -> Iterator[Picture]:
     """The share of each class of kernels, and attention by time and by FLOPs."""
     for drawn in profile_figures.figures(run.record.cells):
         yield Picture(drawn.name, drawn.caption, drawn.draw)
+
+
+def of_memory(run: ReportedRun[MemoryRecord]) -> Iterator[Picture]:
+    """Peaks by category over the context, and phase by phase."""
+    for drawn in memory_bars.figures(run.record.cells):
+        yield Picture(drawn.name, drawn.caption, drawn.draw, run.origin)
 
 
 def of_attention(run: ReportedRun[AttentionRecord]) -> Iterator[Picture]:
@@ -41,6 +47,7 @@ def of_accum(run: ReportedRun[AccumRecord]) -> Iterator[Picture]:
 PICTURES: Mapping[Kind, Callable[[ReportedRun[Any]], Iterable[Picture]]] = {
     "time": of_time,
     "profile": of_profile,
+    "memory": of_memory,
     "attention": of_attention,
     "accum": of_accum,
 }

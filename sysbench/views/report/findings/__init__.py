@@ -10,12 +10,13 @@ from typing import Any
 
 from sysbench.specs.kinds import Kind
 from sysbench.views.report.document import Finding
-from sysbench.views.report.findings import accum, attention, profile, time
+from sysbench.views.report.findings import accum, attention, memory, profile, time
 from sysbench.views.report.reported import ReportedRun
 
 FINDINGS: Mapping[Kind, Callable[[ReportedRun[Any]], Iterable[Finding]]] = {
     "time": time.findings,
     "profile": profile.findings,
+    "memory": memory.findings,
     "attention": attention.findings,
     "accum": accum.findings,
 }
