@@ -34,7 +34,6 @@ def kernels(profiles: Profiles) -> list[Table]:
 
 def _columns(profiles: Profiles) -> tuple[Column, ...]:
     statistics = (("avg", 0), ("med", 1), ("min", 3), ("max", 3), ("std", 2))
-    recorded = any(row.launch_shapes for shown in profiles.each for row in shown.summary.kernels)
     return (
         Column("time", "time", "share"),
         Column("total", "total", "s", "per step"),
@@ -42,7 +41,11 @@ def _columns(profiles: Profiles) -> tuple[Column, ...]:
         *(Column(key, key, "s", STATISTICS, importance=importance) for key, importance in statistics),
         Column(profiles.work, profiles.work, elastic=True),
         Column("class", "class", importance=4),
-        *((Column("grid", "grid", importance=5), Column("block", "block", importance=5)) if recorded else ()),
+        *(
+            (Column("grid", "grid", importance=5), Column("block", "block", importance=5))
+            if profiles.launches_recorded
+            else ()
+        ),
     )
 
 
@@ -60,7 +63,7 @@ def _rows(profiles: Profiles, shown: Shown) -> Iterator[tuple[Cell, ...]]:
     chosen.sort(key=lambda row: key(shown, row))
     whole_ns = sum(spent.total_ns for spent in everything)
     listed = chosen[: top(profiles.selection.top, len(chosen))]
-    recorded = any(row.launch_shapes for each in profiles.each for row in each.summary.kernels)
+    recorded = profiles.launches_recorded
     for row in listed:
         yield _row(shown, row, whole_ns, recorded)
     yield from _rest(profiles, shown, here, listed, whole_ns, 2 * recorded)

@@ -95,6 +95,11 @@ class Profiles:
         sources = {shown.summary.source for shown in self.each}
         return "operator" if sources == {"cpu"} else "kernel"
 
+    @cached_property
+    def launches_recorded(self) -> bool:
+        """Whether any of the profiles knows with how many threads kernels were launched."""
+        return any(row.launch_shapes for shown in self.each for row in shown.summary.kernels)
+
     def table(
         self,
         name: str,
