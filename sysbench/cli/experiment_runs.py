@@ -122,7 +122,7 @@ def _carry_out(directory: ExperimentDirectory, planned: Sequence[PlannedRun], op
         for number, each in enumerate(planned, start=1):
             last = _attend(directory, each, number, len(planned), options)
             ended.append(last)
-            if last.record is not None and last.record.status == "interrupted":
+            if _interrupted(last):
                 break
         with results() as console:
             summary.show_sheet(experiment_tables.outcome(directory.manifest.title, ended), console, options.format)
@@ -162,7 +162,7 @@ def _attend(
         begun = directory.log_of(entry)
         entry = entry.model_copy(update={"failure": None if begun else str(error)})
         directory.note(entry)
-        return Ended(entry, saved.record(begun, entry.command) if begun else None)
+        return Ended(entry, _earlier(begun, entry.command), str(error))
     names = tuple(str(path.relative_to(directory.path.absolute())) for path in performed.files)
     entry = entry.model_copy(update={"files": names, "failure": None})
     directory.note(entry)
@@ -171,14 +171,19 @@ def _attend(
 
 def _finished(log: Path | None, kind: Kind) -> RunRecord[Any] | None:
     """The record of a run of which nothing is missing; a cell that was not worth starting is not missing."""
-    if log is None or not log.with_suffix(".json").is_file():
+    record = _earlier(log, kind)
+    if log is None or record is None or not log.with_suffix(".json").is_file():
         return None
-    try:
-        record = saved.record(log, kind)
-    except LogError:
-        return None  # continuing it says what is wrong with it
     lasting = all(cell.outcome in LASTING or cell.outcome == "skipped" for cell in record.cells)
     return record if record.status == "complete" and lasting else None
+
+
+def _earlier(log: Path | None, kind: Kind) -> RunRecord[Any] | None:
+    """What a log comes down to; None for one that cannot be read: continuing it says what is wrong with it."""
+    try:
+        return saved.record(log, kind) if log is not None else None
+    except LogError:
+        return None
 
 
 def _perform(
@@ -204,10 +209,13 @@ def _options(
     return OPTIONS[entry.command](**{**shared, **own, **insisted}, out=directory.path, log_name=entry.name, resume=log)
 
 
+def _interrupted(ended: Ended) -> bool:
+    return ended.complaint is None and ended.record is not None and ended.record.status == "interrupted"
+
+
 def _exit_code(ended: Sequence[Ended]) -> int:
     """0 measured, 1 when anything failed or nothing was measured, 130 interrupted."""
-    codes = [running.exit_code(each.record) for each in ended if each.record is not None]
-    if INTERRUPTED in codes:
+    if any(map(_interrupted, ended)):
         return INTERRUPTED
-    failed = any(each.entry.failure for each in ended) or any(codes) or not codes
-    return 1 if failed else 0
+    codes = [running.exit_code(each.record) for each in ended if each.record is not None]
+    return 1 if any(each.complaint for each in ended) or any(codes) or not codes else 0

@@ -36,9 +36,10 @@ class ExperimentOptions(RunOptions):
     resume: Annotated[Path | None, Option(metavar="DIR", panel=EXECUTION)] = Field(
         default=None, description="Continue in this directory: run only what is missing or failed in it."
     )
-    # Those of a single run: its record is one of several here, and the experiment says which tables it is for.
+    # Those of a single run: its record is one of several here, and the experiment says what is shown of it.
     json_path: None = None
     tables: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
 
 
 def _overrides() -> type[BaseModel]:

@@ -37,12 +37,14 @@ class Ended:
     entry: RunEntry
     record: RunRecord[Any] | None
     """None for one that has none: left out, or failed before it began."""
+    complaint: str | None = None
+    """The line with which it failed, now; its record is of an earlier attempt, if there is one."""
 
 
 def listing(experiments: Iterable[WrittenExperiment]) -> Sheet:
     """One line for each experiment that ships."""
-    rows = tuple((each.name, each.title, each.question) for each in experiments)
-    columns = (Column("experiment", "experiment"), Column("title", "about"), Column("question", "", importance=1))
+    rows = tuple((each.name, each.title) for each in experiments)
+    columns = (Column("experiment", "experiment"), Column("title", "about"))
     return Sheet(("sysbench run NAME",), (Table("experiments", "experiments that ship", columns, rows, 1),))
 
 
@@ -100,7 +102,7 @@ def outcome(title: str, ended: Sequence[Ended]) -> Sheet:
         Column("otherwise", "otherwise"),
     )
     rows = tuple((number, *_ended(each)) for number, each in enumerate(ended, start=1))
-    remarks = [Remark("outcome", f"{each.entry.name}: {each.entry.failure}") for each in ended if each.entry.failure]
+    remarks = [Remark("outcome", f"{each.entry.name}: {each.complaint}") for each in ended if each.complaint]
     remarks += [Remark("note", f"{each.entry.name}: {each.entry.why}") for each in ended if each.entry.why]
     return Sheet((title,), (Table("outcome", "how the runs went", columns, rows, 2),), tuple(remarks))
 
@@ -118,7 +120,7 @@ def _largest(cells: Sequence[SpecCell]) -> Cell:
 def _ended(each: Ended) -> tuple[Cell, ...]:
     here = Word(each.entry.here, _TONES[each.entry.here])
     if each.record is None:
-        fate = Word("failed", "bad") if each.entry.failure else NOTHING
+        fate = Word("failed", "bad") if each.complaint else NOTHING
         return each.entry.name, each.entry.command, here, NOTHING, NOTHING, fate
     outcomes = [cell.outcome for cell in each.record.cells]
     others = dict.fromkeys(outcome for outcome in outcomes if outcome != "ok")

@@ -1,0 +1,296 @@
+"""`sysbench run`, as a process: to the end, interrupted, continued, and refused."""
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from sysbench import manifest
+from sysbench.cli import experiment_runs
+from sysbench.engine import experiment_directory
+from sysbench.errors import LogError, UsageError
+from sysbench.manifest import Manifest, RunEntry
+from sysbench.specs.experiment import plan
+from sysbench.specs.experiment_file import WrittenExperiment, load
+from sysbench.specs.run_experiment import ExperimentOptions, Overrides
+from tests.cli.running import command, environment, sysbench
+from tests.cli.test_options import OPTIONS, flags
+
+TINY = 'd-model = 32\nd-ff = 64\nlayers = 1\nheads = 2\nvocab = 50\nbatch = 1\nwarmup = 0\nmode = "forward"\n'
+
+EXPERIMENT = f"""
+title = "Of everything a little"
+
+[[run]]
+name = "short"
+command = "time"
+ctx = 8
+steps = 2
+{TINY}
+[[run]]
+name = "elsewhere"
+command = "time"
+device = "cuda:99"
+{TINY}
+[[run]]
+name = "nowhere"
+command = "time"
+{TINY}
+on_cpu.skip = "no card, no run"
+on_mps.skip = "no card, no run"
+on_cuda.skip = "there is one, but this is a test"
+
+[[run]]
+name = "long"
+title = "A run that takes long"
+command = "time"
+ctx = 8
+steps = "3,STEPS"
+{TINY}
+[[run]]
+name = "needs"
+command = "memory"
+size = "tiny"
+ctx = 16
+mode = "forward"
+simulate = "24GiB"
+figure = "over-time.svg"
+"""
+
+
+def written(directory: Path, text: str) -> str:
+    path = directory / "mine.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def events_in(log: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.read_text().splitlines()]
+
+
+def started(log: Path) -> list[str]:
+    return [event["cell"] for event in events_in(log) if event["event"] == "cell_started"]
+
+
+@pytest.mark.slow
+def test_an_experiment_is_interrupted_continued_and_then_complete(tmp_path: Path) -> None:
+    # As many steps as nobody waits for; the second cell of the run is under way when it is interrupted.
+    path = written(tmp_path, EXPERIMENT.replace("STEPS", "1000000"))
+    process = subprocess.Popen(
+        command("run", path, "--out", str(tmp_path), "--seed", "3"),
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    directory = _begun(tmp_path, process)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert f"saved  {directory}" in err
+    assert "interrupted" in out
+    assert not (directory / "needs.jsonl").exists()
+    earlier = (directory / "short.jsonl").read_bytes()
+    first_cell, *_ = started(directory / "long.jsonl")
+
+    # Whoever has waited long enough asks for less: the two runs that are over are not asked again.
+    refused = sysbench("run", "--resume", str(directory), "--steps", "5")
+    assert refused.code == 2
+    assert "was made with other options: --steps" in refused.complaint
+
+    content = manifest.read(directory)
+    assert [run.name for run in content.runs] == ["short", "elsewhere", "nowhere", "long", "needs"]
+    assert content.overrides == {"seed": "3"}
+    assert all(run.options.get("seed") == "3" for run in content.runs)
+    elsewhere, nowhere = content.runs[1:3]
+    assert elsewhere.failure is not None
+    assert "cuda:99 is not here" in elsewhere.failure
+    assert (nowhere.here, nowhere.failure) == ("left out", None)
+
+    continued = subprocess.Popen(
+        command("run", "--resume", str(directory)), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    _until(lambda: len(started(directory / "long.jsonl")) >= 3, continued)
+    continued.send_signal(signal.SIGINT)
+    continued.communicate(timeout=60)
+    assert continued.returncode == 130
+    assert (directory / "short.jsonl").read_bytes() == earlier, "what was finished is not touched"
+    assert started(directory / "long.jsonl").count(first_cell) == 1, "a finished cell is not repeated"
+
+
+@pytest.mark.slow
+def test_a_failing_run_does_not_stop_the_others_and_what_they_leave_has_names(tmp_path: Path) -> None:
+    path = written(tmp_path, EXPERIMENT.replace("STEPS", "4"))
+    ran = sysbench("run", path, "--out", str(tmp_path), "--format", "markdown")
+    assert ran.code == 1, "a run has failed"
+    (directory,) = tmp_path.glob("*-mine")
+    names = {each.name for each in directory.iterdir()}
+    runs = {"short", "long", "needs"}
+    assert names == {
+        "manifest.json",
+        *(f"{run}.{ending}" for run in runs for ending in ("json", "jsonl")),
+        "needs-over-time.svg",
+    }
+    entries = {run.name: run for run in manifest.read(directory).runs}
+    assert entries["needs"].files == ("needs-over-time.svg",)
+    assert (entries["needs"].here, entries["needs"].why) == ("simulated", "simulated for 24GiB")
+    assert "run 2/5  elsewhere failed: --device cuda:99 is not here" in ran.err
+    assert "run 3/5  nowhere: left out, " in ran.err
+    assert "A run that takes long" in ran.out
+    assert json.loads((directory / "long.json").read_text())["status"] == "complete"
+
+    # A run that was killed: its log ends in mid-line, and it left no record.
+    log = directory / "long.jsonl"
+    kept = [line for line in log.read_text().splitlines(keepends=True) if '"event":"run_finished"' not in line]
+    log.write_text("".join(kept[: len(kept) // 2]) + '{"event":"step_mea')
+    (directory / "long.json").unlink()
+    (directory / "needs.jsonl").write_text('{"event":"run_sta')
+    again = sysbench("run", path, "--resume", str(directory), "--quiet")
+    assert again.code == 1
+    assert again.err == ""
+    assert json.loads((directory / "long.json").read_text())["status"] == "complete"
+    assert json.loads((directory / "needs.json").read_text())["status"] == "complete"
+
+
+def _begun(out: Path, process: "subprocess.Popen[str]") -> Path:
+    """The directory, once the second cell of the long run is being measured."""
+
+    def measuring() -> bool:
+        logs = list(out.glob("*/long.jsonl"))
+        return bool(logs) and len(started(logs[0])) >= 2 and logs[0].read_text().count('"step_measured"') > 20
+
+    _until(measuring, process)
+    (directory,) = out.glob("*-mine")
+    return directory
+
+
+def _until(done: Any, process: "subprocess.Popen[Any]") -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()
+        try:
+            if done():
+                return
+        except (ValueError, FileNotFoundError):
+            pass  # a line is being written
+        time.sleep(0.05)
+    process.kill()
+    pytest.fail(f"not in time: {process.communicate()}")
+
+
+# --- continuing, without measuring anything
+
+
+def on_this_machine(experiment: WrittenExperiment, overrides: dict[str, str]) -> Any:
+    return plan(experiment, overrides, ("cpu",))
+
+
+def directory_of(out: Path, path: str, overrides: dict[str, str]) -> Path:
+    experiment = load(path)
+    entries = tuple(each.entry for each in plan(experiment, overrides, ("cpu",)))
+    content = Manifest(
+        sysbench_version="0", experiment=path, title="t", overrides=overrides, started_at=0, runs=entries
+    )
+    with experiment_directory.created(out, "x", content) as directory:
+        return directory.path
+
+
+@pytest.mark.parametrize(
+    ("former", "later", "said"),
+    [
+        ("ctx = 8", "ctx = 9", "short was made with other options: --ctx 8 there, 9 here"),
+        ("steps = 2\n", "steps = 2\nbf16 = true\n", "short was made with other options: --precision not given there"),
+        ('name = "short"', 'name = "brief"', "the experiment has other runs by now (brief, short)"),
+        ('on_cpu.skip = "no card, no run"', "", "nowhere was left out there (time), here it is as written (time)"),
+    ],
+)
+def test_a_directory_of_another_experiment_is_not_continued(tmp_path: Path, former: str, later: str, said: str) -> None:
+    path = written(tmp_path, EXPERIMENT.replace("STEPS", "4"))
+    directory = directory_of(tmp_path, path, {})
+    written(tmp_path, EXPERIMENT.replace("STEPS", "4").replace(former, later))
+    with pytest.raises(UsageError) as refused:
+        experiment_runs.continued(directory, ExperimentOptions(quiet=True), {}, on_this_machine)
+    assert said in str(refused.value)
+
+
+def test_what_is_no_directory_of_an_experiment_is_not_continued(tmp_path: Path) -> None:
+    path = written(tmp_path, EXPERIMENT.replace("STEPS", "4"))
+    directory = directory_of(tmp_path, path, {})
+    with pytest.raises(UsageError, match=r"it is of the experiment .*mine\.toml, not of quick"):
+        experiment_runs.continued(directory, ExperimentOptions(experiment="quick"), {}, on_this_machine)
+    with pytest.raises(LogError, match=r"is not the directory of an experiment: it has no manifest\.json"):
+        experiment_runs.continued(tmp_path, ExperimentOptions(), {}, on_this_machine)
+    (directory / "manifest.json").write_text('{"runs": 3}')
+    with pytest.raises(LogError, match="is not a manifest of sysbench"):
+        manifest.read(directory)
+
+
+def test_two_processes_do_not_measure_into_one_directory(tmp_path: Path) -> None:
+    directory = directory_of(tmp_path, written(tmp_path, EXPERIMENT.replace("STEPS", "4")), {})
+    with (
+        experiment_directory.reopened(directory),
+        pytest.raises(UsageError, match="is being written by another sysbench"),
+        experiment_directory.reopened(directory),
+    ):
+        pass
+
+
+def test_experiments_of_one_second_have_directories_of_their_own(tmp_path: Path) -> None:
+    path = written(tmp_path, EXPERIMENT.replace("STEPS", "4"))
+    assert len({directory_of(tmp_path, path, {}) for _ in range(4)}) == 4
+
+
+# --- the surface
+
+
+def test_the_options_of_run_are_those_that_were_reviewed() -> None:
+    golden = OPTIONS.with_name("run-options.txt")
+    assert [*flags(ExperimentOptions), *flags(Overrides)] == golden.read_text().split()
+
+
+def test_every_option_of_run_says_what_it_does() -> None:
+    models: tuple[type[BaseModel], ...] = (ExperimentOptions, Overrides)
+    for model in models:
+        for field in model.model_fields.values():
+            assert not field.metadata or (field.description or "").endswith(".")
+
+
+def test_without_a_name_what_ships_is_listed() -> None:
+    ran = sysbench("run")
+    assert ran.code == 0
+    for name in ("quick", "systems-report", "memory", "mixed-precision"):
+        assert f"\n {name} " in ran.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (
+            ["qiuck"],
+            "sysbench run: qiuck is not an experiment that ships, nor a file, which ends in .toml. Did you mean",
+        ),
+        (["nowhere/mine.toml"], "sysbench run: cannot read nowhere/mine.toml: no such file"),
+        (["quick", "--seqq", "8"], "sysbench run: No such option: --seqq"),
+        (["sizes", "--seq", "8"], "sysbench run: --seq is an option of no run of sizes"),
+        (["sizes", "--size", "smal"], "sysbench run: --size smal is not a size. Did you mean small?"),
+        (["quick", "--list"], "sysbench run: --list lists what ships; what quick would do, --plan shows"),
+        (["--resume", "nowhere"], "sysbench run: nowhere is not the directory of an experiment"),
+    ],
+)
+def test_a_mistake_is_answered_before_a_worker_is_started(arguments: list[str], complaint: str) -> None:
+    ran = sysbench("run", *arguments)
+    assert ran.code == 2
+    assert ran.complaint.startswith(complaint)
+
+
+def test_the_command_line_of_an_entry_repeats_it() -> None:
+    entry = RunEntry(name="x", part="", title="", command="accum", options={"experiment": "sums", "count": "8"})
+    assert entry.command_line == "sysbench accum sums --count 8"
+    switch = RunEntry(name="x", part="", title="", command="attention", options={"causal": "", "impl": "a:b c"})
+    assert switch.command_line == "sysbench attention --causal --impl 'a:b c'"
