@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -91,11 +90,11 @@ class Side:
 
 def side(name: str, runs: Mapping[int, RunRecord[Any]]) -> Side:
     """Sort the cells of several runs by their axes; runs come in the order in which they began, each with a number."""
-    found: dict[str, tuple[Kind, Axes, list[Occurrence]]] = {}
+    found: dict[tuple[str, ...], tuple[Kind, Axes, list[Occurrence]]] = {}
     for run, record in runs.items():
         for cell in record.cells:
             axes = flattened(cell.axes, _device(record, cell))
-            key = json.dumps([record.kind, axes], sort_keys=True, default=str)
+            key = (record.kind, *(f"{name} {axes[name]!r}" for name in sorted(axes)))
             found.setdefault(key, (record.kind, axes, []))[2].append(Occurrence(run, cell))
     return Side(
         name, tuple(runs.values()), tuple(SideCell(kind, axes, tuple(each)) for kind, axes, each in found.values())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -158,9 +157,12 @@ def _some(words: Sequence[str]) -> str:
     return ", ".join(words[:4]) + (f" and {len(words) - 4} more" if len(words) > 4 else "")
 
 
-def _by_key(cells: Sequence[Axes], ignored: set[str]) -> dict[str, int]:
+Key = tuple[tuple[str, str], ...]
+
+
+def _by_key(cells: Sequence[Axes], ignored: set[str]) -> dict[Key, int]:
     """The place of each cell by its axes; of cells that differ only in what is ignored the last one counts."""
     return {
-        json.dumps({name: text(value) for name, value in cell.items() if name not in ignored}, sort_keys=True): place
+        tuple((name, text(cell[name])) for name in sorted(cell) if name not in ignored): place
         for place, cell in enumerate(cells)
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,6 +30,8 @@ def compare(given: Given) -> None:
         from sysbench.cli import compare_ab
 
         raise typer.Exit(compare_ab.compare(options, options.ab))
+    # Everything that is read stays until the end: looking for garbage in it again and again is a sixth of the time.
+    gc.disable()
     a, b, paired = _sides(options)
     found = judged(a, b, options, paired=paired)
     show(found, options)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
 from sysbench.statistics.interval import median_interval
-from sysbench.statistics.samples import Stream, Values, checked
+from sysbench.statistics.samples import Stream, Values, checked, median
 
 
 @dataclass(frozen=True)
@@ -45,16 +43,16 @@ def ratio(numerator_samples: Stream, denominator_samples: Stream) -> Ratio:
 
 
 def _positive_median(values: Values) -> float:
-    median = float(np.median(values))
-    if median <= 0:
-        raise ValueError(f"the median is {median}: a ratio needs medians above zero")
-    return median
+    found = median(values)
+    if found <= 0:
+        raise ValueError(f"the median is {found}: a ratio needs medians above zero")
+    return found
 
 
-def log_distances(values: Values, median: float, confidence: float = 0.95) -> tuple[float, float] | None:
+def log_distances(values: Values, center: float, confidence: float = 0.95) -> tuple[float, float] | None:
     """From the logarithm of the median down to that of its interval's lower end, and up to that of the upper one."""
     interval = median_interval(values, confidence)
     if interval is None:
         return None
     low, high = interval
-    return math.log(median / low) if low > 0 else math.inf, math.log(high / median)
+    return math.log(center / low) if low > 0 else math.inf, math.log(high / center)

@@ -187,6 +187,12 @@ def _head_score(values: Values, head: int) -> float:
 
 def _ranks(values: Values) -> Values:
     """Ranks about their mean; ties share the mean of theirs."""
+    order = values.argsort()
+    ordered = values[order]
+    if (ordered[1:] > ordered[:-1]).all():  # no ties, as is usual: several times as fast
+        distinct = np.empty(len(values))
+        distinct[order] = np.arange(len(values)) - (len(values) - 1) / 2
+        return distinct
     _, reading, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     ranks: Values = (last - (counts - 1) / 2)[reading] - (len(values) + 1) / 2

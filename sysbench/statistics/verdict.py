@@ -14,7 +14,7 @@ import numpy as np
 
 from sysbench.statistics.comparison import log_distances
 from sysbench.statistics.order import autocorrelation
-from sysbench.statistics.samples import Stream, Values, checked
+from sysbench.statistics.samples import Stream, Values, checked, median
 from sysbench.statistics.student import t_quantile
 
 Verdict = Literal["FASTER", "SLOWER", "SAME", "AMBIGUOUS"]
@@ -31,7 +31,7 @@ MARGIN = 0.01
 """Ratios from 1/1.01 to 1.01 are the same, unless told otherwise."""
 
 CONFIDENCE = 0.995
-"""Nominal, for intervals that are called 99 %: trimmed means of a dozen rounds do not quite reach their nominal level."""
+"""Nominal, of intervals that are called 99 %: trimmed means of a dozen rounds do not quite reach their level."""
 
 TRIMMED = 0.2
 """Of the rounds at either end: one disturbed round in ten, which a shared machine has, must not decide."""
@@ -68,7 +68,7 @@ def within_processes(a: Stream, b: Stream, margin: float = MARGIN) -> Judged:
     Raises ValueError for no samples, for one that is not finite, and for one that is not positive.
     """
     first, second = _positive(a), _positive(b)
-    median_a, median_b = _median(first), _median(second)
+    median_a, median_b = median(first), median(second)
     count = min(len(first), len(second))
     below_a, below_b = _distances(first, median_a), _distances(second, median_b)
     if below_a is None or below_b is None:
@@ -151,14 +151,8 @@ def _positive(samples: Stream) -> Values:
     return values
 
 
-def _median(values: Values) -> float:
-    """As numpy has it, at a fraction of the cost for few values; there may be thousands of comparisons."""
-    ordered, count = np.sort(values), len(values)
-    return float(ordered[(count - 1) // 2] + ordered[count // 2]) / 2
-
-
-def _distances(values: Values, median: float) -> tuple[float, float] | None:
-    distances = log_distances(values, median, CONFIDENCE)
+def _distances(values: Values, center: float) -> tuple[float, float] | None:
+    distances = log_distances(values, center, CONFIDENCE)
     if distances is None:
         return None
     alike = autocorrelation(values)
