@@ -1,8 +1,8 @@
 """HTML pages that need nothing else: no network, no server, no other file.
 
-A page is a template (`page.html`) in a folder of `assets`, filled with styles, scripts and content. Its Content-Security
--Policy lets a browser load nothing, and run only the scripts that were put there: they are named by their hash, so that
-markup that should ever slip in with a name could not run.
+A page is a template (`page.html`) in a folder of `assets`, filled with styles, scripts and content. Its policy
+(Content-Security-Policy) lets a browser load nothing, and run only the scripts that were put there: they are named by
+their hash, so that markup that should ever slip in with a name could not run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,15 @@ from pathlib import Path
 from typing import Final
 
 from sysbench.errors import OutputError
+from sysbench.views.theme import elided
 
+LONGEST_LINE: Final = 300
+"""Characters of a title, a label, a caption."""
+LONGEST_TEXT: Final = 2000
+"""Characters of a sentence."""
+
+_UNIT: Final = re.compile(r"(?<=\d) (?=(?:[%±×]|[mµn]?s|[KMGT]?i?B|[kMGTP]?FLOP|tokens)(?![\w]))")
+"""A space between a number and its unit, at which no line should end."""
 _PLACE: Final = re.compile(r"\{\{(\w+)\}\}")
 _UNPRINTABLE: Final = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
@@ -50,6 +58,11 @@ def printable(text: str) -> str:
 def escaped(text: str) -> str:
     """Text as markup, fit for elements and for quoted attributes."""
     return html.escape(printable(text))
+
+
+def line(text: str, longest: int = LONGEST_LINE) -> str:
+    """Text on one line as markup; of what is longer than anyone reads the middle is left out."""
+    return escaped(_UNIT.sub("\u00a0", elided(" ".join(text.split()), longest)))
 
 
 def write(path: Path, page: str) -> None:

@@ -154,8 +154,8 @@ class Browser:
 
     def pdf(self) -> bytes:
         """The page on paper: A4, with the margins that it asks for."""
-        page = {"width": 21.0, "height": 29.7}
-        return base64.b64decode(self._post("print", {"page": page, "shrinkToFit": False, "background": False}))
+        paper = {"paperWidth": 8.27, "paperHeight": 11.69, "preferCSSPageSize": True, "printBackground": False}
+        return base64.b64decode(self._devtools("Page.printToPDF", paper)["data"])
 
     def resize(self, width: int, height: int = 900) -> None:
         """What the page is given to lay itself out in; less than any window can be made."""

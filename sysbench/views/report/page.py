@@ -12,18 +12,16 @@ from typing import Final
 
 from sysbench import __version__
 from sysbench.views import pages
-from sysbench.views.pages import escaped
+from sysbench.views.pages import LONGEST_TEXT, escaped, line
 from sysbench.views.report import page_tables
 from sysbench.views.report.document import Document, Section, Term
 from sysbench.views.report.page_parts import (
-    LONGEST_TEXT,
     MARKS,
     Anchors,
     cautions,
     concerning,
     findings,
     headlines,
-    line,
     remarks,
 )
 from sysbench.views.report.page_pictures import Looks, figure
@@ -158,5 +156,5 @@ def _section(section: Section, document: Document, anchors: Anchors, looks: Look
 def _terms(terms: tuple[Term, ...]) -> Iterator[str]:
     yield '<dl class="terms">'
     for term in terms:
-        yield f"<div><dt>{line(term.word)}</dt><dd>{escaped(term.meaning)}</dd></div>"
+        yield f"<div><dt>{line(term.word)}</dt><dd>{line(term.meaning, LONGEST_TEXT)}</dd></div>"
     yield "</dl>"

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sysbench.views.pages import escaped
+from sysbench.views.pages import LONGEST_TEXT, escaped, line
 from sysbench.views.report.document import Basis, Document, Finding, GatheredCaution, Origin, Picture, Section
 from sysbench.views.table import Remark
-from sysbench.views.theme import elided
 
 HEADLINES: Final = 10
 """Findings of sections that the summary repeats."""
 FINDINGS_SHOWN: Final = 6
 """Findings of a section that stand there unfolded."""
-LONGEST_LINE: Final = 300
-LONGEST_TEXT: Final = 2000
 LONGEST_POINTER: Final = 140
 """Characters of a caution where a section points to it."""
 
@@ -26,15 +22,6 @@ MARKS: Final[Mapping[Origin, str]] = {
     "simulated": ' <strong class="mark">SIMULATED</strong>',
     "mixed": ' <strong class="mark">PARTLY SIMULATED</strong>',
 }
-
-
-_UNIT: Final = re.compile(r"(?<=\d) (?=(?:[%±×]|[mµn]?s|[KMGT]?i?B|[kMGTP]?FLOP|tokens)(?![\w]))")
-"""A space between a number and its unit, at which no line should end."""
-
-
-def line(text: str, longest: int = LONGEST_LINE) -> str:
-    """Text on one line as markup; of what is longer than anyone reads the middle is left out."""
-    return escaped(_UNIT.sub("\u00a0", elided(" ".join(text.split()), longest)))
 
 
 @dataclass(frozen=True)

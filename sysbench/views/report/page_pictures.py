@@ -14,7 +14,7 @@ from typing import Final
 from xml.etree import ElementTree
 
 from sysbench.views import picture_file
-from sysbench.views.pages import escaped, printable
+from sysbench.views.pages import LONGEST_TEXT, escaped, line, printable
 from sysbench.views.report.document import Picture
 
 LARGEST_SVG_BYTES: Final = 400_000
@@ -47,7 +47,7 @@ def figure(content: Picture, number: int, looks: Looks, mark: str = "") -> str:
     name = escaped(content.name)
     return (
         f'<figure id="_picture_{name}"><div class="picture">{_drawn(content, number, looks)}</div>'
-        f"<figcaption><span>Figure {number}.{mark} {escaped(content.caption)}</span></figcaption></figure>"
+        f"<figcaption><span>Figure {number}.{mark} {line(content.caption, LONGEST_TEXT)}</span></figcaption></figure>"
     )
 
 
@@ -62,7 +62,7 @@ def _drawn(content: Picture, number: int, looks: Looks) -> str:
 
 def _pixels(content: Picture) -> str:
     encoded = base64.b64encode(picture_file.content(content.draw, "png")).decode("ascii")
-    return f'<img src="data:image/png;base64,{encoded}" alt="{escaped(content.caption)}">'
+    return f'<img src="data:image/png;base64,{encoded}" alt="{line(content.caption)}">'
 
 
 def inline(svg: str, prefix: str, label: str, looks: Looks) -> str:
@@ -73,7 +73,7 @@ def inline(svg: str, prefix: str, label: str, looks: Looks) -> str:
     inner = "".join("".join(_element(each, names, looks)) for each in root)
     return (
         f'<svg viewBox="{escaped(size)}" style="--width:{float(size.split()[2]):g}px" role="img" '
-        f'aria-label="{escaped(label)}">{inner}</svg>'
+        f'aria-label="{line(label)}">{inner}</svg>'
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Final
 
-from sysbench.views.pages import escaped
+from sysbench.views.pages import LONGEST_TEXT, escaped, line
 from sysbench.views.rendering.columns import ShownColumn, shown
 from sysbench.views.rendering.csv import csv_text
 from sysbench.views.rendering.markdown import markdown
@@ -16,7 +16,9 @@ from sysbench.views.theme import elided
 
 LONG_ROWS: Final = 24
 """A table of more rows than this scrolls below its headings."""
-LONGEST_TEXT: Final = 240
+WIDE_CHARACTERS: Final = 200
+"""A wider table than this gets a sheet of paper that lies across."""
+LONGEST_CELL: Final = 240
 """Characters of a text that a cell shows: of a longer one the middle is left out. What is copied has all of it."""
 WIDEST_TEXT: Final = 42
 """Characters after which a text breaks into a further line; as in the style sheet."""
@@ -30,11 +32,16 @@ def table(content: Table, name: str, mark: str = "") -> str:
     `name` is unique on the page and becomes the table's anchor; `mark` is markup that stands behind the title.
     """
     columns = shown(content)
-    kinds = ["table", *(["long"] if len(content.rows) > LONG_ROWS else [])]
+    characters = _characters(columns)
+    kinds = [
+        "table",
+        *(["long"] if len(content.rows) > LONG_ROWS else []),
+        *(["wide"] if characters > WIDE_CHARACTERS else []),
+    ]
     return "\n".join(
         [
-            f'<div class="{" ".join(kinds)}" id="{name}" style="--characters:{_characters(columns)}">',
-            f'<p class="table-title" id="{name}-title">{escaped(content.title)}{mark}</p>',
+            f'<div class="{" ".join(kinds)}" id="{name}" style="--characters:{characters}">',
+            f'<p class="table-title" id="{name}-title">{line(content.title)}{mark}</p>',
             f'<div class="box" role="region" aria-labelledby="{name}-title" tabindex="0">',
             f'<table aria-labelledby="{name}-title" data-axes="{content.axes}">',
             f"<thead>{''.join(_head(columns))}</thead>",
@@ -73,16 +80,16 @@ def _groups(columns: Sequence[ShownColumn]) -> Iterator[str]:
     for group, members in groupby(columns, lambda each: each.column.group):
         if group:
             span = sum(1 for _ in members)
-            yield f'<th scope="colgroup" colspan="{span}" class="group">{escaped(group)}</th>'
+            yield f'<th scope="colgroup" colspan="{span}" class="group">{line(group)}</th>'
         else:
             yield from (_heading(each, ' rowspan="2"') for each in members)
 
 
 def _heading(each: ShownColumn, span: str = "") -> str:
     unit = f' <span class="unit">{escaped(each.symbol)}</span>' if each.symbol else ""
-    explained = f' title="{escaped(each.column.note)}"' if each.column.note else ""
+    explained = f' title="{line(each.column.note)}"' if each.column.note else ""
     align = ' class="number"' if _right(each) else ""
-    return f'<th scope="col"{span}{align}{explained}>{escaped(each.column.title)}{unit}</th>'
+    return f'<th scope="col"{span}{align}{explained}>{line(each.column.title)}{unit}</th>'
 
 
 def _right(each: ShownColumn) -> bool:
@@ -134,7 +141,7 @@ def _sorted_by(cell: Cell) -> str:
 def _shown(cell: Cell, text: str, tail: int) -> str:
     """What is uncertain of a number steps back, and takes the same room in the whole column: digits stay in line."""
     if not isinstance(cell, Measure):
-        return escaped(elided(_LINE_END.sub(" ", text), LONGEST_TEXT))
+        return escaped(elided(_LINE_END.sub(" ", text), LONGEST_CELL))
     number, uncertain = _parts(text)
     return escaped(number) + (f'<small class="w{tail}">{escaped(uncertain)}</small>' if tail else "")
 
@@ -157,4 +164,4 @@ def tail_styles(markup: str) -> str:
 def _notes(content: Table) -> Iterator[str]:
     said = notes(content)
     if said:
-        yield f'<ul class="notes">{"".join(f"<li>{escaped(note)}</li>" for note in said)}</ul>'
+        yield f'<ul class="notes">{"".join(f"<li>{line(note, LONGEST_TEXT)}</li>" for note in said)}</ul>'
