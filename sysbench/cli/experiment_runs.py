@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,8 +27,9 @@ from sysbench.specs.experiment_file import ENDING, WrittenExperiment
 from sysbench.specs.kinds import Kind
 from sysbench.specs.run import RunOptions
 from sysbench.specs.run_experiment import ExperimentOptions
-from sysbench.views import experiment_tables, summary
+from sysbench.views import experiment_tables, summary, theme
 from sysbench.views.experiment_tables import Ended
+from sysbench.views.table import Sheet
 
 INTERRUPTED = 130
 
@@ -75,8 +77,7 @@ def continued(path: Path, options: ExperimentOptions, overrides: Mapping[str, st
         planned = planner(experiment, {**found.overrides, **overrides})
         _refuse_other_runs(path, found.runs, [each.entry for each in planned])
         if options.plan:
-            with results() as console:
-                summary.show_sheet(experiment_tables.plan(experiment.title, planned), console, options.format)
+            _show(experiment_tables.plan(experiment.title, planned), options, first=True)
             return 0
         return _carry_out(directory, planned, options)
 
@@ -124,8 +125,7 @@ def _carry_out(directory: ExperimentDirectory, planned: Sequence[PlannedRun], op
             ended.append(last)
             if _interrupted(last):
                 break
-        with results() as console:
-            summary.show_sheet(experiment_tables.outcome(directory.manifest.title, ended), console, options.format)
+        _show(experiment_tables.outcome(directory.manifest.title, ended), options)
     return _exit_code(ended)
 
 
@@ -135,7 +135,21 @@ def _parting_words(directory: ExperimentDirectory, options: ExperimentOptions) -
     try:
         yield
     finally:
-        running.say(f"saved  {directory.path}", options)
+        _say(f"saved  {directory.path}", options)
+        _say(f"→ sysbench report {directory.path} -o report.html makes a document of it", options)
+
+
+def _say(text: str, options: ExperimentOptions) -> None:
+    """One line on stderr; what a file has in it does not reach the terminal as it is."""
+    running.say(theme.fitted(text, sys.stderr.encoding or "ascii"), options)
+
+
+def _show(sheet: Sheet, options: ExperimentOptions, first: bool = False) -> None:
+    """On stdout, set off from what stands there."""
+    with results() as console:
+        if not first:
+            console.line()
+        summary.show_sheet(sheet, console, options.format)
 
 
 def _attend(
@@ -144,21 +158,21 @@ def _attend(
     """One run, unless it is left out or was finished earlier; an error becomes a part of the manifest."""
     entry = planned.entry
     if entry.here == "left out":
-        running.say(f"run {number}/{count}  {entry.name}: left out, {entry.why}", options)
+        _say(f"run {number}/{count}  {entry.name}: left out, {entry.why}", options)
         return Ended(entry, None)
     try:
         log = directory.log_of(entry)
         finished = _finished(log, entry.command)
         if finished is not None:
-            running.say(f"run {number}/{count}  {entry.name}: finished before", options)
+            _say(f"run {number}/{count}  {entry.name}: finished before", options)
             return Ended(entry, finished)
-        running.say(f"run {number}/{count}  {entry.name}: {entry.title}", options)
-        with results() as console:
-            summary.show_sheet(experiment_tables.heading(entry, number, count), console, options.format)
+        if not sys.stdout.isatty():  # where the heading would be seen beside it
+            _say(f"run {number}/{count}  {entry.name}: {entry.title}", options)
+        _show(experiment_tables.heading(entry, number, count), options, first=number == 1)
         performed = _perform(planned, directory, log, options)
     except SysbenchError as error:
         # What is wrong with one run is no reason not to make the others.
-        running.say(f"run {number}/{count}  {entry.name} failed: {error}", options)
+        _say(f"run {number}/{count}  {entry.name} failed: {error}", options)
         begun = directory.log_of(entry)
         entry = entry.model_copy(update={"failure": None if begun else str(error)})
         directory.note(entry)
