@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,6 +17,10 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from sysbench.doctor_record import DoctorRecord
+    from sysbench.engine.doctor.self_cost import Watcher
+
+FEWEST_ROUNDS = 2
+ROUNDS = 6
 
 # Options are declared here and not in a spec: what reads those takes time to import, which is better spent while torch
 # is imported in the other process.
@@ -22,6 +28,17 @@ if TYPE_CHECKING:
 
 def doctor(
     json: Annotated[bool, typer.Option("--json", help="Write everything as JSON to stdout, and nothing else.")] = False,
+    self_cost: Annotated[
+        bool,
+        typer.Option(
+            "--self-cost",
+            help="Also measure what dashboard, sampler and history cost a step here: in turns, with and without, in "
+            "fresh processes. Takes minutes.",
+        ),
+    ] = False,
+    rounds: Annotated[
+        int, typer.Option(metavar="N", help="Rounds of --self-cost; an interval takes 6.", show_default=True)
+    ] = ROUNDS,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> None:
     """See what this machine is, what will work on it and why not, and what sysbench itself costs.
@@ -29,11 +46,17 @@ def doctor(
     Whatever is missing or broken is said to be unknown, and why. Exits with 1 only where nothing can be measured at
     all, because there is no torch that can be imported.
     """
+    if rounds < FEWEST_ROUNDS:
+        from sysbench.errors import UsageError
+
+        raise UsageError(f"--rounds {rounds} is out of range: allowed is {FEWEST_ROUNDS} or more. Nearest: 2")
     with Examination() as examination:
         from sysbench.cli.output import results
 
         with results() as console:
             record = _examined(examination, None if json else console)
+            if self_cost:
+                record = _with_cost(record, None if json else console, rounds)
             if json:
                 sys.stdout.write(record.model_dump_json(indent=1) + "\n")
     raise typer.Exit(0 if record.torch.devices else 1)
@@ -74,13 +97,42 @@ def _examined(examination: Examination, console: Console | None) -> DoctorRecord
     )
 
 
+def _with_cost(record: DoctorRecord, console: Console | None, rounds: int) -> DoctorRecord:
+    """Measure what sysbench costs, and show it; there is nothing to measure on without a device."""
+    if not record.torch.devices:
+        return record
+    from sysbench.engine.doctor import self_cost
+    from sysbench.views import doctor_screen as screen
+
+    with _waiting("measuring what sysbench costs", console) as say:
+        cost = self_cost.measure(
+            record.torch.devices[0],
+            rounds,
+            _unseen_dashboard,
+            lambda done, of: say(f"measuring what sysbench costs: {done} of {of}"),
+        )
+    if console is not None:
+        console.print(screen.self_cost(cost))
+    return record.model_copy(update={"self_cost": cost})
+
+
+def _unseen_dashboard() -> AbstractContextManager[Watcher]:
+    """The dashboard of `sysbench time`, drawn as for a terminal of 120 × 40 and sent nowhere."""
+    from rich.console import Console as Terminal
+
+    from sysbench.views.live import Dashboard
+
+    nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  as long as the dashboard
+    return Dashboard(Terminal(file=nowhere, force_terminal=True, width=120, height=40))
+
+
 @contextmanager
-def _waiting(what: str, console: Console | None) -> Iterator[None]:
-    """Say on a terminal what is being waited for, and take it back afterwards."""
+def _waiting(what: str, console: Console | None) -> Iterator[Callable[[str], None]]:
+    """Say on a terminal what is being waited for, and take it back afterwards; yields how to say something else."""
     if console is None or not (console.is_terminal and sys.stderr.isatty()):
-        yield
+        yield lambda other: None
         return
     from rich.console import Console as Terminal
 
-    with Terminal(stderr=True).status(f" {what}"):
-        yield
+    with Terminal(stderr=True).status(f" {what}") as status:
+        yield lambda other: status.update(f" {other}")

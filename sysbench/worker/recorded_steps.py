@@ -1,0 +1,49 @@
+"""Times a step with or without the allocator's history: `python -m sysbench.worker.recorded_steps SPEC on|off`.
+
+Started by `sysbench doctor --self-cost`. SPEC is the JSON of a TimeCell; one line of JSON on stdout has the wall time
+of every measured step in seconds. Needs a CUDA device, because nothing else has such a history.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import nullcontext
+
+from sysbench.specs.time import TimeCell
+
+
+def main() -> None:
+    """Build the cell, warm it up, time its steps, say how long they took."""
+    channel = os.dup(1)
+    os.dup2(2, 1)  # what libraries print must not stand in the answer
+    cell = TimeCell.model_validate_json(sys.argv[1])
+    samples_s = _samples_s(cell, recorded=sys.argv[2] == "on")
+    with os.fdopen(channel, "w") as out:
+        out.write(json.dumps(samples_s) + "\n")
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _samples_s(cell: TimeCell, *, recorded: bool) -> list[float]:
+    import torch
+
+    from sysbench.instruments.clocks import clock_for
+    from sysbench.instruments.garbage import collection_paused
+    from sysbench.instruments.history import History
+    from sysbench.workload.step import TrainingStep
+
+    device = torch.device(cell.device)
+    clock = clock_for(device)
+    step = TrainingStep(cell, device)
+    samples_s = []
+    with History(device).recording() if recorded else nullcontext(), collection_paused():
+        for _ in range(cell.warmup + cell.steps):
+            step.forget()
+            samples_s.append(clock.measure(step.phases, cell.sync).wall_s)
+    return samples_s[cell.warmup :]
+
+
+if __name__ == "__main__":
+    main()
