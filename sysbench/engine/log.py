@@ -14,11 +14,11 @@ from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from pydantic import ValidationError
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
+from sysbench.engine import upgrades
 from sysbench.engine.storage import cannot_write, make_directory, reason, sync_directory, write_all
 from sysbench.errors import LogError, UsageError
 from sysbench.events import (
@@ -152,20 +152,29 @@ def read(path: Path) -> Iterator[Event]:
 
 
 def _events(path: Path, file: BinaryIO) -> Iterator[Event]:
+    schema = SCHEMA_VERSION
     for number in count(1):
         line = file.readline(LINE_LIMIT_BYTES)
         if number == 1:
-            _check_beginning(path, line)
+            schema = _schema(path, line)
         if not line.endswith(b"\n") and len(line) < LINE_LIMIT_BYTES:
             return
         try:
-            yield decode(line)
-        except ValidationError as error:
+            yield decode(line if schema == SCHEMA_VERSION else _upgraded(line, schema))
+        except ValueError as error:
             raise LogError(f"{path} is damaged: line {number} is not an event") from error
 
 
-def _check_beginning(path: Path, line: bytes) -> None:
-    """Raise LogError unless this is the first line of a log that this version understands."""
+def _upgraded(line: bytes, schema: int) -> bytes:
+    """A line of an earlier schema as one of this; raises ValueError for what is no event."""
+    fields = from_json(line)
+    if not isinstance(fields, dict):
+        raise ValueError("an event is an object")
+    return to_json(upgrades.upgraded(fields, schema, upgrades.EVENT))
+
+
+def _schema(path: Path, line: bytes) -> int:
+    """That of the log that begins with this line; raises LogError unless this version understands it."""
     if not line:
         raise LogError(f"{path} is empty")
     try:
@@ -174,12 +183,9 @@ def _check_beginning(path: Path, line: bytes) -> None:
         first = None
     if not isinstance(first, dict) or first.get("event") != "run_started":
         raise LogError(f"{path} is not a log of sysbench")
-    schema = first.get("schema_version")
-    if not isinstance(schema, int) or schema > SCHEMA_VERSION:
-        writer = first.get("sysbench_version", "unknown")
-        raise LogError(
-            f"{path} was written by sysbench {writer} in schema {schema}; this version reads up to {SCHEMA_VERSION}"
-        )
+    schema: Any = first.get("schema_version")
+    upgrades.refuse(path, schema, first.get("sysbench_version"), upgrades.EVENT)
+    return int(schema)
 
 
 def _cannot_read(path: Path, error: OSError) -> LogError:

@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
-from sysbench.engine import log
+from sysbench.engine import log, upgrades
 from sysbench.engine.storage import reason
 from sysbench.errors import LogError, nearest
 from sysbench.events import SCHEMA_VERSION, RunStarted
@@ -85,7 +85,7 @@ def load(path: Path) -> RunRecord[Any]:
     except OSError as error:
         why = "no such file" if isinstance(error, FileNotFoundError) else reason(error)
         raise LogError(f"cannot read {path}: {why}") from error
-    record = _validated(path, content)
+    record = _validated(path, _upgraded(path, content))
     _refuse_foreign_cells(path, record)
     return record
 
@@ -178,6 +178,7 @@ def _preferred(files: Iterable[Path]) -> list[Path]:
 _BEGINNING_BYTES = 4096
 _KIND = re.compile(rb'"kind":\s*"(\w+)"')
 _TOP_KIND = re.compile(rb'\A\s*{\s*"schema_version":\s*\d+,\s*"kind":\s*"(\w+)"')
+_TOP_SCHEMA = re.compile(rb'\A\s*{\s*"schema_version":\s*(-?\d+)\b')
 
 
 def kind_at(path: Path) -> Kind | None:
@@ -207,6 +208,22 @@ def _folded(path: Path) -> RunRecord[Any]:
         return FOLDS[beginning.kind](log.read(path))
     except ValidationError as error:
         raise LogError(f"{path} is not a log as sysbench writes it: {_first(error)}") from None
+
+
+def _upgraded(path: Path, content: bytes) -> bytes:
+    """A record of an earlier schema as one of this; any other content as it is."""
+    found = _TOP_SCHEMA.search(content, 0, _BEGINNING_BYTES)
+    if found and int(found[1]) >= SCHEMA_VERSION:
+        return content
+    try:
+        top = json.loads(content)
+    except (ValueError, RecursionError):
+        return content
+    schema: Any = top.get("schema_version") if isinstance(top, dict) else None
+    if not isinstance(schema, int) or schema >= SCHEMA_VERSION:
+        return content
+    upgrades.refuse(path, schema, top.get("sysbench_version"), upgrades.RECORD)
+    return json.dumps(upgrades.upgraded(top, schema, upgrades.RECORD)).encode()
 
 
 def _validated(path: Path, content: bytes) -> RunRecord[Any]:
@@ -243,10 +260,7 @@ def _not_a_record(path: Path, content: bytes, why: str) -> LogError:
     if not isinstance(top, dict) or not isinstance(schema, int):
         return LogError(f"{path} is not a record of sysbench: it has no schema_version")
     if schema > SCHEMA_VERSION:
-        return LogError(
-            f"{path} was written by sysbench {top.get('sysbench_version', 'unknown')} in schema {schema}; "
-            f"this version reads up to {SCHEMA_VERSION}"
-        )
+        return upgrades.newer(path, schema, top.get("sysbench_version"))
     if top.get("kind") not in KINDS:
         return LogError(f"{path} is of kind {str(top.get('kind'))[:40]}, which is none of a run's: {', '.join(KINDS)}")
     return LogError(f"{path} is not a record as sysbench writes it: {why}")
