@@ -30,8 +30,8 @@ DOUBTFUL: Final[frozenset[CautionCode]] = frozenset(
 INCOMPARABLE: Final[frozenset[CautionCode]] = frozenset({"throttled", "gpu-shared", "compile-fell-back"})
 """Cautions under which a cell may be compared with itself only: others did not run under the same conditions."""
 
-_EXTENT: Final = ("size", "model", "ctx", "batch")
-"""Axes that say how large a cell is; all others say how it is computed."""
+_EXTENT: Final = ("size", "model", "ctx", "batch", "warmup", "steps", "until", "max_steps", "sync", "seed")
+"""Axes that say how large a cell is, and how it was measured; all others say how it is computed."""
 
 
 def doubts(cell: CellRecord, *, alone: bool) -> frozenset[CautionCode]:

@@ -295,7 +295,7 @@ def _ends(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
         short = f" (short by {_short(found[0])})" if len(found) == 1 and _short(found[0]) else ""
         rests = tuple(cell for each in found for cell in (each.fits, each.beyond) if cell is not None)
         of = named([each.beyond for each in found], name, 6)
-        yield Said(f"{of}: {words}{short}.", rests, headline=True)
+        yield Said(f"{of}: {words}{short}.", rests)
 
 
 def _short(each: Frontier) -> str:
@@ -315,7 +315,7 @@ def _found(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
         for cell in searched
         if cell.found is not None
     ]
-    yield Said(f"the largest {axis} that fits is {listed(words)}.", tuple(searched), headline=True)
+    yield Said(f"the largest {axis} that fits is {listed(words)}.", tuple(searched))
 
 
 # --- what can be computed

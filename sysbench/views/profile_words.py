@@ -192,7 +192,7 @@ def _softmax(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Ite
         found = [each for cell in group if (each := softmax(cell, phase)) is not None]
         if found:
             text = f"{where}softmax: {_attention(found, name)}."
-            yield Said(text, tuple(each.cell for each in found), headline=phase == "forward")
+            yield Said(text, tuple(each.cell for each in found))
 
 
 def _attention(found: Sequence[Softmax], name: Namer) -> str:

@@ -16,6 +16,9 @@ from sysbench.views.tables import axes
 NAMED: Final = 3
 """As many cells are named in a sentence; of more the rest are counted."""
 
+MOST_NAMED: Final = 6
+"""As many kinds of cells where all are named with their contexts."""
+
 
 @dataclass(frozen=True)
 class Said:
@@ -61,22 +64,20 @@ def together_named(
     everything = cells if among is None else among
     differing = axes.varying(axes.axes_of(everything))
     if "ctx" not in differing:
-        return listed(_unique(map(namer(everything, but), cells)))
+        return named(cells, namer(everything, but), MOST_NAMED)
     words = [axis for axis in differing if axis not in (*but, "ctx")]
     contexts: dict[str, set[int]] = {}
     for cell in cells:
         contexts.setdefault(" ".join(axes.phrase(axis, cell.axes[axis]) for axis in words), set()).add(cell.axes["ctx"])
     alike: dict[tuple[int, ...], list[str]] = {}
-    for name, found in contexts.items():
+    for name, found in list(contexts.items())[:MOST_NAMED]:
         alike.setdefault(tuple(sorted(found)), []).append(name)
-    return ", ".join(
+    said = [
         f"{listed(names)}{' at' * bool(names[0])} ctx {listed(list(map(str, found)))}".strip()
         for found, names in alike.items()
-    )
-
-
-def _unique(words: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(words))
+    ]
+    rest = sum(len(found) for found in list(contexts.values())[MOST_NAMED:])
+    return f"{', '.join(said)}{f' and {rest} more cells' if rest else ''}"
 
 
 def counted(count: int, noun: str = "cell") -> str:

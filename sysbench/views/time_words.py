@@ -11,6 +11,7 @@ from sysbench.analysis.time_findings import (
     Comparison,
     FirstSteps,
     Flat,
+    Frontier,
     Growth,
     Parts,
     Spread,
@@ -39,14 +40,17 @@ from sysbench.analysis.time_series import (
 from sysbench.records import TimeCellRecord
 from sysbench.statistics import PowerLaw
 from sysbench.views.said import (
+    MOST_NAMED,
     Namer,
     Said,
     counted,
     left_out,
     listed,
     multiple,
+    named,
     namer,
     percentage,
+    share_range,
     share_with_interval,
     together_named,
     with_interval,
@@ -64,6 +68,12 @@ RESTLESS: Final = 0.1
 SLOW_START: Final = 1.05
 """A first step that takes this many times as long as later ones is one."""
 
+MOST_SETTINGS: Final = 4
+"""As many ways of computing get a sentence each."""
+
+MOST_ROWS: Final = 4
+"""As many rows along an axis are said one by one."""
+
 _VARIED: Final = ("forward", "backward", "step")
 
 
@@ -80,7 +90,7 @@ def said(cells: Sequence[TimeCellRecord]) -> Iterator[Said]:
     yield from _studies(cells)
     yield from _spreads(cells, everywhere)
     yield from _peaks(cells, everywhere)
-    yield from _frontiers(cells, everywhere)
+    yield from _frontiers(cells)
     yield from left_out(cells, lambda cell: doubts(cell, alone=False), "the sentences above, or of their comparisons")
 
 
@@ -90,9 +100,12 @@ def said(cells: Sequence[TimeCellRecord]) -> Iterator[Said]:
 def _by_setting(
     cells: Sequence[TimeCellRecord], whole: Callable[[Sequence[TimeCellRecord]], bool]
 ) -> Iterator[tuple[str, Sequence[TimeCellRecord]]]:
-    """All cells, if one sentence fits them all; else those of each setting, with words for it before them."""
+    """All cells, if one sentence fits them all or settings are too many for one each; else those of each setting.
+
+    Words for the setting come with its cells, to stand before the sentence.
+    """
     groups = settings(cells)
-    if len(groups) == 1 or whole(cells):
+    if not 1 < len(groups) <= MOST_SETTINGS or whole(cells):
         yield "", cells
         return
     differing = axes.varying([group[0].axes for group in groups])
@@ -164,9 +177,11 @@ def _flats(cells: Sequence[TimeCellRecord]) -> Iterator[Said]:
     for where, group in _by_setting(cells, lambda _: False):
         found = flat(group, "forward")
         if found:
-            words = listed([_flat(each, group) for each in found])
+            shown = [_flat(each, group) for each in found[:MOST_ROWS]]
+            more = [f"{len(found) - MOST_ROWS} more rows"] if len(found) > MOST_ROWS else []
+            words = listed([*shown, *more])
             rests = tuple(cell for each in found for cell in each.cells)
-            yield Said(f"{where}forward takes as long for more work: {words}{_pace_setter(rests)}.", rests)
+            yield Said(f"{where}forward takes hardly longer for more work: {words}{_pace_setter(rests)}.", rests)
 
 
 def _flat(each: Flat, group: Sequence[TimeCellRecord]) -> str:
@@ -304,7 +319,7 @@ def _laws(laws: Sequence[Growth], group: Sequence[TimeCellRecord], axis: str, sy
     """`as ctx^1.08 ± 0.03 in small (ctx 128 to 1024), …`; those beyond a few as the range of their exponents."""
     name = namer(group, (axis,))
     known = [(each.law, name(each.cells[0])) for each in laws if isinstance(each.law, PowerLaw)]
-    if len(known) > _MOST_LAWS:
+    if len(known) > MOST_ROWS:
         known.sort(key=lambda pair: pair[0].exponent)
         (low, first), (high, last) = known[0], known[-1]
         return f"as {_power(low, symbol)} ({first}) to {_power(high, symbol)} ({last}), of {len(known)} rows"
@@ -312,9 +327,6 @@ def _laws(laws: Sequence[Growth], group: Sequence[TimeCellRecord], axis: str, sy
     return ", ".join(
         f"as {_power(law, symbol)}{'' if alone else f' at {where}'}{_over(law, axis)}" for law, where in known
     )
-
-
-_MOST_LAWS: Final = 4
 
 
 def _power(law: PowerLaw, symbol: str) -> str:
@@ -337,17 +349,16 @@ def _optimizers(cells: Sequence[TimeCellRecord]) -> Iterator[Said]:
     for where, group in _by_setting(cells, agreed):
         found = parts(group, ("optimizer",), ("step",))
         if found is not None:
-            text = f"{where}the optimizer takes {_shares(found, _within(group, cells))} of the step."
+            text = f"{where}the optimizer takes {_shares(found, _within(group, cells))}."
             yield Said(text, tuple(each.cell for each in found.each))
 
 
 def _shares(found: Parts, name: Namer) -> str:
     if len(found.each) == 1:
-        return share_with_interval(found.each[0].ratio)
+        return f"{share_with_interval(found.each[0].ratio)} of the step"
     if found.common is not None:
-        return f"{percentage(found.common)} in {counted(len(found.each))}"
-    low, high = found.each[0], found.each[-1]
-    return f"{units.share(low.ratio.value)} ({name(low.cell)}) to {units.share(high.ratio.value)} ({name(high.cell)})"
+        return f"{percentage(found.common)} of the step in {counted(len(found.each))}"
+    return f"{share_range([(each.ratio.value, each.cell) for each in found.each], name)} of the step"
 
 
 # --- rates
@@ -358,16 +369,12 @@ def _rates(cells: Sequence[TimeCellRecord]) -> Iterator[Said]:
         found = rated(group)
         if not found:
             continue
-        name, low, high = namer(cells), found[0], found[-1]
-        source = high.cell.rates.peak_source if high.cell.rates else None
-        of = f"of the hardware's peak for {precision}, {units.flop_rate(peak)}"
-        reached = (
-            units.share(high.share)
-            if len(found) == 1
-            else f"{units.share(low.share)} ({name(low.cell)}) to {units.share(high.share)} ({name(high.cell)})"
-        )
-        text = f"matrix products per second reach {reached} {of}"
-        yield Said(f"{text}{f' ({source})' if source else ''}.", tuple(each.cell for each in found))
+        name, rates = namer(cells, ("precision",)), found[-1].cell.rates
+        source = rates.peak_source if rates else None
+        reached = share_range([(each.share, each.cell) for each in found], name)
+        text = f"over the whole step, matrix products run at {reached} of the hardware's peak for {precision}"
+        origin = f", {units.flop_rate(peak)}{f' ({source})' if source else ''}"
+        yield Said(f"{text}{origin}.", tuple(each.cell for each in found))
 
 
 def _by_peak(cells: Iterable[TimeCellRecord]) -> dict[tuple[str, float], list[TimeCellRecord]]:
@@ -470,10 +477,12 @@ def _spread(found: Sequence[Spread], name: Namer) -> str:
     high = found[-1]
     if len(found) == 1:
         return units.share(high.share)
+    low, typical = units.share(found[0].share), units.share(found[len(found) // 2].share)
+    if typical == units.share(high.share) and (low == typical or len(found) >= _TYPICAL):
+        return typical
     if len(found) < _TYPICAL:
-        return f"{units.share(found[0].share)} to {units.share(high.share)}"
-    typical = found[len(found) // 2].share
-    return f"typically {units.share(typical)}, at most {units.share(high.share)} ({name(high.cell)})"
+        return f"{low} to {units.share(high.share)}"
+    return f"typically {typical}, at most {units.share(high.share)} ({name(high.cell)})"
 
 
 # --- memory
@@ -491,9 +500,15 @@ def _peaks(cells: Sequence[TimeCellRecord], name: Namer) -> Iterator[Said]:
         yield Said(f"peak allocated memory: {text}.", tuple(cell for _, cell in known))
 
 
-def _frontiers(cells: Sequence[TimeCellRecord], name: Namer) -> Iterator[Said]:
-    short = namer(cells, ("ctx",))
+def _frontiers(cells: Sequence[TimeCellRecord]) -> Iterator[Said]:
+    """Rows along the context that end alike, together."""
+    alike: dict[tuple[str, str], list[Frontier]] = {}
     for each in frontiers(cells):
         fits = f"ctx {each.fits.axes['ctx']} fits" if each.fits is not None else "no smaller context was measured"
-        text = f"{short(each.beyond)} runs out of memory at ctx {each.beyond.axes['ctx']}; {fits}."
-        yield Said(text, tuple(cell for cell in (each.fits, each.beyond) if cell is not None), headline=True)
+        alike.setdefault((f"ctx {each.beyond.axes['ctx']}", fits), []).append(each)
+    for (ends, fits), found in alike.items():
+        beyond = [each.beyond for each in found]
+        which = named(beyond, namer(cells, ("ctx",)), MOST_NAMED)
+        verb = "runs" if len(found) == 1 else "run"
+        rests = tuple(cell for each in found for cell in (each.fits, each.beyond) if cell is not None)
+        yield Said(f"{which} {verb} out of memory at {ends}; {fits}.", rests, headline=True)
