@@ -56,9 +56,11 @@ class SideCell:
         measured = [each.record for each in self.occurrences if each.record.outcome in ("ok", "interrupted")]
         return measured[-1] if measured else self.occurrences[-1].record
 
-    def times(self, quantity: str) -> dict[int, list[float]]:
-        """The samples of a quantity in seconds, by run; only of runs that have any."""
-        found = ((each.run, times_of(each.record).get(quantity)) for each in self.occurrences)
+    def times(self, quantity: str, *, whole: bool = False) -> dict[int, list[float]]:
+        """The samples of a quantity in seconds, by run; only of runs that have any, and if `whole` have all of them."""
+        accepted = ("ok",) if whole else ("ok", "interrupted")
+        measured = (each for each in self.occurrences if each.record.outcome in accepted)
+        found = ((each.run, times_of(each.record).get(quantity)) for each in measured)
         return {run: samples.samples_s for run, samples in found if samples is not None and samples.samples_s}
 
     def memory(self) -> dict[str, int]:
@@ -133,8 +135,6 @@ def _device(record: RunRecord[Any], cell: CellRecord) -> str | None:
 
 def times_of(cell: CellRecord) -> dict[str, Samples]:
     """The times that a cell has samples of: by the host's clock, around synchronized steps, wherever there is one."""
-    if cell.outcome not in ("ok", "interrupted"):
-        return {}
     match cell:
         case TimeCellRecord():
             found = {name: phase.wall or phase.device for name, phase in cell.phases.items()}

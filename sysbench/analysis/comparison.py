@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from sysbench import __version__
 from sysbench.analysis import compare_match
-from sysbench.analysis.compare_cells import HEADLINES, SAMPLED, Side, SideCell
+from sysbench.analysis.compare_cells import HEADLINES, SAMPLED, Side, SideCell, times_of
 from sysbench.analysis.compare_differences import Difference, differences, refuse_other_machines, warnings
 from sysbench.analysis.compare_match import Matching
 from sysbench.errors import LogError, UsageError
@@ -212,7 +212,8 @@ def _times(a: SideCell, b: SideCell, rules: Rules) -> Iterator[TimeComparison]:
     headlines = HEADLINES.get(a.kind, ())
     quantities = headlines if not rules.parts else (*headlines, *_phases(a, b, headlines))
     for quantity in quantities:
-        there, here = a.times(quantity), b.times(quantity)
+        # A round that was cut off says less than the others, and would count as much.
+        there, here = a.times(quantity, whole=rules.paired), b.times(quantity, whole=rules.paired)
         if not there or not here:
             continue
         try:
@@ -236,8 +237,6 @@ def _times(a: SideCell, b: SideCell, rules: Rules) -> Iterator[TimeComparison]:
 
 
 def _phases(a: SideCell, b: SideCell, headlines: Sequence[str]) -> list[str]:
-    from sysbench.analysis.compare_cells import times_of
-
     names = dict.fromkeys(name for each in (*a.occurrences, *b.occurrences) for name in times_of(each.record))
     return [name for name in names if name not in headlines]
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from sysbench.engine import session
 from sysbench.engine.interrupts import catch_interrupts
+from sysbench.engine.launchers import Launcher
 from sysbench.engine.round_logs import Arm, log_name
 from sysbench.engine.storage import cannot_write, make_directory
 from sysbench.events import Event, RunFinished
@@ -66,6 +67,7 @@ def carry_out(
     directory: Path,
     options: RunOptions,
     show: Callable[[int, Arm, Event], None],
+    launcher: Launcher | None = None,
 ) -> Iterator[Turn]:
     """Run all rounds; each turn is handed over when its log is complete, and the last one may be interrupted.
 
@@ -78,7 +80,7 @@ def carry_out(
             for arm in order(number):
                 if interrupts.requested:
                     return
-                turn = _turn(specs[arm], number, arm, directory, options, show)
+                turn = _turn(specs[arm], number, arm, directory, options, show, launcher)
                 yield turn
                 if turn.interrupted:
                     return
@@ -91,9 +93,10 @@ def _turn(
     directory: Path,
     options: RunOptions,
     show: Callable[[int, Arm, Event], None],
+    launcher: Launcher | None,
 ) -> Turn:
     one = options.model_copy(update={"out": directory / arm, "log_name": log_name(number)})
-    with session.run(spec, one) as running:
+    with session.run(spec, one, launcher=launcher) as running:
         turn = Turn(number, arm, running.log_path)
         for event in running:
             show(number, arm, event)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from sysbench import units
-from sysbench.analysis.compare_label import Axes, sets_apart
+from sysbench.analysis.compare_label import Axes, label, sets_apart
 from sysbench.analysis.compare_match import text
 from sysbench.analysis.comparison import (
     CellComparison,
@@ -106,15 +106,29 @@ def _times(found: Comparison, kind: str, *, headline: bool) -> Tables:
     if not rows:
         return []
     title = kind if headline else f"{kind}: the parts of a step"
-    columns = (*_axis_columns(axes), Column("quantity", "time"), *_time_columns())
+    columns = (
+        *_axis_columns(axes),
+        Column("quantity", "time"),
+        *_time_columns(_how(found) if headline else "", wide=not headline),
+    )
     return [Table("verdicts" if headline else "parts", title, columns, tuple(rows), len(axes) + 1)]
 
 
-def _time_columns() -> tuple[Column, ...]:
+def _how(found: Comparison) -> str:
+    """What one has to know to read a verdict."""
+    return f"medians; B / A with its 99 % interval: under 1, B is faster; SAME is within {_percent(found.margin)}"
+
+
+def _percent(share: float) -> str:
+    """As it was written: `3 %`, `0.5 %`."""
+    return f"{share * 100:.4g} %"
+
+
+def _time_columns(note: str = "", *, wide: bool = False) -> tuple[Column, ...]:
     return (
-        Column("a_s", "A", "s"),
-        Column("b_s", "B", "s"),
-        Column("ratio", "B / A", "ratio", note="medians; B / A with its 99 % interval: under 1, B is faster"),
+        Column("a", "A", "s", wide_range=wide),
+        Column("b", "B", "s", wide_range=wide),
+        Column("b_over_a", "B / A", "ratio", note=note),
         Column("verdict", "verdict"),
     )
 
@@ -160,9 +174,9 @@ def memory_table(found: Comparison, *, changed: bool = False) -> Tables:
 
 
 _MEMORY_COLUMNS = (
-    Column("a_bytes", "A", "bytes"),
-    Column("b_bytes", "B", "bytes"),
-    Column("difference_bytes", "difference", "bytes", signed=True),
+    Column("a_memory", "A", "bytes"),
+    Column("b_memory", "B", "bytes"),
+    Column("difference", "difference", "bytes", signed=True),
     Column("change", "change", "share", signed=True),
 )
 
@@ -285,8 +299,6 @@ def _memory_in_short(found: Comparison) -> Iterator[Remark]:
 def _outcomes(found: Comparison) -> Iterator[Remark]:
     changed = [cell for cell in found.cells if cell.a_outcome != cell.b_outcome]
     axes = sets_apart([cell.axes for cell in found.cells])
-    from sysbench.analysis.compare_label import label
-
     for cell in changed[:MOST_NAMED]:
         detail = f" ({cell.b_detail})" if cell.b_detail else ""
         yield Remark(
@@ -300,17 +312,21 @@ def _gate(found: Comparison) -> Iterator[Remark]:
     gate = found.gate
     if gate is None:
         return
-    beyond = f"beyond the gate of {units.share(gate.share)}"
-    for said in gate.failed[:MOST_NAMED]:
-        yield Remark("outcome", f"{beyond}: {said}")
-    if len(gate.failed) > MOST_NAMED:
-        yield Remark("outcome", f"{beyond}: {len(gate.failed) - MOST_NAMED} more")
-    for said in gate.undecided[:MOST_NAMED]:
-        yield Remark("note", f"may be {beyond}, which cannot be told: {said}")
-    if len(gate.undecided) > MOST_NAMED:
-        yield Remark("note", f"may be {beyond}, which cannot be told: {len(gate.undecided) - MOST_NAMED} more")
+    beyond = f"beyond the gate of {_percent(gate.share)}"
+    yield from (Remark("outcome", f"{beyond}: {said}") for said in _first(gate.failed))
+    yield from (Remark("note", f"may be {beyond}, which cannot be told: {said}") for said in _first(gate.undecided))
     missing = sum(each.arm == "A" for each in found.left_over)
     if missing:
         yield Remark("note", f"{missing} cell{'s' if missing > 1 else ''} of A: not in B, so not held against the gate")
-    verdict = f"failed: {len(gate.failed)} {beyond}" if gate.failed else f"passed: nothing is known to be {beyond}"
-    yield Remark("finding", f"gate {verdict}; {gate.passed} of {gate.passed + len(gate.failed)} are not")
+    held = gate.passed + len(gate.failed)
+    if gate.failed:
+        verdict = f"failed: {len(gate.failed)} of {held} times, peaks and cells are"
+    else:
+        verdict = f"passed: of {held} times and peaks none is known to be"
+    yield Remark("finding", f"gate {verdict} worse by more than {_percent(gate.share)}")
+
+
+def _first(said: Sequence[str]) -> list[str]:
+    """As many as are named one by one, and how many more there are."""
+    more = len(said) - MOST_NAMED
+    return [*said[:MOST_NAMED], *([f"{more} more"] if more > 0 else [])]
