@@ -49,19 +49,18 @@ def told(cells: Iterable[ProfileCellRecord]) -> list[ProfileCellRecord]:
     return [cell for cell in cells if cell.summary is not None and cell.summary.spent.total_ns and not doubts(cell)]
 
 
-@dataclass(frozen=True)
-class _Spent:
-    phase: str
-    name: KernelName
-    total_ns: int
-    calls: int
-
-
-def _spent(summary: ProfileSummary, phases: Sequence[str] | None) -> list[_Spent]:
+def _by_kernel(summary: ProfileSummary, phases: Sequence[str] | None) -> dict[tuple[int, int], tuple[int, int]]:
+    """Time and calls by phase and kernel, as positions: of tens of thousands of rows, one for each module."""
+    wanted = {number for number, phase in enumerate(summary.phases) if phases is None or phase in phases}
     columns = summary.spent
-    rows = zip(columns.phase, columns.kernel, columns.total_ns, columns.calls, strict=True)
-    found = (_Spent(summary.phases[phase], summary.names[kernel], ns, calls) for phase, kernel, ns, calls in rows)
-    return [each for each in found if phases is None or each.phase in phases]
+    found: dict[tuple[int, int], tuple[int, int]] = {}
+    for place, total_ns, calls in zip(
+        zip(columns.phase, columns.kernel, strict=True), columns.total_ns, columns.calls, strict=True
+    ):
+        if place[0] in wanted:
+            before_ns, before = found.get(place, (0, 0))
+            found[place] = before_ns + total_ns, before + calls
+    return found
 
 
 @dataclass(frozen=True)
@@ -78,31 +77,29 @@ class Leading:
 
 def leading(cell: ProfileCellRecord, phases: Sequence[str] | None) -> Leading | None:
     """None where nothing was launched there."""
-    if cell.summary is None:
+    summary = cell.summary
+    if summary is None:
         return None
-    total: dict[str, list[_Spent]] = {}
-    for each in _spent(cell.summary, phases):
-        total.setdefault(each.name.name, []).append(each)
-    whole_ns = sum(each.total_ns for found in total.values() for each in found)
+    total: dict[int, tuple[int, int]] = {}
+    for (_, kernel), (total_ns, calls) in _by_kernel(summary, phases).items():
+        before_ns, before = total.get(kernel, (0, 0))
+        total[kernel] = before_ns + total_ns, before + calls
+    whole_ns = sum(total_ns for total_ns, _ in total.values())
     if not whole_ns:
         return None
-    most = max(total.values(), key=lambda found: sum(each.total_ns for each in found))
-    return Leading(
-        cell,
-        most[0].name,
-        sum(each.total_ns for each in most) / whole_ns,
-        sum(each.calls for each in most) / cell.summary.steps,
-    )
+    most, (most_ns, calls) = max(total.items(), key=lambda item: item[1][0])
+    return Leading(cell, summary.names[most], most_ns / whole_ns, calls / summary.steps)
 
 
 def class_shares(cell: ProfileCellRecord, phases: Sequence[str] | None) -> dict[KernelClass, float]:
     """By class of kernel its share of the time of a range, the largest first; nothing where nothing was launched."""
-    if cell.summary is None:
+    summary = cell.summary
+    if summary is None:
         return {}
     found: dict[KernelClass, int] = {}
-    for each in _spent(cell.summary, phases):
-        kind = class_in(each.name, each.phase)
-        found[kind] = found.get(kind, 0) + each.total_ns
+    for (phase, kernel), (total_ns, _) in _by_kernel(summary, phases).items():
+        kind = class_in(summary.names[kernel], summary.phases[phase])
+        found[kind] = found.get(kind, 0) + total_ns
     whole_ns = sum(found.values())
     ordered = sorted(found.items(), key=lambda item: -item[1])
     return {kind: total_ns / whole_ns for kind, total_ns in ordered} if whole_ns else {}
@@ -110,9 +107,9 @@ def class_shares(cell: ProfileCellRecord, phases: Sequence[str] | None) -> dict[
 
 def has_phase(cell: ProfileCellRecord, phase: str) -> bool:
     """Whether anything was launched in a phase."""
-    if cell.summary is None:
+    if cell.summary is None or phase not in cell.summary.phases:
         return False
-    return any(cell.summary.phases[each] == phase for each in cell.summary.spent.phase)
+    return cell.summary.phases.index(phase) in set(cell.summary.spent.phase)
 
 
 @dataclass(frozen=True)

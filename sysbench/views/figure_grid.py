@@ -156,6 +156,43 @@ def in_rows(handles: Sequence[Any]) -> list[list[Any]]:
     return rows
 
 
+@dataclass(frozen=True)
+class Box:
+    """A rectangle in the units of its axes."""
+
+    left: float
+    bottom: float
+    width: float
+    height: float
+    colour: str
+
+
+def draw_boxes(axes: Axes, boxes: Sequence[Box], hatch: str = "", edge: float = 0.3, behind: bool = False) -> None:
+    """Many rectangles as one collection, which is an order of magnitude faster than as many bars."""
+    from matplotlib.collections import PolyCollection
+
+    if not boxes:
+        return
+    corners = [
+        [
+            (box.left, box.bottom),
+            (box.left + box.width, box.bottom),
+            (box.left + box.width, box.bottom + box.height),
+            (box.left, box.bottom + box.height),
+        ]
+        for box in boxes
+    ]
+    drawn = PolyCollection(
+        corners,
+        facecolors=[box.colour for box in boxes],
+        edgecolors="white",
+        linewidths=edge,
+        hatch=hatch or None,
+        zorder=0 if behind else 2,
+    )
+    axes.add_collection(drawn, autolim=False)
+
+
 def spaced(axes: Axes, ticks: Sequence[str]) -> None:
     """Ticks for groups of bars at 0, 1, 2, …; a few groups do not fill all of the axis."""
     room = 0.55 + max(0, _FEWEST_GROUPS - len(ticks)) / 2

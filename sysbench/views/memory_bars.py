@@ -10,10 +10,12 @@ from sysbench import units
 from sysbench.analysis.memory_findings import TRAINING, known
 from sysbench.records import MemoryCellRecord
 from sysbench.views.figure_grid import (
+    Box,
     Drawn,
     Frame,
     Heading,
     captioned,
+    draw_boxes,
     dressed,
     in_rows,
     legend,
@@ -234,15 +236,15 @@ def _draw_panel(place: Axes, panel: Panel, names: Sequence[str], x: str, *, limi
     for number, name in enumerate(names):
         row = [bar for bar in panel.bars if bar.series == name]
         at = [panel.ticks.index(bar.tick) + (number - (len(names) - 1) / 2) * width for bar in row]
-        below = [0.0] * len(row)
-        for part, colour in COLOURS.items():
-            heights = [bar.parts.get(part, 0) / scale.factor for bar in row]
-            if any(heights):
-                place.bar(
-                    at, heights, width * 0.92, below, color=colour, edgecolor="white", linewidth=0.3,
-                    hatch=_HATCHES[number], zorder=2,
-                )  # fmt: skip
-            below = [under + height for under, height in zip(below, heights, strict=True)]
+        boxes = []
+        for bar, where in zip(row, at, strict=True):
+            below = 0.0
+            for part, colour in COLOURS.items():
+                height = bar.parts.get(part, 0) / scale.factor
+                if height:
+                    boxes.append(Box(where - 0.46 * width, below, 0.92 * width, height, colour))
+                below += height
+        draw_boxes(place, boxes, _HATCHES[number])
         for bar, where in zip(row, at, strict=True):
             if not bar.fits:
                 place.annotate(

@@ -9,8 +9,20 @@ from typing import TYPE_CHECKING, Any, Final
 from sysbench.analysis.profile_findings import RANGES, attention_parts, class_shares, has_phase
 from sysbench.profile_summary import KernelClass
 from sysbench.records import ProfileCellRecord
-from sysbench.views.figure_grid import WIDTH_IN, Drawn, Heading, captioned, dressed, head, in_rows, legend, subject
-from sysbench.views.picture_file import INK, QUIET, printable
+from sysbench.views.figure_grid import (
+    WIDTH_IN,
+    Box,
+    Drawn,
+    Heading,
+    captioned,
+    draw_boxes,
+    dressed,
+    head,
+    in_rows,
+    legend,
+    subject,
+)
+from sysbench.views.picture_file import INK, printable
 from sysbench.views.profile_palette import CLASSES, PARTS, ink_on
 from sysbench.views.said import namer
 
@@ -132,7 +144,9 @@ def draw_bars(bars: Sequence[Bar], colours: Mapping[Any, str], heading: Heading)
 
 
 def _draw_groups(axes: Axes, bars: Sequence[Bar], colours: Mapping[Any, str], over_in: float, named: bool) -> None:
-    at, ticks, group = 0.0, [], None
+    at, group = 0.0, None
+    ticks: list[tuple[float, str]] = []
+    boxes: list[Box] = []
     for bar in bars:
         if bar.group != group:
             at += _GAP_IN + over_in
@@ -143,23 +157,24 @@ def _draw_groups(axes: Axes, bars: Sequence[Bar], colours: Mapping[Any, str], ov
                     va="bottom", fontweight="bold", annotation_clip=False,
                 )  # fmt: skip
         ticks.append((at + _BAR_IN / 2, bar.label))
-        _draw_bar(axes, bar, at + _BAR_IN / 2, colours)
+        boxes += _draw_bar(axes, bar, at + _BAR_IN / 2, colours)
         at += _BAR_IN
+    draw_boxes(axes, boxes, edge=0.4)
     axes.set_yticks([place for place, _ in ticks], [label for _, label in ticks])
 
 
-def _draw_bar(axes: Axes, bar: Bar, at: float, colours: Mapping[Any, str]) -> None:
-    left = 0.0
+def _draw_bar(axes: Axes, bar: Bar, at: float, colours: Mapping[Any, str]) -> list[Box]:
+    """The boxes of a bar; its numbers are written at once."""
+    left, boxes = 0.0, []
     for part, colour in colours.items():
-        share = bar.parts.get(part, 0.0)
+        share = bar.parts.get(part, 0.0) * 100
         if not share:
             continue
-        axes.barh(at, share * 100, _BAR_IN * 0.86, left, color=colour, edgecolor="white", linewidth=0.4, zorder=2)
-        if share >= _WRITTEN:
+        boxes.append(Box(left, at - 0.43 * _BAR_IN, share, 0.86 * _BAR_IN, colour))
+        if share >= _WRITTEN * 100:
             axes.text(
-                left + share * 50, at, f"{share * 100:.0f}", fontsize=7.5, color=ink_on(colour), ha="center",
+                left + share / 2, at, f"{share:.0f}", fontsize=7.5, color=ink_on(colour), ha="center",
                 va="center", zorder=3,
             )  # fmt: skip
-        left += share * 100
-    if left < 99.5:
-        axes.text(left + 1, at, f"{100 - left:.0f} not known", fontsize=7, color=QUIET, va="center")
+        left += share
+    return boxes

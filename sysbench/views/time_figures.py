@@ -13,10 +13,12 @@ from sysbench.records import TimeCellRecord
 from sysbench.views.attention_palette import Look
 from sysbench.views.figure_grid import (
     WIDTH_IN,
+    Box,
     Drawn,
     Frame,
     Heading,
     captioned,
+    draw_boxes,
     dressed,
     head,
     in_rows,
@@ -194,18 +196,18 @@ def _draw_bars(place: Axes, cells: Sequence[TimeCellRecord], layout: Layout, nam
 def _draw_series(
     place: Axes, row: Sequence[TimeCellRecord], at: Sequence[float], width: float, scale: units.Scale, hatch: str
 ) -> None:
-    below = [0.0] * len(row)
-    for phase, colour in PHASES.items():
-        found = [samples(cell, phase) if cell.outcome == "ok" else None for cell in row]
-        heights = [each.median_s / scale.factor if each else 0.0 for each in found]
-        if any(heights):
-            place.bar(
-                at, heights, width * 0.92, below, color=colour, edgecolor="white", linewidth=0.3, hatch=hatch, zorder=2
-            )
-        below = [under + height for under, height in zip(below, heights, strict=True)]
-    for cell, x, height in zip(row, at, below, strict=True):
-        if not height:
+    boxes = []
+    for cell, x in zip(row, at, strict=True):
+        below = 0.0
+        for phase, colour in PHASES.items():
+            found = samples(cell, phase) if cell.outcome == "ok" else None
+            if found is not None:
+                height = found.median_s / scale.factor
+                boxes.append(Box(x - 0.46 * width, below, 0.92 * width, height, colour))
+                below += height
+        if not below:
             _draw_absent(place, cell, x)
+    draw_boxes(place, boxes, hatch)
 
 
 def _draw_absent(place: Axes, cell: TimeCellRecord, x: float) -> None:
@@ -427,8 +429,9 @@ def draw_samples(shown: Sequence[Strip], name: Callable[[TimeCellRecord], str], 
         (left_in / WIDTH_IN, below_in / height, 1 - (left_in + right_in) / WIDTH_IN, row_in * len(shown) / height)
     )
     edge = _edge(shown)
+    _draw_strips(place, shown, edge)
     for row, each in enumerate(shown):
-        _draw_strip(place, row, each, edge)
+        _draw_beyond_edge(place, row, each, edge)
     place.set_ylim(len(shown) - 0.5, -0.5)
     place.set_xlim(-edge * 100, edge * 100)
     place.set_yticks(range(len(shown)), labels)
@@ -457,25 +460,41 @@ def _edge(shown: Sequence[Strip]) -> float:
     return max(0.005, 1.2 * values[min(len(values) - 1, math.ceil(0.98 * len(values)))])
 
 
-def _draw_strip(place: Axes, row: int, each: Strip, edge: float) -> None:
+def _draw_strips(place: Axes, shown: Sequence[Strip], edge: float) -> None:
+    """All dots inside the edges, and a shade behind every other row."""
+    crowded = any(len(each.warmup) + len(each.counted) > 30 for each in shown)
+    dots: dict[str, list[tuple[float, float]]] = {_DOT: [], "white": []}
+    for row, each in enumerate(shown):
+        every = [*each.warmup, *each.counted]
+        step = 0.66 / max(len(every) - 1, 1)
+        for number, value in enumerate(every):
+            if abs(value) <= edge:
+                fill = _DOT if number >= len(each.warmup) else "white"
+                dots[fill].append((value * 100, row - 0.33 + step * number))
+    for fill, points in dots.items():
+        place.plot(
+            [x for x, _ in points],
+            [y for _, y in points],
+            linestyle="none",
+            marker="o",
+            markersize=2 if crowded else 3,
+            markerfacecolor=fill,
+            markeredgecolor=_DOT,
+            markeredgewidth=0.6,
+            zorder=3,
+        )
+    shaded = [Box(-edge * 100, row - 0.5, 2 * edge * 100, 1.0, "#f6f6f6") for row in range(1, len(shown), 2)]
+    draw_boxes(place, shaded, edge=0, behind=True)
+
+
+def _draw_beyond_edge(place: Axes, row: int, each: Strip, edge: float) -> None:
+    """A triangle for steps that took longer than there is room for, with how long they took."""
     every = [*each.warmup, *each.counted]
-    step = 0.66 / max(len(every) - 1, 1)
-    size = 9 if len(every) <= 30 else 4
-    inside = [(number, value) for number, value in enumerate(every) if abs(value) <= edge]
-    counted = [(number, value) for number, value in inside if number >= len(each.warmup)]
-    aside = [(number, value) for number, value in inside if number < len(each.warmup)]
-    for points, fill in ((counted, _DOT), (aside, "white")):
-        place.scatter(
-            [value * 100 for _, value in points],
-            [row - 0.33 + step * number for number, _ in points],
-            s=size, facecolor=fill, edgecolor=_DOT, linewidth=0.6, alpha=0.9, zorder=3,
-        )  # fmt: skip
-    if row % 2:
-        place.axhspan(row - 0.5, row + 0.5, color="#f6f6f6", zorder=0, linewidth=0)
     beyond = [value for value in every if value > edge]
     if beyond:
         place.plot(edge * 100, row, marker=">", markersize=4.5, color=_BEYOND, clip_on=False, zorder=5)
-        more = f" {len(beyond)}, to {_so_long(1 + max(beyond))}" if len(beyond) > 1 else f" {_so_long(1 + beyond[0])}"
+        longest = _so_long(1 + max(beyond))
+        more = f" {len(beyond)}, to {longest}" if len(beyond) > 1 else f" {longest}"
         place.annotate(
             more, (edge * 100, row), (4, 0), textcoords="offset points", fontsize=7, color=_BEYOND,
             va="center", annotation_clip=False,
