@@ -226,6 +226,15 @@ class Recorder:
         """Allocations so far; the next one gets this number."""
         return len(self._sizes)
 
+    @property
+    def events_so_far(self) -> int:
+        """The next event will have this position."""
+        return len(self._events)
+
+    def is_workspace(self, number: int) -> bool:
+        """Whether this allocation is one of cuBLAS's."""
+        return self._categories.get(number) == "workspace"
+
     # --- what the device reports
 
     def begins(self, func: Operator) -> None:

@@ -8,9 +8,9 @@ import torch
 from sysbench import attention_costs, statistics
 from sysbench.events import AttentionChecked, AttentionMemory, AttentionTimed, Compiled
 from sysbench.experiments.attention import run
-from sysbench.experiments.attention_memory import inputs_for
 from sysbench.instruments.device import available_devices
 from sysbench.specs.attention import AttentionCell, AttentionSpec
+from sysbench.workload.attention_call import inputs_for
 from sysbench.workload.attention_functions import function_for
 
 pytestmark = pytest.mark.gpu

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sysbench import attention_costs
-from sysbench.errors import DoesNotFitError, UnavailableError
+from sysbench.errors import BeyondMemoryError, DoesNotFitError, UnavailableError
 from sysbench.events import (
     AttentionAccounted,
     AttentionChecked,
@@ -22,8 +22,9 @@ from sysbench.events import (
 )
 from sysbench.experiments import attention as experiment
 from sysbench.experiments.attention import run
-from sysbench.experiments.attention_memory import counted, inputs_for
+from sysbench.experiments.attention_memory import counted
 from sysbench.specs.attention import AttentionCell, AttentionSpec
+from sysbench.workload.attention_call import inputs_for
 from sysbench.workload.attention_functions import function_for
 
 CPU = DeviceInfo(name="a processor", type="cpu")
@@ -162,13 +163,14 @@ def test_a_simulation_says_what_fits_and_accounts_for_what_does_not() -> None:
 
 
 def test_what_the_host_has_no_memory_for_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Little:
-        available = 2**20
-
-    monkeypatch.setattr(experiment.psutil, "virtual_memory", lambda: Little)
+    monkeypatch.setattr(experiment, "host_available_bytes", lambda: 2**20)
     monkeypatch.setattr(experiment, "inputs_for", lambda *_: pytest.fail("tensors were made"))
-    with pytest.raises(DoesNotFitError):
-        list(run(cell(seq=1024), CPU))
+    beyond = run(cell(seq=1024), CPU)
+    accounted = next(beyond)
+    assert isinstance(accounted, AttentionAccounted)
+    assert sum(each.size_bytes for each in accounted.tensors) > accounted.available_bytes == 2**20
+    with pytest.raises(BeyondMemoryError, match=r"needs .* MiB, and there are 1\.00 MiB of memory"):
+        next(beyond)
 
 
 def test_the_kernel_that_really_ran_is_named() -> None:

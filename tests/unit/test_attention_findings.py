@@ -233,7 +233,7 @@ def test_the_accounting_adds_up_to_what_is_said_to_be_needed(record: AttentionRe
     sentence = next(text for text in said(record) if "the smallest that does not fit" in text)
     over = next(cell for cell in record.cells if cell.tensors)
     assert f"d {over.axes['dim']}, N {over.axes['seq']}" in sentence
-    assert "3 × 8 × 16384 × 16384 float32, 8.00 GiB each" in sentence
+    assert "3 tensors of 8 × 16384 × 16384 float32, 8.00 GiB each" in sentence
     assert "together 24.0 GiB, there are 12.0 GiB" in sentence
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sysbench.engine.memory_limits import memory_limits
+from sysbench.memory_limits import memory_limits
 
 GIB = 2**30
 PHYSICAL = 64 * GIB
