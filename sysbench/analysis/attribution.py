@@ -38,8 +38,7 @@ class Work:
     kind: Integers
     device: Integers
     stream: Integers
-    grid: Integers
-    block: Integers
+    launch_shape: Integers
     bytes: Integers
     launch: Integers
     """Index into the trace's launches; NONE where it was not recorded, and on the CPU."""
@@ -101,8 +100,7 @@ def _device_work(trace: Trace) -> Work:
         kind=device.kind,
         device=device.device,
         stream=device.stream,
-        grid=device.grid,
-        block=device.block,
+        launch_shape=device.launch_shape,
         bytes=device.bytes,
         launch=launch,
         thread=_looked_up(launches.thread, launch),
@@ -132,8 +130,7 @@ def _host_work(trace: Trace, nesting: Nesting) -> Work:
         kind=np.full(count, KERNEL, np.int64),
         device=np.zeros(count, np.int64),
         stream=unknown,
-        grid=np.full((count, 3), NONE, np.int64),
-        block=np.full((count, 3), NONE, np.int64),
+        launch_shape=unknown,
         bytes=unknown,
         launch=unknown,
         thread=operators.thread,

@@ -22,6 +22,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
+from sysbench.analysis.grouping import launch_shapes
 from sysbench.analysis.trace import COPY, KERNEL, NONE, SET, DeviceWork, Integers, Launches, Operators, Ranges, Trace
 from sysbench.errors import LogError
 
@@ -164,9 +165,7 @@ class _Reader:
         )
         parts = (kernels, copies, sets)
         counts = [len(part["start"]) for part in parts]
-        none = [np.full((count, 3), NONE, np.int64) for count in counts]
-        grid = np.stack([kernels[name] for name in _GRID], axis=1)
-        block = np.stack([kernels[name] for name in _BLOCK], axis=1)
+        shapes, shape = launch_shapes([kernels[name] for name in (*_GRID, *_BLOCK)])
         start = np.concatenate([part["start"] for part in parts])
         return DeviceWork(
             start_ns=start,
@@ -176,9 +175,9 @@ class _Reader:
             device=np.concatenate([part["deviceId"] for part in parts]),
             stream=np.concatenate([part["streamId"] for part in parts]),
             correlation=np.concatenate([part["correlationId"] for part in parts]),
-            grid=np.concatenate([grid, *none[1:]]),
-            block=np.concatenate([block, *none[1:]]),
+            launch_shape=np.concatenate([shape, np.full(sum(counts[1:]), NONE, np.int64)]),
             bytes=np.concatenate([np.full(counts[0], NONE, np.int64), copies["bytes"], sets["bytes"]]),
+            launch_shapes=shapes,
         )
 
     def _launches(self) -> Launches:

@@ -324,7 +324,7 @@ class _Range:
 
 
 def _kernels(whole: _Whole, asked: Sequence[str]) -> Iterator[KernelStatistics]:
-    calls = Calls.of(whole.kernel, whole.work.duration_ns, whole.work.grid, whole.work.block)
+    calls = Calls.of(whole.kernel, whole.work.duration_ns, whole.work.launch_shape, whole.trace.work.launch_shapes)
     module, phase = whole.module[calls.place], whole.phase[calls.place]
     for each in _ranges(whole, asked):
         chosen = each.modules[module]
