@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sysbench.analysis import range_tree
+from sysbench.analysis.grouping import grouped
 from sysbench.analysis.intervals import Nesting, self_time_ns
 from sysbench.analysis.range_tree import BACKWARD, FORWARD, RangeTree
 from sysbench.analysis.trace import KERNEL, NONE, Integers, Operators, Trace
@@ -208,8 +209,8 @@ class _Gradients:
 
 
 def _is_backward(operators: Operators, names: tuple[str, ...]) -> NDArray[np.bool_]:
-    distinct, which = np.unique(operators.name, return_inverse=True)
-    known = np.array([_BACKWARD_OPERATOR.fullmatch(names[name]) is not None for name in distinct.tolist()], bool)
+    different, which = grouped(operators.name)
+    known = np.array([_BACKWARD_OPERATOR.fullmatch(names[name]) is not None for name in different.tolist()], bool)
     return known[which] if len(known) else np.zeros(0, bool)
 
 

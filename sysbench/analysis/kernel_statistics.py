@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from sysbench.analysis.grouping import distinct as different
 from sysbench.analysis.trace import NONE, Integers
 from sysbench.profile_summary import KernelStatistics
 
@@ -71,7 +72,7 @@ class Calls:
         group = np.zeros(len(picked), np.int64)
         group[first[1:]] = 1
         width = len(self.shapes) + 1
-        group, number = np.divmod(np.unique(np.cumsum(group) * width + shape - NONE), width)
+        group, number = np.divmod(different(np.cumsum(group) * width + shape - NONE), width)
         known = number + NONE != NONE
         distinct = np.bincount(group[known], minlength=len(first))
         one = np.zeros(len(first), np.int64)

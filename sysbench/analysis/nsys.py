@@ -22,7 +22,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from sysbench.analysis.grouping import launch_shapes
+from sysbench.analysis.grouping import distinct, grouped, launch_shapes
 from sysbench.analysis.trace import COPY, KERNEL, NONE, SET, DeviceWork, Integers, Launches, Operators, Ranges, Trace
 from sysbench.errors import LogError
 
@@ -156,7 +156,7 @@ class _Reader:
         named = np.where(kernels["demangledName"] == NONE, kernels["shortName"], kernels["demangledName"])
         kinds = {
             kind: self._name(f"Memcpy {_COPY_KINDS.get(kind, 'other')}")
-            for kind in np.unique(copies["copyKind"]).tolist()
+            for kind in distinct(copies["copyKind"]).tolist()
         }
         names = (
             self._named(named),
@@ -199,8 +199,8 @@ class _Reader:
                 if text is not None:
                     name[at] = self._name(str(text))
         known = [*self._names]
-        emitted = {number: found for number in np.unique(name).tolist() if (found := _EMITTED.fullmatch(known[number]))}
-        is_operator = np.isin(name, np.array([*emitted], np.int64))
+        emitted = {number: found for number in distinct(name).tolist() if (found := _EMITTED.fullmatch(known[number]))}
+        is_operator = np.isin(name, np.array([*emitted], np.int64), kind="table")
         operators = self._operators(rows, name, thread, is_operator, emitted)
         own = ~is_operator
         length = rows["end"] - rows["start"]
@@ -232,14 +232,14 @@ class _Reader:
 
     def _named(self, numbers: Integers) -> Integers:
         """Our numbers of names for the file's."""
-        distinct, which = np.unique(numbers, return_inverse=True)
+        different, which = grouped(numbers)
         strings = self._strings
-        ours = [strings[number] if number in strings else self._name("(unnamed)") for number in distinct.tolist()]
+        ours = [strings[number] if number in strings else self._name("(unnamed)") for number in different.tolist()]
         return np.array(ours, np.int64)[which] if ours else np.zeros(0, np.int64)
 
     def _thread(self, numbers: Integers) -> Integers:
-        distinct, which = np.unique(numbers, return_inverse=True)
-        ours = [self._threads.setdefault(number, len(self._threads)) for number in distinct.tolist()]
+        different, which = grouped(numbers)
+        ours = [self._threads.setdefault(number, len(self._threads)) for number in different.tolist()]
         return np.array(ours, np.int64)[which] if ours else np.zeros(0, np.int64)
 
     def _devices(self) -> tuple[str, ...]:
