@@ -69,7 +69,8 @@ def run(
     """Measure the cell, or work its memory out for a GPU; afterwards everything is freed.
 
     Raises UnavailableError for an implementation that is not to be had here or returns something else than attention,
-    DoesNotFitError where memory does not suffice, NotTriedError for what would take too much of it or too long, and whatever the implementation raises.
+    DoesNotFitError where memory does not suffice, NotTriedError for what would take too much of the host's or too long,
+    and whatever the implementation raises.
     """
     if cell.simulate is not None:
         yield from _simulated(cell, hardware.named(cell.simulate))
@@ -130,7 +131,7 @@ def _refuse_over_budget(cell: AttentionCell, pair_s: float) -> None:
     predicted_s = pair_s * (cell.warmup + cell.repeats) * 4 / 3
     if cell.budget and predicted_s > cell.budget:
         raise OverBudgetError(
-            f"would take about {units.duration(predicted_s)}, more than the {units.duration(cell.budget)} of --budget"
+            f"would take about {units.duration(predicted_s)}, more than the {cell.budget:g} s of --budget"
         )
 
 
