@@ -39,6 +39,10 @@ _WHAT = {
     "exp": "exponentials",
     "mul": "product by element",
     "masked_fill": "masked scores",
+    "amax": "largest scores",
+    "sum": "sums",
+    "neg": "negated product",
+    "to_copy": "converted copy",
 }
 """What operators make, where that says more than their names."""
 

@@ -508,7 +508,8 @@ def accounting(record: AttentionRecord) -> Tables:
             Column("size", "size", "bytes", wide_range=True),
         )
         named = f"{_implementation(cell)}, d {cell.axes['dim']}, N {cell.axes['seq']}"
-        title = _marked(f"the smallest cell that does not fit: {named}", [cell])
+        where = f", simulated for {cell.gpu.title}" if cell.gpu else ""
+        title = f"the smallest cell that does not fit: {named}{where}"
         found.append(Table("accounting", title, columns, tuple(rows), 1))
     return found
 

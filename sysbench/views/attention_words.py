@@ -301,7 +301,10 @@ def _accounted(cells: Sequence[AttentionCellRecord], mark: str) -> Iterator[str]
     parts = [_of_these(kind, size, count) for (kind, size), count in list(alike.items())[:LARGEST]]
     smaller = sum(list(alike.values())[LARGEST:])
     parts += [f"{smaller} smaller"] if smaller else []
-    total = units.size(sum(each.size_bytes for each in cell.tensors))
+    total_bytes = sum(each.size_bytes for each in cell.tensors)
+    total = units.size(total_bytes)
+    if cell.needed_bytes is not None and cell.needed_bytes > total_bytes:
+        total += f", for which the allocator would reserve {units.size(cell.needed_bytes)}"
     have = f", there are {units.size(cell.available_bytes)}" if cell.available_bytes is not None else ""
     named = f"{cell.axes['implementation']}, d {cell.axes['dim']}, N {cell.axes['seq']}"
     yield (
@@ -314,7 +317,8 @@ def _of_these(kind: str, size_bytes: int, count: int) -> str:
     """`3 tensors of 8 × 65536 × 65536 float32, 128.0 GiB each`, or `a tensor of 8 × 64 float32, 2.00 KiB`."""
     if count == 1:
         return f"{'a ' if kind.startswith('tensor') else ''}{kind}, {units.size(size_bytes)}"
-    return f"{count} {kind.replace('tensor of', 'tensors of', 1)}, {units.size(size_bytes)} each"
+    many = kind.replace("tensor of", "tensors of", 1) if kind.startswith("tensor") else f"× {kind}"
+    return f"{count} {many}, {units.size(size_bytes)} each"
 
 
 def smallest_beyond(cells: Sequence[AttentionCellRecord]) -> AttentionCellRecord | None:

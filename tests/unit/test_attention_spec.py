@@ -43,5 +43,11 @@ def test_a_run_that_is_resumed_has_the_cells_it_had() -> None:
 def test_a_simulation_is_not_measured_on_a_device_and_takes_its_kernels_from_the_gpu() -> None:
     cells = list(AttentionSpec(simulate=("a100-80gb", "24GiB"), seq=(64,)).cells())
     assert [(cell.simulate, cell.device) for cell in cells] == [("a100-80gb", "cpu"), ("24GiB", "cpu")]
+    simulated, measured = (
+        next(AttentionSpec(precision=("fp16",), **where).cells())
+        for where in ({"simulate": ("a100-80gb",)}, {"device": ("cpu",)})
+    )
+    assert simulated.problem("cpu") is None
+    assert "refused on the CPU" in (measured.problem("cpu") or "")
     with pytest.raises(ValueError, match="with --simulate nothing is"):
         AttentionSpec(simulate=("a100-80gb",), device=("cpu",))
