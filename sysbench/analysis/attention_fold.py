@@ -116,12 +116,6 @@ def _impossible(rates: dict[Phase, AttentionRates]) -> Iterator[Caution]:
 
 
 def _cautions(seen: CellEvents, times: dict[Phase, Samples | None]) -> Iterator[Caution]:
-    if seen.compiled is not None and seen.compiled.fell_back:
-        yield Caution(
-            code="compile-fell-back",
-            message=f"dynamo gave up and ran eagerly{f': {seen.compiled.detail}' if seen.compiled.detail else ''}",
-            remedy="do not take this for a compiled time; see the detail",
-        )
     for phase, found in times.items():
         if found is None or seen.finished is None or seen.finished.outcome != "ok":
             continue

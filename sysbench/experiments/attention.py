@@ -325,6 +325,8 @@ def _first_call(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
             fell_back=made.fell_back,
             detail=made.detail,
         )
+        if made.fell_back:
+            raise UnavailableError(f"dynamo gave up and ran it eagerly{f': {made.detail}' if made.detail else ''}")
     calls.forget()
     yield AttentionKernels(at_s=time.time(), cell=cell.key, forward=_kernel(cell, calls))
     calls.forget()

@@ -163,7 +163,7 @@ class _Run:
 def _refuse_other_gpus(cell: AttentionCell, gpu: Gpu) -> None:
     if cell.implementation == "compiled":
         raise UnavailableError(
-            "compiled cannot be simulated: what inductor keeps for backward, and what it computes again, is known only "
+            "cannot be simulated: what inductor keeps for backward, and what it computes again, is known only "
             "once it has compiled for that GPU"
         )
     if cell.precision in ("bf16", "tf32") and gpu.compute_capability < _AMPERE:

@@ -25,10 +25,11 @@ from sysbench.experiments import attention as experiment
 from sysbench.experiments.attention import run
 from sysbench.experiments.attention_memory import counted
 from sysbench.instruments.clocks import Call, StepTimes
+from sysbench.instruments.compilation import Compilation
 from sysbench.specs.attention import AttentionCell, AttentionSpec
 from sysbench.specs.time import Sync
 from sysbench.workload.attention_call import inputs_for
-from sysbench.workload.attention_functions import function_for
+from sysbench.workload.attention_functions import function_for, naive
 
 CPU = DeviceInfo(name="a processor", type="cpu")
 
@@ -226,6 +227,14 @@ def test_the_compiled_kind_is_compiled_apart_and_agrees_with_fp64() -> None:
     (checked,) = said(events, AttentionChecked)
     assert isinstance(checked, AttentionChecked)
     assert all(error.relative < 1e-5 for error in checked.errors.values())
+
+
+@pytest.mark.slow
+def test_what_dynamo_gave_up_on_is_no_compiled_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiment, "function_for", lambda cell, device: naive(causal=cell.causal))
+    monkeypatch.setattr(experiment, "compilation", lambda: Compilation(1, 0, True, "recompile limit reached"))
+    with pytest.raises(UnavailableError, match="gave up and ran it eagerly: recompile limit reached"):
+        list(run(cell(impl="compiled"), CPU))
 
 
 def test_the_inputs_are_the_same_for_every_implementation() -> None:
