@@ -6,17 +6,16 @@ format is Chrome's trace events ("Trace Event Format", the Chromium project) as 
 
 from __future__ import annotations
 
-import gc
 import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Final
 
 from sysbench.analysis import kineto_parts
 from sysbench.analysis.kineto_columns import Columns
 from sysbench.analysis.kineto_pieces import GZIP, Blocks, Pieces
+from sysbench.analysis.reading import no_garbage_collection
 from sysbench.analysis.trace import Trace
 from sysbench.errors import LogError
 
@@ -35,24 +34,12 @@ def is_kineto(beginning: bytes) -> bool:
 def read(path: Path) -> Trace:
     """The trace in a file; raises LogError for a file that holds none, or an empty one."""
     try:
-        with path.open("rb") as file, _no_garbage_collection():
+        with path.open("rb") as file, no_garbage_collection():
             return _read(path, file)
     except FileNotFoundError:
         raise LogError(f"cannot read {path}: no such file") from None
     except OSError as error:
         raise LogError(f"cannot read {path}: {error.strerror or error}") from error
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Events are many and hold no cycles: looking for some takes a fifth of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _read(path: Path, file: IO[bytes]) -> Trace:

@@ -23,6 +23,7 @@ import msgspec
 
 from sysbench.analysis.kineto_columns import Columns, Found
 from sysbench.analysis.kineto_pieces import Blocks, Pieces, boundary
+from sysbench.analysis.reading import processors
 
 PART_BYTES: Final = 64 * 1024**2
 """A process of its own is worth starting for no less."""
@@ -66,17 +67,10 @@ def read(path: Path, file: IO[bytes], begin: int) -> tuple[Columns, list[str]] |
 
 def _cuts(file: IO[bytes], begin: int, end: int) -> list[tuple[int, int]]:
     """Where a part ends, and where the next one begins."""
-    parts = min(_processors(), MOST_PARTS, (end - begin) // PART_BYTES)
+    parts = min(processors(), MOST_PARTS, (end - begin) // PART_BYTES)
     found = [boundary(file, begin + (end - begin) * number // parts) for number in range(1, parts)]
     cuts = [cut for cut in found if cut is not None]
     return cuts if all(one[1] < other[0] for one, other in pairwise(cuts)) else []
-
-
-def _processors() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on every system
-        return os.cpu_count() or 1
 
 
 @contextmanager

@@ -77,6 +77,11 @@ class Table:
         self._pack()
         return self._packed
 
+    def join(self, stretches: Iterable[Stretch]) -> None:
+        """Add rows that are packed."""
+        self._pack()
+        self._packed += stretches
+
     def _pack(self) -> None:
         if self._waiting:
             whole = [np.concatenate(parts).astype(np.int64, copy=False) for parts in zip(*self._waiting, strict=True)]

@@ -69,7 +69,7 @@ def test_events_that_are_cut_in_two_are_whole_again(tmp_path: Path) -> None:
 
 def several_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kineto_parts, "PART_BYTES", 20_000)
-    monkeypatch.setattr(kineto_parts, "_processors", lambda: 3)
+    monkeypatch.setattr(kineto_parts, "processors", lambda: 3)
 
 
 @pytest.mark.parametrize("start_us", [Decimal("7024892345.123"), EPOCH], ids=["since-boot", "epoch"])
