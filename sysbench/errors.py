@@ -44,8 +44,16 @@ class DoesNotFitError(SysbenchError, MemoryError):
     """Memory does not suffice: known by simulation, or by having run out of it."""
 
 
-class OverBudgetError(SysbenchError):
+class NotTriedError(SysbenchError):
+    """It is known beforehand how it would end, so it was left alone."""
+
+
+class OverBudgetError(NotTriedError):
     """It would take longer than it may: known from smaller ones, or from the first call."""
+
+
+class BeyondMemoryError(NotTriedError):
+    """It would take more of the host's memory than there is."""
 
 
 def nearest(value: str, choices: Iterable[str]) -> str | None:

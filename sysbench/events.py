@@ -480,6 +480,8 @@ class AttentionMemory(Frozen):
     saved_bytes: int | None
     """What forward keeps for backward beside its inputs and its output."""
     peak_allocated_bytes: int | None
+    peak_reserved_bytes: int | None = None
+    """What the allocator takes from the device for that; None where it does not tell, or there is none."""
 
 
 class AttentionKernels(Frozen):
@@ -532,6 +534,8 @@ class AttentionAccounted(Frozen):
     tensors: list[AttentionTensor]
     """Those that live together at the fullest moment."""
     available_bytes: int | None
+    reserved_bytes: int | None = None
+    """What the allocator would have to take from the device for them; None where that is not known."""
 
 
 class SumMeasured(Frozen):

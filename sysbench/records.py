@@ -262,6 +262,8 @@ class AttentionCellRecord(CellRecord):
     before_backward_bytes: int | None
     saved_bytes: int | None
     peak_allocated_bytes: int | None
+    peak_reserved_bytes: int | None = None
+    """What the allocator took from the device."""
     naive_saved_bytes: int
     """What the written-out kind keeps at least: two N × N tensors a row. Computed, not measured."""
     fused_saved_bytes: int
@@ -272,6 +274,8 @@ class AttentionCellRecord(CellRecord):
     """Against fp64: of `output`, and of the gradients of `q`, `k` and `v`."""
     tensors: list[AttentionTensor]
     """Of a cell that does not fit: what it would need."""
+    needed_bytes: int | None = None
+    """Of a cell that does not fit: these, and what the allocator would have to take from the device beside them."""
     available_bytes: int | None
 
 

@@ -60,13 +60,20 @@ def _cell(cell: AttentionCell, seen: CellEvents) -> AttentionCellRecord:
         before_backward_bytes=memory.before_backward_bytes if memory else None,
         saved_bytes=memory.saved_bytes if memory else None,
         peak_allocated_bytes=memory.peak_allocated_bytes if memory else None,
+        peak_reserved_bytes=memory.peak_reserved_bytes if memory else None,
         naive_saved_bytes=attention_costs.naive_saved_bytes(cell),
         fused_saved_bytes=attention_costs.fused_saved_bytes(cell),
         rates={**rates},
         errors=checked.errors if checked else {},
         tensors=accounted.tensors if accounted else [],
+        needed_bytes=_needed_bytes(accounted) if accounted else None,
         available_bytes=accounted.available_bytes if accounted else None,
     )
+
+
+def _needed_bytes(accounted: AttentionAccounted) -> int | None:
+    together_bytes = sum(each.size_bytes for each in accounted.tensors)
+    return max(together_bytes, accounted.reserved_bytes or 0) or None
 
 
 def _seconds(timed: Sequence[AttentionTimed], phase: Phase, *, warmup: bool = False) -> list[float]:
@@ -109,12 +116,6 @@ def _impossible(rates: dict[Phase, AttentionRates]) -> Iterator[Caution]:
 
 
 def _cautions(seen: CellEvents, times: dict[Phase, Samples | None]) -> Iterator[Caution]:
-    if seen.compiled is not None and seen.compiled.fell_back:
-        yield Caution(
-            code="compile-fell-back",
-            message=f"dynamo gave up and ran eagerly{f': {seen.compiled.detail}' if seen.compiled.detail else ''}",
-            remedy="do not take this for a compiled time; see the detail",
-        )
     for phase, found in times.items():
         if found is None or seen.finished is None or seen.finished.outcome != "ok":
             continue

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sysbench.analysis import range_tree
+from sysbench.analysis.grouping import grouped
 from sysbench.analysis.intervals import Nesting, self_time_ns
 from sysbench.analysis.range_tree import BACKWARD, FORWARD, RangeTree
 from sysbench.analysis.trace import KERNEL, NONE, Integers, Operators, Trace
@@ -38,8 +39,7 @@ class Work:
     kind: Integers
     device: Integers
     stream: Integers
-    grid: Integers
-    block: Integers
+    launch_shape: Integers
     bytes: Integers
     launch: Integers
     """Index into the trace's launches; NONE where it was not recorded, and on the CPU."""
@@ -101,8 +101,7 @@ def _device_work(trace: Trace) -> Work:
         kind=device.kind,
         device=device.device,
         stream=device.stream,
-        grid=device.grid,
-        block=device.block,
+        launch_shape=device.launch_shape,
         bytes=device.bytes,
         launch=launch,
         thread=_looked_up(launches.thread, launch),
@@ -132,8 +131,7 @@ def _host_work(trace: Trace, nesting: Nesting) -> Work:
         kind=np.full(count, KERNEL, np.int64),
         device=np.zeros(count, np.int64),
         stream=unknown,
-        grid=np.full((count, 3), NONE, np.int64),
-        block=np.full((count, 3), NONE, np.int64),
+        launch_shape=unknown,
         bytes=unknown,
         launch=unknown,
         thread=operators.thread,
@@ -211,8 +209,8 @@ class _Gradients:
 
 
 def _is_backward(operators: Operators, names: tuple[str, ...]) -> NDArray[np.bool_]:
-    distinct, which = np.unique(operators.name, return_inverse=True)
-    known = np.array([_BACKWARD_OPERATOR.fullmatch(names[name]) is not None for name in distinct.tolist()], bool)
+    different, which = grouped(operators.name)
+    known = np.array([_BACKWARD_OPERATOR.fullmatch(names[name]) is not None for name in different.tolist()], bool)
     return known[which] if len(known) else np.zeros(0, bool)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sysbench.analysis.attribution import Work
+from sysbench.analysis.grouping import distinct, grouped
 from sysbench.analysis.intervals import Stretches, union
 from sysbench.analysis.trace import NONE, Integers, Launches
 from sysbench.profile_summary import DeviceUse
@@ -12,7 +13,7 @@ from sysbench.profile_summary import DeviceUse
 
 def device_use(work: Work, launches: Launches, windows: Stretches) -> DeviceUse:
     """Of the work that counts, in the steps' windows; where there are several devices, added up over them."""
-    devices = np.unique(work.device).tolist()
+    devices = distinct(work.device).tolist()
     busy = waiting = 0
     for device in devices:
         here = np.flatnonzero(work.device == device)
@@ -20,7 +21,7 @@ def device_use(work: Work, launches: Launches, windows: Stretches) -> DeviceUse:
         running = union(start, end)
         busy += running.within_ns(windows)
         waiting += _waiting(running, start, np.where(work.launch[here] == NONE, NONE, work.at_ns[here]), windows)
-    launch = np.unique(work.launch[work.launch != NONE])
+    launch = distinct(work.launch[work.launch != NONE])
     queued = work.launch != NONE
     queues = work.start_ns[queued] - work.at_ns[queued]
     return DeviceUse(
@@ -31,8 +32,13 @@ def device_use(work: Work, launches: Launches, windows: Stretches) -> DeviceUse:
         launches=len(launch),
         launch_ns=int(launches.duration_ns[launch].sum()) if len(launch) else 0,
         queue_median_ns=float(np.median(queues)) if len(queues) else None,
-        streams=len(np.unique(np.stack([work.device, work.stream]), axis=1).T) if len(work.stream) else 0,
+        streams=_pairs(work.device, work.stream),
     )
+
+
+def _pairs(some: Integers, others: Integers) -> int:
+    (_, one), (values, other) = grouped(some), grouped(others)
+    return len(distinct(one * len(values) + other))
 
 
 def _waiting(running: Stretches, start: Integers, launched: Integers, windows: Stretches) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from sysbench.analysis.grouping import distinct
 from sysbench.analysis.trace import NONE, Integers
 
 
@@ -41,9 +42,9 @@ def _likeness(some: Integers, others: Integers) -> float:
 
 
 def _values(column: Integers, chosen: NDArray[np.bool_]) -> list[int]:
-    found: list[int] = np.unique(column[chosen]).tolist()
+    found: list[int] = distinct(column[chosen]).tolist()
     return found
 
 
 def _distinct(column: Integers, chosen: NDArray[np.bool_]) -> Integers:
-    return np.unique(column[chosen])
+    return distinct(column[chosen])

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from sysbench.analysis.grouping import distinct, summed
 from sysbench.analysis.trace import NONE, Integers
 
 
@@ -51,7 +52,7 @@ class Nesting:
     def _last_started(self, thread: Integers, at_ns: Integers) -> Integers:
         """Positions in `order`: the last stretch of a thread that starts at the moment or before; NONE if none does."""
         found = np.full(len(at_ns), NONE, np.int64)
-        for each in np.unique(thread):
+        for each in distinct(thread):
             first, beyond = np.searchsorted(self.thread, [each, each + 1])
             asked = np.flatnonzero(thread == each)
             place = first + np.searchsorted(self.start_ns[first:beyond], at_ns[asked], side="right") - 1
@@ -95,9 +96,8 @@ def _around(thread: Integers, end_ns: Integers) -> Integers:
 def self_time_ns(nesting: Nesting, duration_ns: Integers) -> Integers:
     """How much of every stretch lies in none of those that it directly encloses."""
     parents = nesting.parents()
-    inner = np.zeros(len(duration_ns), np.int64)
     has_parent = parents != NONE
-    np.add.at(inner, parents[has_parent], duration_ns[has_parent])
+    inner = summed(duration_ns[has_parent], parents[has_parent], len(duration_ns))
     return np.asarray(np.maximum(duration_ns - inner, 0), np.int64)
 
 

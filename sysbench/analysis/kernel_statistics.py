@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from sysbench.analysis.grouping import distinct as different
 from sysbench.analysis.trace import NONE, Integers
 from sysbench.profile_summary import KernelStatistics
 
@@ -26,11 +27,10 @@ class Calls:
     """(shapes, 6): grid and block of each number."""
 
     @classmethod
-    def of(cls, name: Integers, duration_ns: Integers, grid: Integers, block: Integers) -> Calls:
-        """Order calls by name and duration. Grid and block are (n, 3)."""
-        place = np.lexsort((duration_ns, name)).astype(np.int64)
-        shapes, which = _launch_shapes(grid, block)
-        return cls(place, name[place], duration_ns[place], which[place], shapes)
+    def of(cls, name: Integers, duration_ns: Integers, launch_shape: Integers, shapes: Integers) -> Calls:
+        """Order calls by name and duration."""
+        place = np.lexsort((duration_ns, name)).astype(np.int64, copy=False)
+        return cls(place, name[place], duration_ns[place], launch_shape[place], shapes)
 
     def within(self, range_name: str, chosen: NDArray[np.bool_]) -> list[KernelStatistics]:
         """Statistics of the calls that are chosen, given in the order of `place`; the longest in total first."""
@@ -72,22 +72,9 @@ class Calls:
         group = np.zeros(len(picked), np.int64)
         group[first[1:]] = 1
         width = len(self.shapes) + 1
-        group, number = np.divmod(np.unique(np.cumsum(group) * width + shape - NONE), width)
+        group, number = np.divmod(different(np.cumsum(group) * width + shape - NONE), width)
         known = number + NONE != NONE
         distinct = np.bincount(group[known], minlength=len(first))
         one = np.zeros(len(first), np.int64)
         one[group[known]] = number[known] + NONE
         return (self.shapes[one] if len(self.shapes) else np.zeros((len(first), 6), np.int64)), distinct
-
-
-def _launch_shapes(grid: Integers, block: Integers) -> tuple[Integers, Integers]:
-    """Distinct grids with blocks, and which of them each call has."""
-    known = np.flatnonzero((grid[:, 0] != NONE) & (block[:, 0] != NONE)) if len(grid) else np.zeros(0, np.int64)
-    which = np.full(len(grid), NONE, np.int64)
-    if not len(known):
-        return np.zeros((0, 6), np.int64), which
-    both = np.ascontiguousarray(np.concatenate([grid[known], block[known]], axis=1))
-    order = np.lexsort(both.T)
-    changed = np.concatenate([[True], (np.diff(both[order], axis=0) != 0).any(axis=1)])
-    which[known[order]] = np.cumsum(changed) - 1
-    return both[order][changed], which

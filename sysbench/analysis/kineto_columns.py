@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import Any, Final
@@ -13,49 +12,53 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sysbench.analysis import forward_threads
+from sysbench.analysis.packed import Stretch, Table, unpacked
 from sysbench.analysis.trace import COPY, KERNEL, NONE, SET, DeviceWork, Integers, Launches, Operators, Ranges, Trace
 
 _NONE_RECORDED: Final = msgspec.Raw(b"")
 
 
 class Arguments(msgspec.Struct, gc=False):
-    """Of an event, as far as anybody asks; others are not even decoded."""
+    """Of an event, as far as anybody asks; others are not even decoded. In the order in which Kineto writes them."""
 
-    device: int | None = None
-    stream: int | None = None
-    correlation: int | None = None
-    bytes: int | None = None
+    device: int | None = NONE
+    stream: int | None = NONE
+    correlation: int | None = NONE
     grid: tuple[int, int, int] | None = None
     block: tuple[int, int, int] | None = None
-    sequence: int | None = msgspec.field(default=None, name="Sequence number")
-    forward_thread: int | None = msgspec.field(default=None, name="Fwd thread id")
+    bytes: int | None = NONE
+    sequence: int | None = msgspec.field(default=NONE, name="Sequence number")
+    forward_thread: int | None = msgspec.field(default=NONE, name="Fwd thread id")
     shapes: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="Input Dims")
 
 
 _NO_ARGUMENTS: Final = Arguments()
 
 
-class _AnyEvent(msgspec.Struct, gc=False):
-    name: str = ""
-    cat: str = ""
+class Event(msgspec.Struct, gc=False):
+    """One event, with times as floats."""
+
     ph: str = ""
+    cat: str = ""
+    name: str = ""
     pid: int | str = 0
     tid: int | str = 0
+    ts: float = 0.0
+    dur: float | None = None
     args: Arguments = msgspec.field(default_factory=lambda: _NO_ARGUMENTS)
 
 
-class Event(_AnyEvent, gc=False):
-    """One event, with times in microseconds that a float holds to the nanosecond."""
+class ExactEvent(msgspec.Struct, gc=False):
+    """The same with times that a float would not hold to the nanosecond."""
 
-    ts: float = 0.0
-    dur: float | None = None
-
-
-class EpochEvent(_AnyEvent, gc=False):
-    """One event with times that a float would not hold."""
-
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    pid: int | str = 0
+    tid: int | str = 0
     ts: Decimal = Decimal(0)
     dur: Decimal | None = None
+    args: Arguments = msgspec.field(default_factory=lambda: _NO_ARGUMENTS)
 
 
 _WORK: Final = {
@@ -69,8 +72,13 @@ _WORK: Final = {
 _OPERATORS: Final = frozenset({"cpu_op", "operator"})
 _RANGES: Final = frozenset({"user_annotation"})
 _LAUNCHES: Final = re.compile(r"(.*_)?(runtime|driver)")
-_OURS: Final = ("work", "launches", "operators", "ranges")
+_WIDTHS: Final = {"work": 9, "launches": 5, "operators": 7, "ranges": 4}
+"""How many columns there are of each, as `analysis.trace` orders them."""
+_NAME, _THREAD, _SEQUENCE, _FORWARD_THREAD, _SHAPES, _LAUNCH_SHAPE = 2, 3, 4, 5, 6, 7
+"""Where they stand."""
 
+_EXACT_MICROSECONDS: Final = 2**53 / 1000
+"""Beyond this many microseconds a float does not hold every nanosecond."""
 _NANOSECONDS_SINCE_1973: Final = 10**17
 """Times of more than this are nanoseconds: as microseconds they would lie in the year 5138."""
 
@@ -83,85 +91,207 @@ class _Numbers(dict[Any, int]):
         return number
 
 
+class _Kinds(dict[str, int]):
+    """KERNEL, COPY or SET by category, however it is written."""
+
+    def __missing__(self, category: str) -> int:
+        kind = self[category] = _WORK[category.lower()]
+        return kind
+
+
+class _Shapes(dict[bytes, int]):
+    """Numbers of names, by what is written in the file for shapes; NONE for nothing."""
+
+    def __init__(self, names: _Numbers) -> None:
+        super().__init__({b"": NONE})
+        self._names = names
+
+    def __missing__(self, written: bytes) -> int:
+        number = self[written] = self._names[written.decode("utf-8", "replace")]
+        return number
+
+
+class _LaunchShapes(dict[tuple[Any, Any], int]):
+    """The same for grids with blocks; NONE where either is not known."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, ...]] = []
+
+    def __missing__(self, key: tuple[Any, Any]) -> int:
+        grid, block = key
+        number = NONE
+        if grid is not None and block is not None and all(abs(each) < 2**63 for each in (*grid, *block)):
+            number = len(self.rows)
+            self.rows.append((*grid, *block))
+        self[key] = number
+        return number
+
+
+class Found(msgspec.Struct):
+    """What a part of a file holds, as it is handed from one process to another."""
+
+    names: list[str]
+    threads: list[tuple[int | str, int | str]]
+    launch_shapes: list[tuple[int, ...]]
+    stretches: dict[str, list[Stretch]]
+    without_duration: int
+    in_nanoseconds: bool | None
+
+
+class InexactError(Exception):
+    """Times are too large for floats: the events must be decoded to `ExactEvent`."""
+
+
 class Columns:
     """Grows with every piece of a file."""
 
     def __init__(self) -> None:
+        self.in_nanoseconds: bool | None = None
+        """What times are counted in, as the first events tell; None before them."""
         self._names = _Numbers()
         self._threads = _Numbers()
-        self._parts: dict[str, list[tuple[NDArray[Any], ...]]] = {which: [] for which in _OURS}
+        self._launch_shapes = _LaunchShapes()
+        self._tables = {which: Table(width) for which, width in _WIDTHS.items()}
         self._rooms: dict[str, str | None] = {}
+        self._kinds = _Kinds()
+        self._shapes = _Shapes(self._names)
         self._without_duration = 0
-        self._in_nanoseconds: bool | None = None
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing was found that anything could be told from."""
-        return not any(self._parts.values())
+        return not any(self._tables.values())
 
-    def add(self, events: Sequence[Event | EpochEvent]) -> None:
-        """Take in the events of one piece."""
-        sorted_: dict[str, list[Any]] = defaultdict(list)
-        rooms = self._rooms
+    def add(self, events: Sequence[Event] | Sequence[ExactEvent]) -> None:
+        """Take in the events of one piece; raises InexactError, and takes in nothing, if floats do not hold times."""
+        timed = {which: self._timed(found) for which, found in self._sorted(events).items() if found}
+        for which, (found, start_ns, duration_ns) in timed.items():
+            if found:
+                self._tables[which].add((start_ns, duration_ns, *self._of(which, found)))
+
+    def _sorted(self, events: Sequence[Any]) -> dict[str, list[Any]]:
+        sorted_: dict[str, list[Any]] = {which: [] for which in _WIDTHS}
+        takers = {category: sorted_[room].append if room else None for category, room in self._rooms.items()}
         for event in events:
-            if event.ph == "X":
-                category = event.cat
-                if category not in rooms:
-                    rooms[category] = _room_of(category)
-                room = rooms[category]
-                if room is not None:
-                    sorted_[room].append(event)
-        for which, found in sorted_.items():
-            lasting = [event for event in found if event.dur is not None]
-            self._without_duration += len(found) - len(lasting)
-            if lasting:
-                self._parts[which].append(self._of(which, lasting))
+            if event.ph != "X":
+                continue
+            try:
+                take = takers[event.cat]
+            except KeyError:
+                room = self._rooms[event.cat] = _room_of(event.cat)
+                take = takers[event.cat] = sorted_[room].append if room else None
+            if take is not None:
+                take(event)
+        return sorted_
+
+    def _timed(self, events: list[Any]) -> tuple[list[Any], Integers, Integers]:
+        """The events that have a duration, when they start, and how long they last."""
+        if isinstance(events[0], ExactEvent):
+            return self._timed_exactly(events)
+        start = np.array([event.ts for event in events], np.float64)
+        duration = np.array([event.dur for event in events], np.float64)
+        lasting = ~np.isnan(duration)
+        if not lasting.all():
+            events = [event for event, lasts in zip(events, lasting.tolist(), strict=True) if lasts]
+            self._without_duration += len(start) - len(events)
+            start, duration = start[lasting], duration[lasting]
+        if events and max(np.abs(start).max(), np.abs(duration).max()) > _EXACT_MICROSECONDS:
+            raise InexactError
+        if events and self.in_nanoseconds is None:
+            self.in_nanoseconds = False
+        return events, np.rint(start * 1000).astype(np.int64), np.rint(duration * 1000).astype(np.int64)
+
+    def _timed_exactly(self, events: list[Any]) -> tuple[list[Any], Integers, Integers]:
+        if self.in_nanoseconds is None:
+            self.in_nanoseconds = any(each.ts.is_finite() and each.ts > _NANOSECONDS_SINCE_1973 for each in events)
+        factor = 1 if self.in_nanoseconds else 1000
+        largest = Decimal(2**62) / factor
+        lasting = [
+            (event, int((event.ts * factor).to_integral_value()), int((event.dur * factor).to_integral_value()))
+            for event in events
+            if _is_known(event.ts, largest) and _is_known(event.dur, largest)
+        ]
+        self._without_duration += len(events) - len(lasting)
+        start, duration = np.array([times for _, *times in lasting], np.int64).reshape(-1, 2).T
+        return [event for event, *_ in lasting], start, duration
 
     def _of(self, which: str, events: list[Any]) -> tuple[NDArray[Any], ...]:
-        names, threads = self._names, self._threads
-        start = self._nanoseconds([event.ts for event in events])
-        duration = self._nanoseconds([event.dur for event in events])
+        """Their columns but for times, as `analysis.trace` orders them."""
+        names, threads, shapes = self._names, self._threads, self._shapes
         name = np.array([names[event.name] for event in events], np.int32)
         arguments = [event.args for event in events]
         if which == "work":
-            return (start, duration, name, *_of_work(events, arguments))
+            return (name, *self._of_work(events, arguments))
         thread = np.array([threads[event.pid, event.tid] for event in events], np.int32)
         if which == "launches":
-            return (start, duration, name, thread, _numbers([each.correlation for each in arguments]))
+            return (name, thread, _numbers([each.correlation for each in arguments]))
         if which == "ranges":
-            return (start, duration, name, thread)
-        shapes = [names[bytes(each.shapes).decode()] if each.shapes else NONE for each in arguments]
+            return (name, thread)
         return (
-            start,
-            duration,
             name,
             thread,
             _numbers([each.sequence for each in arguments]),
             _numbers([each.forward_thread for each in arguments]),
-            np.array(shapes, np.int32),
+            np.array([shapes[bytes(each.shapes)] for each in arguments], np.int32),
         )
 
-    def _nanoseconds(self, times: list[Any]) -> Integers:
-        if self._in_nanoseconds is None:
-            self._in_nanoseconds = bool(times) and float(times[0]) > _NANOSECONDS_SINCE_1973
-        factor = 1 if self._in_nanoseconds else 1000
-        if times and isinstance(times[0], Decimal):
-            return np.array([int((time * factor).to_integral_value()) for time in times], np.int64)
-        return np.rint(np.array(times, np.float64) * factor).astype(np.int64)
+    def _of_work(self, events: list[Any], arguments: list[Arguments]) -> tuple[NDArray[Any], ...]:
+        kinds, shapes = self._kinds, self._launch_shapes
+        return (
+            np.array([kinds[event.cat] for event in events], np.int8),
+            _numbers([each.device for each in arguments]),
+            _numbers([each.stream for each in arguments]),
+            _numbers([each.correlation for each in arguments]),
+            np.array([shapes[each.grid, each.block] for each in arguments], np.int32),
+            _numbers([each.bytes for each in arguments]),
+        )
+
+    def found(self) -> Found:
+        """Everything, to be handed to another process."""
+        return Found(
+            names=[*self._names],
+            threads=[*self._threads],
+            launch_shapes=self._launch_shapes.rows,
+            stretches={which: table.packed() for which, table in self._tables.items()},
+            without_duration=self._without_duration,
+            in_nanoseconds=self.in_nanoseconds,
+        )
+
+    def join(self, found: Found) -> bool:
+        """Take in what another process found in what follows; False where it counts time differently."""
+        if None not in (self.in_nanoseconds, found.in_nanoseconds) and self.in_nanoseconds != found.in_nanoseconds:
+            return False
+        names = _renumbered(self._names[name] for name in found.names)
+        threads = _renumbered(self._threads[thread] for thread in found.threads)
+        shapes = _renumbered(self._launch_shapes[row[:3], row[3:]] for row in found.launch_shapes)
+        self._without_duration += found.without_duration
+        for which, stretches in found.stretches.items():
+            for columns in unpacked(stretches):
+                columns[_NAME] = names[columns[_NAME]]
+                if which == "work":
+                    columns[_LAUNCH_SHAPE] = shapes[columns[_LAUNCH_SHAPE]]
+                else:
+                    columns[_THREAD] = threads[columns[_THREAD]]
+                if which == "operators":
+                    columns[_SHAPES] = names[columns[_SHAPES]]
+                self._tables[which].add(columns)
+        return True
 
     def trace(self, title: str, header: dict[str, Any], remarks: Iterable[str]) -> Trace:
-        """Everything, from the first moment on; what is needed for it is let go of meanwhile."""
+        """Everything, from the first moment on; the columns themselves are let go of meanwhile."""
         said = list(remarks)
         if self._without_duration:
             said.append(f"{self._without_duration:,} events without a duration were left out")
-        if self._in_nanoseconds:
+        if self.in_nanoseconds:
             said.append("times are taken for nanoseconds: as microseconds they would lie in the far future")
-        work, launches, operators, ranges = (self._whole(which) for which in _OURS)
+        work, launches, operators, ranges = (self._tables[which].take() for which in _WIDTHS)
         origin = min(int(part[0].min()) for part in (work, launches, operators, ranges) if len(part[0]))
         for part in (work, launches, operators, ranges):
             part[0] -= origin
-        work[7:] = [np.stack(work[first : first + 3], axis=1) for first in (7, 10)] + work[13:]
-        operators[5] = forward_threads.resolved(operators[3], operators[4], operators[5])
+        operators[_FORWARD_THREAD] = forward_threads.resolved(
+            operators[_THREAD], operators[_SEQUENCE], operators[_FORWARD_THREAD]
+        )
+        work.append(np.array(self._launch_shapes.rows, np.int64).reshape(-1, 6))
         return Trace(
             title=title,
             format="kineto",
@@ -176,12 +306,14 @@ class Columns:
             remarks=tuple(said),
         )
 
-    def _whole(self, which: str) -> list[Integers]:
-        parts = self._parts.pop(which)
-        columns = {"work": 14, "launches": 5, "operators": 7, "ranges": 4}[which]
-        if not parts:
-            return [np.zeros(0, np.int64) for _ in range(columns)]
-        return [np.concatenate([part[at] for part in parts]).astype(np.int64, copy=False) for at in range(columns)]
+
+def _is_known(value: Decimal | None, largest: Decimal) -> bool:
+    return value is not None and value.is_finite() and abs(value) < largest
+
+
+def _renumbered(numbers: Iterable[int]) -> Integers:
+    """Ours for each of another process's; NONE stays what it is, as the last one."""
+    return np.array([*numbers, NONE], np.int64)
 
 
 def _room_of(category: str) -> str | None:
@@ -195,19 +327,10 @@ def _room_of(category: str) -> str | None:
     return "launches" if _LAUNCHES.fullmatch(lower) else None
 
 
-def _of_work(events: list[Any], arguments: list[Arguments]) -> tuple[NDArray[Any], ...]:
-    kind = np.array([_WORK[event.cat.lower()] for event in events], np.int8)
-    numbers = (_numbers([getattr(each, name) for each in arguments]) for name in ("device", "stream", "correlation"))
-    unknown = (NONE, NONE, NONE)
-    shapes = [np.array([getattr(each, name) or unknown for each in arguments], np.int64) for name in ("grid", "block")]
-    sizes = _numbers([each.bytes for each in arguments])
-    return (kind, *numbers, *(shape[:, axis] for shape in shapes for axis in range(3)), sizes)
-
-
 def _numbers(values: list[int | None]) -> Integers:
     try:
-        return np.array([NONE if value is None else value for value in values], np.int64)
-    except OverflowError:
+        return np.array(values, np.int64)
+    except (OverflowError, TypeError):
         return np.array([NONE if value is None or abs(value) >= 2**63 else value for value in values], np.int64)
 
 

@@ -12,16 +12,17 @@ import shutil
 import sqlite3
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote
 
 import numpy as np
-from numpy.typing import NDArray
 
+from sysbench.analysis.grouping import distinct, grouped, launch_shapes
+from sysbench.analysis.nsys_rows import NoNumberError, Question, opened, rows
+from sysbench.analysis.reading import no_garbage_collection
 from sysbench.analysis.trace import COPY, KERNEL, NONE, SET, DeviceWork, Integers, Launches, Operators, Ranges, Trace
 from sysbench.errors import LogError
 
@@ -32,8 +33,6 @@ INSTALL_HINT: Final = (
     "export it where it is with `nsys export --type sqlite`"
 )
 
-_ROWS: Final = 200_000
-"""Taken from the database at a time."""
 _KERNELS: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
 _COPIES: Final = "CUPTI_ACTIVITY_KIND_MEMCPY"
 _SETS: Final = "CUPTI_ACTIVITY_KIND_MEMSET"
@@ -44,9 +43,11 @@ _PUSH_POP, _START_END = 59, 60
 _EXPORT_TIMEOUT_S: Final = 1800.0
 
 _EMITTED: Final = re.compile(
-    r"(?P<name>.*?), seq = (?P<sequence>\d+)(?:, op_id = \d+)?(?P<shapes>, sizes = .*)?", re.DOTALL
+    r"(?P<name>.*?), seq = (?P<sequence>\d{1,18})(?:, op_id = \d+)?(?P<shapes>, sizes = .*)?", re.DOTALL
 )
 """torch/csrc/autograd/profiler_legacy.cpp and torch/csrc/profiler/util.cpp, `getNvtxStr`."""
+_SEQUENCE: Final = ", seq = "
+_UNNAMED: Final = "(unnamed)"
 _COPY_KINDS: Final = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 """CUpti_ActivityMemcpyKind."""
 
@@ -55,14 +56,12 @@ def read(path: Path) -> Trace:
     """The trace in an export or a report; raises LogError for a file that holds none."""
     if path.suffix.lower() in REPORT_SUFFIXES:
         return _of_report(path)
-    address = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"
     try:
-        with closing(sqlite3.connect(address, uri=True)) as database:
-            database.text_factory = lambda text: text.decode("utf-8", "replace")
+        with closing(opened(path)) as database, no_garbage_collection():
             return _Reader(path, database).trace()
     except sqlite3.Error as error:
         raise LogError(f"{path} is not an export of Nsight Systems that can be read: {error}") from error
-    except (ValueError, OverflowError, TypeError) as error:
+    except NoNumberError as error:
         raise LogError(f"{path} holds what is no number where Nsight Systems has numbers: {error}") from error
 
 
@@ -98,12 +97,14 @@ class _Reader:
                 f"{path} is a database, but no export of Nsight Systems: it has neither kernels nor NVTX ranges"
             )
         self._names: dict[str, int] = {}
-        self._strings = self._read_strings()
         self._threads: dict[int, int] = {}
 
     def trace(self) -> Trace:
-        work, launches = self._work(), self._launches()
-        operators, ranges = self._ranges()
+        large = [self._question(*each) for each in _LARGE.items() if each[0] in self._columns]
+        with rows(self._path, self._database, large) as self._rows:
+            self._strings = self._read_strings()
+            operators, ranges = self._ranges()
+            work, launches = self._work(), self._launches()
         parts = (work.start_ns, launches.start_ns, operators.start_ns, ranges.start_ns)
         if not any(len(part) for part in parts):
             raise LogError(f"{self._path} holds no kernels, no calls and no ranges")
@@ -129,33 +130,29 @@ class _Reader:
     def _name(self, name: str) -> int:
         return self._names.setdefault(name, len(self._names))
 
-    def _read_strings(self) -> dict[int, int]:
-        """By the file's numbers, ours."""
+    def _read_strings(self) -> dict[int, str]:
         if _STRINGS not in self._columns:
             return {}
-        return {
-            number: self._name(str(value))
-            for number, value in self._database.execute("SELECT id, value FROM StringIds")
-        }
+        return {number: str(value) for number, value in self._database.execute("SELECT id, value FROM StringIds")}
+
+    def _question(self, table: str, wanted: Sequence[str], where: str = "") -> Question:
+        there = self._columns[table]
+        return Question(table, tuple(name if name in there else None for name in wanted), where)
 
     def _table(self, table: str, wanted: Sequence[str], where: str = "") -> dict[str, Integers]:
         """Columns of whole numbers by name; NONE where there is no such column, or nothing in it."""
-        there = self._columns.get(table)
-        if there is None:
+        if table not in self._columns:
             return {name: np.zeros(0, np.int64) for name in wanted}
-        asked = ", ".join(f'COALESCE("{name}", {NONE})' if name in there else str(NONE) for name in wanted)
-        blocks = [*_blocks(self._database, f'SELECT {asked} FROM "{table}" {where}', len(wanted))]
-        whole = np.concatenate(blocks, axis=0) if blocks else np.zeros((0, len(wanted)), np.int64)
-        return {name: np.ascontiguousarray(whole[:, at]) for at, name in enumerate(wanted)}
+        return dict(zip(wanted, self._rows.columns(self._question(table, wanted, where)), strict=True))
 
     def _work(self) -> DeviceWork:
-        kernels = self._table(_KERNELS, (*_TIMES, "demangledName", "shortName", *_PLACE, *_GRID, *_BLOCK))
+        kernels = self._table(_KERNELS, _LARGE[_KERNELS])
         copies = self._table(_COPIES, (*_TIMES, "copyKind", *_PLACE, "bytes"))
         sets = self._table(_SETS, (*_TIMES, *_PLACE, "bytes"))
         named = np.where(kernels["demangledName"] == NONE, kernels["shortName"], kernels["demangledName"])
         kinds = {
             kind: self._name(f"Memcpy {_COPY_KINDS.get(kind, 'other')}")
-            for kind in np.unique(copies["copyKind"]).tolist()
+            for kind in distinct(copies["copyKind"]).tolist()
         }
         names = (
             self._named(named),
@@ -164,9 +161,7 @@ class _Reader:
         )
         parts = (kernels, copies, sets)
         counts = [len(part["start"]) for part in parts]
-        none = [np.full((count, 3), NONE, np.int64) for count in counts]
-        grid = np.stack([kernels[name] for name in _GRID], axis=1)
-        block = np.stack([kernels[name] for name in _BLOCK], axis=1)
+        shapes, shape = launch_shapes([kernels[name] for name in (*_GRID, *_BLOCK)])
         start = np.concatenate([part["start"] for part in parts])
         return DeviceWork(
             start_ns=start,
@@ -176,13 +171,13 @@ class _Reader:
             device=np.concatenate([part["deviceId"] for part in parts]),
             stream=np.concatenate([part["streamId"] for part in parts]),
             correlation=np.concatenate([part["correlationId"] for part in parts]),
-            grid=np.concatenate([grid, *none[1:]]),
-            block=np.concatenate([block, *none[1:]]),
+            launch_shape=np.concatenate([shape, np.full(sum(counts[1:]), NONE, np.int64)]),
             bytes=np.concatenate([np.full(counts[0], NONE, np.int64), copies["bytes"], sets["bytes"]]),
+            launch_shapes=shapes,
         )
 
     def _launches(self) -> Launches:
-        calls = self._table(_CALLS, (*_TIMES, "nameId", "globalTid", "correlationId"))
+        calls = self._table(_CALLS, _LARGE[_CALLS])
         thread = self._thread(calls["globalTid"])
         length = calls["end"] - calls["start"]
         return Launches(calls["start"], length, self._named(calls["nameId"]), thread, calls["correlationId"])
@@ -192,55 +187,49 @@ class _Reader:
         ended = f'WHERE "eventType" IN ({_PUSH_POP}, {_START_END}) AND "end" IS NOT NULL'
         if _NVTX in self._columns and "eventType" not in self._columns[_NVTX]:
             raise LogError(f"{self._path} has NVTX events of an unknown form: they have no eventType")
-        rows = self._table(_NVTX, (*_TIMES, "textId", "globalTid"), ended)
-        name, thread = self._named(rows["textId"]), self._thread(rows["globalTid"])
-        if _NVTX in self._columns and "text" in self._columns[_NVTX]:
-            written = self._database.execute(f'SELECT "text" FROM "{_NVTX}" {ended}')
-            for at, (text,) in enumerate(written):
-                if text is not None:
-                    name[at] = self._name(str(text))
-        known = [*self._names]
-        emitted = {number: found for number in np.unique(name).tolist() if (found := _EMITTED.fullmatch(known[number]))}
-        is_operator = np.isin(name, np.array([*emitted], np.int64))
-        operators = self._operators(rows, name, thread, is_operator, emitted)
-        own = ~is_operator
-        length = rows["end"] - rows["start"]
-        return operators, Ranges(rows["start"][own], length[own], name[own], thread[own])
-
-    def _operators(
-        self,
-        rows: Mapping[str, Integers],
-        name: Integers,
-        thread: Integers,
-        chosen: NDArray[np.bool_],
-        emitted: Mapping[int, re.Match[str]],
-    ) -> Operators:
-        numbers = name[chosen].tolist()
-        unknown = np.full(len(numbers), NONE, np.int64)
-        short = {number: self._name(found["name"]) for number, found in emitted.items()}
-        sizes = {
-            number: self._name(found["shapes"][10:]) if found["shapes"] else NONE for number, found in emitted.items()
-        }
-        return Operators(
-            start_ns=rows["start"][chosen],
-            duration_ns=(rows["end"] - rows["start"])[chosen],
-            name=np.array([short[number] for number in numbers], np.int64),
-            thread=thread[chosen],
-            sequence=np.array([int(emitted[number]["sequence"]) for number in numbers], np.int64),
-            forward_thread=unknown,
-            shapes=np.array([sizes[number] for number in numbers], np.int64),
+        found = self._table(_NVTX, (*_TIMES, "textId", "globalTid"), ended)
+        name, sequence, shapes = self._marks(found["textId"], ended)
+        thread, length = self._thread(found["globalTid"]), found["end"] - found["start"]
+        torch, own = sequence != NONE, sequence == NONE
+        operators = Operators(
+            start_ns=found["start"][torch],
+            duration_ns=length[torch],
+            name=name[torch],
+            thread=thread[torch],
+            sequence=sequence[torch],
+            forward_thread=np.full(int(torch.sum()), NONE, np.int64),
+            shapes=shapes[torch],
         )
+        return operators, Ranges(found["start"][own], length[own], name[own], thread[own])
+
+    def _marks(self, numbers: Integers, ended: str) -> Integers:
+        """(3, n) of the ranges that ended: names; for what torch emitted sequence numbers, and shapes where it did."""
+        different, which = grouped(numbers)
+        registered = [self._mark(self._strings.get(number, _UNNAMED)) for number in different.tolist()]
+        marks = np.array(registered, np.int64).reshape(-1, 3)[which]
+        if _NVTX in self._columns and "text" in self._columns[_NVTX]:
+            texts = [text for (text,) in self._database.execute(f'SELECT "text" FROM "{_NVTX}" {ended}')]
+            written = [at for at, text in enumerate(texts) if text is not None]
+            marks[written] = np.array([self._mark(str(texts[at])) for at in written], np.int64).reshape(-1, 3)
+        return marks.T
+
+    def _mark(self, text: str) -> tuple[int, int, int]:
+        # Looking for a word takes a tenth of the time of trying the pattern.
+        emitted = _EMITTED.fullmatch(text) if _SEQUENCE in text else None
+        if emitted is None:
+            return self._name(text), NONE, NONE
+        sizes = emitted["shapes"]
+        return self._name(emitted["name"]), int(emitted["sequence"]), self._name(sizes[10:]) if sizes else NONE
 
     def _named(self, numbers: Integers) -> Integers:
         """Our numbers of names for the file's."""
-        distinct, which = np.unique(numbers, return_inverse=True)
-        strings = self._strings
-        ours = [strings[number] if number in strings else self._name("(unnamed)") for number in distinct.tolist()]
+        different, which = grouped(numbers)
+        ours = [self._name(self._strings.get(number, _UNNAMED)) for number in different.tolist()]
         return np.array(ours, np.int64)[which] if ours else np.zeros(0, np.int64)
 
     def _thread(self, numbers: Integers) -> Integers:
-        distinct, which = np.unique(numbers, return_inverse=True)
-        ours = [self._threads.setdefault(number, len(self._threads)) for number in distinct.tolist()]
+        different, which = grouped(numbers)
+        ours = [self._threads.setdefault(number, len(self._threads)) for number in different.tolist()]
         return np.array(ours, np.int64)[which] if ours else np.zeros(0, np.int64)
 
     def _devices(self) -> tuple[str, ...]:
@@ -265,12 +254,11 @@ _GRID: Final = ("gridX", "gridY", "gridZ")
 _BLOCK: Final = ("blockX", "blockY", "blockZ")
 _WANTED: Final = frozenset({_KERNELS, _COPIES, _SETS, _CALLS, _NVTX})
 
-
-def _blocks(database: sqlite3.Connection, question: str, width: int) -> Iterator[Integers]:
-    """The answer, as many rows at a time as are worth it; (rows, width)."""
-    cursor = database.execute(question)
-    while rows := cursor.fetchmany(_ROWS):
-        yield np.array(rows, np.int64).reshape(len(rows), width)
+_LARGE: Final = {
+    _KERNELS: (*_TIMES, "demangledName", "shortName", *_PLACE, *_GRID, *_BLOCK),
+    _CALLS: (*_TIMES, "nameId", "globalTid", "correlationId"),
+}
+"""What is asked for of the tables that hold most of an export."""
 
 
 def is_export(beginning: bytes) -> bool:

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sysbench.analysis.attribution import Attribution
+from sysbench.analysis.grouping import grouped, summed
 from sysbench.analysis.intervals import depths, self_time_ns
 from sysbench.analysis.trace import NONE, Integers, Trace
 from sysbench.profile_summary import OperatorStatistics
@@ -42,19 +43,14 @@ def _by_group(
     """One row for each name with each shapes, those that take most first."""
     width = len(trace.names) + 1
     keys = trace.operators.name[asked] * width + shapes[asked] - NONE
-    distinct, which = np.unique(keys, return_inverse=True)
-    sums = []
-    for column in columns:
-        # Exact: what bincount adds up is rounded.
-        total = np.zeros(len(distinct), np.int64)
-        np.add.at(total, which, column[asked])
-        sums.append(total)
+    groups, which = grouped(keys)
+    sums = [summed(column[asked], which, len(groups)) for column in columns]
     calls, self_host, total_host, self_device, total_device = sums
     order = np.lexsort((-self_host, -self_device))[:MOST].tolist()
     return [
         OperatorStatistics(
-            name=trace.names[distinct[row] // width],
-            shapes=trace.names[shape] if (shape := int(distinct[row] % width) + NONE) != NONE else None,
+            name=trace.names[groups[row] // width],
+            shapes=trace.names[shape] if (shape := int(groups[row] % width) + NONE) != NONE else None,
             calls=int(calls[row]),
             self_host_ns=int(self_host[row]),
             total_host_ns=int(total_host[row]),
@@ -66,11 +62,10 @@ def _by_group(
 
 
 def _self_device(found: Attribution, work: NDArray[np.bool_], count: int) -> Integers:
-    total = np.zeros(count, np.int64)
-    if found.work.source == "device":
-        caused = work & (found.operator != NONE)
-        np.add.at(total, found.operator[caused], found.work.duration_ns[caused])
-    return total
+    if found.work.source != "device":
+        return np.zeros(count, np.int64)
+    caused = work & (found.operator != NONE)
+    return summed(found.work.duration_ns[caused], found.operator[caused], count)
 
 
 def _with_those_within(values: Integers, parents: Integers, depth: Integers) -> Integers:

@@ -16,6 +16,7 @@ from sysbench.analysis import kernel_classes, kernel_names, profile_checks, prof
 from sysbench.analysis.attention_parts import PARTS
 from sysbench.analysis.attribution import Attribution, Work, attribute
 from sysbench.analysis.device_use import device_use
+from sysbench.analysis.grouping import distinct, grouped, summed
 from sysbench.analysis.intervals import Stretches, union
 from sysbench.analysis.kernel_statistics import Calls
 from sysbench.analysis.operator_statistics import operator_statistics
@@ -113,7 +114,7 @@ class _Whole:
         self.phases = (NO_PHASE, *PHASES)
         self.operator = found.operator[self.counted]
         self.modules, self.module = _bounded(found.ranges.modules, found.module[self.counted], self.work)
-        self.kernels, self.kernel = np.unique(self.work.name, return_inverse=True)
+        self.kernels, self.kernel = grouped(self.work.name)
         """Distinct names, as the trace numbers them, and for every piece of work its position among them."""
 
     @cached_property
@@ -168,17 +169,15 @@ class _Whole:
     def spent(self) -> SpentColumns:
         """Time and calls by phase, module and kernel."""
         keys = (self.phase * len(self.modules) + self.module) * len(self.kernels) + self.kernel
-        distinct, which, calls = np.unique(keys, return_inverse=True, return_counts=True)
-        total = np.zeros(len(distinct), np.int64)
-        np.add.at(total, which, self.work.duration_ns)
-        outer, kernel = np.divmod(distinct, max(len(self.kernels), 1))
+        spent, which = grouped(keys)
+        outer, kernel = np.divmod(spent, max(len(self.kernels), 1))
         phase, module = np.divmod(outer, len(self.modules))
         return SpentColumns(
             phase=phase.tolist(),
             module=module.tolist(),
             kernel=kernel.tolist(),
-            total_ns=total.tolist(),
-            calls=calls.tolist(),
+            total_ns=summed(self.work.duration_ns, which, len(spent)).tolist(),
+            calls=np.bincount(which, minlength=len(spent)).tolist(),
         )
 
 
@@ -189,6 +188,8 @@ def _steps(found: Attribution) -> Integers:
 
 
 def _only(work: Work, chosen: NDArray[np.bool_]) -> Work:
+    if chosen.all():
+        return work
     columns: dict[str, Any] = {
         name: column[chosen] for name, column in vars(work).items() if isinstance(column, np.ndarray)
     }
@@ -200,8 +201,7 @@ def _bounded(modules: tuple[str, ...], module: Integers, work: Work) -> tuple[tu
 
     Where they are too many, those that take most time: what is not told apart counts for the nearest one around it.
     """
-    total = np.zeros(len(modules), np.int64)
-    np.add.at(total, module, work.duration_ns)
+    total = summed(work.duration_ns, module, len(modules))
     begun = np.full(len(modules), np.iinfo(np.int64).max, np.int64)
     np.minimum.at(begun, module, work.at_ns)
     used = np.flatnonzero(np.bincount(module, minlength=len(modules)))
@@ -231,8 +231,7 @@ def _named(text: str) -> KernelName:
 
 def _precisions(whole: _Whole) -> dict[str, int]:
     """Time of matrix products by the format in their names."""
-    total = np.zeros(len(whole.kernels), np.int64)
-    np.add.at(total, whole.kernel, whole.work.duration_ns)
+    total = summed(whole.work.duration_ns, whole.kernel, len(whole.kernels))
     found: dict[str, int] = {}
     for name, total_ns in zip(whole.names, total.tolist(), strict=True):
         if name.kernel_class in ("matmul", "attention"):
@@ -295,14 +294,14 @@ def _products_from_shapes(whole: _Whole) -> work_estimate.Amounts:
         return {}
     caused, first = np.unique(launched, return_index=True)
     width = len(whole.trace.names)
-    distinct, which = np.unique(operators.name[caused] * width + operators.shapes[caused], return_inverse=True)
+    pairs, which = grouped(operators.name[caused] * width + operators.shapes[caused])
     flops = [
         profile_rates.product_flops(whole.trace.names[name], whole.trace.names[shapes])
-        for name, shapes in (divmod(pair, width) for pair in distinct.tolist())
+        for name, shapes in (divmod(pair, width) for pair in pairs.tolist())
     ]
     found: work_estimate.Amounts = {}
     phases = whole.phase[rows[first]]
-    for phase in np.unique(phases).tolist():
+    for phase in distinct(phases).tolist():
         here = np.bincount(which[phases == phase], minlength=len(flops)).tolist()
         known = [each * times for each, times in zip(flops, here, strict=True) if each is not None and times]
         if len(known) == sum(times > 0 for times in here):
@@ -324,7 +323,7 @@ class _Range:
 
 
 def _kernels(whole: _Whole, asked: Sequence[str]) -> Iterator[KernelStatistics]:
-    calls = Calls.of(whole.kernel, whole.work.duration_ns, whole.work.grid, whole.work.block)
+    calls = Calls.of(whole.kernel, whole.work.duration_ns, whole.work.launch_shape, whole.trace.work.launch_shapes)
     module, phase = whole.module[calls.place], whole.phase[calls.place]
     for each in _ranges(whole, asked):
         chosen = each.modules[module]
@@ -334,7 +333,7 @@ def _kernels(whole: _Whole, asked: Sequence[str]) -> Iterator[KernelStatistics]:
 
 def _ranges(whole: _Whole, asked: Sequence[str]) -> Iterator[_Range]:
     everywhere = np.ones(len(whole.modules), bool)
-    present = [phase for phase in np.unique(whole.phase).tolist() if whole.phases[phase] != NO_PHASE]
+    present = [phase for phase in distinct(whole.phase).tolist() if whole.phases[phase] != NO_PHASE]
     yield _Range(STEP, everywhere, None)
     for phase in present:
         yield _Range(whole.phases[phase], everywhere, phase)
@@ -361,8 +360,7 @@ def _below(modules: Sequence[str], path: str) -> NDArray[np.bool_]:
 def _folded_by_time(whole: _Whole) -> list[str]:
     """Folded modules, those that take most time together with everything below them first."""
     total: dict[str, int] = {}
-    spent = np.zeros(len(whole.modules), np.int64)
-    np.add.at(spent, whole.module, whole.work.duration_ns)
+    spent = summed(whole.work.duration_ns, whole.module, len(whole.modules))
     for path, total_ns in zip(whole.modules, spent.tolist(), strict=True):
         parts = folded(path).split(".") if path else []
         for depth in range(1, len(parts) + 1):

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from sysbench.analysis import work_estimate
 from sysbench.analysis.attribution import Work
+from sysbench.analysis.grouping import distinct
 from sysbench.analysis.profile_rates import PRODUCTS
 from sysbench.analysis.trace import NONE, Integers
 from sysbench.profile_summary import Check, KernelName
@@ -60,4 +61,4 @@ def _products(work: Work, operator: Integers, names: list[KernelName], kernel: I
         [name.kernel_class == "matmul" and not _PART_OF_A_PRODUCT.search(name.name[:4000]) for name in names], bool
     )
     caused = operator[known[kernel]]
-    return len(np.unique(caused)) if len(caused) and (caused != NONE).all() else len(caused)
+    return len(distinct(caused)) if len(caused) and (caused != NONE).all() else len(caused)

@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 import numpy as np
 
+from sysbench.analysis.grouping import distinct, grouped
 from sysbench.analysis.intervals import Nesting, depths
 from sysbench.analysis.trace import NONE, Integers, Ranges
 
@@ -121,9 +122,9 @@ _MODULE: Final = _STEP + 2
 def _meanings(used: Integers, names: Sequence[str]) -> Integers:
     """For every name, a position in PHASES, or that it is a step, nothing, or a module."""
     meaning = np.full(len(names), _MODULE, np.int64)
-    distinct = np.unique(used).tolist()
-    family = next((each for each in _STEP_NAMES if any(each.fullmatch(names[name]) for name in distinct)), None)
-    for name in distinct:
+    used_names = distinct(used).tolist()
+    family = next((each for each in _STEP_NAMES if any(each.fullmatch(names[name]) for name in used_names)), None)
+    for name in used_names:
         text = names[name][:LONGEST_NAME]
         phase = next((number for number, each in enumerate(_PHASE_NAMES) if each.fullmatch(text)), None)
         if phase is not None:
@@ -176,7 +177,7 @@ class _Reader:
         self.module[here[is_module]] = self._modules(outer_module[is_module], self.name[here[is_module]])
 
     def _modules(self, outer: Integers, name: Integers) -> Integers:
-        pairs, which = np.unique(outer * len(self.names) + name, return_inverse=True)
+        pairs, which = grouped(outer * len(self.names) + name)
         below = [self._module(*divmod(pair, len(self.names))) for pair in pairs.tolist()]
         return np.array(below, np.int64)[which]
 

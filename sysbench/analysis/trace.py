@@ -36,12 +36,12 @@ class DeviceWork:
     stream: Integers
     correlation: Integers
     """The same number as that of the runtime call that launched it; NONE if not recorded."""
-    grid: Integers
-    """(n, 3) blocks; NONE for copies and sets."""
-    block: Integers
-    """(n, 3) threads; NONE for copies and sets."""
+    launch_shape: Integers
+    """Index into `launch_shapes`; NONE for copies and sets, and where it was not recorded."""
     bytes: Integers
     """Copied or set; NONE for kernels."""
+    launch_shapes: Integers
+    """(shapes, 6): a grid, in blocks, and a block, in threads; none of them twice."""
 
 
 @dataclass(frozen=True)

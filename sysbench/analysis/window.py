@@ -155,8 +155,9 @@ def _work(trace: Trace, row: int) -> Iterator[dict[str, object]]:
     event = _complete(trace, work.name, work.start_ns, work.duration_ns, row)
     device, stream = int(work.device[row]), int(work.stream[row])
     arguments = {"device": device, "stream": stream, **_known(correlation=work.correlation[row], bytes=work.bytes[row])}
-    if work.grid[row][0] != NONE:
-        arguments |= {"grid": work.grid[row].tolist(), "block": work.block[row].tolist()}
+    if work.launch_shape[row] != NONE:
+        shape = work.launch_shapes[work.launch_shape[row]].tolist()
+        arguments |= {"grid": shape[:3], "block": shape[3:]}
     event |= {"cat": _KINDS[int(work.kind[row])], "pid": device + 1, "tid": stream, "args": arguments}
     yield event
     if work.correlation[row] != NONE:

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 
 import sysbench
-from sysbench.engine.memory_limits import memory_limits
 from sysbench.events import HostInfo
+from sysbench.memory_limits import memory_limits
 
 COMMAND_TIMEOUT_S = 0.5
 """Git and sysctl answer in 5 ms; on a file system that hangs, what they know is not worth waiting for."""

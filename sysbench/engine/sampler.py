@@ -15,10 +15,10 @@ from typing import Protocol, TypeVar
 
 import psutil
 
-from sysbench.engine.memory_limits import MemoryLimit, memory_limits
 from sysbench.engine.nvml import Gpu, GpuReading, Nvml, NvmlUnusableError, open_nvml
 from sysbench.engine.worker_tree import ForeignLoad, WorkerTree, descendants_of
 from sysbench.events import DeviceInfo, Reading, ReadingsLost
+from sysbench.memory_limits import MemoryLimit, host_available_bytes, memory_limits
 
 Answer = TypeVar("Answer")
 
@@ -172,8 +172,7 @@ class SystemSampler:
         return memory_limits(int(psutil.virtual_memory().total))
 
     def _host_available_bytes(self) -> int:
-        allowed = (limit.available_bytes() for limit in self._memory_limits)
-        return min([int(psutil.virtual_memory().available), *(size for size in allowed if size is not None)])
+        return host_available_bytes(self._memory_limits)
 
     def _find(self, device: DeviceInfo) -> Gpu | None:
         """The driver's view of a device, looked up once; a device that is not found is reported once."""

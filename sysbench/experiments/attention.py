@@ -5,20 +5,21 @@ from __future__ import annotations
 import gc
 import math
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import cache
 from itertools import cycle
 from pathlib import Path
 from typing import Literal
 
-import psutil
 import torch
 from torch import Tensor
 
 from sysbench import attention_costs, hardware, units
 from sysbench.attention_costs import bytes_moved
-from sysbench.errors import DoesNotFitError, OverBudgetError, UnavailableError
+from sysbench.errors import BeyondMemoryError, DoesNotFitError, OverBudgetError, UnavailableError
 from sysbench.events import (
     AttentionAccounted,
     AttentionChecked,
@@ -34,15 +35,19 @@ from sysbench.events import (
     Stage,
     StageEntered,
 )
-from sysbench.experiments.attention_memory import COUNTED, Needs, counted, inputs_for
+from sysbench.experiments.attention_memory import Needs, counted
+from sysbench.experiments.simulated_memory import allocator_settings
 from sysbench.instruments import allocator
 from sysbench.instruments.clocks import Clock, clock_for
 from sysbench.instruments.compilation import compilation, count_from_zero, fresh_compiler
 from sysbench.instruments.device import synchronize, torch_device
 from sysbench.instruments.precision import matmul_precision
+from sysbench.memory_limits import host_available_bytes
+from sysbench.simulate.attention_cell import SimulatedAttention, simulate
 from sysbench.simulate.gpu import Gpu
 from sysbench.specs.attention import AttentionCell
-from sysbench.workload.attention import REFUSALS, OperatorLog
+from sysbench.workload.attention import OperatorLog, refusal_of
+from sysbench.workload.attention_call import AttentionCall, Inputs, gradient_for, inputs_for
 from sysbench.workload.attention_functions import Attention, function_for, naive
 
 LONGEST_CHECKED = 2048
@@ -64,7 +69,8 @@ def run(
     """Measure the cell, or work its memory out for a GPU; afterwards everything is freed.
 
     Raises UnavailableError for an implementation that is not to be had here or returns something else than attention,
-    DoesNotFitError where memory is known not to suffice, and whatever the implementation raises.
+    DoesNotFitError where memory does not suffice, NotTriedError for what would take too much of the host's or too long,
+    and whatever the implementation raises.
     """
     if cell.simulate is not None:
         yield from _simulated(cell, hardware.named(cell.simulate))
@@ -78,7 +84,7 @@ def run(
             settings.enter_context(matmul_precision(cell.precision))
             if cell.implementation in ("compiled", "flex"):
                 settings.enter_context(fresh_compiler())
-            yield from _measured(cell, target, clock or clock_for(target))
+            yield from _measured(cell, device, target, clock or clock_for(target))
     finally:
         allocator.release(target)
         _set_modules_aside()
@@ -125,7 +131,7 @@ def _refuse_over_budget(cell: AttentionCell, pair_s: float) -> None:
     predicted_s = pair_s * (cell.warmup + cell.repeats) * 4 / 3
     if cell.budget and predicted_s > cell.budget:
         raise OverBudgetError(
-            f"would take about {units.duration(predicted_s)}, more than the {units.duration(cell.budget)} of --budget"
+            f"would take about {units.duration(predicted_s)}, more than the {cell.budget:g} s of --budget"
         )
 
 
@@ -133,7 +139,7 @@ def _refuse_over_budget(cell: AttentionCell, pair_s: float) -> None:
 
 
 def _simulated(cell: AttentionCell, known: hardware.Hardware) -> Iterator[Event]:
-    gpu = Gpu.of(known)
+    gpu, settings = Gpu.of(known), allocator_settings()
     yield GpuSimulated(
         at_s=time.time(),
         cell=cell.key,
@@ -141,44 +147,55 @@ def _simulated(cell: AttentionCell, known: hardware.Hardware) -> Iterator[Event]
         memory_bytes=gpu.memory_bytes,
         context_bytes=gpu.context_bytes,
         other_bytes=gpu.other_bytes,
-        settings="",
+        settings=settings.text,
     )
     yield _entered(cell, "simulating")
-    needs = counted(cell)
-    if needs is None:
-        raise UnavailableError(f"{cell.implementation} cannot be simulated; there are {', '.join(COUNTED)}")
-    available = gpu.memory_bytes - gpu.context_bytes - gpu.other_bytes
-    if needs.peak_bytes > available:
-        yield _accounted(cell, needs, available)
-        raise _does_not_fit(needs, available)
-    yield _memory(cell, needs, simulated=True)
+    result = simulate(cell, gpu, settings)
+    if not result.verdict.fits:
+        yield _accounted_by(result, cell)
+        raise DoesNotFitError(
+            f"needs {units.size(result.reserved_peak_bytes)}, and there are {units.size(result.available_bytes)}"
+        )
+    yield AttentionMemory(
+        at_s=time.time(),
+        cell=cell.key,
+        source="simulated",
+        before_backward_bytes=result.before_backward_bytes,
+        saved_bytes=result.saved_bytes,
+        peak_allocated_bytes=result.allocated_peak_bytes,
+        peak_reserved_bytes=result.reserved_peak_bytes,
+    )
+
+
+def _accounted_by(result: SimulatedAttention, cell: AttentionCell) -> AttentionAccounted:
+    return AttentionAccounted(
+        at_s=time.time(),
+        cell=cell.key,
+        tensors=list(result.at_peak),
+        available_bytes=result.available_bytes,
+        reserved_bytes=result.reserved_peak_bytes,
+    )
 
 
 def _refuse_thrashing(cell: AttentionCell) -> Iterator[Event]:
     """On the host, what does not fit is known beforehand: trying it would bring the machine to its knees."""
-    available = psutil.virtual_memory().available
+    available = host_available_bytes()
     # Counting takes a while, and most cells are nowhere near.
     if GENEROUS * attention_costs.naive_saved_bytes(cell) + bytes_moved(cell, "backward") * GENEROUS < available:
         return
     needs = counted(cell.model_copy(update={"implementation": "naive"}) if cell.implementation == "compiled" else cell)
     if needs is not None and needs.peak_bytes > 0.9 * available:
-        yield _accounted(cell, needs, available)
-        raise _does_not_fit(needs, available)
+        yield AttentionAccounted(at_s=time.time(), cell=cell.key, tensors=needs.at_peak, available_bytes=available)
+        raise BeyondMemoryError(
+            f"needs {units.size(needs.peak_bytes)}, and there are {units.size(available)} of memory for this process"
+        )
 
 
-def _does_not_fit(needs: Needs, available: int) -> DoesNotFitError:
-    return DoesNotFitError(f"needs {units.size(needs.peak_bytes)}, and there are {units.size(available)}")
-
-
-def _accounted(cell: AttentionCell, needs: Needs, available: int) -> AttentionAccounted:
-    return AttentionAccounted(at_s=time.time(), cell=cell.key, tensors=needs.at_peak, available_bytes=available)
-
-
-def _memory(cell: AttentionCell, needs: Needs, *, simulated: bool) -> AttentionMemory:
+def _memory(cell: AttentionCell, needs: Needs) -> AttentionMemory:
     return AttentionMemory(
         at_s=time.time(),
         cell=cell.key,
-        source="simulated" if simulated else "measured",
+        source="measured",
         before_backward_bytes=needs.before_backward_bytes,
         saved_bytes=needs.saved_bytes,
         peak_allocated_bytes=needs.peak_bytes,
@@ -188,17 +205,17 @@ def _memory(cell: AttentionCell, needs: Needs, *, simulated: bool) -> AttentionM
 # --- measured
 
 
-def _measured(cell: AttentionCell, device: torch.device, clock: Clock) -> Iterator[Event]:
+def _measured(cell: AttentionCell, on: DeviceInfo, device: torch.device, clock: Clock) -> Iterator[Event]:
     yield _entered(cell, "building")
-    base_bytes = _allocated(device)
-    q, k, v = inputs_for(cell, device)
+    base = _Base.of(device)
+    inputs = inputs_for(cell, device)
     function = function_for(cell, device)
-    gradient = torch.randn(q.shape, dtype=torch.float32, device=device).to(q.dtype)
-    calls = _Calls(cell, function, (q, k, v), gradient, clock)
+    held_bytes = base.above(device)
+    calls = _Calls(cell, function, inputs, gradient_for(inputs[0]), clock)
     try:
         yield from _first_call(cell, calls)
         _PACE.learn(cell, device, _pair_s(calls))
-        yield from _memory_of(cell, calls, device, base_bytes)
+        yield from _memory_of(cell, calls, device, base, held_bytes)
         yield from _timed(cell, calls)
     except (RuntimeError, MemoryError) as error:
         if not allocator.is_out_of_memory(error):
@@ -208,49 +225,62 @@ def _measured(cell: AttentionCell, device: torch.device, clock: Clock) -> Iterat
         return
     # Outside the except block, whose traceback would hold the tensors.
     calls.forget()
-    needs = counted(cell) if cell.implementation in COUNTED else None
-    available = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
-    if needs is not None and available is not None:
-        yield _accounted(cell, needs, available)
+    yield from _explained(cell, on)
     raise DoesNotFitError("memory ran out")
 
 
-class _Calls:
+def _explained(cell: AttentionCell, device: DeviceInfo) -> Iterator[Event]:
+    """What a cell that ran out of memory would have needed, as a simulation of that GPU has it."""
+    if device.type != "cuda" or device.memory_bytes is None:
+        return
+    try:
+        yield _accounted_by(simulate(cell, Gpu.like(device, device.memory_bytes), allocator_settings()), cell)
+    except UnavailableError:
+        return  # it is known that memory ran out; only what for is not
+
+
+@dataclass(frozen=True)
+class _Base:
+    """What CUDA's allocator holds before a cell makes anything; None on other devices, which do not tell."""
+
+    allocated_bytes: int | None
+    reserved_bytes: int
+
+    @classmethod
+    def of(cls, device: torch.device) -> _Base:
+        """As it is now, without the workspaces of cuBLAS: a cell has its own, as its process's first one has."""
+        if device.type != "cuda":
+            return cls(None, 0)
+        torch._C._cuda_clearCublasWorkspaces()
+        torch.cuda.empty_cache()
+        return cls(torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device))
+
+    def above(self, device: torch.device) -> int:
+        """Bytes that are allocated now and were not then."""
+        return _allocated(device) - self.allocated_bytes if self.allocated_bytes is not None else 0
+
+
+class _Calls(AttentionCall):
     """One input, attended to again and again; the graph of backward is always built outside of what is timed."""
 
     def __init__(
-        self,
-        cell: AttentionCell,
-        function: Attention,
-        inputs: tuple[Tensor, Tensor, Tensor],
-        gradient: Tensor,
-        clock: Clock,
+        self, cell: AttentionCell, function: Attention, inputs: Inputs, gradient: Tensor, clock: Clock
     ) -> None:
-        self.function, self.inputs, self.gradient = function, inputs, gradient
+        super().__init__(function, inputs, gradient)
         self._clock = clock
-        self._cold = torch.empty(COLD_BYTES, dtype=torch.uint8, device=gradient.device) if cell.cold else None
-        self.output: Tensor | None = None
+        self._is_cold = cell.cold
+        self._cold: Tensor | None = None
         self._rotation = cycle([inputs])
 
-    def rotate(self, sets: int) -> None:
-        """Attend to so many copies of the input in turn, so that none is in a cache for having just been used."""
+    def prepare(self, sets: int) -> None:
+        """Attend to so many copies of the input in turn, so that none is in a cache for having just been used.
+
+        With --cold, caches are flushed as well; what that takes is taken now.
+        """
         copies = [_copies(self.inputs) for _ in range(1, sets)]
         self._rotation = cycle([self.inputs, *copies])
-
-    def forget(self) -> None:
-        """Drop output, graph and gradients."""
-        self.output = None
-        for tensor in self.inputs:
-            tensor.grad = None
-
-    def attend(self) -> None:
-        """Forward, with its graph."""
-        self.output = self.function(*self.inputs)
-
-    def differentiate(self) -> None:
-        """Backward alone."""
-        assert self.output is not None
-        self.output.backward(self.gradient)
+        if self._is_cold:
+            self._cold = torch.empty(COLD_BYTES, dtype=torch.uint8, device=self.gradient.device)
 
     def time(self, phase: Literal["forward", "backward"]) -> PhaseSample:
         """One call of a phase, between two synchronizations."""
@@ -264,7 +294,7 @@ class _Calls:
         return self._clock.measure({phase: call}, "phase").phases[phase]
 
 
-def _copies(inputs: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+def _copies(inputs: Inputs) -> Inputs:
     q, k, v = (tensor.detach().clone().requires_grad_() for tensor in inputs)
     return q, k, v
 
@@ -276,12 +306,7 @@ def _first_call(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
         yield _entered(cell, "compiling")
         count_from_zero()
     started_s = time.perf_counter()
-    try:
-        calls.attend()
-    except RuntimeError as refusal:
-        if any(phrase in str(refusal) for phrase in REFUSALS):
-            raise UnavailableError(f"{cell.implementation}: {str(refusal).splitlines()[0]}") from refusal
-        raise
+    _attend(cell, calls)
     _refuse_other_results(cell, calls)
     calls.differentiate()
     synchronize(calls.gradient.device)
@@ -300,9 +325,25 @@ def _first_call(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
             fell_back=made.fell_back,
             detail=made.detail,
         )
+        if made.fell_back:
+            raise UnavailableError(f"dynamo gave up and ran it eagerly{f': {made.detail}' if made.detail else ''}")
     calls.forget()
     yield AttentionKernels(at_s=time.time(), cell=cell.key, forward=_kernel(cell, calls))
     calls.forget()
+
+
+def _attend(cell: AttentionCell, calls: _Calls) -> None:
+    """Forward; raises UnavailableError, with torch's reasons, where no kernel takes such inputs."""
+    with warnings.catch_warnings(record=True) as reasons:
+        warnings.simplefilter("always")
+        try:
+            calls.attend()
+            return
+        except RuntimeError as error:
+            refusal = refusal_of(error, reasons)
+            if refusal is None:
+                raise
+            raise UnavailableError(f"{cell.implementation}: {refusal}") from error
 
 
 def _pair_s(calls: _Calls) -> float:
@@ -342,33 +383,36 @@ def _kernel(cell: AttentionCell, calls: _Calls) -> str:
     return next((name for name in operators.names if "scaled_dot_product" in name), "aten::bmm")
 
 
-def _memory_of(cell: AttentionCell, calls: _Calls, device: torch.device, base_bytes: int | None) -> Iterator[Event]:
+def _memory_of(
+    cell: AttentionCell, calls: _Calls, device: torch.device, base: _Base, held_bytes: int
+) -> Iterator[Event]:
     """By the allocator on CUDA; elsewhere counted tensor by tensor, where that can be done."""
-    if base_bytes is None:
-        needs = counted(cell, real=calls.inputs) if cell.implementation in COUNTED else None
+    if base.allocated_bytes is None:
+        needs = counted(cell, real=calls.inputs)
         if needs is not None:
-            yield _memory(cell, needs, simulated=False)
+            yield _memory(cell, needs)
         calls.forget()
         return
     calls.forget()
     synchronize(device)
-    before, own = _allocated(device) or 0, calls.gradient.untyped_storage().nbytes()
+    before = _allocated(device)
     allocator.reset_peaks(device)
     calls.attend()
     synchronize(device)
-    alive = _allocated(device) or 0
+    made = _allocated(device) - before
     assert calls.output is not None
-    saved = alive - before - calls.output.untyped_storage().nbytes()
+    saved = made - calls.output.untyped_storage().nbytes()
     calls.differentiate()
     synchronize(device)
-    peak = allocator.peaks(device).allocated_bytes or 0
+    peaks = allocator.peaks(device)
     yield AttentionMemory(
         at_s=time.time(),
         cell=cell.key,
         source="measured",
-        before_backward_bytes=alive - base_bytes - own,
+        before_backward_bytes=held_bytes + made,
         saved_bytes=max(saved, 0),
-        peak_allocated_bytes=peak - base_bytes,
+        peak_allocated_bytes=(peaks.allocated_bytes or 0) - base.allocated_bytes,
+        peak_reserved_bytes=(peaks.reserved_bytes or 0) - base.reserved_bytes,
     )
     calls.forget()
 
@@ -376,7 +420,7 @@ def _memory_of(cell: AttentionCell, calls: _Calls, device: torch.device, base_by
 def _timed(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
     """Warm-up, then all forwards, then all backwards."""
     phases: tuple[Literal["forward", "backward"], ...] = ("forward", "backward")
-    calls.rotate(_input_sets(calls.inputs))
+    calls.prepare(_input_sets(calls.inputs))
     with _garbage_collection_paused():
         for warmup, count in ((True, cell.warmup), (False, cell.repeats)):
             if count:
@@ -389,7 +433,7 @@ def _timed(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
                     )
 
 
-def _input_sets(inputs: tuple[Tensor, Tensor, Tensor]) -> int:
+def _input_sets(inputs: Inputs) -> int:
     """How many copies of the input to go through in turn: what no cache holds needs no second one."""
     small = sum(tensor.untyped_storage().nbytes() for tensor in inputs) < COLD_BYTES
     return ROTATED if small and inputs[0].device.type == "cuda" else 1
@@ -459,8 +503,8 @@ def _garbage_collection_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _allocated(device: torch.device) -> int | None:
-    return torch.cuda.memory_allocated(device) if device.type == "cuda" else None
+def _allocated(device: torch.device) -> int:
+    return torch.cuda.memory_allocated(device)
 
 
 def _entered(cell: AttentionCell, stage: Stage) -> StageEntered:

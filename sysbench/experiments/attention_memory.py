@@ -1,4 +1,4 @@
-"""What attention keeps and needs, tensor by tensor: counted on real tensors, or on tensors without data."""
+"""What attention keeps and needs on the host, tensor by tensor: counted on real tensors, or beforehand without data."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from sysbench.events import AttentionTensor
 from sysbench.instruments.accounting import StorageWatch, rounded
 from sysbench.instruments.precision import compute_dtype
 from sysbench.specs.attention import AttentionCell
+from sysbench.workload.attention_call import Inputs
 from sysbench.workload.attention_functions import function_for
 
 PhaseName = Literal["inputs", "forward", "backward"]
 
 COUNTED = ("naive", "sdpa-math", "sdpa-flash")
-"""Implementations whose every tensor is made by an operator that exists without the device that is simulated."""
+"""Implementations whose every tensor is made by an operator that the host has, and that can be looked into."""
 
 
 @dataclass(frozen=True)
@@ -86,19 +87,7 @@ class _Ledger(TorchDispatchMode):
         self.live_bytes -= self._live.pop(number).size_bytes
 
 
-def inputs_for(cell: AttentionCell, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """q, k and v, standard normal, leaves that carry gradients: (batch, seq, dim), or (batch, heads, seq, dim)."""
-    shape = (cell.batch, *([cell.heads] if cell.heads else []), cell.seq, cell.dim)
-    generator = torch.Generator(device=device).manual_seed(cell.seed)
-    dtype = compute_dtype(cell.precision)
-    q, k, v = (
-        torch.randn(shape, generator=generator, device=device, dtype=torch.float32).to(dtype).requires_grad_()
-        for _ in range(3)
-    )
-    return q, k, v
-
-
-def counted(cell: AttentionCell, *, real: tuple[Tensor, Tensor, Tensor] | None = None) -> Needs | None:
+def counted(cell: AttentionCell, *, real: Inputs | None = None) -> Needs | None:
     """What one forward and one backward need; None for an implementation that cannot be looked into.
 
     With `real` inputs they are run for real, else on tensors without data, whose operators take no time and no memory.
@@ -111,13 +100,13 @@ def counted(cell: AttentionCell, *, real: tuple[Tensor, Tensor, Tensor] | None =
         return _counted(cell, lambda: _without_data(cell))
 
 
-def _without_data(cell: AttentionCell) -> tuple[Tensor, Tensor, Tensor]:
+def _without_data(cell: AttentionCell) -> Inputs:
     shape = (cell.batch, *([cell.heads] if cell.heads else []), cell.seq, cell.dim)
     q, k, v = (torch.empty(shape, dtype=compute_dtype(cell.precision), requires_grad=True) for _ in range(3))
     return q, k, v
 
 
-def _counted(cell: AttentionCell, make: Callable[[], tuple[Tensor, Tensor, Tensor]]) -> Needs:
+def _counted(cell: AttentionCell, make: Callable[[], Inputs]) -> Needs:
     q, k, v = make()
     function = function_for(cell, torch.device("cpu"))
     ledger = _Ledger()

@@ -8,7 +8,7 @@ import time
 from sysbench.errors import UnavailableError
 from sysbench.events import DeviceInfo, MemoryForeseen
 from sysbench.simulate.allocator_settings import AllocatorSettings
-from sysbench.simulate.gpu import UNKNOWN_CAPABILITY, Gpu
+from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import simulate
 from sysbench.specs.kinds import Cell
 
@@ -19,13 +19,11 @@ def foresee(cell: Cell, device: DeviceInfo, free_bytes: int) -> MemoryForeseen:
     A mode of `time` is a protocol of `memory` by the same name; that of `forward` computes a loss as well, which
     needs a little more. Raises UnavailableError for what cannot be simulated.
     """
-    major, _, minor = (device.compute_capability or "").partition(".")
-    capability = (int(major), int(minor)) if major and minor else UNKNOWN_CAPABILITY
     settings = AllocatorSettings.from_environment(os.environ)
     step = cell.step
     if step is None:
         raise UnavailableError("what is not a training step is not simulated beforehand")
-    result = simulate(step, step.mode, Gpu(device.name, free_bytes, capability), settings, origins=False)
+    result = simulate(step, step.mode, Gpu.like(device, free_bytes), settings, origins=False)
     verdict = result.verdict
     where = "while the model is built" if verdict.failed_phase == "build" else f"in {verdict.failed_phase}"
     return MemoryForeseen(

@@ -28,7 +28,7 @@ from sysbench.specs.memory import MemoryCell, SearchAxis
 
 def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
     """Simulate the cell, or with `find` the largest of its kind that fits; see `sysbench.experiments.memory.run`."""
-    gpu, settings = Gpu.of(hardware.named(slug)), _settings()
+    gpu, settings = Gpu.of(hardware.named(slug)), allocator_settings()
     yield GpuSimulated(
         at_s=time.time(),
         cell=cell.key,
@@ -52,8 +52,8 @@ def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
         raise DoesNotFitError(_why(result))
 
 
-def _settings() -> AllocatorSettings:
-    """PYTORCH_CUDA_ALLOC_CONF of this process, as it would be on the GPU."""
+def allocator_settings() -> AllocatorSettings:
+    """PYTORCH_CUDA_ALLOC_CONF of this process, as it would be on the GPU; raises UnavailableError for a wrong one."""
     try:
         return AllocatorSettings.from_environment(os.environ)
     except ValueError as error:

@@ -21,6 +21,8 @@ from sysbench.workload.attention import FlexAttention
 _HALVES = (torch.float16, torch.bfloat16)
 _FLASH_HEAD = 256
 _CUDNN_HEAD = 128
+_FLEX_HEAD = 16
+"""tl.dot takes nothing narrower (torch/_inductor/kernel/flex/flex_attention.py)."""
 
 
 class Attend(Protocol):
@@ -93,9 +95,38 @@ def _cudnn(
     return output
 
 
-def _math(*args: Any, **options: Any) -> Tensor:
-    output: Tensor = torch.ops.aten._scaled_dot_product_attention_math.default(*args, **options)[0]
-    return output
+def _math(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    is_causal: bool,
+    *,
+    scale: float | None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """`_scaled_dot_product_attention_math`, which adds the mask in place, but not to tensors that Python dispatches."""
+    origin = q.dtype
+    if origin in _HALVES and not torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed():
+        q, k, v = q.float(), k.float(), v.float()
+    root = (q.shape[-1] ** -0.5 if scale is None else scale) ** 0.5
+    scaled = q * root
+    if is_causal:
+        mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+    if mask is not None and mask.dtype == torch.bool:
+        mask = torch.where(mask, 0.0, torch.scalar_tensor(float("-inf"), dtype=q.dtype, device=q.device))
+    if enable_gqa:
+        k, v = (each.repeat_interleave(q.shape[-3] // each.shape[-3], -3) for each in (k, v))
+    weights = scaled @ (k.transpose(-2, -1) * root)
+    if mask is not None:
+        weights.add_(mask)
+    weights = torch.ops.aten._safe_softmax.default(weights, -1)
+    if dropout > 0:
+        weights = torch.dropout(weights, dropout, True)
+    _returned = weights.to(origin)  # beside the output, to whoever asks for it
+    attended: Tensor = weights @ v
+    return attended.to(origin)
 
 
 def _needs_gradient(*tensors: Tensor) -> bool:
@@ -177,21 +208,28 @@ class CompiledFlexAttention(FlexAttention):
 
     def __init__(self, ctx: int) -> None:
         super().__init__(ctx)
-        self._attend = _flex_attention
+        self._attend = flex_attention
 
 
-def _flex_attention(q: Tensor, k: Tensor, v: Tensor, block_mask: Any = None) -> Any:
+def flex_attention(q: Tensor, k: Tensor, v: Tensor, block_mask: Any = None) -> Any:
+    """torch's, compiled; raises UnavailableError for heads that are too narrow."""
+    if q.shape[-1] < _FLEX_HEAD:
+        raise UnavailableError(f"flex needs heads of a width of at least {_FLEX_HEAD}; this is {q.shape[-1]}")
     attend: Callable[..., Any] = _FlexAttention.apply  # typed in some versions of torch only
     return attend(q, k, v)
 
 
 class _FlexAttention(torch.autograd.Function):
-    """Keeps the inputs, the output and an fp32 number for each row of each head: the logarithm of its sum."""
+    """Keeps the inputs, the output and an fp32 number for each row of each head: the logarithm of its sum.
+
+    `torch/_inductor/kernel/flex/flex_attention.py`; which of its buffers become allocations is inferred.
+    """
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        output = torch.empty_like(q)
         logsumexp = q.new_empty(q.shape[:-1], dtype=torch.float32)
+        _maxima = torch.empty_like(logsumexp)  # given to the kernel always, written on demand
+        output = torch.empty_like(q)
         ctx.save_for_backward(q, k, v, output, logsumexp)
         return output
 
@@ -199,4 +237,55 @@ class _FlexAttention(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
         q, k, v, _, logsumexp = ctx.saved_tensors
         _delta = torch.empty_like(logsumexp)  # of output · gradient, held while the kernel runs
+        _of_logsumexp = torch.empty_like(logsumexp)  # its gradient, which is 0
         return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+
+
+def flash_attn_on(gpu: Gpu) -> Callable[..., Any]:
+    """`flash_attn_func` of the library flash-attn 2, on a GPU: of tensors (batch, seq, heads, dim)."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Any:
+        by_head = [each.transpose(1, 2) for each in (q, k, v)]
+        problem = _flash_problem(gpu, *by_head)
+        if problem is not None:
+            raise UnavailableError(problem.replace("Flash attention", "flash-attn"))
+        run: Callable[..., Any] = _FlashAttention.apply
+        return run(q, k, v)
+
+    return attend
+
+
+class _FlashAttention(torch.autograd.Function):
+    """flash_attn/flash_attn_interface.py, FlashAttnFunc, and csrc/flash_attn/flash_api.cpp, mha_fwd and mha_bwd.
+
+    It keeps the padded inputs and output, the logarithm of each row's sum, and the state of the generator. The split
+    of long keys over idle multiprocessors is left out, as for torch's own copy of these kernels.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        d_head = q.shape[-1]
+        padding = -d_head % 8
+        if padding:
+            q, k, v = (torch.nn.functional.pad(each, (0, padding)) for each in (q, k, v))
+        output = torch.empty_like(q)
+        batch, rows, heads, _ = q.shape
+        logsumexp = q.new_empty((batch, heads, rows), dtype=torch.float32)
+        generator = torch.empty(2, dtype=torch.int64, device=q.device)
+        ctx.save_for_backward(q, k, v, output, logsumexp, generator)
+        ctx.d_head = d_head
+        return output[..., :d_head]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
+        q, k, v, _, _, _ = ctx.saved_tensors
+        batch, rows, heads, d_head = q.shape
+        gradients = tuple(torch.empty_like(each) for each in (q, k, v))
+        if ctx.d_head < d_head:
+            gradient = torch.nn.functional.pad(gradient, (0, d_head - ctx.d_head))
+        rounded = -(-rows // 128) * 128
+        # mha_bwd: softmax_d and dq_accum, in which the queries' gradient is summed in fp32
+        _sums = q.new_empty((batch, heads, rounded), dtype=torch.float32)
+        wide = -(-d_head // 32) * 32 if d_head <= 128 else -(-d_head // 64) * 64
+        _accumulated = q.new_empty((batch, rounded, heads, wide), dtype=torch.float32)
+        return tuple(each[..., : ctx.d_head] for each in gradients)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sysbench.events import DeviceInfo
 from sysbench.hardware import Hardware
 
 MIB = 1024 * 1024
@@ -43,11 +44,13 @@ class Gpu:
     @classmethod
     def of(cls, hardware: Hardware, *, context_bytes: int = CONTEXT_BYTES, other_bytes: int = 0) -> Gpu:
         """The GPU that `hardware` describes."""
-        capability = UNKNOWN_CAPABILITY
-        if hardware.compute_capability is not None:
-            major, _, minor = hardware.compute_capability.partition(".")
-            capability = int(major), int(minor)
+        capability = _capability(hardware.compute_capability)
         return cls(hardware.title, hardware.memory_bytes, capability, context_bytes, other_bytes)
+
+    @classmethod
+    def like(cls, device: DeviceInfo, memory_bytes: int) -> Gpu:
+        """A GPU of the kind that `device` is, with this much memory."""
+        return cls(device.name, memory_bytes, _capability(device.compute_capability))
 
     @property
     def workspace_bytes(self) -> int:
@@ -58,3 +61,9 @@ class Gpu:
         """
         is_large = self.compute_capability[0] in _LARGE_WORKSPACE_MAJORS
         return _LARGE_WORKSPACE_BYTES if is_large else _DEFAULT_WORKSPACE_BYTES
+
+
+def _capability(stated: str | None) -> tuple[int, int]:
+    """Of "9.0"; that of an unknown GPU where none is stated."""
+    major, _, minor = (stated or "").partition(".")
+    return (int(major), int(minor)) if major and minor else UNKNOWN_CAPABILITY

@@ -74,6 +74,11 @@ def _is_scattered(matrix: Tensor) -> bool:
     return not ((down == 1 and across >= max(1, rows)) or (across == 1 and down >= max(1, columns)))
 
 
+def _safe_softmax(scores: Tensor, *_: Any) -> Scratch:
+    """transformers/attention.cpp: a softmax, and of which rows all is masked; the result is a copy without these."""
+    return [[_bytes(scores), scores.numel(), scores.numel() // max(1, scores.shape[-1])]]
+
+
 _FEW_INDICES = 3072
 _ROWS_PER_THREAD = 10
 
@@ -139,6 +144,7 @@ SCRATCH: Mapping[Any, Callable[..., Scratch]] = {
     _aten.bmm.default: _bmm,
     _aten.mm.default: _mm,
     _aten.addmm.default: _addmm,
+    _aten._safe_softmax.default: _safe_softmax,
     _aten.embedding_dense_backward.default: _embedding_backward,
     _aten._scaled_dot_product_flash_attention_backward.default: _flash_backward,
     _aten._scaled_dot_product_cudnn_attention_backward.default: _cudnn_backward,

@@ -6,19 +6,18 @@ memory of the GPU. The peaks are those of the step that counts; it fits if every
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from sysbench.errors import UnavailableError
 from sysbench.events import Source
-from sysbench.simulate.allocator import CachingAllocator, SimulatedOutOfMemoryError
-from sysbench.simulate.allocator_blocks import Frames
 from sysbench.simulate.allocator_settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.origins import Frame, Stack
 from sysbench.simulate.protocols import Protocol
-from sysbench.simulate.recording import CATEGORIES, Allocation, Category, Platform, Recording, Span, record
+from sysbench.simulate.recording import CATEGORIES, Allocation, Category, Platform, Recording, StepRecording, record
+from sysbench.simulate.serving import Replay, Verdict, verdict_of
 from sysbench.specs.model import ModelCell
 
 ByCategory = Mapping[Category, int]
@@ -26,8 +25,6 @@ ByCategory = Mapping[Category, int]
 
 LARGEST = 20
 """How many of the largest allocations a result names."""
-
-_BOUNDLESS_BYTES = 2**50
 
 
 @dataclass(frozen=True)
@@ -88,21 +85,6 @@ class ModuleBytes:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Whether it fits."""
-
-    fits: bool
-    failed_phase: str | None
-    """Where memory would run out: `build`, or a phase; None if it does not."""
-    failed_step: int | None
-    """In which step, from 0; -1 before the first; None if it does not."""
-    margin_bytes: int
-    """What is left of the GPU at the fullest moment; if negative, how much more it would need."""
-    detail: str | None
-    """The allocator's words when memory ran out."""
-
-
-@dataclass(frozen=True)
 class SimulatedMemory:
     """What a protocol does to the memory of a GPU.
 
@@ -110,7 +92,7 @@ class SimulatedMemory:
     `other_bytes`; `workspace_bytes` is the part of `allocated_peak_bytes` that cuBLAS holds.
     """
 
-    recording: Recording = field(repr=False)
+    recording: StepRecording = field(repr=False)
     gpu: Gpu
     settings: AllocatorSettings
     allocated_peak_bytes: int
@@ -164,7 +146,7 @@ class SimulatedMemory:
         then tensors, sizes, stacks and their order are real, and addresses and what is reserved are not.
         """
         frames = [[frame._asdict() for frame in stack] for stack in self.recording.stacks]
-        replay = _Replay(self.recording, self.gpu, self.settings, frames)
+        replay = Replay(self.recording, self.gpu, self.settings, frames)
         snapshot = replay.allocator.snapshot()
         allocations = self.recording.allocations
         made = (allocations[event] for event in self.recording.events if event >= 0)
@@ -205,10 +187,10 @@ def simulate(
     return serve(record(cell, protocol, Platform.of(gpu), origins=origins), gpu, settings)
 
 
-def serve(recording: Recording, gpu: Gpu, settings: AllocatorSettings | None = None) -> SimulatedMemory:
+def serve(recording: StepRecording, gpu: Gpu, settings: AllocatorSettings | None = None) -> SimulatedMemory:
     """What becomes of a recording on `gpu`; it has to be of the kernels of that generation."""
     settings = settings or AllocatorSettings()
-    replay = _Replay(recording, gpu, settings)
+    replay = Replay(recording, gpu, settings)
     peaks = replay.peaks_of_last_step()
     fullest = max(peaks, key=lambda peak: peak.allocated_bytes)
     moments = {peak.position: _by_category(recording, replay.sizes, peak.position) for peak in peaks}
@@ -223,7 +205,7 @@ def serve(recording: Recording, gpu: Gpu, settings: AllocatorSettings | None = N
         reserved_peak_bytes=max(peak.reserved_bytes for peak in peaks),
         workspace_bytes=moments[fullest.position].get("workspace", 0),
         alloc_retries=statistics.alloc_retries,
-        verdict=_verdict(replay, recording, gpu, settings),
+        verdict=verdict_of(replay, recording, gpu, settings),
         phases=tuple(
             PhasePeak(peak.span.name, peak.allocated_bytes, peak.reserved_bytes, moments[peak.position])
             for peak in peaks
@@ -235,107 +217,6 @@ def serve(recording: Recording, gpu: Gpu, settings: AllocatorSettings | None = N
         block_bytes=tuple(replay.sizes),
         reserved_bytes=tuple(replay.reserved_bytes),
     )
-
-
-@dataclass(frozen=True)
-class _SpanPeak:
-    span: Span
-    allocated_bytes: int
-    reserved_bytes: int
-    position: int
-    """After how many events of the recording the most was allocated first."""
-
-
-class _Replay:
-    """A recording, served by the allocator of a GPU until its end, or until memory runs out.
-
-    sizes           of the blocks, by the numbers of their allocations
-    addresses       of those that are in use at the end
-    peaks           of every span that was entered
-    failure         the error that ended it, if one did
-    reserved_bytes  after every event
-    """
-
-    def __init__(
-        self, recording: Recording, gpu: Gpu, settings: AllocatorSettings, frames: Sequence[Frames] | None = None
-    ) -> None:
-        """Serve it; `frames` for each of its stacks are what a snapshot is to show, if one is wanted."""
-        self.allocator = CachingAllocator(
-            gpu.memory_bytes,
-            settings,
-            outside_bytes=gpu.context_bytes + gpu.other_bytes,
-            record=frames is not None,
-        )
-        self.sizes: list[int] = []
-        self.addresses: dict[int, int] = {}
-        self.peaks: list[_SpanPeak] = []
-        self.failure: SimulatedOutOfMemoryError | None = None
-        self.reserved_bytes: list[int] = []
-        self._recording = recording
-        self._frames = frames
-        self._allocated_bytes = 0
-        self._run()
-
-    def peaks_of_last_step(self) -> list[_SpanPeak]:
-        """Of the step in which it ended."""
-        return [peak for peak in self.peaks if peak.span.step == self.peaks[-1].span.step]
-
-    def _run(self) -> None:
-        position = 0
-        for span in self._recording.spans:
-            self._serve(position, span.first)
-            self._enter(span)
-            position = span.end
-            if self.failure is not None:
-                return
-
-    def _enter(self, span: Span) -> None:
-        self.allocator.reset_peaks()
-        self.allocator.annotate(span.name, "START")
-        peak = self._serve(span.first, span.end)
-        self.allocator.annotate(span.name, "END")
-        statistics = self.allocator.statistics
-        self.peaks.append(_SpanPeak(span, statistics.allocated_peak_bytes, statistics.reserved_peak_bytes, peak))
-
-    def _serve(self, first: int, end: int) -> int:
-        """Serve these events; returns where the most is allocated first, before or among them."""
-        most, peak = self._allocated_bytes, first
-        for position, event in enumerate(self._recording.events[first:end], start=first + 1):
-            if event < 0:
-                self.allocator.free(self.addresses.pop(~event))
-                self._allocated_bytes -= self.sizes[~event]
-                self.reserved_bytes.append(self.reserved_bytes[-1])  # what is freed stays cached
-                continue
-            try:
-                self._allocate(event)
-            except SimulatedOutOfMemoryError as error:
-                self.failure = error
-                break
-            if self._allocated_bytes > most:
-                most, peak = self._allocated_bytes, position
-        return peak
-
-    def _allocate(self, number: int) -> None:
-        allocation = self._recording.allocations[number]
-        frames = self._frames[allocation.stack] if self._frames is not None else None
-        block = self.allocator.allocate(allocation.size_bytes, frames=frames)
-        self.addresses[number] = block.address
-        self.sizes.append(block.size)
-        self.reserved_bytes.append(self.allocator.statistics.reserved_bytes)
-        self._allocated_bytes += block.size
-
-
-def _verdict(replay: _Replay, recording: Recording, gpu: Gpu, settings: AllocatorSettings) -> Verdict:
-    available_bytes = gpu.memory_bytes - gpu.context_bytes - gpu.other_bytes
-    if settings.memory_fraction < 1.0:
-        available_bytes = min(available_bytes, int(settings.memory_fraction * gpu.memory_bytes))
-    if replay.failure is None:
-        margin_bytes = available_bytes - max(peak.reserved_bytes for peak in replay.peaks)
-        return Verdict(True, None, None, margin_bytes, None)
-    boundless = _Replay(recording, replace(gpu, memory_bytes=_BOUNDLESS_BYTES), settings)
-    needed_bytes = max(peak.reserved_bytes for peak in boundless.peaks)
-    span = replay.peaks[-1].span
-    return Verdict(False, span.name, span.step, available_bytes - needed_bytes, str(replay.failure))
 
 
 def _by_category(recording: Recording, sizes: list[int], position: int) -> ByCategory:

@@ -102,8 +102,6 @@ class Recording:
     stacks       where allocations come from
     """
 
-    cell: ModelCell
-    protocol: Protocol
     events: tuple[int, ...]
     allocations: tuple[Allocation, ...]
     spans: tuple[Span, ...]
@@ -125,7 +123,15 @@ class Recording:
         return list(live)
 
 
-def record(cell: ModelCell, protocol: Protocol, platform: Platform, *, origins: bool = True) -> Recording:
+@dataclass(frozen=True)
+class StepRecording(Recording):
+    """What training steps ask of an allocator: those of `cell`, by `protocol`."""
+
+    cell: ModelCell
+    protocol: Protocol
+
+
+def record(cell: ModelCell, protocol: Protocol, platform: Platform, *, origins: bool = True) -> StepRecording:
     """Run the cell by the protocol, without data.
 
     `origins` is whether stacks and modules are recorded, which takes a fifth of the time. Raises UnavailableError for
@@ -133,7 +139,7 @@ def record(cell: ModelCell, protocol: Protocol, platform: Platform, *, origins: 
     """
     if cell.execution == "compiled":
         raise UnavailableError("a compiled step cannot be simulated: what the compiler keeps is known once it has run")
-    recorder = _Recorder(platform, SimulatedDevice, Origins(_carry_out.__code__) if origins else None)
+    recorder = _StepRecorder(platform, SimulatedDevice, Origins(_carry_out.__code__) if origins else None)
     with (
         composed_of(platform.composites),
         cuda_autocast(platform.autocast) as autocast,
@@ -141,25 +147,25 @@ def record(cell: ModelCell, protocol: Protocol, platform: Platform, *, origins: 
     ):
         for _ in _carry_out(recorder, cell, protocol, DEVICE, autocast.clear):
             pass
-    return recorder.recording(cell, protocol)
+    return recorder.step_recording(cell, protocol)
 
 
-def record_real(cell: ModelCell, protocol: Protocol, device: torch.device) -> Iterator[Recording]:
+def record_real(cell: ModelCell, protocol: Protocol, device: torch.device) -> Iterator[StepRecording]:
     """Run the cell by the protocol on a device that is there, and follow its tensors.
 
     After each phase of the step that counts, yields what is recorded so far; the last of these is the whole. What
     operators allocate and free again before they return is not seen.
     """
-    recorder = _Recorder(_AS_IT_IS, lambda observer: RealDevice(observer, device), Origins(_carry_out.__code__))
+    recorder = _StepRecorder(_AS_IT_IS, lambda observer: RealDevice(observer, device), Origins(_carry_out.__code__))
     last = PROCEDURES[protocol].earlier_steps
     with recorder.device:
         for step in _carry_out(recorder, cell, protocol, device, lambda: None, after_build=gc.collect):
             if step == last:
-                yield recorder.recording(cell, protocol)
+                yield recorder.step_recording(cell, protocol)
 
 
 def _carry_out(
-    recorder: _Recorder,
+    recorder: _StepRecorder,
     cell: ModelCell,
     protocol: Protocol,
     device: torch.device,
@@ -167,7 +173,7 @@ def _carry_out(
     after_build: Callable[[], object] = lambda: None,
 ) -> Iterator[int]:
     """Yields the number of its step after each phase."""
-    with _no_garbage_collection():
+    with no_garbage_collection():
         with recorder.span(-1, BUILD):
             step = TrainingStep(cell_for(cell, protocol), device)
             # The trial of the attention kernel, when it is a process's first, leaves cycles that hold its tensors.
@@ -184,7 +190,7 @@ def _carry_out(
 
 
 @contextmanager
-def _no_garbage_collection() -> Iterator[None]:
+def no_garbage_collection() -> Iterator[None]:
     """Tensors go when their last reference does; nothing here waits for a collection, which could come at any time."""
     was_enabled = gc.isenabled()
     gc.disable()
@@ -198,8 +204,8 @@ def _no_garbage_collection() -> Iterator[None]:
 Device = SimulatedDevice | RealDevice
 
 
-class _Recorder:
-    """Writes a recording while the cell runs."""
+class Recorder:
+    """Writes a recording while something runs on a device."""
 
     def __init__(self, platform: Platform, device: Callable[[DeviceObserver], Device], origins: Origins | None) -> None:
         self.device = device(self)
@@ -214,6 +220,20 @@ class _Recorder:
         self._phase = BUILD
         self._step = -1
         self._threads_with_workspace: set[bool] = set()
+
+    @property
+    def count(self) -> int:
+        """Allocations so far; the next one gets this number."""
+        return len(self._sizes)
+
+    @property
+    def events_so_far(self) -> int:
+        """The next event will have this position."""
+        return len(self._events)
+
+    def is_workspace(self, number: int) -> bool:
+        """Whether this allocation is one of cuBLAS's."""
+        return self._categories.get(number) == "workspace"
 
     # --- what the device reports
 
@@ -258,42 +278,10 @@ class _Recorder:
         yield
         self._spans.append(Span(step, name, first, len(self._events)))
 
-    @contextmanager
-    def following(self, step: TrainingStep) -> Iterator[None]:
-        """Know which module is being called."""
-        if self._origins is None:
-            yield
-            return
-        with self._origins.inside(step.model):
-            yield
-
-    def built(self, step: TrainingStep) -> None:
-        """Tell what was built apart."""
-        for name, parameter in step.model.named_parameters():
-            self._assign("parameters", [parameter], name.rpartition(".")[0])
-        for name, buffer in step.model.named_buffers():
-            self._assign("inputs", [buffer], name.rpartition(".")[0])
-        self._assign_rest("inputs", self._spans)
-
-    def ended(self, phase: str, step: TrainingStep) -> None:
-        """Tell apart what the phase has left behind."""
-        spans = [span for span in self._spans if span.step == self._spans[-1].step]
-        if phase in ("forward", "loss"):
-            self._assign_rest("activations", spans)
-        elif phase == "backward":
-            for parameter in step.model.parameters():
-                if parameter.grad is not None:
-                    self._assign("gradients", [parameter.grad])
-            self._assign_rest("optimizer state", spans[-1:])  # the scale of fp16's loss
-        elif phase == "optimizer":
-            self._assign_rest("optimizer state", spans[-1:])
-
-    def recording(self, cell: ModelCell, protocol: Protocol) -> Recording:
+    def recording(self) -> Recording:
         """Everything, once the run is over."""
         categories = (self._categories.get(number, "temporaries") for number in range(len(self._sizes)))
         return Recording(
-            cell=cell,
-            protocol=protocol,
             events=tuple(self._events),
             allocations=tuple(
                 Allocation(size_bytes, category, *origin)
@@ -326,6 +314,45 @@ class _Recorder:
             first = first[0]
         number = self.device.number_of(first) if isinstance(first, Tensor) else None
         return self._found[number] if number is not None else Origin(OUTSIDE, 0)
+
+
+class _StepRecorder(Recorder):
+    """Tells apart what training steps allocate."""
+
+    @contextmanager
+    def following(self, step: TrainingStep) -> Iterator[None]:
+        """Know which module is being called."""
+        if self._origins is None:
+            yield
+            return
+        with self._origins.inside(step.model):
+            yield
+
+    def built(self, step: TrainingStep) -> None:
+        """Tell what was built apart."""
+        for name, parameter in step.model.named_parameters():
+            self._assign("parameters", [parameter], name.rpartition(".")[0])
+        for name, buffer in step.model.named_buffers():
+            self._assign("inputs", [buffer], name.rpartition(".")[0])
+        self._assign_rest("inputs", self._spans)
+
+    def ended(self, phase: str, step: TrainingStep) -> None:
+        """Tell apart what the phase has left behind."""
+        spans = [span for span in self._spans if span.step == self._spans[-1].step]
+        if phase in ("forward", "loss"):
+            self._assign_rest("activations", spans)
+        elif phase == "backward":
+            for parameter in step.model.parameters():
+                if parameter.grad is not None:
+                    self._assign("gradients", [parameter.grad])
+            self._assign_rest("optimizer state", spans[-1:])  # the scale of fp16's loss
+        elif phase == "optimizer":
+            self._assign_rest("optimizer state", spans[-1:])
+
+    def step_recording(self, cell: ModelCell, protocol: Protocol) -> StepRecording:
+        """Everything, once the run is over."""
+        of_any = self.recording()
+        return StepRecording(of_any.events, of_any.allocations, of_any.spans, of_any.stacks, cell, protocol)
 
     def _assign(self, category: Category, tensors: Iterable[Tensor], module: str | None = None) -> None:
         for tensor in tensors:

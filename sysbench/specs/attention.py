@@ -104,7 +104,9 @@ class AttentionCell(RunCell):
         return f"{self.implementation} d {self.dim} N {self.seq}"
 
     def problem(self, device: DeviceType | None) -> str | None:
-        """Why this cell cannot run, in one line, or None when it can."""
+        """Why this cell cannot run, in one line, or None when it can; a simulation is of CUDA, wherever it runs."""
+        if self.simulate is not None:
+            return None
         if device == "cpu" and self.precision == "fp16":
             return "--precision fp16 is refused on the CPU, which emulates it; use bf16 there, or --device cuda"
         if device is not None and device != "cuda" and self.precision == "tf32":

@@ -2,62 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from types import TracebackType
-from typing import Self
+from typing import Any
 
-from rich.console import Console
+from sysbench.events import Event
+from sysbench.views import run_state
+from sysbench.views.cell_lines import CellLines
+from sysbench.views.run_state import CellState, RunState
 
-from sysbench.events import CellFinished, Event, RunResumed, RunStarted
-from sysbench.specs.accum import AccumSpec
-from sysbench.views import theme
+_HANDLERS = run_state.handlers(RunState, CellState, {})
 
 
-class AccumLines:
-    """Writes to a stream until that cannot be written to any more."""
+def result(cell: CellState) -> str:
+    """How it ended."""
+    return f"{cell.outcome}: {cell.detail}" if cell.detail else str(cell.outcome)
 
-    def __init__(self, console: Console, *, earlier: Iterable[Event] = ()) -> None:
-        self._file = console.file
-        self._encoding = console.encoding
-        self._cells = 0
-        self._finished = 0
-        self._titles: dict[str, str] = {}
-        self._lost = False
-        for event in earlier:
-            self._note(event)
 
-    def __enter__(self) -> Self:
-        return self
+def advance(state: RunState[Any], event: Event) -> RunState[Any]:
+    """What is known after one more event."""
+    after: RunState[Any] = run_state.advance(_HANDLERS, state, event)
+    return after
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        pass
 
-    def show(self, event: Event) -> None:
-        """Write what this event gives reason to write."""
-        self._note(event)
-        if isinstance(event, RunResumed):
-            self._write(f"resumed: {event.keep} finished cell{'' if event.keep == 1 else 's'} kept")
-        elif isinstance(event, CellFinished):
-            result = f"{event.outcome}: {event.detail}" if event.detail else event.outcome
-            self._write(f"{self._finished}/{self._cells} {self._titles.get(event.cell, event.cell)}  {result}")
+class AccumLines(CellLines):
+    """One for each experiment."""
 
-    def _note(self, event: Event) -> None:
-        match event:
-            case RunStarted():
-                cells = list(AccumSpec.model_validate(event.spec).cells())
-                self._cells, self._titles = len(cells), {cell.key: cell.title for cell in cells}
-            case RunResumed():
-                self._finished = event.keep
-            case CellFinished():
-                self._finished += 1
+    blank = RunState[CellState]()
+    advance = staticmethod(advance)
+    result = staticmethod(result)
 
-    def _write(self, text: str) -> None:
-        if self._lost:
-            return
-        try:
-            self._file.write(theme.fitted(text, self._encoding) + "\n")
-            self._file.flush()
-        except OSError:
-            self._lost = True  # nobody reads on; the run goes on
+    def named(self, cell: CellState) -> str:
+        """By its experiment."""
+        return str(cell.cell.title)

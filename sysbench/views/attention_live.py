@@ -7,20 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from sysbench import units
-from sysbench.events import CellFinished, Event, RunResumed, WorkerReady
 from sysbench.units import Unit
 from sysbench.views import theme
 from sysbench.views.attention_state import AttentionState, CellState, advance, left_s
-from sysbench.views.lines import pieces_that_fit
+from sysbench.views.cell_lines import CellLines
+from sysbench.views.lines import fitted, pieces_that_fit
 from sysbench.views.live import CPU_SHARE, DEVICE_SHARE, IDLE_SHARE, Picture
 from sysbench.views.tables import axes
 
@@ -61,7 +59,7 @@ class AttentionScreen:
         lines += _laid_out(self._sections(plain, width), self._implementation, width, height - len(lines))
         for line in lines[:height]:
             line.truncate(width, overflow="ellipsis")
-            yield Text(" ").append_text(_encodable(line, options.encoding))
+            yield Text(" ").append_text(fitted(line, options.encoding))
 
     def _title(self, width: int) -> Text:
         state = self.state
@@ -342,57 +340,13 @@ def result(cell: CellState) -> str:
     return ", ".join(words) or "ok"
 
 
-def _encodable(line: Text, encoding: str) -> Text:
-    """The line in characters that the terminal has; a line that has to be changed loses its colours."""
-    shown = theme.fitted(line.plain, encoding)
-    return line if shown == line.plain else Text(shown)
-
-
-class AttentionLines:
+class AttentionLines(CellLines):
     """Progress where there is no terminal: a line for every cell when it is over."""
 
-    def __init__(self, console: Console, *, earlier: Iterable[Event] = ()) -> None:
-        self._file = console.file
-        self._encoding = console.encoding
-        self._state = reduce(advance, earlier, AttentionState())
-        self._lost = False
-        self._started = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        pass
-
-    def show(self, event: Event) -> None:
-        """Write what this event gives reason to write."""
-        self._state = advance(self._state, event)
-        if isinstance(event, WorkerReady) and not self._started:
-            self._started = True
-            names = [device.name for device in event.devices[:1]] + [f"torch {event.torch.torch}"]
-            self._write(" · ".join(names))
-        elif isinstance(event, RunResumed):
-            self._write(f"resumed: {event.keep} finished cell{'' if event.keep == 1 else 's'} kept")
-        elif isinstance(event, CellFinished):
-            cell = dict(self._state.cells).get(event.cell)
-            if cell is not None:
-                self._write(f"{self._state.done}/{len(self._state.cells)} {self._named(cell)}  {result(cell)}")
-
-    def _named(self, cell: CellState) -> str:
-        """Implementation, d and N, and whatever else the cells of the run differ in."""
-        differing = axes.varying([each.cell.model_dump() for _, each in self._state.cells])
-        return axes.label(cell.cell.model_dump(), [*_NAMED, *(axis for axis in differing if axis not in _NAMED)])
-
-    def _write(self, text: str) -> None:
-        if self._lost:
-            return
-        try:
-            self._file.write(theme.fitted(text, self._encoding) + "\n")
-            self._file.flush()
-        except OSError:
-            self._lost = True  # nobody reads on; the run goes on
+    blank = AttentionState()
+    always = _NAMED
+    result = staticmethod(result)
+    advance = staticmethod(advance)
 
 
 def _share(state: AttentionState) -> float:

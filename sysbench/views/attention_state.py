@@ -3,53 +3,31 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any
 
 from sysbench import attention_costs
-from sysbench.events import (
-    AttentionMemory,
-    AttentionTimed,
-    CellFinished,
-    CellStarted,
-    DeviceInfo,
-    Event,
-    Reading,
-    RunResumed,
-    RunStarted,
-    Stage,
-    StageEntered,
-    TorchInfo,
-    WorkerReady,
-)
-from sysbench.outcomes import LASTING, Outcome
-from sysbench.specs.attention import AttentionCell, AttentionSpec
-from sysbench.specs.kinds import cell_of
+from sysbench.events import AttentionMemory, AttentionTimed, CellFinished, Event
+from sysbench.specs.attention import AttentionCell
+from sysbench.views import run_state
+from sysbench.views.run_state import RunState, in_cell
 
 HOT: frozenset[str] = frozenset({"warming-up", "measuring"})
 """Stages in which calls are timed."""
 
 
 @dataclass(frozen=True)
-class CellState:
+class CellState(run_state.CellState):
     """A cell of the run, as far as it is known."""
 
     cell: AttentionCell
-    device: DeviceInfo | None = None
-    stage: Stage | None = None
-    stage_since_s: float = 0.0
-    started_s: float | None = None
     forward_s: tuple[float, ...] = ()
     """Measured calls, in order."""
     backward_s: tuple[float, ...] = ()
     calls: int = 0
     """Warm-up calls included."""
     saved_bytes: int | None = None
-    outcome: Outcome | None = None
-    """How it ended; None while it goes on or waits."""
-    detail: str | None = None
     took_s: float | None = None
 
     @property
@@ -69,27 +47,8 @@ class CellState:
 
 
 @dataclass(frozen=True)
-class AttentionState:
+class AttentionState(RunState[CellState]):
     """A run at one moment."""
-
-    started_s: float = 0.0
-    cells: tuple[tuple[str, CellState], ...] = ()
-    """By key, in the order of the run."""
-    torch: TorchInfo | None = None
-    devices: tuple[DeviceInfo, ...] = ()
-    current: str | None = None
-    """The key of the cell that runs, or ran last."""
-    reading: Reading | None = None
-
-    @property
-    def now(self) -> CellState | None:
-        """The cell that runs, or ran last."""
-        return dict(self.cells).get(self.current) if self.current is not None else None
-
-    @property
-    def done(self) -> int:
-        """How many cells are over."""
-        return sum(cell.outcome is not None for _, cell in self.cells)
 
     @property
     def hot(self) -> bool:
@@ -106,8 +65,8 @@ class AttentionState:
 
 def advance(state: AttentionState, event: Event) -> AttentionState:
     """The state after one more event; an event that changes nothing shown leaves it as it is."""
-    handle = _HANDLERS.get(type(event))
-    return handle(state, event) if handle else state
+    after: AttentionState = run_state.advance(_HANDLERS, state, event)
+    return after
 
 
 def folded(events: Iterable[Event]) -> AttentionState:
@@ -152,47 +111,6 @@ def _work(cell: CellState) -> int:
     return attention_costs.flops(cell.cell, "forward") * (cell.cell.repeats + cell.cell.warmup)
 
 
-def _run_started(state: AttentionState, event: RunStarted) -> AttentionState:
-    cells = AttentionSpec.model_validate(event.spec).cells()
-    return AttentionState(started_s=event.at_s, cells=tuple((cell.key, CellState(cell)) for cell in cells))
-
-
-def _run_resumed(state: AttentionState, event: RunResumed) -> AttentionState:
-    """What will be run again waits once more."""
-    cells = tuple((key, cell if cell.outcome in LASTING else CellState(cell.cell)) for key, cell in state.cells)
-    return AttentionState(started_s=event.at_s, cells=cells)
-
-
-def _worker_ready(state: AttentionState, event: WorkerReady) -> AttentionState:
-    return replace(state, torch=event.torch, devices=tuple(event.devices))
-
-
-def _cell_started(state: AttentionState, event: CellStarted) -> AttentionState:
-    cell = cell_of(event.axes)
-    if not isinstance(cell, AttentionCell):
-        return state
-    fresh = CellState(cell, event.device, stage_since_s=event.at_s, started_s=event.at_s)
-    return _put(replace(state, current=event.cell), event.cell, fresh)
-
-
-def _reading(state: AttentionState, event: Reading) -> AttentionState:
-    return replace(state, reading=event)
-
-
-def _put(state: AttentionState, key: str, cell: CellState) -> AttentionState:
-    return replace(state, cells=tuple((each, cell if each == key else old) for each, old in state.cells))
-
-
-def _in_cell(change: Callable[[CellState, Any], CellState]) -> Callable[[AttentionState, Any], AttentionState]:
-    """A change to the cell that the event is about; what is said of one that is not of this run changes nothing."""
-
-    def handle(state: AttentionState, event: Any) -> AttentionState:
-        cell = dict(state.cells).get(event.cell)
-        return _put(state, event.cell, change(cell, event)) if cell is not None else state
-
-    return handle
-
-
 def _timed(cell: CellState, event: AttentionTimed) -> CellState:
     sample = event.sample
     seconds = sample.device_s if sample.device_s is not None else sample.wall_s
@@ -209,14 +127,12 @@ def _cell_finished(cell: CellState, event: CellFinished) -> CellState:
     return replace(cell, outcome=event.outcome, detail=event.detail, took_s=took_s)
 
 
-_HANDLERS: dict[type, Callable[[AttentionState, Any], AttentionState]] = {
-    RunStarted: _run_started,
-    RunResumed: _run_resumed,
-    WorkerReady: _worker_ready,
-    CellStarted: _cell_started,
-    Reading: _reading,
-    StageEntered: _in_cell(lambda cell, event: replace(cell, stage=event.stage, stage_since_s=event.at_s)),
-    AttentionTimed: _in_cell(_timed),
-    AttentionMemory: _in_cell(lambda cell, event: replace(cell, saved_bytes=event.saved_bytes)),
-    CellFinished: _in_cell(_cell_finished),
-}
+_HANDLERS = run_state.handlers(
+    AttentionState,
+    CellState,
+    {
+        AttentionTimed: in_cell(_timed),
+        AttentionMemory: in_cell(lambda cell, event: replace(cell, saved_bytes=event.saved_bytes)),
+        CellFinished: in_cell(_cell_finished),
+    },
+)

@@ -21,7 +21,7 @@ from sysbench.analysis.attention_series import (
     value,
 )
 from sysbench.errors import UsageError, unknown
-from sysbench.records import AttentionCellRecord, AttentionRecord, Samples
+from sysbench.records import AttentionCellRecord, AttentionRecord, Samples, SimulatedGpuRecord
 from sysbench.specs.attention import AttentionCell
 from sysbench.statistics import NoPowerLaw
 from sysbench.views.attention_words import NAMES, findings, smallest_beyond
@@ -86,11 +86,15 @@ def subject(record: AttentionRecord) -> tuple[str, ...]:
 
 
 def _machines(record: AttentionRecord) -> Iterator[str]:
-    names = [f"simulated for {cell.gpu.title}" for cell in record.cells if cell.gpu]
+    names = [f"simulated for {_allocating(cell.gpu)}" for cell in record.cells if cell.gpu]
     names += [cell.device.name for cell in record.cells if cell.device and cell.source == "measured"]
     yield from dict.fromkeys(names)
     if record.environment.torch:
         yield f"torch {record.environment.torch.torch}"
+
+
+def _allocating(gpu: SimulatedGpuRecord) -> str:
+    return f"{gpu.title} ({gpu.settings})" if gpu.settings else gpu.title
 
 
 def _effort(record: AttentionRecord) -> Iterator[str]:
@@ -175,7 +179,8 @@ def _clock(cells: Sequence[AttentionCellRecord]) -> tuple[str, ...]:
 
 def comparison(record: AttentionRecord) -> Tables:
     """Implementations beside each other on the same input: times, rates, share of the limit, memory, error."""
-    return _compared_table(record, record.cells, "implementations beside each other, medians") if record.cells else []
+    title = f"implementations beside each other{_medians(record.cells)}"
+    return _compared_table(record, record.cells, title) if record.cells else []
 
 
 def _comparison(record: AttentionRecord) -> Tables:
@@ -184,8 +189,12 @@ def _comparison(record: AttentionRecord) -> Tables:
     if len(record.cells) <= MOST_ROWS or len(dims(record.cells)) < 2:
         return comparison(record)
     here = [cell for cell in record.cells if cell.axes["dim"] == dim]
-    title = f"implementations beside each other at d {dim}, medians (--tables comparison has every d)"
+    title = f"implementations beside each other at d {dim}{_medians(here)} (--tables comparison has every d)"
     return _compared_table(record, here, title)
+
+
+def _medians(cells: Sequence[AttentionCellRecord]) -> str:
+    return ", medians" if any(cell.forward or cell.backward for cell in cells) else ""
 
 
 def _compared_table(record: AttentionRecord, cells: Sequence[AttentionCellRecord], title: str) -> Tables:
@@ -265,14 +274,28 @@ def _comparison_columns(
         ]
     return [
         *columns,
-        (
-            Column("saved", "kept for backward", "bytes", importance=3, wide_range=True),
-            lambda cell: _bytes(cell.saved_bytes),
-        ),
+        *_memory_columns(),
         (Column("error", "error", "number", importance=5, note=_checked(record)), _error("output")),
         (Column("gradient_error", "of gradients", "number", importance=7), _gradient_error),
         (Column("kernel", "ran as", importance=9), lambda cell: cell.kernel or ""),
     ]
+
+
+def _memory_columns() -> list[tuple[Column, Callable[[AttentionCellRecord], Cell]]]:
+    held: list[tuple[str, str, str, int, Callable[[AttentionCellRecord], int | None]]] = [
+        ("saved", "kept for backward", "", 3, lambda cell: cell.saved_bytes),
+        ("memory_before_backward", "before backward", "", 10, lambda cell: cell.before_backward_bytes),
+        ("peak", "allocated", "peak", 8, lambda cell: cell.peak_allocated_bytes),
+        ("peak_reserved", "reserved", "peak", 11, lambda cell: cell.peak_reserved_bytes),
+    ]
+    return [
+        (Column(key, title, "bytes", group, importance, wide_range=True), _held(find))
+        for key, title, group, importance, find in held
+    ]
+
+
+def _held(find: Callable[[AttentionCellRecord], int | None]) -> Callable[[AttentionCellRecord], Cell]:
+    return lambda cell: _bytes(find(cell))
 
 
 def _median_of(phase: Quantity, best: Best) -> Callable[[AttentionCellRecord], Cell]:
@@ -434,7 +457,6 @@ def frontiers(record: AttentionRecord) -> Tables:
     rows = []
     for each in found:
         fits, beyond = each.fits, each.beyond
-        needs = sum(tensor.size_bytes for tensor in beyond.tensors) if beyond and beyond.tensors else None
         some = fits or beyond
         assert some is not None
         rows.append(
@@ -445,7 +467,7 @@ def frontiers(record: AttentionRecord) -> Tables:
                 str(fits.axes["seq"]) if fits else Word("none", "bad"),
                 _bytes(fits.before_backward_bytes if fits else None),
                 str(beyond.axes["seq"]) if beyond else Word("all fit", "good"),
-                _bytes(needs),
+                _bytes(beyond.needed_bytes if beyond else None),
                 _bytes(beyond.available_bytes if beyond else None),
                 _how(beyond),
             )
@@ -469,11 +491,13 @@ def accounting(record: AttentionRecord) -> Tables:
         if cell is None:
             continue
         rows: list[tuple[Cell, ...]] = [
-            (each.name, " × ".join(map(str, each.shape)), each.dtype, each.phase, Measure(each.size_bytes))
+            (each.name, " × ".join(map(str, each.shape)) or NOTHING, each.dtype, each.phase, Measure(each.size_bytes))
             for each in sorted(cell.tensors, key=lambda each: -each.size_bytes)
         ]
         total = sum(each.size_bytes for each in cell.tensors)
         rows.append(("together", "", "", "", Measure(total, tone="strong")))
+        if cell.needed_bytes is not None and cell.needed_bytes > total:
+            rows.append(("reserved by the allocator", "", "", "", Measure(cell.needed_bytes)))
         if cell.available_bytes is not None:
             rows.append(("available", "", "", "", Measure(cell.available_bytes)))
         columns = (
@@ -484,7 +508,8 @@ def accounting(record: AttentionRecord) -> Tables:
             Column("size", "size", "bytes", wide_range=True),
         )
         named = f"{_implementation(cell)}, d {cell.axes['dim']}, N {cell.axes['seq']}"
-        title = _marked(f"the smallest cell that does not fit: {named}", [cell])
+        where = f", simulated for {cell.gpu.title}" if cell.gpu else ""
+        title = f"the smallest cell that does not fit: {named}{where}"
         found.append(Table("accounting", title, columns, tuple(rows), 1))
     return found
 
@@ -502,7 +527,8 @@ def memory(record: AttentionRecord) -> Tables:
         Column("naive", "two N × N tensors", "bytes", importance=1, wide_range=True),
         Column("saved_of_naive", "of these", "ratio", importance=2),
         Column("fused", "one number a query", "bytes", importance=3, wide_range=True),
-        Column("peak", "peak", "bytes", importance=4, wide_range=True),
+        Column("peak", "allocated", "bytes", "peak", importance=4, wide_range=True),
+        Column("peak_reserved", "reserved", "bytes", "peak", importance=5, wide_range=True),
     )
     rows = tuple(
         (
@@ -513,6 +539,7 @@ def memory(record: AttentionRecord) -> Tables:
             Measure(cell.saved_bytes / cell.naive_saved_bytes) if cell.saved_bytes is not None else None,
             Measure(cell.fused_saved_bytes),
             _bytes(cell.peak_allocated_bytes),
+            _bytes(cell.peak_reserved_bytes),
         )
         for cell in known
     )

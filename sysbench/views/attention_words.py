@@ -174,21 +174,25 @@ def with_interval(found: Ratio) -> str:
 
 
 def _grows(cells: Sequence[AttentionCellRecord], here: Sequence[AttentionCellRecord], where: str) -> Iterator[Said]:
-    """A sentence for each implementation: how it grows in N, and at the longest sequence how its time grows in d."""
+    """How each implementation grows in N, and at the longest sequence its time in d; those alike in one sentence."""
     along_n = growth(here, "seq")
     longest = _longest_of_all_dims(cells)
     along_d = growth([cell for cell in cells if cell.axes["seq"] == longest], "dim") if longest else []
+    alike: dict[str, list[tuple[str, list[Growth]]]] = {}
     for name in implementations(cells):
         in_n = [each for each in along_n if each.row.implementation == name and not _too_few(each)]
         if in_n:
-            yield Said(f"{name}: {_together(in_n)} ({where}).", _grown(in_n))
+            alike.setdefault(f"{_together(in_n)} ({where}).", []).append((name, in_n))
         in_d = [
             each
             for each in along_d
             if each.row.implementation == name and each.quantity in TIMES and isinstance(each.law, PowerLaw)
         ]
         if in_d:
-            yield Said(f"{name}: {_together(in_d)} ({where.rpartition('d ')[0]}N {longest}).", _grown(in_d))
+            alike.setdefault(f"{_together(in_d)} ({where.rpartition('d ')[0]}N {longest}).", []).append((name, in_d))
+    for said, those in alike.items():
+        rests_on = [cell for _, growths in those for cell in _grown(growths)]
+        yield Said(f"{', '.join(name for name, _ in those)}: {said}", rests_on)
 
 
 def _grown(growths: Sequence[Growth]) -> list[AttentionCellRecord]:
@@ -309,8 +313,8 @@ def _seq(cell: AttentionCellRecord | None) -> int | None:
 def _needs(cells: Iterable[AttentionCellRecord | None]) -> str:
     """What the first of these would need, as far as it was accounted for."""
     for cell in cells:
-        if cell is not None and cell.tensors:
-            needed = units.size(sum(each.size_bytes for each in cell.tensors))
+        if cell is not None and cell.needed_bytes is not None:
+            needed = units.size(cell.needed_bytes)
             of = f", and there are {units.size(cell.available_bytes)}" if cell.available_bytes is not None else ""
             return f": it needs {needed}{of}"
     return ""
@@ -321,21 +325,33 @@ def _accounted(cells: Sequence[AttentionCellRecord], mark: str) -> Iterator[Said
     cell = smallest_beyond(cells)
     if cell is None or not cell.tensors:
         return
-    alike: dict[tuple[str, str], list[int]] = {}
+    alike: dict[tuple[str, int], int] = {}
     for each in sorted(cell.tensors, key=lambda each: -each.size_bytes):
-        alike.setdefault((" × ".join(map(str, each.shape)), each.dtype), []).append(each.size_bytes)
-    parts = [
-        f"{len(sizes)} × {shape} {dtype}, {units.size(sizes[0])} each"
-        for (shape, dtype), sizes in list(alike.items())[:LARGEST]
-    ]
-    total = units.size(sum(each.size_bytes for each in cell.tensors))
+        shape = " × ".join(str(length) for length in each.shape if length != 1)
+        kind = (f"tensor of {shape} {each.dtype}" if shape else each.name), each.size_bytes
+        alike[kind] = alike.get(kind, 0) + 1
+    parts = [_of_these(kind, size, count) for (kind, size), count in list(alike.items())[:LARGEST]]
+    smaller = sum(list(alike.values())[LARGEST:])
+    parts += [f"{smaller} smaller"] if smaller else []
+    total_bytes = sum(each.size_bytes for each in cell.tensors)
+    total = units.size(total_bytes)
+    if cell.needed_bytes is not None and cell.needed_bytes > total_bytes:
+        total += f", for which the allocator would reserve {units.size(cell.needed_bytes)}"
     have = f", there are {units.size(cell.available_bytes)}" if cell.available_bytes is not None else ""
     named = f"{cell.axes['implementation']}, d {cell.axes['dim']}, N {cell.axes['seq']}"
     yield Said(
-        f"{mark}the smallest that does not fit ({named}) needs {'; '.join(parts)}: together {total}{have}.",
+        f"{mark}the smallest that does not fit ({named}) needs {'; '.join(parts)}; together {total}{have}.",
         [cell],
         hint="--tables accounting has them by name",
     )
+
+
+def _of_these(kind: str, size_bytes: int, count: int) -> str:
+    """`3 tensors of 8 × 65536 × 65536 float32, 128.0 GiB each`, or `a tensor of 8 × 64 float32, 2.00 KiB`."""
+    if count == 1:
+        return f"{'a ' if kind.startswith('tensor') else ''}{kind}, {units.size(size_bytes)}"
+    many = kind.replace("tensor of", "tensors of", 1) if kind.startswith("tensor") else f"× {kind}"
+    return f"{count} {many}, {units.size(size_bytes)} each"
 
 
 def smallest_beyond(cells: Sequence[AttentionCellRecord]) -> AttentionCellRecord | None:

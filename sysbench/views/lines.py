@@ -13,6 +13,8 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
+from sysbench.views import theme
+
 Lines = list[list[Segment]]
 
 
@@ -88,3 +90,9 @@ def pieces_that_fit(pieces: Sequence[tuple[str, str]], width: int, separator: st
         line.append(joint, "dim").append(content, style)
     line.truncate(width, overflow="crop")
     return line
+
+
+def fitted(line: Text, encoding: str) -> Text:
+    """The line in characters that the terminal has; a line that has to be changed loses its colours."""
+    shown = theme.fitted(line.plain, encoding)
+    return line if shown == line.plain else Text(shown)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from types import TracebackType
-from typing import Self
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from sysbench import units
-from sysbench.events import CellFinished, Event, RunResumed, WorkerReady
 from sysbench.views import theme
-from sysbench.views.lines import pieces_that_fit
+from sysbench.views.cell_lines import CellLines, label
+from sysbench.views.lines import fitted, pieces_that_fit
 from sysbench.views.live import IDLE_SHARE, Picture
 from sysbench.views.memory_palette import COLOURS
 from sysbench.views.memory_state import CellState, MemoryState, advance
@@ -50,10 +47,10 @@ class MemoryScreen:
         spare = height - len(lines) - 3
         finished = [cell for _, cell in self.state.cells if cell.outcome is not None]
         if finished and spare > 0 and len(self.state.cells) > 1:
-            lines += [Text(), *(_finished_line(cell, self.state, width) for cell in finished[-spare:])]
+            lines += [Text(), *(_finished_line(cell, self.state) for cell in finished[-spare:])]
         for line in lines[: height - 1]:
             line.truncate(width, overflow="ellipsis")
-            yield Text(" ").append_text(_encodable(line, options.encoding))
+            yield Text(" ").append_text(fitted(line, options.encoding))
 
     def _title(self, width: int) -> Text:
         state, now = self.state, self.state.now
@@ -87,7 +84,7 @@ class MemoryScreen:
         capacity = now.capacity_bytes if now.gpu or (now.device and now.device.type == "cuda") else None
         whole = max(capacity or 0, highest)
         room = min(LONGEST_BAR, width - LABEL - 12)
-        lines = [Text(_named(now, self.state), "bold")] if len(self.state.cells) > 1 else []
+        lines = [Text(label(now, self.state, _ALWAYS), "bold")] if len(self.state.cells) > 1 else []
         for phase in now.phases:
             line = Text(phase.phase.ljust(LABEL), theme.QUIET)
             if room >= 8:
@@ -156,61 +153,18 @@ def _margin(fits: bool, phase: str | None, margin_bytes: int | None) -> str:
     return f"does not fit: {phase}{missing}"
 
 
-def _finished_line(cell: CellState, state: MemoryState, width: int) -> Text:
-    style = theme.QUIET if cell.outcome == "ok" else theme.BAD
-    return Text(f"{_named(cell, state)}  ", theme.QUIET).append(result(cell), style if cell.outcome != "ok" else "")
+def _finished_line(cell: CellState, state: MemoryState) -> Text:
+    style = "" if cell.outcome == "ok" else theme.BAD
+    return Text(f"{label(cell, state, _ALWAYS)}  ", theme.QUIET).append(result(cell), style)
 
 
-def _named(cell: CellState, state: MemoryState) -> str:
-    differing = axes.varying([each.cell.model_dump() for _, each in state.cells])
-    return axes.label(cell.cell.model_dump(), [*_ALWAYS, *(axis for axis in differing if axis not in _ALWAYS)])
-
-
-def _encodable(line: Text, encoding: str) -> Text:
-    shown = theme.fitted(line.plain, encoding)
-    return line if shown == line.plain else Text(shown)
-
-
-class MemoryLines:
+class MemoryLines(CellLines):
     """Progress where there is no terminal: a line for every cell when it is over."""
 
-    def __init__(self, console: Console, *, earlier: Iterable[Event] = ()) -> None:
-        self._file = console.file
-        self._encoding = console.encoding
-        self._state = reduce(advance, earlier, MemoryState())
-        self._lost = False
-        self._started = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        pass
-
-    def show(self, event: Event) -> None:
-        """Write what this event gives reason to write."""
-        self._state = advance(self._state, event)
-        if isinstance(event, WorkerReady) and not self._started:
-            self._started = True
-            self._write(f"torch {event.torch.torch}")
-        elif isinstance(event, RunResumed):
-            self._write(f"resumed: {event.keep} finished cell{'' if event.keep == 1 else 's'} kept")
-        elif isinstance(event, CellFinished):
-            cell = dict(self._state.cells).get(event.cell)
-            if cell is not None:
-                count = f"{self._state.done}/{len(self._state.cells)}"
-                self._write(f"{count} {_named(cell, self._state)}  {result(cell)}")
-
-    def _write(self, text: str) -> None:
-        if self._lost:
-            return
-        try:
-            self._file.write(theme.fitted(text, self._encoding) + "\n")
-            self._file.flush()
-        except OSError:
-            self._lost = True  # nobody reads on; the run goes on
+    blank = MemoryState()
+    always = _ALWAYS
+    result = staticmethod(result)
+    advance = staticmethod(advance)
 
 
 def _share(state: MemoryState) -> float:

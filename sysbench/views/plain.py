@@ -1,65 +1,35 @@
-"""Progress where there is no terminal: one line per finished cell, and not one control code."""
+"""Progress of `sysbench time` where there is no terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from types import TracebackType
-from typing import Self
-
-from rich.console import Console
+from collections.abc import Iterator
 
 from sysbench import units
 from sysbench.events import CellFinished, Event, RunResumed, WorkerReady
-from sysbench.views import theme
+from sysbench.views.cell_lines import Lines, resumed_line
 from sysbench.views.screen import slow_without_gpu
-from sysbench.views.state import Done, LiveState, Planned, advance, folded
+from sysbench.views.state import Done, LiveState, Planned, advance
 from sysbench.views.tables import axes
 
 
-class PlainProgress:
-    """Writes a line for what is measured on, and one for every cell when it is over.
+class PlainProgress(Lines[LiveState]):
+    """A line for what is measured on, one for every cell when it is over, and one where it will take long."""
 
-    A stream that cannot be written to any more (a closed pipe, a full disk) ends the progress, not the run. `earlier`
-    are the events of the log that a resumed run continues.
-    """
+    blank = LiveState()
+    advance = staticmethod(advance)
+    _warned = False
 
-    def __init__(self, console: Console, *, earlier: Iterable[Event] = ()) -> None:
-        self._file = console.file
-        self._encoding = console.encoding
-        self._state = folded(earlier)
-        self._lost = False
-        self._warned = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        pass
-
-    def show(self, event: Event) -> None:
-        """Write what this event gives reason to write."""
-        before = self._state
-        self._state = advance(before, event)
+    def said(self, event: Event, before: LiveState) -> Iterator[str]:
+        """The lines that this event gives reason to write."""
         if isinstance(event, WorkerReady) and not before.devices:
-            self._write(device_line(self._state))
+            yield device_line(self.state)
         elif isinstance(event, RunResumed):
-            self._write(f"resumed: {event.keep} finished cell{'' if event.keep == 1 else 's'} kept")
+            yield resumed_line(event)
         elif isinstance(event, CellFinished):
-            self._write(cell_line(self._state))
-        elif not self._warned and (said := slow_without_gpu(self._state, event.at_s)):
+            yield cell_line(self.state)
+        elif not self._warned and (slow := slow_without_gpu(self.state, event.at_s)):
             self._warned = True
-            self._write(f"{said[0]} → {said[1]}")
-
-    def _write(self, text: str) -> None:
-        if self._lost:
-            return
-        try:
-            self._file.write(theme.fitted(text.strip(), self._encoding) + "\n")
-            self._file.flush()
-        except OSError:
-            self._lost = True
+            yield f"{slow[0]} → {slow[1]}"
 
 
 def device_line(state: LiveState) -> str:

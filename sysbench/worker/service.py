@@ -7,7 +7,7 @@ import time
 import traceback
 
 from sysbench import protocol
-from sysbench.errors import OverBudgetError, SysbenchError, UnavailableError
+from sysbench.errors import NotTriedError, SysbenchError, UnavailableError
 from sysbench.events import CeilingFailed, CellFinished, Event, MemoryForeseen, WorkerReady
 from sysbench.experiments import experiment_for
 from sysbench.instruments import allocator, ceiling, device
@@ -83,7 +83,7 @@ def _foresee(request: protocol.Foresee) -> MemoryForeseen:
 def _outcome_of(error: Exception) -> Outcome:
     if allocator.is_out_of_memory(error):
         return "oom"
-    if isinstance(error, OverBudgetError):
+    if isinstance(error, NotTriedError):
         return "skipped"
     return "invalid" if isinstance(error, UnavailableError | ValueError) else "crashed"
 

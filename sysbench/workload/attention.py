@@ -119,16 +119,24 @@ def kernel_of(attention: nn.Module, q: Tensor, k: Tensor, v: Tensor) -> str:
             output = attention(q, k, v)
             if output.requires_grad:
                 output.sum().backward()
-        except RuntimeError as refusal:
-            if not any(phrase in str(refusal) for phrase in REFUSALS):
+        except RuntimeError as error:
+            refusal = refusal_of(error, reasons)
+            if refusal is None:
                 raise
-            raise UnavailableError(_first_sentences([refusal, *(reason.message for reason in reasons)])) from refusal
+            raise refusal from error
     if isinstance(attention, FlexAttention):
         return "flex_attention"  # an operator of higher order, which the log cannot look into
     with OperatorLog() as operators:
         attention(q, k, v)
     fused = (name for name in operators.names if "scaled_dot_product" in name)
     return next(fused, "aten::bmm")
+
+
+def refusal_of(error: RuntimeError, reasons: Iterable[warnings.WarningMessage]) -> UnavailableError | None:
+    """What `error` says if it is that no kernel takes such inputs, with the reasons torch has warned of; else None."""
+    if not any(phrase in str(error) for phrase in REFUSALS):
+        return None
+    return UnavailableError(_first_sentences([error, *(reason.message for reason in reasons)]))
 
 
 def _first_sentences(messages: Iterable[object]) -> str:

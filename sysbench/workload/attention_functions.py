@@ -87,14 +87,20 @@ def _with_heads(function: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor
 def _flex(cell: AttentionCell, device: torch.device) -> Attention:
     if device.type != "cuda":
         raise UnavailableError(f"flex has no backward on {device.type}; there are naive, compiled and the sdpa kernels")
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return flex(cell, device, torch.compile(flex_attention, dynamic=False))
+
+
+def flex(cell: AttentionCell, device: torch.device, kernel: Any) -> Attention:
+    """FlexAttention by `kernel`, with a block mask where it is causal."""
+    from torch.nn.attention.flex_attention import create_block_mask
 
     def not_later(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return query >= key
 
-    mask = create_block_mask(not_later, None, None, cell.seq, cell.seq, device=device.type) if cell.causal else None
-    compiled: Any = torch.compile(flex_attention, dynamic=False)
-    return lambda q, k, v: _with_heads(lambda *tensors: compiled(*tensors, block_mask=mask), q, k, v)
+    mask = create_block_mask(not_later, None, None, cell.seq, cell.seq, device=device) if cell.causal else None
+    return lambda q, k, v: _with_heads(lambda *tensors: kernel(*tensors, block_mask=mask), q, k, v)
 
 
 def _flash_attn(cell: AttentionCell, device: torch.device) -> Attention:
@@ -104,9 +110,13 @@ def _flash_attn(cell: AttentionCell, device: torch.device) -> Attention:
         raise UnavailableError("flash-attn is not installed here") from error
     if device.type != "cuda" or cell.precision not in _SIXTEEN_BITS:
         raise UnavailableError("flash-attn takes bf16 or fp16 on a CUDA device")
+    return flash_attn(cell, kernel)
+
+
+def flash_attn(cell: AttentionCell, kernel: Any) -> Attention:
+    """The library's `kernel`, which wants (batch, seq, heads, dim)."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        # It wants (batch, seq, heads, dim).
         return _with_heads(
             lambda *tensors: kernel(*(t.transpose(1, 2) for t in tensors), causal=cell.causal).transpose(1, 2), q, k, v
         )

@@ -61,6 +61,40 @@ def test_memory_ends_on_a_gpu_that_is_not_here(tmp_path: Path) -> None:
     assert "the largest N that fits at d 64 is 8192" in " ".join(ran.out.split())
 
 
+def test_every_implementation_can_be_put_beside_the_others_for_a_gpu_that_is_not_here(tmp_path: Path) -> None:
+    words = ("--simulate", "a100-80gb,t4", "--bf16", "--dim", "64", "--seq", "1024", "--quiet")
+    names = ("naive", "sdpa-math", "sdpa-efficient", "sdpa-flash", "sdpa-cudnn", "flex", "flash-attn", "compiled")
+    ran = sysbench("attention", *words, "--impl", ",".join(names), "--json", "-", cwd=tmp_path)
+    assert ran.code == 1, ran.err
+    cells = json.loads(ran.out)["cells"]
+    assert [cell["axes"]["implementation"] for cell in cells] == [*names, *names]
+    assert [cell["outcome"] for cell in cells] == [*["ok"] * 7, *["invalid"] * 9]
+    assert all(cell["saved_bytes"] < cell["before_backward_bytes"] < cell["peak_allocated_bytes"] for cell in cells[:7])
+    assert all(cell["peak_allocated_bytes"] <= cell["peak_reserved_bytes"] for cell in cells[:7])
+    assert "bf16 needs sm80 or newer" in cells[-1]["detail"] or "inductor" in cells[-1]["detail"]
+
+
+def test_a_cell_over_budget_is_skipped_and_the_run_is_none_the_worse(tmp_path: Path) -> None:
+    sizes = ("--dim", "16", "--seq", "16,4096", "--batch", "1", "--repeats", "2", "--warmup", "0")
+    ran = sysbench("attention", *sizes, "--device", "cpu", "--budget", "0.5", "--json", "-", cwd=tmp_path)
+    assert ran.code == 0, ran.err
+    found = [(cell["outcome"], cell["detail"]) for cell in json.loads(ran.out)["cells"]]
+    assert found[0] == ("ok", None)
+    assert found[1][0] == "skipped"
+    assert "more than the 0.5 s of --budget" in found[1][1]
+
+
+@pytest.mark.slow
+def test_a_function_that_never_returns_is_stopped_and_the_next_cell_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import time\n\n\ndef attention(q, k, v):\n    time.sleep(600)\n")
+    sizes = (*SMALL[:3], "--seq", "32", *SMALL[5:])
+    ran = sysbench(
+        *sizes, "--impl", "mine:attention,naive", "--device", "cpu", "--timeout", "20", "--json", "-", cwd=tmp_path
+    )
+    assert ran.code == 1, ran.err
+    assert [cell["outcome"] for cell in json.loads(ran.out)["cells"]] == ["timeout", "ok"]
+
+
 def test_a_function_that_is_not_attention_fails_the_run_and_says_why(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def attention(q, k, v):\n    return q.sum()\n")
     ran = sysbench(*SMALL[:-4], "--impl", "mine:attention", "--device", "cpu", "--quiet", cwd=tmp_path)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 import pytest
 import torch
 
 from sysbench import attention_costs, statistics
-from sysbench.events import AttentionChecked, AttentionMemory, AttentionTimed, Compiled
+from sysbench.errors import DoesNotFitError
+from sysbench.events import AttentionAccounted, AttentionChecked, AttentionMemory, AttentionTimed, Compiled
 from sysbench.experiments.attention import run
-from sysbench.experiments.attention_memory import inputs_for
 from sysbench.instruments.device import available_devices
+from sysbench.simulate.attention_cell import simulate
+from sysbench.simulate.gpu import Gpu
 from sysbench.specs.attention import AttentionCell, AttentionSpec
+from sysbench.workload.attention_call import inputs_for
 from sysbench.workload.attention_functions import function_for
 
 pytestmark = pytest.mark.gpu
@@ -64,3 +69,67 @@ def test_forward_takes_what_triton_says_it_takes(implementation: str) -> None:
     expected_s = do_bench(lambda: function(*inputs), return_mode="median") / 1e3
     ours_s = statistics.summarize([seconds for seconds in timed if seconds is not None]).median
     assert ours_s == pytest.approx(expected_s, rel=0.03)
+
+
+SIMULATED = ("naive", "sdpa-math", "sdpa-efficient", "sdpa-flash", "sdpa-cudnn", "flex", "flash-attn")
+EXACT = ("naive", "sdpa-math", "sdpa-efficient", "sdpa-flash")
+"""Everything that these allocate is read in their sources; of the others something is inferred."""
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("seq", "heads"), [("256", "4"), ("1000", "1"), ("2048", "16"), ("8192", "2")])
+@pytest.mark.parametrize("implementation", SIMULATED)
+def test_simulated_memory_is_measured_memory(implementation: str, seq: str, heads: str, causal: bool) -> None:
+    """Saved bytes and peaks, at sizes below and above those that the allocator has pools for."""
+    if implementation == "flash-attn":
+        pytest.importorskip("flash_attn")
+    one = cell(implementation, seq=seq, heads=heads, causal=causal, repeats=1, warmup=0)
+    device = available_devices()[0]
+    assert device.memory_bytes is not None
+    measured = next(event for event in run(one, device) if isinstance(event, AttentionMemory))
+    simulated = simulate(one, Gpu.like(device, device.memory_bytes))
+    tolerance = 0.01 if implementation in EXACT else 0.05
+    pairs = {
+        "saved": (simulated.saved_bytes, measured.saved_bytes, 4096),
+        "before backward": (simulated.before_backward_bytes, measured.before_backward_bytes, 4096),
+        "allocated": (simulated.allocated_peak_bytes, measured.peak_allocated_bytes, 2**20),
+        "reserved": (simulated.reserved_peak_bytes, measured.peak_reserved_bytes, 22 * 2**20),
+    }
+    for what, (ours, theirs, absolute) in pairs.items():
+        assert ours == pytest.approx(theirs, rel=tolerance, abs=absolute), what
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("implementation", ["naive", "sdpa-math", "sdpa-efficient"])
+def test_what_is_simulated_in_other_precisions_is_measured_too(implementation: str, precision: str) -> None:
+    one = cell(implementation, precision=precision, repeats=1, warmup=0)
+    device = available_devices()[0]
+    assert device.memory_bytes is not None
+    measured = next(event for event in run(one, device) if isinstance(event, AttentionMemory))
+    simulated = simulate(one, Gpu.like(device, device.memory_bytes))
+    assert simulated.saved_bytes == pytest.approx(measured.saved_bytes, rel=0.01, abs=4096)
+    assert simulated.allocated_peak_bytes == pytest.approx(measured.peak_allocated_bytes, rel=0.01, abs=2**20)
+
+
+def test_a_cell_that_ran_out_of_memory_is_accounted_for() -> None:
+    one = cell("naive", precision="fp32", seq="131072", heads="16")
+    events = run(one, available_devices()[0])
+    accounted = next(event for event in events if isinstance(event, AttentionAccounted))
+    assert accounted.reserved_bytes is not None
+    assert accounted.available_bytes is not None
+    assert accounted.reserved_bytes > accounted.available_bytes
+    with pytest.raises(DoesNotFitError):
+        next(events)
+
+
+def test_every_cell_of_a_worker_starts_from_the_same() -> None:
+    """cuBLAS keeps its workspaces; the second cell must not seem to need less for it."""
+    found = [
+        next(event for event in run(cell("naive", repeats=1, warmup=0), available_devices()[0]) if is_memory(event))
+        for _ in range(2)
+    ]
+    assert found[0].model_copy(update={"at_s": 0.0}) == found[1].model_copy(update={"at_s": 0.0})
+
+
+def is_memory(event: object) -> TypeGuard[AttentionMemory]:
+    return isinstance(event, AttentionMemory)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from sysbench.analysis.grouping import launch_shapes
 from sysbench.analysis.trace import COPY, KERNEL, NONE, DeviceWork, Integers, Launches, Operators, Ranges, Trace
 
 MAIN, AUTOGRAD = 0, 1
@@ -84,11 +85,12 @@ class Builder:
         launches = np.array(self.launches, np.int64).reshape(-1, 5).T
         operators = np.array(self.operators, np.int64).reshape(-1, 7).T
         ranges = np.array(self.ranges, np.int64).reshape(-1, 4).T
+        shapes, shape = launch_shapes([*work[7:13]])
         return Trace(
             title=title,
             format="kineto",
             names=tuple(self.names),
-            work=DeviceWork(*work[:7], grid=work[7:10].T, block=work[10:13].T, bytes=work[13]),
+            work=DeviceWork(*work[:7], launch_shape=shape, bytes=work[13], launch_shapes=shapes),
             launches=Launches(*launches),
             operators=Operators(*operators),
             ranges=Ranges(*ranges),

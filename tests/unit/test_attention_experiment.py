@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 import torch
 
 from sysbench import attention_costs
-from sysbench.errors import DoesNotFitError, UnavailableError
+from sysbench.errors import BeyondMemoryError, DoesNotFitError, OverBudgetError, UnavailableError
 from sysbench.events import (
     AttentionAccounted,
     AttentionChecked,
@@ -19,12 +19,17 @@ from sysbench.events import (
     AttentionTimed,
     DeviceInfo,
     Event,
+    PhaseSample,
 )
 from sysbench.experiments import attention as experiment
 from sysbench.experiments.attention import run
-from sysbench.experiments.attention_memory import counted, inputs_for
+from sysbench.experiments.attention_memory import counted
+from sysbench.instruments.clocks import Call, StepTimes
+from sysbench.instruments.compilation import Compilation
 from sysbench.specs.attention import AttentionCell, AttentionSpec
-from sysbench.workload.attention_functions import function_for
+from sysbench.specs.time import Sync
+from sysbench.workload.attention_call import inputs_for
+from sysbench.workload.attention_functions import function_for, naive
 
 CPU = DeviceInfo(name="a processor", type="cpu")
 
@@ -162,13 +167,14 @@ def test_a_simulation_says_what_fits_and_accounts_for_what_does_not() -> None:
 
 
 def test_what_the_host_has_no_memory_for_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Little:
-        available = 2**20
-
-    monkeypatch.setattr(experiment.psutil, "virtual_memory", lambda: Little)
+    monkeypatch.setattr(experiment, "host_available_bytes", lambda: 2**20)
     monkeypatch.setattr(experiment, "inputs_for", lambda *_: pytest.fail("tensors were made"))
-    with pytest.raises(DoesNotFitError):
-        list(run(cell(seq=1024), CPU))
+    beyond = run(cell(seq=1024), CPU)
+    accounted = next(beyond)
+    assert isinstance(accounted, AttentionAccounted)
+    assert sum(each.size_bytes for each in accounted.tensors) > accounted.available_bytes == 2**20
+    with pytest.raises(BeyondMemoryError, match=r"needs .* MiB, and there are 1\.00 MiB of memory"):
+        next(beyond)
 
 
 def test_the_kernel_that_really_ran_is_named() -> None:
@@ -223,8 +229,111 @@ def test_the_compiled_kind_is_compiled_apart_and_agrees_with_fp64() -> None:
     assert all(error.relative < 1e-5 for error in checked.errors.values())
 
 
+@pytest.mark.slow
+def test_what_dynamo_gave_up_on_is_no_compiled_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiment, "function_for", lambda cell, device: naive(causal=cell.causal))
+    monkeypatch.setattr(experiment, "compilation", lambda: Compilation(1, 0, True, "recompile limit reached"))
+    with pytest.raises(UnavailableError, match="gave up and ran it eagerly: recompile limit reached"):
+        list(run(cell(impl="compiled"), CPU))
+
+
 def test_the_inputs_are_the_same_for_every_implementation() -> None:
     one, other = (inputs_for(cell(impl=name), torch.device("cpu")) for name in ("naive", "sdpa-flash"))
     assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
     assert all(tensor.requires_grad and tensor.is_leaf for tensor in one)
     assert function_for(cell(), torch.device("cpu"))(*one).shape == one[0].shape
+
+
+# --- budget
+
+
+@pytest.fixture
+def nothing_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiment, "_PACE", experiment._Pace())
+
+
+@pytest.mark.usefixtures("nothing_learnt")
+def test_a_cell_that_would_take_too_long_going_by_a_smaller_one_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    list(run(cell(seq=32), CPU))
+    monkeypatch.setattr(experiment, "inputs_for", lambda *_: pytest.fail("tensors were made"))
+    with pytest.raises(OverBudgetError, match=r"would take about .* more than the .* of --budget"):
+        list(run(cell(seq=2048, budget=1e-6), CPU))
+
+
+@pytest.mark.usefixtures("nothing_learnt")
+@pytest.mark.parametrize("other", [{"impl": "sdpa-math"}, {"dim": "8"}, {"causal": True}, {"precision": "bf16"}])
+def test_what_one_kind_takes_says_nothing_of_another(other: dict[str, object]) -> None:
+    list(run(cell(seq=32), CPU))
+    begun: list[Event] = []
+    with pytest.raises(OverBudgetError):
+        begun.extend(run(cell(seq=48, budget=1e-9, **other), CPU))
+    assert said(begun, AttentionKernels), "it was called before it was given up"
+
+
+@pytest.mark.usefixtures("nothing_learnt")
+def test_a_first_cell_that_takes_too_long_ends_with_its_first_calls() -> None:
+    seen: list[Event] = []
+    with pytest.raises(OverBudgetError):
+        seen.extend(run(cell(budget=1e-9), CPU))
+    assert said(seen, AttentionKernels)
+    assert not said(seen, AttentionTimed)
+
+
+@pytest.mark.usefixtures("nothing_learnt")
+def test_a_budget_of_0_sets_no_limit() -> None:
+    for seq in (32, 64):
+        assert said(list(run(cell(seq=seq, budget=0), CPU)), AttentionChecked)
+
+
+# --- copies of the input that are taken in turn
+
+
+class Watch:
+    """A clock that stands still and notes what is there when it starts and when it stops."""
+
+    def __init__(self) -> None:
+        self.calls: experiment._Calls | None = None
+        self.noted: list[tuple[str, bool, bool, bool]] = []
+
+    def measure(self, phases: Mapping[str, Call], sync: Sync) -> StepTimes:
+        assert self.calls is not None
+        assert sync == "phase"
+        ((phase, call),) = phases.items()
+        before = self.calls.output is not None
+        call()
+        after, grad = self.calls.output is not None, self.calls.inputs[0].grad is not None
+        self.noted.append((phase, before, after, grad))
+        sample = PhaseSample(wall_s=1.0)
+        return StepTimes({phase: sample}, sample)
+
+
+def test_every_copy_of_the_input_takes_its_turn_and_holds_a_gradient_only_then() -> None:
+    one, watch = cell(), Watch()
+    seen: dict[int, list[torch.Tensor]] = {}
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        seen.setdefault(q.data_ptr(), []).append(q)
+        return (q @ k.mT).softmax(-1) @ v
+
+    inputs = inputs_for(one, torch.device("cpu"))
+    calls = experiment._Calls(one, attend, inputs, torch.ones_like(inputs[0]), watch)
+    watch.calls = calls
+    calls.prepare(3)
+    for _ in range(6):
+        calls.time("backward")
+        assert sum(turns[0].grad is not None for turns in seen.values()) == 1
+    assert [len(turns) for turns in seen.values()] == [2, 2, 2]
+    assert all(torch.equal(turns[0], inputs[0]) for turns in seen.values())
+    calls.forget()
+    assert all(turns[0].grad is None for turns in seen.values())
+
+
+def test_only_the_phase_that_is_asked_for_is_timed() -> None:
+    one, watch = cell(), Watch()
+    inputs = inputs_for(one, torch.device("cpu"))
+    function = function_for(one, torch.device("cpu"))
+    calls = experiment._Calls(one, function, inputs, torch.ones_like(inputs[0]), watch)
+    watch.calls = calls
+    calls.time("forward")
+    calls.time("backward")
+    assert watch.noted == [("forward", False, True, False), ("backward", True, True, True)]

@@ -11,7 +11,7 @@ from sysbench import attention_costs, statistics
 from sysbench.analysis.attention_findings import compared, frontier, growth, leads, passages
 from sysbench.analysis.attention_fold import fold
 from sysbench.analysis.attention_series import row_along, settings, usual_dim, value
-from sysbench.events import AttentionTimed, CellFinished, CellStarted, Compiled, RunFinished
+from sysbench.events import AttentionTimed, CellFinished, CellStarted, RunFinished
 from sysbench.records import AttentionCellRecord, AttentionRecord
 from sysbench.specs.attention import AttentionCell, AttentionSpec
 from sysbench.statistics import PowerLaw
@@ -112,19 +112,6 @@ def test_a_time_under_what_the_hardware_allows_is_doubted() -> None:
     ]
     assert {caution.code for cell in fold(events).cells for caution in cell.cautions} >= {"below-lower-bound"}
     assert not any(c.code == "below-lower-bound" for cell in runs.record(ONE).cells for c in cell.cautions)
-
-
-def test_a_compiler_that_gave_up_is_doubted() -> None:
-    spec = AttentionSpec(impl="compiled", dim="64", seq="256", repeats=10)
-    events = [
-        event.model_copy(update={"fell_back": True, "detail": "recompile limit"})
-        if isinstance(event, Compiled)
-        else event
-        for event in runs.events(spec)
-    ]
-    (cell,) = fold(events).cells
-    assert cell.fell_back is True
-    assert [caution.code for caution in cell.cautions] == ["compile-fell-back"]
 
 
 # Growth
@@ -233,7 +220,7 @@ def test_the_accounting_adds_up_to_what_is_said_to_be_needed(record: AttentionRe
     sentence = next(text for text in said(record) if "the smallest that does not fit" in text)
     over = next(cell for cell in record.cells if cell.tensors)
     assert f"d {over.axes['dim']}, N {over.axes['seq']}" in sentence
-    assert "3 × 8 × 16384 × 16384 float32, 8.00 GiB each" in sentence
+    assert "3 tensors of 8 × 16384 × 16384 float32, 8.00 GiB each" in sentence
     assert "together 24.0 GiB, there are 12.0 GiB" in sentence
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from sysbench.analysis import kineto, traces
+from sysbench.analysis import kineto, kineto_parts, kineto_pieces, traces
 from sysbench.analysis.trace import COPY, KERNEL, NONE
 from sysbench.errors import LogError
 from tests.unit import kineto_files
@@ -24,7 +24,7 @@ EPOCH = Decimal("1712275200123456.789")
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """So small that every event is cut in two somewhere."""
-    monkeypatch.setattr(kineto, "PIECE_BYTES", 700)
+    monkeypatch.setattr(kineto_pieces, "PIECE_BYTES", 700)
 
 
 def held_to_the_slow_reader(path: Path) -> None:
@@ -37,7 +37,8 @@ def held_to_the_slow_reader(path: Path) -> None:
     rows = zip(*(column.tolist() for column in columns), strict=True)
     assert Counter((trace.names[name], start, duration) for name, start, duration in rows) == expected
     assert sorted(work.correlation[is_kernel].tolist()) == sorted(each["args"]["correlation"] for each in kernels)
-    assert work.grid[is_kernel].sum() == sum(sum(each["args"]["grid"]) for each in kernels)
+    shapes = work.launch_shapes[work.launch_shape[is_kernel]].tolist()
+    assert shapes == [[*each["args"]["grid"], *each["args"]["block"]] for each in kernels]
     assert work.bytes[work.kind == COPY].sum() == sum(each["args"]["bytes"] for each in copies)
     operators = kineto_files.slowly(path, "cpu_op")
     assert trace.operators.sequence.tolist() == [each["args"]["Sequence number"] for each in operators]
@@ -66,12 +67,68 @@ def test_events_that_are_cut_in_two_are_whole_again(tmp_path: Path) -> None:
     held_to_the_slow_reader(path)
 
 
+def several_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kineto_parts, "PART_BYTES", 20_000)
+    monkeypatch.setattr(kineto_parts, "processors", lambda: 3)
+
+
+@pytest.mark.parametrize("start_us", [Decimal("7024892345.123"), EPOCH], ids=["since-boot", "epoch"])
+def test_what_several_processes_read_is_what_one_reads(
+    tmp_path: Path, start_us: Decimal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "trace.json"
+    kineto_files.write(path, kineto_files.events(200, start_us))
+    alone = kineto.read(path)
+    several_parts(monkeypatch)
+    with path.open("rb") as file:
+        assert kineto_parts.read(path, file, len(HEADER)) is not None
+    held_to_the_slow_reader(path)
+    together = kineto.read(path)
+    assert (together.names, together.origin_ns) == (alone.names, alone.origin_ns)
+    for which in ("work", "launches", "operators", "ranges"):
+        for name, column in vars(getattr(alone, which)).items():
+            assert column.tolist() == getattr(getattr(together, which), name).tolist()
+
+
+@pytest.mark.parametrize("nested", ['{"ph": "X", "a": 1}, {"ph": "X", "b": 2}', "}, {"])
+def test_parts_that_do_not_fit_together_are_read_in_one_go(
+    tmp_path: Path, nested: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One event holds what looks like many, or has a name that does; every part would begin within it."""
+    several_parts(monkeypatch)
+    path = tmp_path / "trace.json"
+    events = [*kineto_files.events(3)]
+    events[-1] = {**events[-1], "args": {}}
+    many = f"[{', '.join([nested] * 5000)}]"
+    events[-1]["args"]["note"] = json.loads(many) if nested.startswith("{") else many
+    kineto_files.write(path, events)
+    trace = kineto.read(path)
+    assert len(trace.work.name) == len(kineto_files.slowly(path, "kernel")) + len(
+        kineto_files.slowly(path, "gpu_memcpy")
+    )
+    assert trace.remarks == ()
+
+
+def test_a_file_that_is_cut_off_in_its_last_part_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    several_parts(monkeypatch)
+    path = tmp_path / "trace.json"
+    content = whole(200)[:-300]
+    path.write_bytes(content)
+    (remark,) = kineto.read(path).remarks
+    byte = int(remark.removeprefix("cut off: read to byte ").replace(",", ""))
+    assert content[:byte].rstrip(b",").endswith(b"}")
+    assert len(content) - byte < 1000
+
+
 def test_gzip_and_bare_lists_of_events_hold_the_same(tmp_path: Path) -> None:
     plain, packed, bare = (tmp_path / name for name in ("a.json", "b.json.gz", "c.json"))
     kineto_files.write(plain, kineto_files.events(50))
     packed.write_bytes(gzip.compress(plain.read_bytes()))
     bare.write_text(json.dumps(json.loads(plain.read_text())["traceEvents"], indent=1))
-    totals = {int(traces.read(path).work.duration_ns.sum()) for path in (plain, packed, bare)}
+    twice = tmp_path / "d.json.gz"
+    half = len(plain.read_bytes()) // 2
+    twice.write_bytes(gzip.compress(plain.read_bytes()[:half]) + gzip.compress(plain.read_bytes()[half:]))
+    totals = {int(traces.read(path).work.duration_ns.sum()) for path in (plain, packed, bare, twice)}
     assert len(totals) == 1
 
 
@@ -111,7 +168,7 @@ def test_a_file_that_is_cut_off_gives_what_it_has_and_says_where(
     tmp_path: Path, share: float, small: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if small:
-        monkeypatch.setattr(kineto, "PIECE_BYTES", 900)
+        monkeypatch.setattr(kineto_pieces, "PIECE_BYTES", 900)
     path, content = tmp_path / "cut.json", whole()
     path.write_bytes(content[: int(len(content) * share)])
     trace = kineto.read(path)
@@ -156,6 +213,32 @@ def test_bytes_that_are_no_utf8_cost_no_event(tmp_path: Path) -> None:
     trace = kineto.read(path)
     assert trace.names[trace.work.name[0]] == "ge��m"
     assert len(trace.operators.name) == 1
+
+
+def test_a_damaged_name_costs_no_other_event_its_shapes(tmp_path: Path) -> None:
+    path = tmp_path / "bytes.json"
+    content = one(path).replace(b"gemm", b"ge\xff\xfem").replace(b'"args": {}', b'"args": {"Input Dims": [[4, 128]]}')
+    path.write_bytes(content)
+    trace = kineto.read(path)
+    assert [trace.names[shapes] for shapes in trace.operators.shapes] == ["[[4, 128]]"]
+
+
+def test_half_a_character_costs_no_event(tmp_path: Path) -> None:
+    path = tmp_path / "half.json"
+    path.write_bytes(one(path).replace(b"gemm", b"ge\\ud83dmm"))
+    trace = kineto.read(path)
+    assert trace.names[trace.work.name[0]] == "ge?mm"
+    assert trace.remarks == ()
+
+
+@pytest.mark.parametrize("time", [b"NaN", b"1e400", b"1e300", b"-1e300", b'"noon"', b"null"])
+@pytest.mark.parametrize("key", [b'"ts": 2', b'"dur": 3'])
+def test_a_time_that_is_none_costs_its_own_event_alone(tmp_path: Path, key: bytes, time: bytes) -> None:
+    path = tmp_path / "never.json"
+    path.write_bytes(one(path).replace(key + b",", key[:-1] + time + b",", 1))
+    assert (path.read_bytes().count(time), time in path.read_bytes()) == (1, True)
+    trace = kineto.read(path)
+    assert (len(trace.work.name), len(trace.operators.name)) == (0, 1)
 
 
 def test_an_event_without_a_duration_is_left_out_and_said(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sysbench.engine.memory_limits import memory_limits
+import psutil
+
+from sysbench.memory_limits import host_available_bytes, memory_limits
 
 GIB = 2**30
 PHYSICAL = 64 * GIB
@@ -123,3 +125,15 @@ def test_the_limits_of_this_very_machine_can_be_read() -> None:
         assert limit.limit_bytes > 0
         available_bytes = limit.available_bytes()
         assert available_bytes is None or 0 <= available_bytes <= limit.limit_bytes
+
+
+def test_what_the_host_has_left_is_what_the_tightest_limit_leaves(tmp_path: Path) -> None:
+    files = {
+        "sys/fs/cgroup/memory.max": "65536\n",
+        "sys/fs/cgroup/memory.current": "4096\n",
+        "sys/fs/cgroup/memory.stat": "inactive_file 1024\nactive_file 0\n",
+    }
+    limits = memory_limits(PHYSICAL, machine(tmp_path, UNIFIED, "0::/\n", files))
+    assert host_available_bytes(limits) == 65536 - 4096 + 1024
+    assert host_available_bytes(()) > 65536
+    assert 0 < host_available_bytes() <= psutil.virtual_memory().total

@@ -41,8 +41,8 @@ def test_every_number_is_that_of_the_database(export: Path) -> None:
         (work.start_ns[is_kernel] + trace.origin_ns).tolist(),
         work.duration_ns[is_kernel].tolist(),
         work.correlation[is_kernel].tolist(),
-        work.grid[is_kernel, 0].tolist(),
-        work.block[is_kernel, 0].tolist(),
+        work.launch_shapes[work.launch_shape[is_kernel], 0].tolist(),
+        work.launch_shapes[work.launch_shape[is_kernel], 3].tolist(),
         strict=True,
     )
     assert list(read) == rows

@@ -10,10 +10,10 @@ import psutil
 import pytest
 
 from sysbench.engine import sampler as sampler_room
-from sysbench.engine.memory_limits import memory_limits
 from sysbench.engine.sampler import Sampler, SystemSampler, system_sampler
 from sysbench.engine.worker_tree import WorkerTree
 from sysbench.events import DeviceInfo, Reading
+from sysbench.memory_limits import memory_limits
 
 CPU = DeviceInfo(name="a CPU", type="cpu")
 MPS = DeviceInfo(name="Apple M2", type="mps")

@@ -75,3 +75,9 @@ def test_efficient_attention_needs_more_for_wide_heads_and_for_fp32() -> None:
     by_position = _empty(2, 128, 4, 64).transpose(1, 2)
     expected = delta + tiles * (4 * 64 * 64 + 16)
     assert _bytes(backward, by_position, by_position, by_position, by_position, None) == [expected]
+
+
+def test_a_softmax_that_is_safe_takes_an_unsafe_one_and_what_is_masked() -> None:
+    scores = _empty(2, 3, 5, 7, dtype=torch.float32)
+    softmax, masked, rows = SCRATCH[aten._safe_softmax.default](scores, -1)[0]
+    assert (softmax, masked, rows) == (4 * scores.numel(), scores.numel(), 2 * 3 * 5)

@@ -10,10 +10,10 @@ from pathlib import Path
 import psutil
 
 from sysbench.doctor_record import HostSection
-from sysbench.engine.cgroups import directories
+from sysbench.cgroups import directories
 from sysbench.engine.doctor.questions import Questions
 from sysbench.engine.host import host_info, in_container
-from sysbench.engine.memory_limits import memory_limits
+from sysbench.memory_limits import memory_limits
 
 TELLING = (
     "CUDA_VISIBLE_DEVICES",

@@ -6,11 +6,13 @@ Versions 1 and 2 of the interface are read; see cgroups(7), "memory.txt" and "cg
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sysbench.engine.cgroups import FileSystem, directories
+import psutil
+
+from sysbench.cgroups import FileSystem, directories
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,14 @@ def memory_limits(physical_bytes: int, root: Path = Path("/")) -> tuple[MemoryLi
     found = (limit for version in _VERSIONS for limit in _limits_of(version, root))
     # Version 1 says "unlimited" with a number near 2^63, version 2 with the word max.
     return tuple(limit for limit in found if limit.limit_bytes < physical_bytes)
+
+
+def host_available_bytes(limits: Iterable[MemoryLimit] | None = None) -> int:
+    """What this process may still take of the host's memory; `limits` where they are known already."""
+    memory = psutil.virtual_memory()
+    found = memory_limits(int(memory.total)) if limits is None else limits
+    allowed = (limit.available_bytes() for limit in found)
+    return min([int(memory.available), *(size for size in allowed if size is not None)])
 
 
 def _limits_of(version: _Version, root: Path) -> Iterator[MemoryLimit]:

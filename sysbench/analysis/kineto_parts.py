@@ -1,0 +1,113 @@
+"""Reads a large file of Kineto's JSON in several processes, each a part of it.
+
+Where one event ends and another begins can be told for sure only from the beginning on. So a part begins where it seems
+that an event does, and all are believed if every part before turns out to end exactly there. If one does not, or
+if a process comes to grief, the file is read in one go.
+
+`python -m sysbench.analysis.kineto_parts FILE BEGIN [END]` writes what a part holds to standard output.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import IO, Final
+
+import msgspec
+
+from sysbench.analysis.kineto_columns import Columns, Found
+from sysbench.analysis.kineto_pieces import Blocks, Pieces, boundary
+from sysbench.analysis.reading import processors
+
+PART_BYTES: Final = 64 * 1024**2
+"""A process of its own is worth starting for no less."""
+MOST_PARTS: Final = 4
+"""Each takes 80 MB of memory beside what it finds."""
+
+
+_THIS: Final = "sysbench.analysis.kineto_parts"
+
+
+class Part(msgspec.Struct):
+    """What a process found in its part."""
+
+    found: Found
+    whole: bool
+    """Whether the part ends with an event."""
+    remarks: list[str]
+
+
+def read(path: Path, file: IO[bytes], begin: int) -> tuple[Columns, list[str]] | None:
+    """The events from a byte on; None where the file is too small for parts, or they do not fit together."""
+    cuts = _cuts(file, begin, os.fstat(file.fileno()).st_size)
+    if not cuts:
+        return None
+    columns = Columns()
+    with ExitStack() as stack:
+        ends = [str(end) for end, _ in cuts[1:]] + [""]
+        running = [
+            stack.enter_context(_process(path, str(first), end)) for (_, first), end in zip(cuts, ends, strict=True)
+        ]
+        own = Pieces(Blocks(file, begin, cuts[0][0]), columns, taken_bytes=begin)
+        if not own.to_the_cut():
+            return None
+        for number, process in enumerate(running, 1):
+            part = _result(process)
+            if part is None or not (part.whole or number == len(running)) or not columns.join(part.found):
+                return None
+            remarks = part.remarks
+    return columns, remarks
+
+
+def _cuts(file: IO[bytes], begin: int, end: int) -> list[tuple[int, int]]:
+    """Where a part ends, and where the next one begins."""
+    parts = min(processors(), MOST_PARTS, (end - begin) // PART_BYTES)
+    found = [boundary(file, begin + (end - begin) * number // parts) for number in range(1, parts)]
+    cuts = [cut for cut in found if cut is not None]
+    return cuts if all(one[1] < other[0] for one, other in pairwise(cuts)) else []
+
+
+@contextmanager
+def _process(path: Path, *place: str) -> Iterator[subprocess.Popen[bytes]]:
+    """One that reads a part; it does not outlive the block."""
+    command = [sys.executable, "-m", _THIS, str(path.absolute()), *filter(None, place)]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _result(process: subprocess.Popen[bytes]) -> Part | None:
+    """What it found; None where it came to grief."""
+    said = process.stdout.read() if process.stdout else b""
+    try:
+        return msgspec.msgpack.decode(said, type=Part) if process.wait() == 0 else None
+    except msgspec.MsgspecError:
+        return None
+
+
+def _main(path: str, begin: str, end: str | None = None) -> None:
+    gc.disable()
+    columns = Columns()
+    with Path(path).open("rb") as file:
+        pieces = Pieces(Blocks(file, int(begin), int(end) if end else None), columns, taken_bytes=int(begin))
+        if end:
+            whole = pieces.to_the_cut()
+        else:
+            whole = False
+            pieces.to_the_end()
+    part = Part(columns.found(), whole, pieces.remarks)
+    sys.stdout.buffer.write(msgspec.msgpack.encode(part))
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

@@ -1,0 +1,143 @@
+"""A recording, served by the allocator of a GPU: how much it reserves, and whether it gets to the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sysbench.simulate.allocator import CachingAllocator, SimulatedOutOfMemoryError
+from sysbench.simulate.allocator_blocks import Frames
+from sysbench.simulate.allocator_settings import AllocatorSettings
+from sysbench.simulate.gpu import Gpu
+from sysbench.simulate.recording import Recording, Span
+
+_BOUNDLESS_BYTES = 2**50
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether it fits."""
+
+    fits: bool
+    failed_phase: str | None
+    """Where memory would run out: `build`, or a phase; None if it does not."""
+    failed_step: int | None
+    """In which step, from 0; -1 before the first; None if it does not."""
+    margin_bytes: int
+    """What is left of the GPU at the fullest moment; if negative, how much more it would need."""
+    detail: str | None
+    """The allocator's words when memory ran out."""
+
+
+@dataclass(frozen=True)
+class SpanPeak:
+    """The most while a span ran, in bytes."""
+
+    span: Span
+    allocated_bytes: int
+    reserved_bytes: int
+    position: int
+    """After how many events of the recording the most was allocated first."""
+
+
+class Replay:
+    """A recording, served by the allocator of a GPU until its end, or until memory runs out.
+
+    sizes           of the blocks, by the numbers of their allocations
+    addresses       of those that are in use at the end
+    peaks           of every span that was entered
+    failure         the error that ended it, if one did
+    reserved_bytes  after every event
+    """
+
+    def __init__(
+        self, recording: Recording, gpu: Gpu, settings: AllocatorSettings, frames: Sequence[Frames] | None = None
+    ) -> None:
+        """Serve it; `frames` for each of its stacks are what a snapshot is to show, if one is wanted."""
+        self.allocator = CachingAllocator(
+            gpu.memory_bytes,
+            settings,
+            outside_bytes=gpu.context_bytes + gpu.other_bytes,
+            record=frames is not None,
+        )
+        self.sizes: list[int] = []
+        self.addresses: dict[int, int] = {}
+        self.peaks: list[SpanPeak] = []
+        self.failure: SimulatedOutOfMemoryError | None = None
+        self.reserved_bytes: list[int] = []
+        self._recording = recording
+        self._frames = frames
+        self._allocated_bytes = 0
+        self._run()
+
+    def peaks_of_last_step(self) -> list[SpanPeak]:
+        """Of the step in which it ended."""
+        return [peak for peak in self.peaks if peak.span.step == self.peaks[-1].span.step]
+
+    def _run(self) -> None:
+        position = 0
+        for span in self._recording.spans:
+            self._serve(position, span.first)
+            self._enter(span)
+            position = span.end
+            if self.failure is not None:
+                return
+
+    def _enter(self, span: Span) -> None:
+        self.allocator.reset_peaks()
+        self.allocator.annotate(span.name, "START")
+        peak = self._serve(span.first, span.end)
+        self.allocator.annotate(span.name, "END")
+        statistics = self.allocator.statistics
+        self.peaks.append(SpanPeak(span, statistics.allocated_peak_bytes, statistics.reserved_peak_bytes, peak))
+
+    def _serve(self, first: int, end: int) -> int:
+        """Serve these events; returns where the most is allocated first, before or among them."""
+        most, peak = self._allocated_bytes, first
+        for position, event in enumerate(self._recording.events[first:end], start=first + 1):
+            if event < 0:
+                self.allocator.free(self.addresses.pop(~event))
+                self._allocated_bytes -= self.sizes[~event]
+                self.reserved_bytes.append(self.reserved_bytes[-1])  # what is freed stays cached
+                continue
+            try:
+                self._allocate(event)
+            except SimulatedOutOfMemoryError as error:
+                self.failure = error
+                break
+            if self._allocated_bytes > most:
+                most, peak = self._allocated_bytes, position
+        return peak
+
+    def _allocate(self, number: int) -> None:
+        allocation = self._recording.allocations[number]
+        frames = self._frames[allocation.stack] if self._frames is not None else None
+        block = self.allocator.allocate(allocation.size_bytes, frames=frames)
+        self.addresses[number] = block.address
+        self.sizes.append(block.size)
+        self.reserved_bytes.append(self.allocator.statistics.reserved_bytes)
+        self._allocated_bytes += block.size
+
+
+def available_bytes(gpu: Gpu, settings: AllocatorSettings) -> int:
+    """What the allocator may take of the GPU."""
+    free_bytes = gpu.memory_bytes - gpu.context_bytes - gpu.other_bytes
+    if settings.memory_fraction < 1.0:
+        return min(free_bytes, int(settings.memory_fraction * gpu.memory_bytes))
+    return free_bytes
+
+
+def boundless(recording: Recording, gpu: Gpu, settings: AllocatorSettings) -> Replay:
+    """The recording, served to its end by a GPU that is like this one and has all the memory that is asked for."""
+    return Replay(recording, replace(gpu, memory_bytes=_BOUNDLESS_BYTES), settings)
+
+
+def verdict_of(replay: Replay, recording: Recording, gpu: Gpu, settings: AllocatorSettings) -> Verdict:
+    """Whether the recording fits."""
+    there_bytes = available_bytes(gpu, settings)
+    if replay.failure is None:
+        margin_bytes = there_bytes - max(peak.reserved_bytes for peak in replay.peaks)
+        return Verdict(True, None, None, margin_bytes, None)
+    needed_bytes = max(peak.reserved_bytes for peak in boundless(recording, gpu, settings).peaks)
+    span = replay.peaks[-1].span
+    return Verdict(False, span.name, span.step, there_bytes - needed_bytes, str(replay.failure))
