@@ -9,8 +9,8 @@ from pathlib import Path
 
 import psutil
 
-from sysbench.doctor_record import HostSection
 from sysbench.cgroups import directories
+from sysbench.doctor_record import HostSection
 from sysbench.engine.doctor.questions import Questions
 from sysbench.engine.host import host_info, in_container
 from sysbench.memory_limits import memory_limits
