@@ -47,6 +47,8 @@ _EMITTED: Final = re.compile(
 )
 """torch/csrc/autograd/profiler_legacy.cpp and torch/csrc/profiler/util.cpp, `getNvtxStr`."""
 _SEQUENCE: Final = ", seq = "
+_COUNT: Final = ", op_id = "
+_DIGITS: Final = 18
 _UNNAMED: Final = "(unnamed)"
 _COPY_KINDS: Final = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 """CUpti_ActivityMemcpyKind."""
@@ -137,7 +139,8 @@ class _Reader:
 
     def _question(self, table: str, wanted: Sequence[str], where: str = "") -> Question:
         there = self._columns[table]
-        return Question(table, tuple(name if name in there else None for name in wanted), where)
+        either = [(name, *_INSTEAD.get(name, ())) for name in wanted]
+        return Question(table, tuple(tuple(name for name in names if name in there) for names in either), where)
 
     def _table(self, table: str, wanted: Sequence[str], where: str = "") -> dict[str, Integers]:
         """Columns of whole numbers by name; NONE where there is no such column, or nothing in it."""
@@ -149,13 +152,12 @@ class _Reader:
         kernels = self._table(_KERNELS, _LARGE[_KERNELS])
         copies = self._table(_COPIES, (*_TIMES, "copyKind", *_PLACE, "bytes"))
         sets = self._table(_SETS, (*_TIMES, *_PLACE, "bytes"))
-        named = np.where(kernels["demangledName"] == NONE, kernels["shortName"], kernels["demangledName"])
         kinds = {
             kind: self._name(f"Memcpy {_COPY_KINDS.get(kind, 'other')}")
             for kind in distinct(copies["copyKind"]).tolist()
         }
         names = (
-            self._named(named),
+            self._named(kernels[_KERNEL_NAME]),
             np.array([kinds[kind] for kind in copies["copyKind"].tolist()], np.int64),
             np.full(len(sets["start"]), self._name("Memset") if len(sets["start"]) else 0, np.int64),
         )
@@ -214,8 +216,11 @@ class _Reader:
         return marks.T
 
     def _mark(self, text: str) -> tuple[int, int, int]:
-        # Looking for a word takes a tenth of the time of trying the pattern.
-        emitted = _EMITTED.fullmatch(text) if _SEQUENCE in text else None
+        name, found, numbers = text.partition(_SEQUENCE)
+        sequence, _, count = numbers.partition(_COUNT)
+        if sequence.isdecimal() and count.isdecimal() and len(sequence) <= _DIGITS:
+            return self._name(name), int(sequence), NONE
+        emitted = _EMITTED.fullmatch(text) if found else None
         if emitted is None:
             return self._name(text), NONE, NONE
         sizes = emitted["shapes"]
@@ -254,8 +259,11 @@ _GRID: Final = ("gridX", "gridY", "gridZ")
 _BLOCK: Final = ("blockX", "blockY", "blockZ")
 _WANTED: Final = frozenset({_KERNELS, _COPIES, _SETS, _CALLS, _NVTX})
 
+_KERNEL_NAME: Final = "demangledName"
+_INSTEAD: Final = {_KERNEL_NAME: ("shortName",)}
+"""What stands for a column where it is not there, or empty."""
 _LARGE: Final = {
-    _KERNELS: (*_TIMES, "demangledName", "shortName", *_PLACE, *_GRID, *_BLOCK),
+    _KERNELS: (*_TIMES, _KERNEL_NAME, *_PLACE, *_GRID, *_BLOCK),
     _CALLS: (*_TIMES, "nameId", "globalTid", "correlationId"),
 }
 """What is asked for of the tables that hold most of an export."""
