@@ -11,7 +11,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from sysbench.analysis.packed import Stretch, Table
-from sysbench.analysis.reading import processors
+from sysbench.analysis.reading import process, processors, said
 from sysbench.analysis.trace import NONE, Integers
 
 SHARED_ROWS: Final = 300_000
@@ -119,11 +119,8 @@ class Rows:
         return table.take()
 
     def _from_the_other(self) -> dict[Question, list[Stretch]]:
-        if self._process is None or self._process.stdout is None:
-            return {}
-        said = self._process.stdout.read()
         try:
-            found = msgspec.msgpack.decode(said, type=list[list[Stretch]]) if self._process.wait() == 0 else []
+            found = msgspec.msgpack.decode((self._process and said(self._process)) or b"", type=list[list[Stretch]])
         except msgspec.MsgspecError:
             return {}
         return dict(zip(self._cuts, found, strict=False))
@@ -138,19 +135,11 @@ def rows(path: Path, database: sqlite3.Connection, questions: Sequence[Question]
     if not cuts:
         yield Rows(database, {}, None)
         return
-    with subprocess.Popen(
-        [sys.executable, "-m", _THIS, str(path.absolute())],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    ) as process:
-        try:
-            if process.stdin is not None:
-                process.stdin.write(msgspec.msgpack.encode([each.from_row(cut) for each, cut in cuts.items()]))
-                process.stdin.close()
-            yield Rows(database, cuts, process)
-        finally:
-            process.kill()
+    with process(_THIS, str(path.absolute())) as started:
+        if started.stdin is not None:
+            with suppress(BrokenPipeError), started.stdin as questions_in:
+                questions_in.write(msgspec.msgpack.encode([each.from_row(cut) for each, cut in cuts.items()]))
+        yield Rows(database, cuts, started)
 
 
 def _cut(database: sqlite3.Connection, question: Question) -> int | None:
