@@ -14,7 +14,6 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -56,11 +55,14 @@ _COPY_KINDS: Final = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 
 def read(path: Path) -> Trace:
     """The trace in an export or a report; raises LogError for a file that holds none."""
-    if path.suffix.lower() in REPORT_SUFFIXES:
-        return _of_report(path)
+    return _of_report(path) if path.suffix.lower() in REPORT_SUFFIXES else _of_export(path, path)
+
+
+def _of_export(export: Path, path: Path) -> Trace:
+    """What an export holds of the file that it is or that it was made of."""
     try:
-        with closing(opened(path)) as database, no_garbage_collection():
-            return _Reader(path, database).trace()
+        with closing(opened(export)) as database, no_garbage_collection():
+            return _Reader(path, export, database).trace()
     except sqlite3.Error as error:
         raise LogError(f"{path} is not an export of Nsight Systems that can be read: {error}") from error
     except NoNumberError as error:
@@ -81,14 +83,15 @@ def _of_report(path: Path) -> Trace:
         if not exported.is_file():
             said = (ran.stderr or ran.stdout).strip().splitlines()
             raise LogError(f"nsys cannot export {path}: {said[-1] if said else f'exit code {ran.returncode}'}")
-        return replace(read(exported), title=path.name)
+        return _of_export(exported, path)
 
 
 class _Reader:
     """One pass over a database."""
 
-    def __init__(self, path: Path, database: sqlite3.Connection) -> None:
+    def __init__(self, path: Path, export: Path, database: sqlite3.Connection) -> None:
         self._path = path
+        self._export = export
         self._database = database
         tables = {str(name) for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         self._columns = {
@@ -103,7 +106,7 @@ class _Reader:
 
     def trace(self) -> Trace:
         large = [self._question(*each) for each in _LARGE.items() if each[0] in self._columns]
-        with rows(self._path, self._database, large) as self._rows:
+        with rows(self._export, self._database, large) as self._rows:
             self._strings = self._read_strings()
             operators, ranges = self._ranges()
             work, launches = self._work(), self._launches()
