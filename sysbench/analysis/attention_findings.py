@@ -59,6 +59,14 @@ class Frontier:
     beyond: AttentionCellRecord | None
     """The shortest that does not; None if all fit."""
 
+    @property
+    def untried(self) -> tuple[int, ...]:
+        """Sequence lengths between the two, or beyond the first, of which nothing is known: skipped, or failed."""
+        first = int(self.fits.axes["seq"]) if self.fits else 0
+        last = int(self.beyond.axes["seq"]) if self.beyond else None
+        lengths = (int(cell.axes["seq"]) for cell in self.row.cells if cell.outcome != "ok")
+        return tuple(n for n in lengths if n > first and (last is None or n < last))
+
 
 def frontier(cells: Iterable[AttentionCellRecord]) -> list[Frontier]:
     """Of every row along the sequence length in which anything is known of fitting."""

@@ -13,8 +13,7 @@ import gc
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import IO, Final
@@ -23,7 +22,7 @@ import msgspec
 
 from sysbench.analysis.kineto_columns import Columns, Found
 from sysbench.analysis.kineto_pieces import Blocks, Pieces, boundary
-from sysbench.analysis.reading import processors
+from sysbench.analysis.reading import process, processors, said
 
 PART_BYTES: Final = 64 * 1024**2
 """A process of its own is worth starting for no less."""
@@ -50,15 +49,16 @@ def read(path: Path, file: IO[bytes], begin: int) -> tuple[Columns, list[str]] |
         return None
     columns = Columns()
     with ExitStack() as stack:
-        ends = [str(end) for end, _ in cuts[1:]] + [""]
+        ends = [*([str(end)] for end, _ in cuts[1:]), []]
         running = [
-            stack.enter_context(_process(path, str(first), end)) for (_, first), end in zip(cuts, ends, strict=True)
+            stack.enter_context(process(_THIS, str(path.absolute()), str(first), *end))
+            for (_, first), end in zip(cuts, ends, strict=True)
         ]
         own = Pieces(Blocks(file, begin, cuts[0][0]), columns, taken_bytes=begin)
         if not own.to_the_cut():
             return None
-        for number, process in enumerate(running, 1):
-            part = _result(process)
+        for number, started in enumerate(running, 1):
+            part = _result(started)
             if part is None or not (part.whole or number == len(running)) or not columns.join(part.found):
                 return None
             remarks = part.remarks
@@ -73,24 +73,10 @@ def _cuts(file: IO[bytes], begin: int, end: int) -> list[tuple[int, int]]:
     return cuts if all(one[1] < other[0] for one, other in pairwise(cuts)) else []
 
 
-@contextmanager
-def _process(path: Path, *place: str) -> Iterator[subprocess.Popen[bytes]]:
-    """One that reads a part; it does not outlive the block."""
-    command = [sys.executable, "-m", _THIS, str(path.absolute()), *filter(None, place)]
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def _result(process: subprocess.Popen[bytes]) -> Part | None:
+def _result(started: subprocess.Popen[bytes]) -> Part | None:
     """What it found; None where it came to grief."""
-    said = process.stdout.read() if process.stdout else b""
     try:
-        return msgspec.msgpack.decode(said, type=Part) if process.wait() == 0 else None
+        return msgspec.msgpack.decode(said(started) or b"", type=Part)
     except msgspec.MsgspecError:
         return None
 

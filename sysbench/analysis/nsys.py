@@ -14,7 +14,6 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -47,6 +46,8 @@ _EMITTED: Final = re.compile(
 )
 """torch/csrc/autograd/profiler_legacy.cpp and torch/csrc/profiler/util.cpp, `getNvtxStr`."""
 _SEQUENCE: Final = ", seq = "
+_COUNT: Final = ", op_id = "
+_DIGITS: Final = 18
 _UNNAMED: Final = "(unnamed)"
 _COPY_KINDS: Final = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 """CUpti_ActivityMemcpyKind."""
@@ -54,11 +55,14 @@ _COPY_KINDS: Final = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 
 def read(path: Path) -> Trace:
     """The trace in an export or a report; raises LogError for a file that holds none."""
-    if path.suffix.lower() in REPORT_SUFFIXES:
-        return _of_report(path)
+    return _of_report(path) if path.suffix.lower() in REPORT_SUFFIXES else _of_export(path, path)
+
+
+def _of_export(export: Path, path: Path) -> Trace:
+    """What an export holds of the file that it is or that it was made of."""
     try:
-        with closing(opened(path)) as database, no_garbage_collection():
-            return _Reader(path, database).trace()
+        with closing(opened(export)) as database, no_garbage_collection():
+            return _Reader(path, export, database).trace()
     except sqlite3.Error as error:
         raise LogError(f"{path} is not an export of Nsight Systems that can be read: {error}") from error
     except NoNumberError as error:
@@ -79,14 +83,15 @@ def _of_report(path: Path) -> Trace:
         if not exported.is_file():
             said = (ran.stderr or ran.stdout).strip().splitlines()
             raise LogError(f"nsys cannot export {path}: {said[-1] if said else f'exit code {ran.returncode}'}")
-        return replace(read(exported), title=path.name)
+        return _of_export(exported, path)
 
 
 class _Reader:
     """One pass over a database."""
 
-    def __init__(self, path: Path, database: sqlite3.Connection) -> None:
+    def __init__(self, path: Path, export: Path, database: sqlite3.Connection) -> None:
         self._path = path
+        self._export = export
         self._database = database
         tables = {str(name) for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         self._columns = {
@@ -101,7 +106,7 @@ class _Reader:
 
     def trace(self) -> Trace:
         large = [self._question(*each) for each in _LARGE.items() if each[0] in self._columns]
-        with rows(self._path, self._database, large) as self._rows:
+        with rows(self._export, self._database, large) as self._rows:
             self._strings = self._read_strings()
             operators, ranges = self._ranges()
             work, launches = self._work(), self._launches()
@@ -137,7 +142,8 @@ class _Reader:
 
     def _question(self, table: str, wanted: Sequence[str], where: str = "") -> Question:
         there = self._columns[table]
-        return Question(table, tuple(name if name in there else None for name in wanted), where)
+        either = [(name, *_INSTEAD.get(name, ())) for name in wanted]
+        return Question(table, tuple(tuple(name for name in names if name in there) for names in either), where)
 
     def _table(self, table: str, wanted: Sequence[str], where: str = "") -> dict[str, Integers]:
         """Columns of whole numbers by name; NONE where there is no such column, or nothing in it."""
@@ -149,13 +155,12 @@ class _Reader:
         kernels = self._table(_KERNELS, _LARGE[_KERNELS])
         copies = self._table(_COPIES, (*_TIMES, "copyKind", *_PLACE, "bytes"))
         sets = self._table(_SETS, (*_TIMES, *_PLACE, "bytes"))
-        named = np.where(kernels["demangledName"] == NONE, kernels["shortName"], kernels["demangledName"])
         kinds = {
             kind: self._name(f"Memcpy {_COPY_KINDS.get(kind, 'other')}")
             for kind in distinct(copies["copyKind"]).tolist()
         }
         names = (
-            self._named(named),
+            self._named(kernels[_KERNEL_NAME]),
             np.array([kinds[kind] for kind in copies["copyKind"].tolist()], np.int64),
             np.full(len(sets["start"]), self._name("Memset") if len(sets["start"]) else 0, np.int64),
         )
@@ -214,8 +219,11 @@ class _Reader:
         return marks.T
 
     def _mark(self, text: str) -> tuple[int, int, int]:
-        # Looking for a word takes a tenth of the time of trying the pattern.
-        emitted = _EMITTED.fullmatch(text) if _SEQUENCE in text else None
+        name, found, numbers = text.partition(_SEQUENCE)
+        sequence, _, count = numbers.partition(_COUNT)
+        if sequence.isdecimal() and count.isdecimal() and len(sequence) <= _DIGITS:
+            return self._name(name), int(sequence), NONE
+        emitted = _EMITTED.fullmatch(text) if found else None
         if emitted is None:
             return self._name(text), NONE, NONE
         sizes = emitted["shapes"]
@@ -254,8 +262,11 @@ _GRID: Final = ("gridX", "gridY", "gridZ")
 _BLOCK: Final = ("blockX", "blockY", "blockZ")
 _WANTED: Final = frozenset({_KERNELS, _COPIES, _SETS, _CALLS, _NVTX})
 
+_KERNEL_NAME: Final = "demangledName"
+_INSTEAD: Final = {_KERNEL_NAME: ("shortName",)}
+"""What stands for a column where it is not there, or empty."""
 _LARGE: Final = {
-    _KERNELS: (*_TIMES, "demangledName", "shortName", *_PLACE, *_GRID, *_BLOCK),
+    _KERNELS: (*_TIMES, _KERNEL_NAME, *_PLACE, *_GRID, *_BLOCK),
     _CALLS: (*_TIMES, "nameId", "globalTid", "correlationId"),
 }
 """What is asked for of the tables that hold most of an export."""

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+import sysbench
 
 
 def processors() -> int:
@@ -26,3 +31,27 @@ def no_garbage_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+@contextmanager
+def process(module: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """This very Python, and this very sysbench, with pipes to write to and read from; killed when the block is left."""
+    paths = [str(Path(sysbench.__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    with subprocess.Popen(
+        # Without -P, a sysbench or a numpy.py in the current directory would be imported instead.
+        [sys.executable, "-P", "-m", module, *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as started:
+        try:
+            yield started
+        finally:
+            started.kill()
+
+
+def said(started: subprocess.Popen[bytes]) -> bytes | None:
+    """All that a process writes until it ends; None where it came to grief."""
+    text = started.stdout.read() if started.stdout else b""
+    return text if started.wait() == 0 else None

@@ -95,38 +95,10 @@ def _cudnn(
     return output
 
 
-def _math(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None,
-    dropout: float,
-    is_causal: bool,
-    *,
-    scale: float | None,
-    enable_gqa: bool = False,
-) -> Tensor:
-    """`_scaled_dot_product_attention_math`, which adds the mask in place, but not to tensors that Python dispatches."""
-    origin = q.dtype
-    if origin in _HALVES and not torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed():
-        q, k, v = q.float(), k.float(), v.float()
-    root = (q.shape[-1] ** -0.5 if scale is None else scale) ** 0.5
-    scaled = q * root
-    if is_causal:
-        mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
-    if mask is not None and mask.dtype == torch.bool:
-        mask = torch.where(mask, 0.0, torch.scalar_tensor(float("-inf"), dtype=q.dtype, device=q.device))
-    if enable_gqa:
-        k, v = (each.repeat_interleave(q.shape[-3] // each.shape[-3], -3) for each in (k, v))
-    weights = scaled @ (k.transpose(-2, -1) * root)
-    if mask is not None:
-        weights.add_(mask)
-    weights = torch.ops.aten._safe_softmax.default(weights, -1)
-    if dropout > 0:
-        weights = torch.dropout(weights, dropout, True)
-    _returned = weights.to(origin)  # beside the output, to whoever asks for it
-    attended: Tensor = weights @ v
-    return attended.to(origin)
+def _math(*args: Any, **options: Any) -> Tensor:
+    # To tensors that Python dispatches it adds a mask in a copy of the scores, which is gone before the most is held.
+    output: Tensor = torch.ops.aten._scaled_dot_product_attention_math.default(*args, **options)[0]
+    return output
 
 
 def _needs_gradient(*tensors: Tensor) -> bool:

@@ -284,7 +284,7 @@ def scaling(cell: AccumCellRecord) -> list[Table]:
         Column("precision", "autocast"),
         Column("scale", "loss ×", "number"),
         Column("lost", "lost", "number"),
-        Column("lost_share", "lost", "number"),
+        Column("lost_share", "of all", "number"),
         Column("overflowed_share", "overflowed", "number"),
         Column("relative_error", "error", "number"),
         Column("step", "scaler"),

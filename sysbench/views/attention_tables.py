@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -37,6 +38,10 @@ CLOSE = 1.05
 """Up to this many times the best is as good as the best."""
 
 FAR = 2.0
+
+_ALL_FIT = Word("all fit", "good")
+
+_PREDICTED = re.compile(r"about \d[\d.]* \w+")
 
 MOST_ROWS = 32
 """A longer comparison is about one head dimension, where nobody has asked for it by name."""
@@ -464,9 +469,9 @@ def frontiers(record: AttentionRecord) -> Tables:
                 *_values(some, named),
                 each.row.implementation,
                 int(each.row.shared["dim"]),
-                str(fits.axes["seq"]) if fits else Word("none", "bad"),
+                f"{fits.axes['seq']}{' or more' if each.untried else ''}" if fits else Word("none", "bad"),
                 _bytes(fits.before_backward_bytes if fits else None),
-                str(beyond.axes["seq"]) if beyond else Word("all fit", "good"),
+                str(beyond.axes["seq"]) if beyond else (Word("not tried", "quiet") if each.untried else _ALL_FIT),
                 _bytes(beyond.needed_bytes if beyond else None),
                 _bytes(beyond.available_bytes if beyond else None),
                 _how(beyond),
@@ -639,9 +644,15 @@ def _outcomes(record: AttentionRecord) -> list[Remark]:
     grouped: dict[tuple[str, str], list[AttentionCellRecord]] = {}
     for cell in record.cells:
         if cell.outcome != "ok" and not over_memory(cell):
-            reason = remarks.reason(cell)
-            grouped.setdefault((_implementation(cell), reason), []).append(cell)
-    return [Remark("outcome", f"{name}{_which(cells, record)}: {reason}") for (name, reason), cells in grouped.items()]
+            grouped.setdefault((_implementation(cell), _PREDICTED.sub("", remarks.reason(cell))), []).append(cell)
+    return [Remark("outcome", f"{name}{_which(cells, record)}: {_why(cells)}") for (name, _), cells in grouped.items()]
+
+
+def _why(cells: Sequence[AttentionCellRecord]) -> str:
+    """The reason of all of these; where a time was predicted, that of the first and of the last."""
+    reason = remarks.reason(cells[0])
+    times = list(dict.fromkeys(found[0] for cell in cells if (found := _PREDICTED.search(remarks.reason(cell)))))
+    return reason.replace(times[0], f"{times[0]} to {times[-1].removeprefix('about ')}") if len(times) > 1 else reason
 
 
 def _which(cells: Sequence[AttentionCellRecord], record: AttentionRecord) -> str:

@@ -117,8 +117,8 @@ def _one_lead(cells: Sequence[AttentionCellRecord], lead: Lead, quantity: Quanti
     # The longest sequence at which there is a difference to speak of.
     against = next((pair for pair in reversed(slowest) if direction(pair.ratio) != 0), slowest[-1])
     name, n = against.first.axes["implementation"], against.first.axes["seq"]
-    much = f"{with_interval(against.ratio)} as fast as {name} at N {n}"
-    return f"{quantity}: {_with_alike(lead)} is fastest {_span(lead)}, {much} ({where})."
+    much = f", {with_interval(against.ratio)} as fast as {name} at N {n}" if name not in lead.alike else ""
+    return f"{quantity}: {_with_alike(lead)} is fastest {_span(lead)}{much} ({where})."
 
 
 def _with_alike(lead: Lead) -> str:
@@ -294,16 +294,20 @@ def _against_formulas(cell: AttentionCellRecord) -> str:
 
 def _ends(cells: Sequence[AttentionCellRecord], mark: str) -> Iterator[Said]:
     """The frontier, head dimensions with the same one together."""
-    grouped: dict[tuple[str, int | None, int | None], list[Frontier]] = {}
+    grouped: dict[tuple[str, int | None, int | None, tuple[int, ...]], list[Frontier]] = {}
     for each in frontier(cells):
         if each.beyond is not None:
-            place = (each.row.implementation, _seq(each.fits), _seq(each.beyond))
+            place = (each.row.implementation, _seq(each.fits), _seq(each.beyond), each.untried)
             grouped.setdefault(place, []).append(each)
-    for (name, fits, beyond), rows in grouped.items():
+    for (name, fits, beyond, untried), rows in grouped.items():
         which = ", ".join(str(row.row.shared["dim"]) for row in rows)
         there = f"the largest N that fits at d {which} is {fits}" if fits else f"no N of this sweep fits at d {which}"
+        if untried:
+            lengths = f"N {', '.join(map(str, untried))}"
+            there = f"{f'N {fits} fits at d {which}; ' if fits else f'at d {which} '}{lengths} not tried"
+        ending = "does not fit" if untried else "does not"
         ends = [cell for row in rows for cell in (row.fits, row.beyond) if cell is not None]
-        yield Said(f"{mark}{name}: {there}; {beyond} does not{_needs(row.beyond for row in rows)}.", ends)
+        yield Said(f"{mark}{name}: {there}; {beyond} {ending}{_needs(row.beyond for row in rows)}.", ends)
 
 
 def _seq(cell: AttentionCellRecord | None) -> int | None:

@@ -11,11 +11,13 @@ from sysbench import attention_costs, statistics
 from sysbench.analysis.attention_findings import compared, frontier, growth, leads, passages
 from sysbench.analysis.attention_fold import fold
 from sysbench.analysis.attention_series import row_along, settings, usual_dim, value
-from sysbench.events import AttentionTimed, CellFinished, CellStarted, RunFinished
+from sysbench.events import AttentionTimed, CellFinished, CellStarted, Event, RunFinished
 from sysbench.records import AttentionCellRecord, AttentionRecord
 from sysbench.specs.attention import AttentionCell, AttentionSpec
 from sysbench.statistics import PowerLaw
+from sysbench.views.attention_tables import frontiers, sheet
 from sysbench.views.attention_words import findings
+from sysbench.views.table import Word
 from tests import fixtures_attention as runs
 
 SPEC = AttentionSpec(sweep=True, impl="naive,compiled,sdpa-flash", seq="256-16384*2", repeats=20)
@@ -214,6 +216,50 @@ def test_the_frontier_lies_between_the_last_that_fits_and_the_first_that_does_no
     assert (found.fits.axes["seq"], found.beyond.axes["seq"]) == (8192, 16384)
     (fused,) = frontier(of(record, "sdpa-flash", 16))
     assert fused.beyond is None
+
+
+def over_budget(lengths: set[int], predicted: str = "about 4 min") -> AttentionRecord:
+    """The run of ONE, in which these were skipped for the time that they would take."""
+    keys = {cell.key for cell in ONE.cells() if cell.seq in lengths}
+    detail = f"would take {predicted}, more than the 60 s of --budget"
+    events: list[Event] = []
+    for event in runs.events(ONE, memory_bytes=12 * runs.GIB):
+        if getattr(event, "cell", None) not in keys:
+            events.append(event)
+        elif isinstance(event, CellFinished):
+            events.append(event.model_copy(update={"outcome": "skipped", "detail": detail}))
+    return fold(events)
+
+
+def test_what_was_skipped_for_its_time_is_not_said_to_fit_nor_not_to_fit() -> None:
+    skipped = over_budget({4096, 8192})
+    (found,) = frontier(skipped.cells)
+    assert found.untried == (4096, 8192)
+    sentences = said(skipped)
+    assert any(
+        "N 2048 fits at d 64; N 4096, 8192 not tried; 16384 does not fit: it needs" in each for each in sentences
+    )
+    assert not any("largest N that fits" in each for each in sentences)
+    (at_the_end,) = frontier(over_budget({8192, 16384}).cells)
+    assert (at_the_end.beyond, at_the_end.untried) == (None, (8192, 16384))
+    (row,) = frontiers(over_budget({8192, 16384}))[0].rows
+    assert "not tried" in [cell.text for cell in row if isinstance(cell, Word)]
+
+
+def test_cells_that_would_take_too_long_share_a_line_with_their_times() -> None:
+    both = over_budget({4096, 8192})
+    times = {"4096": "about 4 min", "8192": "about 1 h"}
+    cells = [
+        cell.model_copy(update={"detail": (cell.detail or "").replace("about 4 min", times[str(cell.axes["seq"])])})
+        if cell.outcome == "skipped" and "budget" in (cell.detail or "")
+        else cell
+        for cell in both.cells
+    ]
+    texts = [remark.text for remark in sheet(both.model_copy(update={"cells": cells})).remarks]
+    (line,) = [text for text in texts if "--budget" in text]
+    assert line == (
+        "naive (d 64 N 4096, d 64 N 8192): skipped: would take about 4 min to 1 h, more than the 60 s of --budget"
+    )
 
 
 def test_the_accounting_adds_up_to_what_is_said_to_be_needed(record: AttentionRecord) -> None:

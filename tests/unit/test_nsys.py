@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.analysis import nsys, traces
+from sysbench.analysis import nsys, nsys_rows, traces
 from sysbench.analysis.trace import COPY, KERNEL, NONE, SET
 from sysbench.errors import LogError
 from tests.unit import nsys_files
@@ -52,6 +52,37 @@ def test_every_number_is_that_of_the_database(export: Path) -> None:
     assert {trace.names[name] for name in set(launches.name.tolist())} == {"cudaLaunchKernel_v7000"}
     assert int(work.start_ns.min()) == 0
     assert trace.remarks == ()
+
+
+def test_what_two_processes_read_is_what_one_reads(export: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nsys_rows, "processors", lambda: 1)
+    alone = nsys.read(export)
+    monkeypatch.setattr(nsys_rows, "processors", lambda: 2)
+    monkeypatch.setattr(nsys_rows, "SHARED_ROWS", 50)
+    together = nsys.read(export)
+    assert alone.names == together.names
+    for which in ("work", "launches", "operators", "ranges"):
+        for name, column in vars(getattr(alone, which)).items():
+            assert column.tolist() == getattr(getattr(together, which), name).tolist()
+    monkeypatch.setattr(nsys_rows, "_THIS", "sysbench.no_such_module")
+    assert nsys.read(export).work.start_ns.tolist() == alone.work.start_ns.tolist()
+
+
+def test_kernels_without_a_long_name_have_their_short_one(export: Path) -> None:
+    with closing(sqlite3.connect(export)) as database:
+        database.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET demangledName = NULL WHERE correlationId = 7")
+        database.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET gridX = NULL, shortName = NULL WHERE correlationId = 8")
+        database.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET demangledName = NULL WHERE correlationId = 8")
+        database.commit()
+    trace = nsys.read(export)
+    work = trace.work
+    at = {int(correlation): row for row, correlation in enumerate(work.correlation)}
+    assert trace.names[work.name[at[7]]] == "ampere_sgemm_128x64_tn"
+    assert trace.names[work.name[at[8]]] == "(unnamed)"
+    assert (work.launch_shape[at[8]], work.launch_shapes[work.launch_shape[at[7]]].tolist()[1:]) == (
+        NONE,
+        [2, 1, 128, 1, 1],
+    )
 
 
 def test_copies_and_sets_have_their_bytes(export: Path) -> None:
