@@ -267,15 +267,19 @@ def _words(kind: Kind, entry: Mapping[str, Any], place: Place, also: Sequence[st
 
 
 def by_field(kind: Kind, written: Mapping[str, Word]) -> Words:
-    """What a run of this kind takes of options by long name; several that stand for one field are added up."""
+    """What a run of this kind takes of options by long name; several that stand for one field are added up.
+
+    A shorthand that is expressly not given takes the field back to its default.
+    """
     keys, found = keys_of(kind), dict[str, Word]()
     for name, word in written.items():
         key = keys.get(name)
-        if key is None or (key.stands_for is not None and word.text is None):
+        if key is None:
             continue
-        text = key.stands_for if key.stands_for is not None else word.text
-        if key.field in found:
-            text = f"{found[key.field].text},{text}"
+        text = key.stands_for if key.stands_for is not None and word.text is not None else word.text
+        former = found.get(key.field)
+        if former is not None and former.text is not None:
+            text = f"{former.text},{text}" if text is not None else former.text
         found[key.field] = Word(text, word.place)
     return found
 

@@ -100,6 +100,15 @@ def test_a_shorthand_adds_to_its_axis_as_on_the_command_line(tmp_path: Path) -> 
     assert run.spec.precision == ("fp32", "bf16")
 
 
+def test_a_switch_or_shorthand_can_be_taken_back(tmp_path: Path) -> None:
+    text = "[[run]]\ncommand = 'attention'\nbf16 = true\ncausal = true\non_cpu = { bf16 = false, causal = false }\n"
+    (run,) = planned(tmp_path, text)
+    assert run.spec == AttentionSpec()
+    assert run.entry.why == "no GPU here: no --precision bf16, no --causal"
+    (both,) = planned(tmp_path, text.replace("bf16 = false", "bf16 = false, fp16 = true"), devices=GPU)
+    assert both.spec == AttentionSpec(precision="bf16", causal=True)
+
+
 def test_how_a_result_is_shown_and_drawn_is_a_runs_own_affair(tmp_path: Path) -> None:
     (run,) = planned(tmp_path, '[[run]]\ncommand = "memory"\nfigure = "over-time.png"\ntables = "phases"\n')
     assert run.options == {"figure": "over-time.png", "tables": "phases"}
