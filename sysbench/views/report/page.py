@@ -7,7 +7,6 @@ Whatever comes from records (names, messages, paths) is escaped.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 from sysbench import __version__
@@ -40,11 +39,6 @@ _SCRIPTS: Final = (
     "page.js",
 )
 """In the order in which they stand on the page."""
-
-
-def write(path: Path, document: Document) -> None:
-    """Write a document as a page. Raises OutputError when that is not possible."""
-    pages.write(path, render(document))
 
 
 def render(document: Document) -> str:
