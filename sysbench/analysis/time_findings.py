@@ -256,6 +256,16 @@ def _settled(warmup_s: Sequence[float], timed: Samples) -> int:
     return slow[-1] + 1 if slow else 0
 
 
+def starts_slow(cell: TimeCellRecord) -> bool:
+    """Whether the first step that counts is slower than all others, by more than they differ from their median."""
+    timed = samples(cell, "step")
+    if timed is None or len(timed.samples_s) < 3:
+        return False
+    first, *others = timed.samples_s
+    level = standard.median(others)
+    return first - level > 2 * (max(others) - level) and first > (1 + SETTLED) * level
+
+
 @dataclass(frozen=True)
 class Spread:
     """The standard deviation of a phase as a share of its mean."""

@@ -257,7 +257,8 @@ def _largest(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
         each, together = largest_each(cell), largest_together(cell)
         if each is None or together is None:
             continue
-        text = f"{name(cell)}: the largest allocations at the peak are {_explained(each)}"
+        one = "allocation at the peak is" if each.group.count == 1 else "allocations at the peak are"
+        text = f"{name(cell)}: the largest {one} {_explained(each)}"
         if together.group is not each.group and together.group.total_bytes > each.group.total_bytes:
             text += f"; most together take {_explained(together)}"
         yield Said(f"{text}.", (cell,))
@@ -269,7 +270,8 @@ def _explained(found: Explained) -> str:
     product = f" ({found.product})" if found.product else ""
     frame = group.stack[0] if group.stack else None
     line = f" from {PurePath(frame.filename.replace(chr(92), '/')).name}:{frame.line}" if frame and frame.line else ""
-    return f"{group.count} × {units.size(group.size_bytes)}{product}, {group.category}{line}"
+    many = f"{group.count} × " if group.count > 1 else ""
+    return f"{many}{units.size(group.size_bytes)}{product}, {group.category}{line}"
 
 
 def _reserved(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
