@@ -145,11 +145,14 @@ def _say(text: str, options: ExperimentOptions) -> None:
 
 
 def _show(sheet: Sheet, options: ExperimentOptions, first: bool = False) -> None:
-    """On stdout, set off from what stands there."""
+    """On stdout, set off from what stands there; what has no tables says nothing to other programs."""
     with results() as console:
         if not first:
             console.line()
-        summary.show_sheet(sheet, console, options.format)
+        if sheet.tables or options.format in ("terminal", "markdown"):
+            summary.show_sheet(sheet, console, options.format)
+        if options.format == "markdown":
+            console.line()
 
 
 def _attend(
