@@ -72,7 +72,7 @@ def continued(path: Path, options: ExperimentOptions, overrides: Mapping[str, st
         found = directory.manifest
         name = options.experiment or found.experiment
         experiment = experiment_file.load(name)
-        if _is_file(name) != _is_file(found.experiment) or not _same(experiment, found.experiment):
+        if not _same(experiment, found.experiment):
             raise UsageError(f"--resume {path}: it is of the experiment {found.experiment}, not of {name}")
         planned = planner(experiment, {**found.overrides, **overrides})
         _refuse_other_runs(path, found.runs, [each.entry for each in planned])
@@ -159,7 +159,7 @@ def _attend(
     directory: ExperimentDirectory, planned: PlannedRun, number: int, count: int, options: ExperimentOptions
 ) -> Ended:
     """One run, unless it is left out or was finished earlier; an error becomes a part of the manifest."""
-    entry = planned.entry
+    entry = directory.entry(planned.entry.name)
     if entry.here == "left out":
         _say(f"run {number}/{count}  {entry.name}: left out, {entry.why}", options)
         return Ended(entry, None)
@@ -180,8 +180,8 @@ def _attend(
         entry = entry.model_copy(update={"failure": None if begun else str(error)})
         directory.note(entry)
         return Ended(entry, _earlier(begun, entry.command), str(error))
-    names = tuple(str(path.relative_to(directory.path.absolute())) for path in performed.files)
-    entry = entry.model_copy(update={"files": names, "failure": None})
+    names = dict.fromkeys([*entry.files, *(path.name for path in performed.files)])
+    entry = entry.model_copy(update={"files": tuple(names), "failure": None})
     directory.note(entry)
     return Ended(entry, performed.record)
 
