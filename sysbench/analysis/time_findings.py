@@ -32,6 +32,10 @@ SETTLED: Final = 0.02
 """A step is as later ones where it exceeds the slowest of them by no more than this share of their median."""
 
 
+FAR_OUT: Final = 4
+"""Standard deviations of all other steps by which a first one stands out."""
+
+
 @dataclass(frozen=True)
 class Part:
     """Some phases of one cell as a multiple, or a share, of others."""
@@ -257,13 +261,13 @@ def _settled(warmup_s: Sequence[float], timed: Samples) -> int:
 
 
 def starts_slow(cell: TimeCellRecord) -> bool:
-    """Whether the first step that counts is slower than all others, by more than they differ from their median."""
+    """Whether the first step that counts is slower than all others, by far more than they differ."""
     timed = samples(cell, "step")
     if timed is None or len(timed.samples_s) < 3:
         return False
     first, *others = timed.samples_s
-    level = standard.median(others)
-    return first - level > 2 * (max(others) - level) and first > (1 + SETTLED) * level
+    level, spread = standard.median(others), standard.stdev(others)
+    return first > max(max(others), level + FAR_OUT * spread, (1 + SETTLED) * level)
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,6 @@ class Said:
 
     text: str
     cells: tuple[CellRecord, ...]
-    headline: bool = False
-    """Whether it is worth a line below the tables on a screen; a report has all of them."""
 
 
 AnyCell = TypeVar("AnyCell", bound=CellRecord)

@@ -28,7 +28,7 @@ def said(cells: Sequence[TimeCellRecord]) -> Iterator[Said]:
                 found = comparison(cells, axis, arm, values[0], phase)
             if found is not None:
                 rests = tuple(cell for each in found.each for cell in (each.pair.base, each.pair.other))
-                yield Said(_comparison(found, cells), rests, headline=True)
+                yield Said(_comparison(found, cells), rests)
 
 
 def _comparison(found: Comparison, cells: Sequence[TimeCellRecord]) -> str:

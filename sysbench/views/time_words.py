@@ -73,18 +73,23 @@ _VARIED: Final = ("forward", "backward", "step")
 def said(cells: Sequence[TimeCellRecord]) -> Iterator[Said]:
     """Every sentence that these cells carry, the most asked for first."""
     everywhere = namer(cells)
-    yield from time_comparisons.said(cells)
-    yield from _phases(cells)
+    yield from headlines(cells)
     yield from _flats(cells)
     yield from _growths(cells)
     yield from _optimizers(cells)
     yield from _rates(cells)
     yield from _warmups(cells, everywhere)
-    yield from _studies(cells)
     yield from _spreads(cells, everywhere)
     yield from _peaks(cells, everywhere)
     yield from _frontiers(cells)
     yield from left_out(cells, lambda cell: doubts(cell, alone=False), "the sentences above, or of their comparisons")
+
+
+def headlines(cells: Sequence[TimeCellRecord]) -> Iterator[Said]:
+    """Those that are worth a line below the tables on a screen, which say the rest by themselves."""
+    yield from time_comparisons.said(cells)
+    yield from _phases(cells)
+    yield from _studies(cells)
 
 
 # --- settings: what is said of each apart
@@ -123,7 +128,7 @@ def _phases(cells: Sequence[TimeCellRecord]) -> Iterator[Said]:
         found = parts(group, ("backward",), ("forward",))
         if found is not None:
             text = f"{where}{_backward(found, group, _within(group, cells))}"
-            yield Said(text, tuple(each.cell for each in found.each), headline=True)
+            yield Said(text, tuple(each.cell for each in found.each))
 
 
 def _backward(found: Parts, group: Sequence[TimeCellRecord], name: Namer) -> str:
@@ -328,7 +333,7 @@ def _studies(cells: Sequence[TimeCellRecord]) -> Iterator[Said]:
         else:
             few = axes.phrase("warmup", ordered[0].axes["warmup"]) if ordered[0].axes["warmup"] else "no warm-up"
             text = f"even with {few} the first step takes no longer than the others, so that the mean does not suffer"
-        yield Said(f"{where}{text}.", tuple(ordered), headline=True)
+        yield Said(f"{where}{text}.", tuple(ordered))
 
 
 def _study(cell: TimeCellRecord, *, first: bool) -> str:
@@ -417,4 +422,4 @@ def _frontiers(cells: Sequence[TimeCellRecord]) -> Iterator[Said]:
         which = named(beyond, namer(cells, ("ctx",)), MOST_NAMED)
         verb = "runs" if len(found) == 1 else "run"
         rests = tuple(cell for each in found for cell in (each.fits, each.beyond) if cell is not None)
-        yield Said(f"{which} {verb} out of memory at {ends}; {fits}.", rests, headline=True)
+        yield Said(f"{which} {verb} out of memory at {ends}; {fits}.", rests)
