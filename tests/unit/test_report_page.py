@@ -191,6 +191,12 @@ def test_every_link_leads_somewhere_and_every_anchor_is_there_once(text: str) ->
     assert targets <= set(anchors)
 
 
+def test_the_head_says_of_how_many_runs_and_on_which_machines(text: str) -> None:
+    assert "Made of 2 runs on bench<" in text
+    machines = replace(DOCUMENT.environment[0], rows=(("one",), ("two",), ("three",), ("four",)))
+    assert "runs on one, two and 2 more<" in page.render(replace(DOCUMENT, environment=(machines,), pictures=()))
+
+
 def test_the_same_document_makes_the_same_page(text: str) -> None:
     assert page.render(DOCUMENT) == text
 
@@ -557,6 +563,8 @@ def test_on_paper_nothing_is_cut_folded_away_or_there_to_be_pressed(shown: Brows
     assert rests, "what a finding rests on"
     assert shown.run("return document.querySelector('#sizes details .cells').getBoundingClientRect().height") > 0
     assert shown.box("#sizes_1 table")[2] <= 700
+    # A button would not be painted where headings are repeated on the next sheet.
+    assert shown.run("return getComputedStyle(document.querySelector('th button')).display") == "contents"
     # This one gets paper that lies across.
     assert shown.box("#sizes_2 table")[2] <= 1030
     box, table = shown.box("#sizes_2 .box"), shown.box("#sizes_2 table")
