@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
+import typer
 
+from sysbench.cli.app import application
 from sysbench.doctor_record import DoctorRecord
-from tests.cli.running import sysbench
+from tests.cli.running import command, environment, sysbench
 
 
 def script(directory: Path, name: str, text: str) -> None:
@@ -81,6 +84,27 @@ def test_a_torch_that_kills_its_process_is_no_crash_of_ours(tmp_path: Path) -> N
     ran = sysbench("doctor", "--json", PYTHONPATH=paths)
     assert ran.code == 1
     assert "SIGABRT" in json.loads(ran.out)["torch"]["unknown"]["everything"]
+
+
+def test_the_options_of_doctor_are_those_that_were_reviewed() -> None:
+    reviewed = Path(__file__).parent.parent / "golden" / "doctor-options.txt"
+    application_command = typer.main.get_command(application(["doctor"]))
+    doctor = application_command.commands["doctor"]  # type: ignore[attr-defined]
+    assert [option.opts[0] for option in doctor.params] == reviewed.read_text().split()
+    assert all(option.help and option.help.endswith(".") for option in doctor.params)
+
+
+def test_a_reader_that_goes_away_ends_the_output_and_nothing_else() -> None:
+    begun = subprocess.Popen(
+        command("doctor"), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert begun.stdout is not None
+    assert begun.stderr is not None
+    begun.stdout.readline()
+    begun.stdout.close()
+    with begun.stderr as complaints:
+        assert complaints.read() == ""
+    assert begun.wait(120) == 0
 
 
 def test_too_few_rounds_are_refused_before_anything_is_asked() -> None:
