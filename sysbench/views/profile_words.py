@@ -229,10 +229,10 @@ def _precision(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> I
     ((format_, asked),) = formats
     much = share_range([(each.share, each.cell) for each in found], name)
     known = min(each.known for each in found)
-    said_of = "" if known > 1 - MOVED else f", of those {units.share(known)} whose names say it"
+    said_of = "" if known > 1 - MOVED / 2 else f" (which say it for {units.share(known)} of that time)"
     but = "" if format_ == asked else f", though {asked} was asked for"
     text = (
-        f"{where}by the names of their kernels, matrix products spend {much} of their time{said_of} in {format_}{but}."
+        f"{where}matrix products spend {much} of their time in {format_}, by the names of their kernels{said_of}{but}."
     )
     yield Said(text, tuple(each.cell for each in found))
 
