@@ -33,6 +33,9 @@ _HALF: Final = ("bf16", "fp16")
 ROUNDING: Final = 512
 """What the allocator rounds up to."""
 
+SPLIT: Final = 1 << 20
+"""What is left of a large block has to be larger to be split off."""
+
 
 def known(cells: Iterable[MemoryCellRecord]) -> list[MemoryCellRecord]:
     """The cells that came to an end with a peak, and for which there is memory enough, as far as that is known.
@@ -204,20 +207,27 @@ def largest_together(cell: MemoryCellRecord) -> Explained | None:
 def product_of(cell: MemoryCellRecord, group: AllocationGroup) -> str | None:
     """The product of a model's dimensions that each allocation of a group is, once the allocator has rounded it up.
 
+    Of a large block up to 1 MiB is not split off, and counts with it.
+
     Products of different dimensions can be as large as each other (heads × ctx and d_ff, say): then the module that the
     group belongs to decides, and where it does not, nothing is said.
     """
-    found = [
-        (place, f"{words} × {width} bytes")
-        for place, words, count in _products(cell)
-        for width in (4, 2)
-        if -(-count * width // ROUNDING) * ROUNDING == group.size_bytes
-    ]
     modules = " ".join(group.modules)
-    here = [words for place, words in found if place and place in modules]
-    if len(here) == 1:
-        return here[0]
-    return found[0][1] if len(found) == 1 else None
+    for slack in (0, SPLIT):
+        found = [
+            (place, f"{words} × {width} bytes")
+            for place, words, count in _products(cell)
+            for width in (4, 2)
+            if 0
+            <= group.size_bytes - -(-count * width // ROUNDING) * ROUNDING
+            <= (slack if count * width > SPLIT else 0)
+        ]
+        here = [words for place, words in found if place and place in modules]
+        if len(here) == 1 or len(found) == 1:
+            return here[0] if len(here) == 1 else found[0][1]
+        if found:
+            return None
+    return None
 
 
 def _products(cell: MemoryCellRecord) -> Iterator[tuple[str, str, int]]:

@@ -123,7 +123,8 @@ def _runs(arch: str, capability: tuple[int, int]) -> bool:
 
 
 def _commands(facts: Facts) -> Iterator[Prospect]:
-    device, why = facts.device, facts.torch.unknown.get("everything")
+    unknown = facts.torch.unknown
+    device, why = facts.device, unknown.get("everything") or unknown.get("devices")
     if device is None:
         for command in ("time", "memory", "profile", "attention", "accum"):
             yield Prospect(what=command, works="no", reason=why or "torch names no device", remedy=_NO_TORCH)
@@ -155,6 +156,14 @@ def _memory(facts: Facts, device: DeviceInfo) -> Prospect:
     if device.type != "cuda":
         return Prospect(
             what="memory", works="yes", reason="tensors are counted one by one; what a GPU would need is simulated"
+        )
+    allocator = facts.allocator
+    if allocator.text and "cudaMallocAsync" in allocator.text:
+        return Prospect(
+            what="memory",
+            works="no",
+            reason="the allocator cudaMallocAsync keeps no history (CUDAMallocAsyncAllocator.cpp, recordHistory)",
+            remedy=f"take backend:cudaMallocAsync out of {allocator.variable}",
         )
     if facts.host.variables.get("PYTORCH_NO_CUDA_MEMORY_CACHING"):
         return Prospect(

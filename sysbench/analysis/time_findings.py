@@ -32,6 +32,10 @@ SETTLED: Final = 0.02
 """A step is as later ones where it exceeds the slowest of them by no more than this share of their median."""
 
 
+FAR_OUT: Final = 4
+"""Standard deviations of all other steps by which a first one stands out."""
+
+
 @dataclass(frozen=True)
 class Part:
     """Some phases of one cell as a multiple, or a share, of others."""
@@ -254,6 +258,16 @@ def _settled(warmup_s: Sequence[float], timed: Samples) -> int:
     limit_s = timed.max_s + SETTLED * timed.median_s
     slow = [number for number, taken_s in enumerate(warmup_s) if taken_s > limit_s]
     return slow[-1] + 1 if slow else 0
+
+
+def starts_slow(cell: TimeCellRecord) -> bool:
+    """Whether the first step that counts is slower than all others, by far more than they differ."""
+    timed = samples(cell, "step")
+    if timed is None or len(timed.samples_s) < 3:
+        return False
+    first, *others = timed.samples_s
+    level, spread = standard.median(others), standard.stdev(others)
+    return first > max(max(others), level + FAR_OUT * spread, (1 + SETTLED) * level)
 
 
 @dataclass(frozen=True)

@@ -50,16 +50,18 @@ def doctor(
         from sysbench.errors import UsageError
 
         raise UsageError(f"--rounds {rounds} is out of range: allowed is {FEWEST_ROUNDS} or more. Nearest: 2")
+    code = 0  # also where nobody reads any more (`| head`)
     with Examination() as examination:
         from sysbench.cli.output import results
 
         with results() as console:
             record = _examined(examination, None if json else console)
+            code = 0 if record.torch.devices else 1
             if self_cost:
                 record = _with_cost(record, None if json else console, rounds)
             if json:
                 sys.stdout.write(record.model_dump_json(indent=1) + "\n")
-    raise typer.Exit(0 if record.torch.devices else 1)
+    raise typer.Exit(code)
 
 
 def _examined(examination: Examination, console: Console | None) -> DoctorRecord:

@@ -72,7 +72,7 @@ def continued(path: Path, options: ExperimentOptions, overrides: Mapping[str, st
         found = directory.manifest
         name = options.experiment or found.experiment
         experiment = experiment_file.load(name)
-        if _is_file(name) != _is_file(found.experiment) or not _same(experiment, found.experiment):
+        if not _same(experiment, found.experiment):
             raise UsageError(f"--resume {path}: it is of the experiment {found.experiment}, not of {name}")
         planned = planner(experiment, {**found.overrides, **overrides})
         _refuse_other_runs(path, found.runs, [each.entry for each in planned])
@@ -145,18 +145,21 @@ def _say(text: str, options: ExperimentOptions) -> None:
 
 
 def _show(sheet: Sheet, options: ExperimentOptions, first: bool = False) -> None:
-    """On stdout, set off from what stands there."""
+    """On stdout, set off from what stands there; what has no tables says nothing to other programs."""
     with results() as console:
         if not first:
             console.line()
-        summary.show_sheet(sheet, console, options.format)
+        if sheet.tables or options.format in ("terminal", "markdown"):
+            summary.show_sheet(sheet, console, options.format)
+        if options.format == "markdown":
+            console.line()
 
 
 def _attend(
     directory: ExperimentDirectory, planned: PlannedRun, number: int, count: int, options: ExperimentOptions
 ) -> Ended:
     """One run, unless it is left out or was finished earlier; an error becomes a part of the manifest."""
-    entry = planned.entry
+    entry = directory.entry(planned.entry.name)
     if entry.here == "left out":
         _say(f"run {number}/{count}  {entry.name}: left out, {entry.why}", options)
         return Ended(entry, None)
@@ -177,8 +180,8 @@ def _attend(
         entry = entry.model_copy(update={"failure": None if begun else str(error)})
         directory.note(entry)
         return Ended(entry, _earlier(begun, entry.command), str(error))
-    names = tuple(str(path.relative_to(directory.path.absolute())) for path in performed.files)
-    entry = entry.model_copy(update={"files": names, "failure": None})
+    names = dict.fromkeys([*entry.files, *(path.name for path in performed.files)])
+    entry = entry.model_copy(update={"files": tuple(names), "failure": None})
     directory.note(entry)
     return Ended(entry, performed.record)
 

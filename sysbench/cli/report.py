@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sysbench.cli.options import Given, command_options, validated
+from sysbench.errors import UsageError
 from sysbench.specs.report import ReportSpec
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ def _document(spec: ReportSpec) -> Document:
     from sysbench.engine.runs import RUNS
     from sysbench.views.report.assemble import document
 
+    if not spec.source and not RUNS.is_dir():
+        raise UsageError(f"there is no directory {RUNS} here: name logs, records or directories of them")
     found = sources(spec.source or (str(RUNS),))
     return document(found.runs, title=spec.title or found.title, question=found.question, absent=found.absent)
 

@@ -113,7 +113,10 @@ def _reported(found: _Found, name: str) -> ReportedRun[Any]:
     if entry is None:
         return ReportedRun(name, found.record)
     note = f"{entry.here}: {entry.why}" if entry.here in ("changed", "simulated") else ""
-    return ReportedRun(name, found.record, title=entry.title, question=entry.question, note=note)
+    # A manifest names files in its own directory; another place is none of a report's business.
+    beside = [found.path.parent / file for file in entry.files if Path(file).name == file]
+    pictures = tuple(path for path in beside if path.is_file())
+    return ReportedRun(name, found.record, entry.title, entry.question, note, pictures)
 
 
 def _only(experiments: dict[Path, Manifest], found: Sequence[_Found]) -> Manifest | None:

@@ -25,7 +25,7 @@ def run(options_given: Given, overrides_given: Given) -> None:
     options = validated(ExperimentOptions, options_given)
     overrides = by_long_name(overrides_given)
     if options.listed or (options.experiment is None and options.resume is None):
-        _list(options)
+        _list(options, overrides)
         return
     if options.resume is not None:
         from sysbench.cli import experiment_runs
@@ -43,13 +43,16 @@ def run(options_given: Given, overrides_given: Given) -> None:
     raise typer.Exit(experiment_runs.begun(experiment, planned, options, overrides))
 
 
-def _list(options: ExperimentOptions) -> None:
+def _list(options: ExperimentOptions, overrides: dict[str, str]) -> None:
     from sysbench.cli.output import results
     from sysbench.specs import experiment_file
     from sysbench.views import experiment_tables, summary
 
     if options.experiment is not None:
         raise UsageError(f"--list lists what ships; what {options.experiment} would do, --plan shows")
+    if overrides or options.plan:
+        given = ", ".join([*(f"--{name}" for name in overrides), *(["--plan"] * options.plan)])
+        raise UsageError(f"{given}: name an experiment as well ({', '.join(experiment_file.names())})")
     sheet = experiment_tables.listing(map(experiment_file.load, experiment_file.names()))
     with results() as console:
         summary.show_sheet(sheet, console, options.format)

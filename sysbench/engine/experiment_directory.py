@@ -24,6 +24,10 @@ class ExperimentDirectory:
     path: Path
     manifest: Manifest
 
+    def entry(self, name: str) -> RunEntry:
+        """What the manifest has of a run by now."""
+        return next(each for each in self.manifest.runs if each.name == name)
+
     def note(self, entry: RunEntry) -> None:
         """Put an entry in the place of the one with its name; raises OutputError."""
         runs = tuple(entry if each.name == entry.name else each for each in self.manifest.runs)

@@ -170,10 +170,10 @@ def _difference(
 def _said(run: WrittenRun, name: str, word: Word) -> str:
     """`--size tiny instead of small,medium`."""
     key = next(key for key, each in keys_of(run.command).items() if each.field == name and each.stands_for is None)
+    former = (run.words[name].text or "") if name in run.words else ""
     if word.text is None:
-        return f"no --{key}"
-    former = run.words.get(name)
-    return f"--{key} {word.text}".rstrip() + (f" instead of {former.text}" if former and former.text else "")
+        return f"no --{key} {former}".rstrip()
+    return f"--{key} {word.text}".rstrip() + (f" instead of {former}" if former else "")
 
 
 def _written(kind: Kind, words: Words) -> dict[str, str]:

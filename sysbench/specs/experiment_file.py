@@ -18,6 +18,7 @@ size = "tiny"                     # or skip = "why it is left out there"
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,6 +40,9 @@ _ON: Mapping[str, DeviceType] = {f"on_{name}": name for name in get_args(DeviceT
 _OF_A_FILE = ("title", "question", "include", "run")
 _OF_A_RUN = ("name", "title", "question", "command", "keep", *_ON)
 _SKIP = "skip"
+
+_WIDEST_NUMBER_BITS = 1024
+"""Python does not even write wider ones out."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +141,7 @@ def found(name: str) -> Path:
 
 
 def _found(name: str, beside: Path, place: Place | None) -> Path:
-    if name.endswith(ENDING) or "/" in name:
+    if name.isprintable() and (name.endswith(ENDING) or "/" in name):
         return beside / name
     if name in names():
         return shipped.directory("runs") / f"{name}{ENDING}"
@@ -149,7 +153,7 @@ def _read(path: Path, including: tuple[Path, ...]) -> WrittenExperiment:
     top = Place(path, _text_of(path))
     document = _parsed(top)
     _refuse_unknown_keys(document, _OF_A_FILE, top, "a key of an experiment")
-    chain = (*including, path.resolve())
+    chain = (*including, _real(path))
     runs = tuple(_run(entry, top.at("run", number)) for number, entry in enumerate(_tables(document, "run", top)))
     _refuse_repeated_names(runs)
     inclusions = tuple(_inclusions(document, top, chain))
@@ -174,7 +178,7 @@ def _text_of(path: Path) -> str:
 def _parsed(top: Place) -> dict[str, Any]:
     try:
         return tomllib.loads(top.text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # of TOML, or of a number with thousands of digits
         raise UsageError(f"{top.file} is not TOML: {error}") from None
     except RecursionError:
         raise UsageError(f"{top.file} is nested too deeply") from None
@@ -204,9 +208,15 @@ def _inclusions(document: Mapping[str, Any], top: Place, chain: tuple[Path, ...]
 
 
 def _refuse_circle(path: Path, chain: tuple[Path, ...], place: Place) -> None:
-    if path.resolve() in chain:
-        circle = (*chain[chain.index(path.resolve()) :], path.resolve())
+    real = _real(path)
+    if real in chain:
+        circle = (*chain[chain.index(real) :], real)
         raise place.complaint(f"includes itself: {' → '.join(each.name for each in circle)}")
+
+
+def _real(path: Path) -> Path:
+    """Where a file really is; unlike `Path.resolve`, of links in a circle too."""
+    return Path(os.path.realpath(path))
 
 
 def _key_of_any(name: str, place: Place) -> Key:
@@ -267,15 +277,19 @@ def _words(kind: Kind, entry: Mapping[str, Any], place: Place, also: Sequence[st
 
 
 def by_field(kind: Kind, written: Mapping[str, Word]) -> Words:
-    """What a run of this kind takes of options by long name; several that stand for one field are added up."""
+    """What a run of this kind takes of options by long name; several that stand for one field are added up.
+
+    A shorthand that is expressly not given takes the field back to its default.
+    """
     keys, found = keys_of(kind), dict[str, Word]()
     for name, word in written.items():
         key = keys.get(name)
-        if key is None or (key.stands_for is not None and word.text is None):
+        if key is None:
             continue
-        text = key.stands_for if key.stands_for is not None else word.text
-        if key.field in found:
-            text = f"{found[key.field].text},{text}"
+        text = key.stands_for if key.stands_for is not None and word.text is not None else word.text
+        former = found.get(key.field)
+        if former is not None and former.text is not None:
+            text = f"{former.text},{text}" if text is not None else former.text
         found[key.field] = Word(text, word.place)
     return found
 
@@ -290,6 +304,8 @@ def _word(name: str, value: object, place: Place, key: Key) -> Word:
         raise place.complaint(f"{name} is a switch: write true or false")
     if isinstance(value, list) and all(isinstance(each, str | int | float) for each in value):
         return Word(",".join(str(each) for each in value), place)
+    if isinstance(value, int) and value.bit_length() > _WIDEST_NUMBER_BITS:
+        raise place.complaint(f"{name} is a number of {value.bit_length()} bits: nothing here is as large")
     if isinstance(value, str | int | float):
         if key.is_file and (Path(str(value)).name != value or value.startswith(".")):
             raise place.complaint(f"{name} is written to the directory of the experiment: give it a name, not a path")

@@ -51,7 +51,7 @@ class ReportSpec(BaseModel):
             if path.suffix.lower() not in SUFFIXES:
                 ending = path.suffix or "(nothing)"
                 raise ValueError(
-                    f"{path} ends in a way that is not known: {unknown(ending, 'a kind of report', SUFFIXES)}"
+                    f"{path} does not end as a report does: {unknown(ending, 'a kind of report', SUFFIXES)}"
                 )
         return paths
 

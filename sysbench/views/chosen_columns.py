@@ -108,9 +108,11 @@ def _refuse_unknown(name: str, tables: Sequence[Table]) -> None:
     if any(_named(table, [name]) for table in tables):
         return
     there = dict.fromkeys(
-        name_of(column)
+        name
         for table in tables
         for column in (*table.columns[table.axes :], *(offer.column for offer in table.offers))
+        for name in (name_of(column), _slug(column.group))
+        if name
     )
     nearest_first = sorted(there, key=lambda known: -difflib.SequenceMatcher(None, _slug(name), known).ratio())
     raise UsageError(f"--columns {unknown(name, 'a column of these tables', nearest_first)}")

@@ -237,7 +237,10 @@ def _reasons(section: Section) -> Iterator[Fact]:
 
 def _plain(field: str) -> str:
     """A field's name without its unit: `sm_clock_hz` is the SM clock."""
-    return field.removesuffix("_bytes").removesuffix("_hz").removesuffix("_w").removesuffix("_c").replace("_", " ")
+    bare = field
+    for unit in ("_bytes", "_hz", "_w", "_c", "_j"):
+        bare = bare.removesuffix(unit)
+    return bare.replace("_", " ")
 
 
 def _joined(*words: str | None) -> str:

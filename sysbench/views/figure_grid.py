@@ -40,6 +40,8 @@ class Drawn:
     caption: str
     """What is seen, in a sentence or two."""
     draw: Callable[[], Figure]
+    cells: tuple[CellRecord, ...] = ()
+    """What it is of; all cells of the run where nothing is said."""
 
 
 def subject(cells: Sequence[CellRecord]) -> tuple[str, ...]:

@@ -74,7 +74,8 @@ def figures(cells: Sequence[MemoryCellRecord]) -> Iterator[Drawn]:
         group = [cell for cell in cells if cell.axes["simulate"] == source]
         for drawn in (_over_contexts(group), _by_phase(group)):
             if drawn is not None:
-                yield replace(drawn, name=f"{drawn.name}-{number}") if len(sources) > 1 else drawn
+                name = f"{drawn.name}-{number}" if len(sources) > 1 else drawn.name
+                yield replace(drawn, name=name, cells=tuple(group))
 
 
 def _over_contexts(cells: Sequence[MemoryCellRecord]) -> Drawn | None:

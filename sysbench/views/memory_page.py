@@ -10,9 +10,7 @@ from __future__ import annotations
 import base64
 import html
 import json
-import re
 import zlib
-from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,13 +18,14 @@ import numpy as np
 
 from sysbench.analysis.snapshot_layout import Column, Stacks
 from sysbench.analysis.timeline import CATEGORIES, Group, Timeline
-from sysbench.errors import OutputError
+from sysbench.views import pages
 from sysbench.views.memory_palette import COLOURS, STACKING, darker
 
 GROUPS_SHOWN: Final = 40
 _INFERRED: Final = (
     "Categories, phases and modules are inferred from stacks and lifetimes: the snapshot does not name them."
 )
+_FOLDER: Final = "memory_page"
 _SCRIPTS: Final = (
     "data.js",
     "model.js",
@@ -39,15 +38,11 @@ _SCRIPTS: Final = (
     "page.js",
 )
 """In the order in which they stand on the page."""
-_PLACE: Final = re.compile(r"\{\{(\w+)\}\}")
 
 
 def write(path: Path, timeline: Timeline, title: str) -> None:
     """Write the page of a timeline. Raises OutputError when that is not possible."""
-    try:
-        path.write_text(render(timeline, title), encoding="utf-8")
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
+    pages.write(path, render(timeline, title))
 
 
 def render(timeline: Timeline, title: str) -> str:
@@ -55,16 +50,10 @@ def render(timeline: Timeline, title: str) -> str:
     parts = {
         "title": html.escape(title),
         "banner": _banner(timeline),
-        "style": _asset("page.css"),
-        "script": "\n".join(_asset(name) for name in _SCRIPTS),
+        "style": pages.asset(_FOLDER, "page.css"),
         "data": base64.b64encode(zlib.compress(_pack(timeline), 6)).decode("ascii"),
     }
-    # In one pass: what is put in is not looked at again.
-    return _PLACE.sub(lambda place: parts[place[1]], _asset("page.html"))
-
-
-def _asset(name: str) -> str:
-    return (resources.files("sysbench.views") / "assets" / "memory_page" / name).read_text(encoding="utf-8")
+    return pages.filled(_FOLDER, parts, _SCRIPTS)
 
 
 def _banner(timeline: Timeline) -> str:

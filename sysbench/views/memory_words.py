@@ -40,18 +40,35 @@ COMPARED_AXES: Final = ("precision", "attention", "execution", "optimizer")
 
 
 def said(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
-    """Every sentence that these cells carry, the most asked for first."""
-    sources = rows(cells, *(axis for axis in axes.TITLES if axis != "simulate"))
-    for group in sources:
-        where = f"{axes.phrase('simulate', group[0].axes['simulate'] or 'measured')}: " if len(sources) > 1 else ""
-        for sentence in _sentences(group):
-            yield Said(f"{where}{sentence.text}", sentence.cells, sentence.headline)
+    """Every sentence that these cells carry, the most asked for first; measured and simulated cells apart."""
+    for where, group in _sources(cells):
+        for sentence in (*_headlines(group), *_sentences(group)):
+            yield Said(f"{where}{sentence.text}", sentence.cells)
 
 
-def _sentences(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
+def headlines(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
+    """Those that are worth a line below the tables on a screen, which say the rest by themselves."""
+    for where, group in _sources(cells):
+        for sentence in _headlines(group):
+            yield Said(f"{where}{sentence.text}", sentence.cells)
+
+
+def _sources(cells: Sequence[MemoryCellRecord]) -> Iterator[tuple[str, list[MemoryCellRecord]]]:
+    """Measured cells, and those simulated for each GPU, with words for which they are where there are several."""
+    found = rows(cells, "model", *(axis for axis in axes.TITLES if axis != "simulate"))
+    for group in found:
+        name = group[0].axes["simulate"]
+        where = f"simulated for {name}" if name else "measured"
+        yield f"{where}: " if len(found) > 1 else "", group
+
+
+def _headlines(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
     yield from _steps(cells)
     for axis in COMPARED_AXES:
         yield from _compared(cells, axis)
+
+
+def _sentences(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
     yield from _growth(cells)
     yield from _phases(cells)
     yield from _for_good(cells)
@@ -81,7 +98,7 @@ def _steps(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
             for row in per_row:
                 name = namer(everything, ("mode", "ctx"))(row[0].base)
                 where = f"{name}: " if len(per_row) > 1 else ""
-                yield Said(f"{where}{_step(row, mode)}.", _rests(row), headline=True)
+                yield Said(f"{where}{_step(row, mode)}.", _rests(row))
         else:
             ordered = sorted(found, key=lambda pair: pair.share)
             label = namer(everything, ("mode",))
@@ -90,7 +107,7 @@ def _steps(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
                 f"{MODES[mode]} needs {_times(low)} ({label(low.base)}) to {_times(high)} ({label(high.base)}) of what "
                 f"forward needs with its graph kept"
             )
-            yield Said(f"{text}.", _rests(found), headline=True)
+            yield Said(f"{text}.", _rests(found))
 
 
 def _times(pair: Pair) -> str:
@@ -132,7 +149,7 @@ def _compared(cells: Sequence[MemoryCellRecord], axis: str) -> Iterator[Said]:
             arm, base = axes.phrase(axis, other), axes.phrase(axis, values[0])
             where = f"{mode}: " if len({_mode(cell) for cell in cells}) > 1 else ""
             text = f"{where}{arm} instead of {base} {_difference(of_mode, axis)}"
-            yield Said(f"{text}.", _rests(of_mode), headline=True)
+            yield Said(f"{text}.", _rests(of_mode))
 
 
 def _difference(found: Sequence[Pair], axis: str) -> str:
@@ -257,7 +274,8 @@ def _largest(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
         each, together = largest_each(cell), largest_together(cell)
         if each is None or together is None:
             continue
-        text = f"{name(cell)}: the largest allocations at the peak are {_explained(each)}"
+        one = "allocation at the peak is" if each.group.count == 1 else "allocations at the peak are"
+        text = f"{name(cell)}: the largest {one} {_explained(each)}"
         if together.group is not each.group and together.group.total_bytes > each.group.total_bytes:
             text += f"; most together take {_explained(together)}"
         yield Said(f"{text}.", (cell,))
@@ -269,7 +287,8 @@ def _explained(found: Explained) -> str:
     product = f" ({found.product})" if found.product else ""
     frame = group.stack[0] if group.stack else None
     line = f" from {PurePath(frame.filename.replace(chr(92), '/')).name}:{frame.line}" if frame and frame.line else ""
-    return f"{group.count} × {units.size(group.size_bytes)}{product}, {group.category}{line}"
+    many = f"{group.count} × " if group.count > 1 else ""
+    return f"{many}{units.size(group.size_bytes)}{product}, {group.category}{line}"
 
 
 def _reserved(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:

@@ -11,15 +11,15 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
 from sysbench import units
 from sysbench.analysis.profile import folded
 from sysbench.analysis.profile_rates import class_in
-from sysbench.errors import OutputError, UsageError
+from sysbench.errors import UsageError
 from sysbench.profile_summary import KernelClass, ProfileSummary
+from sysbench.views import pages
 from sysbench.views.profile_palette import CLASSES, INK, NEUTRAL, PHASES, ink_on
 from sysbench.views.profile_shown import NS, Shown
 from sysbench.views.theme import elided
@@ -39,7 +39,7 @@ _LONGEST_NAME: Final = 400
 _NOT_KNOWN: Final = "no known phase"
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 """What XML cannot hold, or what shows as nothing."""
-_PLACE: Final = re.compile(r"\{\{(\w+)\}\}")
+_FOLDER: Final = "profile_flame"
 
 
 def write(path: Path, summary: ProfileSummary, title: str) -> None:
@@ -47,11 +47,7 @@ def write(path: Path, summary: ProfileSummary, title: str) -> None:
     suffix = path.suffix.lower().removeprefix(".")
     if suffix not in FORMATS:
         raise UsageError(f"{path.name} is not a picture's name: it must end in .svg or .html")
-    text = svg(summary, title) if suffix == "svg" else page(summary, title)
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
+    pages.write(path, svg(summary, title) if suffix == "svg" else page(summary, title))
 
 
 # --- as SVG
@@ -189,16 +185,10 @@ def page(summary: ProfileSummary, title: str) -> str:
     """The page as text."""
     parts = {
         "title": html.escape(_CONTROL.sub(" ", title)),
-        "style": _asset("page.css"),
-        "script": _asset("page.js"),
+        "style": pages.asset(_FOLDER, "page.css"),
         "data": _harmless(_data(summary)),
     }
-    # In one pass: what is put in is not looked at again.
-    return _PLACE.sub(lambda place: parts[place[1]], _asset("page.html"))
-
-
-def _asset(name: str) -> str:
-    return (resources.files("sysbench.views") / "assets" / "profile_flame" / name).read_text(encoding="utf-8")
+    return pages.filled(_FOLDER, parts, ["page.js"])
 
 
 def _data(summary: ProfileSummary) -> dict[str, Any]:

@@ -56,8 +56,7 @@ _SIZES: Final = ("size", "ctx", "batch", "mode", "active", "profiler")
 def said(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:
     """Every sentence that these profiles carry."""
     known = told(cells)
-    for where, group in _settings(known):
-        name = namer(group) if len(group) > 1 else namer(cells)
+    for where, group, name in _settings(known, cells):
         yield from _leaders(group, where, name)
         yield from _besides(group, where, name)
         yield from _products(group, where, name)
@@ -68,14 +67,24 @@ def said(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:
     yield from left_out(cells, doubts, "the sentences above")
 
 
-def _settings(cells: Sequence[ProfileCellRecord]) -> Iterator[tuple[str, list[ProfileCellRecord]]]:
-    """Cells that are computed alike, with words for what sets them apart from the others."""
+def headlines(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:
+    """Those that are worth a line below the tables on a screen, which say the rest by themselves."""
+    for where, group, name in _settings(told(cells), cells):
+        yield from _leaders(group, where, name)
+        yield from _products(group, where, name)
+
+
+def _settings(
+    cells: Sequence[ProfileCellRecord], everything: Sequence[ProfileCellRecord]
+) -> Iterator[tuple[str, list[ProfileCellRecord], Namer]]:
+    """Cells that are computed alike, with words for what sets them apart from the others, and names within them."""
     differing = [axis for axis in axes.varying(axes.axes_of(cells)) if axis not in _SIZES]
     found: dict[str, list[ProfileCellRecord]] = {}
     for cell in cells:
         words = ", ".join(axes.phrase(axis, cell.axes[axis]) for axis in differing)
         found.setdefault(f"{words}: " if words else "", []).append(cell)
-    yield from found.items()
+    for where, group in found.items():
+        yield where, group, namer(group) if len(group) > 1 else namer(everything)
 
 
 def _work(cells: Iterable[ProfileCellRecord]) -> str:
@@ -99,7 +108,7 @@ def _leaders(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Ite
         calls = {found.calls for found in each}
         often = f" in {_calls(calls.pop())} a step" if len(calls) == 1 else ""
         text = f"{where}in forward{of} the most time goes to the {_work(group)} {short}, {much}{often}"
-        yield Said(f"{text}{_elsewhere(each)}.", tuple(found.cell for found in each), headline=len(group) == 1)
+        yield Said(f"{text}{_elsewhere(each)}.", tuple(found.cell for found in each))
 
 
 MOST_LEADERS: Final = 3
@@ -163,7 +172,7 @@ def _products(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> It
             yield Said(f"{where}matrix products take {share_range(found, name)} of forward.", tuple(cells))
         return
     words = [f"{share_range(found, name)} of {what}" for what, found in shares.items()]
-    yield Said(f"{where}matrix products take {listed(words)}{_gains(cells, ranges)}.", tuple(cells), headline=True)
+    yield Said(f"{where}matrix products take {listed(words)}{_gains(cells, ranges)}.", tuple(cells))
 
 
 def _gains(cells: Sequence[ProfileCellRecord], ranges: Sequence[str]) -> str:
@@ -220,12 +229,12 @@ def _precision(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> I
     ((format_, asked),) = formats
     much = share_range([(each.share, each.cell) for each in found], name)
     known = min(each.known for each in found)
-    said_of = "" if known > 1 - MOVED else f", of those {units.share(known)} whose names say it"
+    said_of = "" if known > 1 - MOVED / 2 else f" (which say it for {units.share(known)} of that time)"
     but = "" if format_ == asked else f", though {asked} was asked for"
     text = (
-        f"{where}by the names of their kernels, matrix products spend {much} of their time{said_of} in {format_}{but}."
+        f"{where}matrix products spend {much} of their time in {format_}, by the names of their kernels{said_of}{but}."
     )
-    yield Said(text, tuple(each.cell for each in found), headline=format_ != asked)
+    yield Said(text, tuple(each.cell for each in found))
 
 
 def _idle(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterator[Said]:

@@ -20,14 +20,16 @@ MOST_NAMED: Final = 6
 """As many kinds of cells where all are named with their contexts."""
 
 
+LOOSE: Final = 0.02
+"""Of a ratio: an interval that reaches farther is said with it."""
+
+
 @dataclass(frozen=True)
 class Said:
     """A sentence and the cells whose numbers are in it."""
 
     text: str
     cells: tuple[CellRecord, ...]
-    headline: bool = False
-    """Whether it is worth a line below the tables on a screen; a report has all of them."""
 
 
 AnyCell = TypeVar("AnyCell", bound=CellRecord)
@@ -90,6 +92,13 @@ def with_interval(found: Ratio) -> str:
     decimals = units.ratio_decimals([found.value])
     interval = f" ({found.low:.{decimals}f}–{found.high:.{decimals}f})" if found.low is not None else ""
     return f"{units.ratio(found.value)}{interval}"
+
+
+def loosely(found: Ratio, name: str) -> str:
+    """`2.03× (small)`, and with its interval where not all digits are known: `2.17× (1.84–2.70; small)`."""
+    if found.low is not None and found.high is not None and found.high - found.low > 2 * LOOSE * found.value:
+        return f"{with_interval(found)[:-1]}; {name})"
+    return f"{units.ratio(found.value)} ({name})"
 
 
 def multiple(found: Pooled) -> str:

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from sysbench.records import RunRecord
 from sysbench.specs.kinds import Kind
 from sysbench.specs.run import Selection
-from sysbench.views import accum_tables, attention_tables, memory_tables, profile_tables, tables
-from sysbench.views.table import Sheet, Table
+from sysbench.views import (
+    accum_tables,
+    attention_tables,
+    memory_tables,
+    memory_words,
+    profile_tables,
+    profile_words,
+    tables,
+    time_words,
+)
+from sysbench.views.said import Said
+from sysbench.views.table import Remark, Sheet, Table
 
 TABLES: Mapping[Kind, Mapping[str, Any]] = {
     "time": tables.TABLES,
@@ -36,7 +47,19 @@ def sheet(record: RunRecord[Any], names: Iterable[str] = (), selection: Selectio
     `selection` is which part of it, where it has parts. Raises UsageError for a table, or a part, that does not exist
     or that this record cannot fill.
     """
-    return _SHEETS[record.kind](record, names, selection or Selection())
+    made = _SHEETS[record.kind](record, names, selection or Selection())
+    found = [Remark("finding", each.text) for each in _headlines(record)]
+    if not found:
+        return made
+    notes = [remark for remark in made.remarks if remark.kind == "note"]
+    others = [remark for remark in made.remarks if remark.kind != "note"]
+    return replace(made, remarks=(*others, *found, *notes))
+
+
+def _headlines(record: RunRecord[Any]) -> Iterable[Said]:
+    """What the run has shown, in the sentences that a report has first."""
+    said = _SAID.get(record.kind)
+    return said(record.cells) if said is not None else ()
 
 
 def fillable(record: RunRecord[Any], names: Iterable[str], selection: Selection | None = None) -> list[Table]:
@@ -57,3 +80,10 @@ _SHEETS: Mapping[Kind, Callable[[Any, Iterable[str], Selection], Sheet]] = {
     "attention": _whole(attention_tables.sheet),
     "accum": _whole(accum_tables.sheet),
 }
+
+_SAID: Mapping[Kind, Callable[[Any], Iterable[Said]]] = {
+    "time": time_words.headlines,
+    "memory": memory_words.headlines,
+    "profile": profile_words.headlines,
+}
+"""Of the others the sheets have their sentences themselves."""

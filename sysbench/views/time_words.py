@@ -7,24 +7,21 @@ from typing import Final
 
 from sysbench import units
 from sysbench.analysis.time_findings import (
-    Compared,
-    Comparison,
     FirstSteps,
     Flat,
     Frontier,
     Growth,
     Parts,
     Spread,
-    comparison,
     first_steps,
     flat,
     frontiers,
-    gains_along,
     growth,
     paced_by_launches,
     parts,
     rated,
     spreads,
+    starts_slow,
     together,
 )
 from sysbench.analysis.time_series import (
@@ -39,6 +36,7 @@ from sysbench.analysis.time_series import (
 )
 from sysbench.records import TimeCellRecord
 from sysbench.statistics import PowerLaw
+from sysbench.views import time_comparisons
 from sysbench.views.said import (
     MOST_NAMED,
     Namer,
@@ -46,6 +44,7 @@ from sysbench.views.said import (
     counted,
     left_out,
     listed,
+    loosely,
     multiple,
     named,
     namer,
@@ -57,16 +56,10 @@ from sysbench.views.said import (
 )
 from sysbench.views.tables import axes
 
-COMPARED_AXES: Final = ("device", "precision", "execution", "attention", "optimizer")
-"""Choices that are held against each other, the first of the run against each other one."""
-
 STEADY: Final = 0.02
 """A standard deviation of at most this share of the mean is called small, and beyond `RESTLESS` high."""
 
 RESTLESS: Final = 0.1
-
-SLOW_START: Final = 1.05
-"""A first step that takes this many times as long as later ones is one."""
 
 MOST_SETTINGS: Final = 4
 """As many ways of computing get a sentence each."""
@@ -80,18 +73,23 @@ _VARIED: Final = ("forward", "backward", "step")
 def said(cells: Sequence[TimeCellRecord]) -> Iterator[Said]:
     """Every sentence that these cells carry, the most asked for first."""
     everywhere = namer(cells)
-    yield from _comparisons(cells)
-    yield from _phases(cells)
+    yield from headlines(cells)
     yield from _flats(cells)
     yield from _growths(cells)
     yield from _optimizers(cells)
     yield from _rates(cells)
     yield from _warmups(cells, everywhere)
-    yield from _studies(cells)
     yield from _spreads(cells, everywhere)
     yield from _peaks(cells, everywhere)
     yield from _frontiers(cells)
     yield from left_out(cells, lambda cell: doubts(cell, alone=False), "the sentences above, or of their comparisons")
+
+
+def headlines(cells: Sequence[TimeCellRecord]) -> Iterator[Said]:
+    """Those that are worth a line below the tables on a screen, which say the rest by themselves."""
+    yield from time_comparisons.said(cells)
+    yield from _phases(cells)
+    yield from _studies(cells)
 
 
 # --- settings: what is said of each apart
@@ -130,7 +128,7 @@ def _phases(cells: Sequence[TimeCellRecord]) -> Iterator[Said]:
         found = parts(group, ("backward",), ("forward",))
         if found is not None:
             text = f"{where}{_backward(found, group, _within(group, cells))}"
-            yield Said(text, tuple(each.cell for each in found.each), headline=True)
+            yield Said(text, tuple(each.cell for each in found.each))
 
 
 def _backward(found: Parts, group: Sequence[TimeCellRecord], name: Namer) -> str:
@@ -151,7 +149,7 @@ def _and_both(group: Sequence[TimeCellRecord]) -> str:
 
 def _from_to(found: Parts, name: Namer) -> str:
     low, high = found.each[0], found.each[-1]
-    return f"{units.ratio(low.ratio.value)} ({name(low.cell)}) to {units.ratio(high.ratio.value)} ({name(high.cell)})"
+    return f"{loosely(low.ratio, name(low.cell))} to {loosely(high.ratio, name(high.cell))}"
 
 
 def _paced(found: Parts, group: Sequence[TimeCellRecord]) -> str:
@@ -201,102 +199,6 @@ def _pace_setter(cells: Sequence[TimeCellRecord]) -> str:
     device = cells[0].device
     supposed = device is not None and device.type != "cpu"
     return f"; arithmetic does not set the pace there{', launching kernels most likely does' * supposed}"
-
-
-# --- one way of computing against another
-
-
-def _comparisons(cells: Sequence[TimeCellRecord]) -> Iterator[Said]:
-    for axis in COMPARED_AXES:
-        values = arms(cells, axis)
-        phase = "optimizer" if axis == "optimizer" else "step"
-        for arm in values[1:]:
-            found = comparison(cells, axis, values[0], arm, phase)
-            if found is not None:
-                rests = tuple(cell for each in found.each for cell in (each.pair.base, each.pair.other))
-                yield Said(_comparison(found, cells), rests, headline=True)
-
-
-def _comparison(found: Comparison, cells: Sequence[TimeCellRecord]) -> str:
-    name = namer(cells, (found.axis,))
-    of = "" if found.phase == "step" else f"{found.phase}: "
-    arm, base = (axes.phrase(found.axis, value) for value in (found.arm, found.base))
-    if len(found.each) == 1:
-        (only,) = found.each
-        if only.effect.direction == 0:
-            return f"{of}{arm} and {base} cannot be told apart: {with_interval(only.effect.ratio)}."
-        return f"{of}{arm} is {with_interval(only.effect.ratio)} as fast as {base}."
-    undecided = found.decided(0)
-    if len(undecided) == len(found.each):
-        values = [each.effect.ratio.value for each in found.each]
-        return (
-            f"{of}{arm} and {base} cannot be told apart in {counted(len(found.each))}: "
-            f"{units.ratio(values[0])} to {units.ratio(values[-1])}."
-        )
-    if found.common is not None and not undecided:
-        return f"{of}{arm} is {multiple(found.common)} as fast as {base} in {counted(len(found.each))}."
-    said_of_all = _most_and_least(found, name, arm, base)
-    return f"{of}{said_of_all}{_by_phase(found, cells)}{_trends(found)}{_doubts(found)}{_why(found)}."
-
-
-def _most_and_least(found: Comparison, name: Namer, arm: str, base: str) -> str:
-    least, most = found.each[0], found.each[-1]
-    return (
-        f"{arm} is {units.ratio(most.effect.ratio.value)} as fast as {base} at {name(most.pair.base)} and "
-        f"{units.ratio(least.effect.ratio.value)} at {name(least.pair.base)}, {units.ratio(found.mean)} in the "
-        f"geometric mean of {len(found.each)} cells"
-    )
-
-
-def _by_phase(found: Comparison, cells: Sequence[TimeCellRecord]) -> str:
-    """`; forward 1.50 to 2.51×, backward 1.81 to 2.58×`."""
-    parts_ = []
-    for phase in ("forward", "backward") if found.phase == "step" else ():
-        of_phase = comparison(cells, found.axis, found.base, found.arm, phase)
-        if of_phase is not None and "backward" in of_phase.each[0].pair.base.phases:
-            low, high = (of_phase.each[end].effect.ratio.value for end in (0, -1))
-            parts_.append(f"{phase} {low:.2f} to {units.ratio(high)}")
-    return f" ({', '.join(parts_)})" if parts_ else ""
-
-
-def _trends(found: Comparison) -> str:
-    """`; the larger the model and the longer the context, the more`."""
-    words = [words for axis, words in _MORE.items() if gains_along(found, axis)]
-    return f"; {' and '.join(words)}, the more" if words else ""
-
-
-_MORE: Final = {"size": "the larger the model", "ctx": "the longer the context"}
-
-
-def _doubts(found: Comparison) -> str:
-    slower, same = found.decided(-1), found.decided(0)
-    text = ""
-    if slower and found.decided(1):
-        text += f"; it is slower at {_at(slower, found)}"
-    if same:
-        text += f"; the two cannot be told apart at {_at(same, found)}"
-    return text
-
-
-def _at(some: Sequence[Compared], found: Comparison) -> str:
-    everything = [each.pair.base for each in found.each]
-    return together_named([each.pair.base for each in some], everything, (found.axis,))
-
-
-def _why(found: Comparison) -> str:
-    """Where the arm gains least, what was seen to hold it back; nothing where that holds back what gains most too."""
-    if found.axis not in ("precision", "attention"):
-        return ""
-    cells = [cell for each in found.each for cell in (each.pair.base, each.pair.other)]
-    waiting = {cell.key for cell in paced_by_launches(_unique(cells))}
-    if found.each[0].pair.other.key not in waiting or found.each[-1].pair.other.key in waiting:
-        return ""
-    held = [each.pair.other for each in found.each if each.pair.other.key in waiting]
-    return f": launching kernels, not arithmetic, sets the pace of {together_named(held, cells, (found.axis,))}"
-
-
-def _unique(cells: Iterable[TimeCellRecord]) -> list[TimeCellRecord]:
-    return list({cell.key: cell for cell in cells}.values())
 
 
 # --- growth
@@ -389,11 +291,12 @@ def _by_peak(cells: Iterable[TimeCellRecord]) -> dict[tuple[str, float], list[Ti
 
 def _warmups(cells: Sequence[TimeCellRecord], name: Namer) -> Iterator[Said]:
     found = first_steps(cells)
-    slow = sorted((each for each in found if each.first >= SLOW_START), key=lambda each: -each.first)
+    slow = sorted((each for each in found if each.settles_after), key=lambda each: -each.first)
     if slow:
         yield Said(_warmup(slow, len(found), name), tuple(each.cell for each in slow))
     elif found:
-        text = f"the first step takes at most {units.ratio(SLOW_START)} as long as later ones in {counted(len(found))}."
+        where = f" in {counted(len(found))}" if len(found) > 1 else ""
+        text = f"the first step, a warm-up, takes no longer than those that count{where}."
         yield Said(text, tuple(each.cell for each in found))
 
 
@@ -415,34 +318,41 @@ def _times(value: float) -> str:
 
 
 def _studies(cells: Sequence[TimeCellRecord]) -> Iterator[Said]:
-    """What runs with fewer warm-up steps would have reported, against the one with the most."""
+    """What counting from the first step on does to the mean: against the median, which a slow step does not move."""
     if len(arms(cells, "warmup")) < 2:
         return
     name = namer(cells, ("warmup",))
-    for row in places([cell for cell in cells if cell.outcome == "ok" and samples(cell, "step")], "warmup"):
+    rows = places([cell for cell in cells if cell.outcome == "ok" and samples(cell, "step")], "warmup")
+    for row in rows:
         ordered = sorted(row, key=lambda cell: int(cell.axes["warmup"]))
-        *fewer, reference = ordered
-        parts_ = [_study(cell, reference) for cell in fewer]
-        if parts_ and not doubts(reference, alone=True):
-            where = f"{name(reference)}: " if len(places(cells, "warmup")) > 1 else ""
-            most = axes.phrase("warmup", reference.axes["warmup"])
-            yield Said(f"{where}against {most}, {listed(parts_)}.", tuple(ordered), headline=True)
+        if len(ordered) < 2:
+            continue
+        where = f"{name(ordered[0])}: " if len(rows) > 1 else ""
+        if starts_slow(ordered[0]):
+            text = listed([_study(cell, first=number == 0) for number, cell in enumerate(ordered)])
+        else:
+            few = axes.phrase("warmup", ordered[0].axes["warmup"]) if ordered[0].axes["warmup"] else "no warm-up"
+            text = f"even with {few} the first step takes no longer than the others, so that the mean does not suffer"
+        yield Said(f"{where}{text}.", tuple(ordered))
 
 
-def _study(cell: TimeCellRecord, reference: TimeCellRecord) -> str:
-    one, other = samples(cell, "step"), samples(reference, "step")
-    few = axes.phrase("warmup", cell.axes["warmup"]) if cell.axes["warmup"] else "none"
-    if one is None or other is None:
+def _study(cell: TimeCellRecord, *, first: bool) -> str:
+    """`without warming up the mean of 10 steps is 116 % above their median (301.9 ± 513.5 ms)`."""
+    found = samples(cell, "step")
+    few = axes.phrase("warmup", cell.axes["warmup"]) if cell.axes["warmup"] else ""
+    if found is None:
         return few
-    excess = one.mean_s / other.mean_s - 1
-    unsure = 2 * max(other.std_s / len(other.samples_s) ** 0.5 / other.mean_s, 0.005)
-    if abs(excess) <= unsure:
-        return f"{few} gives the same mean"
-    return (
-        f"{few} gives a mean {units.share(abs(excess))} {'longer' if excess > 0 else 'shorter'} "
-        f"({units.seconds_with_deviation(one.mean_s, one.std_s)}, not "
-        f"{units.seconds_with_deviation(other.mean_s, other.std_s)})"
-    )
+    excess = found.mean_s / found.median_s - 1
+    side = "above" if excess >= 0 else "below"
+    amount = f"{units.share(abs(excess))} {side}" if abs(excess) >= NOTICEABLE else "no farther than 0.05 % from"
+    what = f"the mean of {len(found.samples_s)} steps is " if first else "it is "
+    median = " their median" if first else " it"
+    when = f"after {few}" if few else "without warming up"
+    return f"{when} {what}{amount}{median} ({units.seconds_with_deviation(found.mean_s, found.std_s)})"
+
+
+NOTICEABLE: Final = 0.0005
+"""A mean that is nearer to the median reads as the same."""
 
 
 # --- spread
@@ -462,7 +372,8 @@ def _spreads(cells: Sequence[TimeCellRecord], name: Namer) -> Iterator[Said]:
         "small" if worst <= STEADY else "mostly small" if typical <= STEADY else "high" if typical > RESTLESS else ""
     )
     text = f"standard deviation, as a share of the mean: {', '.join(words)}{f'; {verdict}' if verdict else ''}."
-    yield Said(text, tuple(_unique(each.cell for found in by_phase.values() for each in found)))
+    every = {each.cell.key: each.cell for found in by_phase.values() for each in found}
+    yield Said(text, tuple(every.values()))
 
 
 _TYPICAL: Final = 4
@@ -511,4 +422,4 @@ def _frontiers(cells: Sequence[TimeCellRecord]) -> Iterator[Said]:
         which = named(beyond, namer(cells, ("ctx",)), MOST_NAMED)
         verb = "runs" if len(found) == 1 else "run"
         rests = tuple(cell for each in found for cell in (each.fits, each.beyond) if cell is not None)
-        yield Said(f"{which} {verb} out of memory at {ends}; {fits}.", rests, headline=True)
+        yield Said(f"{which} {verb} out of memory at {ends}; {fits}.", rests)

@@ -156,6 +156,7 @@ def test_a_failing_run_does_not_stop_the_others_and_what_they_leave_has_names(tm
     assert again.err == ""
     assert json.loads((directory / "long.json").read_text())["status"] == "complete"
     assert json.loads((directory / "needs.json").read_text())["status"] == "complete"
+    assert {run.files for run in manifest.read(directory).runs} == {(), ("needs-over-time.svg",)}
 
 
 def _begun(out: Path, process: "subprocess.Popen[str]") -> Path:
@@ -279,6 +280,7 @@ def test_without_a_name_what_ships_is_listed() -> None:
         (["quick", "--seqq", "8"], "sysbench run: No such option: --seqq"),
         (["sizes", "--seq", "8"], "sysbench run: --seq is an option of no run of sizes"),
         (["sizes", "--size", "smal"], "sysbench run: --size smal is not a size. Did you mean small?"),
+        (["--size", "small", "--plan"], "sysbench run: --size, --plan: name an experiment as well (accumulation, "),
         (["quick", "--list"], "sysbench run: --list lists what ships; what quick would do, --plan shows"),
         (["--resume", "nowhere"], "sysbench run: nowhere is not the directory of an experiment"),
     ],

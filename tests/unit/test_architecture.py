@@ -39,6 +39,7 @@ def test_imports_go_in_the_directions_that_are_declared() -> None:
         (["memory", "--plan", "--size", "small", "--simulate", "24GiB"], 0),
         (["memory", "--simulate", "a100-80g"], 2),
         (["memory", "--from", "nowhere.pickle"], 2),
+        (["doctor"], 0),
         (["run"], 0),
         (["run", "sizes", "--size", "smal"], 2),
     ],

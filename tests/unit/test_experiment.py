@@ -100,6 +100,15 @@ def test_a_shorthand_adds_to_its_axis_as_on_the_command_line(tmp_path: Path) -> 
     assert run.spec.precision == ("fp32", "bf16")
 
 
+def test_a_switch_or_shorthand_can_be_taken_back(tmp_path: Path) -> None:
+    text = "[[run]]\ncommand = 'attention'\nbf16 = true\ncausal = true\non_cpu = { bf16 = false, causal = false }\n"
+    (run,) = planned(tmp_path, text)
+    assert run.spec == AttentionSpec()
+    assert run.entry.why == "no GPU here: no --precision bf16, no --causal"
+    (both,) = planned(tmp_path, text.replace("bf16 = false", "bf16 = false, fp16 = true"), devices=GPU)
+    assert both.spec == AttentionSpec(precision="bf16", causal=True)
+
+
 def test_how_a_result_is_shown_and_drawn_is_a_runs_own_affair(tmp_path: Path) -> None:
     (run,) = planned(tmp_path, '[[run]]\ncommand = "memory"\nfigure = "over-time.png"\ntables = "phases"\n')
     assert run.options == {"figure": "over-time.png", "tables": "phases"}
@@ -145,6 +154,9 @@ def test_how_a_result_is_shown_and_drawn_is_a_runs_own_affair(tmp_path: Path) ->
         ("title = 'nothing'\n", "mine.toml has no runs"),
         ("title = \n", "mine.toml is not TOML: Invalid value (at line 1, column 9)"),
         ("x = " + "[" * 10_000, "mine.toml is "),
+        (TIME + "batch = " + "9" * 5000 + "\n", "mine.toml is not TOML: Exceeds the limit"),
+        (TIME + "batch = 0x" + "f" * 5000 + "\n", "mine.toml, line 7: batch is a number of 20000 bits"),
+        ('include = ["./a\\u0000.toml"]\n', "mine.toml, line 1: ./a"),
         (
             "[[run]]\ncommand = 'memory'\nfigure = '../x.png'\n",
             "mine.toml, line 3: figure is written to the directory ",
@@ -194,6 +206,11 @@ def test_an_experiment_that_includes_itself_is_refused_naming_the_circle(tmp_pat
     written(tmp_path, "include = ['../" + tmp_path.name + "/self.toml']\n", "self.toml")
     with pytest.raises(UsageError, match=r"self\.toml → self\.toml"):
         load(str(tmp_path / "self.toml"))
+
+
+def test_links_in_a_circle_are_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "round.toml").symlink_to(tmp_path / "round.toml")
+    assert "round.toml" in refusal(tmp_path, "include = ['./round.toml']\n")
 
 
 def test_including_the_same_experiment_twice_is_no_circle(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,7 +15,7 @@ from sysbench.records import TimeCellRecord, TimeRecord
 from sysbench.specs.time import TimeSpec
 from sysbench.views.rendering.columns import shown
 from sysbench.views.table import Measure, Table, Word
-from sysbench.views.tables import TABLES, cautions, findings, outcomes, sheet, tables_for
+from sysbench.views.tables import TABLES, cautions, outcomes, sheet, tables_for
 from sysbench.views.tables.plan import plan
 from tests import fixtures_timing as runs
 
@@ -208,39 +207,6 @@ def test_every_choice_is_compared_over_the_phases_it_matters_to(axis: str, value
     arms = values.split(",")
     speedups = [column.key for column in table.columns if column.unit == "ratio" and column.group == "step"]
     assert speedups == [f"step_{arm}_speedup" for arm in arms[1:]]
-
-
-@pytest.mark.parametrize(
-    ("factor", "sentence"),
-    [
-        (3.65, "bf16 is 3.65× as fast as fp32 here (3."),
-        (0.93, "bf16 is 0.93× as fast as fp32 here (0."),
-        (1.0, "bf16 and fp32 cannot be told apart here: 1.00"),
-    ],
-)
-def test_a_finding_is_one_sentence_with_its_interval(factor: float, sentence: str) -> None:
-    dice = np.random.default_rng(7)
-    fp32, bf16 = dice.normal(1.0, 0.004, (2, 10)) * np.array([[factor], [1.0]]) * 0.1
-    events: list[Event] = []
-    left = {key: list(samples) for key, samples in (("fp32", fp32), ("bf16", bf16))}
-    precision = {cell.key: cell.precision for cell in TimeSpec(size="small", ctx=128, precision="fp32,bf16").cells()}
-    for event in runs.events(TimeSpec(size="small", ctx=128, precision="fp32,bf16")):
-        if isinstance(event, StepMeasured) and not event.warmup:
-            step = event.step.model_copy(update={"wall_s": left[precision[event.cell]].pop()})
-            event = event.model_copy(update={"step": step})
-        events.append(event)
-    (finding,) = findings(runs.fold(events))
-    assert finding.text.startswith(sentence)
-    assert finding.text.endswith(").")
-
-
-def test_a_finding_over_many_cells_says_where_it_is_least_and_most(sweep: TimeRecord) -> None:
-    (finding,) = findings(sweep)
-    table = only(TABLES["precision"](sweep))
-    ratios = [number(table, row, "step_bf16_speedup", "ratio") for row in range(4)]
-    assert f"{min(ratios):.3f}× (small ctx 128)" in finding.text
-    assert f"to {max(ratios):.2f}× (" in finding.text
-    assert f"{math.prod(ratios) ** 0.25:.2f}× in the geometric mean of 4 cells" in finding.text
 
 
 # The other shapes

@@ -8,6 +8,7 @@ which is not how CUDA does; their UUIDs tell which is which.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -28,7 +29,7 @@ _QUESTIONS: Final[Mapping[str, Callable[[Any, Any], object]]] = {
     "ecc": lambda nvml, gpu: bool(nvml.nvmlDeviceGetEccMode(gpu)[0]),
     "mig": lambda nvml, gpu: bool(nvml.nvmlDeviceGetMigMode(gpu)[0]),
     "compute_mode": lambda nvml, gpu: _COMPUTE_MODES.get(nvml.nvmlDeviceGetComputeMode(gpu), "unknown"),
-    "processes": lambda nvml, gpu: [_process(each) for each in nvml.nvmlDeviceGetComputeRunningProcesses(gpu)],
+    "processes": lambda nvml, gpu: [_process(each) for each in _computing(nvml, gpu) if not _is_ours(each.pid)],
 }
 _READ: Final = {
     "used_bytes": "memory",
@@ -99,6 +100,24 @@ def _try(facts: Facts, field: str, question: Callable[[], Any]) -> Any:
         facts[field] = None
         facts["unknown"][field] = str(error) or type(error).__name__
     return facts[field]
+
+
+def _computing(nvml: Any, gpu: Any) -> list[Any]:
+    """Processes that compute, by the call of this driver's time."""
+    try:
+        return list(nvml.nvmlDeviceGetComputeRunningProcesses_v3(gpu))
+    except nvml.NVMLError_FunctionNotFound:
+        return list(nvml.nvmlDeviceGetComputeRunningProcesses_v2(gpu))
+
+
+def _is_ours(pid: int) -> bool:
+    """Whether this is the other process that the doctor has started, in which torch wakes the GPU."""
+    import psutil
+
+    try:
+        return psutil.Process(pid).ppid() == os.getppid()
+    except psutil.Error:
+        return False
 
 
 def _process(process: Any) -> Facts:

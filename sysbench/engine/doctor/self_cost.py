@@ -35,7 +35,7 @@ SPEC = TimeSpec(
     ctx=(32,),
     batch=(1,),
     warmup=(20,),
-    steps=(500,),
+    steps=(300,),
 )
 """A step of a few milliseconds, launched by the host: what disturbs anything disturbs this one first."""
 

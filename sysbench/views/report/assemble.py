@@ -15,6 +15,7 @@ from sysbench.views.report import environment, findings, method, pictures
 from sysbench.views.report.cautions import gathered
 from sysbench.views.report.document import Document, Picture, Section
 from sysbench.views.report.environment import Identity, Machine
+from sysbench.views.report.kept_pictures import kept
 from sysbench.views.report.reported import ReportedRun
 from sysbench.views.report.tables import tables_of
 from sysbench.views.table import Remark, Sheet, Table
@@ -99,12 +100,9 @@ def _section(
         machine=known[environment.identity(run)].name if len(known) > 1 else "",
         subject=sheet.subject,
         origin=run.origin,
-        findings=tuple(findings.FINDINGS[kind](run)) if kind in findings.FINDINGS else (),
+        findings=tuple(findings.FINDINGS[kind](run)),
         tables=tuple(_told_apart(tables_of(run.record))),
-        pictures=tuple(
-            _named(each, run.name, names)
-            for each in (pictures.PICTURES[kind](run) if kind in pictures.PICTURES else ())
-        ),
+        pictures=tuple(_named(each, run.name, names) for each in (*pictures.PICTURES[kind](run), *kept(run))),
         remarks=(*_notes(run), *(each for each in sheet.remarks if each.kind in ("outcome", "note"))),
     )
 

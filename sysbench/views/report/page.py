@@ -6,8 +6,7 @@ Whatever comes from records (names, messages, paths) is escaped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from sysbench import __version__
@@ -27,6 +26,7 @@ from sysbench.views.report.page_parts import (
 from sysbench.views.report.page_pictures import Looks, figure
 
 FOLDER: Final = "report_page"
+MACHINES_NAMED: Final = 3
 _STYLES: Final = ("page.css", "contents.css", "findings.css", "tables.css", "pictures.css", "print.css")
 _SCRIPTS: Final = (
     "theme.js",
@@ -40,11 +40,6 @@ _SCRIPTS: Final = (
     "page.js",
 )
 """In the order in which they stand on the page."""
-
-
-def write(path: Path, document: Document) -> None:
-    """Write a document as a page. Raises OutputError when that is not possible."""
-    pages.write(path, render(document))
 
 
 def render(document: Document) -> str:
@@ -71,7 +66,9 @@ def render(document: Document) -> str:
 
 def _made_of(document: Document) -> Iterator[str]:
     runs = len(document.made_of)
-    yield f'<details class="made-of"><summary>Made of {runs} run{"" if runs == 1 else "s"}</summary><ul>'
+    machines = _listed([row[0] for table in document.environment[:1] for row in table.rows])
+    on = f" on {line(machines)}" if machines else ""
+    yield f'<details class="made-of"><summary>Made of {runs} run{"" if runs == 1 else "s"}{on}</summary><ul>'
     yield from (f"<li>{line(each, LONGEST_TEXT)}</li>" for each in document.made_of)
     yield "</ul></details>"
 
@@ -88,6 +85,14 @@ def _contents(document: Document) -> Iterator[str]:
         yield '<li><a href="#_environment">Environment</a></li>'
     if document.method:
         yield '<li><a href="#_method">Method</a></li>'
+
+
+def _listed(names: Sequence[object]) -> str:
+    """`this`, `this and that`, `this, that and 3 more`."""
+    texts = [str(name) for name in names]
+    if len(texts) > MACHINES_NAMED:
+        texts = [*texts[: MACHINES_NAMED - 1], f"{len(texts) - MACHINES_NAMED + 1} more"]
+    return " and ".join(filter(None, [", ".join(texts[:-1]), *texts[-1:]]))
 
 
 def _found(document: Document) -> bool:

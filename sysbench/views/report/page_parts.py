@@ -14,7 +14,7 @@ HEADLINES: Final = 10
 """Findings of sections that the summary repeats."""
 FINDINGS_SHOWN: Final = 6
 """Findings of a section that stand there unfolded."""
-LONGEST_POINTER: Final = 140
+LONGEST_POINTER: Final = 200
 """Characters of a caution where a section points to it."""
 
 MARKS: Final[Mapping[Origin, str]] = {
@@ -131,13 +131,17 @@ def cautions(gathered: Sequence[GatheredCaution], anchors: Anchors) -> Iterator[
 def concerning(section: Section, gathered: Sequence[GatheredCaution]) -> Iterator[str]:
     """Where a section's numbers are doubted: links to the cautions about them."""
     here = [
-        f'<li><a href="#_caution_{number}">{line(caution.message, LONGEST_POINTER)}</a></li>'
+        f'<li><a href="#_caution_{number}">{_beginning(caution.message)}</a></li>'
         for number, caution in enumerate(gathered, 1)
         if any(basis.run == section.run for basis in caution.about)
     ]
     if here:
         title = "A caution" if len(here) == 1 else f"{len(here)} cautions"
         yield f'<div class="doubts"><p>{title} about these numbers</p><ul>{"".join(here)}</ul></div>'
+
+
+def _beginning(text: str) -> str:
+    return line(text if len(text) <= LONGEST_POINTER else f"{text[: LONGEST_POINTER - 1].rstrip()}…")
 
 
 def remarks(said: Sequence[Remark]) -> Iterator[str]:

@@ -28,7 +28,7 @@ def of_profile(run: ReportedRun[ProfileRecord]) -> Iterator[Picture]:
 def of_memory(run: ReportedRun[MemoryRecord]) -> Iterator[Picture]:
     """Peaks by category over the context, and phase by phase."""
     for drawn in memory_bars.figures(run.record.cells):
-        yield Picture(drawn.name, drawn.caption, drawn.draw, run.origin)
+        yield Picture(drawn.name, drawn.caption, drawn.draw, origin_of(drawn.cells))
 
 
 def of_attention(run: ReportedRun[AttentionRecord]) -> Iterator[Picture]:

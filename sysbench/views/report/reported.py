@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from sysbench.records import CellRecord, RunRecord
@@ -27,6 +28,8 @@ class ReportedRun(Generic[AnyRecord]):
     """What it was made to answer, where that is known."""
     note: str = ""
     """Why it is not what its experiment asks for; nothing where it is."""
+    pictures: tuple[Path, ...] = ()
+    """Files of pictures that the run has drawn itself."""
 
     @cached_property
     def _differing(self) -> tuple[str, ...]:

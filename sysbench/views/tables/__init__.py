@@ -12,7 +12,7 @@ from sysbench.errors import UsageError, unknown
 from sysbench.records import TimeRecord
 from sysbench.views.table import Sheet, Table
 from sysbench.views.tables import axes
-from sysbench.views.tables.arms import CATEGORICAL, arms_table, findings
+from sysbench.views.tables.arms import CATEGORICAL, arms_table
 from sysbench.views.tables.grids import devices, grid
 from sysbench.views.tables.long import cells
 from sysbench.views.tables.memory import memory
@@ -22,7 +22,7 @@ from sysbench.views.tables.remarks import cautions, outcomes
 from sysbench.views.tables.spread import first_steps, spread, warmup
 from sysbench.views.tables.summary import summary
 
-__all__ = ["TABLES", "cautions", "findings", "outcomes", "plan", "sheet", "tables_for"]
+__all__ = ["TABLES", "cautions", "outcomes", "plan", "sheet", "tables_for"]
 
 Builder = Callable[[TimeRecord], list[Table]]
 
@@ -66,7 +66,7 @@ def sheet(record: TimeRecord, names: Iterable[str] = ()) -> Sheet:
     return Sheet(
         subject=(*axes.subject(specs), *hardware, *axes.effort(specs), *torch),
         tables=tuple(tables_for(record, names)),
-        remarks=(*outcomes(record), *cautions(record), *findings(record)),
+        remarks=(*outcomes(record), *cautions(record)),
     )
 
 

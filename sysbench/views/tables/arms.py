@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sysbench import units
 from sysbench.records import TimeCellRecord, TimeRecord
 from sysbench.statistics import Ratio, ratio
-from sysbench.views.table import NOTHING, Cell, Column, Measure, Remark, Table, Tone
+from sysbench.views.table import NOTHING, Cell, Column, Measure, Table, Tone
 from sysbench.views.tables import axes, times
 
 CATEGORICAL = ("precision", "execution", "attention", "optimizer")
@@ -65,15 +63,6 @@ def pairs_along(record: TimeRecord, axis: str) -> tuple[list[Any], list[Pair]]:
         others = str(sorted((name, str(value)) for name, value in cell.axes.items() if name != axis))
         found.setdefault(others, {})[cell.axes[axis]] = cell
     return arms, [Pair(axis, tuple(cells.get(arm) for arm in arms)) for cells in found.values()]
-
-
-def findings(record: TimeRecord) -> Iterator[Remark]:
-    """One sentence per arm that says how it compares with the first, over everything it was measured on."""
-    for axis in CATEGORICAL:
-        arms, pairs = pairs_along(record, axis)
-        for position in range(1, len(arms)):
-            if text := _finding(record, arms, pairs, position):
-                yield Remark("finding", text)
 
 
 def _differs_by(axis: str, phase: str) -> bool:
@@ -141,47 +130,3 @@ def _direction(found: Ratio) -> int:
     if found.low is None or found.high is None:
         return 0
     return 1 if found.low > 1 else -1 if found.high < 1 else 0
-
-
-def _finding(record: TimeRecord, arms: Sequence[Any], pairs: Sequence[Pair], position: int) -> str | None:
-    """How one arm compares with the first over all pairs, in one sentence."""
-    whole = times.whole(times.phases_in(record.cells))
-    compared_pairs = [
-        (found, pair) for pair in pairs if (found := compared(pair.cells[0], pair.cells[position], whole)) is not None
-    ]
-    base, arm = arms[0], arms[position]
-    if not compared_pairs:
-        return None
-    if len(compared_pairs) == 1:
-        return _one(base, arm, compared_pairs[0][0])
-    return _many(base, arm, compared_pairs, axes.varying(axes.axes_of(record.cells)))
-
-
-def _one(base: Any, arm: Any, found: Ratio) -> str:
-    interval = f" ({_interval(found)})" if found.low is not None else ""
-    if _direction(found) == 0 and interval:
-        return f"{arm} and {base} cannot be told apart here: {units.ratio(found.value)}{interval}."
-    return f"{arm} is {units.ratio(found.value)} as fast as {base} here{interval}."
-
-
-def _interval(found: Ratio) -> str:
-    decimals = units.ratio_decimals([found.value])
-    return f"{found.low:.{decimals}f}–{found.high:.{decimals}f}"
-
-
-def _many(base: Any, arm: Any, compared_pairs: Sequence[tuple[Ratio, Pair]], differing: Sequence[str]) -> str:
-    def said(found: Ratio, pair: Pair) -> str:
-        named = [axis for axis in differing if axis != pair.axis]
-        return f"{units.ratio(found.value)} ({axes.label(pair.first.axes, named)})"
-
-    ordered = sorted(compared_pairs, key=lambda each: each[0].value)
-    typical = statistics.geometric_mean(found.value for found, _ in ordered)
-    slower = sum(_direction(found) < 0 for found, _ in ordered)
-    same = sum(_direction(found) == 0 for found, _ in ordered)
-    doubts = [f"slower in {slower}"] * bool(slower) + [f"not to be told apart in {same}"] * bool(same)
-    return (
-        f"{arm} is {said(*ordered[0])} to {said(*ordered[-1])} as fast as {base}, "
-        f"{units.ratio(typical)} in the geometric mean of {len(ordered)} cells"
-        + (f"; {', '.join(doubts)}" if doubts else "")
-        + "."
-    )

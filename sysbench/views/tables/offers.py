@@ -14,7 +14,7 @@ Value = Callable[[TimeCellRecord], float | None]
 
 FORMULA = (
     "FLOPs of a step over (its median time × peak); of a forward pass B·[L(8Td² + 4T²d + 6T·d·d_ff) + 2TdV], of "
-    "backward twice that, causality not subtracted, nothing counted twice"
+    "backward twice that, causality not subtracted, recomputation not counted"
 )
 
 

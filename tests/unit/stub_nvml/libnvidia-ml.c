@@ -4,10 +4,12 @@
  *     <function> <code> [<calls>]   the function returns this error code, after so many calls that succeed
  *     reasons <bits>                why the clocks are low
  *     pids <pid> ...                processes that compute on each GPU
+ *     power_limit_mw <number>       and likewise mig, compute_mode: settings of each GPU
  * STUB_NVML_LOG names a file that every call is written to, one name per line.
  *
- * There is no function that finds a GPU by index: whoever tries gets "function not found". With OLD_DRIVER defined,
- * functions that drivers before 550 do not have are missing. See nvml.h for the interface.
+ * There is no function that finds a GPU by index: whoever tries gets "function not found". Only with LISTED defined are
+ * there those that list GPUs and their settings. With OLD_DRIVER defined, functions that drivers before 550 do not have
+ * are missing. See nvml.h for the interface.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -215,6 +217,103 @@ int nvmlDeviceGetComputeRunningProcesses_v3(Gpu *gpu, unsigned *count, Process *
     (void)gpu;
     ENTER
     return processes(count, list);
+}
+
+#endif
+
+#ifdef LISTED
+
+int nvmlSystemGetCudaDriverVersion_v2(int *version) {
+    ENTER
+    *version = 12080;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetCount_v2(unsigned *count) {
+    ENTER
+    *count = 2;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, Gpu **gpu) {
+    ENTER
+    if (index > 1) return INVALID_ARGUMENT;
+    *gpu = &gpus[index];
+    return SUCCESS;
+}
+
+int nvmlDeviceGetUUID(Gpu *gpu, char *uuid, unsigned length) {
+    ENTER
+    snprintf(uuid, length, "%s", gpu->uuid);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetName(Gpu *gpu, char *name, unsigned length) {
+    ENTER
+    snprintf(name, length, gpu == &gpus[1] ? "NVIDIA A100-SXM4-80GB" : "NVIDIA L4");
+    return SUCCESS;
+}
+
+int nvmlDeviceGetCudaComputeCapability(Gpu *gpu, int *major, int *minor) {
+    ENTER
+    *major = 8;
+    *minor = gpu == &gpus[1] ? 0 : 9;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMaxClockInfo(Gpu *gpu, unsigned type, unsigned *clock_mhz) {
+    (void)gpu;
+    ENTER
+    *clock_mhz = type == 1 ? 1980 : 9999;
+    return SUCCESS;
+}
+
+/* A number that a line of the control file may set. */
+static unsigned setting(const char *word, unsigned otherwise) {
+    char rest[512];
+    return control(word, rest, sizeof rest) ? (unsigned)strtoul(rest, NULL, 10) : otherwise;
+}
+
+int nvmlDeviceGetEnforcedPowerLimit(Gpu *gpu, unsigned *limit_mw) {
+    (void)gpu;
+    ENTER
+    *limit_mw = setting("power_limit_mw", 400000);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetPowerManagementDefaultLimit(Gpu *gpu, unsigned *limit_mw) {
+    (void)gpu;
+    ENTER
+    *limit_mw = 400000;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetPersistenceMode(Gpu *gpu, unsigned *mode) {
+    (void)gpu;
+    ENTER
+    *mode = 1;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetEccMode(Gpu *gpu, unsigned *current, unsigned *pending) {
+    (void)gpu;
+    ENTER
+    *current = *pending = 1;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMigMode(Gpu *gpu, unsigned *current, unsigned *pending) {
+    (void)gpu;
+    ENTER
+    *current = *pending = setting("mig", 0);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetComputeMode(Gpu *gpu, unsigned *mode) {
+    (void)gpu;
+    ENTER
+    *mode = setting("compute_mode", 0);
+    return SUCCESS;
 }
 
 #endif

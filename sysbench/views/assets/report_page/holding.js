@@ -1,28 +1,39 @@
 // Where a table is wider than its box, the columns that say what a row is about stay while the others pass.
 const MOST_HELD = 0.45;
 
-function listenToHolding(table) {
-  const box = table.parentElement;
-  const axes = Number(table.dataset.axes);
-  const headings = columnHeadings(table).slice(0, axes);
-  if (!headings.length) return;
-  new ResizeObserver(() => hold(table, box, headings)).observe(box);
+function listenToHolding(tables) {
+  const headings = new Map();
+  for (const table of tables) headings.set(table, columnHeadings(table).slice(0, Number(table.dataset.axes)));
+  const watcher = new ResizeObserver((changes) => {
+    // First everything is looked at, then everything is changed: in turns, each look would lay out the page anew.
+    const changed = changes.map((change) => change.target.querySelector("table"));
+    const found = changed.map((table) => places(table, headings.get(table)));
+    changed.forEach((table, number) => hold(table, headings.get(table), found[number]));
+  });
+  for (const table of tables) if (headings.get(table).length) watcher.observe(table.parentElement);
 }
 
-function hold(table, box, headings) {
+// How far from the left each of these columns begins; null where the table has room, or they would leave too little.
+function places(table, headings) {
+  const room = table.parentElement.clientWidth;
+  const widths = headings.map((heading) => heading.getBoundingClientRect().width);
+  const whole = widths.reduce((sum, width) => sum + width, 0);
+  if (table.scrollWidth <= room + 1 || whole > MOST_HELD * room) return null;
   let left = 0;
-  const places = headings.map((heading) => {
-    const place = left;
-    left += heading.getBoundingClientRect().width;
-    return place;
+  return widths.map((width) => (left += width) - width);
+}
+
+function hold(table, headings, found) {
+  if (found === null && !table.classList.contains("held")) return;
+  table.classList.toggle("held", found !== null);
+  headings.forEach((heading, column) => {
+    stay(heading, found, column);
+    for (const row of table.tBodies[0].rows) stay(row.cells[column], found, column);
   });
-  const held = table.scrollWidth > box.clientWidth + 1 && left < MOST_HELD * box.clientWidth;
-  table.classList.toggle("held", held);
-  for (const row of table.rows) {
-    places.forEach((place, column) => {
-      const cell = row.parentElement.tagName === "THEAD" ? headings[column] : row.cells[column];
-      cell.style.left = held ? `${place}px` : "";
-      cell.classList.toggle("stays", held);
-    });
-  }
+}
+
+function stay(cell, found, column) {
+  cell.style.left = found ? `${found[column]}px` : "";
+  cell.classList.toggle("stays", found !== null);
+  cell.classList.toggle("edge", found !== null && column === found.length - 1);
 }

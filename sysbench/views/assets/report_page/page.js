@@ -5,11 +5,9 @@ function say(what) {
 
 listenToTheme();
 listenToContents();
-for (const block of document.querySelectorAll(".table")) {
-  listenToHolding(block.querySelector("table"));
-  listenToSorting(block.querySelector("table"));
-  listenToCopying(block);
-}
+for (const table of document.querySelectorAll(".table table")) listenToSorting(table);
+for (const block of document.querySelectorAll(".table")) listenToCopying(block);
+listenToHolding([...document.querySelectorAll(".table table")]);
 listenToFigures();
 listenToPrinting();
 document.documentElement.dataset.ready = "yes";

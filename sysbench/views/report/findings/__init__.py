@@ -10,7 +10,7 @@ from typing import Any
 
 from sysbench.specs.kinds import Kind
 from sysbench.views.report.document import Finding
-from sysbench.views.report.findings import accum, attention, memory, profile, time
+from sysbench.views.report.findings import accum, agreement, attention, memory, profile, time
 from sysbench.views.report.reported import ReportedRun
 
 FINDINGS: Mapping[Kind, Callable[[ReportedRun[Any]], Iterable[Finding]]] = {
@@ -22,5 +22,8 @@ FINDINGS: Mapping[Kind, Callable[[ReportedRun[Any]], Iterable[Finding]]] = {
 }
 """What one run has to say by itself, by its command."""
 
-ACROSS: tuple[Callable[[Sequence[ReportedRun[Any]]], Iterable[Finding]], ...] = ()
+ACROSS: tuple[Callable[[Sequence[ReportedRun[Any]]], Iterable[Finding]], ...] = (
+    agreement.clocks,
+    agreement.simulations,
+)
 """What several runs have to say together; each is given all runs of the report."""

@@ -1,0 +1,129 @@
+"""The doctor as a process, on this machine and on broken ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import typer
+
+from sysbench.cli.app import application
+from sysbench.doctor_record import DoctorRecord
+from tests.cli.running import command, environment, sysbench
+
+
+def script(directory: Path, name: str, text: str) -> None:
+    directory.mkdir(exist_ok=True)
+    path = directory / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> DoctorRecord:
+    """This machine with an nsys that fails, no compiler, a typo for the allocator, and a GPU that nobody has."""
+    programs = tmp_path_factory.mktemp("programs")
+    script(programs, "nsys", "echo cannot find the importer >&2; exit 1")
+    ran = sysbench(
+        "doctor",
+        "--json",
+        PATH=str(programs),
+        PYTORCH_CUDA_ALLOC_CONF="expandible_segments:True",
+        CUDA_VISIBLE_DEVICES="GPU-nonsense,\x1b[31m",
+        KUBERNETES_SERVICE_HOST="10.0.0.1",
+    )
+    assert ran.code == 0, ran.err
+    assert ran.err == ""
+    return DoctorRecord.model_validate_json(ran.out)
+
+
+def test_json_is_the_documented_record_and_nothing_else(broken: DoctorRecord) -> None:
+    assert broken.kind == "doctor"
+    assert broken.torch.version is not None
+    assert broken.torch.devices[-1].type == "cpu"
+    assert broken.host.container == "kubernetes"
+    assert broken.self_cost is None
+
+
+def test_broken_tools_are_told_and_their_options_do_not_work(broken: DoctorRecord) -> None:
+    assert broken.tools.nsys is not None
+    assert broken.tools.nsys.problem == "nsys exited with 1: cannot find the importer"
+    assert broken.tools.cxx_compiler is not None
+    assert broken.tools.cxx_compiler.path is None
+    works = {each.what: each.works for each in broken.prospects}
+    assert works["--compile"] == "no"
+    assert works["profile --with nsys"] == "no"
+    assert works["memory, attention --simulate GPU"] == "no"
+
+
+def test_a_typo_in_the_allocators_settings_is_named_with_the_nearest(broken: DoctorRecord) -> None:
+    assert broken.allocator.problem is not None
+    assert "Did you mean expandable_segments?" in broken.allocator.problem
+    assert any("expandible_segments" in each.message for each in broken.advice)
+
+
+def test_a_torch_that_cannot_be_imported_leaves_the_rest_of_the_screen(tmp_path: Path) -> None:
+    package = tmp_path / "torch"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise ImportError('libcudart.so.13: cannot open shared object file')\n")
+    paths = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    ran = sysbench("doctor", PYTHONPATH=paths, COLUMNS="200")
+    assert ran.code == 1
+    assert ran.err == ""
+    assert "torch cannot be imported: ImportError: libcudart.so.13" in ran.out
+    for part in ("machine", "processor", "tools", "what will work here", "report, compare, --from"):
+        assert part in ran.out, part
+
+
+def test_a_torch_that_kills_its_process_is_no_crash_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGABRT)\n")
+    paths = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    ran = sysbench("doctor", "--json", PYTHONPATH=paths)
+    assert ran.code == 1
+    assert "SIGABRT" in json.loads(ran.out)["torch"]["unknown"]["everything"]
+
+
+def test_the_options_of_doctor_are_those_that_were_reviewed() -> None:
+    reviewed = Path(__file__).parent.parent / "golden" / "doctor-options.txt"
+    application_command = typer.main.get_command(application(["doctor"]))
+    doctor = application_command.commands["doctor"]  # type: ignore[attr-defined]
+    assert [option.opts[0] for option in doctor.params] == reviewed.read_text().split()
+    assert all(option.help and option.help.endswith(".") for option in doctor.params)
+
+
+def test_a_reader_that_goes_away_ends_the_output_and_nothing_else() -> None:
+    begun = subprocess.Popen(
+        command("doctor"), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert begun.stdout is not None
+    assert begun.stderr is not None
+    begun.stdout.readline()
+    begun.stdout.close()
+    with begun.stderr as complaints:
+        assert complaints.read() == ""
+    assert begun.wait(120) == 0
+
+
+def test_too_few_rounds_are_refused_before_anything_is_asked() -> None:
+    ran = sysbench("doctor", "--self-cost", "--rounds", "1")
+    assert ran.code == 2
+    assert ran.complaint == "sysbench doctor: --rounds 1 is out of range: allowed is 2 or more. Nearest: 2"
+
+
+@pytest.mark.slow
+def test_what_sysbench_costs_is_measured_in_turns() -> None:
+    ran = sysbench("doctor", "--json", "--self-cost", "--rounds", "2")
+    assert ran.code == 0, ran.err
+    cost = DoctorRecord.model_validate_json(ran.out).self_cost
+    assert cost is not None
+    parts = {arm.part: arm for arm in cost.arms}
+    assert {"dashboard", "sampler"} <= set(parts)
+    assert set(parts) | set(cost.not_measured) == {"dashboard", "sampler", "history"}
+    for arm in cost.arms:
+        assert len(arm.with_s) == len(arm.without_s) == cost.rounds == 2
+        assert all(value > 0 for value in (*arm.with_s, *arm.without_s))
+        assert (arm.ratio_low, arm.ratio_high) == (None, None)
+    assert parts["dashboard"].without_s == parts["sampler"].without_s

@@ -1,0 +1,108 @@
+"""`sysbench report` as its users call it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from sysbench.cli.options import option_name
+from sysbench.specs.report import ReportSpec
+from tests.cli.running import Ran, sysbench
+from tests.fixtures_runs import record, stream, write_log, write_record
+
+OPTIONS = Path(__file__).parent.parent / "golden" / "report-options.txt"
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    directory = tmp_path / "runs"
+    directory.mkdir()
+    write_log(directory / "2026-11-20T14-00-00-accum.jsonl", stream("accum")[:-3])
+    write_record(directory / "2026-11-20T15-00-00-memory.json", record("memory"))
+    return directory
+
+
+def refused(*arguments: str, cwd: Path) -> Ran:
+    ran = sysbench("report", *arguments, cwd=cwd)
+    assert ran.out == ""
+    return ran
+
+
+def test_the_options_of_report_are_those_that_were_reviewed() -> None:
+    assert [option_name(ReportSpec, name) for name in ReportSpec.model_fields] == OPTIONS.read_text().split()
+    assert all(str(field.description).endswith(".") for field in ReportSpec.model_fields.values())
+
+
+def test_one_call_writes_every_kind_of_report(runs: Path) -> None:
+    there = runs.parent
+    ran = sysbench("report", "-o", "a.html", "-o", "a.md", "-o", "a.tex", "-o", "a.csv", "--title", "Mine", cwd=there)
+    assert (ran.code, ran.out) == (0, "")
+    assert ran.err.split() == ["saved", "a.html", "saved", "a.md", "saved", "a.tex", "saved", "a.csv"]
+    assert (there / "a.html").read_text().startswith("<!doctype html>")
+    assert (there / "a.md").read_text().startswith("# Mine\n")
+    assert r"\title{Mine}" in (there / "a.tex").read_text()
+    assert (there / "a.csv").read_text().startswith("run,machine,section,table,row,")
+    stems = {path.stem for path in (there / "a-files").glob("*.png")}
+    assert stems == {path.stem for path in (there / "a-files").glob("*.pdf")} != set()
+    assert not list(there.glob(".*.tmp"))
+
+
+def test_without_a_file_the_terminal_shows_findings_tables_and_environment(runs: Path) -> None:
+    ran = sysbench("report", "runs", cwd=runs.parent, COLUMNS="120")
+    assert (ran.code, ran.err) == (0, "")
+    assert "peak memory, simulated" in ran.out
+    assert "this run is not complete" in ran.out
+    assert "Environment" in ran.out
+    assert all(len(line) <= 120 for line in ran.out.splitlines())
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_anything_is_read(runs: Path) -> None:
+    ran = refused("nothing-there", "-o", "none/a.html", cwd=runs.parent)
+    assert (ran.code, ran.complaint) == (1, "sysbench report: cannot write none/a.html: there is no directory none")
+    (runs.parent / "a-files").write_text("in the way")
+    ran = refused("nothing-there", "-o", "a.md", cwd=runs.parent)
+    assert (ran.code, "a-files" in ran.complaint) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (
+            ["-o", "a.htm"],
+            "--output a.htm does not end as a report does: .htm is not a kind of report. Did you mean .html? "
+            "(.html, .md, .tex, .csv)",
+        ),
+        (["-o", "a.md", "-o", "a.md"], "--output a.md is given twice"),
+        (["-o", "a.md", "-o", "a.tex", "empty"], "there are no runs in empty"),
+        (["runs/2026-11-20T15-00-00-memry.json"], "is neither a file nor a directory"),
+        (["torn.json"], "torn.json is not JSON, or was cut off"),
+        (["newer.json"], "newer.json was written by sysbench 7.1 in schema 99; this version reads up to 1"),
+    ],
+)
+def test_what_cannot_be_reported_gets_one_line(runs: Path, arguments: list[str], complaint: str) -> None:
+    there = runs.parent
+    (there / "empty").mkdir()
+    whole = next(runs.glob("*.json")).read_text()
+    (there / "torn.json").write_text(whole[:5000])
+    newer = whole.replace('"schema_version": 1', '"schema_version": 99', 1)
+    (there / "newer.json").write_text(newer.replace('"sysbench_version": "0.1.0"', '"sysbench_version": "7.1"', 1))
+    ran = refused(*arguments, cwd=there)
+    assert ran.code == 2
+    assert complaint in ran.complaint
+    assert not list(there.glob("a.*"))
+
+
+def test_a_report_needs_no_torch(runs: Path) -> None:
+    (runs.parent / "torch.py").write_text("raise ImportError('torch was asked for')\n")
+    ran = sysbench("report", "-o", "a.html", "-q", cwd=runs.parent, PYTHONPATH=f"{runs.parent}:{':'.join(sys.path)}")
+    assert (ran.code, ran.err) == (0, "")
+
+
+def test_without_any_run_it_says_what_to_name(tmp_path: Path) -> None:
+    ran = refused(cwd=tmp_path)
+    assert ran.code == 2
+    assert (
+        ran.complaint == "sysbench report: there is no directory runs here: name logs, records or directories of them"
+    )
