@@ -136,7 +136,7 @@ def _time_columns(note: str = "", *, wide: bool = False) -> tuple[Column, ...]:
 def _judged(cell: CellComparison) -> Iterator[tuple[Cell, ...]]:
     times = [time for time in cell.times if time.headline]
     yield from (_time_row(time) for time in times)
-    if not times and not cell.memory:
+    if not times and (cell.a_outcome, cell.b_outcome) != ("ok", "ok"):
         a, b = Word(cell.a_outcome, _tone(cell.a_outcome)), Word(cell.b_outcome, _tone(cell.b_outcome))
         yield (NOTHING, a, b, NOTHING, NOTHING)
 
@@ -274,6 +274,7 @@ def _remarks(found: Comparison) -> Iterator[Remark]:
     yield from (Remark("finding", _mean(mean)) for mean in found.geometric_means)
     yield from _memory_in_short(found)
     yield from _outcomes(found)
+    yield from _without_numbers(found)
     yield from (Remark("caution", said) for said in found.cautions)
     if not found.differences:
         yield Remark("note", "nothing is known to differ between the two: the same spec on the same software")
@@ -291,9 +292,29 @@ def _mean(mean: GeometricMean) -> str:
 
 
 def _memory_in_short(found: Comparison) -> Iterator[Remark]:
-    exact = [memory for cell in found.cells for memory in cell.memory if memory.exact]
-    if exact and all(memory.a_bytes == memory.b_bytes for memory in exact):
+    exact = [memory for cell in found.cells for memory in cell.memory if memory.exact and memory.a_bytes]
+    changes = [memory.b_bytes / memory.a_bytes - 1 for memory in exact if memory.b_bytes != memory.a_bytes]
+    if exact and not changes:
         yield Remark("finding", f"memory: all {len(exact)} peaks are the same to the byte")
+    elif changes:
+        span = " to ".join(dict.fromkeys(f"{change * 100:+.1f} %" for change in (min(changes), max(changes))))
+        yield Remark("finding", f"memory: {len(changes)} of {len(exact)} peaks differ, by {span}")
+
+
+def _without_numbers(found: Comparison) -> Iterator[Remark]:
+    """Kinds of run, or settings, that leave nothing to compare."""
+    for kind in _kinds(found):
+        empty = [
+            cell
+            for cell in found.cells
+            if cell.kind == kind
+            and not cell.times
+            and not cell.memory
+            and (cell.a_outcome, cell.b_outcome) == ("ok", "ok")
+        ]
+        if empty:
+            cells = f"{len(empty)} cell{'' if len(empty) == 1 else 's'}"
+            yield Remark("note", f"{kind}: {cells} without a time or a peak of memory on both sides, so not compared")
 
 
 def _outcomes(found: Comparison) -> Iterator[Remark]:
