@@ -328,6 +328,19 @@ def test_a_log_that_ends_before_its_first_step_is_compared_with_nothing_and_says
     assert "interrupted in B" in text_of(found)
 
 
+def test_a_cell_that_was_never_started_is_still_the_same_cell() -> None:
+    skipped = measured(2).model_dump(mode="json")
+    skipped["cells"][1].update(outcome="skipped", device=None, phases={})
+    found = compared(measured(1), TimeRecord.model_validate(skipped))
+    assert [cell.b_outcome for cell in found.cells] == ["ok", "skipped"]
+    assert found.left_over == []
+
+
+def test_a_run_that_ended_before_it_began_says_so() -> None:
+    with pytest.raises(LogError, match="after holds nothing: it ended before anything could be measured"):
+        compared(measured(1), fold(fixtures_timing.events(TimeSpec(size="small", ctx="128"))[:1]))
+
+
 # The gate
 
 
