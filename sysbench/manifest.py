@@ -6,6 +6,7 @@ How a run went is not said here: its log says that. A run that is not in the dir
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 from typing import Literal
@@ -101,8 +102,22 @@ def read(directory: Path) -> Manifest:
     except OSError as error:
         raise LogError(f"cannot read {path}: {error.strerror}") from error
     try:
+        _refuse_newer(path, content)
         return Manifest.model_validate_json(content)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise LogError(f"{path} is not a manifest of sysbench: {first['msg']} at {where or 'its top'}") from None
+
+
+def _refuse_newer(path: Path, content: bytes) -> None:
+    try:
+        top = json.loads(content)
+    except ValueError:
+        return  # what is wrong with it is said by whoever validates it
+    version = top.get("manifest_version") if isinstance(top, dict) else None
+    if isinstance(version, int) and version > MANIFEST_VERSION:
+        raise LogError(
+            f"{path} was written by sysbench {top.get('sysbench_version', 'unknown')} in version {version}; "
+            f"this version reads up to {MANIFEST_VERSION}"
+        )

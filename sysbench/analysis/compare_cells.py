@@ -127,10 +127,14 @@ def _size(label: str, model: Mapping[str, Any]) -> str:
 
 
 def _device(record: RunRecord[Any], cell: CellRecord) -> str | None:
-    if cell.device is None:
+    """What a cell ran on, or would have, had it been started; None of a run that ended before it knew."""
+    asked = str(cell.axes.get("device"))
+    found = cell.device or next(
+        (each for each in record.environment.devices if asked in ("auto", each.type, each.torch_name)), None
+    )
+    if found is None:
         return None
-    several = len(record.spec.get("device", ())) > 1
-    return f"{cell.device.name} ({cell.axes.get('device')})" if several else cell.device.name
+    return f"{found.name} ({asked})" if len(record.spec.get("device", ())) > 1 else found.name
 
 
 def times_of(cell: CellRecord) -> dict[str, Samples]:

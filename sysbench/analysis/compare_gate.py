@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from sysbench import units
-from sysbench.analysis.compare_label import label, sets_apart
+from sysbench.analysis.compare_label import labels
 from sysbench.analysis.comparison import CellComparison, Comparison, GateRecord
 
 LOST = ("oom", "crashed", "timeout", "invalid")
@@ -20,9 +20,8 @@ def gate(found: Comparison, share: float) -> GateRecord:
     not held against it.
     """
     failed, undecided, passed = [], [], 0
-    axes = sets_apart([cell.axes for cell in found.cells])
-    for cell in found.cells:
-        name = label(cell.kind, cell.axes, axes)
+    names = labels([(cell.kind, cell.axes) for cell in found.cells])
+    for cell, name in zip(found.cells, names, strict=True):
         lost = list(_lost(cell))
         verdicts = [*_times(cell, share), *_memory(cell, share)]
         failed += [f"{name}: {text}" for text in lost] + [f"{name}: {text}" for bad, text in verdicts if bad]

@@ -158,6 +158,8 @@ def compare(a: Side, b: Side, rules: Rules) -> Comparison:
     kinds = [kind for kind in a.kinds if kind in b.kinds]
     if not kinds:
         raise LogError(f"nothing to compare: A holds {_held(a)}, and B {_held(b)}")
+    for each in (a, b):
+        _refuse_not_begun(each)
     matchings = {kind: _matched(a, b, kind, rules.across) for kind in kinds}
     refuse_other_machines(a, b, rules.across)
     cells = [cell for kind in kinds for cell in _cells(a, b, kind, matchings[kind], rules)]
@@ -173,6 +175,12 @@ def compare(a: Side, b: Side, rules: Rules) -> Comparison:
         geometric_means=list(_means(cells)),
         cautions=[*warnings(a, b), *_of_the_method(cells)],
     )
+
+
+def _refuse_not_begun(side: Side) -> None:
+    """Raise LogError for runs that ended before they knew what they would be measured on."""
+    if not any(record.environment.devices or any(cell.device for cell in record.cells) for record in side.records):
+        raise LogError(f"{side.name} holds nothing: it ended before anything could be measured")
 
 
 def _matched(a: Side, b: Side, kind: Kind, across: Sequence[str]) -> Matching:

@@ -29,11 +29,12 @@ FLAT: Final = 1.1
 MORE_WORK: Final = 1.5
 
 SETTLED: Final = 0.02
-"""A step is as later ones where it exceeds the slowest of them by no more than this share of their median."""
+"""A step is as later ones where it exceeds the slowest of them by no more than this share of their median, or where
+it is less than `FAR_OUT` of their deviations above that."""
 
 
 FAR_OUT: Final = 4
-"""Standard deviations of all other steps by which a first one stands out."""
+"""Standard deviations of the other steps by which one of the first stands out."""
 
 
 @dataclass(frozen=True)
@@ -255,7 +256,7 @@ def first_steps(cells: Iterable[TimeCellRecord]) -> list[FirstSteps]:
 
 
 def _settled(warmup_s: Sequence[float], timed: Samples) -> int:
-    limit_s = timed.max_s + SETTLED * timed.median_s
+    limit_s = max(timed.max_s + SETTLED * timed.median_s, timed.median_s + FAR_OUT * timed.std_s)
     slow = [number for number, taken_s in enumerate(warmup_s) if taken_s > limit_s]
     return slow[-1] + 1 if slow else 0
 

@@ -47,6 +47,11 @@ def perform(spec: AccumSpec, options: AccumOptions) -> running.Performed:
     return running.Performed(record, _draw(record, figure, options))
 
 
+def refuse_wrong_files(options: AccumOptions) -> None:
+    """Raise UsageError or OutputError for a picture that could not be written."""
+    _drawable(options.figure)
+
+
 def _drawable(path: Path | None) -> Path | None:
     """Raises UsageError for a picture in a format that there is not, OutputError for one with no place to be."""
     if path is None:

@@ -47,6 +47,11 @@ def perform(spec: AttentionSpec, options: AttentionOptions) -> running.Performed
     return running.Performed(record, _draw(record, options))
 
 
+def refuse_wrong_files(options: AttentionOptions) -> None:
+    """Raise UsageError or OutputError for a picture that could not be written."""
+    _refuse_unwritable(options.figure, options.heat_map)
+
+
 def _refuse_unwritable(*paths: Path | None) -> None:
     """Raise UsageError for a picture in a format that there is not, OutputError for one with no place to be."""
     if not any(paths):

@@ -87,6 +87,7 @@ def judged(a: Side, b: Side, options: CompareOptions, *, paired: bool) -> Compar
     found = comparison.compare(a, b, rules)
     if options.gate is None:
         return found
+    comparison.refuse_nothing_measured(found)
     return found.model_copy(update={"gate": gate(found, options.gate)})
 
 

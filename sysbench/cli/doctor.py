@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -118,14 +118,18 @@ def _with_cost(record: DoctorRecord, console: Console | None, rounds: int) -> Do
     return record.model_copy(update={"self_cost": cost})
 
 
-def _unseen_dashboard() -> AbstractContextManager[Watcher]:
+@contextmanager
+def _unseen_dashboard() -> Iterator[Watcher]:
     """The dashboard of `sysbench time`, drawn as for a terminal of 120 × 40 and sent nowhere."""
     from rich.console import Console as Terminal
 
     from sysbench.views.live import Dashboard
 
-    nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  as long as the dashboard
-    return Dashboard(Terminal(file=nowhere, force_terminal=True, width=120, height=40))
+    with (
+        Path(os.devnull).open("w", encoding="utf-8") as nowhere,
+        Dashboard(Terminal(file=nowhere, force_terminal=True, width=120, height=40)) as dashboard,
+    ):
+        yield dashboard
 
 
 @contextmanager

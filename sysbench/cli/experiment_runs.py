@@ -16,6 +16,7 @@ from sysbench.cli.output import results
 from sysbench.cli.running import Performed
 from sysbench.engine import experiment_directory
 from sysbench.engine.experiment_directory import ExperimentDirectory
+from sysbench.engine.storage import make_directory
 from sysbench.errors import LogError, SysbenchError, UsageError
 from sysbench.manifest import Manifest, RunEntry
 from sysbench.outcomes import LASTING
@@ -46,8 +47,9 @@ def begun(
     overrides: Mapping[str, str],
 ) -> int:
     """Run all of it into a new directory; the exit code. Raises OutputError when there is no place to write to."""
+    make_directory(options.out)
     for each in planned:
-        running.refuse_unknown_tables(each.entry.command, OPTIONS[each.entry.command](**each.options))
+        _refuse_wrong_results(each, options)
     name = options.experiment or experiment.name
     content = Manifest(
         sysbench_version=__version__,
@@ -80,6 +82,16 @@ def continued(path: Path, options: ExperimentOptions, overrides: Mapping[str, st
             _show(experiment_tables.plan(experiment.title, planned), options, first=True)
             return 0
         return _carry_out(directory, planned, options)
+
+
+def _refuse_wrong_results(planned: PlannedRun, options: ExperimentOptions) -> None:
+    """Raise UsageError for tables and files that there will not be, before hours are spent on what they are of."""
+    own = _options(planned, options.out, None, options)
+    try:
+        running.refuse_unknown_tables(planned.entry.command, own)
+        _command(planned.entry.command).refuse_wrong_files(own)
+    except UsageError as error:
+        raise UsageError(f"{planned.entry.name}: {error}") from None
 
 
 def _is_file(name: str) -> bool:
@@ -206,24 +218,26 @@ def _earlier(log: Path | None, kind: Kind) -> RunRecord[Any] | None:
 def _perform(
     planned: PlannedRun, directory: ExperimentDirectory, log: Path | None, options: ExperimentOptions
 ) -> Performed:
-    entry = planned.entry
-    command = importlib.import_module(f"sysbench.cli.{entry.command}")
-    performed: Performed = command.perform(planned.spec, _options(planned, directory, log, options))
+    command = _command(planned.entry.command)
+    performed: Performed = command.perform(planned.spec, _options(planned, directory.path, log, options))
     return performed
 
 
-def _options(
-    planned: PlannedRun, directory: ExperimentDirectory, log: Path | None, options: ExperimentOptions
-) -> RunOptions:
+def _command(kind: Kind) -> Any:
+    """The module of a command, which all have what is asked for here."""
+    return importlib.import_module(f"sysbench.cli.{kind}")
+
+
+def _options(planned: PlannedRun, directory: Path, log: Path | None, options: ExperimentOptions) -> RunOptions:
     entry = planned.entry
     files = {key.field for key in keys_of(entry.command).values() if key.is_file}
     own = {
-        field: directory.path / f"{entry.name}-{value}" if field in files else value
+        field: directory / f"{entry.name}-{value}" if field in files else value
         for field, value in planned.options.items()
     }
     shared = {field: getattr(options, field) for field in SHARED}
     insisted = {field: True for field in ("no_skip", "force") if getattr(options, field)}
-    return OPTIONS[entry.command](**{**shared, **own, **insisted}, out=directory.path, log_name=entry.name, resume=log)
+    return OPTIONS[entry.command](**{**shared, **own, **insisted}, out=directory, log_name=entry.name, resume=log)
 
 
 def _interrupted(ended: Ended) -> bool:

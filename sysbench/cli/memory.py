@@ -40,3 +40,10 @@ def perform(spec: MemorySpec, options: MemoryOptions) -> running.Performed:
     with Files.prepared(spec, options) as files:
         record = running.carry_out(spec, options, Provisions(files.snapshots))
         return running.Performed(record, running.said_to_be_saved(files.draw(record), options))
+
+
+def refuse_wrong_files(options: MemoryOptions) -> None:
+    """Raise UsageError for a picture in a format that there is not."""
+    from sysbench.cli.memory_files import refuse_other_pictures
+
+    refuse_other_pictures(options.figure)

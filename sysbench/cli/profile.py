@@ -39,3 +39,10 @@ def perform(spec: ProfileSpec, options: ProfileOptions) -> running.Performed:
     with Files.prepared(spec, options) as files:
         record = running.carry_out(spec, options, files.provisions)
         return running.Performed(record, running.said_to_be_saved(files.draw(record), options))
+
+
+def refuse_wrong_files(options: ProfileOptions) -> None:
+    """Raise UsageError for files in a format that there is not."""
+    from sysbench.cli.profile_files import refuse_other_endings
+
+    refuse_other_endings(options)

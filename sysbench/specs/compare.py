@@ -22,12 +22,12 @@ class CompareOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    a: Annotated[str | None, Option(positional=True, metavar="[A]")] = Field(
+    a: Annotated[str | None, Option(positional=True, metavar="A")] = Field(
         default=None,
         description="What is compared with: a record, a log, a directory of runs, or the name of an earlier run in "
         "--runs: the beginning of its file's name, latest, latest~1, or time:latest for the latest of that command.",
     )
-    b: Annotated[str | None, Option(positional=True, metavar="[B]")] = Field(
+    b: Annotated[str | None, Option(positional=True, metavar="B")] = Field(
         default=None,
         description="What is compared with it; not needed where A is the directory of an earlier --ab.",
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from sysbench import units
-from sysbench.analysis.compare_label import Axes, label, sets_apart
+from sysbench.analysis.compare_label import Axes, labels, sets_apart
 from sysbench.analysis.compare_match import text
 from sysbench.analysis.comparison import (
     CellComparison,
@@ -21,6 +21,7 @@ from sysbench.analysis.comparison import (
 from sysbench.errors import UsageError, unknown
 from sysbench.statistics.verdict import Verdict
 from sysbench.views.table import NOTHING, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word
+from sysbench.views.theme import elided
 
 Tables = list[Table]
 
@@ -28,6 +29,8 @@ TONES: Mapping[Verdict, Tone] = {"FASTER": "good", "SLOWER": "bad", "SAME": "pla
 
 FEW = 12
 """Of so many cells the parts are shown without being asked for."""
+
+LONGEST_DETAIL = 200
 
 MOST_NAMED = 8
 """Failures of a gate that are named one by one."""
@@ -116,7 +119,9 @@ def _times(found: Comparison, kind: str, *, headline: bool) -> Tables:
 
 def _how(found: Comparison) -> str:
     """What one has to know to read a verdict."""
-    return f"medians; B / A with its 99 % interval: under 1, B is faster; SAME is within {_percent(found.margin)}"
+    rounds = any(time.repeated == "rounds" for cell in found.cells for time in cell.times)
+    what = "medians over rounds, and the mean of each round's B / A" if rounds else "medians, and B / A"
+    return f"{what} with its 99 % interval: under 1, B is faster; SAME is within {_percent(found.margin)}"
 
 
 def _percent(share: float) -> str:
@@ -136,7 +141,7 @@ def _time_columns(note: str = "", *, wide: bool = False) -> tuple[Column, ...]:
 def _judged(cell: CellComparison) -> Iterator[tuple[Cell, ...]]:
     times = [time for time in cell.times if time.headline]
     yield from (_time_row(time) for time in times)
-    if not times and not cell.memory:
+    if not times and (cell.a_outcome, cell.b_outcome) != ("ok", "ok"):
         a, b = Word(cell.a_outcome, _tone(cell.a_outcome)), Word(cell.b_outcome, _tone(cell.b_outcome))
         yield (NOTHING, a, b, NOTHING, NOTHING)
 
@@ -274,6 +279,7 @@ def _remarks(found: Comparison) -> Iterator[Remark]:
     yield from (Remark("finding", _mean(mean)) for mean in found.geometric_means)
     yield from _memory_in_short(found)
     yield from _outcomes(found)
+    yield from _without_numbers(found)
     yield from (Remark("caution", said) for said in found.cautions)
     if not found.differences:
         yield Remark("note", "nothing is known to differ between the two: the same spec on the same software")
@@ -291,21 +297,44 @@ def _mean(mean: GeometricMean) -> str:
 
 
 def _memory_in_short(found: Comparison) -> Iterator[Remark]:
-    exact = [memory for cell in found.cells for memory in cell.memory if memory.exact]
-    if exact and all(memory.a_bytes == memory.b_bytes for memory in exact):
+    exact = [memory for cell in found.cells for memory in cell.memory if memory.exact and memory.a_bytes]
+    changes = [memory.b_bytes / memory.a_bytes - 1 for memory in exact if memory.b_bytes != memory.a_bytes]
+    if exact and not changes:
         yield Remark("finding", f"memory: all {len(exact)} peaks are the same to the byte")
+    elif changes:
+        span = " to ".join(dict.fromkeys(f"{change * 100:+.1f} %" for change in (min(changes), max(changes))))
+        yield Remark("finding", f"memory: {len(changes)} of {len(exact)} peaks differ, by {span}")
+
+
+def _without_numbers(found: Comparison) -> Iterator[Remark]:
+    """Kinds of run, or settings, that leave nothing to compare."""
+    for kind in _kinds(found):
+        empty = [
+            cell
+            for cell in found.cells
+            if cell.kind == kind
+            and not cell.times
+            and not cell.memory
+            and (cell.a_outcome, cell.b_outcome) == ("ok", "ok")
+        ]
+        if empty:
+            cells = f"{len(empty)} cell{'' if len(empty) == 1 else 's'}"
+            yield Remark("note", f"{kind}: {cells} without a time or a peak of memory on both sides, so not compared")
 
 
 def _outcomes(found: Comparison) -> Iterator[Remark]:
-    changed = [cell for cell in found.cells if cell.a_outcome != cell.b_outcome]
-    axes = sets_apart([cell.axes for cell in found.cells])
-    for cell in changed[:MOST_NAMED]:
-        detail = f" ({cell.b_detail})" if cell.b_detail else ""
-        yield Remark(
-            "outcome", f"{label(cell.kind, cell.axes, axes)}: {cell.a_outcome} in A, {cell.b_outcome} in B{detail}"
-        )
+    names = labels([(cell.kind, cell.axes) for cell in found.cells])
+    changed = [(cell, name) for cell, name in zip(found.cells, names, strict=True) if cell.a_outcome != cell.b_outcome]
+    for cell, name in changed[:MOST_NAMED]:
+        detail = f" ({_clipped(cell.b_detail)})" if cell.b_detail else ""
+        yield Remark("outcome", f"{name}: {cell.a_outcome} in A, {cell.b_outcome} in B{detail}")
     if len(changed) > MOST_NAMED:
         yield Remark("outcome", f"{len(changed) - MOST_NAMED} more cells ended otherwise in B than in A")
+
+
+def _clipped(detail: str) -> str:
+    """The beginning of an error, on one line; all of it is in the run's own record."""
+    return elided(" ".join(detail.split()), LONGEST_DETAIL)
 
 
 def _gate(found: Comparison) -> Iterator[Remark]:
@@ -313,8 +342,10 @@ def _gate(found: Comparison) -> Iterator[Remark]:
     if gate is None:
         return
     beyond = f"beyond the gate of {_percent(gate.share)}"
-    yield from (Remark("outcome", f"{beyond}: {said}") for said in _first(gate.failed))
-    yield from (Remark("note", f"may be {beyond}, which cannot be told: {said}") for said in _first(gate.undecided))
+    yield from (Remark("outcome", f"{beyond}: {said}") for said in _first(gate.failed, MOST_NAMED))
+    if gate.undecided:
+        named = "; ".join(_first(gate.undecided, 3))
+        yield Remark("note", f"may be {beyond}, which cannot be told from so few samples: {named}")
     missing = sum(each.arm == "A" for each in found.left_over)
     if missing:
         yield Remark("note", f"{missing} cell{'s' if missing > 1 else ''} of A: not in B, so not held against the gate")
@@ -326,7 +357,7 @@ def _gate(found: Comparison) -> Iterator[Remark]:
     yield Remark("finding", f"gate {verdict} worse by more than {_percent(gate.share)}")
 
 
-def _first(said: Sequence[str]) -> list[str]:
+def _first(said: Sequence[str], most: int) -> list[str]:
     """As many as are named one by one, and how many more there are."""
-    more = len(said) - MOST_NAMED
-    return [*said[:MOST_NAMED], *([f"{more} more"] if more > 0 else [])]
+    more = len(said) - most
+    return [*said[:most], *([f"{more} more"] if more > 0 else [])]

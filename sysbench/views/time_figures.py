@@ -118,7 +118,8 @@ def _layout(cells: Sequence[TimeCellRecord]) -> Layout:
     names = tuple(dict.fromkeys(of(cell) for cell in cells))
     by_size: dict[str, list[TimeCellRecord]] = {}
     for cell in sorted(cells, key=lambda cell: cell.model.parameters):
-        by_size.setdefault(str(cell.axes["size"]) if along == "ctx" else "", []).append(cell)
+        apart = along != "size" and "size" in differing
+        by_size.setdefault(str(cell.axes["size"]) if apart else "", []).append(cell)
     return Layout(along, tuple((size, tuple(found)) for size, found in by_size.items()), names, of)
 
 

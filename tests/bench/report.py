@@ -60,9 +60,9 @@ def time_runs() -> Iterator[RunRecord[Any]]:
 
 
 def attention_runs() -> Iterator[RunRecord[Any]]:
-    """A whole sweep of five implementations: 100 cells."""
+    """A whole sweep of five implementations: 125 cells."""
     names = ("naive", "compiled", "sdpa-math", "sdpa-efficient", "sdpa-flash")
-    spec = AttentionSpec(impl=names, dim=(16, 32, 64, 128), seq=(256, 1024, 4096, 8192, 16384))
+    spec = AttentionSpec(impl=names, dim=(16, 32, 64, 96, 128), seq=(256, 1024, 4096, 8192, 16384))
     yield fixtures_attention.record(spec)
 
 
@@ -85,14 +85,15 @@ def real(directory: Path, *arguments: str) -> RunRecord[Any]:
 
 
 def model_runs(directory: Path) -> Iterator[RunRecord[Any]]:
-    """Profiles and memory of a tiny model, as if they were of many: 60 and 100 cells."""
+    """Profiles and memory of a tiny model, as if they were of many: 30 and 100 cells; and rounding, 5 experiments."""
     profile = real(directory / "profile", "profile", "--size", "tiny", "--ctx", "32", "--steps", "2", "--device", "cpu")
     modes = ("forward", "forward-backward", "train")
-    axes = [{"size": size, "ctx": ctx, "mode": mode} for size in SIZES for ctx in CONTEXTS for mode in modes]
+    axes = [{"size": size, "ctx": ctx, "mode": mode} for size in SIZES for ctx in CONTEXTS[:2] for mode in modes]
     yield repeated(profile, axes)
     memory = real(
         directory / "memory", "memory", "--size", "tiny", "--ctx", "32", "--mode", "train", "--simulate", "a100-80gb"
     )
+    yield real(directory / "accum", "accum", "sums,autocast,norm,scaling,matmul", "--device", "cpu")
     protocols = ("inference", "forward", "forward-backward", "train-first", "train")
     yield repeated(
         memory, [{"size": size, "ctx": ctx, "mode": mode} for size in SIZES for ctx in CONTEXTS for mode in protocols]

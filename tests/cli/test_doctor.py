@@ -11,7 +11,10 @@ import pytest
 import typer
 
 from sysbench.cli.app import application
+from sysbench.cli.doctor import _unseen_dashboard
 from sysbench.doctor_record import DoctorRecord
+from sysbench.engine.doctor.self_cost import SPEC, measure
+from sysbench.events import DeviceInfo
 from tests.cli.running import command, environment, sysbench
 
 
@@ -114,16 +117,15 @@ def test_too_few_rounds_are_refused_before_anything_is_asked() -> None:
 
 
 @pytest.mark.slow
-def test_what_sysbench_costs_is_measured_in_turns() -> None:
-    ran = sysbench("doctor", "--json", "--self-cost", "--rounds", "2")
-    assert ran.code == 0, ran.err
-    cost = DoctorRecord.model_validate_json(ran.out).self_cost
-    assert cost is not None
-    parts = {arm.part: arm for arm in cost.arms}
-    assert {"dashboard", "sampler"} <= set(parts)
-    assert set(parts) | set(cost.not_measured) == {"dashboard", "sampler", "history"}
+def test_what_sysbench_costs_is_measured_with_real_steps_and_a_real_dashboard() -> None:
+    few = SPEC.model_copy(update={"steps": (20,), "warmup": (2,)})
+    told: list[tuple[int, int]] = []
+    cpu = DeviceInfo(name="this CPU", type="cpu")
+    cost = measure(cpu, 1, _unseen_dashboard, lambda done, of: told.append((done, of)), few)
+    assert told == [(0, 3), (1, 3), (2, 3)]
+    assert {arm.part for arm in cost.arms} == {"dashboard", "sampler"}
+    assert set(cost.not_measured) == {"history"}
     for arm in cost.arms:
-        assert len(arm.with_s) == len(arm.without_s) == cost.rounds == 2
+        assert len(arm.with_s) == len(arm.without_s) == 1
         assert all(value > 0 for value in (*arm.with_s, *arm.without_s))
         assert (arm.ratio_low, arm.ratio_high) == (None, None)
-    assert parts["dashboard"].without_s == parts["sampler"].without_s

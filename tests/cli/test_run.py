@@ -50,7 +50,7 @@ name = "long"
 title = "A run that takes long"
 command = "time"
 ctx = 8
-steps = "3,STEPS"
+steps = "3,4000"
 {TINY}
 [[run]]
 name = "needs"
@@ -78,9 +78,9 @@ def started(log: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_an_experiment_is_interrupted_continued_and_then_complete(tmp_path: Path) -> None:
-    # As many steps as nobody waits for; the second cell of the run is under way when it is interrupted.
-    path = written(tmp_path, EXPERIMENT.replace("STEPS", "1000000"))
+def test_an_experiment_is_interrupted_killed_continued_and_then_complete(tmp_path: Path) -> None:
+    """One scenario, because every run in it waits for torch: a failing run, an interruption, a kill, the rest."""
+    path = written(tmp_path, EXPERIMENT)
     process = subprocess.Popen(
         command("run", path, "--out", str(tmp_path), "--seed", "3"),
         env=environment(),
@@ -93,16 +93,12 @@ def test_an_experiment_is_interrupted_continued_and_then_complete(tmp_path: Path
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "Traceback" not in err
+    assert "run 2/5  elsewhere failed: --device cuda:99 is not here" in err
+    assert "run 3/5  nowhere: left out, " in err
     assert f"saved  {directory}" in err
+    assert "A run that takes long" in out
     assert "interrupted" in out
     assert not (directory / "needs.jsonl").exists()
-    earlier = (directory / "short.jsonl").read_bytes()
-    first_cell, *_ = started(directory / "long.jsonl")
-
-    # Whoever has waited long enough asks for less: the two runs that are over are not asked again.
-    refused = sysbench("run", "--resume", str(directory), "--steps", "5")
-    assert refused.code == 2
-    assert "was made with other options: --steps" in refused.complaint
 
     content = manifest.read(directory)
     assert [run.name for run in content.runs] == ["short", "elsewhere", "nowhere", "long", "needs"]
@@ -113,26 +109,23 @@ def test_an_experiment_is_interrupted_continued_and_then_complete(tmp_path: Path
     assert "cuda:99 is not here" in elsewhere.failure
     assert (nowhere.here, nowhere.failure) == ("left out", None)
 
-    continued = subprocess.Popen(
-        command("run", "--resume", str(directory)), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    _until(lambda: len(started(directory / "long.jsonl")) >= 3, continued)
-    continued.send_signal(signal.SIGINT)
-    continued.communicate(timeout=60)
-    assert continued.returncode == 130
-    assert (directory / "short.jsonl").read_bytes() == earlier, "what was finished is not touched"
-    assert started(directory / "long.jsonl").count(first_cell) == 1, "a finished cell is not repeated"
+    # As if it had been killed: a log that ends in mid-line and no record, and one that had hardly been begun.
+    long, short = directory / "long.jsonl", (directory / "short.jsonl").read_bytes()
+    lines = [line for line in long.read_text().splitlines(keepends=True) if '"event":"run_finished"' not in line]
+    long.write_text("".join(lines)[:-20])
+    (directory / "long.json").unlink()
+    (directory / "needs.jsonl").write_text('{"event":"run_sta')
 
-
-@pytest.mark.slow
-def test_a_failing_run_does_not_stop_the_others_and_what_they_leave_has_names(tmp_path: Path) -> None:
-    path = written(tmp_path, EXPERIMENT.replace("STEPS", "4"))
-    ran = sysbench("run", path, "--out", str(tmp_path), "--format", "markdown")
-    assert ran.code == 1, "a run has failed"
-    (directory,) = tmp_path.glob("*-mine")
-    names = {each.name for each in directory.iterdir()}
+    continued = sysbench("run", "--resume", str(directory), "--format", "markdown")
+    assert continued.code == 1, "a run has failed again"
+    assert "run 1/5  short: finished before" in continued.err
+    assert (directory / "short.jsonl").read_bytes() == short, "what was finished is not touched"
+    first_cell, second_cell, again = started(long)
+    assert (first_cell, second_cell) == (first_cell, again), "a finished cell is not repeated"
+    assert json.loads((directory / "long.json").read_text())["status"] == "complete"
+    assert json.loads((directory / "needs.json").read_text())["status"] == "complete"
     runs = {"short", "long", "needs"}
-    assert names == {
+    assert {each.name for each in directory.iterdir()} == {
         "manifest.json",
         *(f"{run}.{ending}" for run in runs for ending in ("json", "jsonl")),
         "needs-over-time.svg",
@@ -140,23 +133,6 @@ def test_a_failing_run_does_not_stop_the_others_and_what_they_leave_has_names(tm
     entries = {run.name: run for run in manifest.read(directory).runs}
     assert entries["needs"].files == ("needs-over-time.svg",)
     assert (entries["needs"].here, entries["needs"].why) == ("simulated", "simulated for 24GiB")
-    assert "run 2/5  elsewhere failed: --device cuda:99 is not here" in ran.err
-    assert "run 3/5  nowhere: left out, " in ran.err
-    assert "A run that takes long" in ran.out
-    assert json.loads((directory / "long.json").read_text())["status"] == "complete"
-
-    # A run that was killed: its log ends in mid-line, and it left no record.
-    log = directory / "long.jsonl"
-    kept = [line for line in log.read_text().splitlines(keepends=True) if '"event":"run_finished"' not in line]
-    log.write_text("".join(kept[: len(kept) // 2]) + '{"event":"step_mea')
-    (directory / "long.json").unlink()
-    (directory / "needs.jsonl").write_text('{"event":"run_sta')
-    again = sysbench("run", path, "--resume", str(directory), "--quiet")
-    assert again.code == 1
-    assert again.err == ""
-    assert json.loads((directory / "long.json").read_text())["status"] == "complete"
-    assert json.loads((directory / "needs.json").read_text())["status"] == "complete"
-    assert {run.files for run in manifest.read(directory).runs} == {(), ("needs-over-time.svg",)}
 
 
 def _begun(out: Path, process: "subprocess.Popen[str]") -> Path:
@@ -212,28 +188,31 @@ def directory_of(out: Path, path: str, overrides: dict[str, str]) -> Path:
     ],
 )
 def test_a_directory_of_another_experiment_is_not_continued(tmp_path: Path, former: str, later: str, said: str) -> None:
-    path = written(tmp_path, EXPERIMENT.replace("STEPS", "4"))
+    path = written(tmp_path, EXPERIMENT)
     directory = directory_of(tmp_path, path, {})
-    written(tmp_path, EXPERIMENT.replace("STEPS", "4").replace(former, later))
+    written(tmp_path, EXPERIMENT.replace(former, later))
     with pytest.raises(UsageError) as refused:
         experiment_runs.continued(directory, ExperimentOptions(quiet=True), {}, on_this_machine)
     assert said in str(refused.value)
 
 
 def test_what_is_no_directory_of_an_experiment_is_not_continued(tmp_path: Path) -> None:
-    path = written(tmp_path, EXPERIMENT.replace("STEPS", "4"))
+    path = written(tmp_path, EXPERIMENT)
     directory = directory_of(tmp_path, path, {})
     with pytest.raises(UsageError, match=r"it is of the experiment .*mine\.toml, not of quick"):
         experiment_runs.continued(directory, ExperimentOptions(experiment="quick"), {}, on_this_machine)
     with pytest.raises(LogError, match=r"is not the directory of an experiment: it has no manifest\.json"):
         experiment_runs.continued(tmp_path, ExperimentOptions(), {}, on_this_machine)
+    (directory / "manifest.json").write_text('{"manifest_version": 99, "sysbench_version": "7.0"}')
+    with pytest.raises(LogError, match=r"was written by sysbench 7\.0 in version 99; this version reads up to 1"):
+        manifest.read(directory)
     (directory / "manifest.json").write_text('{"runs": 3}')
     with pytest.raises(LogError, match="is not a manifest of sysbench"):
         manifest.read(directory)
 
 
 def test_two_processes_do_not_measure_into_one_directory(tmp_path: Path) -> None:
-    directory = directory_of(tmp_path, written(tmp_path, EXPERIMENT.replace("STEPS", "4")), {})
+    directory = directory_of(tmp_path, written(tmp_path, EXPERIMENT), {})
     with (
         experiment_directory.reopened(directory),
         pytest.raises(UsageError, match="is being written by another sysbench"),
@@ -243,8 +222,26 @@ def test_two_processes_do_not_measure_into_one_directory(tmp_path: Path) -> None
 
 
 def test_experiments_of_one_second_have_directories_of_their_own(tmp_path: Path) -> None:
-    path = written(tmp_path, EXPERIMENT.replace("STEPS", "4"))
+    path = written(tmp_path, EXPERIMENT)
     assert len({directory_of(tmp_path, path, {}) for _ in range(4)}) == 4
+
+
+@pytest.mark.parametrize(
+    ("former", "later", "said"),
+    [
+        ("over-time.svg", "over-time.bmp", "needs: --figure .*needs-over-time.bmp must end in .png, .svg, .pdf"),
+        ("steps = 2", "steps = 2\ntables = 'sumary'", "short: --tables sumary is not a table. Did you mean summary?"),
+    ],
+)
+def test_what_could_not_be_shown_is_refused_before_anything_is_measured(
+    tmp_path: Path, former: str, later: str, said: str
+) -> None:
+    experiment = load(written(tmp_path, EXPERIMENT.replace(former, later)))
+    planned = plan(experiment, {}, ("cpu",))
+    options = ExperimentOptions(experiment="x", out=tmp_path / "runs")
+    with pytest.raises(UsageError, match=said):
+        experiment_runs.begun(experiment, planned, options, {})
+    assert list((tmp_path / "runs").iterdir()) == []
 
 
 # --- the surface

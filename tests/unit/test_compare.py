@@ -12,8 +12,8 @@ from rich.console import Console
 
 from sysbench.analysis.compare_cells import Side, side
 from sysbench.analysis.compare_gate import gate
-from sysbench.analysis.comparison import Comparison, Rules, compare
-from sysbench.analysis.timing import fold
+from sysbench.analysis.comparison import Comparison, Rules, compare, refuse_nothing_measured
+from sysbench.analysis.timing import fold, samples_of
 from sysbench.errors import LogError, SysbenchError, UsageError
 from sysbench.events import CellStarted, StepMeasured
 from sysbench.outcomes import Outcome
@@ -23,7 +23,7 @@ from sysbench.specs.time import TimeSpec
 from sysbench.views import compare_tables
 from sysbench.views.rendering.latex import latex
 from sysbench.views.sheet_output import show_sheet
-from tests import fixtures_attention, fixtures_timing
+from tests import fixtures_attention, fixtures_runs, fixtures_timing
 from tests.fixtures_timing import TWO_CORES
 from tests.golden.compare import assert_golden
 
@@ -328,6 +328,19 @@ def test_a_log_that_ends_before_its_first_step_is_compared_with_nothing_and_says
     assert "interrupted in B" in text_of(found)
 
 
+def test_a_cell_that_was_never_started_is_still_the_same_cell() -> None:
+    skipped = measured(2).model_dump(mode="json")
+    skipped["cells"][1].update(outcome="skipped", device=None, phases={})
+    found = compared(measured(1), TimeRecord.model_validate(skipped))
+    assert [cell.b_outcome for cell in found.cells] == ["ok", "skipped"]
+    assert found.left_over == []
+
+
+def test_a_run_that_ended_before_it_began_says_so() -> None:
+    with pytest.raises(LogError, match="after holds nothing: it ended before anything could be measured"):
+        compared(measured(1), fold(fixtures_timing.events(TimeSpec(size="small", ctx="128"))[:1]))
+
+
 # The gate
 
 
@@ -430,3 +443,53 @@ def test_the_screen_is_the_one_that_was_reviewed() -> None:
     held = found.model_copy(update={"gate": gate(found, 0.03)})
     assert_golden("compare_100", text_of(held))
     assert_golden("compare_80", text_of(held, width=80))
+
+
+# Memory, profiles, accumulation
+
+
+def grown(record: Record, factor: float) -> Record:
+    """The same run with higher peaks."""
+    cells = [
+        cell.model_copy(update={"peak_allocated_bytes": int(cell.peak_allocated_bytes * factor)})
+        for cell in record.cells
+    ]
+    return record.model_copy(update={"cells": cells})
+
+
+def test_simulated_memory_is_compared_whatever_machine_it_was_worked_out_on() -> None:
+    a = fixtures_runs.record("memory")
+    assert all(cell.axes["simulate"] for cell in a.cells)
+    b = grown(a, 1.05)
+    elsewhere = b.model_copy(
+        update={
+            "environment": a.environment.model_copy(
+                update={"host": a.environment.host.model_copy(update={"hostname": "elsewhere"})}
+            )
+        }
+    )
+    found = compared(a, elsewhere)
+    assert len(gated(found, 0.03)[0]) == len(found.cells)
+    assert all("allocated peak grew from" in said for said in gated(found, 0.03)[0])
+    assert gated(found, 0.06) == ([], [])
+    assert "memory" in text_of(found)
+    assert "all" in text_of(compared(a, a))
+
+
+def test_a_profile_is_judged_by_the_step_that_was_not_profiled() -> None:
+    profiled = fixtures_runs.record("profile")
+    steps = samples_of([0.01, 0.01001, 0.00999] * 5)
+    a = profiled.model_copy(
+        update={"cells": [cell.model_copy(update={"unprofiled": steps}) for cell in profiled.cells]}
+    )
+    found = compared(a, a)
+    assert {(time.quantity, time.verdict) for cell in found.cells for time in cell.times} == {("step", "SAME")}
+    assert "2 cells without a time" in text_of(compared(profiled, profiled))
+
+
+def test_accumulation_has_no_time_and_a_gate_is_not_passed_by_having_measured_nothing() -> None:
+    a = fixtures_runs.record("accum")
+    found = compared(a, a)
+    assert "accum: 1 cell without a time or a peak of memory on both sides" in text_of(found)
+    with pytest.raises(UsageError, match="no cell has a time or a peak of memory on both sides"):
+        refuse_nothing_measured(found)

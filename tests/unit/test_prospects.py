@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -20,10 +22,13 @@ from sysbench.doctor_record import (
     Tool,
     TorchSection,
 )
-from sysbench.engine.doctor.self_cost import arm_of, in_turns
+from sysbench.engine.doctor.self_cost import arm_of, in_turns, measure
+from sysbench.events import DeviceInfo, Event, Reading, WorkerReady
+from sysbench.specs.time import TimeSpec
 from sysbench.views import doctor_screen
 from tests import doctor_machines as machines
 from tests.golden.compare import assert_golden, plain_environment
+from tests.unit.engine_fakes import ScriptedLauncher
 
 __all__ = ["plain_environment"]
 
@@ -264,6 +269,57 @@ def test_a_machine_that_gets_slower_costs_nothing() -> None:
 def test_too_few_rounds_have_no_interval() -> None:
     found = arm_of("dashboard", [1.0] * 5, [1.0] * 5)
     assert (found.ratio, found.ratio_low, found.ratio_high) == (1.0, None, None)
+
+
+CPU = DeviceInfo(name="Made-up CPU", type="cpu")
+MINUTE = TimeSpec(
+    size="tiny",  # type: ignore[arg-type]
+    d_model=32,  # type: ignore[arg-type]
+    layers=1,  # type: ignore[arg-type]
+    ctx=16,  # type: ignore[arg-type]
+)
+
+
+class Watching:
+    """Counts who is shown what."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[Event]] = []
+
+    @contextmanager
+    def dashboard(self) -> Iterator[Watching]:
+        self.seen.append([])
+        yield self
+
+    def show(self, event: Event) -> None:
+        self.seen[-1].append(event)
+
+
+def test_every_arm_has_workers_of_its_own_and_only_its_own_part() -> None:
+    watching = Watching()
+    cost = measure(CPU, 2, watching.dashboard, lambda done, of: None, MINUTE, ScriptedLauncher())
+    assert {arm.part: (arm.with_s, arm.without_s) for arm in cost.arms} == {
+        "dashboard": ([0.001, 0.001], [0.001, 0.001]),
+        "sampler": ([0.001, 0.001], [0.001, 0.001]),
+    }
+    assert set(cost.not_measured) == {"history"}
+    assert cost.workload == "a train step of 1.00 ms"
+    workers = [[event.pid for event in seen if isinstance(event, WorkerReady)] for seen in watching.seen]
+    assert len(workers) == 2  # the dashboard's arm alone is drawn, once a round
+    assert len({pid for pids in workers for pid in pids}) == 2
+    # What the dashboard draws has no sampler's readings in it.
+    readings = [event for seen in watching.seen for event in seen if isinstance(event, Reading)]
+    assert all(reading.host_rss_bytes is None for reading in readings)
+
+
+def test_a_step_that_cannot_be_measured_is_told_and_ends_nothing() -> None:
+    cost = measure(CPU, 2, Watching().dashboard, lambda done, of: None, MINUTE, ScriptedLauncher({16: "crashed"}))
+    assert cost.arms == []
+    assert set(cost.not_measured) == {"dashboard", "sampler", "history"}
+    assert "crashed" in cost.not_measured["dashboard"]
+    out = io.StringIO()
+    Console(file=out, width=80).print(doctor_screen.self_cost(cost))
+    assert "not measured: crashed" in " ".join(out.getvalue().split())
 
 
 # --- the screen

@@ -205,7 +205,7 @@ def test_titles_are_those_of_the_experiment_where_there_is_one() -> None:
     found = document([run("time", title="Sizes", question="How long?", note="changed: no GPU")], title="All of it")
     (section,) = found.sections
     assert (found.title, section.title, section.question) == ("All of it", "Sizes", "How long?")
-    assert section.remarks[0].text == "changed: no GPU"
+    assert section.subject[-1] == "changed: no GPU"
     assert document([run("time")]).title == TITLE
 
 

@@ -19,9 +19,10 @@ from typing import Protocol
 from sysbench.doctor_record import CostArm, SelfCost
 from sysbench.engine import own_python, session
 from sysbench.engine.doctor.children import Child, NoAnswerError
+from sysbench.engine.launchers import Launcher
 from sysbench.engine.sampler import Sampler, system_sampler
 from sysbench.errors import SysbenchError
-from sysbench.events import DeviceInfo, Event, Reading, ReadingsLost, RunFinished, StepMeasured
+from sysbench.events import CellFinished, DeviceInfo, Event, Reading, ReadingsLost, RunFinished, StepMeasured
 from sysbench.specs.run import RunOptions
 from sysbench.specs.time import TimeCell, TimeSpec
 from sysbench.statistics import ratio
@@ -96,33 +97,44 @@ class NoSampler:
 
 
 def measure(
-    device: DeviceInfo, rounds: int, dashboard: Dashboard, tell: Callable[[int, int], None], spec: TimeSpec = SPEC
+    device: DeviceInfo,
+    rounds: int,
+    dashboard: Dashboard,
+    tell: Callable[[int, int], None],
+    spec: TimeSpec = SPEC,
+    launcher: Launcher | None = None,
 ) -> SelfCost:
     """Measure every part on `device`, telling how many measurements of how many are done.
 
-    Raises SysbenchError when a worker cannot be started or does not measure, and KeyboardInterrupt.
+    Where a step cannot be measured, nothing is, and the record says why. Raises KeyboardInterrupt.
     """
     began_s = time.monotonic()
-    placed = spec.model_copy(update={"device": (device.torch_name,)})
+    (cell,) = (placed := spec.model_copy(update={"device": (device.torch_name,)})).cells()
     arms: dict[str, Arm] = {
-        "bare": lambda: _median_step_s(placed, NoSampler(), lambda: nullcontext(_Blind())),
-        "sampler": lambda: _median_step_s(placed, system_sampler(), lambda: nullcontext(_Blind())),
-        "dashboard": lambda: _median_step_s(placed, NoSampler(), dashboard),
+        "bare": lambda: _median_step_s(placed, NoSampler(), _unseen, launcher),
+        "sampler": lambda: _median_step_s(placed, system_sampler(), _unseen, launcher),
+        "dashboard": lambda: _median_step_s(placed, NoSampler(), dashboard, launcher),
     }
     against = {"dashboard": "bare", "sampler": "bare"}
+    not_measured = {"history": NO_HISTORY}
     if device.type == "cuda":
-        (cell,) = placed.cells()
         arms |= {"unrecorded": lambda: _recorded_step_s(cell, "off"), "history": lambda: _recorded_step_s(cell, "on")}
         against["history"] = "unrecorded"
-    medians_s = in_turns(arms, rounds, tell)
-    (cell,) = placed.cells()
+        not_measured = {}
+    workload = f"a {cell.mode} step"
+    try:
+        medians_s = in_turns(arms, rounds, tell)
+    except SysbenchError as error:
+        against, not_measured = {}, dict.fromkeys(against, str(error)) | not_measured
+    else:
+        workload += f" of {median(medians_s['bare']) * 1e3:.2f} ms"
     return SelfCost(
         device=device.name,
-        workload=f"a {cell.mode} step of {median(medians_s['bare']) * 1e3:.2f} ms",
+        workload=workload,
         rounds=rounds,
         took_s=time.monotonic() - began_s,
         arms=[arm_of(part, medians_s[part], medians_s[other]) for part, other in against.items()],
-        not_measured={} if "history" in against else {"history": NO_HISTORY},
+        not_measured=not_measured,
     )
 
 
@@ -157,23 +169,31 @@ class _Blind:
         pass
 
 
-def _median_step_s(spec: TimeSpec, sampler: Sampler, dashboard: Dashboard) -> float:
+def _unseen() -> AbstractContextManager[Watcher]:
+    return nullcontext(_Blind())
+
+
+def _median_step_s(spec: TimeSpec, sampler: Sampler, dashboard: Dashboard, launcher: Launcher | None) -> float:
     with tempfile.TemporaryDirectory(prefix="sysbench-") as directory:
         options = RunOptions(out=Path(directory), quiet=True)
-        with session.run(spec, options, sampler=sampler) as running, dashboard() as watcher:
-            samples_s = list(_samples_s(running, watcher))
-    if not samples_s:
-        raise SysbenchError("no step was measured: see what `sysbench time --size tiny --ctx 64` says")
-    return median(samples_s)
+        with session.run(spec, options, launcher=launcher, sampler=sampler) as running, dashboard() as watcher:
+            return median(_samples_s(running, watcher))
 
 
-def _samples_s(events: Iterable[Event], watcher: Watcher) -> Iterable[float]:
+def _samples_s(events: Iterable[Event], watcher: Watcher) -> list[float]:
+    """The measured steps; raises SysbenchError when the cell was not measured to its end."""
+    samples_s = []
     for event in events:
         watcher.show(event)
         if isinstance(event, StepMeasured) and not event.warmup and event.step.wall_s is not None:
-            yield event.step.wall_s
+            samples_s.append(event.step.wall_s)
+        if isinstance(event, CellFinished) and event.outcome not in ("ok", "interrupted"):
+            raise SysbenchError(f"{event.outcome}: {event.detail or 'no word why'}")
         if isinstance(event, RunFinished) and event.status == "interrupted":
             raise KeyboardInterrupt
+    if not samples_s:
+        raise SysbenchError("no step was measured")
+    return samples_s
 
 
 def _recorded_step_s(cell: TimeCell, history: str) -> float:

@@ -98,7 +98,7 @@ def _section(
         question=run.question,
         run=run.name,
         machine=known[environment.identity(run)].name if len(known) > 1 else "",
-        subject=sheet.subject,
+        subject=(*sheet.subject, *([run.note] if run.note else [])),
         origin=run.origin,
         findings=tuple(findings.FINDINGS[kind](run)),
         tables=tuple(_told_apart(tables_of(run.record))),
@@ -123,8 +123,6 @@ def _titles(runs: Sequence[ReportedRun[Any]], subjects: Sequence[tuple[str, ...]
 
 
 def _notes(run: ReportedRun[Any]) -> Iterator[Remark]:
-    if run.note:
-        yield Remark("note", run.note)
     if run.record.status != "complete":
         yield Remark("outcome", f"this run is not complete: {_ended(run)}")
 

@@ -80,7 +80,7 @@ def _groups(columns: Sequence[ShownColumn]) -> Iterator[str]:
     for group, members in groupby(columns, lambda each: each.column.group):
         if group:
             span = sum(1 for _ in members)
-            yield f'<th scope="colgroup" colspan="{span}" class="group">{line(group)}</th>'
+            yield f'<th scope="colgroup" colspan="{span}"{_classes("group", *_wordy(group))}>{line(group)}</th>'
         else:
             yield from (_heading(each, ' rowspan="2"') for each in members)
 
@@ -88,8 +88,18 @@ def _groups(columns: Sequence[ShownColumn]) -> Iterator[str]:
 def _heading(each: ShownColumn, span: str = "") -> str:
     unit = f' <span class="unit">{escaped(each.symbol)}</span>' if each.symbol else ""
     explained = f' title="{line(each.column.note)}"' if each.column.note else ""
-    align = ' class="number"' if _right(each) else ""
-    return f'<th scope="col"{span}{align}{explained}>{line(each.column.title)}{unit}</th>'
+    title = each.column.title
+    classes = _classes(*(["number"] if _right(each) else []), *_wordy(title))
+    return f'<th scope="col"{span}{classes}{explained}>{line(title)}{unit}</th>'
+
+
+def _classes(*names: str) -> str:
+    return f' class="{" ".join(names)}"' if names else ""
+
+
+def _wordy(text: str) -> list[str]:
+    """The class of what may take several lines."""
+    return ["wordy"] if len(text) > WIDEST_TEXT else []
 
 
 def _right(each: ShownColumn) -> bool:
@@ -121,15 +131,14 @@ def _repeated(cells: Sequence[Cell], above: Sequence[Cell]) -> int:
 
 
 def _cell(cell: Cell, text: str, tail: int, right: bool, again: bool) -> str:
-    classes = [
+    classes = _classes(
         *(["number"] if right else []),
         *([cell.tone] if isinstance(cell, Measure | Word) and cell.tone != "plain" else []),
         *(["quiet"] if cell is None else []),
         *(["again"] if again else []),
-        *(["wordy"] if len(text) > WIDEST_TEXT else []),
-    ]
-    named = f' class="{" ".join(classes)}"' if classes else ""
-    return f"<td{named}{_sorted_by(cell)}>{_shown(cell, text, tail)}</td>"
+        *_wordy(text),
+    )
+    return f"<td{classes}{_sorted_by(cell)}>{_shown(cell, text, tail)}</td>"
 
 
 def _sorted_by(cell: Cell) -> str:

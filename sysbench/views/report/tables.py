@@ -53,6 +53,9 @@ def _all(record: RunRecord[Any]) -> Iterable[Table]:
     few = len(record.cells) <= FEW_CELLS
     differing = axes.varying(axes.axes_of(record.cells))
     shown = (name for name in SHOWN[record.kind] if name not in OF_AXES or OF_AXES[name] in differing)
+    if record.kind == "time" and not any(cell.memory.allocated_peak_bytes for cell in record.cells):
+        # The summary has what there is then: the peak on the host.
+        shown = (name for name in shown if name != "memory")
     names = (*shown, *(OF_FEW.get(record.kind, ()) if few else ()))
     if not names:
         return sheets.sheet(record).tables
