@@ -22,9 +22,9 @@ COMMANDS = {
     "attention": "Sweep attention by head dimension, sequence length and implementation; see where it breaks.",
     "accum": "See what rounding does: to sums, under autocast, in layer norm, to gradients and in matrix products.",
     "run": "Run an experiment: several of these commands, as one file says them, into one directory.",
-    "doctor": "See what this machine is, what will work on it and why not, and what sysbench itself costs.",
-    "compare": "See whether B is faster than A, slower, the same, or whether that cannot be told; --ab measures both.",
     "report": "Write finished runs up: findings, tables, pictures, cautions, environment and method.",
+    "compare": "See whether B is faster than A, slower, the same, or whether that cannot be told; --ab measures both.",
+    "doctor": "See what this machine is, what will work on it and why not, and what sysbench itself costs.",
 }
 """Every command and its one line of help; the command `x` is the function `x` of `sysbench.cli.x`."""
 
