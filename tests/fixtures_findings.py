@@ -49,6 +49,7 @@ def time_cell(
     cautions: Sequence[CautionCode] = (),
     hardware_: DeviceInfo = A100.devices[0],
     allocated: int | None = None,
+    compile_s: float | None = None,
     **axes: Any,
 ) -> TimeCellRecord:
     """One cell with these samples, in seconds, of each phase; `step` is their sum unless it is given."""
@@ -70,7 +71,7 @@ def time_cell(
             forward_flops=formulas.forward_flops(cell.model, cell.ctx, cell.batch),
         ),
         build_s=None,
-        compile_s=None,
+        compile_s=compile_s,
         graph_breaks=None,
         attention_kernel=None,
         loss=None,

@@ -121,6 +121,27 @@ def comparison(cells: Iterable[TimeCellRecord], axis: str, base: object, arm: ob
     return Comparison(axis, base, arm, phase, ordered, alike)
 
 
+@dataclass(frozen=True)
+class Payback:
+    """How long compiling takes, and after how many steps faster ones have made up for it."""
+
+    cell: TimeCellRecord
+    compile_s: float
+    steps: float
+
+
+def paybacks(found: Comparison) -> list[Payback]:
+    """Of every compiled cell that is faster without doubt, ascending; nothing for other comparisons."""
+    paid = []
+    for each in found.each:
+        before, after = (samples(cell, found.phase) for cell in (each.pair.base, each.pair.other))
+        compile_s = each.pair.other.compile_s
+        if compile_s is None or each.effect.direction != 1 or before is None or after is None:
+            continue
+        paid.append(Payback(each.pair.other, compile_s, compile_s / (before.median_s - after.median_s)))
+    return sorted(paid, key=lambda each: each.steps)
+
+
 def gains_along(found: Comparison, axis: str) -> bool:
     """Whether the arm gains the more the larger the model is (`size`), or the longer the context (`ctx`).
 

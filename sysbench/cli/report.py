@@ -62,7 +62,7 @@ def _show(document: Document) -> None:
 
     with results() as console:
         for number, sheet in enumerate(sheets(document)):
-            if number:
+            if number and sheet.subject:
                 console.print()
             console.print(SheetView(sheet))
 

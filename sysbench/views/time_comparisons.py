@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from sysbench import units
-from sysbench.analysis.time_findings import Compared, Comparison, comparison, gains_along, paced_by_launches
+from sysbench.analysis.time_findings import Compared, Comparison, comparison, gains_along, paced_by_launches, paybacks
 from sysbench.analysis.time_series import arms
 from sysbench.records import TimeCellRecord
 from sysbench.views.said import Namer, Said, counted, multiple, namer, together_named, with_interval
@@ -29,6 +29,7 @@ def said(cells: Sequence[TimeCellRecord]) -> Iterator[Said]:
             if found is not None:
                 rests = tuple(cell for each in found.each for cell in (each.pair.base, each.pair.other))
                 yield Said(_comparison(found, cells), rests)
+                yield from _paid(found, cells)
 
 
 def _comparison(found: Comparison, cells: Sequence[TimeCellRecord]) -> str:
@@ -111,3 +112,21 @@ def _why(found: Comparison) -> str:
 
 def _unique(cells: Iterable[TimeCellRecord]) -> list[TimeCellRecord]:
     return list({cell.key: cell for cell in cells}.values())
+
+
+def _paid(found: Comparison, cells: Sequence[TimeCellRecord]) -> Iterator[Said]:
+    """After how many steps compiling was worth it."""
+    paid = paybacks(found)
+    if not paid:
+        return
+    name = namer(cells, (found.axis,))
+    low, high = paid[0], paid[-1]
+    if len(paid) == 1:
+        text = f"compiling takes {units.seconds(low.compile_s)}, which faster steps make up for after {low.steps:.0f} of them"
+    else:
+        ends = sorted(each.compile_s for each in paid)
+        text = (
+            f"compiling takes {units.seconds(ends[0])} to {units.seconds(ends[-1])}, which faster steps make up for "
+            f"after {low.steps:.0f} ({name(low.cell)}) to {high.steps:.0f} of them ({name(high.cell)})"
+        )
+    yield Said(f"{text}.", tuple(each.cell for each in paid))

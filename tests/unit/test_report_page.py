@@ -253,7 +253,7 @@ def test_what_is_simulated_says_so_wherever_it_is_seen(text: str) -> None:
         assert "SIMULATED" in found[0]
     measured = text[text.index('<section id="sizes"') : text.index('<section id="memory"')]
     assert "SIMULATED" not in measured
-    assert "PARTLY SIMULATED" in text[: text.index('<section id="_findings"')]
+    assert "simulated was worked out" in text[: text.index('<section id="_findings"')]
 
 
 def test_the_summary_takes_turns_so_that_no_section_is_left_out() -> None:
@@ -264,6 +264,9 @@ def test_the_summary_takes_turns_so_that_no_section_is_left_out() -> None:
     assert [summary.count(f'href="#part-{number}"') for number in range(4)] == [3, 3, 2, 2]
     assert "finding 2 " in summary
     assert "finding 3 " not in summary
+    many = tuple(section(anchor=f"part-{n}", run=f"part-{n}", findings=findings, pictures=()) for n in range(15))
+    text = page.render(replace(DOCUMENT, sections=many, pictures=()))
+    assert text[: text.index('<section id="part-0"')].count('href="#part-14"') == 2, "in the contents and the summary"
 
 
 # --- colours

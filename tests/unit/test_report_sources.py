@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+from matplotlib.figure import Figure
 
 from sysbench import manifest
+from sysbench.cli import app
 from sysbench.cli.report_sources import sources
 from sysbench.errors import LogError
 from sysbench.manifest import Manifest, RunEntry
 from sysbench.specs.command_line import command_line
 from sysbench.specs.kinds import Kind, spec_of
 from sysbench.specs.time import TimeSpec
+from sysbench.views import picture_file
+from sysbench.views.report.assemble import document
+from sysbench.views.report.kept_pictures import kept
 from tests import fixtures_timing
 from tests.fixtures_runs import KINDS, record, stream, write_log, write_record
 
@@ -122,6 +129,26 @@ def test_one_run_of_an_experiment_by_itself_keeps_its_title(tmp_path: Path) -> N
     assert (run.name, run.title) == ("sums", "Sums")
 
 
+def test_pictures_that_a_run_drew_itself_are_in_the_report_as_far_as_they_are_whole(tmp_path: Path) -> None:
+    files = ("runs-train.png", "torn.png", "gone.png", "trace.json", "../outside.png")
+    directory = experiment(tmp_path / "quick", entry("runs", "memory", files=files))
+    write_record(directory / "runs.json", record("memory"))
+    figure = Figure(figsize=(3, 2))
+    figure.add_subplot().plot([1, 2])
+    for name in files[:-1]:
+        (directory / name).write_bytes(picture_file.content(lambda: figure, "png"))
+    (tmp_path / "outside.png").write_bytes((directory / "torn.png").read_bytes())
+    (directory / "torn.png").write_bytes((directory / "torn.png").read_bytes()[:-200])
+    (directory / "gone.png").unlink()
+    (run,) = sources([str(directory)]).runs
+    (picture,) = kept(run)
+    assert (picture.name, picture.origin) == ("train", "simulated")
+    assert picture.caption == "Memory over time by category: train."
+    assert picture_file.content(picture.draw, "png")[:4] == b"\x89PNG"
+    (section,) = document([run]).sections
+    assert section.pictures[-1].name == "runs-train"
+
+
 def test_an_empty_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LogError, match=r"there are no runs in "):
         sources([str(tmp_path)])
@@ -136,10 +163,6 @@ def test_a_record_edited_by_hand_is_refused_with_its_file_and_field(tmp_path: Pa
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_command_that_repeats_a_run_makes_the_same_cells(kind: Kind) -> None:
-    import shlex
-
-    from sysbench.cli import app
-
     spec = spec_of(record(kind).spec)
     words = shlex.split(command_line(spec))
     assert words[:2] == ["sysbench", kind]
@@ -155,8 +178,6 @@ def test_a_command_line_leaves_out_what_is_usual_and_quotes_what_is_not() -> Non
 
 def _parsed(application: Any, words: list[str]) -> dict[str, Any]:
     """What the command line makes of these words, by field."""
-    import typer
-
     group = typer.main.get_command(application)
     command = group.commands[words[0]]  # type: ignore[attr-defined]
     parsed = command.make_context(words[0], words[1:]).params

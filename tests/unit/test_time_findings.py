@@ -140,6 +140,20 @@ def test_the_optimizer_is_held_against_the_optimizer() -> None:
     assert about(cells, "AdamW is").text.startswith("optimizer: fused AdamW is 5.00× (")
 
 
+def test_compiling_is_paid_back_by_faster_steps_and_never_by_slower_ones() -> None:
+    def run(compiled_s: float) -> list[TimeCellRecord]:
+        return [
+            time_cell({"forward": spread_about(seconds, 1e-4)}, execution=execution, compile_s=compile_s)
+            for execution, seconds, compile_s in (("eager", 0.1, None), ("compiled", compiled_s, 20.0))
+        ]
+
+    assert about(run(0.08), "compiling").text == (
+        "compiling takes 20.0 s, which faster steps make up for after 1000 of them."
+    )
+    assert withheld(run(0.12), "compiling takes")
+    assert withheld(run(0.1), "compiling takes")
+
+
 def test_growth_is_a_power_of_the_context_where_it_is_one() -> None:
     cells = [
         time_cell({"forward": spread_about(2e-5 * ctx**1.2, 1e-6 * ctx)}, ctx=ctx) for ctx in (256, 512, 1024, 2048)

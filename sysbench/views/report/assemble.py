@@ -98,7 +98,10 @@ def _section(
         question=run.question,
         run=run.name,
         machine=known[environment.identity(run)].name if len(known) > 1 else "",
-        subject=(*sheet.subject, *([run.note] if run.note else [])),
+        subject=(
+            *(phrase for phrase in sheet.subject if phrase.casefold() != title.casefold()),
+            *([run.note] if run.note else []),
+        ),
         origin=run.origin,
         findings=tuple(findings.FINDINGS[kind](run)),
         tables=tuple(_told_apart(tables_of(run.record))),

@@ -20,10 +20,11 @@ from sysbench.views.report.page_parts import (
     cautions,
     concerning,
     findings,
-    headlines,
+    first_findings,
     remarks,
 )
 from sysbench.views.report.page_pictures import Looks, figure
+from sysbench.views.report.wording import simulated_notice
 
 FOLDER: Final = "report_page"
 MACHINES_NAMED: Final = 3
@@ -122,20 +123,15 @@ def _part(anchor: str, title: str, content: Iterator[str]) -> Iterator[str]:
 
 
 def _simulated_notice(document: Document) -> Iterator[str]:
-    origins = {section.origin for section in document.sections}
-    if origins == {"simulated"}:
-        yield '<p class="banner"><strong>SIMULATED</strong> Nothing in this report was measured.</p>'
-    elif origins - {"measured"}:
-        yield (
-            '<p class="banner"><strong>PARTLY SIMULATED</strong> What is marked so was worked out for a GPU by a model '
-            "of it. Everything else was measured.</p>"
-        )
+    notice = simulated_notice(document)
+    if notice:
+        yield f'<p class="banner">{escaped(notice)}</p>'
 
 
 def _summary(document: Document, anchors: Anchors, looks: Looks) -> Iterator[str]:
     """What several runs show together, then what each shows first."""
     yield from findings(document.findings, anchors)
-    yield from headlines(document.sections)
+    yield from first_findings(document.sections)
     for picture in document.pictures:
         yield figure(picture, anchors.number(picture), looks, MARKS[picture.origin])
 

@@ -8,10 +8,9 @@ from typing import Final
 
 from sysbench.views.pages import LONGEST_TEXT, escaped, line
 from sysbench.views.report.document import Basis, Document, Finding, GatheredCaution, Origin, Picture, Section
+from sysbench.views.report.wording import headlines
 from sysbench.views.table import Remark
 
-HEADLINES: Final = 10
-"""Findings of sections that the summary repeats."""
 FINDINGS_SHOWN: Final = 6
 """Findings of a section that stand there unfolded."""
 LONGEST_POINTER: Final = 200
@@ -76,28 +75,16 @@ def _listed(found: Sequence[Finding], anchors: Anchors) -> Iterator[str]:
         yield "</ul>"
 
 
-def headlines(sections: Sequence[Section]) -> Iterator[str]:
-    """Of every section its first finding, then its second, as long as there is room; in the order of the sections."""
-    chosen = _chosen([len(section.findings) for section in sections])
-    if any(chosen):
+def first_findings(sections: Sequence[Section]) -> Iterator[str]:
+    """What each section shows first, with the way there."""
+    chosen = headlines(sections)
+    if chosen:
         yield '<ul class="findings headlines">'
-        for section, count in zip(sections, chosen, strict=True):
-            for finding in section.findings[:count]:
-                where = f'<a class="where" href="#{escaped(section.anchor)}">{line(section.title)}</a>'
+        for section, found in chosen:
+            where = f'<a class="where" href="#{escaped(section.anchor)}">{line(section.title)}</a>'
+            for finding in found:
                 yield f"<li><p>{line(finding.text, LONGEST_TEXT)}{MARKS[finding.origin]} {where}</p></li>"
         yield "</ul>"
-
-
-def _chosen(counts: Sequence[int]) -> list[int]:
-    """How many findings of each section are repeated: rounds over all sections until there is no room."""
-    chosen = [0] * len(counts)
-    left = HEADLINES
-    for round_ in range(1, max(counts, default=0) + 1):
-        for position, count in enumerate(counts):
-            if left and count >= round_:
-                chosen[position] += 1
-                left -= 1
-    return chosen
 
 
 def _rests_on(bases: Sequence[Basis], anchors: Anchors, verb: str) -> Iterator[str]:

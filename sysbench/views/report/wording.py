@@ -8,7 +8,7 @@ from typing import Final
 from sysbench.views.report.document import Basis, Document, Finding, Origin, Section
 
 HEADLINES: Final = 10
-"""Findings of sections that the summary repeats."""
+"""Findings of sections that the summary repeats; but one of each section always."""
 
 NAMED: Final = 6
 """As many cells are named one by one where space is short; more are counted."""
@@ -19,7 +19,7 @@ MARKS: Final[Mapping[Origin, str]] = {"measured": "", "simulated": "simulated", 
 def headlines(sections: Sequence[Section]) -> list[tuple[Section, tuple[Finding, ...]]]:
     """Of every section its first finding, then its second, as long as there is room; in the order of the sections."""
     taken = [0] * len(sections)
-    left = HEADLINES
+    left = max(HEADLINES, len(sections))
     for round_ in range(1, max((len(section.findings) for section in sections), default=0) + 1):
         for position, section in enumerate(sections):
             if left and len(section.findings) >= round_:
