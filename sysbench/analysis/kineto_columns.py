@@ -261,6 +261,8 @@ class Columns:
         """Take in what another process found in what follows; False where it counts time differently."""
         if None not in (self.in_nanoseconds, found.in_nanoseconds) and self.in_nanoseconds != found.in_nanoseconds:
             return False
+        if self.in_nanoseconds is None:
+            self.in_nanoseconds = found.in_nanoseconds
         names = _renumbered(self._names[name] for name in found.names)
         threads = _renumbered(self._threads[thread] for thread in found.threads)
         shapes = _renumbered(self._launch_shapes[row[:3], row[3:]] for row in found.launch_shapes)

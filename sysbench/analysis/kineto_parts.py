@@ -45,8 +45,13 @@ class Part(msgspec.Struct):
 def read(path: Path, file: IO[bytes], begin: int) -> tuple[Columns, list[str]] | None:
     """The events from a byte on; None where the file is too small for parts, or they do not fit together."""
     cuts = _cuts(file, begin, os.fstat(file.fileno()).st_size)
-    if not cuts:
+    try:
+        return _read(path, file, begin, cuts) if cuts else None
+    except OSError:  # no more processes, say; what is wrong with the file is said when it is read in one go
         return None
+
+
+def _read(path: Path, file: IO[bytes], begin: int, cuts: list[tuple[int, int]]) -> tuple[Columns, list[str]] | None:
     columns = Columns()
     with ExitStack() as stack:
         ends = [*([str(end)] for end, _ in cuts[1:]), []]

@@ -11,7 +11,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -132,14 +132,21 @@ def rows(path: Path, database: sqlite3.Connection, questions: Sequence[Question]
     cuts: dict[Question, int] = {}
     if processors() > 1:
         cuts = {each: cut for each in questions if (cut := _cut(database, each)) is not None}
-    if not cuts:
-        yield Rows(database, {}, None)
-        return
-    with process(_THIS, str(path.absolute())) as started:
+    with ExitStack() as stack:
+        started = _started(stack, path, [each.from_row(cut) for each, cut in cuts.items()]) if cuts else None
+        yield Rows(database, cuts if started else {}, started)
+
+
+def _started(stack: ExitStack, path: Path, questions: list[Question]) -> subprocess.Popen[bytes] | None:
+    """The other process; None where none can be had."""
+    try:
+        started = stack.enter_context(process(_THIS, str(path.absolute())))
         if started.stdin is not None:
-            with suppress(BrokenPipeError), started.stdin as questions_in:
-                questions_in.write(msgspec.msgpack.encode([each.from_row(cut) for each, cut in cuts.items()]))
-        yield Rows(database, cuts, started)
+            with started.stdin as asked:
+                asked.write(msgspec.msgpack.encode(questions))
+    except OSError:
+        return None
+    return started
 
 
 def _cut(database: sqlite3.Connection, question: Question) -> int | None:

@@ -88,6 +88,16 @@ def test_what_several_processes_read_is_what_one_reads(
     for which in ("work", "launches", "operators", "ranges"):
         for name, column in vars(getattr(alone, which)).items():
             assert column.tolist() == getattr(getattr(together, which), name).tolist()
+    monkeypatch.setattr(kineto_parts, "_THIS", "sysbench.no_such_module")
+    held_to_the_slow_reader(path)
+
+
+def test_without_another_process_a_file_is_read_in_one_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "trace.json"
+    kineto_files.write(path, kineto_files.events(100))
+    several_parts(monkeypatch)
+    monkeypatch.setattr("sys.executable", str(tmp_path / "no-python"))
+    held_to_the_slow_reader(path)
 
 
 @pytest.mark.parametrize("nested", ['{"ph": "X", "a": 1}, {"ph": "X", "b": 2}', "}, {"])
