@@ -79,9 +79,7 @@ def fillable(record: ProfileRecord, names: Iterable[str], selection: Selection) 
 
 def _profiles(record: ProfileRecord, selection: Selection) -> Profiles:
     named = axes.varying(axes.axes_of(record.cells))
-    shown = (
-        Shown(axes.values(cell.axes, named), cell.summary) for cell in record.cells if cell.summary is not None
-    )
+    shown = (Shown(axes.values(cell.axes, named), cell.summary) for cell in record.cells if cell.summary is not None)
     return Profiles(axes.columns(named), tuple(shown), selection)
 
 
