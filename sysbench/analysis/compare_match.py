@@ -47,6 +47,10 @@ ACROSS = (*UNEQUAL, *TREATMENTS, MACHINE)
 """What may be told to make no difference."""
 
 
+class NothingInCommonError(UsageError):
+    """No cell of the one side is among those of the other."""
+
+
 @dataclass(frozen=True)
 class Matching:
     """Pairs of positions in the two lists of cells, what is left over, and along what the pairs differ."""
@@ -71,7 +75,7 @@ def match(a: Sequence[Axes], b: Sequence[Axes], across: Sequence[str] = ()) -> M
     Cells are the same if all their axes are, except for those that say how often was measured, where the two sides have
     nothing in common there. Where each side holds just one value of an axis, and not the same, cells are matched across
     it: one such axis is what the comparison is about. Raises UsageError where there are two or more, where one of them
-    makes the arms unequal, and is not among `across`, and where nothing matches.
+    makes the arms unequal, and is not among `across`, and NothingInCommonError where nothing matches.
     """
     constant, disjoint = _apart(a, b)
     _refuse_unequal([axis for axis in disjoint if axis in UNEQUAL and axis not in across], a, b)
@@ -82,7 +86,7 @@ def match(a: Sequence[Axes], b: Sequence[Axes], across: Sequence[str] = ()) -> M
     keys_a, keys_b = _by_key(a, ignored), _by_key(b, ignored)
     pairs = tuple((place, keys_b[key]) for key, place in keys_a.items() if key in keys_b)
     if not pairs:
-        raise UsageError(_nothing(disjoint, a, b))
+        raise NothingInCommonError(_nothing(disjoint, a, b))
     matched_a, matched_b = {first for first, _ in pairs}, {second for _, second in pairs}
     return Matching(
         pairs,

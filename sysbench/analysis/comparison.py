@@ -12,7 +12,7 @@ from sysbench import __version__
 from sysbench.analysis import compare_match
 from sysbench.analysis.compare_cells import HEADLINES, SAMPLED, Side, SideCell, times_of
 from sysbench.analysis.compare_differences import Difference, differences, refuse_other_machines, warnings
-from sysbench.analysis.compare_match import Matching
+from sysbench.analysis.compare_match import Matching, NothingInCommonError
 from sysbench.errors import LogError, UsageError
 from sysbench.events import SCHEMA_VERSION
 from sysbench.frozen import Frozen
@@ -160,7 +160,7 @@ def compare(a: Side, b: Side, rules: Rules) -> Comparison:
         raise LogError(f"nothing to compare: A holds {_held(a)}, and B {_held(b)}")
     for each in (a, b):
         _refuse_not_begun(each)
-    matchings = {kind: _matched(a, b, kind, rules.across) for kind in kinds}
+    matchings = _matchings(a, b, kinds, rules.across)
     refuse_other_machines(a, b, rules.across)
     cells = [cell for kind in kinds for cell in _cells(a, b, kind, matchings[kind], rules)]
     across = list(dict.fromkeys(axis for matching in matchings.values() for axis in matching.across))
@@ -183,8 +183,20 @@ def _refuse_not_begun(side: Side) -> None:
         raise LogError(f"{side.name} holds nothing: it ended before anything could be measured")
 
 
-def _matched(a: Side, b: Side, kind: Kind, across: Sequence[str]) -> Matching:
-    return compare_match.match([cell.axes for cell in a.of_kind(kind)], [cell.axes for cell in b.of_kind(kind)], across)
+def _matchings(a: Side, b: Side, kinds: Sequence[Kind], across: Sequence[str]) -> dict[Kind, Matching]:
+    """How the cells of each kind go together; of several kinds some may have nothing in common, but not all."""
+    found: dict[Kind, Matching] = {}
+    apart: NothingInCommonError | None = None
+    for kind in kinds:
+        there, here = a.of_kind(kind), b.of_kind(kind)
+        try:
+            found[kind] = compare_match.match([cell.axes for cell in there], [cell.axes for cell in here], across)
+        except NothingInCommonError as error:
+            apart = error
+            found[kind] = Matching((), tuple(range(len(there))), tuple(range(len(here))), ())
+    if apart is not None and not any(matching.pairs for matching in found.values()):
+        raise apart
+    return found
 
 
 def _held(side: Side) -> str:
@@ -225,11 +237,12 @@ def _times(a: SideCell, b: SideCell, rules: Rules) -> Iterator[TimeComparison]:
         if not there or not here:
             continue
         try:
-            judged, a_s, b_s = _judged(there, here, rules)
+            found = _judged(there, here, rules)
         except ValueError as error:
             raise LogError(f"{quantity} of {a.last.key} cannot be compared: {error}") from None
-        if judged is None:
+        if found is None:
             continue
+        judged, a_s, b_s = found
         yield TimeComparison(
             quantity=quantity,
             headline=quantity in headlines,
@@ -249,12 +262,13 @@ def _phases(a: SideCell, b: SideCell, headlines: Sequence[str]) -> list[str]:
     return [name for name in names if name not in headlines]
 
 
-def _judged(a: dict[int, list[float]], b: dict[int, list[float]], rules: Rules) -> tuple[Judged | None, float, float]:
-    """What to make of the runs of each side: rounds where they are paired, else runs, and of one or two their steps."""
+def _judged(a: dict[int, list[float]], b: dict[int, list[float]], rules: Rules) -> tuple[Judged, float, float] | None:
+    """What to make of the runs of each side, and both medians: of rounds where runs are paired, else of runs, of one
+    or two their steps. None where no round has both."""
     if rules.paired:
         both = [run for run in a if run in b]
         if not both:
-            return None, math.nan, math.nan
+            return None
         first, second = ([statistics.median(runs[run]) for run in both] for runs in (a, b))
         return over_rounds(first, second, rules.margin), statistics.median(first), statistics.median(second)
     if min(len(a), len(b)) >= FEWEST_RUNS:

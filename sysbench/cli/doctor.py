@@ -27,29 +27,29 @@ ROUNDS = 6
 
 
 def doctor(
-    json: Annotated[bool, typer.Option("--json", help="Write everything as JSON to stdout, and nothing else.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", metavar=" ", help="Write everything as JSON to stdout, and nothing else.")
+    ] = False,
     self_cost: Annotated[
         bool,
         typer.Option(
             "--self-cost",
+            metavar=" ",
             help="Also measure what dashboard, sampler and history cost a step here: in turns, with and without, in "
             "fresh processes. Takes minutes.",
         ),
     ] = False,
     rounds: Annotated[
-        int, typer.Option(metavar="N", help="Rounds of --self-cost; an interval takes 6.", show_default=True)
-    ] = ROUNDS,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+        int | None,
+        typer.Option(metavar="N", help=f"Rounds of --self-cost; an interval takes 6. Default: {ROUNDS}."),
+    ] = None,
+    debug: Annotated[bool, typer.Option("--debug", metavar=" ", help="Show tracebacks.")] = False,
 ) -> None:
     """See what this machine is, what will work on it and why not, and what sysbench itself costs.
 
-    Whatever is missing or broken is said to be unknown, and why. Exits with 1 only where nothing can be measured at
-    all, because there is no torch that can be imported.
+    Whatever is missing or broken is said to be unknown, and why. Exits with 1 only if nothing at all can be measured.
     """
-    if rounds < FEWEST_ROUNDS:
-        from sysbench.errors import UsageError
-
-        raise UsageError(f"--rounds {rounds} is out of range: allowed is {FEWEST_ROUNDS} or more. Nearest: 2")
+    _refuse_rounds(rounds, self_cost=self_cost)
     code = 0  # also where nobody reads any more (`| head`)
     with Examination() as examination:
         from sysbench.cli.output import results
@@ -58,10 +58,20 @@ def doctor(
             record = _examined(examination, None if json else console)
             code = 0 if record.torch.devices else 1
             if self_cost:
-                record = _with_cost(record, None if json else console, rounds)
+                record = _with_cost(record, None if json else console, rounds or ROUNDS)
             if json:
                 sys.stdout.write(record.model_dump_json(indent=1) + "\n")
     raise typer.Exit(code)
+
+
+def _refuse_rounds(rounds: int | None, *, self_cost: bool) -> None:
+    """Raise UsageError for a number of rounds that there cannot be, or of nothing."""
+    from sysbench.errors import UsageError
+
+    if rounds is not None and rounds < FEWEST_ROUNDS:
+        raise UsageError(f"--rounds {rounds} is out of range: allowed is {FEWEST_ROUNDS} or more. Nearest: 2")
+    if rounds is not None and not self_cost:
+        raise UsageError("--rounds are those of --self-cost, which is not given")
 
 
 def _examined(examination: Examination, console: Console | None) -> DoctorRecord:
@@ -135,7 +145,7 @@ def _unseen_dashboard() -> Iterator[Watcher]:
 @contextmanager
 def _waiting(what: str, console: Console | None) -> Iterator[Callable[[str], None]]:
     """Say on a terminal what is being waited for, and take it back afterwards; yields how to say something else."""
-    if console is None or not (console.is_terminal and sys.stderr.isatty()):
+    if not sys.stderr.isatty() or (console is not None and not console.is_terminal):
         yield lambda other: None
         return
     from rich.console import Console as Terminal

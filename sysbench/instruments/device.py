@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-import platform
-from pathlib import Path
 
-import psutil
 import torch
 
 from sysbench.events import DeviceInfo, TorchInfo
+from sysbench.instruments import device_facts
 
 
 def available_devices() -> list[DeviceInfo]:
     """Every device cells can run on, in the order in which `auto` prefers them: cuda, mps, cpu."""
-    return [*_cuda_devices(), *_mps_devices(), _cpu()]
+    return [DeviceInfo(**facts) for facts in device_facts.available()]
 
 
 def torch_device(device: DeviceInfo) -> torch.device:
@@ -43,46 +41,6 @@ def torch_info(import_s: float) -> TorchInfo:
         allocator=os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF"),
         import_s=import_s,
     )
-
-
-def _cuda_devices() -> list[DeviceInfo]:
-    if not torch.cuda.is_available():
-        return []
-    return [_cuda_device(index) for index in range(torch.cuda.device_count())]
-
-
-def _cuda_device(index: int) -> DeviceInfo:
-    properties = torch.cuda.get_device_properties(index)
-    return DeviceInfo(
-        name=properties.name,
-        type="cuda",
-        index=index,
-        uuid=f"GPU-{properties.uuid}",  # as NVML spells it
-        memory_bytes=properties.total_memory,
-        compute_capability=f"{properties.major}.{properties.minor}",
-        multiprocessors=properties.multi_processor_count,
-    )
-
-
-def _mps_devices() -> list[DeviceInfo]:
-    if not torch.backends.mps.is_available():
-        return []
-    # The GPU has no name of its own: it is part of the chip, and so is its memory.
-    return [DeviceInfo(name=_cpu_name(), type="mps", memory_bytes=torch.mps.recommended_max_memory())]
-
-
-def _cpu() -> DeviceInfo:
-    return DeviceInfo(name=_cpu_name(), type="cpu", memory_bytes=psutil.virtual_memory().total)
-
-
-def _cpu_name() -> str:
-    """The processor's name for people; the architecture's where the system tells no more."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(filter(None, named), platform.processor() or platform.machine())
 
 
 def _installed_version(distribution: str) -> str | None:

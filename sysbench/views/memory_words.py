@@ -265,20 +265,20 @@ def _for_good(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
 
 
 def _largest(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
-    """Of each size the largest forward that fits: what single tensor is largest, and which take most together."""
+    """Of the largest forward that fits: what single tensor is largest, and which take most together."""
     forward = [cell for cell in known(cells) if cell.axes["mode"] not in TRAINING and cell.largest]
     chosen = forward or [cell for cell in known(cells) if cell.largest]
-    name = namer(cells)
-    for row in rows(chosen, "ctx", "mode", "precision")[:MOST_ROWS]:
-        cell = max(row, key=lambda cell: (contexts(cell), peak(cell)))
-        each, together = largest_each(cell), largest_together(cell)
-        if each is None or together is None:
-            continue
-        one = "allocation at the peak is" if each.group.count == 1 else "allocations at the peak are"
-        text = f"{name(cell)}: the largest {one} {_explained(each)}"
-        if together.group is not each.group and together.group.total_bytes > each.group.total_bytes:
-            text += f"; most together take {_explained(together)}"
-        yield Said(f"{text}.", (cell,))
+    if not chosen:
+        return
+    cell = max(chosen, key=peak)
+    each, together = largest_each(cell), largest_together(cell)
+    if each is None or together is None:
+        return
+    one = "allocation at the peak is" if each.group.count == 1 else "allocations at the peak are"
+    text = f"{namer(cells)(cell)}: the largest {one} {_explained(each)}"
+    if together.group is not each.group and together.group.total_bytes > each.group.total_bytes:
+        text += f"; most together take {_explained(together)}"
+    yield Said(f"{text}.", (cell,))
 
 
 def _explained(found: Explained) -> str:
@@ -341,12 +341,25 @@ def _found(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
 
 
 def _residual(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
-    told = [cell for cell in cells if cell.found is None]
-    for row in rows(told, "ctx", "mode", "precision", "attention", "execution", "optimizer")[:MOST_ROWS]:
-        sizes = {contexts(cell): cell for cell in sorted(row, key=contexts)}
-        cell = next(iter(sizes.values()))
-        d_model, batch = cell.axes["model"]["d_model"], cell.axes["batch"]
-        amounts = listed([units.size(each.residual_bytes) for each in sizes.values()])
-        at = listed([str(ctx) for ctx in sizes])
-        product = f"batch {batch} × ctx × d_model {d_model} × 4 bytes"
-        yield Said(f"one residual stream of {cell.axes['size']} is {amounts} at ctx {at}: {product}.", tuple(row))
+    by_size: dict[str, dict[int, MemoryCellRecord]] = {}
+    for cell in sorted((cell for cell in cells if cell.found is None), key=contexts):
+        by_size.setdefault(str(cell.axes["size"]), {}).setdefault(contexts(cell), cell)
+    if len({cell.axes["batch"] for row in by_size.values() for cell in row.values()}) != 1:
+        return
+    rests = tuple(cell for row in by_size.values() for cell in row.values())
+    batch = rests[0].axes["batch"]
+    if len(by_size) == 1:
+        ((size, row),) = by_size.items()
+        amounts, at = (
+            listed(words) for words in ([units.size(cell.residual_bytes) for cell in row.values()], list(map(str, row)))
+        )
+        product = f"batch {batch} × ctx × d_model {rests[0].axes['model']['d_model']} × 4 bytes"
+        yield Said(f"one residual stream of {size} is {amounts} at ctx {at}: {product}.", rests)
+        return
+    words = []
+    for size, row in by_size.items():
+        shown = list(row.values())
+        first, last = shown[0], shown[-1]
+        more = f" to {units.size(last.residual_bytes)} at ctx {contexts(last)}" if len(row) > 1 else ""
+        words.append(f"{units.size(first.residual_bytes)} at ctx {contexts(first)}{more} in {size}")
+    yield Said(f"one residual stream is batch {batch} × ctx × d_model × 4 bytes: {', '.join(words)}.", rests)

@@ -26,8 +26,8 @@ PHASE_STYLES = {
 
 SPARKS = "▁▂▃▄▅▆▇█"
 
-_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
-"""All but the end of a line."""
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""All but the end of a line; with those that turn the direction of writing."""
 
 _FALLBACK = {
     "±": "+/-",

@@ -122,7 +122,8 @@ def _paid(found: Comparison, cells: Sequence[TimeCellRecord]) -> Iterator[Said]:
     name = namer(cells, (found.axis,))
     low, high = paid[0], paid[-1]
     if len(paid) == 1:
-        text = f"compiling takes {units.seconds(low.compile_s)}, which faster steps make up for after {low.steps:.0f} of them"
+        taken = units.seconds(low.compile_s)
+        text = f"compiling takes {taken}, which faster steps make up for after {low.steps:.0f} of them"
     else:
         ends = sorted(each.compile_s for each in paid)
         text = (

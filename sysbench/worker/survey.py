@@ -83,9 +83,9 @@ def _cuda_problem(torch: Any) -> str | None:
 
 
 def _devices(torch: Any) -> list[dict[str, Any]]:
-    from sysbench.instruments.device import available_devices
+    from sysbench.instruments import device_facts
 
-    return [device.model_dump() for device in available_devices()]
+    return device_facts.available()
 
 
 def _cudnn(torch: Any) -> str | None:

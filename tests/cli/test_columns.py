@@ -9,7 +9,7 @@ import pytest
 from sysbench.events import encode
 from sysbench.specs.time import TimeSpec
 from tests import fixtures_timing
-from tests.cli.running import sysbench
+from tests.cli.running import QUICK, only, sysbench
 
 
 @pytest.fixture(scope="module")
@@ -35,3 +35,11 @@ def test_a_wrong_column_is_answered_with_what_there_is_and_the_tables_are_shown_
         "sysbench time: --columns enrgy is not a column of these tables. Did you mean energy? (energy, "
     )
     assert "mean ± standard deviation" in ran.out
+
+
+def test_a_wrong_column_after_a_run_loses_nothing_of_it(tmp_path: Path) -> None:
+    ran = sysbench("time", *QUICK, "--columns", "stp", "--quiet", "--out", str(tmp_path))
+    assert ran.code == 2
+    assert "mean ± standard deviation" in ran.out
+    again = sysbench("time", "--from", str(only(tmp_path, "*.json")), "--columns", "step")
+    assert again.code == 0, again.err

@@ -184,6 +184,22 @@ def test_of_several_kinds_of_run_each_is_compared_with_its_own() -> None:
     assert [each.kind for each in only.left_over] == ["attention"]
 
 
+def test_a_kind_of_run_that_has_nothing_in_common_does_not_keep_the_others_from_being_compared() -> None:
+    short, long = (
+        fixtures_attention.record(AttentionSpec(impl=("naive",), seq=seq)) for seq in ((256, 512), (1024, 2048))
+    )
+    found = compared([measured(1), short], [measured(2), long])
+    assert {cell.kind for cell in found.cells} == {"time"}
+    assert [(each.arm, each.axes["seq"]) for each in found.left_over] == [
+        ("A", 256),
+        ("A", 512),
+        ("B", 1024),
+        ("B", 2048),
+    ]
+    with pytest.raises(UsageError, match="no cell of A is in B: sequence length is 256, 512 in A and 1024, 2048 in B"):
+        compared(short, long)
+
+
 def test_of_a_cell_that_was_run_twice_the_last_counts() -> None:
     a = measured(1)
     (cell, _) = compared([slowed(a, 3.0), a], a).cells

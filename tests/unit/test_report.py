@@ -8,11 +8,14 @@ import re
 import shutil
 import subprocess
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
 from rich.console import Console
 
 from sysbench.analysis.folds import FOLDS
@@ -242,6 +245,28 @@ def test_in_markdown_no_name_is_markup(hostile: tuple[str, Document]) -> None:
     assert len(re.findall(r"^\| -{3,}:? \|", text, re.MULTILINE)) == len(tables)
 
 
+def test_a_markdown_parser_sees_what_was_meant_and_nothing_else(hostile: tuple[str, Document]) -> None:
+    name, found = hostile
+    tokens = list(_tokens(markdown.text(found, "files")))
+    kinds = Counter(token.type for token in tokens)
+    tables = [table for section in found.sections for table in section.tables] + list(found.environment)
+    assert kinds["table_open"] == len(tables)
+    assert kinds["heading_open"] == 1 + 5 + 4 + bool(found.cautions)
+    assert kinds["image"] == sum(len(section.pictures) for section in found.sections)
+    assert {token.content for token in tokens if token.type.startswith("html")} == {"<sub>", "</sub>"}
+    assert not {"link_open", "code_inline", "fence", "code_block", "hr", "ordered_list_open", "lheading"} & set(kinds)
+    shown = {token.content for token in tokens if token.type == "inline"}
+    plain = " ".join(name.split())
+    heading = next(token for number, token in enumerate(tokens) if tokens[number - 1].type == "heading_open")
+    assert "".join(child.content for child in heading.children or ()) == plain, shown
+
+
+def _tokens(text: str) -> Iterator[Token]:
+    for token in MarkdownIt("commonmark").enable("table").parse(text):
+        yield token
+        yield from token.children or ()
+
+
 def test_every_row_of_a_markdown_table_has_as_many_cells(hostile: tuple[str, Document]) -> None:
     _, found = hostile
     for block in re.findall(r"(?:^\|.*\n)+", markdown.text(found, "files"), re.MULTILINE):
@@ -333,6 +358,16 @@ def test_in_the_terminal_no_name_is_markup_and_none_moves_the_cursor(hostile: tu
     assert "\x07" not in shown
     assert "\u202e" not in shown
     assert "\x1b]8" not in shown, "no link"
+
+
+def test_no_file_of_a_report_commands_a_terminal_and_all_can_be_written(hostile: tuple[str, Document]) -> None:
+    _, found = hostile
+    bare = replace(found, pictures=(), sections=tuple(replace(section, pictures=()) for section in found.sections))
+    for files in (markdown.files, latex.files, long_table.files):
+        (file,) = files(bare, "r")
+        text = file.content.decode("utf-8")
+        assert not [letter for letter in text if ord(letter) < 32 and letter not in "\n\t"]
+        assert "\u202e" not in text
 
 
 # --- what each writer has to offer

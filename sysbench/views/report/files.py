@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from sysbench.views import theme
 from sysbench.views.report.document import Document, Picture
 
 
@@ -15,6 +16,11 @@ class WrittenFile:
     name: str
     """Its path from the directory that the report is in, with slashes."""
     content: bytes
+
+
+def text_file(name: str, text: str) -> WrittenFile:
+    """A file of text, in which nothing commands a terminal and every character can be written."""
+    return WrittenFile(name, theme.encodable(theme.harmless(text), "utf-8").encode())
 
 
 def pictures_of(document: Document) -> Iterator[Picture]:

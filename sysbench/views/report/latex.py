@@ -14,7 +14,7 @@ from sysbench.views.rendering.columns import shown
 from sysbench.views.rendering.latex import escaped, tabular
 from sysbench.views.rendering.terminal import fit
 from sysbench.views.report.document import Document, Finding, GatheredCaution, Origin, Picture, Section
-from sysbench.views.report.files import WrittenFile, pictures_of
+from sysbench.views.report.files import WrittenFile, pictures_of, text_file
 from sysbench.views.report.wording import MARKS, headlines, phrases, rests_on, simulated_notice
 from sysbench.views.table import Remark, Table, notes
 
@@ -61,7 +61,7 @@ def files(document: Document, name: str) -> Iterator[WrittenFile]:
     report = text(document, folder)
     for picture in pictures_of(document):
         yield WrittenFile(f"{folder}/{picture.name}{SUFFIX}", picture_file.content(picture.draw, "pdf"))
-    yield WrittenFile(name, report.encode())
+    yield text_file(name, report)
 
 
 def text(document: Document, folder: str) -> str:

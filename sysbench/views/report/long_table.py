@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from sysbench.views.report.document import Document, Section
-from sysbench.views.report.files import WrittenFile
+from sysbench.views.report.files import WrittenFile, text_file
 from sysbench.views.table import Cell, Column, Measure, Table, Word
 
 _BEFORE: Final = ("run", "machine", "section", "table", "row")
@@ -17,7 +17,7 @@ _AFTER: Final = ("column", "value", "unit", "std", "low", "high", "text", "origi
 
 def files(document: Document, name: str) -> Iterator[WrittenFile]:
     """The one file, which will be called `name`."""
-    yield WrittenFile(name, text(document).encode())
+    yield text_file(name, text(document))
 
 
 def text(document: Document) -> str:

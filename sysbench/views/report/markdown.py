@@ -11,7 +11,7 @@ from sysbench.views import picture_file
 from sysbench.views.rendering.markdown import escaped, paragraph, remarks
 from sysbench.views.rendering.markdown import table as table_blocks
 from sysbench.views.report.document import Document, Finding, GatheredCaution, Origin, Picture, Section
-from sysbench.views.report.files import WrittenFile, pictures_of
+from sysbench.views.report.files import WrittenFile, pictures_of, text_file
 from sysbench.views.report.wording import MARKS, headlines, phrases, rests_on, simulated_notice
 from sysbench.views.table import Table
 
@@ -24,7 +24,7 @@ def files(document: Document, name: str) -> Iterator[WrittenFile]:
     report = text(document, folder)
     for picture in pictures_of(document):
         yield WrittenFile(f"{folder}/{picture.name}{SUFFIX}", picture_file.content(picture.draw, "png"))
-    yield WrittenFile(name, report.encode())
+    yield text_file(name, report)
 
 
 def text(document: Document, folder: str) -> str:
