@@ -115,8 +115,8 @@ def _rates(cells: Sequence[TimeCellRecord]) -> Iterator[Term]:
 def _of_profile(cells: Sequence[ProfileCellRecord]) -> Iterator[Term]:
     yield Term(
         "profile",
-        "steps under a profiler, in a process of their own. Kernels of backward are led back to the operator of forward "
-        "that caused them.",
+        "steps under a profiler, in a process of their own. What backward launches is led back to the operator of "
+        "forward that caused it.",
     )
     if any(cell.unprofiled for cell in cells):
         yield Term("unprofiled", "the same step, timed first without a profiler, in another process; its median.")
