@@ -103,15 +103,15 @@ def values(cells: Iterable[Axes], axis: str) -> tuple[str, ...]:
 
 def text(value: object) -> str:
     """An axis's value as people write it."""
-    match value:
-        case None:
-            return "none"
-        case bool():
-            return "yes" if value else "no"
-        case list() | tuple():
-            return ",".join(text(each) for each in value) or "none"
-        case _:
-            return str(value)
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ",".join(text(each) for each in value) or "none"
+    return str(value)
 
 
 def _apart(a: Sequence[Axes], b: Sequence[Axes]) -> tuple[list[str], list[str]]:

@@ -126,7 +126,7 @@ def _commands(facts: Facts) -> Iterator[Prospect]:
     unknown = facts.torch.unknown
     device, why = facts.device, unknown.get("everything") or unknown.get("devices")
     if device is None:
-        for command in ("time", "memory", "profile", "attention", "accum"):
+        for command in ("time", "memory", "profile", "attention", "accum", "run"):
             yield Prospect(what=command, works="no", reason=why or "torch names no device", remedy=_NO_TORCH)
         return
     where = _where(facts, device)
@@ -141,6 +141,9 @@ def _commands(facts: Facts) -> Iterator[Prospect]:
         yield Prospect(what="attention", works="yes", reason=f"on {where}")
     yield Prospect(
         what="accum", works="yes", reason=f"on {where}; rounding of formats that it lacks is worked out on the CPU"
+    )
+    yield Prospect(
+        what="run", works="yes", reason="several of these; what cannot be measured here is simulated or skipped"
     )
     yield _simulation(facts)
 

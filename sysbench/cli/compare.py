@@ -97,7 +97,7 @@ def show(found: Comparison, options: CompareOptions) -> None:
     from sysbench.views import compare_tables
     from sysbench.views.sheet_output import show_sheet
 
-    content = found.model_dump_json(indent=1) + "\n"
+    content = found.model_dump_json(indent=1) + "\n" if options.json_path is not None else ""
     if options.json_path not in (None, "-"):
         from sysbench.engine.storage import write_atomically
 

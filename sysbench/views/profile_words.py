@@ -64,7 +64,7 @@ def said(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:
         yield from _precision(group, where, name)
     yield from _idle(known, namer(cells))
     yield from _coverage(known, namer(cells))
-    yield from left_out(cells, doubts, "the sentences above")
+    yield from left_out(cells, doubts, "what is said of this run")
 
 
 def headlines(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:

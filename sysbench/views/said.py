@@ -30,6 +30,8 @@ class Said:
 
     text: str
     cells: tuple[CellRecord, ...]
+    reservation: bool = False
+    """It says of cells why nothing is said of them."""
 
 
 AnyCell = TypeVar("AnyCell", bound=CellRecord)
@@ -145,4 +147,4 @@ def left_out(cells: Sequence[AnyCell], doubts: Callable[[AnyCell], Iterable[Caut
     if by_code:
         words = [f"{named(doubted, namer(cells))} ({code})" for code, doubted in by_code.items()]
         text = f"cautions keep these cells out of {of}: {'; '.join(words)}."
-        yield Said(text, tuple({cell.key: cell for found in by_code.values() for cell in found}.values()))
+        yield Said(text, tuple({cell.key: cell for found in by_code.values() for cell in found}.values()), True)

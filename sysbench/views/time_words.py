@@ -82,7 +82,8 @@ def said(cells: Sequence[TimeCellRecord]) -> Iterator[Said]:
     yield from _spreads(cells, everywhere)
     yield from _peaks(cells, everywhere)
     yield from _frontiers(cells)
-    yield from left_out(cells, lambda cell: doubts(cell, alone=False), "the sentences above, or of their comparisons")
+    said_of = "what is said of this run, or of its comparisons"
+    yield from left_out(cells, lambda cell: doubts(cell, alone=False), said_of)
 
 
 def headlines(cells: Sequence[TimeCellRecord]) -> Iterator[Said]:

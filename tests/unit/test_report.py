@@ -28,6 +28,7 @@ from sysbench.views.report import findings, latex, long_table, markdown, page, p
 from sysbench.views.report.assemble import ORDER, TITLE, document
 from sysbench.views.report.document import Basis, Document, Finding
 from sysbench.views.report.reported import ReportedRun
+from sysbench.views.report.wording import headlines
 from sysbench.views.table import Measure
 from tests import fixtures_timing
 from tests.fixtures_runs import KINDS, record, stream
@@ -224,6 +225,14 @@ def test_what_only_several_runs_show_comes_from_finders_that_get_them_all(monkey
     assert seen == [["time", "memory"]]
     assert [finding.text for finding in found.findings] == ["together"]
     assert set(findings.FINDINGS) == set(pictures.PICTURES) == set(get_args(Kind))
+
+
+def test_the_summary_has_no_sentence_that_only_says_why_there_is_none() -> None:
+    (section,) = document([run("time")]).sections
+    kept_back = Finding("cautions keep these cells out: all.", (), reservation=True)
+    before = headlines([section])
+    assert headlines([replace(section, findings=(kept_back, *section.findings))])[0][1] == before[0][1]
+    assert headlines([replace(section, findings=(kept_back,))]) == []
 
 
 # --- nothing of what others name is markup

@@ -35,6 +35,8 @@ class Finding:
     text: str
     rests_on: tuple[Basis, ...]
     origin: Origin = "measured"
+    reservation: bool = False
+    """It says of cells why nothing is found of them, and belongs beside the other findings only."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ _PHASES: Mapping[str, str] = {
     "loss": "cross-entropy of the logits, in fp32.",
     "backward": "gradients of all parameters, accumulated nowhere: each step begins without any.",
     "optimizer": "one step of AdamW on all parameters.",
-    "step": "the phases of the mode in order, timed as one or added up step by step.",
+    "step": "the phases of the mode, added up step by step; timed as one with --sync step.",
 }
 _MODES: Mapping[str, str] = {
     "inference": "forward alone and without a graph.",
@@ -115,9 +115,11 @@ def _rates(cells: Sequence[TimeCellRecord]) -> Iterator[Term]:
 def _of_profile(cells: Sequence[ProfileCellRecord]) -> Iterator[Term]:
     yield Term(
         "profile",
-        "steps under a profiler, in a process of their own; the same step is timed before, unprofiled and in another "
-        "process. Backward's kernels are led back to the forward operator that caused them.",
+        "steps under a profiler, in a process of their own. What backward launches is led back to the operator of "
+        "forward that caused it.",
     )
+    if any(cell.unprofiled for cell in cells):
+        yield Term("unprofiled", "the same step, timed first without a profiler, in another process; its median.")
     if any(cell.coverage is not None for cell in cells):
         yield Term("covered", "of the unprofiled median step, the share in which the device was seen at work.")
     if any(cell.cost_share is not None for cell in cells):

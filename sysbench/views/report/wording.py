@@ -18,14 +18,15 @@ MARKS: Final[Mapping[Origin, str]] = {"measured": "", "simulated": "simulated", 
 
 def headlines(sections: Sequence[Section]) -> list[tuple[Section, tuple[Finding, ...]]]:
     """Of every section its first finding, then its second, as long as there is room; in the order of the sections."""
+    found = [tuple(finding for finding in section.findings if not finding.reservation) for section in sections]
     taken = [0] * len(sections)
     left = max(HEADLINES, len(sections))
-    for round_ in range(1, max((len(section.findings) for section in sections), default=0) + 1):
-        for position, section in enumerate(sections):
-            if left and len(section.findings) >= round_:
+    for round_ in range(1, max(map(len, found), default=0) + 1):
+        for position, here in enumerate(found):
+            if left and len(here) >= round_:
                 taken[position] += 1
                 left -= 1
-    return [(section, section.findings[:count]) for section, count in zip(sections, taken, strict=True) if count]
+    return [(section, here[:count]) for section, here, count in zip(sections, found, taken, strict=True) if count]
 
 
 def simulated_notice(document: Document) -> str:

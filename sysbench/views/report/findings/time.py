@@ -13,4 +13,4 @@ from sysbench.views.report.reported import ReportedRun
 def findings(run: ReportedRun[TimeRecord]) -> Iterator[Finding]:
     """Every sentence that the run carries."""
     for said in time_words.said(run.record.cells):
-        yield Finding(said.text, (run.basis(said.cells),))
+        yield Finding(said.text, (run.basis(said.cells),), reservation=said.reservation)
