@@ -121,6 +121,8 @@ def _show(options: CompareOptions, texts: tuple[str, str], directory: Path, logs
     """Show the rounds that both arms have finished, and keep what is said of them; None where there are none."""
     both = [number for number in logs["A"] if number in logs["B"]]
     if not both:
+        if logs["A"] or logs["B"]:
+            _say(f"stopped before both arms had finished a round; what there is lies in {directory}", options)
         return None
     from sysbench.cli.compare import show
     from sysbench.engine.storage import write_atomically
@@ -130,11 +132,15 @@ def _show(options: CompareOptions, texts: tuple[str, str], directory: Path, logs
     saved_to = directory / "comparison.json"
     write_atomically(saved_to, found.model_dump_json(indent=1).encode() + b"\n")
     show(found, options)
-    if not options.quiet:
-        if len(both) < options.rounds:
-            print(f"stopped after {len(both)} of {options.rounds} rounds", file=sys.stderr)  # noqa: T201
-        print(f"saved  {saved_to}", file=sys.stderr)  # noqa: T201
+    if len(both) < options.rounds:
+        _say(f"stopped after {len(both)} of {options.rounds} rounds", options)
+    _say(f"saved  {saved_to}", options)
     return found
+
+
+def _say(text: str, options: CompareOptions) -> None:
+    if not options.quiet:
+        print(text, file=sys.stderr)  # noqa: T201
 
 
 def _exit_code(found: Comparison | None) -> int:

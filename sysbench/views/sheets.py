@@ -47,13 +47,18 @@ def sheet(record: RunRecord[Any], names: Iterable[str] = (), selection: Selectio
     `selection` is which part of it, where it has parts. Raises UsageError for a table, or a part, that does not exist
     or that this record cannot fill.
     """
-    made = _SHEETS[record.kind](record, names, selection or Selection())
+    made = without_headlines(record, names, selection)
     found = [Remark("finding", each.text) for each in _headlines(record)]
     if not found:
         return made
     notes = [remark for remark in made.remarks if remark.kind == "note"]
     others = [remark for remark in made.remarks if remark.kind != "note"]
     return replace(made, remarks=(*others, *found, *notes))
+
+
+def without_headlines(record: RunRecord[Any], names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
+    """The same, for those who have the sentences from where these are from."""
+    return _SHEETS[record.kind](record, names, selection or Selection())
 
 
 def _headlines(record: RunRecord[Any]) -> Iterable[Said]:

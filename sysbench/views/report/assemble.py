@@ -44,7 +44,7 @@ def document(
     """The report of these runs, in their order; `absent` says of those that are not there why, a line for each."""
     known = environment.machines(runs)
     names = _Names()
-    shown = [sheets.sheet(run.record) for run in runs]
+    shown = [sheets.without_headlines(run.record) for run in runs]
     titles = _titles(runs, [sheet.subject for sheet in shown])
     return Document(
         title=title or TITLE,
