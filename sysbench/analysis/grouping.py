@@ -14,9 +14,10 @@ def grouped(numbers: Integers) -> tuple[Integers, Integers]:
     if not len(numbers):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     least, largest = int(numbers.min()), int(numbers.max())
+    if largest == least:
+        return np.array([least], np.int64), np.zeros(len(numbers), np.int64)
     if largest - least > max(4 * len(numbers), 1 << 16):
-        distinct, which = np.unique(numbers, return_inverse=True)
-        return distinct, which
+        return np.unique(numbers, return_inverse=True)
     # Numbers in a small span are their own places in a table.
     above = numbers - least
     present = np.zeros(largest - least + 1, bool)
@@ -46,14 +47,17 @@ def summed(values: Integers, which: Integers, groups: int) -> Integers:
 
 def launch_shapes(shapes: Sequence[Integers]) -> tuple[Integers, Integers]:
     """Distinct rows (shapes, 6) of six columns, a grid and a block, and which each row is; NONE where it holds one."""
-    known = np.flatnonzero(np.logical_and.reduce([column != NONE for column in shapes]))
-    code = np.zeros(len(known), np.int64)
-    for column in shapes:
-        values, which = grouped(column[known])
-        _, code = grouped(code * len(values) + which)
-    found = np.full(len(shapes[0]), NONE, np.int64)
+    complete = np.logical_and.reduce([column != NONE for column in shapes])
+    known = slice(None) if complete.all() else np.flatnonzero(complete)
+    code = np.zeros(int(complete.sum()), np.int64)
+    columns = [column[known] for column in shapes]
+    for column in columns:
+        values, which = grouped(column)
+        if len(values) > 1:  # most are the same everywhere, and say nothing new
+            _, code = grouped(code * len(values) + which)
+    found = np.full(len(complete), NONE, np.int64)
     found[known] = code
     rows = np.zeros((int(code.max(initial=-1)) + 1, len(shapes)), np.int64)
-    for at, column in enumerate(shapes):
-        rows[code, at] = column[known]
+    for at, column in enumerate(columns):
+        rows[code, at] = column
     return rows, found
