@@ -87,9 +87,17 @@ def _source(record: Record) -> str:
     return f"{record.sysbench_version} ({record.source_digest[:8]})"
 
 
+def _short(commit: str | None) -> str | None:
+    """As much of a commit as tells it from all others, and whether the checkout had been changed."""
+    if commit is None:
+        return None
+    digits, dash, changed = commit.partition("-")
+    return f"{digits[:12]}{dash}{changed}"
+
+
 _SURROUNDINGS: Mapping[str, Callable[[Record], str | None]] = {
     "sysbench": _source,
-    "commit": lambda record: record.environment.host.commit,
+    "commit": lambda record: _short(record.environment.host.commit),
     "device": _devices,
     "driver": lambda record: record.environment.driver,
     "torch": _torch("torch"),
