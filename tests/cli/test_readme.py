@@ -52,13 +52,13 @@ def test_every_command_that_measures_is_one_that_can_be_given(words: str) -> Non
 
 def test_the_two_commands_install_what_they_need_themselves() -> None:
     assert "\npip install uv && uv run sysbench time --size small --ctx 128\n" in README
-    assert "\npip install uv && uv run pytest -n logical --maxprocesses 4\n" in README
+    assert "\npip install uv && uv run pytest -n logical --maxprocesses 4 --dist worksteal\n" in README
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_option_that_it_mentions_exists(page: str) -> None:
     golden = (ROOT / "tests" / "golden").glob("*-options.txt")
-    options = {word for path in golden for word in path.read_text().split()} | {"--maxprocesses", "--help"}
+    options = {word for path in golden for word in path.read_text().split()} | {"--maxprocesses", "--dist", "--help"}
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", PAGES[page])) - options == set()
 
 
