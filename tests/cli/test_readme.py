@@ -17,7 +17,7 @@ PAGES = {page.name: page.read_text() for page in (ROOT / "README.md", *sorted((R
 QUOTED = re.compile(r"`sysbench ([a-z]+ [^`]+)`|^\$ sysbench (.+)$", re.MULTILINE)
 SHOWN = {quoted or typed for text in PAGES.values() for quoted, typed in QUOTED.findall(text)}
 COMMANDS = sorted(words for words in SHOWN if not re.search(r"…|--from|\b(DIR|NAME|FILE)\b", words))
-READING = ("report", "compare latest", "compare before", "doctor")
+READING = ("report", "compare latest", "compare before", "doctor", "time --size tiny --ctx 64")
 """Commands that measure nothing, or little: these run to their end."""
 
 
