@@ -17,7 +17,6 @@ import torch
 from einops import einsum
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sysbench.errors import UnavailableError
@@ -75,6 +74,9 @@ class FlexAttention(nn.Module):
 
     def __init__(self, ctx: int) -> None:
         super().__init__()
+        # It takes half of what importing torch takes, and only this kind needs it.
+        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
         device = torch.get_default_device()
         self.block_mask = create_block_mask(_not_later, B=None, H=None, Q_LEN=ctx, KV_LEN=ctx, device=device)
         # On the CPU the compiled kernel is no more than a forward pass, and the uncompiled one is ready at once.

@@ -125,17 +125,17 @@ def test_several_cells_number_their_files_by_what_sets_them_apart(tmp_path: Path
 
 
 def test_on_the_cpu_tensors_are_counted_beside_the_resident_memory_of_the_worker(tmp_path: Path) -> None:
-    words = (*MINUTE, "--ctx=16", "--device=cpu", "--mode=inference,forward,forward-backward,train-first,train")
+    words = (*MINUTE, "--ctx=16", "--device=cpu", "--mode=inference,forward-backward,train")
     ran = sysbench("memory", *words, f"--out={tmp_path}")
     assert ran.code == 0, ran.err
     cells = record_in(tmp_path)["cells"]
-    assert [cell["source"] for cell in cells] == ["measured"] * 5
+    assert [cell["source"] for cell in cells] == ["measured"] * 3
     for cell in cells:
         assert sum(cell["by_category"].values()) == cell["peak_allocated_bytes"]
         assert cell["host_rss_peak_bytes"] > cell["peak_allocated_bytes"]
         assert cell["peak_reserved_bytes"] is None
     peaks = [cell["peak_allocated_bytes"] for cell in cells]
-    assert peaks[0] < peaks[1] < peaks[2] < peaks[4]
+    assert peaks == sorted(set(peaks))
     assert "simulated" not in ran.out
 
 
