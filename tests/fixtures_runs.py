@@ -42,7 +42,7 @@ from sysbench.specs.profile import ProfileSpec
 from sysbench.specs.time import TimeSpec
 from tests import fixtures_attention, fixtures_timing
 from tests.fixtures_timing import A100, STARTED_AT_S, Machine
-from tests.unit.synthetic_traces import training
+from tests.unit.synthetic_traces import recording, training
 
 GIB = 2**30
 
@@ -126,7 +126,7 @@ def _profile(name: str, machine: Machine) -> Iterator[Event]:
         yield CellStarted(at_s=at_s, cell=cell.key, index=index, axes=axes, device=machine.device)
         yield TraceWritten(at_s=at_s + 4, cell=cell.key, path=name or None, size_bytes=1000)
         trace = training(1, 2, kernel_ns=1000 * (index + 1), **kernels).trace(devices=(name or machine.device.name,))
-        yield ProfileRead(at_s=at_s + 5, cell=cell.key, summary=summarise(trace))
+        yield ProfileRead(at_s=at_s + 5, cell=cell.key, summary=summarise(recording(trace)))
         yield CellFinished(at_s=at_s + 6, cell=cell.key, outcome="ok")
     yield RunFinished(at_s=STARTED_AT_S + 40, status="complete")
 

@@ -7,25 +7,47 @@ sequence numbers, which every thread counts for itself: the thread whose numbers
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import numpy as np
-from numpy.typing import NDArray
 
 from sysbench.analysis.grouping import distinct
+from sysbench.analysis.packed import Table
 from sysbench.analysis.trace import NONE, Integers
 
+_THREAD, _SEQUENCE, _FORWARD_THREAD = 3, 4, 5
+"""Columns of operators."""
 
-def resolved(thread: Integers, sequence: Integers, counted: Integers) -> Integers:
-    """For each operator the index of its forward thread, from torch's count of it (`counted`, ≤ 0 for none).
+
+def resolve(operators: Table) -> None:
+    """Put the index of its forward thread to each operator, in place of torch's count of it (0 and less for none).
 
     NONE where there is none, where no thread shares a sequence number with it, and where two fit equally well.
     """
-    forward = np.full(len(thread), NONE, np.int64)
-    numbered, backward = sequence != NONE, counted > 0
-    made = {each: _distinct(sequence, numbered & ~backward & (thread == each)) for each in _values(thread, ~backward)}
-    for each in _values(counted, backward):
-        asked = _distinct(sequence, numbered & (counted == each))
-        forward[counted == each] = _best(asked, made)
-    return forward
+    made: dict[int, list[Integers]] = defaultdict(list)
+    asked: dict[int, list[Integers]] = defaultdict(list)
+    for thread, sequence, counted in operators.stretches(_THREAD, _SEQUENCE, _FORWARD_THREAD):
+        numbered, backward = sequence != NONE, counted > 0
+        for each in distinct(thread[~backward]).tolist():
+            made[each].append(distinct(sequence[numbered & ~backward & (thread == each)]))
+        for each in distinct(counted[backward]).tolist():
+            asked[each].append(distinct(sequence[numbered & (counted == each)]))
+    by_thread = {thread: _together(parts) for thread, parts in made.items()}
+    forward = {count: _best(_together(parts), by_thread) for count, parts in asked.items()}
+    counts = np.array([*sorted(forward)], np.int64)
+    threads = np.array([forward[each] for each in counts.tolist()], np.int64)
+    operators.replace(_FORWARD_THREAD, lambda counted: _replaced(counted, counts, threads), _FORWARD_THREAD)
+
+
+def _together(parts: list[Integers]) -> Integers:
+    return distinct(np.concatenate(parts))
+
+
+def _replaced(counted: Integers, counts: Integers, threads: Integers) -> Integers:
+    found = np.full(len(counted), NONE, np.int64)
+    backward = counted > 0
+    found[backward] = threads[np.searchsorted(counts, counted[backward])]
+    return found
 
 
 def _best(asked: Integers, made: dict[int, Integers]) -> int:
@@ -39,12 +61,3 @@ def _best(asked: Integers, made: dict[int, Integers]) -> int:
 def _likeness(some: Integers, others: Integers) -> float:
     common = len(np.intersect1d(some, others, assume_unique=True))
     return common / (len(some) + len(others) - common) if common else 0.0
-
-
-def _values(column: Integers, chosen: NDArray[np.bool_]) -> list[int]:
-    found: list[int] = distinct(column[chosen]).tolist()
-    return found
-
-
-def _distinct(column: Integers, chosen: NDArray[np.bool_]) -> Integers:
-    return distinct(column[chosen])

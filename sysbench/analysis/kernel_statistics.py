@@ -1,59 +1,89 @@
-"""Statistics of kernels by name within ranges: one ordering for all ranges, and sums over stretches of it."""
+"""Statistics of single kernels within ranges: what they take on average and at worst, and how they were launched."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sysbench.analysis.calls import Calls, Rows
 from sysbench.analysis.grouping import distinct as different
+from sysbench.analysis.grouping import summed
+from sysbench.analysis.kernel_ranges import KernelRange
+from sysbench.analysis.spent import Spent
 from sysbench.analysis.trace import NONE, Integers
 from sysbench.profile_summary import KernelStatistics
 
+_CALLS: Final = 400_000
+"""That are looked at together, where they are not all of one kernel."""
 
-@dataclass(frozen=True)
-class Calls:
-    """Calls of kernels, ordered by name and then by duration."""
 
-    place: Integers
-    """Of what was given, in this order."""
-    name: Integers
-    duration_ns: Integers
-    launch_shape: Integers
-    """A number that is the same for the same grid and block; NONE where they were not recorded."""
-    shapes: NDArray[np.int64]
-    """(shapes, 6): grid and block of each number."""
+def kernel_statistics(
+    calls: Calls, spent: Spent, ranges: Sequence[KernelRange], shapes: Integers, names: int
+) -> list[KernelStatistics]:
+    """A row for every kernel that counts most in each range, range by range, the longest in total first.
 
-    @classmethod
-    def of(cls, name: Integers, duration_ns: Integers, launch_shape: Integers, shapes: Integers) -> Calls:
-        """Order calls by name and duration."""
-        place = np.lexsort((duration_ns, name)).astype(np.int64, copy=False)
-        return cls(place, name[place], duration_ns[place], launch_shape[place], shapes)
+    `shapes` are the recording's launch shapes, and `names` is how many names it has.
+    """
+    wanted = np.zeros((len(ranges), len(spent.kernels)), bool)
+    for number, each in enumerate(ranges):
+        wanted[number, each.longest(spent)] = True
+    found: list[list[KernelStatistics]] = [[] for _ in ranges]
+    position = np.full(names, NONE, np.int64)
+    position[spent.kernels] = np.arange(len(spent.kernels))
+    for kernels in _batches(np.flatnonzero(wanted.any(axis=0)), summed(spent.calls, spent.kernel, len(spent.kernels))):
+        named = np.zeros(names, bool)
+        named[spent.kernels[kernels]] = True
+        ordered = _Ordered(calls.of_kernels(named), position, spent, shapes)
+        for number, each in enumerate(ranges):
+            if wanted[number, kernels].any():
+                found[number] += ordered.within(each, wanted[number])
+    return [row for rows in found for row in sorted(rows, key=lambda row: -row.total_ns)]
 
-    def within(self, range_name: str, chosen: NDArray[np.bool_]) -> list[KernelStatistics]:
-        """Statistics of the calls that are chosen, given in the order of `place`; the longest in total first."""
-        picked = np.flatnonzero(chosen)
-        rows = list(self._rows(range_name, picked)) if len(picked) else []
-        return sorted(rows, key=lambda row: -row.total_ns)
+
+def _batches(kernels: Integers, calls: Integers) -> Iterator[Integers]:
+    """Kernels in order, so many at a time that their calls are not too many."""
+    group = np.cumsum(calls[kernels]) // _CALLS
+    for first in different(group).tolist():
+        yield kernels[group == first]
+
+
+class _Ordered:
+    """Calls of kernels, ordered by kernel and then by duration."""
+
+    def __init__(self, rows: Rows, position: Integers, spent: Spent, shapes: Integers) -> None:
+        kernel = position[rows.name]
+        order = np.lexsort((rows.duration_ns, kernel))
+        self._kernel = kernel[order]
+        self._duration_ns = rows.duration_ns[order]
+        self._launch_shape = rows.launch_shape[order]
+        self._module = spent.module_places[rows.module[order]]
+        self._phase = rows.phase[order]
+        self._shapes = shapes
+
+    def within(self, range_: KernelRange, wanted: NDArray[np.bool_]) -> Iterator[KernelStatistics]:
+        """Statistics of the kernels that are wanted, within a range."""
+        picked = np.flatnonzero(range_.holds(self._module, self._phase) & wanted[self._kernel])
+        return self._rows(range_.name, picked) if len(picked) else iter(())
 
     def _rows(self, range_name: str, picked: Integers) -> Iterator[KernelStatistics]:
-        names, durations = self.name[picked], self.duration_ns[picked]
-        first = np.flatnonzero(np.diff(names, prepend=names[0] - 1))
-        calls = np.diff(first, append=len(names))
+        kernels, durations = self._kernel[picked], self._duration_ns[picked]
+        first = np.flatnonzero(np.diff(kernels, prepend=kernels[0] - 1))
+        calls = np.diff(first, append=len(kernels))
         totals = np.add.reduceat(durations, first)
         means = totals / calls
         squares = np.add.reduceat((durations - np.repeat(means, calls)) ** 2, first)
         deviations = np.sqrt(squares / np.maximum(calls - 1, 1))
         last = first + calls - 1
         medians = (durations[first + (calls - 1) // 2] + durations[first + calls // 2]) / 2
-        shapes, distinct = self._shapes(picked, first)
+        shapes, distinct = self._shapes_of(picked, first)
         for number in range(len(first)):
             shape = shapes[number] if distinct[number] == 1 else None
             yield KernelStatistics(
                 range=range_name,
-                kernel=int(names[first[number]]),
+                kernel=int(kernels[first[number]]),
                 total_ns=int(totals[number]),
                 calls=int(calls[number]),
                 mean_ns=float(means[number]),
@@ -66,15 +96,15 @@ class Calls:
                 launch_shapes=int(distinct[number]),
             )
 
-    def _shapes(self, picked: Integers, first: Integers) -> tuple[Integers, Integers]:
-        """For every name, one of its shapes, and how many different ones were recorded."""
-        shape = self.launch_shape[picked]
+    def _shapes_of(self, picked: Integers, first: Integers) -> tuple[Integers, Integers]:
+        """For every kernel, one of its shapes, and how many different ones were recorded."""
+        shape = self._launch_shape[picked]
         group = np.zeros(len(picked), np.int64)
         group[first[1:]] = 1
-        width = len(self.shapes) + 1
+        width = len(self._shapes) + 1
         group, number = np.divmod(different(np.cumsum(group) * width + shape - NONE), width)
         known = number + NONE != NONE
         distinct = np.bincount(group[known], minlength=len(first))
         one = np.zeros(len(first), np.int64)
         one[group[known]] = number[known] + NONE
-        return (self.shapes[one] if len(self.shapes) else np.zeros((len(first), 6), np.int64)), distinct
+        return (self._shapes[one] if len(self._shapes) else np.zeros((len(first), 6), np.int64)), distinct

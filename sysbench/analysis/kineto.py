@@ -16,7 +16,7 @@ from sysbench.analysis import kineto_parts
 from sysbench.analysis.kineto_columns import Columns
 from sysbench.analysis.kineto_pieces import GZIP, Blocks, Pieces
 from sysbench.analysis.reading import no_garbage_collection
-from sysbench.analysis.trace import Trace
+from sysbench.analysis.recording import Recording
 from sysbench.errors import LogError
 
 _HEADER_BYTES: Final = 16 * 1024**2
@@ -31,8 +31,8 @@ def is_kineto(beginning: bytes) -> bool:
     return beginning[:2] == GZIP or beginning.lstrip()[:1] in (b"{", b"[")
 
 
-def read(path: Path) -> Trace:
-    """The trace in a file; raises LogError for a file that holds none, or an empty one."""
+def read(path: Path) -> Recording:
+    """What a file holds; raises LogError for a file that holds no trace, or an empty one."""
     try:
         with path.open("rb") as file, no_garbage_collection():
             return _read(path, file)
@@ -42,7 +42,7 @@ def read(path: Path) -> Trace:
         raise LogError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def _read(path: Path, file: IO[bytes]) -> Trace:
+def _read(path: Path, file: IO[bytes]) -> Recording:
     blocks = Blocks(file)
     before, buffer = _header(path, blocks)
     position = file.tell()
@@ -58,7 +58,7 @@ def _read(path: Path, file: IO[bytes]) -> Trace:
     if columns.is_empty:
         why = f": {'; '.join(remarks)}" if remarks else ""
         raise LogError(f"{path} holds no events that last{why}")
-    return columns.trace(path.name, _decoded_header(before), remarks)
+    return columns.recording(path.name, _decoded_header(before), remarks)
 
 
 def _header(path: Path, blocks: Blocks) -> tuple[bytes, bytes]:

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sysbench.analysis import forward_threads
-from sysbench.analysis.packed import Stretch, Table, unpacked
-from sysbench.analysis.trace import COPY, KERNEL, NONE, SET, DeviceWork, Integers, Launches, Operators, Ranges, Trace
+from sysbench.analysis.packed import Stretch, Table
+from sysbench.analysis.recording import Recording, since_the_first
+from sysbench.analysis.trace import COPY, KERNEL, NONE, SET, Integers
 
 _NONE_RECORDED: Final = msgspec.Raw(b"")
 
@@ -160,7 +161,7 @@ class Columns:
     @property
     def is_empty(self) -> bool:
         """Whether nothing was found that anything could be told from."""
-        return not any(self._tables.values())
+        return not any(len(table) for table in self._tables.values())
 
     def add(self, events: Sequence[Event] | Sequence[ExactEvent]) -> None:
         """Take in the events of one piece; raises InexactError, and takes in nothing, if floats do not hold times."""
@@ -268,41 +269,33 @@ class Columns:
         shapes = _renumbered(self._launch_shapes[row[:3], row[3:]] for row in found.launch_shapes)
         self._without_duration += found.without_duration
         for which, stretches in found.stretches.items():
-            for columns in unpacked(stretches):
-                columns[_NAME] = names[columns[_NAME]]
-                if which == "work":
-                    columns[_LAUNCH_SHAPE] = shapes[columns[_LAUNCH_SHAPE]]
-                else:
-                    columns[_THREAD] = threads[columns[_THREAD]]
-                if which == "operators":
-                    columns[_SHAPES] = names[columns[_SHAPES]]
-                self._tables[which].add(columns)
+            table = Table(_WIDTHS[which])
+            table.join(stretches)
+            table.replace(_NAME, names.__getitem__, _NAME)
+            if which == "work":
+                table.replace(_LAUNCH_SHAPE, shapes.__getitem__, _LAUNCH_SHAPE)
+            else:
+                table.replace(_THREAD, threads.__getitem__, _THREAD)
+            if which == "operators":
+                table.replace(_SHAPES, names.__getitem__, _SHAPES)
+            self._tables[which].join(table.packed())
         return True
 
-    def trace(self, title: str, header: dict[str, Any], remarks: Iterable[str]) -> Trace:
-        """Everything, from the first moment on; the columns themselves are let go of meanwhile."""
+    def recording(self, title: str, header: dict[str, Any], remarks: Iterable[str]) -> Recording:
+        """Everything, from the first moment on. Nothing may be added afterwards."""
         said = list(remarks)
         if self._without_duration:
             said.append(f"{self._without_duration:,} events without a duration were left out")
         if self.in_nanoseconds:
             said.append("times are taken for nanoseconds: as microseconds they would lie in the far future")
-        work, launches, operators, ranges = (self._tables[which].take() for which in _WIDTHS)
-        origin = min(int(part[0].min()) for part in (work, launches, operators, ranges) if len(part[0]))
-        for part in (work, launches, operators, ranges):
-            part[0] -= origin
-        operators[_FORWARD_THREAD] = forward_threads.resolved(
-            operators[_THREAD], operators[_SEQUENCE], operators[_FORWARD_THREAD]
-        )
-        work.append(np.array(self._launch_shapes.rows, np.int64).reshape(-1, 6))
-        return Trace(
+        forward_threads.resolve(self._tables["operators"])
+        return Recording(
             title=title,
             format="kineto",
             names=tuple(self._names),
-            work=DeviceWork(*work),
-            launches=Launches(*launches),
-            operators=Operators(*operators),
-            ranges=Ranges(*ranges),
-            origin_ns=origin,
+            **self._tables,
+            launch_shapes=np.array(self._launch_shapes.rows, np.int64).reshape(-1, 6),
+            origin_ns=since_the_first(self._tables.values()),
             devices=_devices(header),
             rank=_rank(header),
             remarks=tuple(said),

@@ -14,15 +14,18 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from sysbench.analysis.grouping import distinct, grouped, launch_shapes
-from sysbench.analysis.nsys_rows import NoNumberError, Question, opened, rows
+from sysbench.analysis.grouping import grouped, launch_shapes
+from sysbench.analysis.nsys_rows import NoNumberError, Numbers, Question, opened
+from sysbench.analysis.packed import Table
 from sysbench.analysis.reading import no_garbage_collection
-from sysbench.analysis.trace import COPY, KERNEL, NONE, SET, DeviceWork, Integers, Launches, Operators, Ranges, Trace
+from sysbench.analysis.recording import Recording, since_the_first
+from sysbench.analysis.trace import COPY, KERNEL, NONE, SET, Integers
 from sysbench.errors import LogError
 
 SQLITE: Final = b"SQLite format 3\x00"
@@ -53,23 +56,23 @@ _COPY_KINDS: Final = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 """CUpti_ActivityMemcpyKind."""
 
 
-def read(path: Path) -> Trace:
-    """The trace in an export or a report; raises LogError for a file that holds none."""
+def read(path: Path) -> Recording:
+    """What an export or a report holds; raises LogError for a file that holds no trace."""
     return _of_report(path) if path.suffix.lower() in REPORT_SUFFIXES else _of_export(path, path)
 
 
-def _of_export(export: Path, path: Path) -> Trace:
+def _of_export(export: Path, path: Path) -> Recording:
     """What an export holds of the file that it is or that it was made of."""
     try:
-        with closing(opened(export)) as database, no_garbage_collection():
-            return _Reader(path, export, database).trace()
+        with closing(opened(export)) as database, Numbers.of(export) as numbers, no_garbage_collection():
+            return _Reader(path, database, numbers).recording()
     except sqlite3.Error as error:
         raise LogError(f"{path} is not an export of Nsight Systems that can be read: {error}") from error
     except NoNumberError as error:
         raise LogError(f"{path} holds what is no number where Nsight Systems has numbers: {error}") from error
 
 
-def _of_report(path: Path) -> Trace:
+def _of_report(path: Path) -> Recording:
     nsys = shutil.which("nsys")
     if nsys is None:
         raise LogError(f"{path} is a report of Nsight Systems. {INSTALL_HINT}")
@@ -89,10 +92,10 @@ def _of_report(path: Path) -> Trace:
 class _Reader:
     """One pass over a database."""
 
-    def __init__(self, path: Path, export: Path, database: sqlite3.Connection) -> None:
+    def __init__(self, path: Path, database: sqlite3.Connection, numbers: Numbers) -> None:
         self._path = path
-        self._export = export
         self._database = database
+        self._numbers = numbers
         tables = {str(name) for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         self._columns = {
             name: self._columns_of(name) for name in (*_WANTED, _STRINGS, "TARGET_INFO_GPU") if name in tables
@@ -103,20 +106,17 @@ class _Reader:
             )
         self._names: dict[str, int] = {}
         self._threads: dict[int, int] = {}
+        self._launch_shapes: dict[tuple[int, ...], int] = {}
+        self._strings = self._read_strings()
 
-    def trace(self) -> Trace:
-        large = [self._question(*each) for each in _LARGE.items() if each[0] in self._columns]
-        with rows(self._export, self._database, large) as self._rows:
-            self._strings = self._read_strings()
-            operators, ranges = self._ranges()
-            work, launches = self._work(), self._launches()
-        parts = (work.start_ns, launches.start_ns, operators.start_ns, ranges.start_ns)
-        if not any(len(part) for part in parts):
+    def recording(self) -> Recording:
+        """Everything that is asked for."""
+        operators, ranges = self._ranges()
+        work, launches = self._work(), self._launches()
+        tables = (work, launches, operators, ranges)
+        if not any(len(table) for table in tables):
             raise LogError(f"{self._path} holds no kernels, no calls and no ranges")
-        origin = min(int(part.min()) for part in parts if len(part))
-        for part in parts:
-            part -= origin
-        return Trace(
+        return Recording(
             title=self._path.name,
             format="nsys",
             names=tuple(self._names),
@@ -124,7 +124,8 @@ class _Reader:
             launches=launches,
             operators=operators,
             ranges=ranges,
-            origin_ns=origin,
+            launch_shapes=np.array([*self._launch_shapes], np.int64).reshape(-1, 6),
+            origin_ns=since_the_first(tables),
             devices=self._devices(),
             remarks=tuple(self._remarks(work, ranges, operators)),
         )
@@ -140,82 +141,79 @@ class _Reader:
             return {}
         return {number: str(value) for number, value in self._database.execute("SELECT id, value FROM StringIds")}
 
-    def _question(self, table: str, wanted: Sequence[str], where: str = "") -> Question:
+    def _rows(self, table: str, wanted: Sequence[str], condition: str = "") -> Iterator[dict[str, Integers]]:
+        """Columns by name, some rows at a time; NONE where there is no such column, or nothing in it."""
+        if table not in self._columns:
+            return
         there = self._columns[table]
         either = [(name, *_INSTEAD.get(name, ())) for name in wanted]
-        return Question(table, tuple(tuple(name for name in names if name in there) for names in either), where)
+        columns = tuple(tuple(name for name in names if name in there) for names in either)
+        for found in self._numbers.columns(Question(table, columns, condition)):
+            yield dict(zip(wanted, found, strict=True))
 
-    def _table(self, table: str, wanted: Sequence[str], where: str = "") -> dict[str, Integers]:
-        """Columns of whole numbers by name; NONE where there is no such column, or nothing in it."""
-        if table not in self._columns:
-            return {name: np.zeros(0, np.int64) for name in wanted}
-        return dict(zip(wanted, self._rows.columns(self._question(table, wanted, where)), strict=True))
+    def _work(self) -> Table:
+        work = Table(9)
+        for rows in self._rows(_KERNELS, (*_TIMES, _KERNEL_NAME, *_PLACE, *_GRID, *_BLOCK)):
+            none = np.full(len(rows["start"]), NONE, np.int64)
+            shape = self._shapes([rows[name] for name in (*_GRID, *_BLOCK)])
+            work.add(_of_work(rows, self._named(rows[_KERNEL_NAME]), KERNEL, shape, none))
+        for rows in self._rows(_COPIES, (*_TIMES, "copyKind", *_PLACE, "bytes")):
+            none = np.full(len(rows["start"]), NONE, np.int64)
+            work.add(_of_work(rows, self._copy_names(rows["copyKind"]), COPY, none, rows["bytes"]))
+        for rows in self._rows(_SETS, (*_TIMES, *_PLACE, "bytes")):
+            none = np.full(len(rows["start"]), NONE, np.int64)
+            name = np.full(len(rows["start"]), self._name("Memset"), np.int64)
+            work.add(_of_work(rows, name, SET, none, rows["bytes"]))
+        return work
 
-    def _work(self) -> DeviceWork:
-        kernels = self._table(_KERNELS, _LARGE[_KERNELS])
-        copies = self._table(_COPIES, (*_TIMES, "copyKind", *_PLACE, "bytes"))
-        sets = self._table(_SETS, (*_TIMES, *_PLACE, "bytes"))
-        kinds = {
-            kind: self._name(f"Memcpy {_COPY_KINDS.get(kind, 'other')}")
-            for kind in distinct(copies["copyKind"]).tolist()
-        }
-        names = (
-            self._named(kernels[_KERNEL_NAME]),
-            np.array([kinds[kind] for kind in copies["copyKind"].tolist()], np.int64),
-            np.full(len(sets["start"]), self._name("Memset") if len(sets["start"]) else 0, np.int64),
-        )
-        parts = (kernels, copies, sets)
-        counts = [len(part["start"]) for part in parts]
-        shapes, shape = launch_shapes([kernels[name] for name in (*_GRID, *_BLOCK)])
-        start = np.concatenate([part["start"] for part in parts])
-        return DeviceWork(
-            start_ns=start,
-            duration_ns=np.concatenate([part["end"] for part in parts]) - start,
-            name=np.concatenate(names),
-            kind=np.repeat(np.array([KERNEL, COPY, SET], np.int64), counts),
-            device=np.concatenate([part["deviceId"] for part in parts]),
-            stream=np.concatenate([part["streamId"] for part in parts]),
-            correlation=np.concatenate([part["correlationId"] for part in parts]),
-            launch_shape=np.concatenate([shape, np.full(sum(counts[1:]), NONE, np.int64)]),
-            bytes=np.concatenate([np.full(counts[0], NONE, np.int64), copies["bytes"], sets["bytes"]]),
-            launch_shapes=shapes,
-        )
+    def _shapes(self, columns: Sequence[Integers]) -> Integers:
+        """Our numbers of launch shapes."""
+        shapes, which = launch_shapes(columns)
+        ours = [self._launch_shapes.setdefault(tuple(row), len(self._launch_shapes)) for row in shapes.tolist()]
+        return np.array([*ours, NONE], np.int64)[which]
 
-    def _launches(self) -> Launches:
-        calls = self._table(_CALLS, _LARGE[_CALLS])
-        thread = self._thread(calls["globalTid"])
-        length = calls["end"] - calls["start"]
-        return Launches(calls["start"], length, self._named(calls["nameId"]), thread, calls["correlationId"])
+    def _copy_names(self, kinds: Integers) -> Integers:
+        different, which = grouped(kinds)
+        ours = [self._name(f"Memcpy {_COPY_KINDS.get(kind, 'other')}") for kind in different.tolist()]
+        return np.array(ours, np.int64)[which]
 
-    def _ranges(self) -> tuple[Operators, Ranges]:
+    def _launches(self) -> Table:
+        launches = Table(5)
+        for rows in self._rows(_CALLS, (*_TIMES, "nameId", "globalTid", "correlationId")):
+            start, end, name, thread, correlation = rows.values()
+            launches.add([start, end - start, self._named(name), self._thread(thread), correlation])
+        return launches
+
+    def _ranges(self) -> tuple[Table, Table]:
         """NVTX: ranges that ended, by whose name they are operators of torch or the program's own."""
-        ended = f'WHERE "eventType" IN ({_PUSH_POP}, {_START_END}) AND "end" IS NOT NULL'
+        operators, ranges = Table(7), Table(4)
         if _NVTX in self._columns and "eventType" not in self._columns[_NVTX]:
             raise LogError(f"{self._path} has NVTX events of an unknown form: they have no eventType")
-        found = self._table(_NVTX, (*_TIMES, "textId", "globalTid"), ended)
-        name, sequence, shapes = self._marks(found["textId"], ended)
-        thread, length = self._thread(found["globalTid"]), found["end"] - found["start"]
-        torch, own = sequence != NONE, sequence == NONE
-        operators = Operators(
-            start_ns=found["start"][torch],
-            duration_ns=length[torch],
-            name=name[torch],
-            thread=thread[torch],
-            sequence=sequence[torch],
-            forward_thread=np.full(int(torch.sum()), NONE, np.int64),
-            shapes=shapes[torch],
-        )
-        return operators, Ranges(found["start"][own], length[own], name[own], thread[own])
+        texts = self._texts()
+        for rows in self._rows(_NVTX, (*_TIMES, "textId", "globalTid"), _ENDED):
+            start, end, text, thread = rows.values()
+            name, sequence, shapes = self._marks(text, list(islice(texts, len(start))))
+            every = [start, end - start, name, self._thread(thread)]
+            torch, own = sequence != NONE, sequence == NONE
+            none = np.full(len(start), NONE, np.int64)
+            operators.add([column[torch] for column in (*every, sequence, none, shapes)])
+            ranges.add([column[own] for column in every])
+        return operators, ranges
 
-    def _marks(self, numbers: Integers, ended: str) -> Integers:
-        """(3, n) of the ranges that ended: names; for what torch emitted sequence numbers, and shapes where it did."""
+    def _texts(self) -> Iterator[str | None]:
+        """What NVTX events are called that have no number of a registered name, in the order of the table."""
+        if "text" not in self._columns.get(_NVTX, ()):
+            return
+        for (text,) in self._database.execute(f'SELECT "text" FROM "{_NVTX}" NOT INDEXED WHERE {_ENDED}'):
+            yield None if text is None else str(text)
+
+    def _marks(self, numbers: Integers, texts: Sequence[str | None]) -> Integers:
+        """(3, n) of ranges: names; for what torch emitted sequence numbers, and shapes where it did."""
         different, which = grouped(numbers)
         registered = [self._mark(self._strings.get(number, _UNNAMED)) for number in different.tolist()]
         marks = np.array(registered, np.int64).reshape(-1, 3)[which]
-        if _NVTX in self._columns and "text" in self._columns[_NVTX]:
-            texts = [text for (text,) in self._database.execute(f'SELECT "text" FROM "{_NVTX}" {ended}')]
-            written = [at for at, text in enumerate(texts) if text is not None]
-            marks[written] = np.array([self._mark(str(texts[at])) for at in written], np.int64).reshape(-1, 3)
+        written = [(at, text) for at, text in enumerate(texts) if text is not None]
+        marks[[at for at, _ in written]] = np.array([self._mark(text) for _, text in written], np.int64).reshape(-1, 3)
         return marks.T
 
     def _mark(self, text: str) -> tuple[int, int, int]:
@@ -249,10 +247,10 @@ class _Reader:
             )
         return ()
 
-    def _remarks(self, work: DeviceWork, ranges: Ranges, operators: Operators) -> Iterator[str]:
-        if not len(work.start_ns):
+    def _remarks(self, work: Table, ranges: Table, operators: Table) -> Iterator[str]:
+        if not len(work):
             yield "nothing that ran on a GPU was recorded"
-        if not len(ranges.start_ns) and not len(operators.start_ns):
+        if not len(ranges) and not len(operators):
             yield "no NVTX ranges were recorded: nothing tells what part of the program launched what"
 
 
@@ -265,11 +263,22 @@ _WANTED: Final = frozenset({_KERNELS, _COPIES, _SETS, _CALLS, _NVTX})
 _KERNEL_NAME: Final = "demangledName"
 _INSTEAD: Final = {_KERNEL_NAME: ("shortName",)}
 """What stands for a column where it is not there, or empty."""
-_LARGE: Final = {
-    _KERNELS: (*_TIMES, _KERNEL_NAME, *_PLACE, *_GRID, *_BLOCK),
-    _CALLS: (*_TIMES, "nameId", "globalTid", "correlationId"),
-}
-"""What is asked for of the tables that hold most of an export."""
+_ENDED: Final = f'"eventType" IN ({_PUSH_POP}, {_START_END}) AND "end" IS NOT NULL'
+"""In SQL: ranges, and not marks."""
+
+
+def _of_work(rows: dict[str, Integers], name: Integers, kind: int, shape: Integers, moved: Integers) -> list[Integers]:
+    """Columns of `DeviceWork`."""
+    place = [rows[each] for each in _PLACE]
+    return [
+        rows["start"],
+        rows["end"] - rows["start"],
+        name,
+        np.full(len(name), kind, np.int64),
+        *place,
+        shape,
+        moved,
+    ]
 
 
 def is_export(beginning: bytes) -> bool:

@@ -2,67 +2,82 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from sysbench.analysis.attribution import Attribution
+from sysbench.analysis.counted import Counted
 from sysbench.analysis.grouping import grouped, summed
 from sysbench.analysis.intervals import depths, self_time_ns
-from sysbench.analysis.trace import NONE, Integers, Trace
+from sysbench.analysis.trace import NONE, Integers
 from sysbench.profile_summary import OperatorStatistics
 
 MOST = 400
 """Operators that are kept, and as many again by the shapes of their inputs."""
 
 
-def operator_statistics(
-    trace: Trace, found: Attribution, chosen: NDArray[np.bool_], work: NDArray[np.bool_]
-) -> list[OperatorStatistics]:
-    """Of the operators that are chosen and of the work that is: by name, then by name and shapes of the inputs."""
-    operators = trace.operators
-    parents = found.operators.parents()
-    self_device = _self_device(found, work, len(operators.name))
-    outermost = ~_within_same(operators.name, parents)
-    columns = (
-        np.ones(len(operators.name), np.int64),
-        self_time_ns(found.operators, operators.duration_ns),
-        np.where(outermost, operators.duration_ns, 0),
-        self_device,
-        np.where(outermost, _with_those_within(self_device, parents, depths(parents)), 0),
-    )
-    no_shapes = np.full(len(operators.name), NONE, np.int64)
-    return [
-        *_by_group(trace, np.flatnonzero(chosen), no_shapes, columns),
-        *_by_group(trace, np.flatnonzero(chosen & (operators.shapes != NONE)), operators.shapes, columns),
-    ]
+class OperatorSums:
+    """Of the operators in steps and of the work that counts. Grows with every slice."""
 
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._width = len(names) + 1
+        self._by_name: list[list[Integers]] = []
+        self._by_shapes: list[list[Integers]] = []
 
-def _by_group(
-    trace: Trace, asked: Integers, shapes: Integers, columns: tuple[Integers, ...]
-) -> list[OperatorStatistics]:
-    """One row for each name with each shapes, those that take most first."""
-    width = len(trace.names) + 1
-    keys = trace.operators.name[asked] * width + shapes[asked] - NONE
-    groups, which = grouped(keys)
-    sums = [summed(column[asked], which, len(groups)) for column in columns]
-    calls, self_host, total_host, self_device, total_device = sums
-    order = np.lexsort((-self_host, -self_device))[:MOST].tolist()
-    return [
-        OperatorStatistics(
-            name=trace.names[groups[row] // width],
-            shapes=trace.names[shape] if (shape := int(groups[row] % width) + NONE) != NONE else None,
-            calls=int(calls[row]),
-            self_host_ns=int(self_host[row]),
-            total_host_ns=int(total_host[row]),
-            self_device_ns=int(self_device[row]),
-            total_device_ns=int(total_device[row]),
+    def add(self, part: Counted) -> None:
+        """Take in a slice."""
+        operators, found = part.part.operators, part.found
+        parents = found.operators.parents()
+        self_device = _self_device(found, part.is_counted, len(operators.name))
+        outermost = ~_within_same(operators.name, parents)
+        columns = (
+            np.ones(len(operators.name), np.int64),
+            self_time_ns(found.operators, operators.duration_ns),
+            np.where(outermost, operators.duration_ns, 0),
+            self_device,
+            np.where(outermost, _with_those_within(self_device, parents, depths(parents)), 0),
         )
-        for row in order
-    ]
+        chosen = np.flatnonzero(part.operators_counted)
+        shaped = np.flatnonzero(part.operators_counted & (operators.shapes != NONE))
+        nothing = operators.name[chosen] * self._width
+        self._by_name.append(_added(nothing, [column[chosen] for column in columns]))
+        keys = operators.name[shaped] * self._width + operators.shapes[shaped] - NONE
+        self._by_shapes.append(_added(keys, [column[shaped] for column in columns]))
+
+    def statistics(self) -> list[OperatorStatistics]:
+        """By name, then by name and shapes of the inputs."""
+        return [*self._rows(self._by_name), *self._rows(self._by_shapes)]
+
+    def _rows(self, parts: list[list[Integers]]) -> list[OperatorStatistics]:
+        """One row for each name with each shapes, those that take most first."""
+        keys, *columns = (np.concatenate(pieces) for pieces in zip(*parts, strict=True))
+        groups, calls, self_host, total_host, self_device, total_device = _added(keys, columns)
+        order = np.lexsort((-self_host, -self_device))[:MOST].tolist()
+        return [
+            OperatorStatistics(
+                name=self._names[groups[row] // self._width],
+                shapes=self._names[shape] if (shape := int(groups[row] % self._width) + NONE) != NONE else None,
+                calls=int(calls[row]),
+                self_host_ns=int(self_host[row]),
+                total_host_ns=int(total_host[row]),
+                self_device_ns=int(self_device[row]),
+                total_device_ns=int(total_device[row]),
+            )
+            for row in order
+        ]
+
+
+def _added(keys: Integers, columns: Sequence[Integers]) -> list[Integers]:
+    """The different keys in order, and the sums of each column over each of them."""
+    groups, which = grouped(keys)
+    return [groups, *(summed(column, which, len(groups)) for column in columns)]
 
 
 def _self_device(found: Attribution, work: NDArray[np.bool_], count: int) -> Integers:
-    if found.work.source != "device":
+    if found.source != "device":
         return np.zeros(count, np.int64)
     caused = work & (found.operator != NONE)
     return summed(found.work.duration_ns[caused], found.operator[caused], count)

@@ -6,7 +6,7 @@ of every stretch only the least one is kept whole, and of the others how much mo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -25,6 +25,7 @@ class Packed(msgspec.Struct, frozen=True, array_like=True):
 
     length: int
     least: int
+    largest: int
     kind: str
     """A numpy type; empty where all are the same."""
     differences: bytes
@@ -35,17 +36,24 @@ class Packed(msgspec.Struct, frozen=True, array_like=True):
         """Pack a stretch that is not empty."""
         least, largest = int(column.min()), int(column.max())
         if least == largest:
-            return cls(len(column), least, "", b"")
+            return cls(len(column), least, largest, "", b"")
         kind = next((kind for kind in _TYPES if largest - least <= np.iinfo(kind).max), None)
         if kind is None:
-            return cls(len(column), 0, "int64", column.tobytes())
-        return cls(len(column), least, kind, (column - least).astype(kind).tobytes())
+            return cls(len(column), least, largest, "int64", column.tobytes())
+        return cls(len(column), least, largest, kind, (column - least).astype(kind).tobytes())
 
-    def into(self, column: Integers) -> None:
-        """Write what was packed to a column of its length."""
-        column.fill(self.least)
-        if self.kind:
-            column += np.frombuffer(self.differences, self.kind)
+    def numbers(self) -> Integers:
+        """What was packed."""
+        if not self.kind:
+            return np.full(self.length, self.least, np.int64)
+        found = np.frombuffer(self.differences, self.kind).astype(np.int64)
+        return found if self.kind == "int64" else found + self.least
+
+    def moved(self, by: int) -> Packed:
+        """The same numbers, all of them more by so much."""
+        if self.kind == "int64":
+            return Packed.of(self.numbers() + by)
+        return msgspec.structs.replace(self, least=self.least + by, largest=self.largest + by)
 
 
 Stretch = list[Packed]
@@ -56,17 +64,27 @@ class Table:
     """Columns of one length, to which rows are added."""
 
     def __init__(self, width: int) -> None:
-        self._width = width
+        self.width = width
         self._waiting: list[Sequence[NDArray[Any]]] = []
         self._waiting_rows = 0
         self._packed: list[Stretch] = []
 
-    def __bool__(self) -> bool:
-        """Whether there are any rows."""
-        return bool(self._packed or self._waiting)
+    @classmethod
+    def of(cls, columns: Sequence[Integers]) -> Table:
+        """A table of these columns."""
+        table = cls(len(columns))
+        for first in range(0, len(columns[0]), _ROWS):
+            table.add([column[first : first + _ROWS] for column in columns])
+        return table
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        return self._waiting_rows + sum(stretch[0].length for stretch in self._packed)
 
     def add(self, columns: Sequence[NDArray[Any]]) -> None:
-        """Add rows, given as columns of one length that is not 0."""
+        """Add rows, given as columns of one length."""
+        if not len(columns[0]):
+            return
         self._waiting.append(columns)
         self._waiting_rows += len(columns[0])
         if self._waiting_rows >= _ROWS:
@@ -88,31 +106,64 @@ class Table:
             self._packed.append([Packed.of(column) for column in whole])
         self._waiting, self._waiting_rows = [], 0
 
-    def take(self) -> list[Integers]:
-        """All rows, as columns; they are not kept."""
+    def column(self, at: int) -> Integers:
+        """One column, whole."""
+        parts = [stretch[at].numbers() for stretch in self.packed()]
+        return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+    def columns(self) -> list[Integers]:
+        """All of them, whole."""
+        return [self.column(at) for at in range(self.width)]
+
+    def stretches(self, *places: int) -> Iterator[list[Integers]]:
+        """These columns, or all where none is named, some ten thousand rows at a time."""
+        chosen = places or range(self.width)
+        for stretch in self.packed():
+            yield [stretch[at].numbers() for at in chosen]
+
+    def between(self, at: int, first: int, beyond: int) -> tuple[Integers, list[Integers]]:
+        """Rows whose number in column `at` is `first` or more and less than `beyond`: which they are, and all columns.
+
+        Stretches without any are not even unpacked: rows are best added in the order in which they are asked for.
+        """
+        found: list[list[Integers]] = [[np.zeros(0, np.int64) for _ in range(self.width + 1)]]
+        for rows, stretch in self._numbered():
+            numbers = stretch[at]
+            if numbers.least >= beyond or numbers.largest < first:
+                continue
+            columns = [rows, *(packed.numbers() for packed in stretch)]
+            if numbers.least < first or numbers.largest >= beyond:
+                chosen = (columns[at + 1] >= first) & (columns[at + 1] < beyond)
+                columns = [column[chosen] for column in columns]
+            found.append(columns)
+        rows, *columns = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return rows, columns
+
+    def bounds(self, at: int) -> tuple[int, int] | None:
+        """The least and the largest number of a column; None without rows."""
         stretches = self.packed()
-        self._packed = []
-        rows = sum(stretch[0].length for stretch in stretches)
-        columns = []
-        for at in range(self._width):
-            column = np.empty(rows, np.int64)
-            first = 0
-            for stretch in stretches:
-                packed = stretch[at]
-                packed.into(column[first : first + packed.length])
-                first += packed.length
-                stretch[at] = _TAKEN
-            columns.append(column)
-        return columns
+        if not stretches:
+            return None
+        return min(stretch[at].least for stretch in stretches), max(stretch[at].largest for stretch in stretches)
 
+    def move(self, at: int, by: int) -> None:
+        """Make every number of a column more by so much."""
+        for stretch in self.packed():
+            stretch[at] = stretch[at].moved(by)
 
-_TAKEN: Final = Packed(0, 0, "", b"")
+    def replace(self, at: int, computed: Callable[..., Integers], *places: int) -> None:
+        """Put in a column's place what is computed from these columns, some rows at a time."""
+        for stretch in self.packed():
+            stretch[at] = Packed.of(computed(*(stretch[place].numbers() for place in places)))
 
+    def append(self, width: int, computed: Callable[..., Sequence[Integers]], *places: int) -> None:
+        """Add so many columns, computed from the rows' numbers and these columns, some rows at a time."""
+        for rows, stretch in self._numbered():
+            stretch += [Packed.of(column) for column in computed(rows, *(stretch[place].numbers() for place in places))]
+        self.width += width
 
-def unpacked(stretches: Iterable[Stretch]) -> Iterator[list[Integers]]:
-    """Stretch by stretch, columns of one length."""
-    for stretch in stretches:
-        columns = [np.empty(packed.length, np.int64) for packed in stretch]
-        for packed, column in zip(stretch, columns, strict=True):
-            packed.into(column)
-        yield columns
+    def _numbered(self) -> Iterator[tuple[Integers, Stretch]]:
+        first = 0
+        for stretch in self.packed():
+            yield np.arange(first, first + stretch[0].length, dtype=np.int64), stretch
+            first += stretch[0].length

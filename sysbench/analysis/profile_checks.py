@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sysbench.analysis import work_estimate
-from sysbench.analysis.attribution import Work
-from sysbench.analysis.grouping import distinct
-from sysbench.analysis.profile_rates import PRODUCTS
-from sysbench.analysis.trace import NONE, Integers
-from sysbench.profile_summary import Check, KernelName
+from sysbench.analysis.counted import COUNTED_PHASES, Counted, Kernels
+from sysbench.analysis.grouping import distinct, grouped
+from sysbench.analysis.product_flops import PRODUCTS
+from sysbench.analysis.trace import NONE
+from sysbench.profile_summary import Check, KernelName, ProfileSource
 
 if TYPE_CHECKING:
     from sysbench.specs.model import ModelCell
@@ -35,30 +35,38 @@ def products_expected(cell: ModelCell) -> dict[str, int] | None:
     return {phase: count for phase, count in expected.items() if phase in cell.phases}
 
 
-def checks(
-    cell: ModelCell | None,
-    steps: int,
-    work: Work,
-    operator: Integers,
-    names: list[KernelName],
-    kernel: Integers,
-    phase: NDArray[np.str_],
-) -> Iterator[Check]:
-    """The products of each phase, over all steps. Columns have a row for each piece of work; `phase` is its name."""
-    expected = products_expected(cell) if cell is not None else None
-    for name, count in (expected or {}).items():
-        here = np.flatnonzero(phase == name)
-        found = _products(work, operator[here], names, kernel[here])
-        yield Check(name=f"matrix products in {name}", expected=count * steps, found=found)
+class ProductSums:
+    """Matrix products that were found in each phase. Grows with every slice."""
 
+    def __init__(self, kernels: Kernels) -> None:
+        self._kernels = kernels
+        self._found: Counter[str] = Counter()
+        """What was called: on the CPU operators, else kernels."""
+        self._callers: Counter[str] = Counter()
+        """The operators that called them."""
+        self._without_caller: set[str] = set()
 
-def _products(work: Work, operator: Integers, names: list[KernelName], kernel: Integers) -> int:
-    """On the CPU the operators that are one; else the operators that launched one; else the kernels themselves."""
-    if work.source == "cpu":
-        known = np.array([name.name.removeprefix("aten::") in PRODUCTS for name in names], bool)
-        return int(known[kernel].sum())
-    known = np.array(
-        [name.kernel_class == "matmul" and not _PART_OF_A_PRODUCT.search(name.name[:4000]) for name in names], bool
-    )
-    caused = operator[known[kernel]]
-    return len(distinct(caused)) if len(caused) and (caused != NONE).all() else len(caused)
+    def add(self, part: Counted) -> None:
+        """Take in what counts of a slice."""
+        names, which = grouped(part.work.name)
+        are_products = np.array([self._is_one(self._kernels[name], part.found.source) for name in names.tolist()], bool)
+        rows = np.flatnonzero(are_products[which]) if len(names) else which
+        phases = part.phase[rows]
+        for number in distinct(phases).tolist():
+            here, phase = rows[phases == number], COUNTED_PHASES[number]
+            self._found[phase] += len(here)
+            self._callers[phase] += len(distinct(part.operator[here]))
+            if (part.operator[here] == NONE).any():
+                self._without_caller.add(phase)
+
+    def checks(self, cell: ModelCell | None, steps: int, source: ProfileSource) -> Iterator[Check]:
+        """What is known of a cell's products, over all steps, beside what was found."""
+        for phase, count in ((products_expected(cell) if cell is not None else None) or {}).items():
+            by_caller = source == "device" and phase not in self._without_caller
+            found = (self._callers if by_caller else self._found)[phase]
+            yield Check(name=f"matrix products in {phase}", expected=count * steps, found=found)
+
+    def _is_one(self, kernel: KernelName, source: ProfileSource) -> bool:
+        if source == "cpu":
+            return kernel.name.removeprefix("aten::") in PRODUCTS
+        return kernel.kernel_class == "matmul" and not _PART_OF_A_PRODUCT.search(kernel.name[:4000])

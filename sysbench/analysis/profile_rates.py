@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -14,12 +13,6 @@ from sysbench.profile_summary import KernelClass, KernelName, Rate, SpentColumns
 if TYPE_CHECKING:
     from sysbench.hardware import Hardware
     from sysbench.specs.model import Precision
-
-PRODUCTS: Final = frozenset({"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm", "mv", "dot"})
-"""Operators of ATen that are one product of matrices each."""
-
-CALLERS: Final = frozenset({"matmul", "linear", "einsum", "inner", "tensordot", "addbmm", "chain_matmul"})
-"""Operators that leave the product itself to one of those."""
 
 _ON_TENSOR_CORES: Final = frozenset({"scores", "output", "matmul", "attention"})
 
@@ -92,28 +85,3 @@ def _added(rows: Iterator[tuple[str | None, str, int]]) -> dict[tuple[str, str],
         if part is not None:
             found[part, phase] = found.get((part, phase), 0) + ns
     return found
-
-
-def product_flops(operator: str, shapes: str) -> int | None:
-    """FLOPs of a matrix product from its inputs' shapes, `[[4, 128], [128, 64]]`; None for what is none."""
-    bare = operator.removeprefix("aten::")
-    if bare in CALLERS:
-        return 0
-    if bare not in PRODUCTS or len(shapes) > 4000:
-        return None
-    try:
-        read = json.loads(shapes)
-    except ValueError:
-        return None
-    sizes = [each for each in read if _is_size(each)] if isinstance(read, list) else []
-    operands = sizes[1:3] if bare in ("addmm", "baddbmm") else sizes[:2]
-    if len(operands) < 2 or operands[0][-1] != operands[1][-2 if len(operands[1]) > 1 else -1]:
-        return None
-    flops = 2
-    for size in operands[0]:
-        flops *= size
-    return flops * (operands[1][-1] if len(operands[1]) > 1 else 1)
-
-
-def _is_size(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(each, int) and each >= 0 for each in value)

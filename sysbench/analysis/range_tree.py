@@ -77,6 +77,11 @@ class RangeTree:
         """The innermost range around each moment on a thread; NONE where there is none."""
         return self.nesting.innermost(thread, at_ns)
 
+    def module_at(self, thread: Integers, at_ns: Integers) -> Integers:
+        """The module around each moment on a thread, as a position in `modules`."""
+        found = self.at(thread, at_ns)
+        return np.where(found == NONE, 0, self.module[found]) if len(self.module) else np.zeros(len(found), np.int64)
+
     def milestone_at(self, at_ns: Integers) -> Integers:
         """The innermost step or phase around each moment, on whichever thread; NONE where there is none."""
         found = self.milestones.innermost(np.zeros(len(at_ns), np.int64), at_ns)

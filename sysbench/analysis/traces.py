@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from sysbench.analysis import kineto, nsys
-from sysbench.analysis.trace import Trace
+from sysbench.analysis.recording import Recording
 from sysbench.errors import LogError
 
 _BEGINNING_BYTES = 64
 
 
-def read(path: Path) -> Trace:
-    """The trace in a file; raises LogError for one that holds none."""
+def read(path: Path) -> Recording:
+    """What a file holds; raises LogError for one that holds no trace."""
     try:
         with path.open("rb") as file:
             beginning = file.read(_BEGINNING_BYTES)

@@ -94,7 +94,7 @@ def draw(
 def _write_window(path: Path, trace: Path, range: str | None) -> None:
     from sysbench.analysis import traces, window
 
-    read = traces.read(trace)
+    read = traces.read(trace).whole()
     try:
         window.write(path, read, window.find(read, range))
     except OSError as error:

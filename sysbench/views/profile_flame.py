@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sysbench import units
-from sysbench.analysis.profile import folded
+from sysbench.analysis.kernel_ranges import folded
 from sysbench.analysis.profile_rates import class_in
 from sysbench.errors import UsageError
 from sysbench.profile_summary import KernelClass, ProfileSummary

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, get_args
 
 from sysbench import units
-from sysbench.analysis.profile import folded
+from sysbench.analysis.kernel_ranges import folded
 from sysbench.analysis.range_tree import PHASES
 from sysbench.profile_summary import EVERYWHERE, NO_PHASE, KernelClass
 from sysbench.views.profile_shown import FORWARD_BACKWARD, Profiles, Shown, Spent, within

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from sysbench.analysis.profile import STEP, folded
+from sysbench.analysis.kernel_ranges import STEP, folded
 from sysbench.analysis.profile_rates import class_in
 from sysbench.analysis.range_tree import PHASES
 from sysbench.errors import UsageError, unknown

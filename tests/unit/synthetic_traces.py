@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
 from sysbench.analysis.grouping import launch_shapes
+from sysbench.analysis.packed import Table
+from sysbench.analysis.recording import Recording
 from sysbench.analysis.trace import COPY, KERNEL, NONE, DeviceWork, Integers, Launches, Operators, Ranges, Trace
 
 MAIN, AUTOGRAD = 0, 1
@@ -98,6 +100,29 @@ class Builder:
             devices=devices,
             rank=rank,
         )
+
+
+def recording(trace: Trace) -> Recording:
+    """The same, packed."""
+    work = [getattr(trace.work, each.name) for each in fields(DeviceWork) if each.name != "launch_shapes"]
+    return Recording(
+        title=trace.title,
+        format=trace.format,
+        names=trace.names,
+        work=Table.of(work),
+        launches=_table(trace.launches),
+        operators=_table(trace.operators),
+        ranges=_table(trace.ranges),
+        launch_shapes=trace.work.launch_shapes,
+        origin_ns=trace.origin_ns,
+        devices=trace.devices,
+        rank=trace.rank,
+        remarks=trace.remarks,
+    )
+
+
+def _table(part: Launches | Operators | Ranges) -> Table:
+    return Table.of([*vars(part).values()])
 
 
 @dataclass

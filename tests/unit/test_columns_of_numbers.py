@@ -33,14 +33,39 @@ def test_what_is_packed_is_what_comes_out(pieces: list[list[tuple[int, int]]], o
         for number, piece in enumerate(pieces):
             (second if other and number > 2 else table).add([column([*each]) for each in zip(*piece, strict=True)])
         stretches = msgspec.msgpack.decode(msgspec.msgpack.encode(second.packed()), type=list[Stretch])
-        assert [row for part in packed.unpacked(stretches) for row in zip(*part, strict=True)] == [
-            row for piece in pieces[3:] for row in piece if other
-        ]
         table.join(stretches)
-        assert bool(table) == bool(pieces)
         rows = [row for piece in pieces for row in piece]
-        assert [each.tolist() for each in table.take()] == [[row[at] for row in rows] for at in range(2)]
-        assert not table
+        assert len(table) == len(rows)
+        assert [each.tolist() for each in table.columns()] == [[row[at] for row in rows] for at in range(2)]
+        assert [row for part in table.stretches() for row in zip(*part, strict=True)] == rows
+
+
+@given(values=st.lists(st.tuples(numbers, numbers), max_size=30), first=numbers, beyond=numbers)
+def test_rows_between_two_numbers_are_found_wherever_they_are_packed(
+    values: list[tuple[int, int]], first: int, beyond: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packed, "_ROWS", 7)
+        table = Table.of([column([row[at] for row in values]) for at in range(2)])
+        rows, columns = table.between(1, first, beyond)
+    expected = [(at, *row) for at, row in enumerate(values) if first <= row[1] < beyond]
+    assert list(zip(rows.tolist(), *(each.tolist() for each in columns), strict=True)) == expected
+    bounds = [(min(each), max(each)) if each else None for each in ([row[at] for row in values] for at in range(2))]
+    assert [table.bounds(at) for at in range(2)] == bounds
+
+
+def test_columns_are_computed_from_others_some_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "_ROWS", 4)
+    table = Table.of([column([*range(10)]), column([5] * 10)])
+    table.append(2, lambda rows, first: [rows * 2, first + 1], 0)
+    table.replace(1, lambda first, second: first * second, 0, 1)
+    table.move(3, -(2**40))
+    assert [each.tolist() for each in table.columns()] == [
+        [*range(10)],
+        [5 * each for each in range(10)],
+        [2 * each for each in range(10)],
+        [each + 1 - 2**40 for each in range(10)],
+    ]
 
 
 @given(st.lists(numbers, max_size=30), st.integers(0, 3))

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from sysbench.analysis.forward_threads import resolved
-from sysbench.analysis.trace import NONE
+from sysbench.analysis.forward_threads import resolve
+from sysbench.analysis.packed import Table
+from sysbench.analysis.trace import NONE, Integers
 
 FORWARD, OTHER, AUTOGRAD = 0, 1, 2
 
 
-def column(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def column(*values: int) -> Integers:
     return np.array(values, np.int64)
+
+
+def resolved(thread: Integers, sequence: Integers, counted: Integers) -> Integers:
+    """The forward threads of operators with these columns."""
+    none = np.zeros(len(thread), np.int64)
+    operators = Table.of([none, none, none, thread, sequence, counted, none])
+    resolve(operators)
+    return operators.column(5)
 
 
 def test_a_backward_operator_belongs_to_the_thread_with_its_number_whatever_torch_calls_it() -> None:

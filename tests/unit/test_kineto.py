@@ -28,7 +28,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def held_to_the_slow_reader(path: Path) -> None:
-    trace = kineto.read(path)
+    trace = kineto.read(path).whole()
     kernels, copies = kineto_files.slowly(path, "kernel"), kineto_files.slowly(path, "gpu_memcpy")
     is_kernel = trace.work.kind == KERNEL
     expected = Counter((each["name"], each["ts"] - trace.origin_ns, each["dur"]) for each in kernels)
@@ -78,12 +78,12 @@ def test_what_several_processes_read_is_what_one_reads(
 ) -> None:
     path = tmp_path / "trace.json"
     kineto_files.write(path, kineto_files.events(200, start_us))
-    alone = kineto.read(path)
+    alone = kineto.read(path).whole()
     several_parts(monkeypatch)
     with path.open("rb") as file:
         assert kineto_parts.read(path, file, len(HEADER)) is not None
     held_to_the_slow_reader(path)
-    together = kineto.read(path)
+    together = kineto.read(path).whole()
     assert (together.names, together.origin_ns) == (alone.names, alone.origin_ns)
     for which in ("work", "launches", "operators", "ranges"):
         for name, column in vars(getattr(alone, which)).items():
@@ -112,7 +112,7 @@ def test_parts_that_do_not_fit_together_are_read_in_one_go(
     many = f"[{', '.join([nested] * 5000)}]"
     events[-1]["args"]["note"] = json.loads(many) if nested.startswith("{") else many
     kineto_files.write(path, events)
-    trace = kineto.read(path)
+    trace = kineto.read(path).whole()
     assert len(trace.work.name) == len(kineto_files.slowly(path, "kernel")) + len(
         kineto_files.slowly(path, "gpu_memcpy")
     )
@@ -138,7 +138,7 @@ def test_gzip_and_bare_lists_of_events_hold_the_same(tmp_path: Path) -> None:
     twice = tmp_path / "d.json.gz"
     half = len(plain.read_bytes()) // 2
     twice.write_bytes(gzip.compress(plain.read_bytes()[:half]) + gzip.compress(plain.read_bytes()[half:]))
-    totals = {int(traces.read(path).work.duration_ns.sum()) for path in (plain, packed, bare, twice)}
+    totals = {int(traces.read(path).whole().work.duration_ns.sum()) for path in (plain, packed, bare, twice)}
     assert len(totals) == 1
 
 
@@ -150,7 +150,7 @@ def test_a_real_profile_has_as_many_operators_as_torch_counts(tmp_path: Path) ->
         y.sum().backward()
     path = tmp_path / "real.json"
     profiler.export_chrome_trace(str(path))
-    trace = kineto.read(path)
+    trace = kineto.read(path).whole()
     read = Counter(trace.names[name] for name in trace.operators.name.tolist())
     assert read == Counter(each["name"] for each in kineto_files.slowly(path, "cpu_op"))
     assert {event.name for event in profiler.events()} - set(read) == {"layers.0"}
@@ -181,7 +181,7 @@ def test_a_file_that_is_cut_off_gives_what_it_has_and_says_where(
         monkeypatch.setattr(kineto_pieces, "PIECE_BYTES", 900)
     path, content = tmp_path / "cut.json", whole()
     path.write_bytes(content[: int(len(content) * share)])
-    trace = kineto.read(path)
+    trace = kineto.read(path).whole()
     kernels = content[: int(len(content) * share)].count(b'"cat": "kernel"')
     assert kernels - 1 <= int((trace.work.kind == KERNEL).sum()) <= kernels
     (remark,) = trace.remarks
@@ -194,7 +194,7 @@ def test_damaged_gzip_gives_what_comes_before_the_damage(tmp_path: Path) -> None
     path = tmp_path / "cut.json.gz"
     packed = gzip.compress(whole(4000))
     path.write_bytes(packed[: len(packed) // 2])
-    trace = kineto.read(path)
+    trace = kineto.read(path).whole()
     assert 500 < len(trace.work.name) < 4080
     assert any(remark.startswith("cut off: read to byte ") for remark in trace.remarks)
 
@@ -211,7 +211,7 @@ def one(path: Path, **changes: Any) -> bytes:
 def test_numbers_beyond_64_bits_are_not_known_and_the_event_counts(tmp_path: Path) -> None:
     path = tmp_path / "big.json"
     one(path, args={"stream": 2**63, "correlation": 2**70, "addr": 2**200})
-    trace = kineto.read(path)
+    trace = kineto.read(path).whole()
     assert trace.work.duration_ns.tolist() == [3000]
     assert trace.work.stream.tolist() == [NONE]
     assert trace.work.correlation.tolist() == [NONE]
@@ -220,7 +220,7 @@ def test_numbers_beyond_64_bits_are_not_known_and_the_event_counts(tmp_path: Pat
 def test_bytes_that_are_no_utf8_cost_no_event(tmp_path: Path) -> None:
     path = tmp_path / "bytes.json"
     path.write_bytes(one(path).replace(b"gemm", b"ge\xff\xfem"))
-    trace = kineto.read(path)
+    trace = kineto.read(path).whole()
     assert trace.names[trace.work.name[0]] == "ge��m"
     assert len(trace.operators.name) == 1
 
@@ -229,14 +229,14 @@ def test_a_damaged_name_costs_no_other_event_its_shapes(tmp_path: Path) -> None:
     path = tmp_path / "bytes.json"
     content = one(path).replace(b"gemm", b"ge\xff\xfem").replace(b'"args": {}', b'"args": {"Input Dims": [[4, 128]]}')
     path.write_bytes(content)
-    trace = kineto.read(path)
+    trace = kineto.read(path).whole()
     assert [trace.names[shapes] for shapes in trace.operators.shapes] == ["[[4, 128]]"]
 
 
 def test_half_a_character_costs_no_event(tmp_path: Path) -> None:
     path = tmp_path / "half.json"
     path.write_bytes(one(path).replace(b"gemm", b"ge\\ud83dmm"))
-    trace = kineto.read(path)
+    trace = kineto.read(path).whole()
     assert trace.names[trace.work.name[0]] == "ge?mm"
     assert trace.remarks == ()
 
@@ -247,7 +247,7 @@ def test_a_time_that_is_none_costs_its_own_event_alone(tmp_path: Path, key: byte
     path = tmp_path / "never.json"
     path.write_bytes(one(path).replace(key + b",", key[:-1] + time + b",", 1))
     assert (path.read_bytes().count(time), time in path.read_bytes()) == (1, True)
-    trace = kineto.read(path)
+    trace = kineto.read(path).whole()
     assert (len(trace.work.name), len(trace.operators.name)) == (0, 1)
 
 
@@ -256,7 +256,7 @@ def test_an_event_without_a_duration_is_left_out_and_said(tmp_path: Path) -> Non
     content = json.loads(one(path))
     del content["traceEvents"][1]["dur"]
     path.write_text(json.dumps(content))
-    trace = kineto.read(path)
+    trace = kineto.read(path).whole()
     assert len(trace.work.name) == 0
     assert trace.remarks == ("1 events without a duration were left out",)
 
@@ -268,7 +268,7 @@ def test_times_in_nanoseconds_are_taken_as_such(tmp_path: Path) -> None:
             b'"ts": 1, "dur": 2', b'"ts": 1712275200123456700, "dur": 400'
         )
     )
-    trace = kineto.read(path)
+    trace = kineto.read(path).whole()
     assert trace.work.duration_ns.tolist() == [512]
     assert trace.work.start_ns.tolist() == [100]
     assert any("nanoseconds" in remark for remark in trace.remarks)
@@ -277,9 +277,9 @@ def test_times_in_nanoseconds_are_taken_as_such(tmp_path: Path) -> None:
 def test_wrong_types_cost_their_own_event_alone(tmp_path: Path) -> None:
     path = tmp_path / "types.json"
     one(path, args={"grid": "large", "stream": "seven"}, dur=5)
-    assert kineto.read(path).work.duration_ns.tolist() == [5000]
+    assert kineto.read(path).whole().work.duration_ns.tolist() == [5000]
     one(path, name=["gemm"])
-    trace = kineto.read(path)
+    trace = kineto.read(path).whole()
     assert (len(trace.work.name), len(trace.operators.name)) == (0, 1)
 
 
@@ -287,7 +287,7 @@ def test_a_trace_of_another_vendor_is_read(tmp_path: Path) -> None:
     path = tmp_path / "amd.json"
     content = one(path, name="Cijk_Ailk_Bljk_SB_MT128x128x16").replace(b'"cpu_op"', b'"hip_runtime"')
     path.write_bytes(content.replace(b"aten::mm", b"hipLaunchKernel"))
-    trace = kineto.read(path)
+    trace = kineto.read(path).whole()
     assert (len(trace.launches.name), len(trace.work.name)) == (1, 1)
 
 

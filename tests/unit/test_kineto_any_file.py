@@ -160,7 +160,7 @@ def same(path: Path, text: str) -> None:
         with pytest.raises(LogError):
             kineto.read(path)
         return
-    trace = kineto.read(path)
+    trace = kineto.read(path).whole()
     # Threads are numbers of their own: whatever they are, the same must stand for the same.
     pairs = {
         (number, row[3])

@@ -64,7 +64,7 @@ def test_a_run_under_nsys_has_the_ranges_of_the_program(tmp_path: Path) -> None:
         check=True,
     )
     nsys.complete(report)
-    trace = traces.read(report)
+    trace = traces.read(report).whole()
     assert trace.title == "report.nsys-rep"
     names = [trace.names[name] for name in trace.ranges.name]
     once = ["step", "forward", "layers", "layers.0", "layers.1", "backward"]

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sysbench.analysis import calls, gradients, kernel_statistics, packed, slices
 from sysbench.analysis.attention_parts import part_of
 from sysbench.analysis.attribution import attribute
+from sysbench.analysis.profile import summarise
 from sysbench.analysis.range_tree import PHASES, module_path
 from sysbench.analysis.trace import NONE, Trace
 from tests.unit.reference_attribution import Reference
-from tests.unit.synthetic_traces import AUTOGRAD, GEMM, MAIN, Builder, training
+from tests.unit.synthetic_traces import AUTOGRAD, GEMM, MAIN, Builder, recording, training
 
 RANGE_NAMES = ("step", "forward", "backward", "optimizer", "layers.0", "layers.0.attention", "layers.1", "part (a.b)")
 OPERATOR_NAMES = ("aten::mm", "aten::add", "autograd::engine::evaluate_function: MmBackward0", "MmBackward0")
@@ -44,27 +49,80 @@ def traces(draw: st.DrawFn) -> Trace:
     return built.trace()
 
 
-@given(traces())
+@dataclass(frozen=True)
+class Attributed:
+    """A piece of work and what caused it."""
+
+    start_ns: int
+    duration_ns: int
+    correlation: int
+    step: int
+    phase: int
+    module: str
+
+
+def attributed(trace: Trace) -> list[Attributed]:
+    """Every piece of work, slice by slice."""
+    tree, parts = slices.sliced(recording(trace))
+    rows = []
+    for part in parts:
+        found = attribute(part, tree, trace.names)
+        work = found.work
+        modules = [tree.modules[each] for each in found.module.tolist()]
+        columns = (work.start_ns, work.duration_ns, work.correlation, found.step, found.phase)
+        rows += [Attributed(*row, module) for *row, module in zip(*(each.tolist() for each in columns), modules)]
+    return rows
+
+
+@given(traces(), st.sampled_from([1, 3, 1000]))
 @settings(max_examples=400, deadline=None)
-def test_any_trace_is_attributed_as_the_slow_definition_does_it(trace: Trace) -> None:
-    reference, found = Reference(trace), attribute(trace)
-    for row in range(len(found.work.name)):
-        if found.work.source == "device":
-            expected = reference.of_kernel(row)
-        else:
-            here = reference.operators[row]
-            expected = reference.of(here.thread, here.start, here)
-        assert found.step[row] == expected.step
-        assert found.phase[row] == expected.phase
-        assert found.ranges.modules[found.module[row]] == expected.module
+def test_any_trace_is_attributed_as_the_slow_definition_does_it_in_slices_of_any_size(trace: Trace, rows: int) -> None:
+    reference = Reference(trace)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slices, "ROWS", rows)
+        patch.setattr(gradients, "AT_A_TIME", rows)
+        found = attributed(trace)
+    kernels, operators = trace.work, reference.operators
+    if len(kernels.name):
+        expected = [
+            Attributed(int(start), int(duration), int(correlation), **vars(reference.of_kernel(row)))
+            for row, (start, duration, correlation) in enumerate(
+                zip(kernels.start_ns, kernels.duration_ns, kernels.correlation, strict=True)
+            )
+        ]
+        assert Counter(found) == Counter(expected)
+    else:
+        assert Counter((each.start_ns, each.step, each.phase, each.module) for each in found) == Counter(
+            (here.start, *vars(reference.of(here.thread, here.start, here)).values()) for here in operators
+        )
+
+
+@given(traces(), st.integers(1, 6))
+@settings(max_examples=300, deadline=None)
+def test_a_summary_made_of_slices_is_that_of_the_whole(trace: Trace, rows: int) -> None:
+    whole = summarise(recording(trace))
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (slices, calls):
+            patch.setattr(module, "ROWS", rows)
+        patch.setattr(gradients, "AT_A_TIME", rows)
+        patch.setattr(kernel_statistics, "_CALLS", rows)
+        patch.setattr(packed, "_ROWS", 3)
+        assert summarise(recording(trace)) == whole
+
+
+def test_a_training_step_is_cut_between_its_operators() -> None:
+    trace = training(steps=4, layers=3).trace()
+    whole = summarise(recording(trace))
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (slices, calls):
+            patch.setattr(module, "ROWS", 20)
+        assert len(list(slices.sliced(recording(trace))[1])) > 5
+        assert summarise(recording(trace)) == whole
 
 
 def caused_by(trace: Trace) -> list[tuple[str, str, int]]:
     """Phase, module and step of every piece of work."""
-    found = attribute(trace)
-    phases = [PHASES[each] if each != NONE else "" for each in found.phase.tolist()]
-    modules = [found.ranges.modules[each] for each in found.module.tolist()]
-    return list(zip(phases, modules, found.step.tolist(), strict=True))
+    return [(PHASES[each.phase] if each.phase != NONE else "", each.module, each.step) for each in attributed(trace)]
 
 
 def test_a_kernel_that_runs_long_after_its_range_was_left_is_counted_in_it() -> None:
@@ -140,9 +198,8 @@ def test_on_a_cpu_operators_are_the_work_by_their_own_time() -> None:
     built.range("forward", 0, 100)
     built.operator("aten::linear", 10, 50, MAIN, 1)
     built.operator("aten::mm", 15, 30, MAIN, 1)
-    found = attribute(built.trace())
-    assert found.work.source == "cpu"
-    assert found.work.duration_ns.tolist() == [20, 30]
+    assert [each.duration_ns for each in attributed(built.trace())] == [20, 30]
+    assert summarise(recording(built.trace())).source == "cpu"
 
 
 def test_steps_and_phases_of_other_programs_are_known_by_their_usual_names() -> None:

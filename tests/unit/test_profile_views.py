@@ -19,7 +19,7 @@ from sysbench.profile_summary import ProfileSummary
 from sysbench.specs.run import Format, Selection
 from sysbench.views import profile_flame, profile_tables, summary
 from sysbench.views.table import Measure, Table
-from tests.unit.synthetic_traces import GEMM, MAIN, Builder, training
+from tests.unit.synthetic_traces import GEMM, MAIN, Builder, recording, training
 
 STEPS, LAYERS, KERNEL_NS = 2, 3, 1000
 HOSTILE = [
@@ -44,7 +44,7 @@ def trace() -> Trace:
 
 @pytest.fixture(scope="module")
 def profile(trace: Trace) -> ProfileSummary:
-    return summarise(trace, ranges=("layers.1.attention",))
+    return summarise(recording(trace), ranges=("layers.1.attention",))
 
 
 def table(profile: ProfileSummary, name: str, selection: Selection | None = None) -> Table:
@@ -140,7 +140,7 @@ def test_kernels_in_no_class_are_named_when_they_take_long() -> None:
     built = training(1, 1, kernel_ns=KERNEL_NS)
     built.launch(5, 900)
     built.kernel("wholly_unheard_of", 6000, 50_000, 900)
-    notes = table(summarise(built.trace()), "classes").notes
+    notes = table(summarise(recording(built.trace())), "classes").notes
     assert any("wholly_unheard_of" in note and "in no class" in note for note in notes)
 
 
@@ -152,7 +152,7 @@ def test_a_table_that_this_profile_cannot_fill_says_what_it_needs(profile: Profi
 
 def test_ranks_stand_beside_each_other_and_the_slowest_is_named(trace: Trace) -> None:
     slow = training(STEPS, LAYERS, kernel_ns=2 * KERNEL_NS).trace("b.json", rank=1)
-    sheet = profile_tables.sheet_of([("a.json", summarise(trace)), ("b.json", summarise(slow))])
+    sheet = profile_tables.sheet_of([("a.json", summarise(recording(trace))), ("b.json", summarise(recording(slow)))])
     assert any("rank 1 is slowest" in remark.text for remark in sheet.remarks)
 
 
@@ -176,7 +176,7 @@ def hostile() -> ProfileSummary:
         built.operator(name, 1000 * number + 100, 500, MAIN)
         built.launch(1000 * number + 200, number)
         built.kernel(name, 1000 * number + 300, 700, number)
-    return summarise(built.trace())
+    return summarise(recording(built.trace()))
 
 
 @pytest.mark.parametrize("form", ["terminal", "markdown", "csv", "latex"])
@@ -219,7 +219,7 @@ def test_a_slice_of_everything_reads_back_as_what_it_was_cut_from(trace: Trace, 
     path = tmp_path / "w.json.gz"
     written = window.write(path, trace, window.Window(0, 10**9, None))
     assert written.complete
-    assert summarise(traces.read(path)).spent == summarise(trace).spent
+    assert summarise(traces.read(path)).spent == summarise(recording(trace)).spent
 
 
 def test_a_slice_holds_what_was_launched_in_it_however_late_it_ran(trace: Trace, tmp_path: Path) -> None:

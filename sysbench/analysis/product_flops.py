@@ -1,0 +1,87 @@
+"""FLOPs of matrix products from the shapes that were recorded with their operators."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from sysbench.analysis.counted import COUNTED_PHASES, Counted, Kernels
+from sysbench.analysis.trace import NONE
+from sysbench.analysis.work_estimate import Amount, Amounts
+
+PRODUCTS: Final = frozenset({"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm", "mv", "dot"})
+"""Operators of ATen that are one product of matrices each."""
+
+CALLERS: Final = frozenset({"matmul", "linear", "einsum", "inner", "tensordot", "addbmm", "chain_matmul"})
+"""Operators that leave the product itself to one of those."""
+
+
+class ProductShapes:
+    """What the operators that launch products are called and given. Grows with every slice."""
+
+    def __init__(self, names: Sequence[str], kernels: Kernels) -> None:
+        self._names = names
+        self._kernels = kernels
+        self._seen: Counter[tuple[int, int, int]] = Counter()
+        """Operators by phase, name and shapes."""
+        self._complete = True
+
+    def add(self, part: Counted) -> None:
+        """Take in what counts of a slice."""
+        operators = part.part.operators
+        rows = np.flatnonzero(self._kernels.are_products(part.work.name) & (part.work.duration_ns > 0))
+        launched = part.operator[rows]
+        if (launched == NONE).any() or (operators.shapes[launched] == NONE).any():
+            self._complete = False
+        if not self._complete or not len(rows):
+            return
+        caused, first = np.unique(launched, return_index=True)
+        columns = (part.phase[rows[first]], operators.name[caused], operators.shapes[caused])
+        different, count = np.unique(np.stack(columns), axis=1, return_counts=True)
+        for (phase, name, shapes), times in zip(different.T.tolist(), count.tolist(), strict=True):
+            self._seen[phase, name, shapes] += times
+
+    def amounts(self, steps: int) -> Amounts:
+        """FLOPs by phase, of one step; nothing where any product's shapes are missing."""
+        found: Amounts = {}
+        if not self._complete:
+            return found
+        for phase in sorted({phase for phase, _, _ in self._seen}):
+            flops = [
+                (product_flops(self._names[name], self._names[shapes]), times)
+                for (where, name, shapes), times in self._seen.items()
+                if where == phase
+            ]
+            known = [each * times for each, times in flops if each is not None]
+            if len(known) == len(flops):
+                found["matmul", COUNTED_PHASES[phase]] = Amount(sum(known) // steps, None)
+        return found
+
+
+def product_flops(operator: str, shapes: str) -> int | None:
+    """FLOPs of a matrix product from its inputs' shapes, `[[4, 128], [128, 64]]`; None for what is none."""
+    bare = operator.removeprefix("aten::")
+    if bare in CALLERS:
+        return 0
+    if bare not in PRODUCTS or len(shapes) > 4000:
+        return None
+    try:
+        read = json.loads(shapes)
+    except ValueError:
+        return None
+    sizes = [each for each in read if _is_size(each)] if isinstance(read, list) else []
+    operands = sizes[1:3] if bare in ("addmm", "baddbmm") else sizes[:2]
+    if len(operands) < 2 or operands[0][-1] != operands[1][-2 if len(operands[1]) > 1 else -1]:
+        return None
+    flops = 2
+    for size in operands[0]:
+        flops *= size
+    return flops * (operands[1][-1] if len(operands[1]) > 1 else 1)
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(each, int) and each >= 0 for each in value)
