@@ -38,7 +38,7 @@ class Recording:
             title=self.title,
             format=self.format,
             names=self.names,
-            work=DeviceWork(*self.work.columns(), self.launch_shapes),
+            work=DeviceWork(*self.work.columns(), *[self.launch_shapes]),
             launches=Launches(*self.launches.columns()),
             operators=Operators(*self.operators.columns()),
             ranges=Ranges(*self.ranges.columns()),

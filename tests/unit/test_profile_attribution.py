@@ -70,7 +70,8 @@ def attributed(trace: Trace) -> list[Attributed]:
         work = found.work
         modules = [tree.modules[each] for each in found.module.tolist()]
         columns = (work.start_ns, work.duration_ns, work.correlation, found.step, found.phase)
-        rows += [Attributed(*row, module) for *row, module in zip(*(each.tolist() for each in columns), modules)]
+        for *row, module in zip(*(column.tolist() for column in columns), modules, strict=True):
+            rows.append(Attributed(*row, module))
     return rows
 
 
