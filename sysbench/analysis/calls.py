@@ -5,34 +5,40 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sysbench.analysis.counted import Counted
 from sysbench.analysis.packed import Table
 from sysbench.analysis.slices import ROWS
 from sysbench.analysis.trace import NONE, Integers
 
-_START: Final = 0
-_WIDTH: Final = 8
+_START, _DURATION, _NAME, _MODULE, _PHASE, _LAUNCH_SHAPE, _WIDTH = 0, 1, 4, 5, 6, 7, 8
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Some of them, in columns of one length."""
+class Moments:
+    """When work ran, in columns of one length."""
 
     start_ns: Integers
     duration_ns: Integers
     device: Integers
     launched_ns: Integers
     """NONE where the launch is not known."""
-    name: Integers
-    module: Integers
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """What was called, in columns of one length."""
+
+    duration_ns: Integers
+    name: NDArray[np.int32]
+    module: NDArray[np.int32]
     """Position in `RangeTree.modules`."""
-    phase: Integers
+    phase: NDArray[np.int32]
     """Position in COUNTED_PHASES."""
-    launch_shape: Integers
+    launch_shape: NDArray[np.int32]
 
 
 class Calls:
@@ -48,19 +54,20 @@ class Calls:
         moments = [work.start_ns, work.duration_ns, work.device, launched]
         self._table.add([*moments, work.name, part.module, part.phase, work.launch_shape])
 
-    def in_order_of_time(self) -> Iterator[Rows]:
-        """All rows, some at a time: those that start in one stretch of time, then those of the next."""
+    def in_order_of_time(self) -> Iterator[Moments]:
+        """All of it, some at a time: those that start in one stretch of time, then those of the next."""
         sample = [column[:: max(1, ROWS // 64)] for (column,) in self._table.stretches(_START)]
         starts = np.unique(np.concatenate(sample)) if sample else np.zeros(0, np.int64)
         every = max(1, len(starts) * ROWS // max(len(self._table), 1))
         for first, beyond in pairwise([-(2**63), *starts[every::every].tolist(), 2**63 - 1]):
-            yield Rows(*self._table.between(_START, first, beyond)[1])
+            yield Moments(*self._table.between(_START, first, beyond)[1][:4])
 
-    def of_kernels(self, wanted: Integers) -> Rows:
-        """The rows of the kernels of these names, all at once; `wanted` holds for every name whether it is wanted."""
-        found = [
-            [column[chosen] for column in columns]
-            for columns in self._table.stretches()
-            if (chosen := wanted[columns[4]]).any()
-        ]
-        return Rows(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+    def of_kernels(self, wanted: NDArray[np.bool_]) -> Kinds:
+        """The calls of some kernels, all at once; `wanted` holds for every name whether it is wanted."""
+        durations, others = [], []
+        for duration_ns, *rest in self._table.stretches(_DURATION, _NAME, _MODULE, _PHASE, _LAUNCH_SHAPE):
+            chosen = wanted[rest[0]]
+            durations.append(duration_ns[chosen])
+            others.append([column[chosen].astype(np.int32) for column in rest])
+        columns = (np.concatenate(parts) for parts in zip(*others, strict=True))
+        return Kinds(np.concatenate(durations), *columns)

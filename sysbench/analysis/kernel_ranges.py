@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,10 +39,10 @@ class KernelRange:
     phase: int | None
     """Position in COUNTED_PHASES."""
 
-    def holds(self, module: Integers, phase: Integers) -> NDArray[np.bool_]:
+    def holds(self, module: NDArray[np.integer[Any]], phase: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
         """Which rows of these columns belong to it."""
         chosen = self.modules[module]
-        return chosen if self.phase is None else chosen & (phase == self.phase)
+        return chosen if self.phase is None else np.asarray(chosen & (phase == self.phase))
 
     def longest(self, spent: Spent) -> Integers:
         """Its kernels, as positions in `Spent.kernels`: those that take most time in it, the longest first."""

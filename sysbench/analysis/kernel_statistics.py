@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sysbench.analysis.calls import Calls, Rows
+from sysbench.analysis.calls import Calls, Kinds
 from sysbench.analysis.grouping import distinct as different
 from sysbench.analysis.grouping import summed
 from sysbench.analysis.kernel_ranges import KernelRange
@@ -31,7 +31,7 @@ def kernel_statistics(
     for number, each in enumerate(ranges):
         wanted[number, each.longest(spent)] = True
     found: list[list[KernelStatistics]] = [[] for _ in ranges]
-    position = np.full(names, NONE, np.int64)
+    position = np.full(names, NONE, np.int32)
     position[spent.kernels] = np.arange(len(spent.kernels))
     for kernels in _batches(np.flatnonzero(wanted.any(axis=0)), summed(spent.calls, spent.kernel, len(spent.kernels))):
         named = np.zeros(names, bool)
@@ -53,14 +53,14 @@ def _batches(kernels: Integers, calls: Integers) -> Iterator[Integers]:
 class _Ordered:
     """Calls of kernels, ordered by kernel and then by duration."""
 
-    def __init__(self, rows: Rows, position: Integers, spent: Spent, shapes: Integers) -> None:
-        kernel = position[rows.name]
-        order = np.lexsort((rows.duration_ns, kernel))
+    def __init__(self, calls: Kinds, position: NDArray[np.int32], spent: Spent, shapes: Integers) -> None:
+        kernel = position[calls.name]
+        order = np.lexsort((calls.duration_ns, kernel))
         self._kernel = kernel[order]
-        self._duration_ns = rows.duration_ns[order]
-        self._launch_shape = rows.launch_shape[order]
-        self._module = spent.module_places[rows.module[order]]
-        self._phase = rows.phase[order]
+        self._duration_ns = calls.duration_ns[order]
+        self._launch_shape = calls.launch_shape[order]
+        self._module = spent.module_places[calls.module[order]]
+        self._phase = calls.phase[order]
         self._shapes = shapes
 
     def within(self, range_: KernelRange, wanted: NDArray[np.bool_]) -> Iterator[KernelStatistics]:

@@ -26,6 +26,8 @@ from sysbench.analysis.reading import process, processors, said
 
 PART_BYTES: Final = 64 * 1024**2
 """A process of its own is worth starting for no less."""
+OWN_HEAD_BYTES: Final = 32 * 1024**2
+"""What the process that others are started from reads until they have started."""
 MOST_PARTS: Final = 4
 """Each takes 80 MB of memory beside what it finds."""
 
@@ -73,7 +75,8 @@ def _read(path: Path, file: IO[bytes], begin: int, cuts: list[tuple[int, int]]) 
 def _cuts(file: IO[bytes], begin: int, end: int) -> list[tuple[int, int]]:
     """Where a part ends, and where the next one begins."""
     parts = min(processors(), MOST_PARTS, (end - begin) // PART_BYTES)
-    found = [boundary(file, begin + (end - begin) * number // parts) for number in range(1, parts)]
+    shared = begin + (OWN_HEAD_BYTES if parts > 1 else 0)
+    found = [boundary(file, shared + (end - shared) * number // parts) for number in range(1, parts)]
     cuts = [cut for cut in found if cut is not None]
     return cuts if all(one[1] < other[0] for one, other in pairwise(cuts)) else []
 

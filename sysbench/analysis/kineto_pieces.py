@@ -19,7 +19,8 @@ import msgspec
 from sysbench.analysis.kineto_columns import Columns, Event, ExactEvent, InexactError
 
 GZIP: Final = b"\x1f\x8b"
-PIECE_BYTES: Final = 4 * 1024**2
+PIECE_BYTES: Final = 512 * 1024
+"""Small enough for its events to stay in a processor's cache until they are columns."""
 
 _BETWEEN: Final = re.compile(rb"\}\s*,(?=\s*\{)")
 """Where one event ends and another begins; inside of events Kineto has no lists of objects, others may."""
@@ -43,24 +44,25 @@ class Blocks:
         """Whether the file is gzipped, so that it can be read from its beginning only."""
         return self._unpack is not None
 
-    def next(self) -> bytes:
-        """The next bytes; nothing at the end, and where a packed file is damaged."""
+    def next(self, size_bytes: int = 0) -> bytes:
+        """The next bytes, so many or a piece; nothing at the end, and where a packed file is damaged."""
+        size_bytes = max(size_bytes, PIECE_BYTES)
         if self._unpack is None:
-            block = self._file.read(PIECE_BYTES if self._left is None else min(PIECE_BYTES, self._left))
+            block = self._file.read(size_bytes if self._left is None else min(size_bytes, self._left))
             if self._left is not None:
                 self._left -= len(block)
             return block
         try:
-            return self._unpacked(self._unpack)
+            return self._unpacked(self._unpack, size_bytes)
         except zlib.error as error:
             self.remarks.append(f"the gzip data is damaged: {error}")
             self._packed, self._left = b"", 0
             return b""
 
-    def _unpacked(self, unpack: Any) -> bytes:
-        while self._left != 0 and (packed := self._packed or self._file.read(PIECE_BYTES)):
-            # No more than so much at a time: what is packed well would else take twenty times a piece.
-            block: bytes = unpack.decompress(packed, PIECE_BYTES)
+    def _unpacked(self, unpack: Any, size_bytes: int) -> bytes:
+        while self._left != 0 and (packed := self._packed or self._file.read(size_bytes)):
+            # No more than so much at a time: what is packed well would else take twenty times as much.
+            block: bytes = unpack.decompress(packed, size_bytes)
             self._packed = unpack.unconsumed_tail
             if unpack.eof:  # another packed stretch may follow
                 self._packed = unpack.unused_data
@@ -99,7 +101,9 @@ class Pieces:
 
     def _all_but_the_last(self) -> bool:
         """Leave in the buffer what only the next bytes could tell the end of; False where the events are over."""
-        while block := self._blocks.next():
+        # Where an event does not end within a piece, the next one is as long as what there is, so that looking for its
+        # end does not take the longer the more there is.
+        while block := self._blocks.next(len(self._buffer)):
             self._buffer += block
             rest = self._whole(self._buffer)
             if rest is None:  # it ends here, and something else follows

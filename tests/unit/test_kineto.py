@@ -69,6 +69,7 @@ def test_events_that_are_cut_in_two_are_whole_again(tmp_path: Path) -> None:
 
 def several_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kineto_parts, "PART_BYTES", 20_000)
+    monkeypatch.setattr(kineto_parts, "OWN_HEAD_BYTES", 5_000)
     monkeypatch.setattr(kineto_parts, "processors", lambda: 3)
 
 
