@@ -14,7 +14,7 @@ from sysbench.analysis.packed import Table
 from sysbench.analysis.slices import ROWS
 from sysbench.analysis.trace import NONE, Integers
 
-_START, _DURATION, _NAME, _MODULE, _PHASE, _LAUNCH_SHAPE, _WIDTH = 0, 1, 4, 5, 6, 7, 8
+_START, _DURATION, _DEVICE, _LAUNCHED, _NAME, _MODULE, _PHASE, _LAUNCH_SHAPE = range(8)
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Calls:
     """Grows with every slice."""
 
     def __init__(self) -> None:
-        self._table = Table(_WIDTH)
+        self._table = Table(8)
 
     def add(self, part: Counted) -> None:
         """Take in what counts of a slice."""
@@ -60,7 +60,7 @@ class Calls:
         starts = np.unique(np.concatenate(sample)) if sample else np.zeros(0, np.int64)
         every = max(1, len(starts) * ROWS // max(len(self._table), 1))
         for first, beyond in pairwise([-(2**63), *starts[every::every].tolist(), 2**63 - 1]):
-            yield Moments(*self._table.between(_START, first, beyond)[1][:4])
+            yield Moments(*self._table.between(_START, first, beyond)[1][: _LAUNCHED + 1])
 
     def of_kernels(self, wanted: NDArray[np.bool_]) -> Kinds:
         """The calls of some kernels, all at once; `wanted` holds for every name whether it is wanted."""

@@ -58,7 +58,7 @@ def _kernel_name(text: str) -> KernelName:
 class Counted:
     """A slice, attributed; columns have a row for each piece of work that counts."""
 
-    part: Slice
+    slice: Slice
     found: Attribution
     ranges: RangeTree
     is_counted: NDArray[np.bool_]
@@ -78,7 +78,7 @@ class Counted:
         step = _steps(found, ranges)
         counted = step != NONE if ranges.steps else np.ones(len(step), bool)
         return cls(
-            part=part,
+            slice=part,
             found=found,
             ranges=ranges,
             is_counted=counted,
@@ -92,7 +92,7 @@ class Counted:
     @cached_property
     def operators_counted(self) -> NDArray[np.bool_]:
         """The slice's operators that lie in steps."""
-        operators, ranges = self.part.operators, self.ranges
+        operators, ranges = self.slice.operators, self.ranges
         if not ranges.steps:
             return np.ones(len(operators.name), bool)
         if self.found.source == "cpu":

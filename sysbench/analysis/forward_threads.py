@@ -13,10 +13,9 @@ import numpy as np
 
 from sysbench.analysis.grouping import distinct
 from sysbench.analysis.packed import Table
-from sysbench.analysis.trace import NONE, Integers
+from sysbench.analysis.trace import NONE, Integers, Operators, place
 
-_THREAD, _SEQUENCE, _FORWARD_THREAD = 3, 4, 5
-"""Columns of operators."""
+_THREAD, _SEQUENCE, _FORWARD_THREAD = (place(Operators, name) for name in ("thread", "sequence", "forward_thread"))
 
 
 def resolve(operators: Table) -> None:

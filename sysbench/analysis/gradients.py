@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 from sysbench.analysis.grouping import grouped
 from sysbench.analysis.packed import Table
 from sysbench.analysis.range_tree import RangeTree
-from sysbench.analysis.trace import NONE, Integers, Operators
+from sysbench.analysis.trace import NONE, Integers, Operators, place
 
 _BACKWARD_OPERATOR: Final = re.compile(r"autograd::engine::evaluate_function: .*|.*Backward\d*(, .*)?", re.DOTALL)
-_SEQUENCE: Final = 4
-"""The column of operators that holds it."""
+_SEQUENCE: Final = place(Operators, "sequence")
 AT_A_TIME: Final = 400_000
 """Operators that are looked at together."""
 

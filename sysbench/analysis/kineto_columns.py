@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from sysbench.analysis import forward_threads
 from sysbench.analysis.packed import Stretch, Table
-from sysbench.analysis.recording import Recording, since_the_first
-from sysbench.analysis.trace import COPY, KERNEL, NONE, SET, Integers
+from sysbench.analysis.recording import NAME, Recording, since_the_first
+from sysbench.analysis.trace import COPY, KERNEL, NONE, SET, DeviceWork, Integers, Launches, Operators, Ranges, place
 
 _NONE_RECORDED: Final = msgspec.Raw(b"")
 
@@ -75,8 +75,6 @@ _RANGES: Final = frozenset({"user_annotation"})
 _LAUNCHES: Final = re.compile(r"(.*_)?(runtime|driver)")
 _WIDTHS: Final = {"work": 9, "launches": 5, "operators": 7, "ranges": 4}
 """How many columns there are of each, as `analysis.trace` orders them."""
-_NAME, _THREAD, _SEQUENCE, _FORWARD_THREAD, _SHAPES, _LAUNCH_SHAPE = 2, 3, 4, 5, 6, 7
-"""Where they stand."""
 
 _EXACT_MICROSECONDS: Final = 2**53 / 1000
 """Beyond this many microseconds a float does not hold every nanosecond."""
@@ -267,17 +265,18 @@ class Columns:
         names = _renumbered(self._names[name] for name in found.names)
         threads = _renumbered(self._threads[thread] for thread in found.threads)
         shapes = _renumbered(self._launch_shapes[row[:3], row[3:]] for row in found.launch_shapes)
+        renumbered = {
+            "work": [(place(DeviceWork, "launch_shape"), shapes)],
+            "launches": [(place(Launches, "thread"), threads)],
+            "operators": [(place(Operators, "thread"), threads), (place(Operators, "shapes"), names)],
+            "ranges": [(place(Ranges, "thread"), threads)],
+        }
         self._without_duration += found.without_duration
         for which, stretches in found.stretches.items():
             table = Table(_WIDTHS[which])
             table.join(stretches)
-            table.replace(_NAME, names.__getitem__, _NAME)
-            if which == "work":
-                table.replace(_LAUNCH_SHAPE, shapes.__getitem__, _LAUNCH_SHAPE)
-            else:
-                table.replace(_THREAD, threads.__getitem__, _THREAD)
-            if which == "operators":
-                table.replace(_SHAPES, names.__getitem__, _SHAPES)
+            for column, ours in ((NAME, names), *renumbered[which]):
+                table.replace(column, ours.__getitem__, column)
             self._tables[which].join(table.packed())
         return True
 

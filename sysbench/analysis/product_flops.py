@@ -32,7 +32,7 @@ class ProductShapes:
 
     def add(self, part: Counted) -> None:
         """Take in what counts of a slice."""
-        operators = part.part.operators
+        operators = part.slice.operators
         rows = np.flatnonzero(self._kernels.are_products(part.work.name) & (part.work.duration_ns > 0))
         launched = part.operator[rows]
         if (launched == NONE).any() or (operators.shapes[launched] == NONE).any():

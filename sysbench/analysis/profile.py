@@ -97,8 +97,8 @@ class _Sums:
         self.steps: Final = max(tree.steps, 1)
         self.left_out = self.left_out_ns = self.unlinked_ns = self.operators_busy_ns = 0
         self._step_end_ns = tree.step_end_ns.copy()
-        self._begin_ns: int | None = None
-        self._end_ns = 0
+        self._extent_ns: tuple[int, int] | None = None
+        """From the first launch to the end of the last piece of work."""
 
     def add(self, part: Counted) -> None:
         """Take in a slice."""
@@ -109,7 +109,7 @@ class _Sums:
         self.left_out_ns += int(found.duration_ns[~part.is_counted].sum())
         self.unlinked_ns += int(work.duration_ns[work.thread == NONE].sum())
         if self._source == "cpu":
-            operators = part.part.operators
+            operators = part.slice.operators
             start = operators.start_ns[part.is_counted]
             self.operators_busy_ns += union(start, start + operators.duration_ns[part.is_counted]).total_ns
         self._add_moments(part)
@@ -121,16 +121,17 @@ class _Sums:
         finished = work.start_ns + work.duration_ns
         if self._tree.steps and self._source == "device":
             np.maximum.at(self._step_end_ns, part.step, finished)
-        begin = min(int(work.start_ns.min()), int(work.at_ns.min()))
-        self._end_ns = int(finished.max()) if self._begin_ns is None else max(self._end_ns, int(finished.max()))
-        self._begin_ns = begin if self._begin_ns is None else min(self._begin_ns, begin)
+        begin, end = min(int(work.start_ns.min()), int(work.at_ns.min())), int(finished.max())
+        if self._extent_ns is not None:
+            begin, end = min(begin, self._extent_ns[0]), max(end, self._extent_ns[1])
+        self._extent_ns = (begin, end)
 
     def windows(self) -> Stretches:
         """The steps, each from its beginning until host and device are done with it; without marks all of it."""
         if self._tree.steps:
             return union(self._tree.step_start_ns, self._step_end_ns)
-        begins = [] if self._begin_ns is None else [self._begin_ns]
-        return Stretches(np.array(begins, np.int64), np.array([self._end_ns] * len(begins), np.int64))
+        extent = np.array([] if self._extent_ns is None else [self._extent_ns], np.int64).reshape(-1, 2)
+        return Stretches(extent[:, 0], extent[:, 1])
 
 
 class _Copies:

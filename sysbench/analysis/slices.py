@@ -19,15 +19,12 @@ from sysbench.analysis import gradients, range_tree
 from sysbench.analysis.packed import Table
 from sysbench.analysis.range_tree import RangeTree
 from sysbench.analysis.recording import DURATION, START, Recording
-from sysbench.analysis.trace import NONE, Integers, Operators, Ranges
+from sysbench.analysis.trace import NONE, DeviceWork, Integers, Launches, Operators, Ranges, place
 
 ROWS: Final = 250_000
 """Operators and pieces of work that are attributed at a time: tens of megabytes."""
 _CANDIDATES: Final = 8192
 """Moments that are looked at for ends of slices."""
-_CORRELATION: Final = 6
-_AT: Final = 11
-"""The column of work, with what `_lead_back` appends, that says when it was launched."""
 _ALWAYS: Final = (-(2**63), 2**63 - 1)
 
 
@@ -65,6 +62,9 @@ class Slice:
     """For each operator the module whose gradient it computes, a position in `RangeTree.modules`; NONE for others."""
 
 
+_AT: Final = place(Launched, "at_ns")
+
+
 def sliced(recording: Recording) -> tuple[RangeTree, Iterator[Slice]]:
     """The ranges, and everything else slice by slice. The recording is of no use afterwards."""
     ranges = range_tree.read(Ranges(*recording.ranges.columns()), recording.names)
@@ -85,11 +85,11 @@ def _slices(recording: Recording, on_device: bool) -> Iterator[Slice]:
 
 def _lead_back(work: Table, launches: Table) -> None:
     """Append to work what launched it: the first launch of its correlation number."""
-    correlation = launches.column(4)
+    correlation = launches.column(place(Launches, "correlation"))
     order = np.argsort(correlation, kind="stable").astype(np.int32)
     correlation = correlation[order]
     start_ns, duration_ns = launches.column(START), launches.column(DURATION)
-    thread = launches.column(3).astype(np.int32)
+    thread = launches.column(place(Launches, "thread")).astype(np.int32)
 
     def launched(_: Integers, own_start_ns: Integers, wanted: Integers) -> Sequence[Integers]:
         if not len(order):
@@ -105,7 +105,7 @@ def _lead_back(work: Table, launches: Table) -> None:
             np.where(unknown, 0, duration_ns[launch]),
         )
 
-    work.append(4, launched, START, _CORRELATION)
+    work.append(4, launched, START, place(DeviceWork, "correlation"))
 
 
 def _cuts(operators: Table, work: Table) -> list[int]:

@@ -7,7 +7,7 @@ totals can be compared to the last digit. Names are kept once, and columns hold 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 import numpy as np
@@ -103,3 +103,8 @@ class Trace:
     """Of a distributed run; None where the file does not tell."""
     remarks: tuple[str, ...] = field(default=())
     """What was wrong with the file and how it was read nonetheless: `cut off at byte 1,048,576`; one line each."""
+
+
+def place(part: type, column: str) -> int:
+    """Where a column stands among those of a part, and of tables that hold what the part does."""
+    return [each.name for each in fields(part)].index(column)
