@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
-from itertools import islice
+from itertools import repeat
 from pathlib import Path
 from typing import Final
 
@@ -189,10 +189,11 @@ class _Reader:
         operators, ranges = Table(7), Table(4)
         if _NVTX in self._columns and "eventType" not in self._columns[_NVTX]:
             raise LogError(f"{self._path} has NVTX events of an unknown form: they have no eventType")
-        texts = self._texts()
-        for rows in self._rows(_NVTX, (*_TIMES, "textId", "globalTid"), _ENDED):
+        for rows, texts in zip(
+            self._rows(_NVTX, (*_TIMES, "textId", "globalTid"), _ENDED), self._texts(), strict=False
+        ):
             start, end, text, thread = rows.values()
-            name, sequence, shapes = self._marks(text, list(islice(texts, len(start))))
+            name, sequence, shapes = self._marks(text, texts)
             every = [start, end - start, name, self._thread(thread)]
             torch, own = sequence != NONE, sequence == NONE
             none = np.full(len(start), NONE, np.int64)
@@ -200,12 +201,11 @@ class _Reader:
             ranges.add([column[own] for column in every])
         return operators, ranges
 
-    def _texts(self) -> Iterator[str | None]:
-        """What NVTX events are called that have no number of a registered name, in the order of the table."""
+    def _texts(self) -> Iterator[list[str | None]]:
+        """What NVTX events are called that have no number of a registered name, as many at a time as there are rows."""
         if "text" not in self._columns.get(_NVTX, ()):
-            return
-        for (text,) in self._database.execute(f'SELECT "text" FROM "{_NVTX}" NOT INDEXED WHERE {_ENDED}'):
-            yield None if text is None else str(text)
+            return repeat([])
+        return self._numbers.texts(Question(_NVTX, (("text",),), _ENDED))
 
     def _marks(self, numbers: Integers, texts: Sequence[str | None]) -> Integers:
         """(3, n) of ranges: names; for what torch emitted sequence numbers, and shapes where it did."""

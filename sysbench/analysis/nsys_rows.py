@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Final
+from typing import Final, TypeVar, cast
 from urllib.parse import quote
 
 import numpy as np
@@ -28,6 +28,10 @@ ROWS: Final = 65_536
 _MOST_PARTS: Final = 4096
 """Where rows are numbered with gaps between, stretches of numbers are longer."""
 _MOST_THREADS: Final = 4
+_BETWEEN: Final = "\x1e"
+"""ASCII's record separator stands between texts."""
+
+Answer = TypeVar("Answer")
 
 
 class NoNumberError(Exception):
@@ -48,6 +52,15 @@ class Question:
         """In SQL: how many rows there are, and every column as a text. What is not there leaves a gap in it."""
         chosen = ", ".join(f"group_concat({_either(each)})" for each in self.columns)
         return f"SELECT count(*), {chosen} FROM {self._of(part)}"
+
+    def as_one_text(self, part: str) -> str:
+        """In SQL: how many rows there are, how many have something in the one column, and that, as one text."""
+        column = _either(*self.columns)
+        return f"SELECT count(*), count({column}), group_concat({column}, '{_BETWEEN}') FROM {self._of(part)}"
+
+    def as_values(self, part: str) -> str:
+        """In SQL: the one column as it is."""
+        return f"SELECT {_either(*self.columns)} FROM {self._of(part)}"
 
     def as_rows(self, part: str) -> str:
         """In SQL, with NONE for what is not there."""
@@ -97,9 +110,18 @@ class Numbers:
 
     def columns(self, question: Question) -> Iterator[list[Integers]]:
         """Every column, some rows at a time, in the order of the table; raises NoNumberError and sqlite3.Error."""
-        waiting: deque[Future[list[Integers]]] = deque()
+        return self._answers(question, _columns)
+
+    def texts(self, question: Question) -> Iterator[list[str | None]]:
+        """What is written in its one column, as many rows at a time as `columns` would; raises sqlite3.Error."""
+        return self._answers(question, _texts)
+
+    def _answers(
+        self, question: Question, answer: Callable[[sqlite3.Connection, Question, str], Answer]
+    ) -> Iterator[Answer]:
+        waiting: deque[Future[Answer]] = deque()
         for part in self._parts(question.table):
-            waiting.append(self._threads.submit(self._answer, question, part))
+            waiting.append(self._threads.submit(self._answer, answer, question, part))
             if len(waiting) > 2 * self._count:
                 yield waiting.popleft().result()
         while waiting:
@@ -117,13 +139,11 @@ class Numbers:
         for number in range(first, last + 1, step):
             yield f"rowid BETWEEN {number} AND {min(number + step - 1, last)}"
 
-    def _answer(self, question: Question, part: str) -> list[Integers]:
+    def _answer(
+        self, answer: Callable[[sqlite3.Connection, Question, str], Answer], question: Question, part: str
+    ) -> Answer:
         with self._connection() as database:
-            count, *texts = database.execute(question.as_texts(part)).fetchone()
-            columns = [_numbers(text) for text in texts]
-            if all(len(column) == count for column in columns):
-                return columns
-            return _one_by_one(database, question, part)
+            return answer(database, question, part)
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
@@ -132,6 +152,19 @@ class Numbers:
             yield database
         finally:
             self._connections.put(database)
+
+
+def _columns(database: sqlite3.Connection, question: Question, part: str) -> list[Integers]:
+    count, *texts = database.execute(question.as_texts(part)).fetchone()
+    columns = [_numbers(text) for text in texts]
+    if all(len(column) == count for column in columns):
+        return columns
+    rows = database.execute(question.as_rows(part)).fetchall()
+    try:
+        numbers = np.fromiter(chain.from_iterable(rows), np.int64, len(rows) * len(question.columns))
+    except (ValueError, OverflowError, TypeError) as error:
+        raise NoNumberError(str(error)) from error
+    return [*numbers.reshape(len(rows), len(question.columns)).T]
 
 
 def _numbers(text: str | None) -> Integers:
@@ -144,10 +177,10 @@ def _numbers(text: str | None) -> Integers:
     return np.zeros(0, np.int64)
 
 
-def _one_by_one(database: sqlite3.Connection, question: Question, part: str) -> list[Integers]:
-    rows = database.execute(question.as_rows(part)).fetchall()
-    try:
-        numbers = np.fromiter(chain.from_iterable(rows), np.int64, len(rows) * len(question.columns))
-    except (ValueError, OverflowError, TypeError) as error:
-        raise NoNumberError(str(error)) from error
-    return [*numbers.reshape(len(rows), len(question.columns)).T]
+def _texts(database: sqlite3.Connection, question: Question, part: str) -> list[str | None]:
+    count, there, together = database.execute(question.as_one_text(part)).fetchone()
+    texts = together.split(_BETWEEN) if there else []
+    if count == len(texts):
+        return cast(list[str | None], texts)
+    # Some rows have none, or some text holds what stands between two of them.
+    return [None if text is None else str(text) for (text,) in database.execute(question.as_values(part))]
