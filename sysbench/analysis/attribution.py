@@ -126,7 +126,7 @@ class _Gradients:
         self._start_ns = operators.start_ns
         self._range_start_ns = ranges.start_ns
         self._module = part.gradient_of
-        self._parents = nesting.parents()
+        self._parents = nesting.parents
         self._backward = _nearest(backward, self._parents)
         """The innermost backward operator around each operator, itself included; NONE where there is none."""
         self._linked = _nearest(part.gradient_of != NONE, self._parents)

@@ -6,6 +6,7 @@ Everything here is vectorised: traces hold millions of stretches, and no Python 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,7 @@ class Nesting:
         found = self._open_from(self._last_started(thread, at_ns), at_ns)
         return self._given(found)
 
+    @cached_property
     def parents(self) -> Integers:
         """For every stretch as it was given, the innermost one that encloses it wholly; NONE if none does."""
         parents = np.full(len(self.order), NONE, np.int64)
@@ -95,7 +97,7 @@ def _around(thread: Integers, end_ns: Integers) -> Integers:
 
 def self_time_ns(nesting: Nesting, duration_ns: Integers) -> Integers:
     """How much of every stretch lies in none of those that it directly encloses."""
-    parents = nesting.parents()
+    parents = nesting.parents
     has_parent = parents != NONE
     inner = summed(duration_ns[has_parent], parents[has_parent], len(duration_ns))
     return np.asarray(np.maximum(duration_ns - inner, 0), np.int64)

@@ -30,7 +30,7 @@ class OperatorSums:
     def add(self, part: Counted) -> None:
         """Take in a slice."""
         operators, found = part.slice.operators, part.found
-        parents = found.operators.parents()
+        parents = found.operators.parents
         self_device = _self_device(found, part.is_counted, len(operators.name))
         outermost = ~_within_same(operators.name, parents)
         columns = (

@@ -91,7 +91,7 @@ class RangeTree:
 def read(ranges: Ranges, names: Sequence[str]) -> RangeTree:
     """Find out what every range means, from its name and those around it."""
     nesting = Nesting.of(ranges.thread, ranges.start_ns, ranges.duration_ns)
-    parents = nesting.parents()
+    parents = nesting.parents
     meaning = _meanings(ranges.name, names)
     is_step = meaning[ranges.name] == _STEP if len(ranges.name) else np.zeros(0, bool)
     marks = np.flatnonzero(is_step)

@@ -36,7 +36,7 @@ def test_the_innermost_is_the_last_to_start_of_those_that_are_open_however_they_
 @settings(max_examples=300, deadline=None)
 def test_a_parent_encloses_all_of_what_is_within_it(rows: list[tuple[int, int, int]]) -> None:
     nesting, slow = nesting_of(rows)
-    found = nesting.parents()
+    found = nesting.parents
     expected = [parent(slow, each) for each in slow]
     assert found.tolist() == [NONE if each is None else each.index for each in expected]
     assert depths(found).tolist() == [len(ancestry(slow, each)) - 1 for each in slow]
@@ -45,9 +45,9 @@ def test_a_parent_encloses_all_of_what_is_within_it(rows: list[tuple[int, int, i
 def test_a_long_row_of_neighbours_and_a_deep_nest_are_found_their_way_out_of() -> None:
     count = 5_000
     row = Nesting.of(column([0] * (count + 1)), column([0, *range(count)]), column([2 * count, *[1] * count]))
-    assert row.parents().tolist() == [NONE, *[0] * count]
+    assert row.parents.tolist() == [NONE, *[0] * count]
     deep = Nesting.of(column([0] * 400), column(list(range(400))), column([2 * (400 - each) for each in range(400)]))
-    assert deep.parents().tolist() == list(range(-1, 399))
+    assert deep.parents.tolist() == list(range(-1, 399))
     assert deep.innermost(column([0]), column([799])).tolist() == [0]
 
 
