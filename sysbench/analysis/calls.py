@@ -71,3 +71,8 @@ class Calls:
             others.append([column[chosen].astype(np.int32) for column in rest])
         columns = (np.concatenate(parts) for parts in zip(*others, strict=True))
         return Kinds(np.concatenate(durations), *columns)
+
+    def queues_ns(self) -> Integers:
+        """How long each waited from its launch to its start, where its launch is known."""
+        waits = [(start - launched)[launched != NONE] for start, launched in self._table.stretches(_START, _LAUNCHED)]
+        return np.concatenate(waits) if waits else np.zeros(0, np.int64)

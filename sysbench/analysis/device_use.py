@@ -10,7 +10,6 @@ from sysbench.analysis.calls import Calls
 from sysbench.analysis.counted import Counted
 from sysbench.analysis.grouping import distinct, grouped
 from sysbench.analysis.intervals import Stretches, union
-from sysbench.analysis.packed import Table
 from sysbench.analysis.trace import NONE, Integers
 from sysbench.profile_summary import DeviceUse
 
@@ -21,7 +20,6 @@ class LaunchSums:
     def __init__(self) -> None:
         self.launches = self.launch_ns = self.work_ns = 0
         self.streams: set[tuple[int, int]] = set()
-        self._queues = Table(1)
 
     def add(self, part: Counted) -> None:
         """Take in what counts of a slice."""
@@ -34,12 +32,6 @@ class LaunchSums:
         _, first = np.unique(work.launch[queued], return_index=True)
         self.launches += len(first)
         self.launch_ns += int(work.launch_ns[queued][first].sum())
-        self._queues.add([work.start_ns[queued] - work.at_ns[queued]])
-
-    @property
-    def queue_median_ns(self) -> float | None:
-        """From launch to start."""
-        return float(np.median(self._queues.column(0))) if len(self._queues) else None
 
 
 class Timeline:
@@ -102,8 +94,9 @@ def busy(calls: Calls, windows: Stretches) -> tuple[Timeline, dict[int, Timeline
     return everywhere, devices
 
 
-def device_use(devices: Mapping[int, Timeline], launched: LaunchSums, windows: Stretches) -> DeviceUse:
+def device_use(calls: Calls, devices: Mapping[int, Timeline], launched: LaunchSums, windows: Stretches) -> DeviceUse:
     """Of the work that counts, in the steps' windows; where there are several devices, added up over them."""
+    queues_ns = calls.queues_ns()
     return DeviceUse(
         window_ns=windows.total_ns * len(devices),
         busy_ns=sum(device.busy_ns for device in devices.values()),
@@ -111,6 +104,6 @@ def device_use(devices: Mapping[int, Timeline], launched: LaunchSums, windows: S
         waiting_ns=sum(device.waiting_ns for device in devices.values()),
         launches=launched.launches,
         launch_ns=launched.launch_ns,
-        queue_median_ns=launched.queue_median_ns,
+        queue_median_ns=float(np.median(queues_ns, overwrite_input=True)) if len(queues_ns) else None,
         streams=len(launched.streams),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sysbench.analysis import forward_threads
-from sysbench.analysis.packed import Stretch, Table
+from sysbench.analysis.packed import Packed, Stretch, Table
 from sysbench.analysis.recording import NAME, Recording, since_the_first
 from sysbench.analysis.trace import COPY, KERNEL, NONE, SET, DeviceWork, Integers, Launches, Operators, Ranges, place
 
@@ -127,12 +127,11 @@ class _LaunchShapes(dict[tuple[Any, Any], int]):
 
 
 class Found(msgspec.Struct):
-    """What a part of a file holds, as it is handed from one process to another."""
+    """What a part of a file holds beside its rows, as it is handed from one process to another."""
 
     names: list[str]
     threads: list[tuple[int | str, int | str]]
     launch_shapes: list[tuple[int, ...]]
-    stretches: dict[str, list[Stretch]]
     without_duration: int
     in_nanoseconds: bool | None
 
@@ -246,17 +245,22 @@ class Columns:
         )
 
     def found(self) -> Found:
-        """Everything, to be handed to another process."""
+        """Everything but the rows, to be handed to another process."""
         return Found(
             names=[*self._names],
             threads=[*self._threads],
             launch_shapes=self._launch_shapes.rows,
-            stretches={which: table.packed() for which, table in self._tables.items()},
             without_duration=self._without_duration,
             in_nanoseconds=self.in_nanoseconds,
         )
 
-    def join(self, found: Found) -> bool:
+    def rows(self) -> Iterator[tuple[str, Stretch]]:
+        """The rows, with the table that they belong to."""
+        for which, table in self._tables.items():
+            for stretch in table.packed():
+                yield which, stretch
+
+    def join(self, found: Found, rows: Iterable[tuple[str, Stretch]]) -> bool:
         """Take in what another process found in what follows; False where it counts time differently."""
         if None not in (self.in_nanoseconds, found.in_nanoseconds) and self.in_nanoseconds != found.in_nanoseconds:
             return False
@@ -272,12 +276,10 @@ class Columns:
             "ranges": [(place(Ranges, "thread"), threads)],
         }
         self._without_duration += found.without_duration
-        for which, stretches in found.stretches.items():
-            table = Table(_WIDTHS[which])
-            table.join(stretches)
+        for which, stretch in rows:
             for column, ours in ((NAME, names), *renumbered[which]):
-                table.replace(column, ours.__getitem__, column)
-            self._tables[which].join(table.packed())
+                stretch[column] = Packed.of(ours[stretch[column].numbers()])
+            self._tables[which].join([stretch])
         return True
 
     def recording(self, title: str, header: dict[str, Any], remarks: Iterable[str]) -> Recording:

@@ -4,14 +4,14 @@ Where one event ends and another begins can be told for sure only from the begin
 that an event does, and all are believed if every part before turns out to end exactly there. If one does not, or
 if a process comes to grief, the file is read in one go.
 
-`python -m sysbench.analysis.kineto_parts FILE BEGIN [END]` writes what a part holds to standard output.
+`python -m sysbench.analysis.kineto_parts FILE BEGIN [END]` writes what a part holds to standard output: a `Part`, and
+then its rows, a stretch at a time.
 """
 
 from __future__ import annotations
 
 import gc
 import os
-import subprocess
 import sys
 from contextlib import ExitStack
 from itertools import pairwise
@@ -22,7 +22,8 @@ import msgspec
 
 from sysbench.analysis.kineto_columns import Columns, Found
 from sysbench.analysis.kineto_pieces import Blocks, Pieces, boundary
-from sysbench.analysis.reading import process, processors, said
+from sysbench.analysis.packed import Stretch
+from sysbench.analysis.reading import process, processors, tell, told
 
 PART_BYTES: Final = 64 * 1024**2
 """A process of its own is worth starting for no less."""
@@ -49,7 +50,8 @@ def read(path: Path, file: IO[bytes], begin: int) -> tuple[Columns, list[str]] |
     cuts = _cuts(file, begin, os.fstat(file.fileno()).st_size)
     try:
         return _read(path, file, begin, cuts) if cuts else None
-    except OSError:  # no more processes, say; what is wrong with the file is said when it is read in one go
+    except (OSError, EOFError, msgspec.MsgspecError):
+        # A process could not be started, or came to grief. What is wrong with the file is said when it is read whole.
         return None
 
 
@@ -65,8 +67,10 @@ def _read(path: Path, file: IO[bytes], begin: int, cuts: list[tuple[int, int]]) 
         if not own.to_the_cut():
             return None
         for number, started in enumerate(running, 1):
-            part = _result(started)
-            if part is None or not (part.whole or number == len(running)) or not columns.join(part.found):
+            messages = told(started)
+            part = msgspec.msgpack.decode(next(messages, b""), type=Part)
+            rows = (msgspec.msgpack.decode(message, type=tuple[str, Stretch]) for message in messages)
+            if not (part.whole or number == len(running)) or not columns.join(part.found, rows):
                 return None
             remarks = part.remarks
     return columns, remarks
@@ -81,14 +85,6 @@ def _cuts(file: IO[bytes], begin: int, end: int) -> list[tuple[int, int]]:
     return cuts if all(one[1] < other[0] for one, other in pairwise(cuts)) else []
 
 
-def _result(started: subprocess.Popen[bytes]) -> Part | None:
-    """What it found; None where it came to grief."""
-    try:
-        return msgspec.msgpack.decode(said(started) or b"", type=Part)
-    except msgspec.MsgspecError:
-        return None
-
-
 def _main(path: str, begin: str, end: str | None = None) -> None:
     gc.disable()
     columns = Columns()
@@ -99,8 +95,9 @@ def _main(path: str, begin: str, end: str | None = None) -> None:
         else:
             whole = False
             pieces.to_the_end()
-    part = Part(columns.found(), whole, pieces.remarks)
-    sys.stdout.buffer.write(msgspec.msgpack.encode(part))
+    tell(msgspec.msgpack.encode(Part(columns.found(), whole, pieces.remarks)))
+    for rows in columns.rows():
+        tell(msgspec.msgpack.encode(rows))
 
 
 if __name__ == "__main__":

@@ -100,6 +100,10 @@ class Table:
         self._pack()
         self._packed += stretches
 
+    def clear(self) -> None:
+        """Let go of all rows."""
+        self._waiting, self._waiting_rows, self._packed = [], 0, []
+
     def _pack(self) -> None:
         if self._waiting:
             whole = [np.concatenate(parts).astype(np.int64, copy=False) for parts in zip(*self._waiting, strict=True)]

@@ -72,7 +72,7 @@ def summarise(
         ),
         operators=sums.operators.statistics(),
         copies=sums.copies.statistics(spent, names),
-        device=device_use(devices, sums.launches, windows) if source == "device" else None,
+        device=device_use(sums.calls, devices, sums.launches, windows) if source == "device" else None,
         precisions=_precisions(spent, names),
         rates=list(_rates(sums, spent, names, cell, _hardware(recording, source, device))),
         checks=list(sums.products.checks(cell, sums.steps, source)),

@@ -9,8 +9,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 import sysbench
+
+_LENGTH_BYTES: Final = 8
 
 
 def processors() -> int:
@@ -51,7 +54,19 @@ def process(module: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
             started.kill()
 
 
-def said(started: subprocess.Popen[bytes]) -> bytes | None:
-    """All that a process writes until it ends; None where it came to grief."""
-    text = started.stdout.read() if started.stdout else b""
-    return text if started.wait() == 0 else None
+def tell(message: bytes) -> None:
+    """Write a message to the process that started this one."""
+    sys.stdout.buffer.write(len(message).to_bytes(_LENGTH_BYTES, "big") + message)
+
+
+def told(started: subprocess.Popen[bytes]) -> Iterator[bytes]:
+    """The messages of a process, one at a time; raises EOFError where it came to grief."""
+    said = started.stdout
+    while said is not None and (length := said.read(_LENGTH_BYTES)):
+        size_bytes = int.from_bytes(length, "big")
+        message = said.read(size_bytes)
+        if len(message) < size_bytes:
+            break
+        yield message
+    if started.wait() != 0:
+        raise EOFError

@@ -72,6 +72,7 @@ def sliced(recording: Recording) -> tuple[RangeTree, Iterator[Slice]]:
     on_device = len(recording.work) > 0
     if on_device:
         _lead_back(recording.work, recording.launches)
+        recording.launches.clear()
     return ranges, _slices(recording, on_device)
 
 

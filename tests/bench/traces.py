@@ -105,7 +105,7 @@ def main() -> None:
             kineto_file(path, megabytes)
             size_mb = path.stat().st_size / 1e6
             took = spent(sys.executable, SYSBENCH, path)
-            print(f"Kineto, {size_mb:,.0f} MB: {took}; promised: 12 s for each GB, 600 MB whatever the size")
+            print(f"Kineto, {size_mb:,.0f} MB: {took}; promised: 12 s for each GB, 600 MB up to 4 GB")
         if arguments.analyst:
             beside(arguments.analyst, path)
         path.unlink(missing_ok=True)
