@@ -15,7 +15,7 @@ from typing import IO, Any, Final
 from sysbench.analysis import kineto_parts
 from sysbench.analysis.kineto_columns import Columns
 from sysbench.analysis.kineto_pieces import GZIP, Blocks, Pieces
-from sysbench.analysis.reading import no_garbage_collection
+from sysbench.analysis.reading import Progress, in_silence, no_garbage_collection
 from sysbench.analysis.recording import Recording
 from sysbench.errors import LogError
 
@@ -31,28 +31,28 @@ def is_kineto(beginning: bytes) -> bool:
     return beginning[:2] == GZIP or beginning.lstrip()[:1] in (b"{", b"[")
 
 
-def read(path: Path) -> Recording:
+def read(path: Path, progress: Progress = in_silence) -> Recording:
     """What a file holds; raises LogError for a file that holds no trace, or an empty one."""
     try:
         with path.open("rb") as file, no_garbage_collection():
-            return _read(path, file)
+            return _read(path, file, progress)
     except FileNotFoundError:
         raise LogError(f"cannot read {path}: no such file") from None
     except OSError as error:
         raise LogError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def _read(path: Path, file: IO[bytes]) -> Recording:
+def _read(path: Path, file: IO[bytes], progress: Progress) -> Recording:
     blocks = Blocks(file)
     before, buffer = _header(path, blocks)
     position = file.tell()
-    in_parts = None if blocks.is_packed else kineto_parts.read(path, file, len(before))
+    in_parts = None if blocks.is_packed else kineto_parts.read(path, file, len(before), progress)
     if in_parts is not None:
         columns, remarks = in_parts
     else:
         columns = Columns()
         file.seek(position)
-        pieces = Pieces(blocks, columns, buffer, len(before))
+        pieces = Pieces(blocks, columns, buffer, len(before), progress)
         pieces.to_the_end()
         remarks = pieces.remarks
     if columns.is_empty:

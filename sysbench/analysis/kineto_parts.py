@@ -23,7 +23,7 @@ import msgspec
 from sysbench.analysis.kineto_columns import Columns, Found
 from sysbench.analysis.kineto_pieces import Blocks, Pieces, boundary
 from sysbench.analysis.packed import Stretch
-from sysbench.analysis.reading import process, processors, tell, told
+from sysbench.analysis.reading import Progress, in_silence, process, processors, tell, told
 
 PART_BYTES: Final = 64 * 1024**2
 """A process of its own is worth starting for no less."""
@@ -45,17 +45,19 @@ class Part(msgspec.Struct):
     remarks: list[str]
 
 
-def read(path: Path, file: IO[bytes], begin: int) -> tuple[Columns, list[str]] | None:
+def read(path: Path, file: IO[bytes], begin: int, progress: Progress = in_silence) -> tuple[Columns, list[str]] | None:
     """The events from a byte on; None where the file is too small for parts, or they do not fit together."""
     cuts = _cuts(file, begin, os.fstat(file.fileno()).st_size)
     try:
-        return _read(path, file, begin, cuts) if cuts else None
+        return _read(path, file, begin, cuts, progress) if cuts else None
     except (OSError, EOFError, msgspec.MsgspecError):
         # A process could not be started, or came to grief. What is wrong with the file is said when it is read whole.
         return None
 
 
-def _read(path: Path, file: IO[bytes], begin: int, cuts: list[tuple[int, int]]) -> tuple[Columns, list[str]] | None:
+def _read(
+    path: Path, file: IO[bytes], begin: int, cuts: list[tuple[int, int]], progress: Progress
+) -> tuple[Columns, list[str]] | None:
     columns = Columns()
     with ExitStack() as stack:
         ends = [*([str(end)] for end, _ in cuts[1:]), []]
@@ -63,7 +65,7 @@ def _read(path: Path, file: IO[bytes], begin: int, cuts: list[tuple[int, int]]) 
             stack.enter_context(process(_THIS, str(path.absolute()), str(first), *end))
             for (_, first), end in zip(cuts, ends, strict=True)
         ]
-        own = Pieces(Blocks(file, begin, cuts[0][0]), columns, taken_bytes=begin)
+        own = Pieces(Blocks(file, begin, cuts[0][0]), columns, taken_bytes=begin, progress=progress)
         if not own.to_the_cut():
             return None
         for number, started in enumerate(running, 1):

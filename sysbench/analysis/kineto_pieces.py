@@ -7,6 +7,7 @@ is read, and what was wrong is said in remarks.
 from __future__ import annotations
 
 import json
+import os
 import re
 import zlib
 from collections.abc import Iterator
@@ -16,7 +17,9 @@ from typing import IO, Any, Final, cast
 
 import msgspec
 
+from sysbench import units
 from sysbench.analysis.kineto_columns import Columns, Event, ExactEvent, InexactError
+from sysbench.analysis.reading import Progress, in_silence
 
 GZIP: Final = b"\x1f\x8b"
 PIECE_BYTES: Final = 512 * 1024
@@ -35,6 +38,8 @@ class Blocks:
         self._unpack = _unpacker() if file.read(2) == GZIP else None
         file.seek(begin)
         self._file = file
+        self._begin = begin
+        self._end = end if end is not None else os.fstat(file.fileno()).st_size
         self._left = end - begin if end is not None else None
         self._packed = b""
         self.remarks: list[str] = []
@@ -43,6 +48,11 @@ class Blocks:
     def is_packed(self) -> bool:
         """Whether the file is gzipped, so that it can be read from its beginning only."""
         return self._unpack is not None
+
+    @property
+    def share_read(self) -> float:
+        """Of the part, from 0 to 1."""
+        return (self._file.tell() - self._begin) / max(self._end - self._begin, 1)
 
     def next(self, size_bytes: int = 0) -> bytes:
         """The next bytes, so many or a piece; nothing at the end, and where a packed file is damaged."""
@@ -82,11 +92,19 @@ class Pieces:
     `buffer` is what of them was already read, and `taken_bytes` how much of the file lies before it.
     """
 
-    def __init__(self, blocks: Blocks, columns: Columns, buffer: bytes = b"", taken_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        blocks: Blocks,
+        columns: Columns,
+        buffer: bytes = b"",
+        taken_bytes: int = 0,
+        progress: Progress = in_silence,
+    ) -> None:
         self._blocks = blocks
         self._columns = columns
         self._buffer = buffer
         self._taken_bytes = taken_bytes
+        self._progress = progress
         self._exact = False
         self.remarks = blocks.remarks
 
@@ -110,6 +128,7 @@ class Pieces:
                 return False
             self._taken_bytes += len(self._buffer) - len(rest)
             self._buffer = rest
+            self._progress(units.share(self._blocks.share_read))
         return True
 
     def _whole(self, buffer: bytes) -> bytes | None:

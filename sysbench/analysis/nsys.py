@@ -20,10 +20,11 @@ from typing import Final
 
 import numpy as np
 
+from sysbench import units
 from sysbench.analysis.grouping import grouped, launch_shapes
 from sysbench.analysis.nsys_rows import NoNumberError, Numbers, Question, opened
 from sysbench.analysis.packed import Table
-from sysbench.analysis.reading import no_garbage_collection
+from sysbench.analysis.reading import Progress, in_silence, no_garbage_collection
 from sysbench.analysis.recording import Recording, since_the_first
 from sysbench.analysis.trace import COPY, KERNEL, NONE, SET, Integers
 from sysbench.errors import LogError
@@ -56,29 +57,30 @@ _COPY_KINDS: Final = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 """CUpti_ActivityMemcpyKind."""
 
 
-def read(path: Path) -> Recording:
+def read(path: Path, progress: Progress = in_silence) -> Recording:
     """What an export or a report holds; raises LogError for a file that holds no trace."""
-    return _of_report(path) if path.suffix.lower() in REPORT_SUFFIXES else _of_export(path, path)
+    return _of_report(path, progress) if path.suffix.lower() in REPORT_SUFFIXES else _of_export(path, path, progress)
 
 
-def _of_export(export: Path, path: Path) -> Recording:
+def _of_export(export: Path, path: Path, progress: Progress) -> Recording:
     """What an export holds of the file that it is or that it was made of."""
     try:
         with closing(opened(export)) as database, Numbers.of(export) as numbers, no_garbage_collection():
-            return _Reader(path, database, numbers).recording()
+            return _Reader(path, database, numbers, progress).recording()
     except sqlite3.Error as error:
         raise LogError(f"{path} is not an export of Nsight Systems that can be read: {error}") from error
     except NoNumberError as error:
         raise LogError(f"{path} holds what is no number where Nsight Systems has numbers: {error}") from error
 
 
-def _of_report(path: Path) -> Recording:
+def _of_report(path: Path, progress: Progress) -> Recording:
     nsys = shutil.which("nsys")
     if nsys is None:
         raise LogError(f"{path} is a report of Nsight Systems. {INSTALL_HINT}")
     with tempfile.TemporaryDirectory(prefix="sysbench-") as directory:
         exported = Path(directory) / "report.sqlite"
         command = [nsys, "export", "--type", "sqlite", "--output", str(exported), str(path.absolute())]
+        progress("nsys exports it")
         try:
             ran = subprocess.run(command, capture_output=True, text=True, timeout=_EXPORT_TIMEOUT_S, check=False)
         except subprocess.TimeoutExpired as error:
@@ -86,16 +88,17 @@ def _of_report(path: Path) -> Recording:
         if not exported.is_file():
             said = (ran.stderr or ran.stdout).strip().splitlines()
             raise LogError(f"nsys cannot export {path}: {said[-1] if said else f'exit code {ran.returncode}'}")
-        return _of_export(exported, path)
+        return _of_export(exported, path, progress)
 
 
 class _Reader:
     """One pass over a database."""
 
-    def __init__(self, path: Path, database: sqlite3.Connection, numbers: Numbers) -> None:
+    def __init__(self, path: Path, database: sqlite3.Connection, numbers: Numbers, progress: Progress) -> None:
         self._path = path
         self._database = database
         self._numbers = numbers
+        self._progress = progress
         tables = {str(name) for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         self._columns = {
             name: self._columns_of(name) for name in (*_WANTED, _STRINGS, "TARGET_INFO_GPU") if name in tables
@@ -157,6 +160,7 @@ class _Reader:
             none = np.full(len(rows["start"]), NONE, np.int64)
             shape = self._shapes([rows[name] for name in (*_GRID, *_BLOCK)])
             work.add(_of_work(rows, self._named(rows[_KERNEL_NAME]), KERNEL, shape, none))
+            self._progress(f"{units.count(len(work))} kernels")
         for rows in self._rows(_COPIES, (*_TIMES, "copyKind", *_PLACE, "bytes")):
             none = np.full(len(rows["start"]), NONE, np.int64)
             work.add(_of_work(rows, self._copy_names(rows["copyKind"]), COPY, none, rows["bytes"]))
@@ -182,6 +186,7 @@ class _Reader:
         for rows in self._rows(_CALLS, (*_TIMES, "nameId", "globalTid", "correlationId")):
             start, end, name, thread, correlation = rows.values()
             launches.add([start, end - start, self._named(name), self._thread(thread), correlation])
+            self._progress(f"{units.count(len(launches))} launches")
         return launches
 
     def _ranges(self) -> tuple[Table, Table]:
@@ -199,6 +204,7 @@ class _Reader:
             none = np.full(len(start), NONE, np.int64)
             operators.add([column[torch] for column in (*every, sequence, none, shapes)])
             ranges.add([column[own] for column in every])
+            self._progress(f"{units.count(len(operators) + len(ranges))} ranges")
         return operators, ranges
 
     def _texts(self) -> Iterator[list[str | None]]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, get_args
 import numpy as np
 
 from sysbench import hardware as known_hardware
+from sysbench import units
 from sysbench.analysis import profile_rates, work_estimate
 from sysbench.analysis.attention_parts import PARTS
 from sysbench.analysis.attribution import attribute
@@ -22,6 +23,7 @@ from sysbench.analysis.operator_statistics import OperatorSums
 from sysbench.analysis.product_flops import ProductShapes
 from sysbench.analysis.profile_checks import ProductSums
 from sysbench.analysis.range_tree import RangeTree
+from sysbench.analysis.reading import Progress, in_silence
 from sysbench.analysis.recording import Recording
 from sysbench.analysis.slices import sliced
 from sysbench.analysis.spent import Spent, SpentSums
@@ -34,7 +36,12 @@ if TYPE_CHECKING:
 
 
 def summarise(
-    recording: Recording, cell: ModelCell | None = None, *, device: Hardware | None = None, ranges: Sequence[str] = ()
+    recording: Recording,
+    cell: ModelCell | None = None,
+    *,
+    device: Hardware | None = None,
+    ranges: Sequence[str] = (),
+    progress: Progress = in_silence,
 ) -> ProfileSummary:
     """Everything that is shown of a recording, which is of no use afterwards.
 
@@ -45,7 +52,8 @@ def summarise(
     source: ProfileSource = "device" if len(recording.work) else "cpu"
     tree, slices = sliced(recording)
     sums = _Sums(recording, tree, source)
-    for part in slices:
+    for number, part in enumerate(slices):
+        progress(units.share(number / len(slices)))
         sums.add(Counted.of(part, attribute(part, tree, recording.names), tree))
     spent, windows = sums.spent.spent(), sums.windows()
     names = [sums.kernels[name] for name in spent.kernels.tolist()]

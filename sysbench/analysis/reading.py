@@ -6,7 +6,7 @@ import gc
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -15,6 +15,9 @@ import sysbench
 
 _LENGTH_BYTES: Final = 8
 
+Progress = Callable[[str], None]
+"""Is told in words how far reading has come."""
+
 
 def processors() -> int:
     """How many this process may use."""
@@ -22,6 +25,10 @@ def processors() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on every system
         return os.cpu_count() or 1
+
+
+def in_silence(_: str) -> None:
+    """Nobody wants to know."""
 
 
 @contextmanager

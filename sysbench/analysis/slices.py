@@ -65,7 +65,28 @@ class Slice:
 _AT: Final = place(Launched, "at_ns")
 
 
-def sliced(recording: Recording) -> tuple[RangeTree, Iterator[Slice]]:
+@dataclass(frozen=True)
+class Slices:
+    """A recording, slice by slice."""
+
+    recording: Recording
+    cuts: Sequence[int]
+    on_device: bool
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self.cuts) + 1
+
+    def __iter__(self) -> Iterator[Slice]:
+        """From the first moment to the last."""
+        first, beyond = _ALWAYS
+        for begin, end in pairwise([first, *self.cuts, beyond]):
+            _, (*operators, gradient_of) = self.recording.operators.between(START, begin, end)
+            work = Launched(*self.recording.work.between(_AT, begin, end)[1]) if self.on_device else None
+            yield Slice(work, Operators(*operators), gradient_of)
+
+
+def sliced(recording: Recording) -> tuple[RangeTree, Slices]:
     """The ranges, and everything else slice by slice. The recording is of no use afterwards."""
     ranges = range_tree.read(Ranges(*recording.ranges.columns()), recording.names)
     gradients.add_modules(recording.operators, recording.names, ranges)
@@ -73,15 +94,7 @@ def sliced(recording: Recording) -> tuple[RangeTree, Iterator[Slice]]:
     if on_device:
         _lead_back(recording.work, recording.launches)
         recording.launches.clear()
-    return ranges, _slices(recording, on_device)
-
-
-def _slices(recording: Recording, on_device: bool) -> Iterator[Slice]:
-    first, beyond = _ALWAYS
-    for begin, end in pairwise([first, *_cuts(recording.operators, recording.work), beyond]):
-        _, (*operators, gradient_of) = recording.operators.between(START, begin, end)
-        work = Launched(*recording.work.between(_AT, begin, end)[1]) if on_device else None
-        yield Slice(work, Operators(*operators), gradient_of)
+    return ranges, Slices(recording, _cuts(recording.operators, recording.work), on_device)
 
 
 def _lead_back(work: Table, launches: Table) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from sysbench.analysis import kineto, nsys
+from sysbench.analysis.reading import Progress, in_silence
 from sysbench.analysis.recording import Recording
 from sysbench.errors import LogError
 
 _BEGINNING_BYTES = 64
 
 
-def read(path: Path) -> Recording:
+def read(path: Path, progress: Progress = in_silence) -> Recording:
     """What a file holds; raises LogError for one that holds no trace."""
     try:
         with path.open("rb") as file:
@@ -23,7 +24,7 @@ def read(path: Path) -> Recording:
     if not beginning:
         raise LogError(f"{path} is empty")
     if nsys.is_export(beginning) or path.suffix.lower() in nsys.REPORT_SUFFIXES:
-        return nsys.read(path)
+        return nsys.read(path, progress)
     if kineto.is_kineto(beginning):
-        return kineto.read(path)
+        return kineto.read(path, progress)
     raise LogError(f"{path} is not a trace: it is neither JSON of torch.profiler nor an export of Nsight Systems")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sysbench.cli.waiting import waiting
 from sysbench.engine.doctor.examination import Examination
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def _examined(examination: Examination, console: Console | None) -> DoctorRecord
     show(screen.heading(host), screen.machine(host))
     tools, allocator, nvml = examination.tools(), examination.allocator(), examination.nvml()
     show(screen.gpus(nvml), screen.tools(tools, allocator))
-    with _waiting("importing torch", console):
+    with waiting("importing torch", console):
         torch = examination.torch()
     facts = Facts(host, nvml, torch, tools, allocator)
     outlook, warnings = prospects(facts), advice(facts)
@@ -116,7 +117,7 @@ def _with_cost(record: DoctorRecord, console: Console | None, rounds: int) -> Do
     from sysbench.engine.doctor import self_cost
     from sysbench.views import doctor_screen as screen
 
-    with _waiting("measuring what sysbench costs", console) as say:
+    with waiting("measuring what sysbench costs", console) as say:
         cost = self_cost.measure(
             record.torch.devices[0],
             rounds,
@@ -140,15 +141,3 @@ def _unseen_dashboard() -> Iterator[Watcher]:
         Dashboard(Terminal(file=nowhere, force_terminal=True, width=120, height=40)) as dashboard,
     ):
         yield dashboard
-
-
-@contextmanager
-def _waiting(what: str, console: Console | None) -> Iterator[Callable[[str], None]]:
-    """Say on a terminal what is being waited for, and take it back afterwards; yields how to say something else."""
-    if not sys.stderr.isatty() or (console is not None and not console.is_terminal):
-        yield lambda other: None
-        return
-    from rich.console import Console as Terminal
-
-    with Terminal(stderr=True).status(f" {what}") as status:
-        yield lambda other: status.update(f" {other}")

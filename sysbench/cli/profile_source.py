@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sysbench.cli import running
 from sysbench.cli.profile_files import draw, ranges_wanted, refuse_other_endings
+from sysbench.cli.waiting import waiting
 from sysbench.engine import storage
 from sysbench.errors import UsageError
 from sysbench.specs.run import ProfileOptions
@@ -64,7 +65,8 @@ def _show_traces(paths: Sequence[Path], options: ProfileOptions) -> None:
     for target in (options.window, options.flame, options.json_path and Path(options.json_path)):
         if target and str(target) != "-":
             storage.refuse_unwritable(target)
-    summaries = [summary_of(path, ranges=ranges_wanted(options)) for path in paths]
+    with waiting("reading", silent=options.quiet) as progress:
+        summaries = [summary_of(path, ranges=ranges_wanted(options), progress=progress) for path in paths]
     written = TraceRecord(summaries=summaries).model_dump_json(indent=1) + "\n"
     if options.json_path not in (None, "-"):
         storage.write_atomically(Path(options.json_path), written.encode())

@@ -7,7 +7,7 @@ must not depend on that.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,11 +43,22 @@ class TraceReader:
         yield ProfileRead(at_s=time.time(), cell=cell.key, summary=summary_of(trace, cell, self.ranges))
 
 
-def summary_of(trace: Path, cell: ProfileCell | None = None, ranges: Sequence[str] = ()) -> ProfileSummary:
-    """What a trace comes down to, of a cell of ours or of anyone's; raises SysbenchError also when that is nothing."""
+def summary_of(
+    trace: Path,
+    cell: ProfileCell | None = None,
+    ranges: Sequence[str] = (),
+    progress: Callable[[str], None] = lambda _: None,
+) -> ProfileSummary:
+    """What a trace comes down to, of a cell of ours or of anyone's; raises SysbenchError also when that is nothing.
+
+    `progress` is told in words how far it has come.
+    """
     from sysbench.analysis import profile, traces  # numpy, and parsers: most runs have no trace to read
 
-    summary = profile.summarise(traces.read(trace), cell, ranges=ranges)
+    recording = traces.read(trace, lambda so_far: progress(f"reading {trace.name}: {so_far}"))
+    summary = profile.summarise(
+        recording, cell, ranges=ranges, progress=lambda so_far: progress(f"attributing {trace.name}: {so_far}")
+    )
     if not summary.names:
         why = f" ({'; '.join(summary.remarks)})" if summary.remarks else ""
         raise SysbenchError(f"the profile is empty: {trace.name} holds no kernels and no operators{why}")

@@ -93,6 +93,23 @@ def test_what_several_processes_read_is_what_one_reads(
     held_to_the_slow_reader(path)
 
 
+@pytest.mark.parametrize("ending", [".json", ".json.gz"])
+def test_how_far_reading_has_come_is_told_until_all_is_read(
+    tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kineto_pieces, "PIECE_BYTES", 5_000)
+    path = tmp_path / f"trace{ending}"
+    kineto_files.write(tmp_path / "plain", kineto_files.events(100))
+    content = (tmp_path / "plain").read_bytes()
+    path.write_bytes(gzip.compress(content) if ending.endswith("gz") else content)
+    told: list[str] = []
+    kineto.read(path, told.append)
+    shares = [float(each.removesuffix(" %")) for each in told]
+    assert shares == sorted(shares)
+    assert len(shares) > 5
+    assert shares[-1] == 100
+
+
 def test_without_another_process_a_file_is_read_in_one_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "trace.json"
     kineto_files.write(path, kineto_files.events(100))

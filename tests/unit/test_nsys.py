@@ -54,6 +54,14 @@ def test_every_number_is_that_of_the_database(export: Path) -> None:
     assert trace.remarks == ()
 
 
+def test_how_far_reading_has_come_is_told(export: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nsys_rows, "ROWS", 100)
+    told: list[str] = []
+    nsys.read(export, told.append)
+    assert [each for each in told if each.endswith("kernels")] == ["100 kernels", "200 kernels", "300 kernels"]
+    assert {each.split()[1] for each in told} == {"kernels", "launches", "ranges"}
+
+
 def test_several_threads_read_in_parts_what_one_reads_whole(export: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(sqlite3.connect(export)) as database:  # numbers of rows need not be without gaps
         database.execute("DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid BETWEEN 40 AND 120")
