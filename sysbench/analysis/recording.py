@@ -3,49 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, fields
 
 from sysbench.analysis.packed import Table
-from sysbench.analysis.trace import DeviceWork, Integers, Launches, Operators, Ranges, Trace
+from sysbench.analysis.trace import DeviceWork, Launches, Operators, Ranges, Recorded, Trace
 
 START, DURATION, NAME = 0, 1, 2
 """Places of the columns that every table begins with."""
 
 
-@dataclass(frozen=True)
-class Recording:
-    """A `Trace` in tables, whose columns are those of its parts, in their order."""
+@dataclass(frozen=True, kw_only=True)
+class Recording(Recorded):
+    """Tables whose columns are those of a `Trace`'s parts, in their order."""
 
-    title: str
-    format: Literal["kineto", "nsys"]
-    names: tuple[str, ...]
     work: Table
-    """Like `DeviceWork`, but for the launch shapes themselves."""
     launches: Table
     operators: Table
     ranges: Table
-    launch_shapes: Integers
-    """(shapes, 6): a grid, in blocks, and a block, in threads."""
-    origin_ns: int
-    devices: tuple[str, ...] = ()
-    rank: int | None = None
-    remarks: tuple[str, ...] = field(default=())
 
     def whole(self) -> Trace:
         """Everything at once, in memory that grows with it."""
         return Trace(
-            title=self.title,
-            format=self.format,
-            names=self.names,
-            work=DeviceWork(*self.work.columns(), *[self.launch_shapes]),
+            **{each.name: getattr(self, each.name) for each in fields(Recorded)},
+            work=DeviceWork(*self.work.columns()),
             launches=Launches(*self.launches.columns()),
             operators=Operators(*self.operators.columns()),
             ranges=Ranges(*self.ranges.columns()),
-            origin_ns=self.origin_ns,
-            devices=self.devices,
-            rank=self.rank,
-            remarks=self.remarks,
         )
 
 

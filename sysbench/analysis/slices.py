@@ -29,18 +29,9 @@ _ALWAYS: Final = (-(2**63), 2**63 - 1)
 
 
 @dataclass(frozen=True)
-class Launched:
-    """Device work, with the call that launched it. Columns of one length."""
+class Launched(DeviceWork):
+    """Device work, with the call that launched it."""
 
-    start_ns: Integers
-    duration_ns: Integers
-    name: Integers
-    kind: Integers
-    device: Integers
-    stream: Integers
-    correlation: Integers
-    launch_shape: Integers
-    bytes: Integers
     launch: Integers
     """Index into the recording's launches; NONE where it was not recorded."""
     thread: Integers

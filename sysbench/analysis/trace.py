@@ -29,7 +29,7 @@ class DeviceWork:
     start_ns: Integers
     duration_ns: Integers
     name: Integers
-    """Index into `Trace.names`."""
+    """Index into `Recorded.names`."""
     kind: Integers
     """KERNEL, COPY or SET."""
     device: Integers
@@ -37,11 +37,9 @@ class DeviceWork:
     correlation: Integers
     """The same number as that of the runtime call that launched it; NONE if not recorded."""
     launch_shape: Integers
-    """Index into `launch_shapes`; NONE for copies and sets, and where it was not recorded."""
+    """Index into `Recorded.launch_shapes`; NONE for copies and sets, and where it was not recorded."""
     bytes: Integers
     """Copied or set; NONE for kernels."""
-    launch_shapes: Integers
-    """(shapes, 6): a grid, in blocks, and a block, in threads; none of them twice."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,7 @@ class Operators:
     forward_thread: Integers
     """For backward operators, the index of the thread that ran the forward operator; NONE or itself otherwise."""
     shapes: Integers
-    """Index into `Trace.names` of the inputs' shapes as written (`[[4, 128], [128, 64]]`); NONE if not recorded."""
+    """Index into `Recorded.names` of the inputs' shapes as written (`[[4, 128], [128, 64]]`); NONE if not recorded."""
 
 
 @dataclass(frozen=True)
@@ -82,19 +80,17 @@ class Ranges:
     thread: Integers
 
 
-@dataclass(frozen=True)
-class Trace:
-    """One process on one machine, as a profiler saw it."""
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """One process on one machine, as a profiler saw it: everything but what happened."""
 
     title: str
     """What to call it: the file's name, without its directory."""
     format: Literal["kineto", "nsys"]
     names: tuple[str, ...]
     """As recorded, demangled where the profiler did that; they are not to be trusted, only to be shown escaped."""
-    work: DeviceWork
-    launches: Launches
-    operators: Operators
-    ranges: Ranges
+    launch_shapes: Integers
+    """(shapes, 6): a grid, in blocks, and a block, in threads; none of them twice."""
     origin_ns: int
     """What the file says for the moment that is zero here."""
     devices: tuple[str, ...] = ()
@@ -103,6 +99,16 @@ class Trace:
     """Of a distributed run; None where the file does not tell."""
     remarks: tuple[str, ...] = field(default=())
     """What was wrong with the file and how it was read nonetheless: `cut off at byte 1,048,576`; one line each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace(Recorded):
+    """The whole of it, in columns."""
+
+    work: DeviceWork
+    launches: Launches
+    operators: Operators
+    ranges: Ranges
 
 
 def place(part: type, column: str) -> int:

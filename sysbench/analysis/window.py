@@ -156,7 +156,7 @@ def _work(trace: Trace, row: int) -> Iterator[dict[str, object]]:
     device, stream = int(work.device[row]), int(work.stream[row])
     arguments = {"device": device, "stream": stream, **_known(correlation=work.correlation[row], bytes=work.bytes[row])}
     if work.launch_shape[row] != NONE:
-        shape = work.launch_shapes[work.launch_shape[row]].tolist()
+        shape = trace.launch_shapes[work.launch_shape[row]].tolist()
         arguments |= {"grid": shape[:3], "block": shape[3:]}
     event |= {"cat": _KINDS[int(work.kind[row])], "pid": device + 1, "tid": stream, "args": arguments}
     yield event

@@ -9,7 +9,18 @@ import numpy as np
 from sysbench.analysis.grouping import launch_shapes
 from sysbench.analysis.packed import Table
 from sysbench.analysis.recording import Recording
-from sysbench.analysis.trace import COPY, KERNEL, NONE, DeviceWork, Integers, Launches, Operators, Ranges, Trace
+from sysbench.analysis.trace import (
+    COPY,
+    KERNEL,
+    NONE,
+    DeviceWork,
+    Integers,
+    Launches,
+    Operators,
+    Ranges,
+    Recorded,
+    Trace,
+)
 
 MAIN, AUTOGRAD = 0, 1
 
@@ -92,10 +103,11 @@ class Builder:
             title=title,
             format="kineto",
             names=tuple(self.names),
-            work=DeviceWork(*work[:7], launch_shape=shape, bytes=work[13], launch_shapes=shapes),
+            work=DeviceWork(*work[:7], launch_shape=shape, bytes=work[13]),
             launches=Launches(*launches),
             operators=Operators(*operators),
             ranges=Ranges(*ranges),
+            launch_shapes=shapes,
             origin_ns=0,
             devices=devices,
             rank=rank,
@@ -104,25 +116,9 @@ class Builder:
 
 def recording(trace: Trace) -> Recording:
     """The same, packed."""
-    work = [getattr(trace.work, each.name) for each in fields(DeviceWork) if each.name != "launch_shapes"]
-    return Recording(
-        title=trace.title,
-        format=trace.format,
-        names=trace.names,
-        work=Table.of(work),
-        launches=_table(trace.launches),
-        operators=_table(trace.operators),
-        ranges=_table(trace.ranges),
-        launch_shapes=trace.work.launch_shapes,
-        origin_ns=trace.origin_ns,
-        devices=trace.devices,
-        rank=trace.rank,
-        remarks=trace.remarks,
-    )
-
-
-def _table(part: Launches | Operators | Ranges) -> Table:
-    return Table.of([*vars(part).values()])
+    parts = {name: getattr(trace, name) for name in ("work", "launches", "operators", "ranges")}
+    tables = {name: Table.of([*vars(part).values()]) for name, part in parts.items()}
+    return Recording(**{each.name: getattr(trace, each.name) for each in fields(Recorded)}, **tables)
 
 
 @dataclass

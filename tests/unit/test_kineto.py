@@ -37,7 +37,7 @@ def held_to_the_slow_reader(path: Path) -> None:
     rows = zip(*(column.tolist() for column in columns), strict=True)
     assert Counter((trace.names[name], start, duration) for name, start, duration in rows) == expected
     assert sorted(work.correlation[is_kernel].tolist()) == sorted(each["args"]["correlation"] for each in kernels)
-    shapes = work.launch_shapes[work.launch_shape[is_kernel]].tolist()
+    shapes = trace.launch_shapes[work.launch_shape[is_kernel]].tolist()
     assert shapes == [[*each["args"]["grid"], *each["args"]["block"]] for each in kernels]
     assert work.bytes[work.kind == COPY].sum() == sum(each["args"]["bytes"] for each in copies)
     operators = kineto_files.slowly(path, "cpu_op")

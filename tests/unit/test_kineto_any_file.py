@@ -144,7 +144,7 @@ def read(trace: Trace, threads: Sequence[tuple[Any, Any]]) -> dict[str, list[tup
         return [threads[each] for each in part.thread]
 
     shapes = [None if each == NONE else json.loads(trace.names[each]) for each in operators.shapes]
-    grids = [None if each == NONE else work.launch_shapes[each].tolist() for each in work.launch_shape]
+    grids = [None if each == NONE else trace.launch_shapes[each].tolist() for each in work.launch_shape]
     columns = (work.kind, work.device, work.stream, work.correlation, work.bytes)
     return {
         "work": joined(work, *(column.tolist() for column in columns), grids),

@@ -41,8 +41,8 @@ def test_every_number_is_that_of_the_database(export: Path) -> None:
         (work.start_ns[is_kernel] + trace.origin_ns).tolist(),
         work.duration_ns[is_kernel].tolist(),
         work.correlation[is_kernel].tolist(),
-        work.launch_shapes[work.launch_shape[is_kernel], 0].tolist(),
-        work.launch_shapes[work.launch_shape[is_kernel], 3].tolist(),
+        trace.launch_shapes[work.launch_shape[is_kernel], 0].tolist(),
+        trace.launch_shapes[work.launch_shape[is_kernel], 3].tolist(),
         strict=True,
     )
     assert list(read) == rows
@@ -77,7 +77,7 @@ def test_several_threads_read_in_parts_what_one_reads_whole(export: Path, monkey
         for name, column in vars(getattr(alone, which)).items():
             if not name.startswith("launch_shape"):
                 assert column.tolist() == getattr(getattr(together, which), name).tolist()
-    shapes = [trace.work.launch_shapes[trace.work.launch_shape[:200]].tolist() for trace in (alone, together)]
+    shapes = [trace.launch_shapes[trace.work.launch_shape[:200]].tolist() for trace in (alone, together)]
     assert shapes[0] == shapes[1]
 
 
@@ -101,7 +101,7 @@ def test_kernels_without_a_long_name_have_their_short_one(export: Path) -> None:
     at = {int(correlation): row for row, correlation in enumerate(work.correlation)}
     assert trace.names[work.name[at[7]]] == "ampere_sgemm_128x64_tn"
     assert trace.names[work.name[at[8]]] == "(unnamed)"
-    assert (work.launch_shape[at[8]], work.launch_shapes[work.launch_shape[at[7]]].tolist()[1:]) == (
+    assert (work.launch_shape[at[8]], trace.launch_shapes[work.launch_shape[at[7]]].tolist()[1:]) == (
         NONE,
         [2, 1, 128, 1, 1],
     )
