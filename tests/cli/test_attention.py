@@ -10,7 +10,7 @@ import pytest
 from sysbench.specs.attention import AttentionSpec
 from sysbench.specs.options import Option
 from sysbench.specs.run import AttentionOptions
-from tests.cli.running import sysbench
+from tests.cli.running import answered, sysbench
 from tests.cli.test_options import OPTIONS, flags
 
 SMALL = ("attention", "--dim", "16", "--seq", "32,64,128", "--batch", "1", "--repeats", "6", "--warmup", "1")
@@ -50,7 +50,7 @@ def test_a_sweep_leaves_a_record_pictures_and_an_answer(tmp_path: Path) -> None:
     record = json.loads(path.read_text())
     assert record["kind"] == "attention"
     assert [cell["outcome"] for cell in record["cells"]] == ["ok"] * 6
-    again = sysbench("attention", "--from", str(path), "--tables", "sweep", cwd=tmp_path)
+    again = answered("attention", "--from", str(path), "--tables", "sweep", cwd=tmp_path)
     assert again.code == 0
     assert "seq_len" in again.out
 
@@ -115,13 +115,13 @@ def test_a_function_that_is_not_attention_fails_the_run_and_says_why(tmp_path: P
     ],
 )
 def test_a_mistake_gets_one_line(words: tuple[str, ...], said: str) -> None:
-    ran = sysbench("attention", *words)
+    ran = answered("attention", *words)
     assert ran.code == 2
     assert said in ran.complaint
 
 
 def test_a_plan_measures_nothing(tmp_path: Path) -> None:
-    ran = sysbench("attention", "--plan", "--dim", "64", "--seq", "4096", cwd=tmp_path)
+    ran = answered("attention", "--plan", "--dim", "64", "--seq", "4096", cwd=tmp_path)
     assert ran.code == 0
     assert "1.00 GiB" in ran.out
     assert not (tmp_path / "runs").exists()

@@ -15,7 +15,7 @@ from sysbench.cli.doctor import _unseen_dashboard
 from sysbench.doctor_record import DoctorRecord
 from sysbench.engine.doctor.self_cost import SPEC, measure
 from sysbench.events import DeviceInfo
-from tests.cli.running import command, environment, sysbench
+from tests.cli.running import answered, command, environment, sysbench
 
 
 def script(directory: Path, name: str, text: str) -> None:
@@ -119,7 +119,7 @@ def test_a_reader_that_goes_away_ends_the_output_and_nothing_else() -> None:
     ],
 )
 def test_a_mistake_is_answered_before_anything_is_asked(arguments: list[str], complaint: str) -> None:
-    ran = sysbench("doctor", *arguments)
+    ran = answered("doctor", *arguments)
     assert ran.code == 2
     assert ran.complaint.startswith(f"sysbench doctor: {complaint}")
 

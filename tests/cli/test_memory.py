@@ -13,7 +13,7 @@ import pytest
 
 from sysbench.analysis.snapshot import read
 from sysbench.analysis.timeline_sources import from_snapshot
-from tests.cli.running import MINUTE, command, environment, only, record_in, sysbench
+from tests.cli.running import MINUTE, answered, command, environment, only, record_in, sysbench
 
 CELL = (*MINUTE, "--ctx", "16", "--mode", "train")
 SIMULATED = (*CELL, "--simulate", "a100-80gb")
@@ -41,7 +41,7 @@ def test_what_was_simulated_says_so_in_log_record_and_every_table(simulated: Pat
     assert cell["source"] == "simulated"
     said = [json.loads(line) for line in only(runs, "*.jsonl").read_text().splitlines()]
     assert {event["source"] for event in said if "source" in event} == {"simulated"}
-    shown = sysbench("memory", f"--from={only(runs, '*.json')}", "--tables=summary,phases,categories,largest,modules")
+    shown = answered("memory", f"--from={only(runs, '*.json')}", "--tables=summary,phases,categories,largest,modules")
     titles = [line for line in shown.out.splitlines() if "simulated" in line]
     assert "peak memory, simulated" in shown.out
     assert len(titles) >= 10  # the title and the heading of columns of each of five tables
@@ -66,7 +66,7 @@ def test_a_simulated_run_leaves_snapshot_picture_and_page(simulated: Path) -> No
 
 
 def test_a_snapshot_is_read_back_with_the_peak_of_the_record(simulated: Path) -> None:
-    ran = sysbench("memory", f"--from={simulated / 's.pickle'}")
+    ran = answered("memory", f"--from={simulated / 's.pickle'}")
     assert ran.code == 0, ran.err
     assert "largest at the peak, simulated" in ran.out
     assert "transformer.py" in ran.out
@@ -81,7 +81,7 @@ def test_a_saved_run_is_shown_as_it_was_without_torch(simulated: Path) -> None:
 
 @pytest.mark.parametrize("form", ["markdown", "csv", "latex"])
 def test_tables_come_in_every_format(simulated: Path, form: str) -> None:
-    ran = sysbench("memory", f"--from={only(simulated / 'runs', '*.json')}", f"--format={form}")
+    ran = answered("memory", f"--from={only(simulated / 'runs', '*.json')}", f"--format={form}")
     assert ran.code == 0, ran.err
     assert "optimizer" in ran.out
 
@@ -183,7 +183,7 @@ def test_a_log_of_time_is_not_resumed_and_not_shown_as_memory(tmp_path: Path) ->
     assert timed.code == 0, timed.err
     log = only(tmp_path, "*.jsonl")
     for option in ("--resume", "--from"):
-        ran = sysbench("memory", f"{option}={log}")
+        ran = answered("memory", f"{option}={log}")
         assert ran.code == 2
         assert "is of `sysbench time`" in ran.complaint
 
@@ -209,7 +209,7 @@ def test_a_log_of_time_is_not_resumed_and_not_shown_as_memory(tmp_path: Path) ->
     ],
 )
 def test_a_mistake_gets_one_line_and_leaves_nothing(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
-    ran = sysbench("memory", *words, cwd=tmp_path, PYTHONPATH=str(Path(__file__).parents[2]))
+    ran = answered("memory", *words, cwd=tmp_path)
     assert ran.code in (1, 2)
     assert said in ran.complaint
     assert list(tmp_path.iterdir()) == []
@@ -228,7 +228,7 @@ def test_a_mistake_gets_one_line_and_leaves_nothing(tmp_path: Path, words: tuple
 def test_a_file_that_is_no_snapshot_gets_one_line(tmp_path: Path, content: bytes, said: str) -> None:
     path = tmp_path / "file.pickle"
     path.write_bytes(content)
-    ran = sysbench("memory", f"--from={path}")
+    ran = answered("memory", f"--from={path}")
     assert ran.code == 2
     assert "file.pickle" in ran.complaint
     assert said.split()[0] in ran.complaint or "truncated" in ran.complaint or "refuse" in ran.complaint
@@ -250,7 +250,7 @@ def test_a_snapshot_of_the_cpu_holds_its_tensors_and_claims_no_allocator(tmp_pat
     timeline = from_snapshot(content)
     assert (content.source, timeline.reserved, timeline.time_us) == ("measured", None, None)
     assert timeline.peak.allocated_bytes == cell["peak_allocated_bytes"]
-    shown = sysbench("memory", f"--from={path}")
+    shown = answered("memory", f"--from={path}")
     assert shown.code == 0, shown.err
     assert "reserved" not in shown.out
     assert "simulated" not in shown.out
@@ -263,13 +263,13 @@ def test_what_cannot_run_here_is_pointed_to_the_simulation(tmp_path: Path) -> No
 
 
 def test_step_times_are_not_simulated_and_what_is_gets_named() -> None:
-    ran = sysbench("time", "--simulate=a100-80gb")
+    ran = answered("time", "--simulate=a100-80gb")
     assert ran.code == 2
     assert "sysbench memory --simulate a100-80gb" in ran.complaint
 
 
 def test_a_plan_says_what_fits_and_runs_nothing(tmp_path: Path) -> None:
-    ran = sysbench("memory", "--size=2.7b", "--ctx=512", "--simulate=24GiB", "--plan", f"--out={tmp_path}")
+    ran = answered("memory", "--size=2.7b", "--ctx=512", "--simulate=24GiB", "--plan", f"--out={tmp_path}")
     assert ran.code == 0, ran.err
     assert "does not fit" in ran.out
     assert not list(tmp_path.iterdir())

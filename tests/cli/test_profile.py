@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.running import MINUTE, Ran, command, environment, only, record_in, sysbench
+from tests.cli.running import MINUTE, Ran, answered, command, environment, only, record_in, sysbench
 
 CELL = (*MINUTE, "--ctx", "16", "--device", "cpu", "--steps", "3", "--warmup", "1")
 LAYERS = 1
@@ -176,7 +176,7 @@ def test_a_log_a_record_and_a_trace_are_shown_without_torch(profiled: Path, tmp_
 def test_several_traces_are_ranks_side_by_side(profiled: Path, tmp_path: Path) -> None:
     for name in ("a.json.gz", "b.json.gz"):
         shutil.copy(profiled / "t.json.gz", tmp_path / name)
-    ran = sysbench("profile", f"--from={tmp_path / 'a.json.gz'},{tmp_path / 'b.json.gz'}", COLUMNS="120")
+    ran = answered("profile", f"--from={tmp_path / 'a.json.gz'},{tmp_path / 'b.json.gz'}", COLUMNS="120")
     assert ran.code == 0, ran.err
     assert "a.json.gz" in ran.out
     assert "b.json.gz" in ran.out
@@ -184,7 +184,7 @@ def test_several_traces_are_ranks_side_by_side(profiled: Path, tmp_path: Path) -
 
 def test_what_is_shown_can_be_chosen(profiled: Path) -> None:
     source = f"--from={only(profiled / 'runs', '*.json')}"
-    ran = sysbench("profile", source, "--tables=kernels", "--range=forward", "--kernel=bmm|exp$", "--format=csv")
+    ran = answered("profile", source, "--tables=kernels", "--range=forward", "--kernel=bmm|exp$", "--format=csv")
     assert ran.code == 0, ran.err
     rows = list(csv.reader(ran.out.splitlines()))
     names = {cell for row in rows[1:] for cell in row if cell.startswith("aten::")}
@@ -192,7 +192,7 @@ def test_what_is_shown_can_be_chosen(profiled: Path) -> None:
 
 
 def test_csv_of_a_trace_is_one_table_as_of_a_record(profiled: Path) -> None:
-    ran = sysbench("profile", f"--from={profiled / 't.json.gz'}", "--format=csv")
+    ran = answered("profile", f"--from={profiled / 't.json.gz'}", "--format=csv")
     assert ran.code == 0, ran.err
     heading, *rows = csv.reader(ran.out.splitlines())
     assert "operator" in heading
@@ -200,14 +200,14 @@ def test_csv_of_a_trace_is_one_table_as_of_a_record(profiled: Path) -> None:
 
 
 def test_a_slice_can_be_shown_as_a_trace(profiled: Path) -> None:
-    ran = sysbench("profile", f"--from={profiled / 'w.json'}", "--tables=tree", COLUMNS="120")
+    ran = answered("profile", f"--from={profiled / 'w.json'}", "--tables=tree", COLUMNS="120")
     assert ran.code == 0, ran.err
     assert "1 step profiled" in ran.out
     assert "softmax" in ran.out
 
 
 def test_the_summary_of_a_trace_is_json_too(profiled: Path) -> None:
-    ran = sysbench("profile", f"--from={profiled / 't.json.gz'}", "--json=-")
+    ran = answered("profile", f"--from={profiled / 't.json.gz'}", "--json=-")
     content = json.loads(ran.out)
     assert content["kind"] == "traces"
     assert [summary["steps"] for summary in content["summaries"]] == [2]
@@ -215,7 +215,7 @@ def test_the_summary_of_a_trace_is_json_too(profiled: Path) -> None:
 
 def test_a_trace_with_nothing_in_it_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "empty.json").write_text('{"schemaVersion": 1, "traceEvents": []}')
-    ran = sysbench("profile", "--from=empty.json", cwd=tmp_path)
+    ran = answered("profile", "--from=empty.json", cwd=tmp_path)
     assert (ran.code, ran.out) == (2, "")
     assert ran.complaint == "sysbench profile: empty.json holds no events that last"
 
@@ -247,7 +247,7 @@ def test_a_trace_with_nothing_in_it_is_an_error(tmp_path: Path) -> None:
 def test_a_mistake_is_answered_in_one_line_before_anything_is_run(
     tmp_path: Path, arguments: list[str], complaint: str
 ) -> None:
-    ran = sysbench("profile", *arguments, cwd=tmp_path, PATH=str(tmp_path))
+    ran = answered("profile", *arguments, cwd=tmp_path, PATH=str(tmp_path))
     assert ran.code in (1, 2)
     assert ran.out == ""
     assert ran.complaint.startswith(f"sysbench profile: {complaint}")
@@ -255,20 +255,20 @@ def test_a_mistake_is_answered_in_one_line_before_anything_is_run(
 
 
 def test_a_record_holds_no_trace_to_slice(profiled: Path) -> None:
-    ran = sysbench("profile", f"--from={only(profiled / 'runs', '*.json')}", "--window=w.json")
+    ran = answered("profile", f"--from={only(profiled / 'runs', '*.json')}", "--window=w.json")
     assert ran.code == 2
     assert "--window needs a trace" in ran.complaint
 
 
 def test_a_range_that_is_not_there_is_named_with_the_nearest(profiled: Path) -> None:
-    ran = sysbench("profile", f"--from={profiled / 't.json.gz'}", "--range=forwrad")
+    ran = answered("profile", f"--from={profiled / 't.json.gz'}", "--range=forwrad")
     assert ran.code == 2
     assert "forwrad" in ran.complaint
     assert "Did you mean forward?" in ran.complaint
 
 
 def test_the_plan_shows_cells_and_runs_nothing(tmp_path: Path) -> None:
-    ran = sysbench("profile", "--plan", "--size=tiny", "--ctx=64,128", cwd=tmp_path)
+    ran = answered("profile", "--plan", "--size=tiny", "--ctx=64,128", cwd=tmp_path)
     assert ran.code == 0, ran.err
     assert "128" in ran.out
     assert not list(tmp_path.iterdir())

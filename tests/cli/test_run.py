@@ -18,7 +18,7 @@ from sysbench.manifest import Manifest, RunEntry
 from sysbench.specs.experiment import plan
 from sysbench.specs.experiment_file import WrittenExperiment, load
 from sysbench.specs.run_experiment import ExperimentOptions, Overrides
-from tests.cli.running import command, environment, sysbench
+from tests.cli.running import answered, command, environment, sysbench
 from tests.cli.test_options import OPTIONS, flags
 
 TINY = 'd-model = 32\nd-ff = 64\nlayers = 1\nheads = 2\nvocab = 50\nbatch = 1\nwarmup = 0\nmode = "forward"\n'
@@ -260,7 +260,7 @@ def test_every_option_of_run_says_what_it_does() -> None:
 
 
 def test_without_a_name_what_ships_is_listed() -> None:
-    ran = sysbench("run")
+    ran = answered("run")
     assert ran.code == 0
     for name in ("quick", "systems-report", "memory", "mixed-precision"):
         assert f"\n {name} " in ran.out
@@ -283,7 +283,7 @@ def test_without_a_name_what_ships_is_listed() -> None:
     ],
 )
 def test_a_mistake_is_answered_before_a_worker_is_started(arguments: list[str], complaint: str) -> None:
-    ran = sysbench("run", *arguments)
+    ran = answered("run", *arguments)
     assert ran.code == 2
     assert ran.complaint.startswith(complaint)
 

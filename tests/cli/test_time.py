@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from sysbench.records import TimeRecord
-from tests.cli.running import MINUTE, QUICK, command, environment, only, record_in, sysbench
+from tests.cli.running import MINUTE, QUICK, answered, command, environment, only, record_in, sysbench
 
 CONTROL = "\x1b"
 
@@ -68,7 +68,7 @@ def test_a_saved_run_is_shown_again_as_it_was_from_its_log_and_from_its_record(f
 
 
 def test_csv_holds_the_numbers_of_the_record(finished: Path) -> None:
-    ran = sysbench("time", "--from", str(only(finished, "*.jsonl")), "--format", "csv")
+    ran = answered("time", "--from", str(only(finished, "*.jsonl")), "--format", "csv")
     rows = list(csv.DictReader(io.StringIO(ran.out)))
     assert rows
     step = record_in(finished)["cells"][0]["phases"]["step"]["wall"]
@@ -77,13 +77,13 @@ def test_csv_holds_the_numbers_of_the_record(finished: Path) -> None:
 
 @pytest.mark.parametrize(("form", "mark"), [("markdown", "|"), ("latex", r"\toprule")])
 def test_tables_come_in_the_formats_that_reports_are_written_in(finished: Path, form: str, mark: str) -> None:
-    ran = sysbench("time", "--from", str(only(finished, "*.jsonl")), "--format", form)
+    ran = answered("time", "--from", str(only(finished, "*.jsonl")), "--format", form)
     assert ran.code == 0
     assert mark in ran.out
 
 
 def test_a_table_that_the_run_cannot_fill_costs_nothing_that_was_measured(finished: Path) -> None:
-    ran = sysbench("time", "--from", str(only(finished, "*.jsonl")), "--tables", "devices")
+    ran = answered("time", "--from", str(only(finished, "*.jsonl")), "--tables", "devices")
     assert ran.code == 2
     assert "±" in ran.out
     assert "devices" in ran.complaint
