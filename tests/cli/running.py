@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
+
+import pytest
 
 from sysbench.cli import main
 
 MINUTE = ("--d-model", "32", "--d-ff", "64", "--layers", "1", "--heads", "2", "--vocab", "50", "--batch", "1")
 """A model whose steps take well under a millisecond: what is left is sysbench itself."""
 
-QUICK = (*MINUTE, "--ctx", "16", "--steps", "6", "--warmup", "1", "--device", "cpu")
+QUICK = (*MINUTE, "--ctx", "16", "--steps", "6", "--warmup", "1", "--device", "cpu", "--mode", "forward")
+"""Without an optimizer, with the first of which torch imports its compiler: that takes as long as everything else."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,23 @@ def sysbench(*arguments: str, cwd: Path | None = None, **extra: str) -> Ran:
         check=False,
     )
     return Ran(done.returncode, done.stdout, done.stderr)
+
+
+def ran_once(factory: pytest.TempPathFactory, name: str, *arguments: str, **extra: str) -> tuple[Ran, Path]:
+    """As `sysbench`, in a directory of that name, which comes with it: once, for all that the tests are spread over.
+
+    Fixtures that measure are made with this: every process that runs one of a module's tests would measure again.
+    """
+    spread = "PYTEST_XDIST_WORKER" in os.environ
+    directory = (factory.getbasetemp().parent if spread else factory.getbasetemp()) / name
+    outcome = directory.with_suffix(".json")
+    with directory.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # let go of when it is closed
+        if not outcome.exists():
+            shutil.rmtree(directory, ignore_errors=True)
+            directory.mkdir()
+            outcome.write_text(json.dumps(asdict(sysbench(*arguments, cwd=directory, **extra))))
+    return Ran(**json.loads(outcome.read_text())), directory
 
 
 def answered(*arguments: str, cwd: Path | None = None, **extra: str) -> Ran:

@@ -13,7 +13,10 @@ import pytest
 
 from sysbench.analysis.snapshot import read
 from sysbench.analysis.timeline_sources import from_snapshot
-from tests.cli.running import MINUTE, answered, command, environment, only, record_in, sysbench
+from sysbench.events import encode
+from sysbench.specs.time import TimeSpec
+from tests import fixtures_timing
+from tests.cli.running import MINUTE, Ran, answered, command, environment, only, ran_once, record_in, sysbench
 
 CELL = (*MINUTE, "--ctx", "16", "--mode", "train")
 SIMULATED = (*CELL, "--simulate", "a100-80gb")
@@ -22,14 +25,20 @@ SIMULATED = (*CELL, "--simulate", "a100-80gb")
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with everything that one simulated cell can leave."""
-    out = tmp_path_factory.mktemp("simulated")
-    files = (
-        f"--{name}={out / file}" for name, file in (("snapshot", "s.pickle"), ("figure", "f.svg"), ("page", "p.html"))
-    )
-    ran = sysbench("memory", *SIMULATED, *files, f"--out={out / 'runs'}")
+    files = ("--snapshot=s.pickle", "--figure=f.svg", "--page=p.html")
+    ran, out = ran_once(tmp_path_factory, "memory-simulated", "memory", *SIMULATED, *files)
     assert ran.code == 0, ran.err
     (out / "shown.txt").write_text(ran.out)
     return out
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Path]:
+    """What was said of two cells that were measured on the CPU, and the directory with what they left."""
+    words = (*CELL, "--device=cpu", "--mode=inference,train", "--snapshot=s.pickle")
+    ran, out = ran_once(tmp_path_factory, "memory-on-the-cpu", "memory", *words)
+    assert ran.code == 0, ran.err
+    return ran, out
 
 
 # --- simulated
@@ -114,22 +123,13 @@ def test_find_gives_the_largest_that_fits_and_the_next_that_does_not(tmp_path: P
     assert f"The largest batch that fits is {found['value']}" in " ".join(ran.out.split())
 
 
-def test_several_cells_number_their_files_by_what_sets_them_apart(tmp_path: Path) -> None:
-    words = (*MINUTE, "--ctx=16,32", "--mode=train", "--simulate=24GiB", f"--out={tmp_path / 'runs'}")
-    ran = sysbench("memory", *words, f"--snapshot={tmp_path / 'o.pickle'}")
-    assert ran.code == 0, ran.err
-    assert sorted(path.name for path in tmp_path.glob("*.pickle")) == ["o-ctx16.pickle", "o-ctx32.pickle"]
-
-
 # --- measured
 
 
-def test_on_the_cpu_tensors_are_counted_beside_the_resident_memory_of_the_worker(tmp_path: Path) -> None:
-    words = (*MINUTE, "--ctx=16", "--device=cpu", "--mode=inference,forward-backward,train")
-    ran = sysbench("memory", *words, f"--out={tmp_path}")
-    assert ran.code == 0, ran.err
-    cells = record_in(tmp_path)["cells"]
-    assert [cell["source"] for cell in cells] == ["measured"] * 3
+def test_on_the_cpu_tensors_are_counted_beside_the_resident_memory_of_the_worker(counted: tuple[Ran, Path]) -> None:
+    ran, out = counted
+    cells = record_in(out / "runs")["cells"]
+    assert [cell["source"] for cell in cells] == ["measured"] * 2
     for cell in cells:
         assert sum(cell["by_category"].values()) == cell["peak_allocated_bytes"]
         assert cell["host_rss_peak_bytes"] > cell["peak_allocated_bytes"]
@@ -139,11 +139,15 @@ def test_on_the_cpu_tensors_are_counted_beside_the_resident_memory_of_the_worker
     assert "simulated" not in ran.out
 
 
-def test_what_the_cpu_counts_is_what_the_simulation_says_without_workspaces(tmp_path: Path, simulated: Path) -> None:
+def test_several_cells_number_their_files_by_what_sets_them_apart(counted: tuple[Ran, Path]) -> None:
+    assert sorted(path.name for path in counted[1].glob("*.pickle")) == ["s-inference.pickle", "s-train.pickle"]
+
+
+def test_what_the_cpu_counts_is_what_the_simulation_says_without_workspaces(
+    counted: tuple[Ran, Path], simulated: Path
+) -> None:
     """Tensors of 512-byte blocks: only the optimizer's counters are host memory on a GPU."""
-    ran = sysbench("memory", *CELL, "--device=cpu", f"--out={tmp_path}")
-    assert ran.code == 0, ran.err
-    (real,), (model,) = record_in(tmp_path)["cells"], record_in(simulated / "runs")["cells"]
+    (_, real), (model,) = record_in(counted[1] / "runs")["cells"], record_in(simulated / "runs")["cells"]
     for category in ("parameters", "gradients"):
         assert (
             real["peaks_by_phase"]["optimizer"]["by_category"][category]
@@ -155,7 +159,7 @@ def test_what_the_cpu_counts_is_what_the_simulation_says_without_workspaces(tmp_
 
 
 def test_ctrl_c_keeps_the_finished_cells_and_resume_adds_the_rest(tmp_path: Path) -> None:
-    words = ("memory", "--size=small", "--ctx=16-96+16", "--mode=train", "--simulate=24GiB", f"--out={tmp_path}")
+    words = ("memory", "--size=small", "--ctx=16-64+16", "--mode=train", "--simulate=24GiB", f"--out={tmp_path}")
     running = subprocess.Popen(
         command(*words), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -171,7 +175,7 @@ def test_ctrl_c_keeps_the_finished_cells_and_resume_adds_the_rest(tmp_path: Path
     ran = sysbench("memory", f"--resume={only(tmp_path, '*.jsonl')}", f"--out={tmp_path}")
     assert ran.code == 0, ran.err
     assert "resumed: " in ran.err
-    assert [cell["outcome"] for cell in record_in(tmp_path)["cells"]] == ["ok"] * 6
+    assert [cell["outcome"] for cell in record_in(tmp_path)["cells"]] == ["ok"] * 4
 
 
 def _finished(directory: Path) -> bool:
@@ -179,9 +183,8 @@ def _finished(directory: Path) -> bool:
 
 
 def test_a_log_of_time_is_not_resumed_and_not_shown_as_memory(tmp_path: Path) -> None:
-    timed = sysbench("time", *MINUTE, "--ctx=8", "--steps=1", "--warmup=0", "--device=cpu", f"--out={tmp_path}")
-    assert timed.code == 0, timed.err
-    log = only(tmp_path, "*.jsonl")
+    log = tmp_path / "timed.jsonl"
+    log.write_bytes(b"".join(encode(event) + b"\n" for event in fixtures_timing.events(TimeSpec())))
     for option in ("--resume", "--from"):
         ran = answered("memory", f"{option}={log}")
         assert ran.code == 2
@@ -241,11 +244,9 @@ def test_attention_that_does_not_exist_is_invalid_and_the_others_count(tmp_path:
     assert "takes 16-bit inputs" in ran.out
 
 
-def test_a_snapshot_of_the_cpu_holds_its_tensors_and_claims_no_allocator(tmp_path: Path) -> None:
-    path = tmp_path / "x.pickle"
-    ran = sysbench("memory", *CELL, "--device=cpu", f"--out={tmp_path}", f"--snapshot={path}")
-    assert ran.code == 0, ran.err
-    (cell,) = record_in(tmp_path)["cells"]
+def test_a_snapshot_of_the_cpu_holds_its_tensors_and_claims_no_allocator(counted: tuple[Ran, Path]) -> None:
+    path = counted[1] / "s-train.pickle"
+    _, cell = record_in(counted[1] / "runs")["cells"]
     content = read(path)
     timeline = from_snapshot(content)
     assert (content.source, timeline.reserved, timeline.time_us) == ("measured", None, None)
