@@ -11,15 +11,14 @@ import pytest
 
 from sysbench.specs.accum import AccumSpec
 from sysbench.specs.run import AccumOptions
-from tests.cli.running import Ran, answered, only, record_in, sysbench
+from tests.cli.running import Ran, answered, only, ran_once, record_in, sysbench
 from tests.cli.test_options import OPTIONS, flags
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Path]:
     """`sysbench accum`, and the directory it left its files in."""
-    out = tmp_path_factory.mktemp("plain")
-    ran = sysbench("accum", f"--out={out}", COLUMNS="80")
+    ran, out = ran_once(tmp_path_factory, "accum-plain", "accum", "--out=.", COLUMNS="80")
     assert ran.code == 0, ran.err
     return ran, out
 
@@ -81,9 +80,8 @@ def test_json_on_stdout_is_the_record_alone(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def several(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Path]:
     """Every experiment, as small as it goes."""
-    out = tmp_path_factory.mktemp("several")
-    words = ("all", "--k=16,64", "--width=64", "--size=toy", f"--figure={out / 'f.svg'}", f"--out={out}")
-    ran = sysbench("accum", *words, COLUMNS="80")
+    words = ("all", "--k=16,64", "--width=64", "--size=toy", "--figure=f.svg", "--out=.")
+    ran, out = ran_once(tmp_path_factory, "accum-of-all", "accum", *words, COLUMNS="80")
     assert ran.code == 0, ran.err
     return ran, out
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.running import MINUTE, Ran, answered, command, environment, only, record_in, sysbench
+from tests.cli.running import MINUTE, Ran, answered, command, environment, only, ran_once, record_in, sysbench
 
 CELL = (*MINUTE, "--ctx", "16", "--device", "cpu", "--steps", "3", "--warmup", "1")
 LAYERS = 1
@@ -24,11 +24,8 @@ LAYERS = 1
 @pytest.fixture(scope="module")
 def profiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with everything that one profiled cell can leave."""
-    out = tmp_path_factory.mktemp("profiled")
-    files = (
-        f"--{name}={out / file}" for name, file in (("trace", "t.json.gz"), ("window", "w.json"), ("flame", "f.svg"))
-    )
-    ran = sysbench("profile", *CELL, "--active", "2", *files, f"--out={out / 'runs'}", COLUMNS="120")
+    words = (*CELL, "--active=2", "--trace=t.json.gz", "--window=w.json", "--flame=f.svg")
+    ran, out = ran_once(tmp_path_factory, "profile-of-one-cell", "profile", *words, COLUMNS="120")
     assert ran.code == 0, ran.err
     (out / "shown.txt").write_text(ran.out)
     (out / "said.txt").write_text(ran.err)
@@ -38,9 +35,9 @@ def profiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ran]:
     """Two cells and their traces."""
-    out = tmp_path_factory.mktemp("sweep")
-    axes = ("--steps", "0", "--mode", "inference,forward", "--trace", str(out / "t.json"))
-    return out, sysbench("profile", *CELL, *axes, "--out", str(out / "runs"), "--json", "-")
+    axes = ("--steps=0", "--mode=inference,forward", "--trace=t.json", "--json=-")
+    ran, out = ran_once(tmp_path_factory, "profile-of-two-cells", "profile", *CELL, *axes)
+    return out, ran
 
 
 def cell_in(directory: Path) -> dict[str, Any]:
@@ -98,7 +95,7 @@ def test_the_trace_is_kept_and_opens_as_json(profiled: Path) -> None:
     assert cell["trace"] == str(trace)
     assert cell["trace_bytes"] == trace.stat().st_size
     assert json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
-    assert f"saved  {trace}" in (profiled / "said.txt").read_text()
+    assert f"saved  {trace.name}" in (profiled / "said.txt").read_text()
 
 
 def test_the_window_is_a_slice_that_opens_as_json(profiled: Path) -> None:
