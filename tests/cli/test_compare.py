@@ -17,7 +17,7 @@ from tests import fixtures_timing
 from tests.cli.running import MINUTE, answered, command, environment, only, sysbench
 from tests.cli.test_options import flags
 
-ARM = " ".join((*MINUTE, "--ctx", "16", "--steps", "9", "--warmup", "1", "--device", "cpu"))
+ARM = " ".join((*MINUTE, "--ctx", "16", "--steps", "9", "--warmup", "1", "--device", "cpu", "--mode", "forward"))
 
 
 @pytest.fixture
