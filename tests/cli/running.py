@@ -11,6 +11,8 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -65,6 +67,34 @@ def sysbench(*arguments: str, cwd: Path | None = None, **extra: str) -> Ran:
         check=False,
     )
     return Ran(done.returncode, done.stdout, done.stderr)
+
+
+@contextlib.contextmanager
+def started(*arguments: str, cwd: Path | None = None, **extra: str) -> Iterator[subprocess.Popen[str]]:
+    """A running command in a process group of its own, as a shell starts it; it does not outlive the test."""
+    with subprocess.Popen(
+        command(*arguments),
+        cwd=cwd,
+        env=environment(**extra),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def wait_until(done: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    """Wait for what a running command is about to do."""
+    deadline_s = time.monotonic() + 120
+    while not done():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline_s, "it takes too long"
+        time.sleep(0.05)
 
 
 def ran_once(factory: pytest.TempPathFactory, name: str, *arguments: str, **extra: str) -> tuple[Ran, Path]:

@@ -14,7 +14,7 @@ import pytest
 from sysbench.specs.compare import CompareOptions
 from sysbench.specs.time import TimeSpec
 from tests import fixtures_timing
-from tests.cli.running import MINUTE, answered, command, environment, only, sysbench
+from tests.cli.running import MINUTE, answered, environment, only, started, sysbench
 from tests.cli.test_options import flags
 
 ARM = " ".join((*MINUTE, "--ctx", "16", "--steps", "9", "--warmup", "1", "--device", "cpu", "--mode", "forward"))
@@ -113,10 +113,7 @@ def test_two_specs_are_measured_in_turns_and_can_be_looked_at_again(tmp_path: Pa
 
 @pytest.mark.slow
 def test_ctrl_c_shows_the_rounds_that_are_finished(tmp_path: Path) -> None:
-    arguments = command("compare", "--ab", ARM, ARM, "--rounds", "50")
-    with subprocess.Popen(
-        arguments, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as running:
+    with started("compare", "--ab", ARM, ARM, "--rounds", "50", cwd=tmp_path) as running:
         assert running.stderr is not None
         for line in running.stderr:
             if line.startswith("round  1 of 50"):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import signal
-import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,7 @@ from sysbench.analysis.timeline_sources import from_snapshot
 from sysbench.events import encode
 from sysbench.specs.time import TimeSpec
 from tests import fixtures_timing
-from tests.cli.running import MINUTE, Ran, answered, command, environment, only, ran_once, record_in, sysbench
+from tests.cli.running import MINUTE, Ran, answered, only, ran_once, record_in, started, sysbench, wait_until
 
 CELL = (*MINUTE, "--ctx", "16", "--mode", "train")
 SIMULATED = (*CELL, "--simulate", "a100-80gb")
@@ -160,14 +158,10 @@ def test_what_the_cpu_counts_is_what_the_simulation_says_without_workspaces(
 
 def test_ctrl_c_keeps_the_finished_cells_and_resume_adds_the_rest(tmp_path: Path) -> None:
     words = ("memory", "--size=small", "--ctx=16-64+16", "--mode=train", "--simulate=24GiB", f"--out={tmp_path}")
-    running = subprocess.Popen(
-        command(*words), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and not _finished(tmp_path):
-        time.sleep(0.05)
-    running.send_signal(signal.SIGINT)
-    running.communicate(timeout=60)
+    with started(*words) as running:
+        wait_until(lambda: _finished(tmp_path), running)
+        running.send_signal(signal.SIGINT)
+        running.communicate(timeout=60)
     assert running.returncode == 130
     assert record_in(tmp_path)["status"] == "interrupted"
     before = [cell["outcome"] for cell in record_in(tmp_path)["cells"]]

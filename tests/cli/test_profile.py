@@ -8,14 +8,12 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli.running import MINUTE, Ran, answered, command, environment, only, ran_once, record_in, sysbench
+from tests.cli.running import MINUTE, Ran, answered, only, ran_once, record_in, started, sysbench, wait_until
 
 CELL = (*MINUTE, "--ctx", "16", "--device", "cpu", "--steps", "3", "--warmup", "1")
 LAYERS = 1
@@ -129,20 +127,11 @@ def test_without_a_terminal_every_cell_gets_one_line(sweep: tuple[Path, Ran]) ->
 
 def test_a_run_that_was_interrupted_is_resumed_in_silence_and_leaves_no_trace(tmp_path: Path) -> None:
     arguments = ("profile", *CELL, "--steps=0", "--mode=inference,forward", f"--out={tmp_path / 'runs'}", "--quiet")
-    process = subprocess.Popen(
-        command(*arguments),
-        env=environment(TMPDIR=str(tmp_path)),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    deadline_s = time.monotonic() + 120
-    while time.monotonic() < deadline_s:
-        logs = list((tmp_path / "runs").glob("*.jsonl"))
-        if logs and '"profile_read"' in logs[0].read_text():
-            break
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    with started(*arguments, TMPDIR=str(tmp_path)) as process:
+        logs = (tmp_path / "runs").glob
+        wait_until(lambda: any('"profile_read"' in log.read_text() for log in logs("*.jsonl")), process)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
     assert process.returncode == 130
     log = log_in(tmp_path)
     assert log.read_text().count('"profile_read"') == 1

@@ -5,14 +5,25 @@ import io
 import json
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
 from sysbench.records import TimeRecord
-from tests.cli.running import QUICK, Ran, answered, command, environment, only, ran_once, record_in, sysbench
+from tests.cli.running import (
+    QUICK,
+    Ran,
+    answered,
+    command,
+    environment,
+    only,
+    ran_once,
+    record_in,
+    started,
+    sysbench,
+    wait_until,
+)
 
 CONTROL = "\x1b"
 
@@ -102,10 +113,11 @@ def test_json_on_stdout_is_the_record_alone_and_quiet_is_only_the_result(tmp_pat
 
 def test_an_interrupted_run_is_saved_and_can_be_finished(tmp_path: Path) -> None:
     # A number of steps that takes far longer than this test waits.
-    process = start("time", *QUICK, "--ctx", "16,32", "--steps", "1000000", "--timeout", "60", "--out", str(tmp_path))
-    wait_for(tmp_path, '"event":"step_measured"', count=50)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    words = ("--ctx", "16,32", "--steps", "1000000", "--timeout", "60", "--out", str(tmp_path))
+    with started("time", *QUICK, *words) as process:
+        wait_until(lambda: measured_in(tmp_path) >= 50, process)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     interrupted = record_in(tmp_path)
     assert interrupted["status"] == "interrupted"
@@ -142,11 +154,12 @@ def test_a_log_of_another_spec_is_not_continued(finished: Path, tmp_path: Path) 
 
 
 def test_a_worker_that_is_killed_costs_its_cell_and_no_other(tmp_path: Path) -> None:
-    process = start("time", *QUICK, "--steps", "1000000,5", "--max-steps", "1000000", "--out", str(tmp_path))
-    wait_for(tmp_path, '"event":"step_measured"', count=20)
-    (worker,) = psutil.Process(process.pid).children()
-    worker.send_signal(signal.SIGKILL)
-    _, err = process.communicate(timeout=60)
+    words = ("--steps", "1000000,5", "--max-steps", "1000000", "--out", str(tmp_path))
+    with started("time", *QUICK, *words) as process:
+        wait_until(lambda: measured_in(tmp_path) >= 20, process)
+        (worker,) = psutil.Process(process.pid).children()
+        worker.send_signal(signal.SIGKILL)
+        _, err = process.communicate(timeout=120)
     assert process.returncode == 1, err
     killed, after = record_in(tmp_path)["cells"]
     assert (killed["outcome"], after["outcome"]) == ("crashed", "ok")
@@ -208,24 +221,6 @@ def test_an_output_directory_that_cannot_be_is_refused_before_anything_runs(tmp_
     assert ran.complaint.startswith(f"sysbench time: cannot create {tmp_path / 'file' / 'runs'}: ")
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
-    """A running command in a process group of its own, as a shell starts it."""
-    return subprocess.Popen(
-        command(*arguments),
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        process_group=0,
-    )
-
-
-def wait_for(directory: Path, text: str, count: int) -> None:
-    """Wait until the log in `directory` holds `text` that often."""
-    deadline_s = time.monotonic() + 120
-    while time.monotonic() < deadline_s:
-        if any(path.read_text().count(text) >= count for path in directory.glob("*.jsonl")):
-            return
-        time.sleep(0.1)
-    raise TimeoutError(f"{[path.name for path in directory.iterdir()]} never came to hold {text} {count} times")
+def measured_in(directory: Path) -> int:
+    """How many steps the log in `directory` holds by now."""
+    return sum(path.read_text().count('"event":"step_measured"') for path in directory.glob("*.jsonl"))
