@@ -99,14 +99,8 @@ def test_a_function_that_never_returns_or_is_not_attention_fails_its_cell_and_th
     tmp_path: Path,
 ) -> None:
     (tmp_path / "mine.py").write_text(OF_MINE)
-    words = (
-        "--impl",
-        "mine:hangs,mine:sums,naive",
-        "--device",
-        "cpu",
-        "--timeout",
-        "40",
-    )  # which is for importing torch too
+    # The timeout is for importing torch as well, which takes its time on a busy machine.
+    words = ("--impl", "mine:hangs,mine:sums,naive", "--device", "cpu", "--timeout", "40")
     ran = sysbench(*SMALL[:3], "--seq", "32", *SMALL[5:], *words, cwd=tmp_path)
     assert ran.code == 1, ran.err
     cells = record_in(tmp_path / "runs")["cells"]
