@@ -48,7 +48,7 @@ name = "long"
 title = "A run that takes long"
 command = "time"
 ctx = 8
-steps = "3,4000"
+steps = "3,1500"
 {TINY}
 [[run]]
 name = "needs"
