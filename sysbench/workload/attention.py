@@ -154,6 +154,10 @@ class OperatorLog(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.names: list[str] = []
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch would import its compiler, which takes seconds, to keep it away from __torch_dispatch__
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Note the operator, and run it."""
         self.names.append(str(func._schema.name))

@@ -1,19 +1,32 @@
-"""Runs the command as a user does: as a process, with arguments, streams and an exit code."""
+"""Runs the command as a user does: with arguments, streams and an exit code, as a process or within this one."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import gc
+import io
 import json
 import os
+import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
+
+import pytest
+
+from sysbench.cli import main
 
 MINUTE = ("--d-model", "32", "--d-ff", "64", "--layers", "1", "--heads", "2", "--vocab", "50", "--batch", "1")
 """A model whose steps take well under a millisecond: what is left is sysbench itself."""
 
-QUICK = (*MINUTE, "--ctx", "16", "--steps", "6", "--warmup", "1", "--device", "cpu")
+QUICK = (*MINUTE, "--ctx", "16", "--steps", "6", "--warmup", "1", "--device", "cpu", "--mode", "forward")
+"""Without an optimizer, with the first of which torch imports its compiler: that takes as long as everything else."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +67,77 @@ def sysbench(*arguments: str, cwd: Path | None = None, **extra: str) -> Ran:
         check=False,
     )
     return Ran(done.returncode, done.stdout, done.stderr)
+
+
+@contextlib.contextmanager
+def started(*arguments: str, cwd: Path | None = None, **extra: str) -> Iterator[subprocess.Popen[str]]:
+    """A running command in a process group of its own, as a shell starts it; it does not outlive the test."""
+    with subprocess.Popen(
+        command(*arguments),
+        cwd=cwd,
+        env=environment(**extra),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def wait_until(done: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    """Wait for what a running command is about to do."""
+    deadline_s = time.monotonic() + 120
+    while not done():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline_s, "it takes too long"
+        time.sleep(0.05)
+
+
+def ran_once(factory: pytest.TempPathFactory, name: str, *arguments: str, **extra: str) -> tuple[Ran, Path]:
+    """As `sysbench`, in a directory of that name, which comes with it: once, for all that the tests are spread over.
+
+    Fixtures that measure are made with this: every process that runs one of a module's tests would measure again.
+    """
+    spread = "PYTEST_XDIST_WORKER" in os.environ
+    directory = (factory.getbasetemp().parent if spread else factory.getbasetemp()) / name
+    outcome = directory.with_suffix(".json")
+    with directory.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # let go of when it is closed
+        if not outcome.exists():
+            shutil.rmtree(directory, ignore_errors=True)
+            directory.mkdir()
+            outcome.write_text(json.dumps(asdict(sysbench(*arguments, cwd=directory, **extra))))
+    return Ran(**json.loads(outcome.read_text())), directory
+
+
+def answered(*arguments: str, cwd: Path | None = None, **extra: str) -> Ran:
+    """As `sysbench`, within this process, in a twentieth of the time: for what is said, where nothing is measured.
+
+    That the process itself behaves (its code, its streams, what it imports, signals) is for `sysbench` to show.
+    """
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
+    with (
+        mock.patch.dict(os.environ, environment(**{"COLUMNS": "80", **extra}), clear=True),
+        contextlib.chdir(cwd or "."),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            main(arguments)
+        except SystemExit as end:
+            code = end.code
+        finally:
+            gc.enable()  # a process that is about to end needs none
+    return Ran(int(code or 0), _written(out), _written(err))
+
+
+def _written(stream: io.TextIOWrapper) -> str:
+    stream.seek(0)
+    return stream.read()
 
 
 def only(directory: Path, pattern: str) -> Path:

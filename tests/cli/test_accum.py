@@ -11,17 +11,14 @@ import pytest
 
 from sysbench.specs.accum import AccumSpec
 from sysbench.specs.run import AccumOptions
-from tests.cli.running import Ran, only, record_in, sysbench
+from tests.cli.running import Ran, answered, only, ran_once, record_in, sysbench
 from tests.cli.test_options import OPTIONS, flags
-
-HERE = str(Path(__file__).parents[2])
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Path]:
     """`sysbench accum`, and the directory it left its files in."""
-    out = tmp_path_factory.mktemp("plain")
-    ran = sysbench("accum", f"--out={out}", COLUMNS="80")
+    ran, out = ran_once(tmp_path_factory, "accum-plain", "accum", "--out=.", COLUMNS="80")
     assert ran.code == 0, ran.err
     return ran, out
 
@@ -47,18 +44,18 @@ def test_the_record_has_what_was_shown_and_reads_back_alike(plain: tuple[Ran, Pa
     (cell,) = record_in(out)["cells"]
     assert {"sums", "drift", "dtypes"} <= cell.keys()
     for pattern in ("*.json", "*.jsonl"):
-        assert sysbench("accum", f"--from={only(out, pattern)}", COLUMNS="80").out == ran.out
+        assert answered("accum", f"--from={only(out, pattern)}", COLUMNS="80").out == ran.out
 
 
 @pytest.mark.parametrize("form", ["markdown", "latex"])
 def test_tables_come_in_every_format(plain: tuple[Ran, Path], form: str) -> None:
-    ran = sysbench("accum", f"--from={only(plain[1], '*.json')}", f"--format={form}")
+    ran = answered("accum", f"--from={only(plain[1], '*.json')}", f"--format={form}")
     assert ran.code == 0, ran.err
     assert "10.00013351" in ran.out
 
 
 def test_csv_has_every_number_in_full(plain: tuple[Ran, Path]) -> None:
-    ran = sysbench("accum", f"--from={only(plain[1], '*.json')}", "--format=csv")
+    ran = answered("accum", f"--from={only(plain[1], '*.json')}", "--format=csv")
     rows = list(csv.DictReader(io.StringIO(ran.out)))
     results = {row["subject"]: row["number"] for row in rows if row["quantity"] == "result"}
     assert float(results["fp32 += fp32, sequential"]) == 10.000133514404297
@@ -67,7 +64,7 @@ def test_csv_has_every_number_in_full(plain: tuple[Ran, Path]) -> None:
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
 def test_a_picture_is_drawn_of_a_run_and_of_its_record(plain: tuple[Ran, Path], tmp_path: Path, suffix: str) -> None:
     figure = tmp_path / f"drift.{suffix}"
-    ran = sysbench("accum", f"--from={only(plain[1], '*.json')}", f"--figure={figure}")
+    ran = answered("accum", f"--from={only(plain[1], '*.json')}", f"--figure={figure}")
     assert ran.code == 0, ran.err
     assert str(figure) in ran.err
     assert figure.stat().st_size > 1000
@@ -83,9 +80,8 @@ def test_json_on_stdout_is_the_record_alone(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def several(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Path]:
     """Every experiment, as small as it goes."""
-    out = tmp_path_factory.mktemp("several")
-    words = ("all", "--k=16,64", "--width=64", "--size=toy", f"--figure={out / 'f.svg'}", f"--out={out}")
-    ran = sysbench("accum", *words, COLUMNS="80")
+    words = ("all", "--k=16,64", "--width=64", "--size=toy", "--figure=f.svg", "--out=.")
+    ran, out = ran_once(tmp_path_factory, "accum-of-all", "accum", *words, COLUMNS="80")
     assert ran.code == 0, ran.err
     return ran, out
 
@@ -132,7 +128,7 @@ def test_a_run_that_was_finished_has_nothing_to_resume(several: tuple[Ran, Path]
 
 
 def test_a_plan_runs_nothing(tmp_path: Path) -> None:
-    ran = sysbench("accum", "all", "--plan", f"--out={tmp_path}")
+    ran = answered("accum", "all", "--plan", f"--out={tmp_path}")
     assert ran.code == 0, ran.err
     assert "5 experiments" in ran.out
     assert not list(tmp_path.iterdir())
@@ -157,7 +153,7 @@ def test_the_options_of_accum_are_those_that_were_reviewed() -> None:
 
 
 def test_every_field_that_is_an_option_says_what_it_does() -> None:
-    shown = sysbench("accum", "--help", COLUMNS="200")
+    shown = answered("accum", "--help", COLUMNS="200")
     assert shown.code == 0
     for flag in flags(AccumSpec):
         assert flag in shown.out, flag
@@ -176,7 +172,7 @@ def test_every_field_that_is_an_option_says_what_it_does() -> None:
     ],
 )
 def test_a_mistake_gets_one_line_and_leaves_nothing(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
-    ran = sysbench("accum", *words, cwd=tmp_path, PYTHONPATH=HERE)
+    ran = answered("accum", *words, cwd=tmp_path)
     assert ran.code in (1, 2)
     assert ran.out == ""
     assert said in ran.complaint

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import signal
 import subprocess
@@ -12,14 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.cli.app import main
 from sysbench.specs.compare import CompareOptions
 from sysbench.specs.time import TimeSpec
 from tests import fixtures_timing
-from tests.cli.running import MINUTE, command, environment, only, sysbench
+from tests.cli.running import MINUTE, answered, environment, only, started, sysbench
 from tests.cli.test_options import flags
 
-ARM = " ".join((*MINUTE, "--ctx", "16", "--steps", "9", "--warmup", "1", "--device", "cpu"))
+ARM = " ".join((*MINUTE, "--ctx", "16", "--steps", "9", "--warmup", "1", "--device", "cpu", "--mode", "forward"))
 
 
 @pytest.fixture
@@ -53,7 +51,7 @@ def test_today_is_held_against_the_day_before(runs: Path) -> None:
 
 
 def test_what_did_not_change_passes_and_json_has_it_all(runs: Path) -> None:
-    shown = sysbench("compare", "2026-11-19", "2026-11-20", "--gate", "0.03", "--json", "-", cwd=runs.parent)
+    shown = answered("compare", "2026-11-19", "2026-11-20", "--gate", "0.03", "--json", "-", cwd=runs.parent)
     assert (shown.code, shown.err) == (0, "")
     found = json.loads(shown.out)
     assert found["gate"]["failed"] == []
@@ -86,25 +84,14 @@ def test_two_runs_are_compared_without_torch(runs: Path) -> None:
         (["--ab", "time --bf16", "time"], "the two are not of the same thing: precision is bf16 in A"),
     ],
 )
-def test_a_mistake_is_answered_in_one_line(
-    runs: Path,
-    arguments: list[str],
-    complaint: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(runs.parent)
-    with pytest.raises(SystemExit) as caught:
-        main(["compare", *arguments])
-    gc.enable()
-    shown = capsys.readouterr()
-    assert (caught.value.code, shown.out) == (2, "")
-    (line,) = shown.err.splitlines()
-    assert line.startswith(f"sysbench compare: {complaint}")
+def test_a_mistake_is_answered_in_one_line(runs: Path, arguments: list[str], complaint: str) -> None:
+    shown = answered("compare", *arguments, cwd=runs.parent)
+    assert (shown.code, shown.out) == (2, "")
+    assert shown.complaint.startswith(f"sysbench compare: {complaint}")
 
 
 def test_a_plan_of_two_arms_measures_nothing(tmp_path: Path) -> None:
-    shown = sysbench("compare", "--ab", ARM, f"{ARM} --compile", "--plan", cwd=tmp_path, COLUMNS="100")
+    shown = answered("compare", "--ab", ARM, f"{ARM} --compile", "--plan", cwd=tmp_path, COLUMNS="100")
     assert shown.code == 0
     assert "14 rounds of A and B: 28 runs, each in a fresh process" in shown.out
     assert list(tmp_path.iterdir()) == []
@@ -119,17 +106,14 @@ def test_two_specs_are_measured_in_turns_and_can_be_looked_at_again(tmp_path: Pa
     assert [line.split("  ")[0] for line in ran.err.splitlines()[1:3]] == [f"round {n} of 2" for n in (1, 2)]
     assert ran.err.splitlines()[-1] == f"saved  {Path('runs') / directory.name / 'comparison.json'}"
     assert "--layers  1  4" in ran.out
-    again = sysbench("compare", "latest", cwd=tmp_path, COLUMNS="100")
+    again = answered("compare", "latest", cwd=tmp_path, COLUMNS="100")
     assert again.code == 0
     assert again.out.splitlines()[-10:] == ran.out.splitlines()[-10:]
 
 
 @pytest.mark.slow
 def test_ctrl_c_shows_the_rounds_that_are_finished(tmp_path: Path) -> None:
-    arguments = command("compare", "--ab", ARM, ARM, "--rounds", "50")
-    with subprocess.Popen(
-        arguments, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as running:
+    with started("compare", "--ab", ARM, ARM, "--rounds", "50", cwd=tmp_path) as running:
         assert running.stderr is not None
         for line in running.stderr:
             if line.startswith("round  1 of 50"):
@@ -140,5 +124,5 @@ def test_ctrl_c_shows_the_rounds_that_are_finished(tmp_path: Path) -> None:
     assert running.returncode == 130
     assert "B / A" in out
     assert "stopped after 1 of 50 rounds" in err
-    again = sysbench("compare", "latest", cwd=tmp_path)
+    again = answered("compare", "latest", cwd=tmp_path)
     assert again.code == 0

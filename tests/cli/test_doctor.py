@@ -15,7 +15,7 @@ from sysbench.cli.doctor import _unseen_dashboard
 from sysbench.doctor_record import DoctorRecord
 from sysbench.engine.doctor.self_cost import SPEC, measure
 from sysbench.events import DeviceInfo
-from tests.cli.running import command, environment, sysbench
+from tests.cli.running import answered, command, environment, ran_once, sysbench
 
 
 def script(directory: Path, name: str, text: str) -> None:
@@ -30,7 +30,9 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> DoctorRecord:
     """This machine with an nsys that fails, no compiler, a typo for the allocator, and a GPU that nobody has."""
     programs = tmp_path_factory.mktemp("programs")
     script(programs, "nsys", "echo cannot find the importer >&2; exit 1")
-    ran = sysbench(
+    ran, _ = ran_once(
+        tmp_path_factory,
+        "doctor-of-a-broken-machine",
         "doctor",
         "--json",
         PATH=str(programs),
@@ -119,14 +121,14 @@ def test_a_reader_that_goes_away_ends_the_output_and_nothing_else() -> None:
     ],
 )
 def test_a_mistake_is_answered_before_anything_is_asked(arguments: list[str], complaint: str) -> None:
-    ran = sysbench("doctor", *arguments)
+    ran = answered("doctor", *arguments)
     assert ran.code == 2
     assert ran.complaint.startswith(f"sysbench doctor: {complaint}")
 
 
 @pytest.mark.slow
 def test_what_sysbench_costs_is_measured_with_real_steps_and_a_real_dashboard() -> None:
-    few = SPEC.model_copy(update={"steps": (20,), "warmup": (2,)})
+    few = SPEC.model_copy(update={"mode": ("forward",), "steps": (20,), "warmup": (2,)})
     told: list[tuple[int, int]] = []
     cpu = DeviceInfo(name="this CPU", type="cpu")
     cost = measure(cpu, 1, _unseen_dashboard, lambda done, of: told.append((done, of)), few)

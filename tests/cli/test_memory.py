@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import pickle
 import signal
-import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from sysbench.analysis.snapshot import read
 from sysbench.analysis.timeline_sources import from_snapshot
-from tests.cli.running import MINUTE, command, environment, only, record_in, sysbench
+from sysbench.events import encode
+from sysbench.specs.time import TimeSpec
+from tests import fixtures_timing
+from tests.cli.running import MINUTE, Ran, answered, only, ran_once, record_in, started, sysbench, wait_until
 
 CELL = (*MINUTE, "--ctx", "16", "--mode", "train")
 SIMULATED = (*CELL, "--simulate", "a100-80gb")
@@ -22,14 +23,20 @@ SIMULATED = (*CELL, "--simulate", "a100-80gb")
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with everything that one simulated cell can leave."""
-    out = tmp_path_factory.mktemp("simulated")
-    files = (
-        f"--{name}={out / file}" for name, file in (("snapshot", "s.pickle"), ("figure", "f.svg"), ("page", "p.html"))
-    )
-    ran = sysbench("memory", *SIMULATED, *files, f"--out={out / 'runs'}")
+    files = ("--snapshot=s.pickle", "--figure=f.svg", "--page=p.html")
+    ran, out = ran_once(tmp_path_factory, "memory-simulated", "memory", *SIMULATED, *files)
     assert ran.code == 0, ran.err
     (out / "shown.txt").write_text(ran.out)
     return out
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Path]:
+    """What was said of two cells that were measured on the CPU, and the directory with what they left."""
+    words = (*CELL, "--device=cpu", "--mode=inference,train", "--snapshot=s.pickle")
+    ran, out = ran_once(tmp_path_factory, "memory-on-the-cpu", "memory", *words)
+    assert ran.code == 0, ran.err
+    return ran, out
 
 
 # --- simulated
@@ -41,7 +48,7 @@ def test_what_was_simulated_says_so_in_log_record_and_every_table(simulated: Pat
     assert cell["source"] == "simulated"
     said = [json.loads(line) for line in only(runs, "*.jsonl").read_text().splitlines()]
     assert {event["source"] for event in said if "source" in event} == {"simulated"}
-    shown = sysbench("memory", f"--from={only(runs, '*.json')}", "--tables=summary,phases,categories,largest,modules")
+    shown = answered("memory", f"--from={only(runs, '*.json')}", "--tables=summary,phases,categories,largest,modules")
     titles = [line for line in shown.out.splitlines() if "simulated" in line]
     assert "peak memory, simulated" in shown.out
     assert len(titles) >= 10  # the title and the heading of columns of each of five tables
@@ -66,7 +73,7 @@ def test_a_simulated_run_leaves_snapshot_picture_and_page(simulated: Path) -> No
 
 
 def test_a_snapshot_is_read_back_with_the_peak_of_the_record(simulated: Path) -> None:
-    ran = sysbench("memory", f"--from={simulated / 's.pickle'}")
+    ran = answered("memory", f"--from={simulated / 's.pickle'}")
     assert ran.code == 0, ran.err
     assert "largest at the peak, simulated" in ran.out
     assert "transformer.py" in ran.out
@@ -81,7 +88,7 @@ def test_a_saved_run_is_shown_as_it_was_without_torch(simulated: Path) -> None:
 
 @pytest.mark.parametrize("form", ["markdown", "csv", "latex"])
 def test_tables_come_in_every_format(simulated: Path, form: str) -> None:
-    ran = sysbench("memory", f"--from={only(simulated / 'runs', '*.json')}", f"--format={form}")
+    ran = answered("memory", f"--from={only(simulated / 'runs', '*.json')}", f"--format={form}")
     assert ran.code == 0, ran.err
     assert "optimizer" in ran.out
 
@@ -114,22 +121,13 @@ def test_find_gives_the_largest_that_fits_and_the_next_that_does_not(tmp_path: P
     assert f"The largest batch that fits is {found['value']}" in " ".join(ran.out.split())
 
 
-def test_several_cells_number_their_files_by_what_sets_them_apart(tmp_path: Path) -> None:
-    words = (*MINUTE, "--ctx=16,32", "--mode=train", "--simulate=24GiB", f"--out={tmp_path / 'runs'}")
-    ran = sysbench("memory", *words, f"--snapshot={tmp_path / 'o.pickle'}")
-    assert ran.code == 0, ran.err
-    assert sorted(path.name for path in tmp_path.glob("*.pickle")) == ["o-ctx16.pickle", "o-ctx32.pickle"]
-
-
 # --- measured
 
 
-def test_on_the_cpu_tensors_are_counted_beside_the_resident_memory_of_the_worker(tmp_path: Path) -> None:
-    words = (*MINUTE, "--ctx=16", "--device=cpu", "--mode=inference,forward-backward,train")
-    ran = sysbench("memory", *words, f"--out={tmp_path}")
-    assert ran.code == 0, ran.err
-    cells = record_in(tmp_path)["cells"]
-    assert [cell["source"] for cell in cells] == ["measured"] * 3
+def test_on_the_cpu_tensors_are_counted_beside_the_resident_memory_of_the_worker(counted: tuple[Ran, Path]) -> None:
+    ran, out = counted
+    cells = record_in(out / "runs")["cells"]
+    assert [cell["source"] for cell in cells] == ["measured"] * 2
     for cell in cells:
         assert sum(cell["by_category"].values()) == cell["peak_allocated_bytes"]
         assert cell["host_rss_peak_bytes"] > cell["peak_allocated_bytes"]
@@ -139,11 +137,15 @@ def test_on_the_cpu_tensors_are_counted_beside_the_resident_memory_of_the_worker
     assert "simulated" not in ran.out
 
 
-def test_what_the_cpu_counts_is_what_the_simulation_says_without_workspaces(tmp_path: Path, simulated: Path) -> None:
+def test_several_cells_number_their_files_by_what_sets_them_apart(counted: tuple[Ran, Path]) -> None:
+    assert sorted(path.name for path in counted[1].glob("*.pickle")) == ["s-inference.pickle", "s-train.pickle"]
+
+
+def test_what_the_cpu_counts_is_what_the_simulation_says_without_workspaces(
+    counted: tuple[Ran, Path], simulated: Path
+) -> None:
     """Tensors of 512-byte blocks: only the optimizer's counters are host memory on a GPU."""
-    ran = sysbench("memory", *CELL, "--device=cpu", f"--out={tmp_path}")
-    assert ran.code == 0, ran.err
-    (real,), (model,) = record_in(tmp_path)["cells"], record_in(simulated / "runs")["cells"]
+    (_, real), (model,) = record_in(counted[1] / "runs")["cells"], record_in(simulated / "runs")["cells"]
     for category in ("parameters", "gradients"):
         assert (
             real["peaks_by_phase"]["optimizer"]["by_category"][category]
@@ -155,15 +157,11 @@ def test_what_the_cpu_counts_is_what_the_simulation_says_without_workspaces(tmp_
 
 
 def test_ctrl_c_keeps_the_finished_cells_and_resume_adds_the_rest(tmp_path: Path) -> None:
-    words = ("memory", "--size=small", "--ctx=16-96+16", "--mode=train", "--simulate=24GiB", f"--out={tmp_path}")
-    running = subprocess.Popen(
-        command(*words), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and not _finished(tmp_path):
-        time.sleep(0.05)
-    running.send_signal(signal.SIGINT)
-    running.communicate(timeout=60)
+    words = ("memory", "--size=small", "--ctx=16-64+16", "--mode=train", "--simulate=24GiB", f"--out={tmp_path}")
+    with started(*words) as running:
+        wait_until(lambda: _finished(tmp_path), running)
+        running.send_signal(signal.SIGINT)
+        running.communicate(timeout=60)
     assert running.returncode == 130
     assert record_in(tmp_path)["status"] == "interrupted"
     before = [cell["outcome"] for cell in record_in(tmp_path)["cells"]]
@@ -171,7 +169,7 @@ def test_ctrl_c_keeps_the_finished_cells_and_resume_adds_the_rest(tmp_path: Path
     ran = sysbench("memory", f"--resume={only(tmp_path, '*.jsonl')}", f"--out={tmp_path}")
     assert ran.code == 0, ran.err
     assert "resumed: " in ran.err
-    assert [cell["outcome"] for cell in record_in(tmp_path)["cells"]] == ["ok"] * 6
+    assert [cell["outcome"] for cell in record_in(tmp_path)["cells"]] == ["ok"] * 4
 
 
 def _finished(directory: Path) -> bool:
@@ -179,11 +177,10 @@ def _finished(directory: Path) -> bool:
 
 
 def test_a_log_of_time_is_not_resumed_and_not_shown_as_memory(tmp_path: Path) -> None:
-    timed = sysbench("time", *MINUTE, "--ctx=8", "--steps=1", "--warmup=0", "--device=cpu", f"--out={tmp_path}")
-    assert timed.code == 0, timed.err
-    log = only(tmp_path, "*.jsonl")
+    log = tmp_path / "timed.jsonl"
+    log.write_bytes(b"".join(encode(event) + b"\n" for event in fixtures_timing.events(TimeSpec())))
     for option in ("--resume", "--from"):
-        ran = sysbench("memory", f"{option}={log}")
+        ran = answered("memory", f"{option}={log}")
         assert ran.code == 2
         assert "is of `sysbench time`" in ran.complaint
 
@@ -209,7 +206,7 @@ def test_a_log_of_time_is_not_resumed_and_not_shown_as_memory(tmp_path: Path) ->
     ],
 )
 def test_a_mistake_gets_one_line_and_leaves_nothing(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
-    ran = sysbench("memory", *words, cwd=tmp_path, PYTHONPATH=str(Path(__file__).parents[2]))
+    ran = answered("memory", *words, cwd=tmp_path)
     assert ran.code in (1, 2)
     assert said in ran.complaint
     assert list(tmp_path.iterdir()) == []
@@ -228,7 +225,7 @@ def test_a_mistake_gets_one_line_and_leaves_nothing(tmp_path: Path, words: tuple
 def test_a_file_that_is_no_snapshot_gets_one_line(tmp_path: Path, content: bytes, said: str) -> None:
     path = tmp_path / "file.pickle"
     path.write_bytes(content)
-    ran = sysbench("memory", f"--from={path}")
+    ran = answered("memory", f"--from={path}")
     assert ran.code == 2
     assert "file.pickle" in ran.complaint
     assert said.split()[0] in ran.complaint or "truncated" in ran.complaint or "refuse" in ran.complaint
@@ -241,16 +238,14 @@ def test_attention_that_does_not_exist_is_invalid_and_the_others_count(tmp_path:
     assert "takes 16-bit inputs" in ran.out
 
 
-def test_a_snapshot_of_the_cpu_holds_its_tensors_and_claims_no_allocator(tmp_path: Path) -> None:
-    path = tmp_path / "x.pickle"
-    ran = sysbench("memory", *CELL, "--device=cpu", f"--out={tmp_path}", f"--snapshot={path}")
-    assert ran.code == 0, ran.err
-    (cell,) = record_in(tmp_path)["cells"]
+def test_a_snapshot_of_the_cpu_holds_its_tensors_and_claims_no_allocator(counted: tuple[Ran, Path]) -> None:
+    path = counted[1] / "s-train.pickle"
+    _, cell = record_in(counted[1] / "runs")["cells"]
     content = read(path)
     timeline = from_snapshot(content)
     assert (content.source, timeline.reserved, timeline.time_us) == ("measured", None, None)
     assert timeline.peak.allocated_bytes == cell["peak_allocated_bytes"]
-    shown = sysbench("memory", f"--from={path}")
+    shown = answered("memory", f"--from={path}")
     assert shown.code == 0, shown.err
     assert "reserved" not in shown.out
     assert "simulated" not in shown.out
@@ -263,13 +258,13 @@ def test_what_cannot_run_here_is_pointed_to_the_simulation(tmp_path: Path) -> No
 
 
 def test_step_times_are_not_simulated_and_what_is_gets_named() -> None:
-    ran = sysbench("time", "--simulate=a100-80gb")
+    ran = answered("time", "--simulate=a100-80gb")
     assert ran.code == 2
     assert "sysbench memory --simulate a100-80gb" in ran.complaint
 
 
 def test_a_plan_says_what_fits_and_runs_nothing(tmp_path: Path) -> None:
-    ran = sysbench("memory", "--size=2.7b", "--ctx=512", "--simulate=24GiB", "--plan", f"--out={tmp_path}")
+    ran = answered("memory", "--size=2.7b", "--ctx=512", "--simulate=24GiB", "--plan", f"--out={tmp_path}")
     assert ran.code == 0, ran.err
     assert "does not fit" in ran.out
     assert not list(tmp_path.iterdir())

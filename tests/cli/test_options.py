@@ -13,7 +13,7 @@ from sysbench.specs.options import Option
 from sysbench.specs.profile import ProfileSpec
 from sysbench.specs.run import MemoryOptions, ProfileOptions, TimeOptions
 from sysbench.specs.time import TimeSpec
-from tests.cli.running import sysbench
+from tests.cli.running import answered, sysbench
 
 OPTIONS = Path(__file__).parent.parent / "golden" / "time-options.txt"
 
@@ -48,7 +48,7 @@ def test_every_field_that_is_an_option_says_what_it_does() -> None:
 
 
 def test_help_shows_every_option_and_every_default() -> None:
-    shown = sysbench("time", "--help", COLUMNS="200")
+    shown = answered("time", "--help", COLUMNS="200")
     assert shown.code == 0
     for flag in OPTIONS.read_text().split():
         assert f" {flag} " in shown.out, flag
@@ -123,14 +123,21 @@ def test_version_is_the_packages() -> None:
     ],
 )
 def test_a_mistake_is_answered_in_one_line_that_names_it(arguments: list[str], complaint: str) -> None:
-    ran = sysbench(*arguments)
+    ran = answered(*arguments)
     assert ran.code == 2
     assert ran.out == ""
     assert ran.complaint.startswith(complaint)
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_mistake_ends_the_process_of_every_command_with_2_and_one_line(name: str) -> None:
+    ran = sysbench(name, "--nonsense")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.complaint.startswith(f"sysbench {name}: No such option: --nonsense")
+
+
 def test_shorthands_add_to_the_axis_they_are_short_for() -> None:
-    shown = sysbench("time", "--plan", "--size", "tiny", "--ctx", "128", "--precision", "fp32", "--bf16", COLUMNS="100")
+    shown = answered("time", "--plan", "--size", "tiny", "--ctx", "128", "--precision", "fp32", "--bf16", COLUMNS="100")
     assert shown.code == 0
     assert "fp32" in shown.out
     assert "bf16" in shown.out

@@ -8,27 +8,22 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli.running import MINUTE, Ran, command, environment, only, record_in, sysbench
+from tests.cli.running import MINUTE, Ran, answered, only, ran_once, record_in, started, sysbench, wait_until
 
-CELL = (*MINUTE, "--ctx", "16", "--device", "cpu", "--steps", "3", "--warmup", "1")
+CELL = (*MINUTE, "--ctx", "16", "--device", "cpu", "--steps", "3", "--warmup", "1", "--mode", "forward-backward")
 LAYERS = 1
 
 
 @pytest.fixture(scope="module")
 def profiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with everything that one profiled cell can leave."""
-    out = tmp_path_factory.mktemp("profiled")
-    files = (
-        f"--{name}={out / file}" for name, file in (("trace", "t.json.gz"), ("window", "w.json"), ("flame", "f.svg"))
-    )
-    ran = sysbench("profile", *CELL, "--active", "2", *files, f"--out={out / 'runs'}", COLUMNS="120")
+    words = (*CELL, "--active=2", "--trace=t.json.gz", "--window=w.json", "--flame=f.svg")
+    ran, out = ran_once(tmp_path_factory, "profile-of-one-cell", "profile", *words, COLUMNS="120")
     assert ran.code == 0, ran.err
     (out / "shown.txt").write_text(ran.out)
     (out / "said.txt").write_text(ran.err)
@@ -38,9 +33,9 @@ def profiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ran]:
     """Two cells and their traces."""
-    out = tmp_path_factory.mktemp("sweep")
-    axes = ("--steps", "0", "--mode", "inference,forward", "--trace", str(out / "t.json"))
-    return out, sysbench("profile", *CELL, *axes, "--out", str(out / "runs"), "--json", "-")
+    axes = ("--steps=0", "--mode=inference,forward", "--trace=t.json", "--json=-")
+    ran, out = ran_once(tmp_path_factory, "profile-of-two-cells", "profile", *CELL, *axes)
+    return out, ran
 
 
 def cell_in(directory: Path) -> dict[str, Any]:
@@ -131,30 +126,22 @@ def test_without_a_terminal_every_cell_gets_one_line(sweep: tuple[Path, Ran]) ->
 
 
 def test_a_run_that_was_interrupted_is_resumed_in_silence_and_leaves_no_trace(tmp_path: Path) -> None:
-    arguments = ("profile", *CELL, "--steps=0", "--mode=inference,forward", f"--out={tmp_path / 'runs'}", "--quiet")
-    process = subprocess.Popen(
-        command(*arguments),
-        env=environment(TMPDIR=str(tmp_path)),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    deadline_s = time.monotonic() + 120
-    while time.monotonic() < deadline_s:
-        logs = list((tmp_path / "runs").glob("*.jsonl"))
-        if logs and '"profile_read"' in logs[0].read_text():
-            break
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    # Enough steps that are not measured for the profile to be still to come when Ctrl-C does.
+    words = ("--steps=0", "--warmup=300", "--mode=inference", f"--out={tmp_path / 'runs'}", "--quiet")
+    with started("profile", *CELL, *words, TMPDIR=str(tmp_path)) as process:
+        logs = (tmp_path / "runs").glob
+        wait_until(lambda: any('"cell_started"' in log.read_text() for log in logs("*.jsonl")), process)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
     assert process.returncode == 130
     log = log_in(tmp_path)
-    assert log.read_text().count('"profile_read"') == 1
+    assert '"profile_read"' not in log.read_text()
+    assert not list(tmp_path.glob("sysbench-*"))
     resumed = sysbench("profile", f"--resume={log}", "--quiet", TMPDIR=str(tmp_path))
     assert (resumed.code, resumed.err) == (0, "")
-    assert log.read_text().count('"profile_read"') == 2
-    for cell in record_in(tmp_path / "runs")["cells"]:
-        assert (cell["outcome"], cell["unprofiled"], cell["trace"]) == ("ok", None, None)
-        assert cell["summary"]["names"]
+    cell = cell_in(tmp_path)
+    assert (cell["outcome"], cell["unprofiled"], cell["trace"]) == ("ok", None, None)
+    assert cell["summary"]["names"]
     assert not list(tmp_path.glob("sysbench-*"))
 
 
@@ -176,7 +163,7 @@ def test_a_log_a_record_and_a_trace_are_shown_without_torch(profiled: Path, tmp_
 def test_several_traces_are_ranks_side_by_side(profiled: Path, tmp_path: Path) -> None:
     for name in ("a.json.gz", "b.json.gz"):
         shutil.copy(profiled / "t.json.gz", tmp_path / name)
-    ran = sysbench("profile", f"--from={tmp_path / 'a.json.gz'},{tmp_path / 'b.json.gz'}", COLUMNS="120")
+    ran = answered("profile", f"--from={tmp_path / 'a.json.gz'},{tmp_path / 'b.json.gz'}", COLUMNS="120")
     assert ran.code == 0, ran.err
     assert "a.json.gz" in ran.out
     assert "b.json.gz" in ran.out
@@ -184,7 +171,7 @@ def test_several_traces_are_ranks_side_by_side(profiled: Path, tmp_path: Path) -
 
 def test_what_is_shown_can_be_chosen(profiled: Path) -> None:
     source = f"--from={only(profiled / 'runs', '*.json')}"
-    ran = sysbench("profile", source, "--tables=kernels", "--range=forward", "--kernel=bmm|exp$", "--format=csv")
+    ran = answered("profile", source, "--tables=kernels", "--range=forward", "--kernel=bmm|exp$", "--format=csv")
     assert ran.code == 0, ran.err
     rows = list(csv.reader(ran.out.splitlines()))
     names = {cell for row in rows[1:] for cell in row if cell.startswith("aten::")}
@@ -192,7 +179,7 @@ def test_what_is_shown_can_be_chosen(profiled: Path) -> None:
 
 
 def test_csv_of_a_trace_is_one_table_as_of_a_record(profiled: Path) -> None:
-    ran = sysbench("profile", f"--from={profiled / 't.json.gz'}", "--format=csv")
+    ran = answered("profile", f"--from={profiled / 't.json.gz'}", "--format=csv")
     assert ran.code == 0, ran.err
     heading, *rows = csv.reader(ran.out.splitlines())
     assert "operator" in heading
@@ -200,14 +187,14 @@ def test_csv_of_a_trace_is_one_table_as_of_a_record(profiled: Path) -> None:
 
 
 def test_a_slice_can_be_shown_as_a_trace(profiled: Path) -> None:
-    ran = sysbench("profile", f"--from={profiled / 'w.json'}", "--tables=tree", COLUMNS="120")
+    ran = answered("profile", f"--from={profiled / 'w.json'}", "--tables=tree", COLUMNS="120")
     assert ran.code == 0, ran.err
     assert "1 step profiled" in ran.out
     assert "softmax" in ran.out
 
 
 def test_the_summary_of_a_trace_is_json_too(profiled: Path) -> None:
-    ran = sysbench("profile", f"--from={profiled / 't.json.gz'}", "--json=-")
+    ran = answered("profile", f"--from={profiled / 't.json.gz'}", "--json=-")
     content = json.loads(ran.out)
     assert content["kind"] == "traces"
     assert [summary["steps"] for summary in content["summaries"]] == [2]
@@ -215,7 +202,7 @@ def test_the_summary_of_a_trace_is_json_too(profiled: Path) -> None:
 
 def test_a_trace_with_nothing_in_it_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "empty.json").write_text('{"schemaVersion": 1, "traceEvents": []}')
-    ran = sysbench("profile", "--from=empty.json", cwd=tmp_path)
+    ran = answered("profile", "--from=empty.json", cwd=tmp_path)
     assert (ran.code, ran.out) == (2, "")
     assert ran.complaint == "sysbench profile: empty.json holds no events that last"
 
@@ -247,7 +234,7 @@ def test_a_trace_with_nothing_in_it_is_an_error(tmp_path: Path) -> None:
 def test_a_mistake_is_answered_in_one_line_before_anything_is_run(
     tmp_path: Path, arguments: list[str], complaint: str
 ) -> None:
-    ran = sysbench("profile", *arguments, cwd=tmp_path, PATH=str(tmp_path))
+    ran = answered("profile", *arguments, cwd=tmp_path, PATH=str(tmp_path))
     assert ran.code in (1, 2)
     assert ran.out == ""
     assert ran.complaint.startswith(f"sysbench profile: {complaint}")
@@ -255,20 +242,20 @@ def test_a_mistake_is_answered_in_one_line_before_anything_is_run(
 
 
 def test_a_record_holds_no_trace_to_slice(profiled: Path) -> None:
-    ran = sysbench("profile", f"--from={only(profiled / 'runs', '*.json')}", "--window=w.json")
+    ran = answered("profile", f"--from={only(profiled / 'runs', '*.json')}", "--window=w.json")
     assert ran.code == 2
     assert "--window needs a trace" in ran.complaint
 
 
 def test_a_range_that_is_not_there_is_named_with_the_nearest(profiled: Path) -> None:
-    ran = sysbench("profile", f"--from={profiled / 't.json.gz'}", "--range=forwrad")
+    ran = answered("profile", f"--from={profiled / 't.json.gz'}", "--range=forwrad")
     assert ran.code == 2
     assert "forwrad" in ran.complaint
     assert "Did you mean forward?" in ran.complaint
 
 
 def test_the_plan_shows_cells_and_runs_nothing(tmp_path: Path) -> None:
-    ran = sysbench("profile", "--plan", "--size=tiny", "--ctx=64,128", cwd=tmp_path)
+    ran = answered("profile", "--plan", "--size=tiny", "--ctx=64,128", cwd=tmp_path)
     assert ran.code == 0, ran.err
     assert "128" in ran.out
     assert not list(tmp_path.iterdir())

@@ -2,8 +2,6 @@
 
 import json
 import signal
-import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from sysbench.manifest import Manifest, RunEntry
 from sysbench.specs.experiment import plan
 from sysbench.specs.experiment_file import WrittenExperiment, load
 from sysbench.specs.run_experiment import ExperimentOptions, Overrides
-from tests.cli.running import command, environment, sysbench
+from tests.cli.running import answered, started, sysbench, wait_until
 from tests.cli.test_options import OPTIONS, flags
 
 TINY = 'd-model = 32\nd-ff = 64\nlayers = 1\nheads = 2\nvocab = 50\nbatch = 1\nwarmup = 0\nmode = "forward"\n'
@@ -50,7 +48,7 @@ name = "long"
 title = "A run that takes long"
 command = "time"
 ctx = 8
-steps = "3,4000"
+steps = "3,1500"
 {TINY}
 [[run]]
 name = "needs"
@@ -73,7 +71,7 @@ def events_in(log: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.read_text().splitlines()]
 
 
-def started(log: Path) -> list[str]:
+def cells_of(log: Path) -> list[str]:
     return [event["cell"] for event in events_in(log) if event["event"] == "cell_started"]
 
 
@@ -81,16 +79,11 @@ def started(log: Path) -> list[str]:
 def test_an_experiment_is_interrupted_killed_continued_and_then_complete(tmp_path: Path) -> None:
     """One scenario, because every run in it waits for torch: a failing run, an interruption, a kill, the rest."""
     path = written(tmp_path, EXPERIMENT)
-    process = subprocess.Popen(
-        command("run", path, "--out", str(tmp_path), "--seed", "3"),
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    directory = _begun(tmp_path, process)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    with started("run", path, "--out", str(tmp_path), "--seed", "3") as process:
+        wait_until(lambda: _second_cell_is_being_measured(tmp_path), process)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    (directory,) = tmp_path.glob("*-mine")
     assert process.returncode == 130, err
     assert "Traceback" not in err
     assert "run 2/5  elsewhere failed: --device cuda:99 is not here" in err
@@ -120,7 +113,7 @@ def test_an_experiment_is_interrupted_killed_continued_and_then_complete(tmp_pat
     assert continued.code == 1, "a run has failed again"
     assert "run 1/5  short: finished before" in continued.err
     assert (directory / "short.jsonl").read_bytes() == short, "what was finished is not touched"
-    first_cell, second_cell, again = started(long)
+    first_cell, second_cell, again = cells_of(long)
     assert (first_cell, second_cell) == (first_cell, again), "a finished cell is not repeated"
     assert json.loads((directory / "long.json").read_text())["status"] == "complete"
     assert json.loads((directory / "needs.json").read_text())["status"] == "complete"
@@ -135,30 +128,10 @@ def test_an_experiment_is_interrupted_killed_continued_and_then_complete(tmp_pat
     assert (entries["needs"].here, entries["needs"].why) == ("simulated", "simulated for 24GiB")
 
 
-def _begun(out: Path, process: "subprocess.Popen[str]") -> Path:
-    """The directory, once the second cell of the long run is being measured."""
-
-    def measuring() -> bool:
-        logs = list(out.glob("*/long.jsonl"))
-        return bool(logs) and len(started(logs[0])) >= 2 and logs[0].read_text().count('"step_measured"') > 20
-
-    _until(measuring, process)
-    (directory,) = out.glob("*-mine")
-    return directory
-
-
-def _until(done: Any, process: "subprocess.Popen[Any]") -> None:
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        assert process.poll() is None, process.communicate()
-        try:
-            if done():
-                return
-        except (ValueError, FileNotFoundError):
-            pass  # a line is being written
-        time.sleep(0.05)
-    process.kill()
-    pytest.fail(f"not in time: {process.communicate()}")
+def _second_cell_is_being_measured(out: Path) -> bool:
+    """Of the long run; the last line of a log may be on its way."""
+    texts = [log.read_text() for log in out.glob("*/long.jsonl")]
+    return any(text.count('"event":"cell_started"') >= 2 and text.count('"step_measured"') > 20 for text in texts)
 
 
 # --- continuing, without measuring anything
@@ -260,7 +233,7 @@ def test_every_option_of_run_says_what_it_does() -> None:
 
 
 def test_without_a_name_what_ships_is_listed() -> None:
-    ran = sysbench("run")
+    ran = answered("run")
     assert ran.code == 0
     for name in ("quick", "systems-report", "memory", "mixed-precision"):
         assert f"\n {name} " in ran.out
@@ -283,7 +256,7 @@ def test_without_a_name_what_ships_is_listed() -> None:
     ],
 )
 def test_a_mistake_is_answered_before_a_worker_is_started(arguments: list[str], complaint: str) -> None:
-    ran = sysbench("run", *arguments)
+    ran = answered("run", *arguments)
     assert ran.code == 2
     assert ran.complaint.startswith(complaint)
 

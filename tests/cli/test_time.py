@@ -5,30 +5,49 @@ import io
 import json
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
 from sysbench.records import TimeRecord
-from tests.cli.running import MINUTE, QUICK, command, environment, only, record_in, sysbench
+from tests.cli.running import (
+    QUICK,
+    Ran,
+    answered,
+    command,
+    environment,
+    only,
+    ran_once,
+    record_in,
+    started,
+    sysbench,
+    wait_until,
+)
 
 CONTROL = "\x1b"
 
 
 @pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """What one run of two cells says."""
+    return _run_of_two_cells(tmp_path_factory)[0]
+
+
+@pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The output directory of one finished run of two cells."""
-    directory = tmp_path_factory.mktemp("finished")
-    ran = sysbench("time", *QUICK, "--precision", "fp32,bf16", "--out", str(directory))
+    """Where it leaves its files."""
+    return _run_of_two_cells(tmp_path_factory)[1]
+
+
+def _run_of_two_cells(factory: pytest.TempPathFactory) -> tuple[Ran, Path]:
+    words = (*QUICK, "--mode", "train", "--precision", "fp32,bf16", "--out", ".")
+    ran, directory = ran_once(factory, "time-of-two-cells", "time", *words)
     assert ran.code == 0, ran.err
-    (directory / "stdout").write_text(ran.out)
-    (directory / "stderr").write_text(ran.err)
-    return directory
+    return ran, directory
 
 
-def test_a_run_leaves_a_log_a_record_and_tables(finished: Path) -> None:
+def test_a_run_leaves_a_log_a_record_and_tables(finished: Path, shown: Ran) -> None:
     made = TimeRecord.model_validate_json(only(finished, "*.json").read_bytes())
     assert made.status == "complete"
     assert [cell.outcome for cell in made.cells] == ["ok", "ok"]
@@ -39,10 +58,9 @@ def test_a_run_leaves_a_log_a_record_and_tables(finished: Path) -> None:
         assert len(cell.warmup_samples_s) == 1
         assert cell.loss is not None
         assert cell.memory.allocated_peak_bytes is None  # a CPU does not tell, and then nothing is made up
-    shown = (finished / "stdout").read_text()
-    assert "fp32" in shown
-    assert "bf16" in shown
-    assert "±" in shown
+    assert "fp32" in shown.out
+    assert "bf16" in shown.out
+    assert "±" in shown.out
 
 
 def test_phases_of_a_step_add_up_to_the_step(finished: Path) -> None:
@@ -52,23 +70,21 @@ def test_phases_of_a_step_add_up_to_the_step(finished: Path) -> None:
             assert sum(parts) == pytest.approx(whole, rel=1e-9)
 
 
-def test_what_is_not_a_terminal_gets_plain_lines_one_per_cell(finished: Path) -> None:
-    shown = (finished / "stderr").read_text()
-    assert CONTROL not in shown
-    assert CONTROL not in (finished / "stdout").read_text()
-    assert sum(line.lstrip().startswith(("1/2", "2/2")) for line in shown.splitlines()) == 2
+def test_what_is_not_a_terminal_gets_plain_lines_one_per_cell(shown: Ran) -> None:
+    assert CONTROL not in shown.err
+    assert CONTROL not in shown.out
+    assert sum(line.lstrip().startswith(("1/2", "2/2")) for line in shown.err.splitlines()) == 2
 
 
-def test_a_saved_run_is_shown_again_as_it_was_from_its_log_and_from_its_record(finished: Path) -> None:
-    first = (finished / "stdout").read_text()
+def test_a_saved_run_is_shown_again_as_it_was_from_its_log_and_from_its_record(finished: Path, shown: Ran) -> None:
     for pattern in ("*.jsonl", "*.json"):
-        again = sysbench("time", "--from", str(only(finished, pattern)))
+        again = answered("time", "--from", str(only(finished, pattern)))
         assert again.code == 0
-        assert again.out == first
+        assert again.out == shown.out
 
 
 def test_csv_holds_the_numbers_of_the_record(finished: Path) -> None:
-    ran = sysbench("time", "--from", str(only(finished, "*.jsonl")), "--format", "csv")
+    ran = answered("time", "--from", str(only(finished, "*.jsonl")), "--format", "csv")
     rows = list(csv.DictReader(io.StringIO(ran.out)))
     assert rows
     step = record_in(finished)["cells"][0]["phases"]["step"]["wall"]
@@ -77,38 +93,31 @@ def test_csv_holds_the_numbers_of_the_record(finished: Path) -> None:
 
 @pytest.mark.parametrize(("form", "mark"), [("markdown", "|"), ("latex", r"\toprule")])
 def test_tables_come_in_the_formats_that_reports_are_written_in(finished: Path, form: str, mark: str) -> None:
-    ran = sysbench("time", "--from", str(only(finished, "*.jsonl")), "--format", form)
+    ran = answered("time", "--from", str(only(finished, "*.jsonl")), "--format", form)
     assert ran.code == 0
     assert mark in ran.out
 
 
 def test_a_table_that_the_run_cannot_fill_costs_nothing_that_was_measured(finished: Path) -> None:
-    ran = sysbench("time", "--from", str(only(finished, "*.jsonl")), "--tables", "devices")
+    ran = answered("time", "--from", str(only(finished, "*.jsonl")), "--tables", "devices")
     assert ran.code == 2
     assert "±" in ran.out
     assert "devices" in ran.complaint
 
 
-def test_json_on_stdout_is_the_record_alone(tmp_path: Path) -> None:
-    ran = sysbench("time", *QUICK, "--json", "-", "--out", str(tmp_path))
-    assert ran.code == 0
+def test_json_on_stdout_is_the_record_alone_and_quiet_is_only_the_result(tmp_path: Path) -> None:
+    ran = sysbench("time", *QUICK, "--json", "-", "--quiet", "--out", str(tmp_path))
+    assert (ran.code, ran.err) == (0, "")
     assert json.loads(ran.out) == record_in(tmp_path)
 
 
-def test_quiet_is_only_the_result(tmp_path: Path) -> None:
-    ran = sysbench("time", *QUICK, "--quiet", "--mode", "forward", "--out", str(tmp_path))
-    assert ran.code == 0
-    assert ran.err == ""
-    assert ran.out
-
-
 def test_an_interrupted_run_is_saved_and_can_be_finished(tmp_path: Path) -> None:
-    arguments = ["time", *MINUTE, "--ctx", "16,32", "--warmup", "1", "--device", "cpu", "--out", str(tmp_path)]
     # A number of steps that takes far longer than this test waits.
-    process = start(*arguments, "--steps", "1000000", "--timeout", "60")
-    wait_for(tmp_path, '"event":"step_measured"', count=50)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    words = ("--ctx", "16,32", "--steps", "1000000", "--timeout", "60", "--out", str(tmp_path))
+    with started("time", *QUICK, *words) as process:
+        wait_until(lambda: measured_in(tmp_path) >= 50, process)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     interrupted = record_in(tmp_path)
     assert interrupted["status"] == "interrupted"
@@ -138,21 +147,19 @@ def test_resuming_runs_what_is_missing_and_keeps_the_rest(finished: Path, tmp_pa
 def test_a_log_of_another_spec_is_not_continued(finished: Path, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     log.write_bytes(only(finished, "*.jsonl").read_bytes())
-    ran = sysbench("time", "--resume", str(log), "--ctx", "32")
+    ran = answered("time", "--resume", str(log), "--ctx", "32")
     assert ran.code == 2
     assert "ctx" in ran.complaint
     assert log.read_bytes() == only(finished, "*.jsonl").read_bytes()
 
 
 def test_a_worker_that_is_killed_costs_its_cell_and_no_other(tmp_path: Path) -> None:
-    process = start(
-        *["time", *MINUTE, "--ctx", "16", "--warmup", "1", "--device", "cpu", "--out", str(tmp_path)],
-        *["--steps", "1000000,5", "--max-steps", "1000000"],
-    )
-    wait_for(tmp_path, '"event":"step_measured"', count=20)
-    (worker,) = psutil.Process(process.pid).children()
-    worker.send_signal(signal.SIGKILL)
-    _, err = process.communicate(timeout=60)
+    words = ("--steps", "1000000,5", "--max-steps", "1000000", "--out", str(tmp_path))
+    with started("time", *QUICK, *words) as process:
+        wait_until(lambda: measured_in(tmp_path) >= 20, process)
+        (worker,) = psutil.Process(process.pid).children()
+        worker.send_signal(signal.SIGKILL)
+        _, err = process.communicate(timeout=120)
     assert process.returncode == 1, err
     killed, after = record_in(tmp_path)["cells"]
     assert (killed["outcome"], after["outcome"]) == ("crashed", "ok")
@@ -161,7 +168,7 @@ def test_a_worker_that_is_killed_costs_its_cell_and_no_other(tmp_path: Path) -> 
 
 
 def test_a_device_that_is_not_here_is_refused_with_what_is(tmp_path: Path) -> None:
-    ran = sysbench("time", *MINUTE, "--ctx", "16", "--device", "cuda:7", "--out", str(tmp_path), "--quiet")
+    ran = sysbench("time", *QUICK, "--device", "cuda:7", "--out", str(tmp_path), "--quiet")
     assert ran.code == 2
     assert ran.complaint.startswith("sysbench time: --device cuda:7 is not here. There is: ")
     assert list(tmp_path.iterdir()) == []
@@ -208,31 +215,12 @@ def test_a_full_disk_under_stdout_is_one_line(finished: Path) -> None:
 
 def test_an_output_directory_that_cannot_be_is_refused_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    started_s = time.monotonic()
-    ran = sysbench("time", *QUICK, "--out", str(tmp_path / "file" / "runs"))
+    ran = answered("time", *QUICK, "--out", str(tmp_path / "file" / "runs"))
     assert ran.code == 1
+    # Once a worker is there, the first line says what it runs on.
     assert ran.complaint.startswith(f"sysbench time: cannot create {tmp_path / 'file' / 'runs'}: ")
-    assert time.monotonic() - started_s < 30
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
-    """A running command in a process group of its own, as a shell starts it."""
-    return subprocess.Popen(
-        command(*arguments),
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        process_group=0,
-    )
-
-
-def wait_for(directory: Path, text: str, count: int) -> None:
-    """Wait until the log in `directory` holds `text` that often."""
-    deadline_s = time.monotonic() + 120
-    while time.monotonic() < deadline_s:
-        if any(path.read_text().count(text) >= count for path in directory.glob("*.jsonl")):
-            return
-        time.sleep(0.1)
-    raise TimeoutError(f"{[path.name for path in directory.iterdir()]} never came to hold {text} {count} times")
+def measured_in(directory: Path) -> int:
+    """How many steps the log in `directory` holds by now."""
+    return sum(path.read_text().count('"event":"step_measured"') for path in directory.glob("*.jsonl"))

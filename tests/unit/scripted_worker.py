@@ -150,7 +150,7 @@ def _babble(line: Line, cell: Cell) -> None:
 
 def _slowly(line: Line, cell: Cell) -> None:
     """Takes longer than a short timeout, but keeps talking."""
-    for index in range(8):
+    for index in range(30):
         time.sleep(0.1)
         line.step(cell, index)
     line.finish(cell, "ok")

@@ -6,6 +6,7 @@ import csv
 import io
 import re
 import struct
+from itertools import count
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -269,7 +270,7 @@ def test_a_simulation_looks_like_this() -> None:
     assert_golden("attention_live_simulated_80x24", "\n".join(screen(events[: len(events) * 3 // 4], 80, 24)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(12, 250), st.integers(2, 70), st.floats(0.01, 1))
 def test_the_screen_is_never_wider_or_higher_than_the_terminal(width: int, height: int, part: float) -> None:
     events = _MANY_EVENTS[: max(1, int(len(_MANY_EVENTS) * part))]
@@ -299,7 +300,7 @@ def test_a_dashboard_draws_the_grid_on_a_terminal(stream: list[Event]) -> None:
         file=file, width=80, height=24, force_terminal=True, color_system="truecolor", legacy_windows=False
     )
     terminal = pyte.Screen(80, 24)
-    clock = Clock(epoch=lambda: stream[0].at_s, monotonic=iter(range(10**6)).__next__, thread_cpu=lambda: 0.0)
+    clock = Clock(epoch=lambda: stream[0].at_s, monotonic=(n / 50 for n in count()).__next__, thread_cpu=lambda: 0.0)
     with Dashboard(console, clock, picture=ATTENTION) as dashboard:
         for event in until(stream, 18, 4):
             dashboard.show(event)

@@ -87,8 +87,8 @@ SHAPES = {
     "one-layer": (ModelShape(d_model=32, d_ff=128, layers=1, heads=4, vocab=50), 160, 2),
     "parameters": (ModelShape(d_model=128, d_ff=512, layers=4, heads=4, vocab=500), 16, 1),
     "vocabulary": (ModelShape(d_model=64, d_ff=128, layers=2, heads=2, vocab=5000), 16, 1),
-    "logits": (ModelShape(d_model=64, d_ff=128, layers=2, heads=2, vocab=3000), 64, 8),
-    "all-together": (ModelShape(d_model=128, d_ff=512, layers=6, heads=2, vocab=1000), 64, 2),
+    "logits": (ModelShape(d_model=64, d_ff=128, layers=2, heads=2, vocab=3000), 64, 4),
+    "all-together": (ModelShape(d_model=96, d_ff=384, layers=3, heads=2, vocab=1000), 64, 2),
 }
 """Shapes named after what fills most of their memory."""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any, get_args
 
@@ -52,6 +54,24 @@ def gradients(step: TrainingStep) -> list[Tensor]:
 @pytest.mark.parametrize("mode", get_args(Mode))
 def test_a_mode_is_the_named_sum_of_its_phases(mode: Mode) -> None:
     assert tuple(TrainingStep(cell(mode=mode), CPU).phases) == PHASES_OF[mode]
+
+
+STEP_IN_A_FRESH_PROCESS = f"""
+import sys, torch
+from sysbench.specs.model import ModelCell
+from sysbench.workload.step import TrainingStep
+cell = ModelCell.model_validate_json({cell(mode="forward-backward").model_dump_json()!r})
+step = TrainingStep(cell, torch.device("cpu"))
+for phase in step.phases.values():
+    phase()
+print("torch._dynamo" in sys.modules)
+"""
+
+
+def test_a_step_without_an_optimizer_does_not_wait_for_torchs_compiler_to_be_imported() -> None:
+    command = [sys.executable, "-c", STEP_IN_A_FRESH_PROCESS]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["False"]
 
 
 def test_the_loss_of_untrained_weights_is_near_that_of_guessing() -> None:
