@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.running import record_in, sysbench
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
 LAYERS = 12
 """Of the size that is profiled."""
