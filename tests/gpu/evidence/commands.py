@@ -17,6 +17,9 @@ import psutil
 GRACE_S = 8.0
 """For a command that is asked to stop to write down what it has."""
 
+GONE_S = 5.0
+"""For processes that were killed to be gone."""
+
 TAIL_CHARACTERS = 1500
 
 
@@ -84,6 +87,7 @@ def end(process: subprocess.Popen[bytes], grace_s: float = GRACE_S) -> None:
         if process.poll() is None:
             process.kill()
             process.wait()
+        psutil.wait_procs(family, GONE_S)  # what they held on the GPU is free only then
 
 
 def descendants(pid: int) -> list[psutil.Process]:
