@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import json
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
@@ -54,13 +51,6 @@ def facts() -> dict[str, Any]:
     }
 
 
-def missing() -> list[str]:
-    """Packages that sysbench or these tests need and that are not installed here."""
-    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    names = [_name(requirement) for requirement in [*needed, "pytest"]]
-    return [name for name in names if _version(name) is None and importlib.util.find_spec(name) is None]
-
-
 def find_card() -> hardware.Hardware | None:
     """The known GPU that this one is, or None."""
     gpu = torch_facts()["gpu"]
@@ -71,10 +61,6 @@ def simulated_as() -> str:
     """What `--simulate` calls this GPU, or one with its memory."""
     card = find_card()
     return card.slug if card else f"{torch_facts()['gpu']['memory_bytes'] // 2**20}MiB"
-
-
-def _name(requirement: str) -> str:
-    return re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]
 
 
 def _version(name: str) -> str | None:

@@ -40,9 +40,11 @@ def _run(work: Work, marked: str, *words: str) -> None:
     report = work.place / "junit.xml"
     if work.rehearsal:
         # There is nothing to run these on here: that they can be collected is all there is to see.
-        work.command(sys.executable, "-m", "pytest", "-q", "-m", marked, "--collect-only", "tests/gpu")
+        work.command(sys.executable, "-m", "pytest", "-q", "-W", "default", "-m", marked, "--collect-only", "tests/gpu")
         marked, words = "not gpu", ("tests/unit/test_units.py",)
-    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", marked, f"--junitxml={report}", "--durations=15"]
+    # Warnings of plugins and libraries that happen to be installed there are no errors; see conftest.py.
+    quiet = ("-q", "-p", "no:cacheprovider", "-p", "no:benchmark", "-W", "default")
+    command = ["-m", "pytest", *quiet, "-m", marked, f"--junitxml={report}", "--durations=15"]
     work.command(sys.executable, *command, *words, codes=(0, 1))
     with work.attempt("the report of pytest"):
         _tell(work, outcomes(report))
