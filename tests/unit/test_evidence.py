@@ -23,7 +23,7 @@ from sysbench.hardware import Hardware, named
 from tests.gpu import memory_accuracy
 from tests.gpu.evidence import commands, keeping, schedule, screen
 from tests.gpu.evidence.book import AnotherMachineError, Book
-from tests.gpu.evidence.parts import PARTS, fidelity, fit, fixtures, suite
+from tests.gpu.evidence.parts import PARTS, fidelity, fit, fixtures, speed, suite
 from tests.gpu.evidence.promises import Promise, at_least, at_most, near_one, none_of
 from tests.gpu.evidence.work import ROOT, Part, Work, carry_out, result_path, write_whole
 
@@ -452,6 +452,24 @@ def test_every_command_is_one_that_can_be_given(
         with pytest.raises(SystemExit) as exit_:
             sysbench_main([*words, "--plan"])
         assert exit_.value.code == 0, (words, capsys.readouterr().err)
+
+
+def cell_of_2_7b(peak_bytes: int, outcome: str = "ok") -> dict[str, Any]:
+    return {
+        "outcome": outcome,
+        "memory": {"allocated_peak_bytes": peak_bytes},
+        "device": {"memory_bytes": H200["memory_bytes"]},
+        "model": {"parameters": 3_406_809_600},
+    }
+
+
+def test_a_step_that_leaves_much_of_the_card_is_tried_with_a_batch_that_fills_it() -> None:
+    state, a_sequence = 16 * 3_406_809_600, 3 * 2**30
+    larger = speed._that_fills(cell_of_2_7b(state + 16 * a_sequence), 16)
+    assert larger is not None
+    assert state + larger * a_sequence <= 0.93 * int(str(H200["memory_bytes"])) < state + (larger + 1) * a_sequence
+    assert speed._that_fills(cell_of_2_7b(state + 16 * 5 * 2**30), 16) is None
+    assert speed._that_fills(cell_of_2_7b(state, "oom"), 16) is None
 
 
 @pytest.mark.slow

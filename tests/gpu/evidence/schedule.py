@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.gpu.evidence.commands import end
-from tests.gpu.evidence.work import LEAST_SHARE, ROOT, Part, result_path
+from tests.gpu.evidence.work import LEAST_SHARE, ROOT, Part, result_path, without_places
 
 GRACE_S = 15.0
 """A part stops by itself when its time is up; this much later it is ended."""
@@ -131,7 +131,7 @@ def _found(part: Part, directory: Path, code: int | None, took_s: float, *, rehe
 def _last_words(directory: Path, part: Part) -> str:
     log = directory / "records" / f"{part.name}.log"
     words = log.read_text(errors="replace")[-600:].strip() if log.exists() else ""
-    return f": {words}" if words else ""
+    return f": {without_places(words, directory)}" if words else ""
 
 
 def _reason_against(part: Part, left_s: float, *, rehearsal: bool) -> str | None:

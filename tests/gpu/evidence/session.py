@@ -40,8 +40,9 @@ def main() -> int:
     if facts["gpu"] is None and not arguments.rehearse:
         console.print("torch sees no CUDA device here; --rehearse runs the same with tiny models on the CPU")
         return 2
-    command = "python -m tests.gpu.evidence " + " ".join(sys.argv[1:])
-    book = Book(directory, facts, arguments.rehearse, _now(), command.strip())
+    typed = " ".join(["python -m tests.gpu.evidence", *sys.argv[1:]])
+    command = typed.replace(str(arguments.out), "DIRECTORY")
+    book = Book(directory, facts, arguments.rehearse, _now(), command)
     try:
         book.take_up()
     except AnotherMachineError as error:

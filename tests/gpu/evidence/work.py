@@ -121,15 +121,26 @@ class Work:
             return None
         number = len(self.commands) + 1
         out = self.place / f"{number}"
-        self.command(sys.executable, "-m", "sysbench", *words, "--quiet", f"--out={out}")
+        # 1 says that a cell was not measured, and the record which one and why.
+        ran = self.command(sys.executable, "-m", "sysbench", *words, "--quiet", f"--out={out}", codes=(0, 1))
         records = sorted(out.glob("*.json"))
+        if not records and ran.code == 1 and ran.problem:
+            self.problems.append(ran.problem)
         found: dict[str, Any] | None = json.loads(records[-1].read_text()) if records else None
         return found
 
-    def cells(self, *words: str, takes_s: float = 0.0) -> list[dict[str, Any]]:
-        """The cells of a run; none where it left no record."""
+    def cells(self, *words: str, takes_s: float = 0.0, may_be_invalid: bool = False) -> list[dict[str, Any]]:
+        """The cells of a run; none where it left no record. That one was not measured is a problem.
+
+        `may_be_invalid` where it is known beforehand that some combinations do not exist everywhere.
+        """
         record = self.sysbench(*words, takes_s=takes_s)
-        return [] if record is None else list(record["cells"])
+        cells: list[dict[str, Any]] = [] if record is None else record["cells"]
+        wrong = ("crashed", "timeout") if may_be_invalid else ("crashed", "timeout", "invalid")
+        for cell in cells:
+            if cell["outcome"] in wrong:
+                self.problems.append(f"sysbench {' '.join(words)}: {cell['key']} {cell['outcome']}: {cell['detail']}")
+        return cells
 
     @contextmanager
     def attempt(self, what: str) -> Iterator[None]:
@@ -174,7 +185,13 @@ class Work:
             "problems": self.problems,
             "left_out": self.left_out,
         }
-        write_whole(self.path, json.dumps(content, indent=1, ensure_ascii=False))
+        text = json.dumps(content, indent=1, ensure_ascii=False)
+        write_whole(self.path, without_places(text, self.directory))
+
+
+def without_places(text: str, directory: Path) -> str:
+    """The same wherever the checkout and the directory of the run are."""
+    return text.replace(str(directory), "DIRECTORY").replace(f"{ROOT}/", "")
 
 
 def result_path(directory: Path, name: str) -> Path:

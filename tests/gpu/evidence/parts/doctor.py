@@ -19,7 +19,7 @@ def _run(work: Work) -> None:
         cost = ()
     ran = work.command(sys.executable, "-m", "sysbench", "doctor", "--json", *cost)
     record = json.loads(ran.out.read_text())
-    work.numbers["record"] = {name: record[name] for name in ("nvml", "torch", "tools", "allocator", "advice")}
+    work.numbers["record"] = {name: record[name] for name in ("nvml", "torch", "advice")}
     work.see(UNKNOWN, len(record["torch"]["unknown"]), "; ".join(record["torch"]["unknown"].values())[:500])
     prospects = [(each["what"], each["works"], each["reason"]) for each in record["prospects"]]
     work.table("What the doctor expects to work", ("what", "works", "why"), prospects)

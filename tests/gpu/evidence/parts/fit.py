@@ -9,7 +9,7 @@ from tests.gpu.evidence.machine import simulated_as
 from tests.gpu.evidence.work import TINY, Part, Work, result_path
 
 CTX = 1024
-SIZES = {"2.7b": 24, "xl": 24}
+SIZES = {"2.7b": 12, "xl": 12}
 """By size, the batch from which on the largest is looked for."""
 
 
