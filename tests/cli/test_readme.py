@@ -10,6 +10,7 @@ import pytest
 
 from sysbench.outcomes import CautionCode
 from tests.cli.running import sysbench
+from tests.gpu.evidence.session import parser as evidence_parser
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -59,6 +60,7 @@ def test_the_two_commands_install_what_they_need_themselves() -> None:
 def test_every_option_that_it_mentions_exists(page: str) -> None:
     golden = (ROOT / "tests" / "golden").glob("*-options.txt")
     options = {word for path in golden for word in path.read_text().split()} | {"--maxprocesses", "--dist", "--help"}
+    options |= set(evidence_parser()._option_string_actions)
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", PAGES[page])) - options == set()
 
 

@@ -84,7 +84,7 @@ def run(
                     finished({**_blank(part, rehearsal=rehearsal), "outcome": "left out", "left_out": [why]})
                     continue
                 result_path(directory, part.name).unlink(missing_ok=True)
-                limit_s = max(0.0, min(part.most_s, left_s))
+                limit_s = max(0.0, left_s if rehearsal else min(part.most_s, left_s))
                 began_s = time.monotonic()
                 running.append((part, start(part, limit_s), began_s, began_s + limit_s + grace_s))
             _wait(running, directory, finished, rehearsal=rehearsal)

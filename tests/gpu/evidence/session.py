@@ -29,7 +29,7 @@ RESERVED_S = 10.0
 def main() -> int:
     """The exit code: 0 when it came to its end, whatever was found; 2 where it cannot begin; 130 interrupted."""
     began_s = time.monotonic()
-    arguments = _arguments()
+    arguments = parser().parse_args()
     if arguments.plan:
         _show_plan(PARTS)
         return 0
@@ -101,7 +101,8 @@ def _show_plan(parts: Sequence[Part]) -> None:
             print(f"{part.name:22s} {part.estimate_s:5.0f} s  {total_s / 60:5.1f} min  {part.title}{beside}")
 
 
-def _arguments() -> argparse.Namespace:
+def parser() -> argparse.ArgumentParser:
+    """The options of the command."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.gpu.evidence",
         description=__doc__,
@@ -112,7 +113,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=[part.name for part in PARTS], metavar="PART")
     parser.add_argument("--rehearse", action="store_true", help="tiny models on the CPU; nothing counts as seen")
     parser.add_argument("--plan", action="store_true", help="list the parts, what they take on an H200, and leave")
-    return parser.parse_args()
+    return parser
 
 
 def _now() -> str:
