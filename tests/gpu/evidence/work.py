@@ -96,7 +96,7 @@ class Work:
 
     def has(self, what: str, takes_s: float) -> bool:
         """Whether there is time for something; what there is none for is written down."""
-        if self.rehearsal or self.left_s >= LEAST_SHARE * takes_s:
+        if self.left_s >= (0 if self.rehearsal else LEAST_SHARE * takes_s):
             return True
         self.left_out.append(f"{what}: takes about {takes_s:.0f} s, and {max(0.0, self.left_s):.0f} s were left")
         self.save()
