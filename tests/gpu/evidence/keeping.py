@@ -147,9 +147,12 @@ def archive(directory: Path, parts: Iterable[str]) -> None:
     records = sorted(found, key=_bytes)
     target = directory / "evidence.tar.gz"
     beside = target.with_name(".evidence.tar.gz")
+    left_bytes = LARGEST_BYTES
     with tarfile.open(beside, "w:gz", compresslevel=6) as packed:
         for path in [*first, *others, *records]:
-            if path.is_file() and packed.fileobj is not None and beside.stat().st_size + _bytes(path) < LARGEST_BYTES:
+            # Most is compressed already: what a file has now is what it will take, and no less is counted.
+            if path.is_file() and _bytes(path) <= left_bytes:
+                left_bytes -= _bytes(path)
                 packed.add(path, arcname=f"evidence/{path.relative_to(directory)}")
     beside.replace(target)
 
