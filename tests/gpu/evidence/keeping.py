@@ -78,11 +78,6 @@ def _unknown(gpu: dict[str, Any]) -> str:
 def _measured(machine: dict[str, Any], products: Sequence[dict[str, Any]], copy: dict[str, Any] | None) -> str:
     versions = f"torch {machine['torch']}, CUDA {machine['cuda']}, driver {machine['driver']}, {machine['date']}"
     lines = []
-    if copy:
-        lines.append(
-            f"# A copy within the GPU reads and writes {copy['best_bytes_per_s'] / 1e12:.3f} TB/s together, "
-            f"{copy['sustained_bytes_per_s'] / 1e12:.3f} sustained\n# ({versions}).\n"
-        )
     for precision in dict.fromkeys(each["precision"] for each in products):
         best = max((each for each in products if each["precision"] == precision), key=lambda e: e["best_flops_per_s"])
         source = (
@@ -92,6 +87,11 @@ def _measured(machine: dict[str, Any], products: Sequence[dict[str, Any]], copy:
         lines.append(
             f"[measured.{precision}]\nmatmul_flops_per_s = {best['best_flops_per_s'] / 1e12:.1f}e12\n"
             f"source = {_quoted(source)}\n"
+        )
+    if copy:
+        lines.append(
+            f"# A copy within the GPU reads and writes {copy['best_bytes_per_s'] / 1e12:.3f} TB/s together, "
+            f"{copy['sustained_bytes_per_s'] / 1e12:.3f} sustained\n# ({versions}).\n"
         )
     return "\n".join(lines)
 
