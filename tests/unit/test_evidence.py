@@ -21,7 +21,7 @@ import pytest
 from sysbench.cli import main as sysbench_main
 from sysbench.hardware import Hardware, named
 from tests.gpu import memory_accuracy
-from tests.gpu.evidence import commands, keeping, schedule, screen
+from tests.gpu.evidence import commands, keeping, requirements, schedule, screen
 from tests.gpu.evidence.book import AnotherMachineError, Book
 from tests.gpu.evidence.parts import PARTS, fidelity, fit, fixtures, speed, suite
 from tests.gpu.evidence.promises import Promise, at_least, at_most, near_one, none_of
@@ -387,6 +387,15 @@ def test_a_rehearsal_says_so_first(tmp_path: Path) -> None:
 
 
 # --- what is run
+
+
+def test_what_is_not_installed_is_named_before_anything_is_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "pyproject.toml"
+    project.write_text('[project]\ndependencies = ["rich>=13.9,<16", "no-such-thing[extra]>=2", "nvidia-ml-py>=12"]\n')
+    monkeypatch.setattr(requirements, "PROJECT", project)
+    assert requirements.missing() == ["no-such-thing"]
 
 
 def test_a_report_of_pytest_is_read_as_pytest_writes_it(tmp_path: Path) -> None:
