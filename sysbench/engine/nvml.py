@@ -114,8 +114,9 @@ class Nvml:
 
     def gpu(self, uuid: str) -> Gpu:
         """The GPU, or the MIG instance, with this UUID, with or without its prefix; raises NvmlUnusableError."""
-        error = None
-        for spelling in (uuid,) if uuid.startswith(("GPU-", "MIG-")) else (f"GPU-{uuid}", f"MIG-{uuid}"):
+        error, bare = None, uuid.removeprefix("GPU-")
+        # CUDA tells the UUID of an instance without saying that it is one.
+        for spelling in (uuid,) if uuid.startswith("MIG-") else (f"GPU-{bare}", f"MIG-{bare}"):
             try:
                 return Gpu(self._binding, self._binding.nvmlDeviceGetHandleByUUID(spelling), spelling)
             except self._binding.NVMLError as refused:

@@ -84,7 +84,7 @@ def run(
             settings.enter_context(matmul_precision(cell.precision))
             if cell.implementation in ("compiled", "flex"):
                 settings.enter_context(fresh_compiler())
-            yield from _measured(cell, device, target, clock or clock_for(target))
+            yield from _measured(cell, device, target, clock or clock_for(target, without_launches=True))
     finally:
         allocator.release(target)
         _set_modules_aside()

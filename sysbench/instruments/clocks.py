@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -96,6 +97,9 @@ class SynchronizedClock:
     marks: Marks
     launches_ahead: bool
     now_ns: Callable[[], int] = time.perf_counter_ns
+    occupy: Call | None = None
+    """Gives the device something to do while the host launches what is timed, so that its time holds no waiting for
+    the host. The host's clock tells nothing then."""
 
     def measure(self, phases: Mapping[str, Call], sync: Sync) -> StepTimes:
         """See `Clock.measure`."""
@@ -112,6 +116,8 @@ class SynchronizedClock:
         The marks lie inside the host's readings, so that device time cannot exceed wall time.
         """
         self.synchronize()
+        if self.occupy is not None:
+            self.occupy()
         started_ns = self.now_ns()
         self.marks.place(0)
         for number, call in enumerate(calls, start=1):
@@ -122,7 +128,7 @@ class SynchronizedClock:
         finished_ns = self.now_ns()
 
         whole = PhaseSample(
-            wall_s=(finished_ns - started_ns) / 1e9,
+            wall_s=(finished_ns - started_ns) / 1e9 if self.occupy is None else None,
             enqueue_s=(launched_ns - started_ns) / 1e9 if self.launches_ahead else None,
             device_s=self.marks.between_s(0, len(calls)),
         )
@@ -145,12 +151,20 @@ class FakeClock:
         return StepTimes(samples if sync == "phase" else dict.fromkeys(samples, PhaseSample(wall_s=None)), step)
 
 
-def clock_for(device: torch.device) -> Clock:
+OCCUPIED_CYCLES = 2_000_000
+"""About a millisecond at a GPU's 1 to 2 GHz: several times what the host takes to launch one call and its backward."""
+
+
+def clock_for(device: torch.device, *, without_launches: bool = False) -> Clock:
     """The clock that `device` can be trusted with.
+
+    With `without_launches` CUDA's events begin when the device does, not when the host begins to launch: what kernels
+    take, as `triton.testing.do_bench` has it, which matters where they take no longer than launching them.
 
     MPS has events too, but they can hang and go negative there; a synchronization and the host's clock do not.
     """
     return SynchronizedClock(
+        occupy=partial(torch.cuda._sleep, OCCUPIED_CYCLES) if without_launches and device.type == "cuda" else None,
         synchronize=lambda: synchronize(device),
         marks=CudaMarks(device) if device.type == "cuda" else NoMarks(),
         launches_ahead=device.type != "cpu",

@@ -13,6 +13,7 @@ from sysbench.outcomes import CautionCode
 from sysbench.specs.time import TimeSpec
 from tests import fixtures_timing
 from tests.cli.running import answered, sysbench
+from tests.gpu.evidence.session import parser as evidence_parser
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -69,6 +70,7 @@ def test_the_two_commands_install_what_they_need_themselves() -> None:
 def test_every_option_that_it_mentions_exists(page: str) -> None:
     golden = (ROOT / "tests" / "golden").glob("*-options.txt")
     options = {word for path in golden for word in path.read_text().split()} | {"--maxprocesses", "--dist", "--help"}
+    options |= set(evidence_parser()._option_string_actions)
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", PAGES[page])) - options == set()
 
 

@@ -1,19 +1,23 @@
 """Simulated against measured memory, configuration by configuration; prints the table.
 
-    python -m tests.gpu.memory_accuracy [--out DIR]
+    python -m tests.gpu.memory_accuracy [--out DIR] [--at-once 4]
 
 Measures every configuration on the first CUDA device, simulates the same for that very GPU, and holds the peaks
-against each other. Needs nothing but an NVIDIA GPU; it takes some minutes.
+against each other. Needs nothing but an NVIDIA GPU. Every configuration is measured in a process of its own, most of
+whose time goes into starting; peaks are of each process's own allocator, so that several can be at it at once.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +25,9 @@ from typing import Any
 from sysbench.hardware import find
 
 GIB = 2**30
+
+LIMIT_S = 600.0
+"""For the configurations of one run together."""
 
 AXES = (
     ("--size=small,medium", "--ctx=128,512", "--precision=fp32,bf16", "--mode=forward,train", "--attention=naive,sdpa"),
@@ -44,21 +51,26 @@ _IDENTITY = ("size", "ctx", "batch", "precision", "mode", "attention", "optimize
 class Pair:
     """One configuration, measured and simulated."""
 
-    name: str
+    identity: tuple[Any, ...]
     measured: dict[str, Any]
     simulated: dict[str, Any]
 
+    @property
+    def name(self) -> str:
+        """Its axes."""
+        return " ".join(map(str, self.identity))
+
     def error(self, peak: str) -> float:
         """Of the simulation, as a share of what was measured."""
-        return abs(self.simulated[peak] / self.measured[peak] - 1)
+        return abs(float(self.simulated[peak]) / float(self.measured[peak]) - 1)
 
     @property
     def both_known(self) -> bool:
-        return self.measured["outcome"] == "ok" and self.simulated["outcome"] == "ok"
+        return bool(self.measured["outcome"] == "ok" and self.simulated["outcome"] == "ok")
 
     @property
     def promised_too_much(self) -> bool:
-        return self.simulated["outcome"] == "ok" and self.measured["outcome"] == "oom"
+        return bool(self.simulated["outcome"] == "ok" and self.measured["outcome"] == "oom")
 
 
 def gpu_name() -> tuple[str, int]:
@@ -70,26 +82,72 @@ def gpu_name() -> tuple[str, int]:
 
 
 def run(out: Path, *words: str) -> list[dict[str, Any]]:
-    """The cells of one run."""
+    """The cells of one run; raises RuntimeError, with its last words, where it left none."""
     command = [sys.executable, "-m", "sysbench", "memory", *words, f"--out={out}", "--no-live", "--json=-", "--force"]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    cells: list[dict[str, Any]] = json.loads(ran.stdout)["cells"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    try:
+        cells: list[dict[str, Any]] = json.loads(ran.stdout)["cells"]
+    except json.JSONDecodeError:
+        raise RuntimeError(
+            f"sysbench memory {' '.join(words)} ended with {ran.returncode}: {ran.stderr[-800:]}"
+        ) from None
     return cells
 
 
-def pairs(out: Path) -> list[Pair]:
-    """Every configuration on both sides."""
+def jobs(axes: Iterable[Sequence[str]] = AXES) -> list[tuple[str, ...]]:
+    """The same configurations in more runs of fewer: by size and precision."""
+    return [words for each in axes for words in _apart(each)]
+
+
+def _apart(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    choices = []
+    for word in words:
+        name, _, values = word.partition("=")
+        each = values.split(",") if name in ("--size", "--precision") else [values]
+        choices.append([f"{name}={value}" for value in each])
+    yield from itertools.product(*choices)
+
+
+def pairs(
+    out: Path,
+    groups: Sequence[Sequence[str]] = AXES,
+    target: str | None = None,
+    measured: Sequence[str] = ("--device=cuda", "--no-skip"),
+    *,
+    at_once: int = 1,
+    problems: list[str] | None = None,
+) -> list[Pair]:
+    """Every configuration on both sides, simulated for `target`, or for the GPU that is here.
+
+    So many runs measure at once, and half as many simulate beside them. A run that fails is told to `problems`, and
+    the others go on; without that, it raises RuntimeError.
+    """
+    target = target or _slug()
+    with ThreadPoolExecutor(at_once) as measuring, ThreadPoolExecutor(max(1, at_once // 2)) as simulating:
+        started = [
+            (
+                measuring.submit(run, out / "measured" / f"{number}", *words, *measured),
+                simulating.submit(run, out / "simulated" / f"{number}", *words, f"--simulate={target}"),
+            )
+            for number, words in enumerate(groups)
+        ]
+    found: list[Pair] = []
+    for here, there in started:
+        try:
+            simulated = {_identity(cell): cell for cell in there.result()}
+            found += [Pair(_identity(cell), cell, simulated[_identity(cell)]) for cell in here.result()]
+        except (RuntimeError, KeyError, subprocess.TimeoutExpired) as error:
+            if problems is None:
+                raise
+            problems.append(f"{type(error).__name__}: {error}")
+    return found
+
+
+def _slug() -> str:
+    """What `--simulate` calls the GPU that is here, or one of its size."""
     name, memory_bytes = gpu_name()
     known = find(name, memory_bytes)
-    target = known.slug if known else f"{memory_bytes // 2**20}MiB"
-    found = []
-    for axes in AXES:
-        measured = run(out / "measured", *axes, "--device=cuda", "--no-skip")
-        simulated = {_identity(cell): cell for cell in run(out / "simulated", *axes, f"--simulate={target}")}
-        for cell in measured:
-            identity = _identity(cell)
-            found.append(Pair(" ".join(map(str, identity)), cell, simulated[identity]))
-    return found
+    return known.slug if known else f"{memory_bytes // 2**20}MiB"
 
 
 def _identity(cell: dict[str, Any]) -> tuple[Any, ...]:
@@ -125,12 +183,10 @@ def print_table(found: list[Pair]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
-    out = parser.parse_args().out
-    if out is not None:
-        print_table(pairs(out))
-        return
+    parser.add_argument("--at-once", type=int, default=4)
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        print_table(pairs(Path(directory)))
+        print_table(pairs(arguments.out or Path(directory), jobs(), at_once=arguments.at_once))
 
 
 if __name__ == "__main__":

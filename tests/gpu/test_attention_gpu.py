@@ -54,6 +54,7 @@ def test_the_allocator_holds_two_squares_a_row_before_backward() -> None:
     assert memory.saved_bytes == pytest.approx(attention_costs.naive_saved_bytes(one), rel=0.01)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("implementation", ["naive", "sdpa-flash"])
 def test_forward_takes_what_triton_says_it_takes(implementation: str) -> None:
     from triton.testing import do_bench
@@ -111,6 +112,7 @@ def test_what_is_simulated_in_other_precisions_is_measured_too(implementation: s
     assert simulated.allocated_peak_bytes == pytest.approx(measured.peak_allocated_bytes, rel=0.01, abs=2**20)
 
 
+@pytest.mark.alone
 def test_a_cell_that_ran_out_of_memory_is_accounted_for() -> None:
     one = cell("naive", precision="fp32", seq="131072", heads="16")
     events = run(one, available_devices()[0])

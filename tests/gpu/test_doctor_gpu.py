@@ -43,6 +43,7 @@ def test_what_the_doctor_promises_is_kept(found: DoctorRecord, tmp_path: Path) -
     assert ran.code == 0, ran.out + ran.err
 
 
+@pytest.mark.alone
 def test_joules_of_the_measured_steps_are_mean_power_times_their_time(found: DoctorRecord, tmp_path: Path) -> None:
     if not any(each.energy_j is not None for each in found.nvml.gpus):
         pytest.skip("this GPU counts no energy")

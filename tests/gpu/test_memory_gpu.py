@@ -10,22 +10,24 @@ import pytest
 from sysbench.analysis.snapshot import read
 from sysbench.analysis.timeline_sources import from_snapshot
 from tests.cli.running import record_in, sysbench
-from tests.gpu.memory_accuracy import Pair, pairs, print_table, quantile
+from tests.gpu.memory_accuracy import Pair, jobs, pairs, print_table, quantile
 
 pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[Pair]:
-    configurations = pairs(tmp_path_factory.mktemp("accuracy"))
+    configurations = pairs(tmp_path_factory.mktemp("accuracy"), jobs(), at_once=4)
     print_table(configurations)
     return configurations
 
 
+@pytest.mark.slow
 def test_the_simulation_is_held_against_forty_configurations(found: list[Pair]) -> None:
     assert sum(pair.both_known for pair in found) >= 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("peak", "median", "p95"), [("peak_allocated_bytes", 0.01, 0.03), ("peak_reserved_bytes", 0.02, 0.05)]
 )
@@ -35,6 +37,7 @@ def test_simulated_peaks_are_near_measured_ones(found: list[Pair], peak: str, me
     assert quantile(errors, 0.95) <= p95
 
 
+@pytest.mark.slow
 def test_nothing_is_said_to_fit_that_does_not(found: list[Pair]) -> None:
     assert not [pair.name for pair in found if pair.promised_too_much]
 
@@ -56,6 +59,7 @@ def test_a_measured_snapshot_holds_the_peak_and_names_categories(tmp_path: Path)
     assert {phase.name for phase in timeline.phases} == {"zero_grad", "forward", "loss", "backward", "optimizer"}
 
 
+@pytest.mark.alone
 def test_a_cell_that_runs_out_of_memory_leaves_its_snapshot(tmp_path: Path) -> None:
     path = tmp_path / "s.pickle"
     words = ("--size=10b", "--ctx=1024", "--batch=64", "--mode=train", "--device=cuda", "--force")
@@ -66,6 +70,7 @@ def test_a_cell_that_runs_out_of_memory_leaves_its_snapshot(tmp_path: Path) -> N
     assert from_snapshot(read(path)).peak.allocated_bytes > 0
 
 
+@pytest.mark.alone
 def test_the_next_cell_after_an_oom_has_the_peak_of_a_clean_run(tmp_path: Path) -> None:
     shared = ("--size=small", "--mode=forward", "--device=cuda", "--force", "--no-skip")
     both = sysbench("memory", *shared, "--ctx=65536,128", f"--out={tmp_path / 'both'}")

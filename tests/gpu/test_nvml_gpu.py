@@ -17,7 +17,7 @@ from sysbench import hardware
 from sysbench.engine.sampler import SystemSampler
 from sysbench.events import DeviceInfo
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
 GIB = 2**30
 MIB = 2**20

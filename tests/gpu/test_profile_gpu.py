@@ -10,11 +10,11 @@ import pytest
 
 from tests.cli.running import record_in, sysbench
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
-LAYERS = 12
-"""Of the size that is profiled."""
-CELL = ("--size=small", "--ctx=512", "--batch=4", "--device=cuda", "--quiet")
+LAYERS = 24
+"""Of the size that is profiled: its steps are so long that the device never waits for its host."""
+CELL = ("--size=medium", "--ctx=512", "--batch=4", "--device=cuda", "--quiet")
 
 
 def profiled(out: Path, *words: str) -> dict[str, Any]:

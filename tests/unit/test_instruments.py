@@ -52,12 +52,15 @@ class Machine:
     def between_s(self, first: int, last: int) -> float | None:
         return self.marks_s[last] - self.marks_s[first]
 
-    def clock(self, *, launches_ahead: bool = True, marks: bool = True) -> SynchronizedClock:
+    def clock(
+        self, *, launches_ahead: bool = True, marks: bool = True, occupied_s: float | None = None
+    ) -> SynchronizedClock:
         return SynchronizedClock(
             synchronize=self.synchronize,
             marks=self if marks else NoMarks(),
             launches_ahead=launches_ahead,
             now_ns=lambda: round(self.host_s * 1e9),
+            occupy=None if occupied_s is None else self.launch(occupied_s),
         )
 
 
@@ -70,6 +73,12 @@ def test_a_phase_ends_when_the_device_is_done_and_the_next_one_begins_then() -> 
     }
     assert times.step == PhaseSample(wall_s=16.0, enqueue_s=2.0, device_s=16.0)
     assert machine.synchronized == 4
+
+
+def test_on_a_device_that_is_occupied_meanwhile_launching_takes_none_of_its_time() -> None:
+    machine = Machine()
+    times = machine.clock(occupied_s=20.0).measure({"forward": machine.launch(5.0)}, "phase")
+    assert times.phases["forward"] == PhaseSample(wall_s=None, enqueue_s=1.0, device_s=5.0)
 
 
 def test_an_unperturbed_step_is_synchronized_at_its_ends_only() -> None:

@@ -64,15 +64,17 @@ def test_everything_the_driver_tells_is_read_in_base_units(both_read: dict[str, 
 
 
 def test_a_uuid_is_understood_as_torch_writes_it(driver: Driver) -> None:
-    """torch leaves the prefix out, for a whole GPU and for a MIG instance alike."""
+    """torch leaves the prefix out, for a whole GPU and for a MIG instance alike; devices are called GPU-… then."""
     program = """
     sampler.use(gpu(FIRST.removeprefix("GPU-")))
     whole = sampler.read(1.0)
     sampler.use(gpu(INSTANCE.removeprefix("MIG-"), 1))
     instance = sampler.read(2.0)
-    show(whole=whole.device_used_bytes, instance=instance.device_used_bytes)
+    sampler.use(gpu("GPU-" + INSTANCE.removeprefix("MIG-"), 1))
+    called = sampler.read(3.0)
+    show(whole=whole.device_used_bytes, instance=instance.device_used_bytes, called=called.device_used_bytes)
     """
-    assert driver.run(program) == {"whole": 30 * GIB, "instance": 3 * GIB}
+    assert driver.run(program) == {"whole": 30 * GIB, "instance": 3 * GIB, "called": 3 * GIB}
 
 
 def test_a_mig_instance_has_its_own_memory_and_its_boards_clock(driver: Driver) -> None:

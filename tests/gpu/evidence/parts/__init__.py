@@ -1,0 +1,43 @@
+"""The parts, in the order of their worth: what is cut off by a deadline is worth less than what comes before it."""
+
+from __future__ import annotations
+
+from tests.gpu.evidence.parts import (
+    attention,
+    ceilings,
+    doctor,
+    fidelity,
+    fit,
+    fixtures,
+    memory,
+    oom,
+    profile,
+    speed,
+    suite,
+    timing,
+)
+from tests.gpu.evidence.work import Part
+
+PARTS: tuple[Part, ...] = (
+    suite.TOGETHER,
+    memory.PART,
+    fit.PART,
+    fixtures.PART,
+    ceilings.PART,
+    timing.PRECISIONS,
+    profile.PART,
+    suite.ALONE,
+    speed.LARGEST,
+    attention.PART,
+    oom.PART,
+    speed.XL,
+    fidelity.PART,
+    doctor.PART,
+    timing.FLASH,
+    timing.COMPILED,
+    profile.MORE,
+    speed.CUDNN,
+    attention.SWEEP,
+    timing.WHOLE,
+    timing.WHOLE_COMPILED,
+)
