@@ -6,6 +6,9 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Frozen(BaseModel):
-    """Base of everything that is said once and never changed."""
+    """Base of everything that is said once and never changed.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    Its classes are built when they are first used: a command needs a few of the many that it imports.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from sysbench.errors import UsageError, unknown
+from sysbench.views.axis_titles import TITLES
 from sysbench.views.table import Cell, Column, Remark, Sheet, Table
-from sysbench.views.tables.axes import TITLES
 
 ADDED = "+"
 """In front of a name: beside the columns that are there anyway, and not instead of them."""
