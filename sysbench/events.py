@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import isfinite
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, PlainSerializer, TypeAdapter
+from pydantic import Field, PlainSerializer, TypeAdapter
 
 from sysbench.frozen import Frozen
 from sysbench.outcomes import Outcome, RunStatus
@@ -777,8 +777,7 @@ Event = Annotated[
     Field(discriminator="event"),
 ]
 
-_EVENT: TypeAdapter[Event] = TypeAdapter(Event, config=ConfigDict(defer_build=True))
-"""Built when the first line is read: whoever reads records alone does without."""
+_EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 
 
 def decode(line: bytes | str) -> Event:

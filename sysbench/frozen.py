@@ -6,9 +6,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Frozen(BaseModel):
-    """Base of everything that is said once and never changed.
+    """Base of everything that is said once and never changed."""
 
-    Its classes are built when they are first used: a command needs a few of the many that it imports.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
