@@ -52,6 +52,8 @@ class DeviceInfo(Frozen):
     memory_bytes: int | None = None
     compute_capability: str | None = None
     multiprocessors: int | None = None
+    bf16: bool | None = None
+    """Of a CPU: whether it multiplies bf16 in hardware; None where nobody has looked."""
 
     @property
     def torch_name(self) -> str:

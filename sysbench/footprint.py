@@ -9,10 +9,10 @@ real steps.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from sysbench.specs.model import Attention, ModelCell
+from sysbench.specs.model import Attention, ModelCell, Phase
 
 FULL_BYTES = 4
 HALF_BYTES = 2
@@ -49,29 +49,40 @@ class _Part:
     """Beside `saved`, while backward runs the part."""
     alone: int
     """In place of all that, while the part runs without a graph."""
+    cached: int = 0
+    """Copies of its weights that autocast makes there and keeps until all of forward is over."""
 
 
-def moments(cell: ModelCell) -> Iterator[MemoryPrediction]:
-    """The moments at which a step of `cell` can be fullest, in the order in which they come."""
+def moments(cell: ModelCell, phases: Sequence[Phase] | None = None) -> Iterator[MemoryPrediction]:
+    """The moments at which a step of `cell` can be fullest, in the order in which they come.
+
+    `phases` are those of its phases that are run, the first ones; without them it is all that its mode has.
+    """
+    phases = cell.phases if phases is None else phases
     sizes = _Sizes(cell)
     attention, feed_forward, head = sizes.attention(), sizes.feed_forward(), sizes.head()
     layers = cell.model.layers
     layer_saved, layer_weights = attention.saved + feed_forward.saved, attention.weights + feed_forward.weights
     parameters = sizes.embedding_weights + layers * layer_weights + head.weights
-    optimizer = 2 * parameters if "optimizer" in cell.phases else 0  # AdamW's two moments
+    optimizer = 2 * parameters if "optimizer" in phases else 0  # AdamW's two moments
 
     def moment(activations: int, gradients: int = 0, temporaries: int = 0) -> MemoryPrediction:
         return MemoryPrediction(parameters, gradients, optimizer + temporaries, activations + sizes.constants)
 
     if cell.mode == "inference":
-        yield from (moment(part.alone) for part in (attention, feed_forward, head))
+        behind = (layers - 1) * (attention.cached + feed_forward.cached)
+        for part in (attention, feed_forward, head):  # those of the last layer, when most has been cast
+            behind += part.cached
+            yield moment(behind + part.alone)
         return
 
     before_head = layers * layer_saved
     yield moment(before_head - feed_forward.saved + attention.forward)
     yield moment(before_head + feed_forward.forward)
     yield moment(before_head + head.saved + head.forward)
-    if "backward" not in cell.phases:
+    if "backward" not in phases:
+        if "loss" in phases:
+            yield moment(before_head + head.saved + sizes.logits + sizes.loss)
         return
 
     # Logits, their log-softmax, and the gradients of both: cross entropy at its fullest.
@@ -84,7 +95,7 @@ def moments(cell: ModelCell) -> Iterator[MemoryPrediction]:
         yield moment(left + feed_forward.backward, gradients)
         yield moment(left - feed_forward.saved + attention.backward, gradients + attention.weights)
     yield moment(sizes.logits + 2 * sizes.stream, gradients=parameters)
-    if "optimizer" in cell.phases:
+    if "optimizer" in phases:
         yield moment(sizes.logits, parameters, sizes.optimizer_temporaries(parameters))
 
 
@@ -96,6 +107,7 @@ class _Sizes:
         self._cell = cell
         self._autocast = cell.precision in ("bf16", "fp16")
         self._compiled = cell.execution == "compiled"
+        self._keeps_copies = not self._compiled and (cell.simulated is not None or cell.device != "cpu")
         self._narrow_bytes = HALF_BYTES if self._autocast else FULL_BYTES
         self._scores = cell.batch * shape.heads * cell.ctx**2  # S, in elements
         self._narrow = cell.tokens * shape.d_model * self._narrow_bytes
@@ -104,6 +116,11 @@ class _Sizes:
         self.logits = cell.tokens * shape.vocab * self._narrow_bytes
         self.full_logits = cell.tokens * shape.vocab * FULL_BYTES
         self.embedding_weights = shape.vocab * shape.d_model * FULL_BYTES
+
+    @property
+    def loss(self) -> int:
+        """Beside the logits: their log-softmax, and while that is computed what autocast casts them to."""
+        return self.full_logits * (2 if self._autocast else 1)
 
     @property
     def constants(self) -> int:
@@ -131,7 +148,8 @@ class _Sizes:
             saved=self._norm_saved(consumers=3) + kernel.saved + self._weight_copies(products),
             forward=kernel.forward,
             backward=kernel.backward + 4 * self.stream + d * d * FULL_BYTES,
-            alone=2 * self.stream + kernel.alone + self._weight_copies(d * d),
+            alone=2 * self.stream + kernel.alone + self._copy_at_work(d * d),
+            cached=self._cached_copies(products),
         )
 
     def _kernel(self) -> _Part:
@@ -191,7 +209,8 @@ class _Sizes:
             saved=self._norm_saved(consumers=2) + activations * self._wide + self._weight_copies(3 * d * f),
             forward=2 * self.stream,
             backward=2 * self._wide + 2 * self.stream + d * f * FULL_BYTES,
-            alone=3 * self.stream + 3 * self._wide + self._weight_copies(d * f),
+            alone=3 * self.stream + 3 * self._wide + self._copy_at_work(d * f),
+            cached=self._cached_copies(3 * d * f),
         )
 
     def head(self) -> _Part:
@@ -203,7 +222,8 @@ class _Sizes:
             forward=self.logits + (self.stream if self._autocast else 0),
             # The weight's gradient is there twice: as the product leaves it, and laid out as the weight is.
             backward=self.logits + self.full_logits + vocab * d * FULL_BYTES - self._weight_copies(vocab * d),
-            alone=2 * self.stream + self.logits + self._weight_copies(vocab * d),
+            alone=2 * self.stream + self.logits + self._copy_at_work(vocab * d),
+            cached=self._cached_copies(vocab * d),
         )
 
     def _norm_saved(self, consumers: int) -> int:
@@ -219,3 +239,16 @@ class _Sizes:
     def _weight_copies(self, elements: int) -> int:
         """Autocast's copies of weights, which the products keep for backward."""
         return elements * HALF_BYTES if self._autocast else 0
+
+    def _cached_copies(self, elements: int) -> int:
+        """The same without a graph: autocast casts each weight once and keeps the copy; compiled code casts as it goes.
+
+        aten/src/ATen/autocast_mode.cpp: `cached_cast`, whose cache is emptied when autocast is left. It keeps copies of
+        leaves alone, which weights are for CUDA, where `einsum` itself is cast; on a CPU it is the product inside it,
+        which gets a view.
+        """
+        return self._weight_copies(elements) if self._keeps_copies else 0
+
+    def _copy_at_work(self, elements: int) -> int:
+        """Of the one weight that is being multiplied with, where copies are not kept."""
+        return 0 if self._keeps_copies else self._weight_copies(elements)

@@ -6,9 +6,11 @@ operations.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sysbench.footprint import MemoryPrediction, moments
 from sysbench.specs.cell import RunCell
-from sysbench.specs.model import PHASES_OF, Mode, ModelCell
+from sysbench.specs.model import PHASES_OF, Mode, ModelCell, Phase
 from sysbench.specs.sizes import ModelShape
 
 
@@ -61,13 +63,13 @@ def residual_stream_bytes(shape: ModelShape, ctx: int, batch: int) -> int:
 def predicted_bytes(cell: RunCell) -> int | None:
     """What a cell of any kind needs at its peak, erring on the high side; None where memory is no question."""
     step = cell.step
-    return None if step is None else predicted_memory(step).total_bytes
+    return None if step is None else predicted_memory(step, cell.phases).total_bytes
 
 
-def predicted_memory(cell: ModelCell) -> MemoryPrediction:
-    """Bytes of tensors that a step of `cell` needs at its peak: the fullest of its moments.
+def predicted_memory(cell: ModelCell, phases: Sequence[Phase] | None = None) -> MemoryPrediction:
+    """Bytes of tensors that a step of `cell`, or these first of its phases, needs at its peak: the fullest moment.
 
     Meant for refusing what cannot fit: it errs on the high side. Workspaces and the CUDA context are not in it, and
     neither are the leftovers of an allocator.
     """
-    return max(moments(cell), key=lambda moment: moment.total_bytes)
+    return max(moments(cell, phases), key=lambda moment: moment.total_bytes)

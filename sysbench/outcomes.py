@@ -36,6 +36,7 @@ CautionCode = Literal[
     "launch-bound",
     "gpu-shared",
     "host-busy",
+    "emulated",
     "parameters-unchanged",
     "gradients-missing",
     "below-lower-bound",

@@ -7,6 +7,7 @@ from typing import get_args
 
 from sysbench import attention_costs, hardware, statistics, units
 from sysbench.analysis import run_record
+from sysbench.analysis.cautions import emulation
 from sysbench.analysis.collect import CellEvents, collect
 from sysbench.analysis.timing import samples_of
 from sysbench.attention_costs import Phase
@@ -47,7 +48,7 @@ def _cell(cell: AttentionCell, seen: CellEvents) -> AttentionCellRecord:
     rates = {phase: _rates(cell, phase, found, device) for phase, found in times.items() if found}
     return AttentionCellRecord(
         **run_record.of_cell(cell, seen),
-        cautions=[*_impossible(rates), *_cautions(seen, times)],
+        cautions=[*_impossible(rates), *_cautions(seen, times), *(emulation(cell.precision, seen) if timed else ())],
         source="simulated" if cell.simulated else "measured",
         gpu=SimulatedGpuRecord(**gpu.model_dump(exclude={"event", "at_s", "cell"})) if gpu else None,
         kernel=kernels.forward if kernels else None,

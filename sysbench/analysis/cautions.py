@@ -41,6 +41,7 @@ def judge(cell: TimeCell, seen: CellEvents, rates: RateRecord | None, lost: Sequ
         lambda: _stability(warmup, wall),
         lambda: _precision_of_the_median(cell, wall),
         lambda: _launching(seen),
+        lambda: emulation(cell.precision, seen),
         lambda: surroundings(seen, lost),
         lambda: compilation(seen),
         lambda: _unmeasured(cell, seen),
@@ -204,6 +205,18 @@ def surroundings(seen: CellEvents, lost: Sequence[ReadingsLost]) -> Iterator[Cau
             code="readings-lost",
             message=f"{loss.source} stopped answering: {loss.detail}",
             remedy="clocks, power and memory of the device are unknown from then on",
+        )
+
+
+def emulation(precision: str, seen: CellEvents) -> Iterator[Caution]:
+    """A format that the processor has no instructions for, and computes by way of another."""
+    device = seen.started.device if seen.started is not None else None
+    if precision == "bf16" and device is not None and device.type == "cpu" and device.bf16 is False:
+        yield Caution(
+            code="emulated",
+            message="this CPU has no instructions for bf16 (AMX, AVX512-BF16) and emulates it, many times slower than "
+            "fp32: the time says nothing of bf16 on other hardware",
+            remedy="--precision fp32 for times on this machine; types and memory come out right",
         )
 
 

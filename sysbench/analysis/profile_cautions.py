@@ -6,7 +6,7 @@ import statistics as standard
 from collections.abc import Callable, Iterator, Sequence
 
 from sysbench import units
-from sysbench.analysis.cautions import compilation, surroundings
+from sysbench.analysis.cautions import compilation, emulation, surroundings
 from sysbench.analysis.collect import CellEvents
 from sysbench.events import ReadingsLost
 from sysbench.outcomes import Caution
@@ -45,6 +45,7 @@ def judge(
         lambda: _agreement(record),
         lambda: _cost(record, summary),
         lambda: _launching(summary),
+        lambda: emulation(cell.precision, seen),
         lambda: surroundings(timed, lost),
         lambda: compilation(seen),
     )

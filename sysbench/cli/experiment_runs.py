@@ -89,6 +89,7 @@ def _refuse_wrong_results(planned: PlannedRun, options: ExperimentOptions) -> No
     own = _options(planned, options.out, None, options)
     try:
         running.refuse_unknown_tables(planned.entry.command, own)
+        running.refuse_unknown_columns(planned.spec, own)
         _command(planned.entry.command).refuse_wrong_files(own)
     except UsageError as error:
         raise UsageError(f"{planned.entry.name}: {error}") from None

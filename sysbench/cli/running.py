@@ -46,6 +46,15 @@ def refuse_unknown_tables(kind: Kind, options: RunOptions) -> None:
             raise UsageError(f"--tables {unknown(name, 'a table', TABLES[kind])}")
 
 
+def refuse_unknown_columns(spec: Spec, options: RunOptions) -> None:
+    """Raise UsageError for the first column that no table of this run could have, before it is made."""
+    if not options.columns:
+        return
+    from sysbench.views import column_names
+
+    column_names.refuse_unknown(options.columns, spec, options.tables, options.format)
+
+
 def refuse_beside_source(spec: type[BaseModel], given: Given) -> None:
     """A saved run is what it is: options that describe another one would be ignored without a word."""
     if given:
@@ -75,7 +84,8 @@ def show_plan(spec: Spec, options: RunOptions, device: Hardware | None) -> None:
 
 
 def carry_out(spec: Spec, options: RunOptions, provisions: Provisions | None = None) -> RunRecord[Any]:
-    """Run the spec, save its record and show it."""
+    """Run the spec, save its record and show it; raises UsageError for columns that it will not have."""
+    refuse_unknown_columns(spec, options)
     from sysbench.engine import log, session, storage
 
     with session.run(spec, options, provisions=provisions) as running:

@@ -6,6 +6,7 @@ Apart from the model itself because importing that takes a third of a second, wh
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,15 @@ def _mps_devices() -> list[dict[str, Any]]:
 
 
 def _cpu() -> dict[str, Any]:
-    return {"name": _cpu_name(), "type": "cpu", "memory_bytes": psutil.virtual_memory().total}
+    return {"name": _cpu_name(), "type": "cpu", "memory_bytes": psutil.virtual_memory().total, "bf16": cpu_bf16()}
+
+
+def cpu_bf16() -> bool:
+    """Whether this CPU multiplies bf16 in hardware: AMX, AVX512-BF16, or FEAT_BF16 on Arm. Others emulate it."""
+    # Not every torch says what the CPU has; of Intel's and AMD's all do.
+    capabilities: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    named = any(capabilities.get(name, False) for name in ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16"))
+    return bool(named or torch.cpu._is_avx512_bf16_supported())
 
 
 def _cpu_name() -> str:

@@ -24,7 +24,7 @@ from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.recording import BUILD, Platform, Recorder, Recording, no_garbage_collection
 from sysbench.simulate.serving import Replay, Verdict, available_bytes, boundless, verdict_of
 from sysbench.simulate.tensors import DEVICE, SimulatedDevice
-from sysbench.specs.attention import AttentionCell
+from sysbench.specs.attention import AttentionCell, not_simulated
 from sysbench.workload.attention import refusal_of
 from sysbench.workload.attention_call import AttentionCall, gradient_for, inputs_for
 from sysbench.workload.attention_functions import Attention, flash_attn, flex, function_for
@@ -161,11 +161,8 @@ class _Run:
 
 
 def _refuse_other_gpus(cell: AttentionCell, gpu: Gpu) -> None:
-    if cell.implementation == "compiled":
-        raise UnavailableError(
-            "cannot be simulated: what inductor keeps for backward, and what it computes again, is known only "
-            "once it has compiled for that GPU"
-        )
+    if (problem := not_simulated(cell.implementation)) is not None:
+        raise UnavailableError(problem)
     if cell.precision in ("bf16", "tf32") and gpu.compute_capability < _AMPERE:
         raise UnavailableError(f"{cell.precision} needs sm80 or newer; {gpu.title} is older: use fp16 or fp32")
 

@@ -28,6 +28,9 @@ flash-attn      the library of that name
 
 IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
 
+NOT_SIMULATED: tuple[Implementation, ...] = ("compiled",)
+"""Inductor decides for each GPU what it keeps for backward and what it computes again."""
+
 WHOLE_GRID = {"dim": (16, 32, 64, 128), "seq": (256, 1024, 4096, 8192, 16384)}
 """That of the reports: from where everything fits to where the written-out kind does not."""
 
@@ -56,6 +59,17 @@ def _gpus(value: object) -> tuple[str, ...]:
         except UsageError as error:
             raise ValueError(str(error)) from None
     return names
+
+
+def not_simulated(implementation: str) -> str | None:
+    """Why the memory of an implementation cannot be worked out for any GPU, or None when it can."""
+    if implementation not in NOT_SIMULATED:
+        return None
+    others = ", ".join(name for name in IMPLEMENTATIONS if name not in NOT_SIMULATED)
+    return (
+        f"--impl {implementation} cannot be simulated: what the compiler keeps is known only once it has run. "
+        f"Simulated are {others} and functions of your own; or measure without --simulate"
+    )
 
 
 class AttentionCell(RunCell):
@@ -106,7 +120,7 @@ class AttentionCell(RunCell):
     def problem(self, device: DeviceType | None) -> str | None:
         """Why this cell cannot run, in one line, or None when it can; a simulation is of CUDA, wherever it runs."""
         if self.simulate is not None:
-            return None
+            return not_simulated(self.implementation)
         if device == "cpu" and self.precision == "fp16":
             return "--precision fp16 is refused on the CPU, which emulates it; use bf16 there, or --device cuda"
         if device is not None and device != "cuda" and self.precision == "tf32":

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from sysbench.specs.axes import texts
 
 if TYPE_CHECKING:
-    from sysbench.specs.model import ModelCell, Precision
+    from sysbench.specs.model import ModelCell, Phase, Precision
     from sysbench.specs.time import TimeCell
 
 DeviceType = Literal["cpu", "cuda", "mps"]
@@ -71,6 +71,11 @@ class RunCell(BaseModel):
     def step(self) -> ModelCell | None:
         """The training step of a Transformer that this is about; None where it is about none."""
         return None
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """The phases of that step that are run, in order."""
+        return self.step.phases if self.step is not None else ()
 
     @property
     def extent(self) -> tuple[int, ...]:

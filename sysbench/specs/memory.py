@@ -81,6 +81,8 @@ class MemoryCell(GridCell):
     def step(self) -> ModelCell:
         """The cell whose training step the protocol takes its phases from."""
         shared = {name: getattr(self, name) for name in GridCell.model_fields}
+        if self.simulate is not None:
+            shared["device"] = "cuda"  # the step that this is about, and not the process that works it out
         return ModelCell(**shared, mode=PROCEDURES[self.mode].mode)
 
     @property

@@ -4,16 +4,37 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from sysbench.errors import UsageError, unknown
-from sysbench.views.table import Cell, Column, Sheet, Table
+from sysbench.views.axis_titles import TITLES
+from sysbench.views.table import Cell, Column, Remark, Sheet, Table
 
 ADDED = "+"
 """In front of a name: beside the columns that are there anyway, and not instead of them."""
 
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9.]+")
+
+
+@dataclass(frozen=True)
+class Name:
+    """What a column is called: its key, its title, and the heading that it shares with others."""
+
+    key: str
+    title: str = ""
+    group: str = ""
+
+    @property
+    def shown(self) -> str:
+        """What it is called where all columns are listed."""
+        return self.key or _slug(self.title)
+
+    @property
+    def spellings(self) -> frozenset[str]:
+        """Everything that it answers to."""
+        texts = (self.key, self.title, self.group, f"{self.group} {self.title}")
+        return frozenset(_slug(text) for text in texts if text)
 
 
 @dataclass(frozen=True)
@@ -24,30 +45,55 @@ class _Filled:
     cells: tuple[Cell, ...]
 
 
-def with_columns(sheet: Sheet, names: Sequence[str]) -> Sheet:
+def with_columns(sheet: Sheet, names: Sequence[str], possible: Collection[Name] = ()) -> Sheet:
     """The sheet with these columns of its tables, beside the axes and in this order; without names it is as it was.
 
     A name is a column's key, its title, or the heading that several share. With a `+` in front the column is added to
     those that are there, or to those named without one. Tables that have none of what is named without a `+` are left
-    out. Raises UsageError for a name that no table of the sheet has.
+    out. The axes are there anyway, whether they are named or not. A note says which of the `possible` columns, those
+    that such tables can have, these have not. Raises UsageError for any other name that no table of the sheet has.
     """
     if not names:
         return sheet
-    plain = [name for name in names if not name.startswith(ADDED)]
-    added = [name.removeprefix(ADDED) for name in names if name.startswith(ADDED)]
-    for name in (*plain, *added):
-        _refuse_unknown(name, sheet.tables)
-    return replace(sheet, tables=tuple(_chosen(sheet.tables, plain, added)))
+    there = [_name(column) for table in sheet.tables for column in _choosable(table)]
+    refuse_unknown(names, (*there, *possible))
+    present = [name for name in names if _is_any(name, there)]
+    absent = [name for name in names if name not in present and _is_any(name, possible)]
+    plain = [name for name in names if not name.startswith(ADDED) and name not in absent]
+    tables = _chosen(sheet.tables, plain, [name.removeprefix(ADDED) for name in present if name.startswith(ADDED)])
+    notes = (
+        Remark("note", f"no column {name.removeprefix(ADDED)} here: nothing that was run has it") for name in absent
+    )
+    return replace(sheet, tables=tuple(tables), remarks=(*sheet.remarks, *notes))
+
+
+def refuse_unknown(names: Sequence[str], known: Collection[Name]) -> None:
+    """Raise UsageError for the first of the names on the command line that no column, and no axis, is called."""
+    for each in names:
+        if is_known(each, known):
+            continue
+        name = each.removeprefix(ADDED)
+        there = dict.fromkeys(text for one in known for text in (one.shown, _slug(one.group)) if text)
+        nearest_first = sorted(there, key=lambda text: -difflib.SequenceMatcher(None, _slug(name), text).ratio())
+        raise UsageError(f"--columns {unknown(name, 'a column of these tables', nearest_first)}")
+
+
+def is_known(name: str, columns: Iterable[Name]) -> bool:
+    """Whether one of the columns, or an axis, is called so."""
+    return _is_any(name, columns) or _slug(name) in _AXES
 
 
 def name_of(column: Column) -> str:
     """What a column is called on the command line."""
-    return column.key or _slug(column.title)
+    return _name(column).shown
 
 
 def _chosen(tables: Iterable[Table], plain: Sequence[str], added: Sequence[str]) -> Iterable[Table]:
+    only_axes = bool(plain) and all(_slug(name) in _AXES for name in plain)
     for table in tables:
-        if not plain:
+        if only_axes:
+            yield _adding(table, [], added)
+        elif not plain:
             yield _adding(table, _own(table), added)
         elif found := _named(table, plain):
             yield _adding(table, _in_order(found), added)
@@ -94,25 +140,28 @@ def _identity(column: Column) -> tuple[str, ...]:
     return (column.key, column.group, column.title)
 
 
+def _name(column: Column) -> Name:
+    return Name(column.key, column.title, column.group)
+
+
+def _choosable(table: Table) -> Iterator[Column]:
+    """Its columns beside the axes, those on offer too."""
+    yield from table.columns[table.axes :]
+    yield from (offer.column for offer in table.offers)
+
+
 def _is_called(column: Column, name: str) -> bool:
+    return _is_any(name, [_name(column)])
+
+
+def _is_any(name: str, known: Iterable[Name]) -> bool:
     wanted = _slug(name)
-    spellings = (column.key, column.title, column.group, f"{column.group} {column.title}")
-    return bool(wanted) and wanted in {_slug(spelling) for spelling in spellings if spelling}
+    return bool(wanted) and any(wanted in each.spellings for each in known)
 
 
 def _slug(text: str) -> str:
     return _NOT_IN_NAMES.sub("_", text.lower()).strip("_")
 
 
-def _refuse_unknown(name: str, tables: Sequence[Table]) -> None:
-    if any(_named(table, [name]) for table in tables):
-        return
-    there = dict.fromkeys(
-        name
-        for table in tables
-        for column in (*table.columns[table.axes :], *(offer.column for offer in table.offers))
-        for name in (name_of(column), _slug(column.group))
-        if name
-    )
-    nearest_first = sorted(there, key=lambda known: -difflib.SequenceMatcher(None, _slug(name), known).ratio())
-    raise UsageError(f"--columns {unknown(name, 'a column of these tables', nearest_first)}")
+_AXES = frozenset(_slug(text) for axis in TITLES.items() for text in axis)
+"""What is shown anyway, whether it is named or not."""

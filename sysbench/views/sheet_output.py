@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from rich.console import Console
 
 from sysbench.specs.run import Format
 from sysbench.views import theme
-from sysbench.views.chosen_columns import with_columns
+from sysbench.views.chosen_columns import Name, with_columns
 from sysbench.views.rendering.csv import csv_text
 from sysbench.views.rendering.latex import latex
 from sysbench.views.rendering.markdown import markdown
@@ -16,12 +16,14 @@ from sysbench.views.rendering.terminal import SheetView
 from sysbench.views.table import Sheet
 
 
-def show_sheet(content: Sheet, console: Console, form: Format, columns: Sequence[str] = ()) -> None:
+def show_sheet(
+    content: Sheet, console: Console, form: Format, columns: Sequence[str] = (), possible: Collection[Name] = ()
+) -> None:
     """Print a sheet in one of the formats; only the terminal's has colours and is fitted to a width.
 
-    Raises UsageError for one of `columns` that none of its tables has.
+    Raises UsageError for one of `columns` that none of its tables has, and that is none of the `possible` ones.
     """
-    content = with_columns(content, columns)
+    content = with_columns(content, columns, possible)
     if form == "terminal":
         console.print(SheetView(content))
         return

@@ -11,6 +11,7 @@ from sysbench.hardware import Hardware
 from sysbench.records import RunRecord
 from sysbench.specs.kinds import Cell
 from sysbench.specs.run import Format, Selection
+from sysbench.views import column_names
 from sysbench.views.sheet_output import show_sheet
 from sysbench.views.sheets import LONG, TABLES, sheet
 from sysbench.views.table import Sheet
@@ -36,7 +37,8 @@ def show(
     names = tuple(tables)
     if form == "csv":
         names = names or (LONG[record.kind],)
-    show_sheet(sheet(record, names, selection), console, form, columns)
+    there = column_names.possible(record.kind, names) if columns else ()
+    show_sheet(sheet(record, names, selection), console, form, columns, there)
 
 
 def show_plan(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sysbench.units import Unit
+from sysbench.views.sentence import sentence
 
 Tone = Literal["plain", "strong", "quiet", "good", "bad"]
 """How a cell asks to be seen, where there is colour."""
@@ -107,11 +108,15 @@ RemarkKind = Literal["caution", "outcome", "finding", "note"]
 
 @dataclass(frozen=True)
 class Remark:
-    """A sentence beside the tables, and what to do about it."""
+    """What is said beside the tables, and what to do about it; a finding is a whole sentence."""
 
     kind: RemarkKind
     text: str
     remedy: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind == "finding":
+            object.__setattr__(self, "text", sentence(self.text))
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def _ask(facts: Facts, torch: Any) -> None:
         "flash_attn": lambda torch: _installed("flash-attn"),
         "threads": lambda torch: torch.get_num_threads(),
         "cpu_capability": lambda torch: torch.backends.cpu.get_cpu_capability(),
-        "cpu_bf16": _cpu_bf16,
+        "cpu_bf16": lambda torch: _cpu_bf16(),
         "cuda_problem": _cuda_problem,
         "devices": _devices,
         "cudnn": _cudnn,
@@ -66,9 +66,10 @@ def _installed(distribution: str) -> str | None:
         return None
 
 
-def _cpu_bf16(torch: Any) -> bool:
-    """AMX and AVX512-BF16 multiply bf16; anything less emulates it."""
-    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+def _cpu_bf16() -> bool:
+    from sysbench.instruments import device_facts
+
+    return device_facts.cpu_bf16()
 
 
 def _cuda_problem(torch: Any) -> str | None:

@@ -9,7 +9,7 @@ import pytest
 from sysbench.events import encode
 from sysbench.specs.time import TimeSpec
 from tests import fixtures_timing
-from tests.cli.running import QUICK, answered, only, sysbench
+from tests.cli.running import QUICK, answered
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +37,38 @@ def test_a_wrong_column_is_answered_with_what_there_is_and_the_tables_are_shown_
     assert "mean ± standard deviation" in ran.out
 
 
-def test_a_wrong_column_after_a_run_loses_nothing_of_it(tmp_path: Path) -> None:
-    ran = sysbench("time", *QUICK, "--columns", "stp", "--quiet", "--out", str(tmp_path))
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("time", *QUICK, "--columns", "stp"), "--columns stp is not a column of these tables. Did you mean step?"),
+        (("memory", "--size", "tiny", "--simulate", "8GiB", "--columns", "alocated"), "Did you mean allocated_peak?"),
+        (("profile", "--size", "tiny", "--columns", "totl"), "--columns totl is not a column"),
+        (("attention", "--seq", "64", "--columns", "forwrd"), "Did you mean forward?"),
+        (("accum", "--columns", "eror"), "Did you mean error?"),
+        (("time", *QUICK, "--columns", "wall_p95"), "--columns wall_p95 is in the table cells: add --tables cells"),
+    ],
+)
+def test_a_wrong_column_is_refused_before_anything_is_measured(
+    words: tuple[str, ...], complaint: str, tmp_path: Path
+) -> None:
+    ran = answered(*words, "--out", str(tmp_path))
     assert ran.code == 2
-    assert "mean ± standard deviation" in ran.out
-    again = answered("time", "--from", str(only(tmp_path, "*.json")), "--columns", "forward")
-    assert again.code == 0, again.err
+    assert complaint in ran.complaint
+    assert ran.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_column_that_this_run_does_not_fill_is_said_to_be_missing_and_the_others_are_shown(log: Path) -> None:
+    ran = answered("time", "--from", str(log), "--columns", "step,compile", COLUMNS="100")
+    assert ran.code == 0, ran.err
+    assert "no column compile here" in ran.out
+    assert "step" in ran.out
+
+
+def test_an_experiment_with_a_wrong_column_is_refused_before_its_first_run(tmp_path: Path) -> None:
+    experiment = tmp_path / "mine.toml"
+    experiment.write_text('title = "mine"\n[[run]]\nname = "one"\ncommand = "time"\ncolumns = "stp"\n')
+    ran = answered("run", str(experiment), "--out", str(tmp_path / "runs"))
+    assert ran.code == 2
+    assert "--columns stp is not a column of these tables" in ran.complaint
+    assert list((tmp_path / "runs").iterdir()) == []

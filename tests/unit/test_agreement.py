@@ -44,7 +44,7 @@ def test_of_the_fourth_report_timing_and_profile_match() -> None:
     # "we measured 139.9ms from python benchmarking, and 141.8ms from nsys. results match"
     (found,) = clocks([timed(139.9 * MS), profiled(forward(141.8))])
     assert found.text == (
-        "forward: kernels, as profiled, fill 141.8 ms of the 139.9 ms, 101 %, of what was timed without a profiler: "
+        "Forward: kernels, as profiled, fill 141.8 ms of the 139.9 ms, 101 %, of what was timed without a profiler: "
         "the two agree."
     )
     assert {basis.run for basis in found.rests_on} == {"times", "kernels"}
@@ -68,7 +68,7 @@ def test_simulated_peaks_are_held_against_measured_ones_of_the_same_gpu() -> Non
     measured = memory_cell(18.0 * GIB, ctx=128).model_copy(update={"device": h100})
     simulated = memory_cell(17.82 * GIB, ctx=128, simulate="h100", fits=True)
     (found,) = simulations([memory("measured", measured), memory("simulated", simulated)])
-    assert found.text == "simulated peaks against measured ones: −1.0 % (2.7b)."
+    assert found.text == "Simulated peaks against measured ones: −1.0 % (2.7b)."
     assert found.origin == "mixed"
 
 

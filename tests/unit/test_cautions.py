@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from sysbench.analysis.timing import fold
-from sysbench.events import Compiled, Event, PhaseSample, Reading, ReadingsLost, StepChecked, StepMeasured
+from sysbench.events import CellStarted, Compiled, Event, PhaseSample, Reading, ReadingsLost, StepChecked, StepMeasured
 from sysbench.outcomes import Caution, CautionCode
 from sysbench.specs.time import TimeSpec
 from tests.fixtures_timing import A100, TWO_CORES, Machine, events
@@ -143,6 +143,22 @@ def test_throttling_counts_when_it_is_more_than_one_reading() -> None:
 def test_other_programs_matter_where_the_cpu_measures() -> None:
     assert "host-busy" in cautions(replaced(stream(TWO_CORES, size="small"), Reading, host_cpu_share=0.4))
     assert "host-busy" not in cautions(replaced(stream(A100), Reading, host_cpu_share=0.4))
+
+
+@pytest.mark.parametrize(
+    ("precision", "has_it", "doubted"), [("bf16", False, True), ("bf16", True, False), ("fp32", False, False)]
+)
+def test_bf16_on_a_cpu_that_only_emulates_it_is_said_to_be_emulated(
+    precision: str, has_it: bool, doubted: bool
+) -> None:
+    here = stream(TWO_CORES, size="small", precision=precision)
+    device = TWO_CORES.device.model_copy(update={"bf16": has_it})
+    assert ("emulated" in cautions(replaced(here, CellStarted, device=device))) is doubted
+
+
+def test_a_gpu_and_a_cpu_that_nobody_has_asked_are_not_said_to_emulate() -> None:
+    assert "emulated" not in cautions(stream(A100, precision="bf16"))
+    assert "emulated" not in cautions(stream(TWO_CORES, size="small", precision="bf16"))
 
 
 def test_a_source_of_readings_that_failed_is_named() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -13,12 +15,14 @@ from rich.console import Console
 from sysbench.errors import UsageError
 from sysbench.records import TimeRecord
 from sysbench.specs.attention import AttentionSpec
+from sysbench.specs.kinds import Spec, spec_of
 from sysbench.specs.time import TimeSpec
 from sysbench.views import summary
-from sysbench.views.chosen_columns import name_of, with_columns
-from sysbench.views.sheets import sheet
+from sysbench.views.chosen_columns import is_known, name_of, with_columns
+from sysbench.views.column_names import WRITTEN, names_in
+from sysbench.views.sheets import TABLES, fillable, sheet
 from sysbench.views.table import Column, Measure, Offer, Sheet, Table, notes
-from tests import fixtures_attention, fixtures_timing
+from tests import fixtures_attention, fixtures_runs, fixtures_timing
 
 
 @pytest.fixture(scope="module")
@@ -185,3 +189,29 @@ def test_columns_of_other_commands_are_chosen_in_the_same_way() -> None:
         for column in table.columns[table.axes :]:
             (chosen, *_) = with_columns(sheet(sweep), [name_of(column)]).tables
             assert column.title in [each.title for each in chosen.columns]
+
+
+def filled() -> Iterator[tuple[Spec, Table]]:
+    """Every table of every kind of run that can be filled without running anything."""
+    axes = {"size": "small,medium", "ctx": "128,256", "batch": "2,4", "precision": "fp32,bf16", "warmup": "0,2"}
+    wide = TimeSpec(**axes)  # type: ignore[arg-type]
+    attention = AttentionSpec(impl="naive,sdpa-flash", dim="16,32", seq="64,128")  # type: ignore[arg-type]
+    records = [fixtures_runs.record(kind) for kind in fixtures_runs.KINDS]
+    for found in (*records, fixtures_timing.record(wide), fixtures_attention.record(attention)):
+        for name in TABLES[found.kind]:
+            for table in fillable(found, [name]):
+                yield spec_of(found.spec), replace(table, name=name)
+
+
+def test_every_column_that_a_table_turns_out_to_have_was_known_before_the_run() -> None:
+    for spec, table in filled():
+        if (spec.kind, table.name) == ("profile", "ranks"):
+            continue  # of files alone: a run has no ranks
+        known = names_in(spec.kind, table.name, spec)
+        for column in (*table.columns[table.axes :], *(offer.column for offer in table.offers)):
+            for spelling in filter(None, (column.key, column.title, column.group)):
+                assert is_known(spelling, known), f"{spec.kind} {table.name}: {spelling}"
+
+
+def test_columns_are_known_of_every_table() -> None:
+    assert {kind: set(known) for kind, known in WRITTEN.items()} == {kind: set(known) for kind, known in TABLES.items()}

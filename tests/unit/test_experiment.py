@@ -340,6 +340,13 @@ def test_the_whole_report_can_be_scaled_down_from_the_command_line() -> None:
             assert (run.spec.size, run.spec.ctx, run.spec.batch) == (("small",), (128,), (1,))
 
 
+def test_the_whole_report_can_be_simulated_but_for_what_only_a_compiler_knows() -> None:
+    runs = {run.entry.name: run.spec for run in plan(load("systems-report"), {"simulate": "a100-80gb"}, ("cpu",))}
+    of_attention = {name: spec.simulate for name, spec in runs.items() if isinstance(spec, AttentionSpec)}
+    assert of_attention.pop("compiled-attention") == ()
+    assert set(of_attention.values()) == {("a100-80gb",)}
+
+
 def test_experiments_are_found_in_an_installed_package_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wheel holds them inside the package."""
     inside = tmp_path / "sysbench" / "profiles" / "runs"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psutil
 import pytest
 import torch
 
 from sysbench.events import DeviceInfo, PhaseSample
-from sysbench.instruments import allocator, ceiling
+from sysbench.instruments import allocator, ceiling, device_facts
 from sysbench.instruments.clocks import Call, FakeClock, NoMarks, StepTimes, SynchronizedClock, clock_for, sum_of
 from sysbench.instruments.compilation import compilation, count_from_zero, fresh_compiler
 from sysbench.instruments.device import available_devices, synchronize, torch_device, torch_info
@@ -326,3 +327,9 @@ def test_a_real_ceiling_is_a_rate_that_a_processor_can_have() -> None:
     best = ceiling.measure(CPU_DEVICE, "fp32", budget_s=0.02)
     assert best.device == "cpu"
     assert 1e7 < best.matmul_flops_per_s < 1e15
+
+
+@pytest.mark.skipif(not Path("/proc/cpuinfo").is_file(), reason="the system does not list what the processor has")
+def test_whether_the_cpu_multiplies_bf16_is_what_the_kernel_lists() -> None:
+    listed = set(Path("/proc/cpuinfo").read_text().split())
+    assert device_facts.cpu_bf16() is bool(listed & {"avx512_bf16", "amx_bf16", "bf16", "svebf16"})

@@ -153,13 +153,13 @@ def test_a_table_that_this_profile_cannot_fill_says_what_it_needs(profile: Profi
 def test_ranks_stand_beside_each_other_and_the_slowest_is_named(trace: Trace) -> None:
     slow = training(STEPS, LAYERS, kernel_ns=2 * KERNEL_NS).trace("b.json", rank=1)
     sheet = profile_tables.sheet_of([("a.json", summarise(recording(trace))), ("b.json", summarise(recording(slow)))])
-    assert any("rank 1 is slowest" in remark.text for remark in sheet.remarks)
+    assert any("Rank 1 is slowest" in remark.text for remark in sheet.remarks)
 
 
 def test_softmax_against_the_matmuls_is_said_in_words(profile: ProfileSummary) -> None:
     sheet = profile_tables.sheet_of([("trace", profile)])
     assert any(
-        remark.text.startswith("forward: softmax takes 3.00 µs, 0.50× as long as the two matmuls")
+        remark.text.startswith("Forward: softmax takes 3.00 µs, 0.50× as long as the two matmuls")
         for remark in sheet.remarks
     )
 

@@ -18,6 +18,7 @@ from sysbench.records import TimeRecord
 from sysbench.specs.run import Format
 from sysbench.specs.time import TimeSpec
 from sysbench.views import summary
+from sysbench.views.rendering.terminal import SheetView
 from sysbench.views.table import Column, Measure, Remark, Sheet, Table, Word
 from sysbench.views.tables import TABLES
 from tests import fixtures_timing as runs
@@ -119,6 +120,22 @@ def test_wider_terminals_get_more_columns_and_the_narrow_ones_hear_of_them(pair:
     assert "throughput" in narrow
     assert "tokens/s" in wide
     assert "a wider terminal" not in wide
+
+
+def test_columns_that_are_left_out_are_named_whichever_headings_the_others_share() -> None:
+    columns = (
+        Column("name", "name", group="run"),
+        Column("about", "about", importance=1),
+        Column("", "", importance=2),
+    )
+    rows = (("one", "w" * 60, "w" * 60),)
+    console = Console(file=io.StringIO(), width=40)
+    console.print(SheetView(Sheet((), (Table("t", "t", columns, rows),))))
+    assert "a wider terminal also shows: about" in console.file.getvalue()  # type: ignore[attr-defined]
+    nameless = Table("t", "t", (columns[0], columns[2]), (("one", "w" * 60),))
+    console = Console(file=io.StringIO(), width=40)
+    console.print(SheetView(Sheet((), (nameless,))))
+    assert "a wider terminal" not in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_a_table_that_is_printed_to_a_file_has_no_escapes_and_no_trailing_spaces(pair: TimeRecord) -> None:

@@ -133,7 +133,8 @@ def test_a_caution_is_said_once_with_all_the_cells_it_is_about() -> None:
             for number, cell in enumerate(clean.cells)
         ]
         runs.append(ReportedRun(name, clean.model_copy(update={"cells": cells})))
-    (caution,) = document(runs).cautions
+    caution, *kept_out = document(runs).cautions
+    assert all(each.message.startswith("Cautions keep") for each in kept_out)
     assert (caution.message, caution.remedy) == ("the clock fell", "cool it")
     labels = tuple(runs[0].label(cell) for cell in runs[0].record.cells[:2])
     assert caution.about == (Basis("one", labels), Basis("two", labels))
@@ -146,7 +147,7 @@ def test_messages_with_other_numbers_in_them_are_one_caution_that_says_whose_num
         for number, cell in enumerate(clean.cells)
     ]
     named = ReportedRun("time", clean.model_copy(update={"cells": cells}))
-    (caution,) = document([named]).cautions
+    caution = document([named]).cautions[0]
     assert caution.message == f"by 0 % ({named.label(cells[0])}; the others alike)"
     assert len(caution.about[0].cells) == len(cells)
 
@@ -223,16 +224,28 @@ def test_what_only_several_runs_show_comes_from_finders_that_get_them_all(monkey
     monkeypatch.setattr(findings, "ACROSS", (finder,))
     found = document([run("time"), run("memory")])
     assert seen == [["time", "memory"]]
-    assert [finding.text for finding in found.findings] == ["together"]
+    assert [finding.text for finding in found.findings] == ["Together."]
     assert set(findings.FINDINGS) == set(pictures.PICTURES) == set(get_args(Kind))
 
 
-def test_the_summary_has_no_sentence_that_only_says_why_there_is_none() -> None:
-    (section,) = document([run("time")]).sections
-    kept_back = Finding("cautions keep these cells out: all.", (), reservation=True)
-    before = headlines([section])
-    assert headlines([replace(section, findings=(kept_back, *section.findings))])[0][1] == before[0][1]
-    assert headlines([replace(section, findings=(kept_back,))]) == []
+def test_which_cells_are_kept_out_of_the_findings_is_said_among_the_cautions_and_not_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def finder(each: ReportedRun[Any]) -> list[Finding]:
+        basis = (each.basis(each.record.cells),)
+        return [Finding("cautions keep all of them out.", basis, reservation=True), Finding("it is fast", basis)]
+
+    monkeypatch.setitem(findings.FINDINGS, "time", finder)
+    found = document([run("time")])
+    (section,) = found.sections
+    assert [each.text for each in section.findings] == ["It is fast."]
+    assert [each.message for each in found.cautions][-1] == "Cautions keep all of them out."
+    assert [each.text for _, first in headlines(found.sections) for each in first] == ["It is fast."]
+    page_text = page.render(found)
+    assert page_text.count("Cautions keep all of them out.") == 2, (
+        "in their own part, and where the section points to it"
+    )
+    assert "Cautions keep all of them out." in markdown.text(found, "files").partition("## Cautions")[2]
 
 
 # --- nothing of what others name is markup

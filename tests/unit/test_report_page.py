@@ -262,8 +262,8 @@ def test_the_summary_takes_turns_so_that_no_section_is_left_out() -> None:
     text = page.render(replace(DOCUMENT, sections=sections, pictures=()))
     summary = text[text.index('<section id="_findings"') : text.index('<section id="part-0"')]
     assert [summary.count(f'href="#part-{number}"') for number in range(4)] == [3, 3, 2, 2]
-    assert "finding 2 " in summary
-    assert "finding 3 " not in summary
+    assert "Finding 2. " in summary
+    assert "Finding 3. " not in summary
     many = tuple(section(anchor=f"part-{n}", run=f"part-{n}", findings=findings, pictures=()) for n in range(15))
     text = page.render(replace(DOCUMENT, sections=many, pictures=()))
     assert text[: text.index('<section id="part-0"')].count('href="#part-14"') == 2, "in the contents and the summary"
@@ -599,7 +599,7 @@ def test_everything_can_be_read_without_scripts(window: Browser, text: str, tmp_
     window.open(path)
     said = window.text("body")
     for part in (
-        "backward takes 2.03",
+        "Backward takes 2.03",
         "mean ± standard deviation",
         "oom",
         "close them",

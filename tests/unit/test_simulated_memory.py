@@ -38,6 +38,7 @@ from sysbench.simulate.memory import ModuleBytes, SimulatedMemory, serve, simula
 from sysbench.simulate.protocols import Protocol, cell_for, phases_of
 from sysbench.simulate.recording import CATEGORIES, Platform, Recording, record
 from sysbench.simulate.search import find_largest
+from sysbench.specs.memory import MemoryCell, MemorySpec
 from sysbench.specs.model import Attention, ModelCell, Optimizer, Precision
 from sysbench.specs.sizes import SIZES, ModelShape
 from sysbench.workload.step import TrainingStep
@@ -47,6 +48,27 @@ MIB, GIB = 2**20, 2**30
 A100, H100, V100 = (Gpu.of(named(slug)) for slug in ("a100-80gb", "h100", "v100-32gb"))
 TRAINING: tuple[Protocol, ...] = ("train-first", "train")
 PROTOCOLS: tuple[Protocol, ...] = ("inference", "forward", "forward-backward", *TRAINING)
+
+
+# --- the quick prediction
+
+
+def _memory_cell(size: str, precision: str, mode: str) -> MemoryCell:
+    (found,) = MemorySpec(size=size, ctx=256, precision=precision, mode=mode, simulate="a100-80gb").cells()  # type: ignore[arg-type]
+    return found
+
+
+@pytest.mark.parametrize(
+    "size", ["small", *(pytest.param(size, marks=pytest.mark.slow) for size in ("medium", "large", "xl", "2.7b"))]
+)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("mode", ["inference", "forward", "train"])
+def test_what_is_predicted_at_once_is_what_is_simulated(size: str, precision: str, mode: Protocol) -> None:
+    """In inference under bf16, say, autocast keeps a copy of every weight until all of forward is over."""
+    one = _memory_cell(size, precision, mode)
+    simulated = simulate(one.step, mode, A100, origins=False).allocated_peak_bytes
+    assert formulas.predicted_bytes(one) == pytest.approx(simulated, rel=0.1)
+    assert formulas.predicted_memory(one).total_bytes == formulas.predicted_bytes(one), "with --plan and before a run"
 
 
 # --- exactness: simulated bytes are real bytes

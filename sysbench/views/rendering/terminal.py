@@ -209,7 +209,8 @@ def _keeping(table: Table, importance: int) -> Table:
 
 
 def _hidden(table: Table, kept: Table) -> tuple[str, ...]:
-    """What was left out: a group where all of it is gone, else the title."""
+    """What was left out: a heading that several share where all of it is gone, else the title."""
     left = {column.group for column in kept.columns}
     gone = (column for column in table.columns if column not in kept.columns)
-    return tuple(dict.fromkeys(column.title if column.group in left else column.group for column in gone))
+    names = (column.title if column.group in left else column.group or column.title for column in gone)
+    return tuple(dict.fromkeys(name for name in names if name))

@@ -12,8 +12,8 @@ from sysbench.specs.command_line import command_line
 from sysbench.specs.kinds import Kind, spec_of
 from sysbench.views import sheets
 from sysbench.views.report import environment, findings, method, pictures
-from sysbench.views.report.cautions import gathered
-from sysbench.views.report.document import Document, Picture, Section
+from sysbench.views.report.cautions import gathered, reserved
+from sysbench.views.report.document import Document, Finding, Picture, Section
 from sysbench.views.report.environment import Identity, Machine
 from sysbench.views.report.kept_pictures import kept
 from sysbench.views.report.reported import ReportedRun
@@ -46,6 +46,7 @@ def document(
     names = _Names()
     shown = [sheets.without_headlines(run.record) for run in runs]
     titles = _titles(runs, [sheet.subject for sheet in shown])
+    said = [tuple(findings.FINDINGS[run.record.kind](run)) for run in runs]
     return Document(
         title=title or TITLE,
         question=question,
@@ -54,9 +55,10 @@ def document(
         findings=tuple(finding for across in findings.ACROSS for finding in across(runs)),
         pictures=tuple(_named(each, "", names) for across in pictures.ACROSS for each in across(runs)),
         sections=tuple(
-            _section(run, title, sheet, known, names) for run, sheet, title in zip(runs, shown, titles, strict=True)
+            _section(run, title, sheet, [each for each in found if not each.reservation], known, names)
+            for run, title, sheet, found in zip(runs, titles, shown, said, strict=True)
         ),
-        cautions=gathered(runs),
+        cautions=(*gathered(runs), *(reserved(each) for found in said for each in found if each.reservation)),
         method=tuple(method.terms(runs)),
     )
 
@@ -89,7 +91,12 @@ class _Names:
 
 
 def _section(
-    run: ReportedRun[Any], title: str, sheet: Sheet, known: Mapping[Identity, Machine], names: _Names
+    run: ReportedRun[Any],
+    title: str,
+    sheet: Sheet,
+    found: Sequence[Finding],
+    known: Mapping[Identity, Machine],
+    names: _Names,
 ) -> Section:
     kind: Kind = run.record.kind
     return Section(
@@ -103,7 +110,7 @@ def _section(
             *([run.note] if run.note else []),
         ),
         origin=run.origin,
-        findings=tuple(findings.FINDINGS[kind](run)),
+        findings=tuple(found),
         tables=tuple(_told_apart(tables_of(run.record))),
         pictures=tuple(_named(each, run.name, names) for each in (*pictures.PICTURES[kind](run), *kept(run))),
         remarks=(*_notes(run), *(each for each in sheet.remarks if each.kind in ("outcome", "note"))),

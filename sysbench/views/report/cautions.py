@@ -7,7 +7,7 @@ from typing import Any
 
 from sysbench.outcomes import Caution
 from sysbench.records import CellRecord
-from sysbench.views.report.document import GatheredCaution
+from sysbench.views.report.document import Basis, Finding, GatheredCaution
 from sysbench.views.report.reported import ReportedRun
 
 Doubt = tuple[ReportedRun[Any], CellRecord, Caution]
@@ -21,6 +21,11 @@ def gathered(runs: Sequence[ReportedRun[Any]]) -> tuple[GatheredCaution, ...]:
             for caution in cell.cautions:
                 grouped.setdefault((caution.code, caution.remedy), []).append((run, cell, caution))
     return tuple(_one(doubts) for doubts in sorted(grouped.values(), key=lambda doubts: -len(doubts)))
+
+
+def reserved(finding: Finding) -> GatheredCaution:
+    """What cautions do to the findings: which cells are in none of them."""
+    return GatheredCaution(finding.text, "", tuple(Basis(basis.run, ()) for basis in finding.rests_on))
 
 
 def _one(doubts: Sequence[Doubt]) -> GatheredCaution:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from sysbench.views.sentence import sentence
 from sysbench.views.table import Remark, Table
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class Basis:
     run: str
     """The run's name in this document."""
     cells: tuple[str, ...]
-    """In words that tell them apart within the run: `medium ctx 512 bf16`."""
+    """In words that tell them apart within the run: `medium ctx 512 bf16`; none for the run as a whole."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,10 @@ class Finding:
     rests_on: tuple[Basis, ...]
     origin: Origin = "measured"
     reservation: bool = False
-    """It says of cells why nothing is found of them, and belongs beside the other findings only."""
+    """It says of cells why nothing is found of them: it is shown among the cautions."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", sentence(self.text))
 
 
 @dataclass(frozen=True)

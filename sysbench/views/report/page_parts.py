@@ -91,6 +91,9 @@ def _rests_on(bases: Sequence[Basis], anchors: Anchors, verb: str) -> Iterator[s
     if not bases:
         return
     cells = sum(len(basis.cells) for basis in bases)
+    if not cells:
+        yield f'<p class="about">{verb} {", ".join(anchors.run(basis.run) for basis in bases)}</p>'
+        return
     runs = f" of {len(bases)} runs" if len(bases) > 1 else ""
     yield f"<details><summary>{verb} {cells} cell{'' if cells == 1 else 's'}{runs}</summary>"
     yield "<ul>"

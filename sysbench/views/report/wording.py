@@ -18,7 +18,7 @@ MARKS: Final[Mapping[Origin, str]] = {"measured": "", "simulated": "simulated", 
 
 def headlines(sections: Sequence[Section]) -> list[tuple[Section, tuple[Finding, ...]]]:
     """Of every section its first finding, then its second, as long as there is room; in the order of the sections."""
-    found = [tuple(finding for finding in section.findings if not finding.reservation) for section in sections]
+    found = [section.findings for section in sections]
     taken = [0] * len(sections)
     left = max(HEADLINES, len(sections))
     for round_ in range(1, max(map(len, found), default=0) + 1):

@@ -6,33 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sysbench.records import CellRecord
+from sysbench.views.axis_titles import TITLES as TITLES
 from sysbench.views.table import Cell, Column
 
 Axes = Mapping[str, Any]
 """A cell's spec, complete, as `TimeCell.model_dump()` has it."""
-
-TITLES = {
-    "device": "device",
-    "size": "size",
-    "batch": "batch",
-    "ctx": "ctx",
-    "mode": "mode",
-    "attention": "attention",
-    "execution": "execution",
-    "optimizer": "optimizer",
-    "precision": "precision",
-    "warmup": "warm-up",
-    "steps": "steps",
-    "simulate": "simulated GPU",
-    "heads": "heads",
-    "implementation": "implementation",
-    "dim": "d_model",
-    "seq": "seq_len",
-    "profiler": "profiler",
-    "active": "active",
-}
-"""Every axis along which cells can differ, in the order in which they are named, with its heading."""
-
 
 _PHRASES = {
     "ctx": "ctx {}",
