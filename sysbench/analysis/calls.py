@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sysbench.analysis.counted import Counted
+from sysbench.analysis.grouping import distinct
 from sysbench.analysis.packed import Table
 from sysbench.analysis.slices import ROWS
 from sysbench.analysis.trace import NONE, Integers
@@ -57,7 +58,7 @@ class Calls:
     def in_order_of_time(self) -> Iterator[Moments]:
         """All of it, some at a time: those that start in one stretch of time, then those of the next."""
         sample = [column[:: max(1, ROWS // 64)] for (column,) in self._table.stretches(_START)]
-        starts = np.unique(np.concatenate(sample)) if sample else np.zeros(0, np.int64)
+        starts = distinct(np.concatenate(sample)) if sample else np.zeros(0, np.int64)
         every = max(1, len(starts) * ROWS // max(len(self._table), 1))
         for first, beyond in pairwise([-(2**63), *starts[every::every].tolist(), 2**63 - 1]):
             yield Moments(*self._table.between(_START, first, beyond)[1][: _LAUNCHED + 1])

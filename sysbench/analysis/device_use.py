@@ -8,7 +8,7 @@ import numpy as np
 
 from sysbench.analysis.calls import Calls
 from sysbench.analysis.counted import Counted
-from sysbench.analysis.grouping import distinct, grouped
+from sysbench.analysis.grouping import distinct, firsts, grouped
 from sysbench.analysis.intervals import Stretches, union
 from sysbench.analysis.trace import NONE, Integers
 from sysbench.profile_summary import DeviceUse
@@ -26,12 +26,13 @@ class LaunchSums:
         work = part.work
         self.work_ns += int(work.duration_ns.sum())
         (_, device), (streams, stream) = grouped(work.device), grouped(work.stream)
-        _, first = np.unique(device * len(streams) + stream, return_index=True)
+        pairs, which = grouped(device * len(streams) + stream)
+        first = firsts(which, len(pairs))
         self.streams |= set(zip(work.device[first].tolist(), work.stream[first].tolist(), strict=True))
         queued = work.launch != NONE
-        _, first = np.unique(work.launch[queued], return_index=True)
-        self.launches += len(first)
-        self.launch_ns += int(work.launch_ns[queued][first].sum())
+        launches, which = grouped(work.launch[queued])
+        self.launches += len(launches)
+        self.launch_ns += int(work.launch_ns[queued][firsts(which, len(launches))].sum())
 
 
 class Timeline:

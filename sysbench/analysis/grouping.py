@@ -32,10 +32,18 @@ def distinct(numbers: Integers) -> Integers:
         return numbers
     least, largest = int(numbers.min()), int(numbers.max())
     if largest - least > max(4 * len(numbers), 1 << 16):
-        return np.unique(numbers)
+        ordered = np.sort(numbers)
+        return np.asarray(ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])])
     present = np.zeros(largest - least + 1, bool)
     present[numbers - least] = True
     return np.flatnonzero(present) + least
+
+
+def firsts(which: Integers, groups: int) -> Integers:
+    """Where each group is first met; `which` is the group of every value, and none is empty."""
+    found = np.zeros(groups, np.int64)
+    found[which[::-1]] = np.arange(len(which) - 1, -1, -1)
+    return found
 
 
 def summed(values: Integers, which: Integers, groups: int) -> Integers:

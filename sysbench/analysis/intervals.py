@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,8 +85,12 @@ def _around(thread: Integers, end_ns: Integers) -> Integers:
     """
     count = len(end_ns)
     around = np.arange(-1, count - 1, dtype=np.int64)
-    if count:
-        around[np.flatnonzero(np.diff(thread, prepend=thread[0] - 1))] = NONE
+    firsts = np.flatnonzero(np.diff(thread, prepend=thread[0] - 1)) if count else around
+    for first, beyond in pairwise([*firsts.tolist(), count]):
+        # What ends later than all before it is within nothing.
+        latest = np.maximum.accumulate(end_ns[first:beyond])
+        around[first] = NONE
+        around[first + 1 : beyond][end_ns[first + 1 : beyond] > latest[:-1]] = NONE
     looking = np.flatnonzero(around != NONE)
     looking = looking[end_ns[around[looking]] < end_ns[looking]]
     while len(looking):

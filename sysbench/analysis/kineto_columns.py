@@ -19,7 +19,7 @@ from sysbench.analysis.trace import COPY, KERNEL, NONE, SET, DeviceWork, Integer
 _NONE_RECORDED: Final = msgspec.Raw(b"")
 
 
-class Arguments(msgspec.Struct, gc=False):
+class Arguments(msgspec.Struct, gc=False, frozen=True):
     """Of an event, as far as anybody asks; others are not even decoded. In the order in which Kineto writes them."""
 
     device: int | None = NONE
@@ -46,7 +46,7 @@ class Event(msgspec.Struct, gc=False):
     tid: int | str = 0
     ts: float = 0.0
     dur: float | None = None
-    args: Arguments = msgspec.field(default_factory=lambda: _NO_ARGUMENTS)
+    args: Arguments = _NO_ARGUMENTS
 
 
 class ExactEvent(msgspec.Struct, gc=False):
@@ -59,7 +59,7 @@ class ExactEvent(msgspec.Struct, gc=False):
     tid: int | str = 0
     ts: Decimal = Decimal(0)
     dur: Decimal | None = None
-    args: Arguments = msgspec.field(default_factory=lambda: _NO_ARGUMENTS)
+    args: Arguments = _NO_ARGUMENTS
 
 
 _WORK: Final = {

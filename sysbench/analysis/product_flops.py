@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from sysbench.analysis.counted import COUNTED_PHASES, Counted, Kernels
+from sysbench.analysis.grouping import firsts, grouped
 from sysbench.analysis.trace import NONE
 from sysbench.analysis.work_estimate import Amount, Amounts
 
@@ -39,11 +40,12 @@ class ProductShapes:
             self._complete = False
         if not self._complete or not len(rows):
             return
-        caused, first = np.unique(launched, return_index=True)
-        columns = (part.phase[rows[first]], operators.name[caused], operators.shapes[caused])
-        different, count = np.unique(np.stack(columns), axis=1, return_counts=True)
-        for (phase, name, shapes), times in zip(different.T.tolist(), count.tolist(), strict=True):
-            self._seen[phase, name, shapes] += times
+        caused, which = grouped(launched)
+        phase, width = part.phase[rows[firsts(which, len(caused))]], len(self._names)
+        different, which = grouped((phase * width + operators.name[caused]) * width + operators.shapes[caused])
+        for key, times in zip(different.tolist(), np.bincount(which).tolist(), strict=True):
+            (where, name), shapes = divmod(key // width, width), key % width
+            self._seen[where, name, shapes] += times
 
     def amounts(self, steps: int) -> Amounts:
         """FLOPs by phase, of one step; nothing where any product's shapes are missing."""

@@ -16,12 +16,13 @@ from typing import Final
 import numpy as np
 
 from sysbench.analysis import gradients, range_tree
+from sysbench.analysis.grouping import distinct
 from sysbench.analysis.packed import Table
 from sysbench.analysis.range_tree import RangeTree
 from sysbench.analysis.recording import DURATION, START, Recording
 from sysbench.analysis.trace import NONE, DeviceWork, Integers, Launches, Operators, Ranges, place
 
-ROWS: Final = 250_000
+ROWS: Final = 400_000
 """Operators and pieces of work that are attributed at a time: tens of megabytes."""
 _CANDIDATES: Final = 8192
 """Moments that are looked at for ends of slices."""
@@ -118,7 +119,7 @@ def _cuts(operators: Table, work: Table) -> list[int]:
     tables = [(operators, START), *([(work, _AT)] if len(work) else [])]
     if sum(len(table) for table, _ in tables) <= ROWS:
         return []
-    candidates = np.unique(np.concatenate([_sample(table, at) for table, at in tables]))
+    candidates = distinct(np.concatenate([_sample(table, at) for table, at in tables]))
     rows, open_ = np.zeros((2, len(candidates) + 1), np.int64)
     for table, at in tables:
         for (begin,) in table.stretches(at):

@@ -75,6 +75,7 @@ def test_distinct_numbers_are_those_of_numpy(values: list[int], repeated: int) -
     found, places = grouping.grouped(given_)
     assert (found.tolist(), places.tolist()) == (expected.tolist(), which.tolist())
     assert grouping.distinct(given_).tolist() == expected.tolist()
+    assert grouping.firsts(places, len(found)).tolist() == [[*given_].index(each) for each in expected]
 
 
 def test_sums_are_exact_where_floats_are_not() -> None:
