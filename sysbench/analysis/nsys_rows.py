@@ -49,8 +49,8 @@ class Question:
     """In SQL, of the rows that are meant."""
 
     def as_texts(self, part: str) -> str:
-        """In SQL: how many rows there are, and every column as a text. What is not there leaves a gap in it."""
-        chosen = ", ".join(f"group_concat({_either(each)})" for each in self.columns)
+        """In SQL: how many rows there are, and every column as a text."""
+        chosen = ", ".join(f"group_concat({_either((*each, str(NONE)))})" for each in self.columns)
         return f"SELECT count(*), {chosen} FROM {self._of(part)}"
 
     def as_one_text(self, part: str) -> str:
@@ -63,7 +63,7 @@ class Question:
         return f"SELECT {_either(*self.columns)} FROM {self._of(part)}"
 
     def as_rows(self, part: str) -> str:
-        """In SQL, with NONE for what is not there."""
+        """In SQL: every row."""
         chosen = ", ".join(_either((*each, str(NONE))) for each in self.columns)
         return f"SELECT {chosen} FROM {self._of(part)}"
 
