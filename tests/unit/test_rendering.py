@@ -18,6 +18,7 @@ from sysbench.records import TimeRecord
 from sysbench.specs.run import Format
 from sysbench.specs.time import TimeSpec
 from sysbench.views import summary
+from sysbench.views.rendering import columns as columns_shown
 from sysbench.views.rendering.terminal import SheetView
 from sysbench.views.table import Column, Measure, Remark, Sheet, Table, Word
 from sysbench.views.tables import TABLES
@@ -308,3 +309,21 @@ def test_numbers_of_a_wide_range_keep_their_digits_and_their_units() -> None:
     first = next(csv.DictReader(io.StringIO(written(console))))
     assert float(first["forward_mean_s"]) == 8.4e-5
     assert float(first["forward_std_s"]) == 1.2e-6
+
+
+def test_numbers_that_the_unit_of_the_others_does_not_suit_have_one_of_their_own() -> None:
+    columns = (
+        Column("total", "total", "s", group="per step"),
+        Column("average", "average", "s", group="of one call"),
+        Column("longest", "longest", "s", group="of one call"),
+    )
+    rows = tuple((Measure(1.6), Measure(48e-6), Measure(96e-6)) for _ in range(3))
+    shown = columns_shown.shown(Table("kernels", "kernels", columns, rows, 0))
+    assert [(each.symbol, each.texts[0]) for each in shown] == [("ms", "1 600"), ("µs", "48.0"), ("µs", "96.0")]
+
+
+def test_numbers_that_are_there_to_be_compared_share_their_unit() -> None:
+    names = ("forward", "backward", "loss")
+    rows = ((Measure(0.2, 0.01), Measure(0.5), Measure(0.4e-3)), (Measure(0.4, 0.01), Measure(0.9), Measure(0.8e-3)))
+    shown = columns_shown.shown(Table("phases", "phases", tuple(Column(name, name, "s") for name in names), rows, 0))
+    assert [each.symbol for each in shown] == ["ms", "ms", "ms"]

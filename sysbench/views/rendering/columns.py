@@ -1,12 +1,19 @@
-"""A table's numbers as text: one unit for all numbers of a kind, one number of decimals for a column or a group."""
+"""A table's numbers as text: one unit for all numbers of a kind, one number of decimals for a column or a group.
+
+Columns whose numbers the unit does not suit, since they are far larger or smaller, have one of their own.
+"""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sysbench.units import UNKNOWN, Scale, Unit, quantity, ratio_decimals, shared_decimals, shared_scale
 from sysbench.views.table import Cell, Column, Measure, Table, Word
+
+_READABLE = (0.005, 10_000)
+"""Numbers from the one to below the other suit a unit: they show as 0.01 at least, and with four digits at most."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +33,13 @@ def shown(table: Table, *, deviations: bool = True) -> tuple[ShownColumn, ...]:
     for column, cells in by_column:
         families.setdefault(_family(column), []).extend(cell for cell in cells if isinstance(cell, Measure))
     return tuple(
-        _measured(column, cells, scales[column.unit], families[_family(column)], deviations)
+        _measured(
+            column,
+            cells,
+            _suitable(column.unit, scales[column.unit], families[_family(column)]),
+            families[_family(column)],
+            deviations,
+        )
         if column.unit
         else ShownColumn(column, "", tuple(_plain(cell) for cell in cells))
         for column, cells in by_column
@@ -46,6 +59,14 @@ def _scale(table: Table, unit: Unit) -> Scale:
     positions = [position for position, column in enumerate(table.columns) if column.unit == unit]
     cells = [row[position] for row in table.rows for position in positions]
     return shared_scale(unit, [cell.value for cell in cells if isinstance(cell, Measure)])
+
+
+def _suitable(unit: Unit, scale: Scale, family: Sequence[Measure]) -> Scale:
+    """The table's scale, or that of these numbers where the table's does not suit them."""
+    values = [measure.value for measure in family]
+    typical = statistics.median_low(map(abs, values)) if values else 0.0
+    suits = not typical or _READABLE[0] <= typical / scale.factor < _READABLE[1]
+    return scale if suits else shared_scale(unit, values)
 
 
 def _measured(
