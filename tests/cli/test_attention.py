@@ -43,7 +43,7 @@ def test_a_sweep_leaves_a_record_pictures_and_an_answer(tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     assert ran.code == 0, ran.err
-    assert "naive keeps 128.5 KiB for backward at N 128" in " ".join(ran.out.split())
+    assert "Naive keeps 128.5 KiB for backward at N 128" in " ".join(ran.out.split())
     assert (tmp_path / "c.svg").stat().st_size > 1000
     assert (tmp_path / "h.svg").stat().st_size > 1000
     record = record_in(tmp_path / "runs")
@@ -62,15 +62,15 @@ def test_memory_ends_on_a_gpu_that_is_not_here(tmp_path: Path) -> None:
 
 def test_every_implementation_can_be_put_beside_the_others_for_a_gpu_that_is_not_here(tmp_path: Path) -> None:
     words = ("--simulate", "a100-80gb,t4", "--bf16", "--dim", "64", "--seq", "1024", "--quiet")
-    names = ("naive", "sdpa-math", "sdpa-efficient", "sdpa-flash", "sdpa-cudnn", "flex", "flash-attn", "compiled")
+    names = ("naive", "sdpa-math", "sdpa-efficient", "sdpa-flash", "sdpa-cudnn", "flex", "flash-attn")
     ran = sysbench("attention", *words, "--impl", ",".join(names), "--json", "-", cwd=tmp_path)
     assert ran.code == 1, ran.err
     cells = json.loads(ran.out)["cells"]
     assert [cell["axes"]["implementation"] for cell in cells] == [*names, *names]
-    assert [cell["outcome"] for cell in cells] == [*["ok"] * 7, *["invalid"] * 9]
+    assert [cell["outcome"] for cell in cells] == [*["ok"] * 7, *["invalid"] * 7]
     assert all(cell["saved_bytes"] < cell["before_backward_bytes"] < cell["peak_allocated_bytes"] for cell in cells[:7])
     assert all(cell["peak_allocated_bytes"] <= cell["peak_reserved_bytes"] for cell in cells[:7])
-    assert "bf16 needs sm80 or newer" in cells[-1]["detail"] or "inductor" in cells[-1]["detail"]
+    assert "bf16 needs sm80 or newer" in cells[-1]["detail"]
 
 
 def test_a_cell_over_budget_is_skipped_and_the_run_is_none_the_worse(tmp_path: Path) -> None:
