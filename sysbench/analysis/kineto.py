@@ -15,9 +15,10 @@ from typing import IO, Any, Final
 from sysbench.analysis import kineto_parts
 from sysbench.analysis.kineto_columns import Columns
 from sysbench.analysis.kineto_pieces import GZIP, Blocks, Pieces
-from sysbench.analysis.reading import Progress, in_silence, no_garbage_collection
+from sysbench.analysis.reading import Progress, in_silence
 from sysbench.analysis.recording import Recording
 from sysbench.errors import LogError
+from sysbench.garbage import collection_paused
 
 _HEADER_BYTES: Final = 16 * 1024**2
 """What comes before the events is smaller than this; a file without any in so many bytes is no trace."""
@@ -34,7 +35,7 @@ def is_kineto(beginning: bytes) -> bool:
 def read(path: Path, progress: Progress = in_silence) -> Recording:
     """What a file holds; raises LogError for a file that holds no trace, or an empty one."""
     try:
-        with path.open("rb") as file, no_garbage_collection():
+        with path.open("rb") as file, collection_paused():
             return _read(path, file, progress)
     except FileNotFoundError:
         raise LogError(f"cannot read {path}: no such file") from None

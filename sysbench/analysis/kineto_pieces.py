@@ -40,7 +40,7 @@ class Blocks:
         self._file = file
         self._begin = begin
         self._end = end if end is not None else os.fstat(file.fileno()).st_size
-        self._left = end - begin if end is not None else None
+        self._is_damaged = False
         self._packed = b""
         self.remarks: list[str] = []
 
@@ -58,19 +58,16 @@ class Blocks:
         """The next bytes, so many or a piece; nothing at the end, and where a packed file is damaged."""
         size_bytes = max(size_bytes, PIECE_BYTES)
         if self._unpack is None:
-            block = self._file.read(size_bytes if self._left is None else min(size_bytes, self._left))
-            if self._left is not None:
-                self._left -= len(block)
-            return block
+            return self._file.read(max(min(size_bytes, self._end - self._file.tell()), 0))
         try:
             return self._unpacked(self._unpack, size_bytes)
         except zlib.error as error:
             self.remarks.append(f"the gzip data is damaged: {error}")
-            self._packed, self._left = b"", 0
+            self._is_damaged = True
             return b""
 
     def _unpacked(self, unpack: Any, size_bytes: int) -> bytes:
-        while self._left != 0 and (packed := self._packed or self._file.read(size_bytes)):
+        while not self._is_damaged and (packed := self._packed or self._file.read(size_bytes)):
             # No more than so much at a time: what is packed well would else take twenty times as much.
             block: bytes = unpack.decompress(packed, size_bytes)
             self._packed = unpack.unconsumed_tail

@@ -24,10 +24,11 @@ from sysbench import units
 from sysbench.analysis.grouping import grouped, launch_shapes
 from sysbench.analysis.nsys_rows import NoNumberError, Numbers, Question, opened
 from sysbench.analysis.packed import Table
-from sysbench.analysis.reading import Progress, in_silence, no_garbage_collection
+from sysbench.analysis.reading import Progress, in_silence
 from sysbench.analysis.recording import Recording, since_the_first
 from sysbench.analysis.trace import COPY, KERNEL, NONE, SET, Integers
 from sysbench.errors import LogError
+from sysbench.garbage import collection_paused
 
 SQLITE: Final = b"SQLite format 3\x00"
 REPORT_SUFFIXES: Final = (".nsys-rep", ".qdrep")
@@ -65,7 +66,7 @@ def read(path: Path, progress: Progress = in_silence) -> Recording:
 def _of_export(export: Path, path: Path, progress: Progress) -> Recording:
     """What an export holds of the file that it is or that it was made of."""
     try:
-        with closing(opened(export)) as database, Numbers.of(export) as numbers, no_garbage_collection():
+        with closing(opened(export)) as database, Numbers.of(export) as numbers, collection_paused():
             return _Reader(path, database, numbers, progress).recording()
     except sqlite3.Error as error:
         raise LogError(f"{path} is not an export of Nsight Systems that can be read: {error}") from error

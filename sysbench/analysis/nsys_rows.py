@@ -75,7 +75,7 @@ class Question:
 
 def _either(terms: Sequence[str]) -> str:
     """The first of some columns, or of a number, that is something, in SQL."""
-    quoted = [term if term == str(NONE) else f'"{term}"' for term in terms] or [str(NONE)]
+    quoted = [term if term == str(NONE) else f'"{term}"' for term in terms]
     return quoted[0] if len(quoted) == 1 else f"COALESCE({', '.join(quoted)})"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import subprocess
 import sys
@@ -29,18 +28,6 @@ def processors() -> int:
 
 def in_silence(_: str) -> None:
     """Nobody wants to know."""
-
-
-@contextmanager
-def no_garbage_collection() -> Iterator[None]:
-    """Events and rows are many and hold no cycles: looking for some takes a fifth of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 @contextmanager

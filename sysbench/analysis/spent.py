@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -34,7 +35,7 @@ class Spent:
     total_ns: Integers
     calls: Integers
 
-    @property
+    @cached_property
     def columns(self) -> SpentColumns:
         """As the summary holds them."""
         return SpentColumns(

@@ -7,7 +7,7 @@ import math
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from itertools import cycle
@@ -37,6 +37,7 @@ from sysbench.events import (
 )
 from sysbench.experiments.attention_memory import Needs, counted
 from sysbench.experiments.simulated_memory import allocator_settings
+from sysbench.garbage import collection_paused
 from sysbench.instruments import allocator
 from sysbench.instruments.clocks import Clock, clock_for
 from sysbench.instruments.compilation import compilation, count_from_zero, fresh_compiler
@@ -421,7 +422,7 @@ def _timed(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
     """Warm-up, then all forwards, then all backwards."""
     phases: tuple[Literal["forward", "backward"], ...] = ("forward", "backward")
     calls.prepare(_input_sets(calls.inputs))
-    with _garbage_collection_paused():
+    with collection_paused():
         for warmup, count in ((True, cell.warmup), (False, cell.repeats)):
             if count:
                 yield _entered(cell, "warming-up" if warmup else "measuring")
@@ -489,18 +490,6 @@ def _error(found: Tensor, exact: Tensor) -> AttentionError:
     return AttentionError(
         max_abs=float(difference.abs().max()), relative=float(difference.norm() / exact.norm().clamp_min(1e-300))
     )
-
-
-@contextmanager
-def _garbage_collection_paused() -> Iterator[None]:
-    """Python collects no garbage before the end: a collection takes as long as many calls."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _allocated(device: torch.device) -> int:

@@ -12,9 +12,9 @@ import torch
 from sysbench.errors import SysbenchError
 from sysbench.events import DeviceInfo, Event, PhaseSample, StepChecked, StepMeasured
 from sysbench.experiments.step_events import built, compiled, entered
+from sysbench.garbage import collection_paused
 from sysbench.instruments.compilation import count_from_zero, fresh_compiler
 from sysbench.instruments.device import synchronize, torch_device
-from sysbench.instruments.garbage import collection_paused
 from sysbench.instruments.precision import matmul_precision
 from sysbench.instruments.ranges import named, visible_to
 from sysbench.instruments.recorder import Recorder, recorder_for
@@ -75,7 +75,7 @@ def _profiled(cell: ProfileCell, step: TrainingStep, device: torch.device, recor
     """The steps that are recorded, one after the other; nothing is said until the last of them is over."""
     # Ranges of modules would be compiled with the model, or break it into pieces: a compiled one goes without.
     model = step.model if cell.execution == "eager" else None
-    with collection_paused(), recorder.recording(), visible_to(recorder.ranges, model):
+    with collection_paused(collected=True), recorder.recording(), visible_to(recorder.ranges, model):
         return [_take(step, device) for _ in range(cell.active)]
 
 

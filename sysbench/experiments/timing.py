@@ -17,11 +17,11 @@ from sysbench.events import (
     StepMeasured,
 )
 from sysbench.experiments.step_events import built, compiled, entered
+from sysbench.garbage import collection_paused
 from sysbench.instruments import allocator
 from sysbench.instruments.clocks import Clock, StepTimes, clock_for
 from sysbench.instruments.compilation import count_from_zero, fresh_compiler
 from sysbench.instruments.device import synchronize, torch_device
-from sysbench.instruments.garbage import collection_paused
 from sysbench.instruments.precision import matmul_precision
 from sysbench.specs.time import TimeCell
 from sysbench.statistics import settled
@@ -67,7 +67,7 @@ def _stages(cell: TimeCell, device: torch.device, clock: Clock) -> Iterator[Even
         yield _measured(cell, index, _take(step, cell, clock), warmup=True)
 
     yield entered(cell.key, "measuring")
-    with collection_paused():
+    with collection_paused(collected=True):
         yield from _measured_steps(cell, step, device, clock)
 
 

@@ -17,11 +17,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sysbench.errors import UnavailableError
 from sysbench.events import AttentionTensor
+from sysbench.garbage import collection_paused
 from sysbench.simulate.allocator_settings import AllocatorSettings
 from sysbench.simulate.attention import flash_attn_on, flex_attention
 from sysbench.simulate.composites import composed_of
 from sysbench.simulate.gpu import Gpu
-from sysbench.simulate.recording import BUILD, Platform, Recorder, Recording, no_garbage_collection
+from sysbench.simulate.recording import BUILD, Platform, Recorder, Recording
 from sysbench.simulate.serving import Replay, Verdict, available_bytes, boundless, verdict_of
 from sysbench.simulate.tensors import DEVICE, SimulatedDevice
 from sysbench.specs.attention import AttentionCell, not_simulated
@@ -110,7 +111,7 @@ class _Run:
         """Everything that it asks of an allocator: built, then called twice."""
         _refuse_other_gpus(self._cell, self._gpu)
         recorder = self._recorder
-        with no_garbage_collection(), composed_of(self._platform.composites), recorder.device, self._labels:
+        with collection_paused(), composed_of(self._platform.composites), recorder.device, self._labels:
             with recorder.span(-1, BUILD):
                 call = self._built()
             for step in range(2):

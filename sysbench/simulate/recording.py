@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sysbench.errors import UnavailableError
+from sysbench.garbage import collection_paused
 from sysbench.simulate.autocast import CUDA_RULES, AutocastRules, cuda_autocast
 from sysbench.simulate.composites import Composites, composed_of, composites_on
 from sysbench.simulate.gpu import Gpu
@@ -173,7 +174,7 @@ def _carry_out(
     after_build: Callable[[], object] = lambda: None,
 ) -> Iterator[int]:
     """Yields the number of its step after each phase."""
-    with no_garbage_collection():
+    with collection_paused():
         with recorder.span(-1, BUILD):
             step = TrainingStep(cell_for(cell, protocol), device)
             # The trial of the attention kernel, when it is a process's first, leaves cycles that hold its tensors.
@@ -187,18 +188,6 @@ def _carry_out(
                 recorder.ended(phase, step)
                 yield number
         recorder.device.stop()
-
-
-@contextmanager
-def no_garbage_collection() -> Iterator[None]:
-    """Tensors go when their last reference does; nothing here waits for a collection, which could come at any time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 Device = SimulatedDevice | RealDevice

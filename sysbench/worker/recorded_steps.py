@@ -29,8 +29,8 @@ def main() -> None:
 def _samples_s(cell: TimeCell, *, recorded: bool) -> list[float]:
     import torch
 
+    from sysbench.garbage import collection_paused
     from sysbench.instruments.clocks import clock_for
-    from sysbench.instruments.garbage import collection_paused
     from sysbench.instruments.history import History
     from sysbench.workload.step import TrainingStep
 
@@ -38,7 +38,7 @@ def _samples_s(cell: TimeCell, *, recorded: bool) -> list[float]:
     clock = clock_for(device)
     step = TrainingStep(cell, device)
     samples_s = []
-    with History(device).recording() if recorded else nullcontext(), collection_paused():
+    with History(device).recording() if recorded else nullcontext(), collection_paused(collected=True):
         for _ in range(cell.warmup + cell.steps):
             step.forget()
             samples_s.append(clock.measure(step.phases, cell.sync).wall_s)
