@@ -165,7 +165,7 @@ DOUBTFUL = (
     "below-lower-bound",
     "compile-fell-back",
 )
-"""Cautions that bear on a comparison of times."""
+"""Cautions that bear on a comparison of times, in the order in which they are listed."""
 
 
 def warnings(a: Side, b: Side) -> Iterator[str]:
@@ -188,11 +188,7 @@ def _uuids(side: Side) -> set[str]:
 
 
 def _cautions(side: Side) -> str:
-    """`host-busy (3 cells), drift (1 cell)`."""
-    counts: dict[str, int] = {}
-    for record in side.records:
-        for cell in record.cells:
-            for code in {caution.code for caution in cell.cautions if caution.code in DOUBTFUL}:
-                counts[code] = counts.get(code, 0) + 1
-    total = sum(len(record.cells) for record in side.records)
-    return ", ".join(f"{code} ({count} of {total} cells)" for code, count in counts.items())
+    """`host-busy (3 of 4 cells), drift (1 of 4 cells)`."""
+    of_cells = [{caution.code for caution in cell.cautions} for record in side.records for cell in record.cells]
+    counts = {code: sum(code in codes for codes in of_cells) for code in DOUBTFUL}
+    return ", ".join(f"{code} ({count} of {len(of_cells)} cells)" for code, count in counts.items() if count)
