@@ -1,7 +1,7 @@
 """What kernels do, and in which number format, by patterns of their names.
 
 The names are those of cuBLAS and cuBLASLt (from Ampere's `ampere_sgemm` and `sm80_xmma_gemm` to Blackwell's `nvjet`),
-CUTLASS, cuDNN, FlashAttention, PyTorch's own kernels, Triton as Inductor names what it generates, NCCL, and of
+CUTLASS, cuDNN, FlashAttention, PyTorch's own kernels, Triton as Inductor names what it generates, NCCL, rocBLAS, and of
 operators of ATen, which stand for kernels on the CPU. No name says everything: a name that no pattern knows is placed
 nowhere, and shown.
 """
@@ -38,6 +38,7 @@ _KERNELS: Final[tuple[tuple[KernelClass, re.Pattern[str]], ...]] = (
             r"multimem_",
             r"cross_device_reduce",
             r"_symmetric_memory",
+            r"\b(deep_)?ep::(inter|intra)node",
         ),
     ),
     (
@@ -73,6 +74,7 @@ _KERNELS: Final[tuple[tuple[KernelClass, re.Pattern[str]], ...]] = (
             r"_foreach_",
             r"_fused_(adamw?|sgd|adagrad)",
             r"amp_(non_finite|update_scale)",
+            r"lpnorm_cleanup",
             r"_amp_foreach",
             r"^Optimizer\.",
         ),
@@ -136,7 +138,7 @@ _KERNELS: Final[tuple[tuple[KernelClass, re.Pattern[str]], ...]] = (
         ),
     ),
     # Inductor names its kernels after all that they fuse; what they are made as counts for more than that.
-    ("matmul", _any(r"triton_(tem|mm|bmm)_", r"triton_\w*_tem_fused")),
+    ("matmul", _any(r"triton_(tem|mm|bmm)(_|\b)", r"triton_\w*_tem_fused")),
     ("reduction", _any(r"triton_(red|per|spl)_fused")),
     ("elementwise", _any(r"triton_(poi|for)_fused", r"cpp_fused_")),
     (
@@ -157,6 +159,10 @@ _KERNELS: Final[tuple[tuple[KernelClass, re.Pattern[str]], ...]] = (
             r"winograd",
             r"cublas",
             r"conv_depthwise",
+            r"conv\dd_",
+            r"scudnn",
+            r"^Cijk_",
+            r"fused_moe",
             r"magma_\w*(mm|mv)",
             r"\btrsm",
             r"dot_kernel<",
@@ -173,6 +179,7 @@ _KERNELS: Final[tuple[tuple[KernelClass, re.Pattern[str]], ...]] = (
             r"DeviceScan",
             r"tensor_kernel_scan",
             r"nll_loss",
+            r"cross_entropy",
             r"scan_(inner|outer)most",
             r"cumsum",
             r"argm(ax|in)",
@@ -307,7 +314,7 @@ _PRECISIONS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
         _any(
             r"fp16",
             r"_f16f16",
-            r"_f16_",
+            r"^(?!cudnn_generated).*_f16_",
             r"hgemm",
             r"h(884|1688|16816)gemm",
             r"s884gemm",
@@ -321,7 +328,7 @@ _PRECISIONS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
     ("fp32", _any(r"sgemm", r"f32f32_f32f32", r"_f32_", r"\bfloat\b", r"simt_s", r"scudnn")),
 )
 """The first that is found counts. TF32 kernels take fp32 numbers and say so too; shapes of tensor core instructions
-(`s1688`) stand for TF32 where no 16-bit format is named."""
+(`s1688`) stand for TF32 where no 16-bit format is named. What cuDNN generates says `f16` for both 16-bit formats."""
 
 
 @lru_cache(maxsize=65_536)

@@ -41,7 +41,11 @@ MATMUL: list[tuple[str, str | None]] = [
     ("void gemmSN_TN_kernel<float, 128, 16, 2, 4, 2, 2, true, cublasGemvTensorStridedBatched<float const> >(x)", "fp32"),
     ("sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nchw_tilesize128x128x16_stage4", "tf32"),
     ("void implicit_convolve_sgemm<float, float, 1024, 5, 5, 3, 3, 3, 1, false, false, true>(x)", "fp32"),
+    ("maxwell_scudnn_128x64_relu_interior_nn_v1", "fp32"),
+    ("Cijk_Ailk_Bljk_BBS_BH_MT128x128x32_MI32x32x8x1_SN_1LDSB0", None),
     ("triton_tem_fused_mm_5", None),
+    ("triton_mm", None),
+    ("fused_moe_kernel", None),
     ("aten::bmm", None),
     ("aten::addmm", None),
 ]  # fmt: skip
@@ -85,6 +89,7 @@ OTHERS: list[tuple[str, str]] = [
     ("reduction", "void at::native::tensor_kernel_scan_innermost_dim<float, std::plus<float> >(x)"),
     ("reduction", "triton_red_fused_sum_7"),
     ("reduction", "aten::sum"),
+    ("reduction", "liger_cross_entropy_kernel"),
     ("embedding", "void at::native::(anonymous namespace)::indexSelectLargeIndex<float, long, unsigned int, 2, 2>(x)"),
     ("embedding", "void at::native::index_elementwise_kernel<128, 4, at::native::gpu_index_kernel<X>>(int)"),
     ("embedding", "void at::native::vectorized_gather_kernel<16, long>(char*, char*, long*, int, long, long, long)"),
@@ -93,6 +98,7 @@ OTHERS: list[tuple[str, str]] = [
     ("embedding", "aten::embedding_dense_backward"),
     ("optimizer", "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<M, FusedAdamMathFunctor<float, 4>>(x)"),
     ("optimizer", "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<TensorListMetadata<1>, U>(x)"),
+    ("optimizer", "void at::native::lpnorm_cleanup<float, (at::native::NormType)1, float, float>(float const*)"),
     ("optimizer", "aten::_foreach_addcdiv_"),
     ("optimizer", "aten::_fused_adamw_"),
     ("copy", "Memcpy DtoD (Device -> Device)"),
@@ -107,6 +113,7 @@ OTHERS: list[tuple[str, str]] = [
     ("communication", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"),
     ("communication", "ncclKernel_AllGather_RING_LL_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)"),
     ("communication", "nccl:all_reduce"),
+    ("communication", "void deep_ep::internode::dispatch<false, 8, true, 8>(...)"),
     ("other", "void at_cuda_detail::cub::DeviceRadixSortOnesweepKernel<X>(x)"),
     ("other", "autograd::engine::evaluate_function: BmmBackward0"),
     ("other", "aten::view"),
@@ -122,6 +129,10 @@ def test_matrix_products_are_known_with_what_they_multiply(name: str, number_for
 @pytest.mark.parametrize(("kind", "name"), OTHERS)
 def test_every_other_kernel_is_known_for_what_it_does(kind: str, name: str) -> None:
     assert classified(name) == kind
+
+
+def test_what_cudnn_generates_says_f16_for_either_format_of_16_bits() -> None:
+    assert precision("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x64x64_kernel0_0") is None
 
 
 @pytest.mark.parametrize("name", ["my_kernel", "aten::frobnicate", "", "[red]", "<script>", "\\begin{x}"])
