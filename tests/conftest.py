@@ -2,7 +2,9 @@
 
 import os
 import signal
+import sys
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # One thread for every worker that the tests start: on a shared machine, threads that wait for each other make a step
@@ -16,3 +18,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # How long an example takes to make or to try says how busy the machine is.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Where bytecode is not to lie beside the sources, keep it with pytest's cache.
+
+    The tests start hundreds of processes, and without any each would compile torch, pydantic and rich for itself:
+    that takes longer than everything that they do.
+    """
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", "") and config.cache is not None:
+        os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(config.cache.mkdir("bytecode"))
+        sys.dont_write_bytecode = False
