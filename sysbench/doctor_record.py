@@ -104,6 +104,8 @@ class TorchSection(Section):
 
     version: str | None = None
     import_s: float | None = None
+    bytecode_kept: bool | None = None
+    """Whether its modules lie compiled on disk; every process that imports them compiles them itself otherwise."""
     cuda: str | None = None
     """The CUDA that it was built for; None for a build without."""
     hip: str | None = None

@@ -75,6 +75,7 @@ NVML = NvmlSection(driver="580.95.05", cuda="13.0", gpus=[STATE])
 TORCH = TorchSection(
     version="2.13.0+cu130",
     import_s=2.6,
+    bytecode_kept=True,
     cuda="13.0",
     cudnn="91200",
     triton="3.5.0",
@@ -151,7 +152,7 @@ POOR = Facts(
             ]
         }
     ),
-    torch=TORCH.model_copy(update={"flash_attn": "2.8.3", "triton": None}),
+    torch=TORCH.model_copy(update={"flash_attn": "2.8.3", "triton": None, "bytecode_kept": False}),
     tools=TOOLS.model_copy(
         update={
             "nsys": Tool(path="/usr/bin/nsys", version=None, problem="nsys exited with 1: no importer"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sysbench import units
 from sysbench.analysis.prospects import Facts
-from sysbench.doctor_record import Advice, GpuState, HostSection
+from sysbench.doctor_record import Advice, GpuState, HostSection, TorchSection
 
 BUSY_SHARE = 0.25
 """Of the usable cores: a load above this takes time from what is measured."""
@@ -26,6 +26,7 @@ def advice(facts: Facts) -> list[Advice]:
         *(each for state in facts.nvml.gpus for each in _gpu(state)),
         *_processor(facts),
         *_memory(facts.host),
+        *_imports(facts.torch),
     ]
 
 
@@ -121,4 +122,14 @@ def _memory(host: HostSection) -> Iterator[Advice]:
             message=f"/dev/shm holds {units.size(host.shm_bytes)}: data loaders and NCCL may find it too small "
             "(sysbench itself does not use it)",
             remedy="docker run --shm-size 8g, or --ipc host",
+        )
+
+
+def _imports(torch: TorchSection) -> Iterator[Advice]:
+    """Every run starts processes that import torch."""
+    if torch.bytecode_kept is False and torch.import_s is not None:
+        yield Advice(
+            message=f"torch is compiled to bytecode again in every process, and takes {units.seconds(torch.import_s)} "
+            "to import: Python finds none on disk, and may not or cannot write any",
+            remedy="unset PYTHONDONTWRITEBYTECODE, or run python -m compileall once on the directory torch is in",
         )

@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 Facts = dict[str, Any]
@@ -36,6 +37,7 @@ def _ask(facts: Facts, torch: Any) -> None:
     """Each question for itself: one that fails leaves the others as they are."""
     questions: dict[str, Callable[[Any], object]] = {
         "version": lambda torch: str(torch.__version__),
+        "bytecode_kept": lambda torch: Path(torch.__cached__).is_file(),
         "cuda": lambda torch: torch.version.cuda,
         "hip": lambda torch: torch.version.hip,
         "archs": lambda torch: list(torch.cuda.get_arch_list()),

@@ -39,6 +39,8 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> DoctorRecord:
         PYTORCH_CUDA_ALLOC_CONF="expandible_segments:True",
         CUDA_VISIBLE_DEVICES="GPU-nonsense,\x1b[31m",
         KUBERNETES_SERVICE_HOST="10.0.0.1",
+        PYTHONDONTWRITEBYTECODE="1",
+        PYTHONPYCACHEPREFIX=str(programs / "no-bytecode"),
     )
     assert ran.code == 0, ran.err
     assert ran.err == ""
@@ -48,6 +50,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> DoctorRecord:
 def test_json_is_the_documented_record_and_nothing_else(broken: DoctorRecord) -> None:
     assert broken.kind == "doctor"
     assert broken.torch.version is not None
+    assert broken.torch.bytecode_kept is False
     assert broken.torch.devices[-1].type == "cpu"
     assert broken.host.container == "kubernetes"
     assert broken.self_cost is None
