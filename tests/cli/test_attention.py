@@ -100,13 +100,13 @@ def test_a_function_that_never_returns_or_is_not_attention_fails_its_cell_and_th
 ) -> None:
     (tmp_path / "mine.py").write_text(OF_MINE)
     # The timeout is for importing torch as well, which takes its time on a busy machine.
-    words = ("--impl", "mine:hangs,mine:sums,naive", "--device", "cpu", "--timeout", "40")
+    words = ("--impl", "mine:hangs,mine:sums,naive", "--device", "cpu", "--timeout", "25")
     ran = sysbench(*SMALL[:3], "--seq", "32", *SMALL[5:], *words, cwd=tmp_path)
     assert ran.code == 1, ran.err
     cells = record_in(tmp_path / "runs")["cells"]
     assert [cell["outcome"] for cell in cells] == ["timeout", "invalid", "ok"]
     said = " ".join(ran.out.split())
-    assert "the worker said nothing for 40 s" in said
+    assert "the worker said nothing for 25 s" in said
     assert "returned () where attention gives (1, 32, 16)" in said
 
 
