@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from sysbench import formulas, units
+from sysbench import units
 from sysbench.engine.plan import PlacedCell
 from sysbench.events import DeviceInfo, MemoryForeseen
 from sysbench.outcomes import Outcome
@@ -47,7 +47,7 @@ class Admission:
             free_bytes = self._free_bytes(placed.device)
             if free_bytes is None:
                 continue
-            share = (formulas.predicted_bytes(placed.cell) or 0) / max(1, free_bytes)
+            share = (placed.predicted_bytes or 0) / max(1, free_bytes)
             if DOUBTFUL[0] <= share <= DOUBTFUL[1]:
                 yield placed, free_bytes
 
@@ -83,7 +83,7 @@ class Admission:
         if self._options.force or (placed.cell.worth_failing and placed.device.type == "cuda"):
             return None
         free_bytes = self._free_bytes(placed.device)
-        needed_bytes = formulas.predicted_bytes(placed.cell)
+        needed_bytes = placed.predicted_bytes
         if free_bytes is None or needed_bytes is None:
             return None
         foreseen = self._foreseen.get(placed.cell.key)

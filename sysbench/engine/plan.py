@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sysbench import formulas
 from sysbench.errors import UsageError
 from sysbench.events import DeviceInfo
 from sysbench.specs.kinds import Cell
@@ -18,6 +19,15 @@ class PlacedCell:
     index: int
     cell: Cell
     device: DeviceInfo
+
+    @property
+    def predicted_bytes(self) -> int | None:
+        """What it needs at its peak on that device, which `auto` alone does not tell; None where that is no question."""
+        step = self.cell.step
+        if step is None:
+            return None
+        there = step.model_copy(update={"device": self.device.torch_name})
+        return formulas.predicted_memory(there, self.cell.phases).total_bytes
 
 
 def refuse_impossible(cells: Sequence[Cell]) -> None:

@@ -313,6 +313,18 @@ def test_a_cell_that_cannot_fit_is_not_started(tmp_path: Path) -> None:
     assert of_kind(events, CellStarted) == []
 
 
+def test_what_fits_on_the_device_that_auto_stands_for_is_started(tmp_path: Path) -> None:
+    """Inference under autocast keeps copies of the weights on a GPU, and none on a CPU."""
+    words = {"precision": "bf16", "mode": "inference", "device": "auto"}
+    anywhere, on_cpu = (
+        formulas.predicted_memory(next(spec_of([16], **{**words, "device": device}).cells())).total_bytes
+        for device in ("auto", "cpu")
+    )
+    assert on_cpu < anywhere
+    spec = spec_of([16], **words)
+    assert outcomes(spec, carry_out(spec, tmp_path, sampler=FakeSampler(free_bytes=on_cpu))) == {16: "ok"}
+
+
 def test_force_starts_what_cannot_fit(tmp_path: Path) -> None:
     spec = spec_of([16])
     assert outcomes(spec, carry_out(spec, tmp_path, sampler=FakeSampler(free_bytes=1024), force=True)) == {16: "ok"}
