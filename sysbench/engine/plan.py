@@ -22,7 +22,7 @@ class PlacedCell:
 
     @property
     def predicted_bytes(self) -> int | None:
-        """What it needs at its peak on that device, which `auto` alone does not tell; None where that is no question."""
+        """What it needs at its peak on that device, which `auto` does not tell; None where that is no question."""
         step = self.cell.step
         if step is None:
             return None
