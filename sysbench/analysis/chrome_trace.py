@@ -17,7 +17,19 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sysbench.analysis.trace import COPY, KERNEL, NONE, SET, DeviceWork, Integers, Launches, Operators, Ranges, Trace
+from sysbench.analysis.trace import (
+    COPY,
+    KERNEL,
+    NONE,
+    SET,
+    DeviceWork,
+    Integers,
+    Launches,
+    Operators,
+    Ranges,
+    Recorded,
+    Trace,
+)
 from sysbench.analysis.window import Cut
 
 _Part = Ranges | Operators | Launches | DeviceWork
@@ -25,15 +37,15 @@ _Part = Ranges | Operators | Launches | DeviceWork
 LARGEST_BYTES: Final = 100_000_000
 """Before compression; Chrome's own viewer ends at 500 to 800 MB, and takes its time long before."""
 
-_SMALLEST_BYTES: Final = 60
+_SMALLEST_BYTES: Final = 80
 """No event takes less."""
 
 MOST_ROWS: Final = LARGEST_BYTES // _SMALLEST_BYTES
 """No slice holds more."""
 
-_BEGINNING: Final = b'{"displayTimeUnit":"ns","traceEvents":[\n'
 _END: Final = b"\n]}\n"
 _AT_A_TIME: Final = 65_536
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
 
 _HOST = 0
 _LONGEST_NAME = 1000
@@ -51,13 +63,14 @@ class Written:
     """When what was left out begins, because with it the file would have been too large; None where all is there."""
 
 
-def write(path: Path, cut: Cut, *, largest_bytes: int = LARGEST_BYTES) -> Written:
-    """Write a slice to .json or .json.gz; raises OSError."""
-    events, size_bytes = 0, 0
-    with gzip.open(path, "wb", compresslevel=4) if path.suffix == ".gz" else path.open("wb") as file:
-        file.write(_BEGINNING)
+def write(path: Path, cut: Cut, largest_bytes: int) -> Written:
+    """Write a slice to .json or .json.gz, as much of it as `largest_bytes` hold; raises OSError."""
+    beginning = _beginning(cut.recording)
+    events, size_bytes = 0, len(beginning) + len(_END)
+    with gzip.open(path, "wb", compresslevel=4) if path.suffix.lower() == ".gz" else path.open("wb") as file:
+        file.write(beginning)
         for start_ns, event in _events(cut):
-            line = (b",\n" if events else b"") + json.dumps(event, separators=(",", ":")).encode()
+            line = (b",\n" if events else b"") + _encode(event)
             size_bytes += len(line)
             if size_bytes > largest_bytes:
                 file.write(_END)
@@ -66,6 +79,20 @@ def write(path: Path, cut: Cut, *, largest_bytes: int = LARGEST_BYTES) -> Writte
             events += 1
         file.write(_END)
     return Written(events, None)
+
+
+def _beginning(recorded: Recorded) -> bytes:
+    """What stands before the events: as Kineto writes it, as far as it is known."""
+    header: dict[str, object] = {"displayTimeUnit": "ns"}
+    if recorded.devices:
+        header["deviceProperties"] = [{"id": number, "name": name} for number, name in enumerate(recorded.devices)]
+    if recorded.rank is not None:
+        header["distributedInfo"] = {"rank": recorded.rank}
+    return _encode(header)[:-1] + b',"traceEvents":[\n'
+
+
+def _encode(content: dict[str, object]) -> bytes:
+    return _ENCODER.encode(content).encode()
 
 
 def _events(cut: Cut) -> Iterator[tuple[int, dict[str, object]]]:
@@ -78,7 +105,8 @@ def _events(cut: Cut) -> Iterator[tuple[int, dict[str, object]]]:
     row = np.concatenate([np.arange(len(part.start_ns)) for part in parts])
     start_ns = np.concatenate([part.start_ns for part in parts])
     order = np.lexsort((kind, start_ns))
-    leads = np.isin(trace.launches.correlation, trace.work.correlation)
+    number = trace.launches.correlation
+    leads = (number != NONE) & np.isin(number, trace.work.correlation)
     for first in range(0, len(order), _AT_A_TIME):
         here = order[first : first + _AT_A_TIME]
         for each, position, at_ns in zip(*(column[here].tolist() for column in (kind, row, start_ns)), strict=True):

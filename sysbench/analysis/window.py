@@ -110,15 +110,16 @@ def cut(recording: Recording, window: Window, most_rows: int) -> Cut:
 
 def _launched_in(window: Window, launches: Table) -> Callable[[Integers, Integers], Truths]:
     """Tells work that was launched in the window; of what nobody is known to have launched, what began in it."""
-    known, here = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    for start_ns, correlation in launches.stretches(START, _LAUNCH_CORRELATION):
-        known.append(correlation)
-        here.append(correlation[window.holds(start_ns)])
-    all_, chosen = distinct(np.concatenate(known)), distinct(np.concatenate(here))
+    anywhere = distinct(launches.column(_LAUNCH_CORRELATION))
+    parts = [
+        correlation[window.holds(start_ns)] for start_ns, correlation in launches.stretches(START, _LAUNCH_CORRELATION)
+    ]
+    here = distinct(np.concatenate(parts)) if parts else anywhere
 
     def launched(start_ns: Integers, correlation: Integers) -> Truths:
-        linked = (correlation != NONE) & _among(chosen, correlation)
-        found: Truths = linked | (window.holds(start_ns) & ~_among(all_, correlation))
+        numbered = correlation != NONE
+        linked, from_here = (numbered & _among(each, correlation) for each in (anywhere, here))
+        found: Truths = from_here | (window.holds(start_ns) & ~linked)
         return found
 
     return launched

@@ -108,7 +108,7 @@ def write_window(path: Path, cut: Cut) -> Saved:
     from sysbench.analysis import chrome_trace
 
     try:
-        written = chrome_trace.write(path, cut)
+        written = chrome_trace.write(path, cut, chrome_trace.LARGEST_BYTES)
     except OSError as error:
         raise storage.cannot_write(path, error) from error
     return Saved(path, _told(cut, written))
@@ -140,7 +140,7 @@ def _told(cut: Cut, written: Written) -> str:
     if written.cut_off_ns is not None:
         whole_ns = max(window.end_ns, cut.last_ns) - window.start_ns
         there, whole = (units.seconds(each / 1e9) for each in (max(written.cut_off_ns - window.start_ns, 0), whole_ns))
-        return f"the first {there} of {whole} of {of}: a slice is at most {LARGEST_BYTES // 10**6} MB"
+        return f"the first {there} of {whole} of {of}: a slice is at most {LARGEST_BYTES / 1e6:g} MB"
     return f"nothing but ranges: no operator and no kernel is in {of}" if cut.is_empty else ""
 
 
