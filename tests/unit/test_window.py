@@ -204,6 +204,27 @@ def by_name(summary: ProfileSummary) -> Counter[tuple[str, str, str, int, int]]:
     )
 
 
+def test_a_slice_knows_whose_gradient_is_computed_as_the_trace_does(tmp_path: Path) -> None:
+    built, backward = Builder(), "autograd::engine::evaluate_function: MmBackward0"
+    for thread, numbers in ((0, (1, 2)), (1, (1, 3))):
+        built.range(f"layers.{thread}", 0, 10, thread)
+        for place, number in enumerate(numbers):
+            built.operator("aten::mm", 4 * place, 3, thread, number)
+            built.operator(backward, 100 * (1 + thread) + 10 * place, 5 + thread, 2, number, thread)
+    path = tmp_path / "w.json"
+    chrome_trace.write(path, cut(built.trace()), UNLIMITED)
+    whole, again = by_name(summarise(recording(built.trace()))), by_name(summarise(traces.read(path)))
+    assert whole == again
+    assert {module for _, module, name, *_ in whole if name == backward} == {"layers.0", "layers.1"}
+
+
+@pytest.mark.parametrize("operators", [True, False])
+def test_a_slice_of_steps_spends_the_same_time_in_the_same_places(tmp_path: Path, operators: bool) -> None:
+    trace, path = training(2, LAYERS, operators=operators, kernel_ns=1000).trace(), tmp_path / "w.json"
+    chrome_trace.write(path, window.cut(recording(trace), EVERYTHING, MOST_ROWS), UNLIMITED)
+    assert by_name(summarise(recording(trace))) == by_name(summarise(traces.read(path)))
+
+
 @pytest.mark.parametrize("new", [True, False])
 def test_a_slice_of_what_nsight_recorded_spends_the_same_time_in_the_same_places(tmp_path: Path, new: bool) -> None:
     export, path = tmp_path / "export.sqlite", tmp_path / "w.json"
