@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sysbench import units
 from sysbench.cli import running
 from sysbench.cli.file_names import labels_of, paths_of
+from sysbench.cli.waiting import waiting
 from sysbench.engine import storage
 from sysbench.engine.launchers import NsysLauncher
 from sysbench.engine.provisions import Provisions
@@ -58,6 +59,7 @@ class Files:
     flames: Mapping[str, Path]
     titles: Mapping[str, str]
     range: str | None
+    quiet: bool
 
     @classmethod
     @contextmanager
@@ -77,7 +79,7 @@ class Files:
             reader = TraceReader(bool(kept), ranges_wanted(options))
             titles = {cell.key: _title(cell) for cell in cells}
             provisions = Provisions(traces, launchers, reader)
-            yield cls(provisions, bool(kept), windows, flames, titles, options.range)
+            yield cls(provisions, bool(kept), windows, flames, titles, options.range, options.quiet)
 
     def draw(self, record: RunRecord[Any]) -> Iterator[Saved]:
         """Write what was asked for of every cell that was profiled; yields every file there is now."""
@@ -91,7 +93,9 @@ class Files:
             if window is not None:
                 # Read again: a cell is measured whether or not its slice can be cut and written, and a run that is
                 # resumed has traces that were read by another one.
-                yield write_window(window, taken(read(trace), self.range))
+                with waiting(f"cutting {window.name} out of the trace", silent=self.quiet):
+                    file = write_window(window, taken(read(trace), self.range))
+                yield file
             if flame is not None:
                 yield write_flame(flame, cell.summary, self.titles[cell.key])
 

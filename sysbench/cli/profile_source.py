@@ -99,6 +99,8 @@ def _read(path: Path, options: ProfileOptions, progress: Progress) -> tuple[Prof
 
 def _drawn(summary: ProfileSummary, cut: Cut | None, options: ProfileOptions) -> Iterator[Saved]:
     if options.window is not None and cut is not None:
-        yield profile_files.write_window(options.window, cut)
+        with waiting(f"writing {options.window.name}", silent=options.quiet):
+            file = profile_files.write_window(options.window, cut)
+        yield file
     if options.flame is not None:
         yield profile_files.write_flame(options.flame, summary, summary.title)

@@ -5,8 +5,9 @@ python -m tests.bench.traces [--megabytes 1000 4000] [--kernels 5000000] [--anal
 Files of Kineto's JSON are written, read and summarised in a process of its own, and so is an export of Nsight Systems
 with five kernels to each NVTX range; Kineto's once more with a slice of them, as large as slices may be. `--analyst`
 names a Python that has Meta's HolisticTraceAnalysis (it wants older libraries than this project): it reads 200 MB
-beside sysbench and makes three tables, where sysbench makes all. Time is without imports. Memory is that of the process and of those that it starts, together. Where others use the machine,
-processor seconds say more than seconds; they include imports.
+beside sysbench and makes three tables, where sysbench makes all. Time is without imports. Memory is that of the process
+and of those that it starts, together. Where others use the machine, processor seconds say more than seconds; they
+include imports.
 """
 
 from __future__ import annotations
