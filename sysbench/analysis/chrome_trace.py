@@ -48,7 +48,8 @@ _AT_A_TIME: Final = 65_536
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
 
 _HOST = 0
-_LONGEST_NAME = 1000
+_LONGEST_NAME = 10_000
+"""Kernels that are made of templates have names of some thousand characters, and differ in the last of them."""
 
 _CATEGORIES: dict[type, str] = {Ranges: "user_annotation", Operators: "cpu_op", Launches: "cuda_runtime"}
 _KINDS: dict[int, str] = {KERNEL: "kernel", COPY: "gpu_memcpy", SET: "gpu_memset"}

@@ -204,6 +204,15 @@ def by_name(summary: ProfileSummary) -> Counter[tuple[str, str, str, int, int]]:
     )
 
 
+def test_kernels_whose_long_names_differ_in_the_end_are_different_in_a_slice(tmp_path: Path) -> None:
+    built, path = Builder(), tmp_path / "w.json"
+    built.range("step", 0, 100)
+    for number in range(2):
+        built.kernel(f"void cutlass::Kernel<{'cute::tuple<cute::C<1>>, ' * 150}{number}>", 10 * number, 5)
+    chrome_trace.write(path, cut(built.trace()), UNLIMITED)
+    assert by_name(summarise(traces.read(path))) == by_name(summarise(recording(built.trace())))
+
+
 def test_a_slice_knows_whose_gradient_is_computed_as_the_trace_does(tmp_path: Path) -> None:
     built, backward = Builder(), "autograd::engine::evaluate_function: MmBackward0"
     for thread, numbers in ((0, (1, 2)), (1, (1, 3))):
