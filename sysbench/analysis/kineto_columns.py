@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any, Final
 
@@ -106,7 +108,7 @@ class _Shapes(dict[bytes, int]):
         self._names = names
 
     def __missing__(self, written: bytes) -> int:
-        number = self[written] = self._names[written.decode("utf-8", "replace")]
+        number = self[written] = self._names[_spaced(written.decode("utf-8", "replace"))]
         return number
 
 
@@ -321,6 +323,13 @@ def _room_of(category: str) -> str | None:
     if lower in _RANGES:
         return "ranges"
     return "launches" if _LAUNCHES.fullmatch(lower) else None
+
+
+def _spaced(written: str) -> str:
+    """Lists as torch writes them, so that who writes them otherwise names the same shapes."""
+    with suppress(ValueError, RecursionError):
+        return json.dumps(json.loads(written))
+    return written
 
 
 def _numbers(values: list[int | None]) -> Integers:

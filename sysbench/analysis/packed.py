@@ -143,6 +143,20 @@ class Table:
         rows, *columns = (np.concatenate(parts) for parts in zip(*found, strict=True))
         return rows, columns
 
+    def where(self, holds: Callable[..., NDArray[np.bool_]], *places: int) -> Table:
+        """A table of the rows of whose numbers in these columns this holds, asked of some rows at a time.
+
+        Stretches of which all rows are chosen are in both tables, and take memory once.
+        """
+        found = Table(self.width)
+        for stretch in self.packed():
+            chosen = holds(*(stretch[place].numbers() for place in places))
+            if chosen.all():
+                found.join([[*stretch]])
+            elif chosen.any():
+                found.add([packed.numbers()[chosen] for packed in stretch])
+        return found
+
     def bounds(self, at: int) -> tuple[int, int] | None:
         """The least and the largest number of a column; None without rows."""
         stretches = self.packed()

@@ -21,6 +21,11 @@ class Recording(Recorded):
     operators: Table
     ranges: Table
 
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """All of them."""
+        return (self.work, self.launches, self.operators, self.ranges)
+
     def whole(self) -> Trace:
         """Everything at once, in memory that grows with it."""
         return Trace(

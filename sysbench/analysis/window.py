@@ -1,48 +1,29 @@
-"""A slice of a trace, small enough for a browser: in Chrome's JSON, whichever profiler recorded it.
+"""A window of a trace: a stretch of time, and what belongs to it, taken out of a recording.
 
-Perfetto and chrome://tracing open it. The format is that of "Trace Event Format" by the Chromium project; a thread of
-the host is a thread of process 0, a stream of device n one of process n + 1, and arrows lead from launches to kernels.
-Categories and arguments are called as Kineto calls them, so that what reads torch's traces reads slices too.
+What is taken out is packed as the recording is, and stretches that are wholly within the window are shared with it: the
+recording can be summarised and let go of while the slice waits to be written.
 """
 
 from __future__ import annotations
 
-import gzip
-import json
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sysbench.analysis.trace import (
-    COPY,
-    KERNEL,
-    NONE,
-    SET,
-    DeviceWork,
-    Integers,
-    Launches,
-    Operators,
-    Ranges,
-    Trace,
-)
+from sysbench.analysis.grouping import distinct
+from sysbench.analysis.packed import Table
+from sysbench.analysis.recording import DURATION, NAME, START, Recording
+from sysbench.analysis.trace import NONE, DeviceWork, Integers, Launches, place
 from sysbench.errors import UsageError, nearest
 
-Rows = NDArray[np.intp]
-_Part = Ranges | Operators | Launches | DeviceWork
+Truths = NDArray[np.bool_]
 
-LARGEST_BYTES = 100_000_000
-"""Before compression; Chrome's own viewer ends at 500 to 800 MB, and takes its time long before."""
-
-_HOST = 0
-_LONGEST_NAME = 1000
-_SMALLEST_BYTES = 60
-"""No event takes less."""
-
-_CATEGORIES: dict[type, str] = {Ranges: "user_annotation", Operators: "cpu_op", Launches: "cuda_runtime"}
-_KINDS: dict[int, str] = {KERNEL: "kernel", COPY: "gpu_memcpy", SET: "gpu_memset"}
+_WORK_CORRELATION: Final = place(DeviceWork, "correlation")
+_LAUNCH_CORRELATION: Final = place(Launches, "correlation")
 
 
 @dataclass(frozen=True)
@@ -54,160 +35,122 @@ class Window:
     range: str | None
     """The name of the range that it is of; None for the whole trace."""
 
+    def holds(self, start_ns: Integers) -> Truths:
+        """What began before would reach into the window without its beginning."""
+        return (start_ns >= self.start_ns) & (start_ns <= self.end_ns)
+
 
 @dataclass(frozen=True)
-class Written:
-    """What became of it."""
+class Cut:
+    """What belongs to a window."""
 
-    events: int
-    complete: bool
-    """False where the rest of the window would have made the file too large."""
+    window: Window
+    recording: Recording
+    """Its rows alone, or, of more than can be written, those that begin first."""
+    last_ns: int
+    """When the last of them all begins, which what was launched in the window may do after its end."""
+    devices: tuple[int, ...]
+    """Numbers of all devices of the trace."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing happens in it but ranges."""
+        here = self.recording
+        return not (len(here.operators) or len(here.launches) or len(here.work))
 
 
-def find(trace: Trace, wanted: str | None) -> Window:
+def find(recording: Recording, wanted: str | None) -> Window:
     """The first range called `wanted`, or whose path ends so; without a name the first step, or else everything.
 
     Raises UsageError, with the nearest name, when there is none.
     """
-    ranges = trace.ranges
-    here = [trace.names[each] for each in ranges.name.tolist()]
+    start_ns, duration_ns, name = (recording.ranges.column(at) for at in (START, DURATION, NAME))
+    here = {each: recording.names[each] for each in distinct(name).tolist()}
     tail = (wanted or "step").rpartition("/")[2]
-    found = [row for row, name in enumerate(here) if name == tail]
-    found = found or [row for row, name in enumerate(here) if name.endswith(f".{tail}")]
-    if found:
-        first = min(found, key=lambda row: int(ranges.start_ns[row]))
-        start_ns = int(ranges.start_ns[first])
-        return Window(start_ns, start_ns + int(ranges.duration_ns[first]), here[first])
+    called = [each for each, text in here.items() if text == tail]
+    called = called or [each for each, text in here.items() if text.endswith(f".{tail}")]
+    if called:
+        rows = np.flatnonzero(np.isin(name, called))
+        first = rows[np.argmin(start_ns[rows])]
+        begin_ns = int(start_ns[first])
+        return Window(begin_ns, begin_ns + int(duration_ns[first]), recording.names[name[first]])
     if wanted is not None:
-        guess = nearest(wanted, set(here))
+        guess = nearest(wanted, set(here.values()))
         raise UsageError(f"--range {wanted} is not in this trace" + (f". Did you mean {guess}?" if guess else ""))
-    columns = (trace.work, trace.launches, trace.operators, trace.ranges)
-    ends = [int((each.start_ns + each.duration_ns).max()) for each in columns if len(each.start_ns)]
+    ends = [
+        int((begin + lasting).max())
+        for table in recording.tables
+        for begin, lasting in table.stretches(START, DURATION)
+    ]
     return Window(0, max(ends, default=0), None)
 
 
-def write(path: Path, trace: Trace, window: Window, *, largest_bytes: int = LARGEST_BYTES) -> Written:
-    """Write what happens in the window, and what was launched in it, to .json or .json.gz."""
-    events, size_bytes, complete = 0, 0, True
-    with gzip.open(path, "wb", compresslevel=4) if path.suffix == ".gz" else path.open("wb") as file:
-        file.write(b'{"displayTimeUnit":"ns","traceEvents":[\n')
-        for event in _events(trace, window, largest_bytes // _SMALLEST_BYTES):
-            line = (b",\n" if events else b"") + json.dumps(event, separators=(",", ":")).encode()
-            size_bytes += len(line)
-            if size_bytes > largest_bytes:
-                complete = False
-                break
-            file.write(line)
-            events += 1
-        file.write(b"\n]}\n")
-    return Written(events, complete)
+def cut(recording: Recording, window: Window, most_rows: int) -> Cut:
+    """Take out what happens in the window, and what was launched in it, whenever that ran.
+
+    Of more than `most_rows` those stay that begin first: so many, and what begins with the last of them. Beside the
+    rows, memory is taken for one number of each launch of the recording.
+    """
+    chosen = replace(
+        recording,
+        work=recording.work.where(_launched_in(window, recording.launches), START, _WORK_CORRELATION),
+        launches=recording.launches.where(window.holds, START),
+        operators=recording.operators.where(window.holds, START),
+        ranges=recording.ranges.where(window.holds, START),
+    )
+    bounds = [found for table in chosen.tables if (found := table.bounds(START))]
+    devices = [distinct(numbers) for (numbers,) in recording.work.stretches(place(DeviceWork, "device"))]
+    return Cut(
+        window=window,
+        recording=_first(most_rows, chosen),
+        last_ns=max((last for _, last in bounds), default=window.start_ns),
+        devices=tuple(distinct(np.concatenate(devices)).tolist()) if devices else (),
+    )
 
 
-def _events(trace: Trace, window: Window, most: int) -> Iterator[dict[str, object]]:
-    """Names of processes, then everything by its beginning, so that a cut is a cut in time."""
-    yield from _labels(trace)
-    parts: tuple[_Part, ...] = (trace.ranges, trace.operators, trace.launches, trace.work)
-    launches = _beginning_in(trace.launches, window)
-    chosen = [
-        _beginning_in(trace.ranges, window),
-        _beginning_in(trace.operators, window),
-        launches,
-        _launched(trace, launches, window),
+def _launched_in(window: Window, launches: Table) -> Callable[[Integers, Integers], Truths]:
+    """Tells work that was launched in the window; of what nobody is known to have launched, what began in it."""
+    anywhere = distinct(launches.column(_LAUNCH_CORRELATION))
+    parts = [
+        correlation[window.holds(start_ns)] for start_ns, correlation in launches.stretches(START, _LAUNCH_CORRELATION)
     ]
-    kind = np.repeat(np.arange(len(parts)), [len(rows) for rows in chosen])
-    row = np.concatenate(chosen)
-    start_ns = np.concatenate([part.start_ns[rows] for part, rows in zip(parts, chosen, strict=True)])
-    order = np.lexsort((kind, start_ns))[:most]
-    with_work = set(trace.work.correlation[chosen[-1]].tolist())
-    for each, position in zip(kind[order].tolist(), row[order].tolist(), strict=True):
-        part = parts[each]
-        yield from (
-            _work(trace, position) if isinstance(part, DeviceWork) else _on_host(trace, part, position, with_work)
-        )
+    here = distinct(np.concatenate(parts)) if parts else anywhere
+
+    def launched(start_ns: Integers, correlation: Integers) -> Truths:
+        numbered = correlation != NONE
+        linked, from_here = (numbered & _among(each, correlation) for each in (anywhere, here))
+        found: Truths = from_here | (window.holds(start_ns) & ~linked)
+        return found
+
+    return launched
 
 
-def _beginning_in(part: _Part, window: Window) -> Rows:
-    """What began before would reach into the window without its beginning."""
-    return np.flatnonzero((part.start_ns >= window.start_ns) & (part.start_ns <= window.end_ns))
+def _among(ordered: Integers, numbers: Integers) -> Truths:
+    """Which numbers are among those that are in order."""
+    if not len(ordered):
+        return np.zeros(len(numbers), bool)
+    found: Truths = ordered[np.minimum(np.searchsorted(ordered, numbers), len(ordered) - 1)] == numbers
+    return found
 
 
-def _launched(trace: Trace, launches: Rows, window: Window) -> Rows:
-    """What was launched in the window, whenever it ran; of what nobody is known to have launched, what ran in it."""
-    correlation, known = trace.work.correlation, trace.launches.correlation
-    here = np.isin(correlation, known[launches]) & (correlation != NONE)
-    here[_beginning_in(trace.work, window)] |= ~np.isin(correlation, known)[_beginning_in(trace.work, window)]
-    return np.flatnonzero(here)
+def _first(rows: int, recording: Recording) -> Recording:
+    """So many rows of all tables together, and what begins with the last of them."""
+    if sum(map(len, recording.tables)) <= rows:
+        return recording
+    latest_ns = _start_of(rows, recording.tables)
+
+    def early(start_ns: Integers) -> Truths:
+        return start_ns <= latest_ns
+
+    work, launches, operators, ranges = (table.where(early, START) for table in recording.tables)
+    return replace(recording, work=work, launches=launches, operators=operators, ranges=ranges)
 
 
-def _on_host(
-    trace: Trace, part: Ranges | Operators | Launches, row: int, with_work: set[int]
-) -> Iterator[dict[str, object]]:
-    event = _complete(trace, part.name, part.start_ns, part.duration_ns, row)
-    event |= {"cat": _CATEGORIES[type(part)], "pid": _HOST, "tid": int(part.thread[row])}
-    event["args"] = _arguments(trace, part, row)
-    yield event
-    if isinstance(part, Launches) and int(part.correlation[row]) in with_work:
-        yield {**_arrow(event, int(part.correlation[row])), "ph": "s"}
-
-
-def _work(trace: Trace, row: int) -> Iterator[dict[str, object]]:
-    work = trace.work
-    event = _complete(trace, work.name, work.start_ns, work.duration_ns, row)
-    device, stream = int(work.device[row]), int(work.stream[row])
-    arguments = {"device": device, "stream": stream, **_known(correlation=work.correlation[row], bytes=work.bytes[row])}
-    if work.launch_shape[row] != NONE:
-        shape = trace.launch_shapes[work.launch_shape[row]].tolist()
-        arguments |= {"grid": shape[:3], "block": shape[3:]}
-    event |= {"cat": _KINDS[int(work.kind[row])], "pid": device + 1, "tid": stream, "args": arguments}
-    yield event
-    if work.correlation[row] != NONE:
-        yield {**_arrow(event, int(work.correlation[row])), "ph": "f", "bp": "e"}
-
-
-def _arguments(trace: Trace, part: Ranges | Operators | Launches, row: int) -> dict[str, object]:
-    if isinstance(part, Launches):
-        return _known(correlation=part.correlation[row])
-    if not isinstance(part, Operators):
-        return {}
-    # Kineto counts threads from 1, and 0 says that there is none.
-    arguments = _known(**{"Sequence number": part.sequence[row], "Fwd thread id": part.forward_thread[row] + 1})
-    if part.shapes[row] != NONE:
-        arguments["Input Dims"] = _shapes(trace.names[part.shapes[row]])
-    return arguments
-
-
-def _shapes(text: str) -> object:
-    """As lists where they are written as lists."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-def _known(**numbers: np.int64) -> dict[str, object]:
-    return {name: int(number) for name, number in numbers.items() if number != NONE}
-
-
-def _complete(trace: Trace, name: Integers, start_ns: Integers, duration_ns: Integers, row: int) -> dict[str, object]:
-    """An event with a beginning and a duration, in microseconds with three decimals: whole nanoseconds."""
-    return {
-        "ph": "X",
-        "name": trace.names[name[row]][:_LONGEST_NAME],
-        "ts": int(start_ns[row]) / 1000,
-        "dur": int(duration_ns[row]) / 1000,
-    }
-
-
-def _arrow(event: dict[str, object], number: int) -> dict[str, object]:
-    return {"name": "launch", "cat": "launch", "id": number, **{key: event[key] for key in ("pid", "tid", "ts")}}
-
-
-def _labels(trace: Trace) -> Iterator[dict[str, object]]:
-    yield _label(_HOST, trace.title)
-    for device in sorted(set(trace.work.device.tolist())):
-        known = trace.devices[device] if 0 <= device < len(trace.devices) else "device"
-        yield _label(device + 1, f"{known} {device}")
-
-
-def _label(process: int, name: str) -> dict[str, object]:
-    return {"ph": "M", "name": "process_name", "pid": process, "args": {"name": name}}
+def _start_of(row: int, tables: Iterable[Table]) -> int:
+    """When the row begins that is the so-manieth of all by its beginning, without having all of them at once."""
+    first: list[Integers] = []
+    for (start_ns,) in chain.from_iterable(table.stretches(START) for table in tables):
+        first.append(start_ns)
+        if sum(map(len, first)) > 2 * row:
+            first = [np.partition(np.concatenate(first), row)[:row]]
+    return int(np.partition(np.concatenate(first), row - 1)[row - 1])

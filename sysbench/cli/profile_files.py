@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sysbench import units
+from sysbench.cli import running
 from sysbench.cli.file_names import labels_of, paths_of
+from sysbench.cli.waiting import waiting
 from sysbench.engine import storage
 from sysbench.engine.launchers import NsysLauncher
 from sysbench.engine.provisions import Provisions
-from sysbench.engine.traces import TraceReader
+from sysbench.engine.traces import TraceReader, read
 from sysbench.errors import UsageError
 from sysbench.records import RunRecord
 from sysbench.specs.profile import ProfileCell, Profiler, ProfileSpec
 from sysbench.specs.run import ProfileOptions
 
 if TYPE_CHECKING:
+    from sysbench.analysis.chrome_trace import Written
+    from sysbench.analysis.recording import Recording
+    from sysbench.analysis.window import Cut
     from sysbench.profile_summary import ProfileSummary
 
 AXES = (
@@ -34,6 +40,15 @@ FLAME_ENDINGS = (".svg", ".html")
 
 
 @dataclass(frozen=True)
+class Saved:
+    """A file that was written."""
+
+    path: Path
+    remark: str = ""
+    """What is not as one would expect of it."""
+
+
+@dataclass(frozen=True)
 class Files:
     """Where everything goes, by the keys of cells."""
 
@@ -44,6 +59,7 @@ class Files:
     flames: Mapping[str, Path]
     titles: Mapping[str, str]
     range: str | None
+    quiet: bool
 
     @classmethod
     @contextmanager
@@ -63,42 +79,73 @@ class Files:
             reader = TraceReader(bool(kept), ranges_wanted(options))
             titles = {cell.key: _title(cell) for cell in cells}
             provisions = Provisions(traces, launchers, reader)
-            yield cls(provisions, bool(kept), windows, flames, titles, options.range)
+            yield cls(provisions, bool(kept), windows, flames, titles, options.range, options.quiet)
 
-    def draw(self, record: RunRecord[Any]) -> Iterator[Path]:
+    def draw(self, record: RunRecord[Any]) -> Iterator[Saved]:
         """Write what was asked for of every cell that was profiled; yields every file there is now."""
         for cell in record.cells:
             trace = self.provisions.artifacts[cell.key]
             if cell.summary is None or not trace.is_file():
                 continue
             if self.kept:
-                yield trace
+                yield Saved(trace)
             window, flame = self.windows.get(cell.key), self.flames.get(cell.key)
-            yield from draw(trace, cell.summary, self.titles[cell.key], window, flame, self.range)
+            if window is not None:
+                # Read again: a cell is measured whether or not its slice can be cut and written, and a run that is
+                # resumed has traces that were read by another one.
+                with waiting(f"cutting {window.name} out of the trace", silent=self.quiet):
+                    file = write_window(window, taken(read(trace), self.range))
+                yield file
+            if flame is not None:
+                yield write_flame(flame, cell.summary, self.titles[cell.key])
 
 
-def draw(
-    trace: Path, summary: ProfileSummary, title: str, window: Path | None, flame: Path | None, range: str | None
-) -> Iterator[Path]:
-    """Write the slice of a trace and the picture of its summary; yields each that is written."""
-    if window is not None:
-        _write_window(window, trace, range)
-        yield window
-    if flame is not None:
-        from sysbench.views import profile_flame
+def taken(recording: Recording, range: str | None) -> Cut:
+    """The slice that is wanted, as it can be written; raises UsageError where there is no such range."""
+    from sysbench.analysis import chrome_trace, window
 
-        profile_flame.write(flame, summary, title)
-        yield flame
+    return window.cut(recording, window.find(recording, range), chrome_trace.MOST_ROWS)
 
 
-def _write_window(path: Path, trace: Path, range: str | None) -> None:
-    from sysbench.analysis import traces, window
+def write_window(path: Path, cut: Cut) -> Saved:
+    """Write a slice of a trace; raises OutputError."""
+    from sysbench.analysis import chrome_trace
 
-    read = traces.read(trace).whole()
     try:
-        window.write(path, read, window.find(read, range))
+        written = chrome_trace.write(path, cut, chrome_trace.LARGEST_BYTES)
     except OSError as error:
         raise storage.cannot_write(path, error) from error
+    return Saved(path, _told(cut, written))
+
+
+def write_flame(path: Path, summary: ProfileSummary, title: str) -> Saved:
+    """Draw the picture of a summary; raises OutputError."""
+    from sysbench.views import profile_flame
+
+    profile_flame.write(path, summary, title)
+    return Saved(path)
+
+
+def said_to_be_saved(files: Iterable[Saved], options: ProfileOptions) -> tuple[Path, ...]:
+    """The files, each with a line about it as soon as it is there."""
+    saved = []
+    for file in files:
+        running.say(f"saved  {file.path}{f'  ({file.remark})' if file.remark else ''}", options)
+        saved.append(file.path)
+    return tuple(saved)
+
+
+def _told(cut: Cut, written: Written) -> str:
+    from sysbench.analysis.chrome_trace import LARGEST_BYTES
+    from sysbench.views import theme
+
+    window = cut.window
+    of = "the trace" if window.range is None else f"`{theme.harmless(window.range)}`"
+    if written.cut_off_ns is not None:
+        whole_ns = max(window.end_ns, cut.last_ns) - window.start_ns
+        there, whole = (units.seconds(each / 1e9) for each in (max(written.cut_off_ns - window.start_ns, 0), whole_ns))
+        return f"the first {there} of {whole} of {of}: a slice is at most {LARGEST_BYTES / 1e6:g} MB"
+    return f"nothing but ranges: no operator and no kernel is in {of}" if cut.is_empty else ""
 
 
 def refuse_other_endings(options: ProfileOptions) -> None:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from sysbench.cli import running
-from sysbench.cli.profile_files import draw, ranges_wanted, refuse_other_endings
+from sysbench.cli import profile_files, running
 from sysbench.cli.waiting import waiting
 from sysbench.engine import storage
 from sysbench.errors import UsageError
 from sysbench.specs.run import ProfileOptions
+
+if TYPE_CHECKING:
+    from sysbench.analysis.reading import Progress
+    from sysbench.analysis.window import Cut
+    from sysbench.cli.profile_files import Saved
+    from sysbench.profile_summary import ProfileSummary
 
 _OURS = re.compile(rb'\s*\{\s*"schema_version"')
 """How a record begins, and no trace."""
@@ -24,7 +30,7 @@ def show(paths: Sequence[Path], options: ProfileOptions) -> None:
     """Show what the files hold, and write what is wanted of it; raises LogError for a file that is none of these."""
     if options.trace is not None:
         raise UsageError("--trace keeps the trace of a run; --from has one already")
-    refuse_other_endings(options)
+    profile_files.refuse_other_endings(options)
     ours = [path for path in paths if _is_ours(path)]
     if not ours:
         _show_traces(paths, options)
@@ -55,7 +61,6 @@ def _show_record(path: Path, options: ProfileOptions) -> None:
 
 def _show_traces(paths: Sequence[Path], options: ProfileOptions) -> None:
     from sysbench.cli.output import results
-    from sysbench.engine.traces import summary_of
     from sysbench.records import TraceRecord
     from sysbench.views import profile_tables, summary
     from sysbench.views.sheets import LONG
@@ -66,7 +71,8 @@ def _show_traces(paths: Sequence[Path], options: ProfileOptions) -> None:
         if target and str(target) != "-":
             storage.refuse_unwritable(target)
     with waiting("reading", silent=options.quiet) as progress:
-        summaries = [summary_of(path, ranges=ranges_wanted(options), progress=progress) for path in paths]
+        read = [_read(path, options, progress) for path in paths]
+    summaries = [summary for summary, _ in read]
     written = TraceRecord(summaries=summaries).model_dump_json(indent=1) + "\n"
     if options.json_path not in (None, "-"):
         storage.write_atomically(Path(options.json_path), written.encode())
@@ -79,5 +85,22 @@ def _show_traces(paths: Sequence[Path], options: ProfileOptions) -> None:
             tables = options.tables or ((LONG["profile"],) if options.format == "csv" else ())
             content = profile_tables.sheet_of(named, tables, options.selection)
             summary.show_sheet(content, console, options.format, options.columns)
-    for path in draw(paths[0], summaries[0], paths[0].name, options.window, options.flame, options.range):
-        running.say(f"saved  {path}", options)
+    profile_files.said_to_be_saved(_drawn(*read[0], options), options)
+
+
+def _read(path: Path, options: ProfileOptions, progress: Progress) -> tuple[ProfileSummary, Cut | None]:
+    """What a trace comes down to, and the slice of it that is wanted: taken first, as the summary uses the trace up."""
+    from sysbench.engine import traces
+
+    recording = traces.read(path, progress)
+    cut = profile_files.taken(recording, options.range) if options.window is not None else None
+    return traces.summary_of(recording, ranges=profile_files.ranges_wanted(options), progress=progress), cut
+
+
+def _drawn(summary: ProfileSummary, cut: Cut | None, options: ProfileOptions) -> Iterator[Saved]:
+    if options.window is not None and cut is not None:
+        with waiting(f"writing {options.window.name}", silent=options.quiet):
+            file = profile_files.write_window(options.window, cut)
+        yield file
+    if options.flame is not None:
+        yield profile_files.write_flame(options.flame, summary, summary.title)

@@ -7,16 +7,21 @@ must not depend on that.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from sysbench.analysis.reading import Progress, in_silence
 from sysbench.engine import nsys
 from sysbench.engine.plan import PlacedCell
 from sysbench.errors import SysbenchError
 from sysbench.events import Event, ProfileRead, StageEntered, TraceWritten
 from sysbench.profile_summary import ProfileSummary
 from sysbench.specs.profile import ProfileCell
+
+if TYPE_CHECKING:
+    from sysbench.analysis.recording import Recording
 
 
 @dataclass(frozen=True)
@@ -40,26 +45,32 @@ class TraceReader:
             raise SysbenchError("nsys left no report" if cell.profiler == "nsys" else "the worker left no trace")
         path = str(trace) if self.kept else None
         yield TraceWritten(at_s=time.time(), cell=cell.key, path=path, size_bytes=trace.stat().st_size)
-        yield ProfileRead(at_s=time.time(), cell=cell.key, summary=summary_of(trace, cell, self.ranges))
+        yield ProfileRead(at_s=time.time(), cell=cell.key, summary=summary_of(read(trace), cell, self.ranges))
+
+
+def read(trace: Path, progress: Progress = in_silence) -> Recording:
+    """What a file holds; raises LogError for one that holds no trace. `progress` is told how far it has come."""
+    from sysbench.analysis import traces  # numpy, and parsers: most runs have no trace to read
+
+    return traces.read(trace, lambda so_far: progress(f"reading {trace.name}: {so_far}"))
 
 
 def summary_of(
-    trace: Path,
+    recording: Recording,
     cell: ProfileCell | None = None,
     ranges: Sequence[str] = (),
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = in_silence,
 ) -> ProfileSummary:
-    """What a trace comes down to, of a cell of ours or of anyone's; raises SysbenchError also when that is nothing.
+    """What a trace comes down to, of a cell of ours or of anyone's; raises SysbenchError when that is nothing.
 
-    `progress` is told in words how far it has come.
+    The recording is of no use afterwards.
     """
-    from sysbench.analysis import profile, traces  # numpy, and parsers: most runs have no trace to read
+    from sysbench.analysis import profile
 
-    recording = traces.read(trace, lambda so_far: progress(f"reading {trace.name}: {so_far}"))
     summary = profile.summarise(
-        recording, cell, ranges=ranges, progress=lambda so_far: progress(f"attributing {trace.name}: {so_far}")
+        recording, cell, ranges=ranges, progress=lambda so_far: progress(f"attributing {recording.title}: {so_far}")
     )
     if not summary.names:
         why = f" ({'; '.join(summary.remarks)})" if summary.remarks else ""
-        raise SysbenchError(f"the profile is empty: {trace.name} holds no kernels and no operators{why}")
+        raise SysbenchError(f"the profile is empty: {recording.title} holds no kernels and no operators{why}")
     return summary

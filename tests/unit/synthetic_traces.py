@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 
 import numpy as np
+from hypothesis import strategies as st
 
 from sysbench.analysis.grouping import launch_shapes
 from sysbench.analysis.packed import Table
@@ -196,3 +197,33 @@ def _forward(layers: int) -> list[tuple[list[str], str]]:
         found.append(([path], ADD))
     found.append((["lm_head"], GEMM))
     return found
+
+
+RANGE_NAMES = ("step", "forward", "backward", "optimizer", "layers.0", "layers.0.attention", "layers.1", "part (a.b)")
+OPERATOR_NAMES = ("aten::mm", "aten::add", "autograd::engine::evaluate_function: MmBackward0", "MmBackward0")
+
+TIMES = st.integers(0, 30)
+LENGTHS = st.integers(0, 20)
+THREADS = st.integers(0, 1)
+
+
+@st.composite
+def any_traces(draw: st.DrawFn) -> Trace:
+    """Any few events on two threads, nested or not."""
+    built = Builder()
+    for _ in range(draw(st.integers(0, 8))):
+        built.range(draw(st.sampled_from(RANGE_NAMES)), draw(TIMES), draw(LENGTHS), draw(THREADS))
+    for _ in range(draw(st.integers(0, 8))):
+        built.operator(
+            draw(st.sampled_from(OPERATOR_NAMES)),
+            draw(TIMES),
+            draw(LENGTHS),
+            draw(THREADS),
+            draw(st.integers(-1, 2)),
+            draw(st.integers(-1, 1)),
+        )
+    for number in range(draw(st.integers(0, 5))):
+        built.launch(draw(TIMES), number, draw(THREADS), draw(st.integers(0, 3)))
+    for _ in range(draw(st.integers(0, 6))):
+        built.kernel(GEMM, draw(TIMES), draw(LENGTHS), draw(st.integers(-1, 5)))
+    return built.trace()

@@ -54,6 +54,23 @@ def test_rows_between_two_numbers_are_found_wherever_they_are_packed(
     assert [table.bounds(at) for at in range(2)] == bounds
 
 
+@given(values=st.lists(st.tuples(numbers, numbers), max_size=30), most=numbers, size=st.sampled_from([1, 3, 100]))
+def test_rows_of_which_something_holds_are_a_table_of_their_own(
+    values: list[tuple[int, int]], most: int, size: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packed, "_ROWS", size)
+        table = Table.of([column([row[at] for row in values]) for at in range(2)])
+        found = table.where(lambda second: second <= most, 1)
+        # What becomes of the one is nothing to the other, though they share what is the same in both.
+        table.replace(0, lambda second: second, 1)
+        table.append(1, lambda rows: [rows])
+        table.clear()
+        assert [each.tolist() for each in found.columns()] == [
+            [row[at] for row in values if row[1] <= most] for at in range(2)
+        ]
+
+
 def test_columns_are_computed_from_others_some_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed, "_ROWS", 4)
     table = Table.of([column([*range(10)]), column([5] * 10)])

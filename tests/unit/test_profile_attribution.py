@@ -17,36 +17,7 @@ from sysbench.analysis.profile import summarise
 from sysbench.analysis.range_tree import PHASES, module_path
 from sysbench.analysis.trace import NONE, Trace
 from tests.unit.reference_attribution import Reference
-from tests.unit.synthetic_traces import AUTOGRAD, GEMM, MAIN, Builder, recording, training
-
-RANGE_NAMES = ("step", "forward", "backward", "optimizer", "layers.0", "layers.0.attention", "layers.1", "part (a.b)")
-OPERATOR_NAMES = ("aten::mm", "aten::add", "autograd::engine::evaluate_function: MmBackward0", "MmBackward0")
-
-TIMES = st.integers(0, 30)
-LENGTHS = st.integers(0, 20)
-THREADS = st.integers(0, 1)
-
-
-@st.composite
-def traces(draw: st.DrawFn) -> Trace:
-    """Any few events on two threads, nested or not."""
-    built = Builder()
-    for _ in range(draw(st.integers(0, 8))):
-        built.range(draw(st.sampled_from(RANGE_NAMES)), draw(TIMES), draw(LENGTHS), draw(THREADS))
-    for _ in range(draw(st.integers(0, 8))):
-        built.operator(
-            draw(st.sampled_from(OPERATOR_NAMES)),
-            draw(TIMES),
-            draw(LENGTHS),
-            draw(THREADS),
-            draw(st.integers(-1, 2)),
-            draw(st.integers(-1, 1)),
-        )
-    for number in range(draw(st.integers(0, 5))):
-        built.launch(draw(TIMES), number, draw(THREADS), draw(st.integers(0, 3)))
-    for _ in range(draw(st.integers(0, 6))):
-        built.kernel(GEMM, draw(TIMES), draw(LENGTHS), draw(st.integers(-1, 5)))
-    return built.trace()
+from tests.unit.synthetic_traces import AUTOGRAD, GEMM, MAIN, Builder, any_traces, recording, training
 
 
 @dataclass(frozen=True)
@@ -75,7 +46,7 @@ def attributed(trace: Trace) -> list[Attributed]:
     return rows
 
 
-@given(traces(), st.sampled_from([1, 3, 1000]))
+@given(any_traces(), st.sampled_from([1, 3, 1000]))
 @settings(max_examples=400, deadline=None)
 def test_any_trace_is_attributed_as_the_slow_definition_does_it_in_slices_of_any_size(trace: Trace, rows: int) -> None:
     reference = Reference(trace)
@@ -98,7 +69,7 @@ def test_any_trace_is_attributed_as_the_slow_definition_does_it_in_slices_of_any
         )
 
 
-@given(traces(), st.integers(1, 6))
+@given(any_traces(), st.integers(1, 6))
 @settings(max_examples=300, deadline=None)
 def test_a_summary_made_of_slices_is_that_of_the_whole(trace: Trace, rows: int) -> None:
     whole = summarise(recording(trace))

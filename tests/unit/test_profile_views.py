@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 from pathlib import Path
 from xml.etree import ElementTree
@@ -11,7 +10,6 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
-from sysbench.analysis import traces, window
 from sysbench.analysis.profile import summarise
 from sysbench.analysis.trace import Trace
 from sysbench.errors import UsageError
@@ -210,37 +208,3 @@ def test_a_page_holds_names_as_data_only(hostile: ProfileSummary, tmp_path: Path
     assert text.count("</script>") == text.count("<script")
     assert "http://" not in text.replace("http://www.w3.org", "")
     assert "https://" not in text
-
-
-# --- slices
-
-
-def test_a_slice_of_everything_reads_back_as_what_it_was_cut_from(trace: Trace, tmp_path: Path) -> None:
-    path = tmp_path / "w.json.gz"
-    written = window.write(path, trace, window.Window(0, 10**9, None))
-    assert written.complete
-    assert summarise(traces.read(path)).spent == summarise(recording(trace)).spent
-
-
-def test_a_slice_holds_what_was_launched_in_it_however_late_it_ran(trace: Trace, tmp_path: Path) -> None:
-    path = tmp_path / "w.json"
-    chosen = window.find(trace, "forward")
-    window.write(path, trace, chosen)
-    events = json.loads(path.read_text())["traceEvents"]
-    kernels = [event for event in events if event.get("cat") == "kernel"]
-    assert len(kernels) == 11 * LAYERS + 1
-    assert max(event["ts"] * 1000 for event in kernels) > chosen.end_ns
-    assert sum(event["ph"] == "s" for event in events) == sum(event["ph"] == "f" for event in events) == len(kernels)
-
-
-def test_a_slice_stays_below_its_limit_and_is_json_to_the_end(trace: Trace, tmp_path: Path) -> None:
-    path = tmp_path / "w.json"
-    written = window.write(path, trace, window.find(trace, None), largest_bytes=8000)
-    assert not written.complete
-    assert path.stat().st_size < 8100
-    assert len(json.loads(path.read_text())["traceEvents"]) == written.events > 0
-
-
-def test_a_range_that_is_not_in_the_trace_is_answered_with_the_nearest(trace: Trace) -> None:
-    with pytest.raises(UsageError, match=re.escape("--range forwrad is not in this trace. Did you mean forward?")):
-        window.find(trace, "forwrad")
