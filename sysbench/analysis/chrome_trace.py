@@ -8,12 +8,13 @@ Categories and arguments are called as Kineto calls them, so that what reads tor
 from __future__ import annotations
 
 import gzip
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -45,7 +46,7 @@ MOST_ROWS: Final = LARGEST_BYTES // _SMALLEST_BYTES
 
 _END: Final = b"\n]}\n"
 _AT_A_TIME: Final = 65_536
-_ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
+_ENCODER: Final = msgspec.json.Encoder()
 
 _HOST = 0
 _LONGEST_NAME = 10_000
@@ -93,7 +94,7 @@ def _beginning(recorded: Recorded) -> bytes:
 
 
 def _encode(content: dict[str, object]) -> bytes:
-    return _ENCODER.encode(content).encode()
+    return _ENCODER.encode(content)
 
 
 def _events(cut: Cut) -> Iterator[tuple[int, dict[str, object]]]:
@@ -153,11 +154,12 @@ def _arguments(trace: Trace, part: Ranges | Operators | Launches, row: int) -> d
     return arguments
 
 
+@lru_cache(maxsize=65_536)
 def _shapes(text: str) -> object:
     """As lists where they are written as lists."""
     try:
-        return json.loads(text)
-    except ValueError:
+        return msgspec.Raw(_ENCODER.encode(msgspec.json.decode(text)))
+    except (msgspec.DecodeError, RecursionError):
         return text
 
 
