@@ -315,7 +315,9 @@ def test_another_card_of_the_same_model_is_a_caution() -> None:
 
 def test_what_was_measured_under_doubt_is_listed_in_one_order_whatever_the_order_in_the_runs() -> None:
     changed = measured(2).model_dump(mode="json")
-    for cell, codes in zip(changed["cells"], (("drift", "two-modes", "throttled"), ("host-busy", "drift")), strict=True):
+    for cell, codes in zip(
+        changed["cells"], (("drift", "two-modes", "throttled"), ("host-busy", "drift")), strict=True
+    ):
         cell["cautions"] = [{"code": code, "message": "said", "remedy": "wait"} for code in codes]
     found = compared(measured(1), TimeRecord.model_validate(changed))
     listed = "throttled (1 of 2 cells), host-busy (1 of 2 cells), drift (2 of 2 cells), two-modes (1 of 2 cells)"

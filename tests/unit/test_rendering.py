@@ -250,6 +250,16 @@ def test_nothing_in_a_name_is_markdown() -> None:
     assert not re.search(r"(?<!\\)[`<\[_]", text.replace(r"\\", ""))
 
 
+def test_what_stands_below_what_in_a_tree_is_kept_in_documents() -> None:
+    sheet = sheet_of(("layers", Measure(1.0)), ("  attention", Measure(1.0)), ("    output", Measure(1.0)))
+    for form, space in (("markdown", "\u00a0"), ("latex", "~")):
+        console = Console(file=io.StringIO())
+        summary.show_sheet(sheet, console, form)  # type: ignore[arg-type]
+        lines = [line.removeprefix("| ") for line in written(console).splitlines()]
+        assert any(line.startswith(f"{2 * space}attention ") for line in lines), form
+        assert any(line.startswith(f"{4 * space}output ") for line in lines), form
+
+
 # LaTeX
 
 
