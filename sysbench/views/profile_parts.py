@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, get_args
 
 from sysbench import units
@@ -23,6 +23,11 @@ LARGE_UNPLACED_SHARE: Final = 0.01
 """Of the time, from which on a kernel that no pattern knows is named."""
 
 MOST_UNPLACED: Final = 5
+
+LARGE_OTHER_SHARE: Final = 0.1
+"""Of the time, from which on it is said what the class other is made of."""
+
+MOST_OTHERS: Final = 3
 
 MOST_WRITTEN_OUT: Final = 2
 """Classes that softmax is said to be made of, where it has no kernel of its own."""
@@ -168,7 +173,9 @@ def classes(profiles: Profiles) -> list[Table]:
         f"time by class of {profiles.work}, per step",
         columns,
         lambda shown: _class_rows(shown, chosen),
-        notes=tuple(note for shown in profiles.each for note in (*unplaced(shown), *written_out(shown))),
+        notes=tuple(
+            note for shown in profiles.each for note in (*unplaced(shown), *others(shown), *written_out(shown))
+        ),
     )
 
 
@@ -216,7 +223,7 @@ def written_out(shown: Shown) -> Iterator[str]:
     """Where attention's softmax is made of kernels of other classes, so that the class softmax lacks it."""
     found: dict[str, int] = defaultdict(int)
     for each in shown.spent:
-        if part_of(each.module) == "softmax":
+        if part_of(each.module) == "softmax" and shown.class_of(each) != "other":
             found[shown.class_of(each)] += each.total_ns
     most = sorted(found, key=lambda kind: -found[kind])[:MOST_WRITTEN_OUT]
     if most and "softmax" not in most:
@@ -226,20 +233,33 @@ def written_out(shown: Shown) -> Iterator[str]:
         )
 
 
+def others(shown: Shown) -> Iterator[str]:
+    """What is in the class other and known to belong there, where it takes long enough to matter."""
+    total = _by_kernel(shown, lambda each: shown.class_of(each) == "other" and shown.name(each).placed)
+    if sum(total.values()) > LARGE_OTHER_SHARE * shown.total_ns:
+        yield f"in other: {_named_with_shares(shown, total, list(total)[:MOST_OTHERS])}"
+
+
 def unplaced(shown: Shown) -> Iterator[str]:
     """Kernels that no pattern knows, where they take long enough to matter."""
-    total: dict[int, int] = {}
+    total = _by_kernel(shown, lambda each: not shown.name(each).placed)
+    large = [kernel for kernel, ns in total.items() if ns > LARGE_UNPLACED_SHARE * shown.total_ns]
+    if large or sum(total.values()) > LARGE_UNPLACED_SHARE * shown.total_ns:
+        yield f"in no class, and counted as other: {_named_with_shares(shown, total, large[:MOST_UNPLACED])}"
+
+
+def _by_kernel(shown: Shown, wanted: Callable[[Spent], bool]) -> dict[int, int]:
+    """Nanoseconds of each kernel that is wanted, the longest first."""
+    total: dict[int, int] = defaultdict(int)
     for each in shown.spent:
-        if not shown.name(each).placed:
-            total[each.kernel] = total.get(each.kernel, 0) + each.total_ns
-    whole_ns = shown.total_ns
-    large = [
-        item for item in sorted(total.items(), key=lambda item: -item[1]) if item[1] > LARGE_UNPLACED_SHARE * whole_ns
-    ]
-    if large or sum(total.values()) > LARGE_UNPLACED_SHARE * whole_ns:
-        named = [
-            f"{shown.summary.names[kernel].short} {units.share(ns / whole_ns)}" for kernel, ns in large[:MOST_UNPLACED]
-        ]
-        more = len(total) - len(named)
-        others = [f"{more} more"] if more else []
-        yield f"in no class, and counted as other: {', '.join([*named, *others])}"
+        if wanted(each):
+            total[each.kernel] += each.total_ns
+    return dict(sorted(total.items(), key=lambda item: -item[1]))
+
+
+def _named_with_shares(shown: Shown, total: Mapping[int, int], chosen: Sequence[int]) -> str:
+    """Some kernels with their shares of all time, and how many more there are."""
+    names = shown.summary.names
+    named = [f"{names[kernel].short} {units.share(total[kernel] / shown.total_ns)}" for kernel in chosen]
+    more = len(total) - len(named)
+    return ", ".join([*named, *([f"{more} more"] if more else [])])

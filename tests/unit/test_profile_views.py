@@ -184,6 +184,13 @@ def test_softmax_that_is_written_out_is_said_to_be_in_other_classes(profile: Pro
     assert note.startswith("softmax within attention is written out, and counts as elementwise:")
 
 
+def test_what_the_class_other_is_made_of_is_said_when_it_is_large(profile: ProfileSummary) -> None:
+    names = [name.model_copy(update={"kernel_class": "other"}) if name.name == GEMM else name for name in profile.names]
+    assert not any(note.startswith("in other") for note in table(profile, "classes").notes)
+    note = table(profile.model_copy(update={"names": names}), "classes").notes[0]
+    assert note == f"in other: {GEMM} 88 %"
+
+
 def test_kernels_in_no_class_are_named_when_they_take_long() -> None:
     built = training(1, 1, kernel_ns=KERNEL_NS)
     built.launch(5, 900)
