@@ -145,6 +145,15 @@ def test_a_table_that_is_printed_to_a_file_has_no_escapes_and_no_trailing_spaces
     assert not [line for line in text.splitlines() if line.endswith("  ")]
 
 
+def test_a_heading_over_several_columns_has_no_spaces_after_it() -> None:
+    columns = (Column("name", "name"), *(Column(name, "some seconds", "s", "time") for name in ("a", "b")))
+    made = Table("t", "", columns, (("x", Measure(1.0), Measure(2.0)),), 1)
+    console = Console(file=io.StringIO(), width=80)
+    summary.show_sheet(Sheet((), (made,)), console, "terminal")
+    (heading,) = (line for line in written(console).splitlines() if line.strip() == "time")
+    assert heading == heading.rstrip()
+
+
 @pytest.mark.parametrize("form", ["terminal", "markdown", "latex", "csv"])
 def test_a_stream_without_utf_8_gets_plain_characters(pair: TimeRecord, form: Format) -> None:
     console = Console(file=io.TextIOWrapper(io.BytesIO(), encoding="ascii"), width=80, legacy_windows=False)
