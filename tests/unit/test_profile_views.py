@@ -269,6 +269,14 @@ def test_a_picture_holds_names_as_text_only(hostile: ProfileSummary, tmp_path: P
     assert not [key for element in root.iter() for key in element.attrib if key.startswith("on")]
 
 
+def test_a_name_in_a_picture_ends_within_its_box() -> None:
+    """`m` is nearly twice as wide as most letters, and there are many in what multiplies."""
+    assert profile_flame._label("bmm", 30.0) == "bmm"
+    assert profile_flame._label("bmm", 23.0) == ""
+    assert profile_flame._label("mmmmmmmmmm", 60.0) == "mmm…m"
+    assert profile_flame._label("linear", 60.0) == "linear"
+
+
 def test_a_page_holds_names_as_data_only(hostile: ProfileSummary, tmp_path: Path) -> None:
     path = tmp_path / "f.html"
     profile_flame.write(path, hostile, HOSTILE[1])
