@@ -28,6 +28,8 @@ _NOISE: Final = (
 )
 _CODE: Final = re.compile(r"<|\S\(")
 """Brackets of C++; what stands in brackets after a space, as in `Memcpy DtoD (Device -> Device)`, is for people."""
+_ENGINE: Final = "autograd::engine::"
+"""In front of what autograd's engine calls, which tells none of it from another."""
 _LITERAL: Final = re.compile(r"-?\d+[a-z]*|true|false|\(.*")
 _TYPE: Final = re.compile(
     r"(float|double|int|long|short|bool|char|unsigned.*|signed.*|u?int\d+_t|c10::\w+|__nv_\w+|__half2?|void|at::\w+)"
@@ -69,7 +71,7 @@ _PLUMBING: Final = frozenset(
 
 def shortened(name: str) -> str:
     """The name as it is shown, of at most LONGEST characters."""
-    text = name[:_READ]
+    text = name[:_READ].removeprefix(_ENGINE)
     if _CODE.search(text):
         text = _function(_quiet(text), 0) or text
     return elided(" ".join(text.split()) or "(no name)", LONGEST)

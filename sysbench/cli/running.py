@@ -136,8 +136,8 @@ def show(record: RunRecord[Any], options: RunOptions) -> None:
         try:
             summary.show(record, console, options.format, options.tables, options.selection, options.columns)
         except UsageError:
-            # The tables or columns that were asked for cannot be made of this run: show what can, then say so.
-            summary.show(record, console, options.format, selection=options.selection)
+            # The tables, columns or part that were asked for cannot be made of this run: show what can, then say so.
+            summary.show(record, console, options.format)
             raise
 
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 
+from sysbench.errors import OutputError
 from sysbench.instruments import ranges
 from sysbench.protocol import CAPTURE_RANGE
+
+_NEXT_TO_NOTHING_BYTES: Final = 1 << 20
+"""A disk with less room than this was too full for a trace."""
 
 
 class Recorder(Protocol):
@@ -28,7 +34,7 @@ class Recorder(Protocol):
         yield
 
     def write(self, path: Path) -> None:
-        """Leave the trace at `path`, where this profiler does that itself."""
+        """Leave the trace at `path`, where this profiler does that itself; raises OutputError."""
 
 
 class TorchRecorder:
@@ -54,16 +60,32 @@ class TorchRecorder:
             self._profile.stop_trace()
 
     def write(self, path: Path) -> None:
-        """Write Kineto's JSON, compressed if the name ends in .gz."""
+        """Write Kineto's JSON, compressed if the name ends in .gz. Raises OutputError, and leaves nothing then."""
+        try:
+            self._write(path)
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            raise OutputError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
+
+    def _write(self, path: Path) -> None:
         if path.suffix != ".gz":
-            self._profile.export_chrome_trace(str(path))
+            self._export(path)
             return
         # What torch compresses it compresses at the highest level, which takes ten times as long for a tenth less.
         with tempfile.TemporaryDirectory(prefix="sysbench-", dir=path.parent) as directory:
             plain = Path(directory) / "trace.json"
-            self._profile.export_chrome_trace(str(plain))
+            self._export(plain)
             with plain.open("rb") as source, gzip.open(path, "wb", compresslevel=4) as target:
                 shutil.copyfileobj(source, target, 1 << 20)
+
+    def _export(self, path: Path) -> None:
+        """Write the JSON. Kineto raises nothing when it cannot: it leaves what it could write under another name."""
+        self._profile.export_chrome_trace(str(path))
+        if not path.is_file():
+            full = shutil.disk_usage(path.parent).free < _NEXT_TO_NOTHING_BYTES
+            path.with_name(f"{path.name}.tmp").unlink(missing_ok=True)
+            why = os.strerror(errno.ENOSPC) if full else "torch.profiler could not finish it"
+            raise OSError(errno.ENOSPC if full else errno.EIO, why)
 
 
 class NsysRecorder:

@@ -6,14 +6,16 @@ None of them changes what is measured, so none of them is part of a log's identi
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, Self, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from sysbench.specs.axes import texts
 from sysbench.specs.options import Option
+from sysbench.specs.validation import option_name, option_of
 
 Format = Literal["terminal", "markdown", "csv", "latex"]
 
@@ -25,7 +27,10 @@ VIEW = "What is shown"
 def _files(value: object) -> tuple[Path, ...]:
     """Several paths with commas between them, or one that has a comma in it."""
     if isinstance(value, str):
-        return (Path(value),) if Path(value).exists() else tuple(Path(name) for name in texts(value))
+        names = (value,) if Path(value).exists() else texts(value)
+        if "" in (value, *names):
+            raise ValueError(f"{value or '(nothing)'} lacks the name of a file")
+        return tuple(Path(name) for name in names)
     return (value,) if isinstance(value, Path) else tuple(value)  # type: ignore[arg-type]
 
 
@@ -38,6 +43,9 @@ def _pattern(value: object) -> object:
             raise ValueError(f"{value} is not a regular expression: {error}") from None
     return value
 
+
+_OF_FILES = frozenset({"PATH", "PATH|-", "FILE", "FILE,…", "LOG"})
+"""What stands for the value of an option that names a file."""
 
 Sort = Literal["total", "calls", "avg", "med", "min", "max", "std", "name"]
 
@@ -106,6 +114,25 @@ class RunOptions(BaseModel):
     def selection(self) -> Selection:
         """Which part of the result is shown: all of it, where there are no options to choose with."""
         return Selection()
+
+    @model_validator(mode="after")
+    def _refuse_one_file_for_two(self) -> Self:
+        """What is written last would be all that is left; what is read would be lost."""
+        taken: dict[Path, str] = {}
+        for name, path in self._files():
+            first = taken.setdefault(path.resolve(), name)
+            if first != name:
+                raise ValueError(f"{name} {path} is the file of {first}: give each its own")
+        return self
+
+    def _files(self) -> Iterator[tuple[str, Path]]:
+        """The files that are read, then those that are written, each with the option that names it."""
+        fields = sorted(type(self).model_fields, key=lambda field: field not in ("source", "resume"))
+        for field in fields:
+            option, value = option_of(type(self).model_fields[field]), getattr(self, field)
+            if option.metavar in _OF_FILES and value not in (None, "-"):
+                for path in value if isinstance(value, tuple) else (value,):
+                    yield option_name(type(self), field), Path(path)
 
 
 class SavedOptions(RunOptions):

@@ -34,6 +34,9 @@ NARROWEST: Final = 0.3
 """Of a drawn box; narrower ones would not be seen, and would only make the file large."""
 _CHARACTER: Final = 6.4
 """Width of one at 11 px, a little more than most."""
+_WIDE: Final = frozenset("mwMW@%")
+_WIDE_CHARACTER: Final = 11.0
+_SHORTEST_LABEL: Final = 3
 _LONGEST_NAME: Final = 400
 """Characters of a recorded name that a hover shows."""
 _NOT_KNOWN: Final = "no known phase"
@@ -143,11 +146,19 @@ def _box(box: Box, x: float, y: float, width: float, hover: str) -> Iterator[str
         f'<rect x="{x:.2f}" y="{y:g}" width="{max(width - 0.4, 0.2):.2f}" height="{ROW - 1:g}" rx="1.5" '
         f'fill="{box.colour}"/>'
     )
-    room = int((width - 6) / _CHARACTER)
-    if room >= 3:
-        name = _escaped(elided(_CONTROL.sub(" ", box.name), room))
-        yield f'<text x="{x + 3:.2f}" y="{y + 13:g}" fill="{ink_on(box.colour)}">{name}</text>'
+    label = _label(_CONTROL.sub(" ", box.name), width - 6)
+    if label:
+        yield f'<text x="{x + 3:.2f}" y="{y + 13:g}" fill="{ink_on(box.colour)}">{_escaped(label)}</text>'
     yield "</g>"
+
+
+def _label(name: str, room: float) -> str:
+    """As much of a name as there is room for; nothing where that is too little to know it by."""
+    for length in range(int(room / _CHARACTER), _SHORTEST_LABEL - 1, -1):
+        label = elided(name, length)
+        if sum(_WIDE_CHARACTER if letter in _WIDE else _CHARACTER for letter in label) <= room:
+            return label
+    return ""
 
 
 def _hover(box: Box, steps: int, total_ns: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -98,13 +98,19 @@ def _current(now: CellState) -> str | None:
 def _done(now: CellState) -> Iterator[tuple[str, str]]:
     """What there is to do, in order, with what has come of it."""
     if now.cell.steps:
-        mean = units.seconds_with_deviation(*mean_and_deviation(now.timed_s)) if now.timed_s else ""
-        yield _TIMING, f"{len(now.timed_s)}/{now.cell.steps} steps, {mean}" if mean else ""
+        yield _TIMING, f"{len(now.timed_s)}/{now.cell.steps} steps, {_estimate(now.timed_s)}" if now.timed_s else ""
     steps = f"{units.seconds(statistics.mean(now.profiled_s))} a step" if now.profiled_s else ""
     yield _PROFILING, steps
     seen = _seen(now.summary) if now.summary is not None else ""
     sized = f"{units.size(now.trace_bytes)}" if now.trace_bytes is not None else ""
     yield _READING, ", ".join(filter(None, (sized, seen)))
+
+
+def _estimate(timed_s: Sequence[float]) -> str:
+    """The running mean with its deviation, which a single step has not."""
+    if len(timed_s) > 1:
+        return units.seconds_with_deviation(*mean_and_deviation(timed_s))
+    return units.seconds(timed_s[0])
 
 
 def _doing(name: str, result: str, progress: str | None) -> Text:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, get_args
 
 from sysbench import units
+from sysbench.analysis.attention_parts import part_of
 from sysbench.analysis.kernel_ranges import folded
 from sysbench.analysis.range_tree import PHASES
 from sysbench.profile_summary import EVERYWHERE, NO_PHASE, KernelClass
-from sysbench.views.profile_shown import FORWARD_BACKWARD, Profiles, Shown, Spent, within
+from sysbench.views.profile_shown import FORWARD_BACKWARD, Profiles, Shown, Spent
 from sysbench.views.table import Cell, Column, Measure, Table
 
 DEPTH: Final = 6
@@ -23,10 +24,19 @@ LARGE_UNPLACED_SHARE: Final = 0.01
 
 MOST_UNPLACED: Final = 5
 
+LARGE_OTHER_SHARE: Final = 0.1
+"""Of the time, from which on it is said what the class other is made of."""
+
+MOST_OTHERS: Final = 3
+
+MOST_WRITTEN_OUT: Final = 2
+"""Classes that softmax is said to be made of, where it has no kernel of its own."""
+
 
 def tree(profiles: Profiles) -> list[Table]:
     """Modules below those that they are part of, and what each takes in every phase."""
-    phases = [phase for phase in PHASES if any(phase in shown.phases for shown in profiles.each)]
+    there = {each.phase for shown in profiles.each for each in profiles.chosen(shown)}
+    phases = [phase for phase in PHASES if phase in there]
     columns = (
         Column("module", "module", elastic=True),
         Column("count", "count", importance=2),
@@ -36,17 +46,28 @@ def tree(profiles: Profiles) -> list[Table]:
         Column("calls", f"{profiles.work}s", "count", "per step", importance=1),
     )
     return profiles.table(
-        "tree", "where the time goes", columns, lambda shown: _tree_rows(profiles, shown, phases), axes=0
+        "tree",
+        f"where the time{_of(profiles)} goes",
+        columns,
+        lambda shown: _tree_rows(shown, profiles.chosen(shown), phases),
+        axes=0,
     )
+
+
+def _of(profiles: Profiles) -> str:
+    """What part of the time is meant, where it is not all of it."""
+    asked = profiles.selection
+    named = f" of {profiles.work}s with {asked.kernel.pattern}" if asked.kernel else ""
+    return f"{named}{f' in {asked.range}' if asked.range else ''}"
 
 
 def _importance(phase: str) -> int:
     return 0 if phase in ("forward", "backward") else 2 if phase == "optimizer" else 4
 
 
-def _tree_rows(profiles: Profiles, shown: Shown, phases: Sequence[str]) -> Iterator[tuple[Cell, ...]]:
-    here = within(shown, profiles.selection.range)
-    spent = [each for each in shown.spent if here.holds(each) and profiles.wanted(shown.name(each).name)]
+def _tree_rows(shown: Shown, spent: Sequence[Spent], phases: Sequence[str]) -> Iterator[tuple[Cell, ...]]:
+    if not spent:
+        return
     whole_ns = sum(each.total_ns for each in spent)
     inclusive, members = _inclusive(spent)
     outside = [each for each in spent if each.module == EVERYWHERE]
@@ -152,7 +173,9 @@ def classes(profiles: Profiles) -> list[Table]:
         f"time by class of {profiles.work}, per step",
         columns,
         lambda shown: _class_rows(shown, chosen),
-        notes=tuple(note for shown in profiles.each for note in unplaced(shown)),
+        notes=tuple(
+            note for shown in profiles.each for note in (*unplaced(shown), *others(shown), *written_out(shown))
+        ),
     )
 
 
@@ -167,7 +190,7 @@ _GROUPS: Final[tuple[tuple[str, str, tuple[str, ...] | None], ...]] = (
 def _adds(shown: Shown, phases: Sequence[str] | None) -> bool:
     """Whether a group has something to say that the ones before it have not."""
     if phases is None:
-        return not set(shown.phases) <= set(FORWARD_BACKWARD) or not shown.phases
+        return any(each.phase not in FORWARD_BACKWARD for each in shown.spent)
     return phases[-1] in shown.phases
 
 
@@ -196,20 +219,47 @@ def _by_class(shown: Shown, phases: Sequence[str] | None) -> dict[str, int]:
     return found
 
 
+def written_out(shown: Shown) -> Iterator[str]:
+    """Where attention's softmax is made of kernels of other classes, so that the class softmax lacks it."""
+    found: dict[str, int] = defaultdict(int)
+    for each in shown.spent:
+        if part_of(each.module) == "softmax" and shown.class_of(each) != "other":
+            found[shown.class_of(each)] += each.total_ns
+    most = sorted(found, key=lambda kind: -found[kind])[:MOST_WRITTEN_OUT]
+    if most and "softmax" not in most:
+        yield (
+            f"softmax within attention is written out, and counts as {' and '.join(most)}: the table attention has its "
+            "time"
+        )
+
+
+def others(shown: Shown) -> Iterator[str]:
+    """What is in the class other and known to belong there, where it takes long enough to matter."""
+    total = _by_kernel(shown, lambda each: shown.class_of(each) == "other" and shown.name(each).placed)
+    if sum(total.values()) > LARGE_OTHER_SHARE * shown.total_ns:
+        yield f"in other: {_named_with_shares(shown, total, list(total)[:MOST_OTHERS])}"
+
+
 def unplaced(shown: Shown) -> Iterator[str]:
     """Kernels that no pattern knows, where they take long enough to matter."""
-    total: dict[int, int] = {}
+    total = _by_kernel(shown, lambda each: not shown.name(each).placed)
+    large = [kernel for kernel, ns in total.items() if ns > LARGE_UNPLACED_SHARE * shown.total_ns]
+    if large or sum(total.values()) > LARGE_UNPLACED_SHARE * shown.total_ns:
+        yield f"in no class, and counted as other: {_named_with_shares(shown, total, large[:MOST_UNPLACED])}"
+
+
+def _by_kernel(shown: Shown, wanted: Callable[[Spent], bool]) -> dict[int, int]:
+    """Nanoseconds of each kernel that is wanted, the longest first."""
+    total: dict[int, int] = defaultdict(int)
     for each in shown.spent:
-        if not shown.name(each).placed:
-            total[each.kernel] = total.get(each.kernel, 0) + each.total_ns
-    whole_ns = shown.total_ns
-    large = [
-        item for item in sorted(total.items(), key=lambda item: -item[1]) if item[1] > LARGE_UNPLACED_SHARE * whole_ns
-    ]
-    if large or sum(total.values()) > LARGE_UNPLACED_SHARE * whole_ns:
-        named = [
-            f"{shown.summary.names[kernel].short} {units.share(ns / whole_ns)}" for kernel, ns in large[:MOST_UNPLACED]
-        ]
-        more = len(total) - len(named)
-        others = [f"{more} more"] if more else []
-        yield f"in no class, and counted as other: {', '.join([*named, *others])}"
+        if wanted(each):
+            total[each.kernel] += each.total_ns
+    return dict(sorted(total.items(), key=lambda item: -item[1]))
+
+
+def _named_with_shares(shown: Shown, total: Mapping[int, int], chosen: Sequence[int]) -> str:
+    """Some kernels with their shares of all time, and how many more there are."""
+    names = shown.summary.names
+    named = [f"{names[kernel].short} {units.share(total[kernel] / shown.total_ns)}" for kernel in chosen]
+    more = len(total) - len(named)
+    return ", ".join([*named, *([f"{more} more"] if more else [])])

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Final, Literal
 
 from sysbench import units
+from sysbench.analysis.attention_parts import part_of
 from sysbench.profile_summary import Rate
-from sysbench.views.profile_shown import NS, Profiles, Shown
+from sysbench.views.profile_shown import NS, Profiles, Shown, Within, within
 from sysbench.views.table import Cell, Column, Measure, Remark, Table
 
 _LEAST: Final = "bytes: every operand and result moved once, which is the least there can be"
@@ -89,14 +90,20 @@ def bound(rate: Rate) -> Literal["compute", "memory"] | None:
     return "compute" if arithmetic > traffic else "memory"
 
 
-def findings(shown: Shown) -> Iterator[Remark]:
-    """Softmax against the two matrix products around it, in each phase."""
+def findings(shown: Shown, asked: str | None) -> Iterator[Remark]:
+    """Softmax against the two matrix products around it, in each phase; of those that all of a range is shown of."""
+    here = within(shown, asked)
     parts = {(rate.part, rate.phase): rate for rate in shown.summary.rates if rate.kind == "attention"}
     for phase in ("forward", "backward"):
         softmax = parts.get(("softmax", phase))
         products = [parts[part, phase] for part in ("scores", "output") if (part, phase) in parts]
-        if softmax is not None and len(products) == 2:
+        if softmax is not None and len(products) == 2 and _has_all(here, shown, phase):
             yield Remark("finding", _sentence(shown, phase, softmax, products))
+
+
+def _has_all(here: Within, shown: Shown, phase: str) -> bool:
+    """Whether a range has the softmax of every layer in a phase."""
+    return all(here.holds(each) for each in shown.spent if each.phase == phase and part_of(each.module) == "softmax")
 
 
 def _sentence(shown: Shown, phase: str, softmax: Rate, products: list[Rate]) -> str:

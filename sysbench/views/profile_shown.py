@@ -119,6 +119,11 @@ class Profiles:
         """Whether the selection's pattern, if there is one, is found in a name as it was recorded."""
         return self.selection.kernel is None or name in self._matching
 
+    def chosen(self, shown: Shown) -> list[Spent]:
+        """What was spent in the range that was asked for, on kernels whose names are wanted; raises as `within`."""
+        here = within(shown, self.selection.range)
+        return [each for each in shown.spent if here.holds(each) and self.wanted(shown.name(each).name)]
+
     @cached_property
     def _matching(self) -> frozenset[str]:
         """All names in which the pattern is found: looked for once, since a pattern can take for ever."""

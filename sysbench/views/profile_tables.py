@@ -118,10 +118,10 @@ def _chosen(profiles: Profiles, names: Sequence[str], summary: list[Table]) -> l
         return [table for name in names for table in _named(profiles, name, summary)]
     if not profiles.each:
         return []
+    if profiles.selection.range or profiles.selection.kernel:
+        return [table for name in ("kernels", "tree") for table in _named(profiles, name, summary)]
     if len(profiles.each) > 1:
         return [*summary, *([] if summary else profile_use.ranks(profiles))]
-    if profiles.selection.range or profiles.selection.kernel:
-        return [table for name in ("kernels", "tree") for table in _BUILDERS[name](profiles)]
     builders = ("device", "classes", "tree", "attention", "kernels")
     return [*summary, *(table for name in builders for table in _BUILDERS[name](profiles))]
 
@@ -130,6 +130,10 @@ def _named(profiles: Profiles, name: str, summary: list[Table]) -> list[Table]:
     if name not in TABLES:
         raise UsageError(unknown(name, "a table", TABLES))
     found = summary if name == "summary" else _BUILDERS[name](profiles)
+    pattern = profiles.selection.kernel
+    if not found and pattern is not None and not any(profiles.chosen(shown) for shown in profiles.each):
+        where = f" in {profiles.selection.range}" if profiles.selection.range else ""
+        raise UsageError(f"--kernel {pattern.pattern} is found in the name of no {profiles.work}{where}")
     if not found:
         why = _NEEDS.get(name, "nothing of it was profiled")
         raise UsageError(f"this profile has nothing to show as the table {name}: {why}")
@@ -203,7 +207,7 @@ def _remarks(profiles: Profiles) -> Iterator[Remark]:
         yield Remark("finding", f"{profile_use.label(shown)} is slowest: {units.seconds(step_s)} for a step")
     for shown in profiles.each:
         if len(profiles.each) == 1:
-            yield from profile_rates.findings(shown)
+            yield from profile_rates.findings(shown, profiles.selection.range)
         summary = shown.summary
         if summary.left_out:
             kernels = f"{summary.left_out} {profiles.work}{'' if summary.left_out == 1 else 's'}"

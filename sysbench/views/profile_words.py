@@ -69,9 +69,12 @@ def said(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:
 
 def headlines(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:
     """Those that are worth a line below the tables on a screen, which say the rest by themselves."""
-    for where, group, name in _settings(told(cells), cells):
+    known = told(cells)
+    for where, group, name in _settings(known, cells):
         yield from _leaders(group, where, name)
         yield from _products(group, where, name)
+    if known:
+        yield from left_out(cells, doubts, "what is said of this run")
 
 
 def _settings(

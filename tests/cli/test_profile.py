@@ -225,6 +225,11 @@ def test_a_trace_with_nothing_in_it_is_an_error(tmp_path: Path) -> None:
         (["--trace", "none/t.json"], "cannot write"),
         (["--with", "nsys"], "--with nsys: there is no program nsys here. To have it, install Nsight Systems"),
         (["--from", "none.json"], "cannot read none.json: no such file"),
+        (["--from", "a.json,"], "--from a.json, lacks the name of a file"),
+        (["--from", ""], "--from (nothing) lacks the name of a file"),
+        (["--from", "a.json", "--window", "a.json"], "--window a.json is the file of --from: give each its own"),
+        (["--trace", "a.json", "--window", "./a.json"], "--window a.json is the file of --trace: give each its own"),
+        (["--flame", "a.svg", "--json", "a.svg"], "--flame a.svg is the file of --json: give each its own"),
         (["--from", "a.json", "--ctx", "7"], "--from shows a finished run; --ctx would change nothing in it"),
         (["--from", "a.json", "--trace", "b.json"], "--trace keeps the trace of a run; --from has one already"),
         (["--from", "a.json,b.json", "--window", "c.json"], "--window and --flame are of one trace"),
@@ -252,6 +257,18 @@ def test_a_range_that_is_not_there_is_named_with_the_nearest(profiled: Path) -> 
     assert ran.code == 2
     assert "forwrad" in ran.complaint
     assert "Did you mean forward?" in ran.complaint
+
+
+def test_what_can_be_shown_is_shown_where_the_part_that_was_asked_for_is_not_there(profiled: Path) -> None:
+    source = f"--from={only(profiled / 'runs', '*.json')}"
+    for wrong, complaint in (
+        ("--range=forwrad", "--range forwrad is not a range of this profile"),
+        ("--kernel=gemn", "--kernel gemn is found in the name of no operator"),
+    ):
+        ran = answered("profile", source, wrong, COLUMNS="120")
+        assert ran.code == 2
+        assert ran.complaint.startswith(f"sysbench profile: {complaint}")
+        assert ran.out == (profiled / "shown.txt").read_text()
 
 
 def test_the_plan_shows_cells_and_runs_nothing(tmp_path: Path) -> None:

@@ -165,6 +165,7 @@ SHORT = [
     ("ampere_sgemm_128x64_nn", "ampere_sgemm_128x64_nn"),
     ("Memcpy DtoD (Device -> Device)", "Memcpy DtoD (Device -> Device)"),
     ("aten::_softmax", "aten::_softmax"),
+    ("autograd::engine::evaluate_function: PermuteBackward0", "evaluate_function: PermuteBackward0"),
     ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"),
     ("", "(no name)"),
 ]  # fmt: skip

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import re
 import sys
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from sysbench.analysis.profile_fold import fold
 from sysbench.engine.launchers import Launcher
@@ -30,6 +34,8 @@ from sysbench.records import ProfileCellRecord
 from sysbench.specs.profile import ProfileCell, ProfileSpec
 from sysbench.specs.run import RunOptions
 from sysbench.views import profile_tables
+from sysbench.views.profile_live import draw
+from sysbench.views.profile_state import ProfileState, advance
 from sysbench.views.table import Word
 from tests.unit.engine_fakes import CPU, GPU, FakeSampler, ScriptedLauncher, of_kind
 
@@ -117,6 +123,17 @@ def test_a_step_is_timed_in_one_process_and_profiled_in_another(tmp_path: Path) 
             by_cell[event.cell] = worker
     assert list(by_cell) == [cell.timed_first.key, cell.key]
     assert len(set(by_cell.values())) == 2
+
+
+def test_the_dashboard_says_how_far_steps_are_apart_once_there_are_two(tmp_path: Path) -> None:
+    state, seen = ProfileState(), []
+    once = carry_out(spec_of(steps=3), tmp_path)
+    for event in chain.from_iterable([event] * (3 if isinstance(event, StepMeasured) else 1) for event in once):
+        state = advance(state, event)
+        console = Console(file=io.StringIO(), width=100, height=30)
+        console.print(draw(state, event.at_s))
+        seen += re.findall(r"(\d)/3 steps, [\d.]+( ±)?", console.file.getvalue())  # type: ignore[attr-defined]
+    assert list(dict.fromkeys(seen)) == [("1", ""), ("2", " ±"), ("3", " ±")]
 
 
 def test_no_two_profiles_share_a_process(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from sysbench.analysis.profile import summarise
+from sysbench.analysis.range_tree import PHASES
 from sysbench.analysis.trace import Trace
 from sysbench.errors import UsageError
 from sysbench.profile_summary import ProfileSummary
@@ -119,6 +120,34 @@ def test_the_tree_adds_up_in_both_directions(profile: ProfileSummary) -> None:
     assert float(str(by_name["outside modules"]["backward"])) == 0
 
 
+def test_the_tree_of_a_range_has_the_phases_that_are_in_it_and_says_what_it_is_of(profile: ProfileSummary) -> None:
+    whole, part = (table(profile, "tree", Selection(range=asked)) for asked in (None, "backward"))
+    phases = [[column.key for column in found.columns if column.key in PHASES] for found in (whole, part)]
+    assert phases == [["forward", "backward", "optimizer"], ["backward"]]
+    assert part.title == "where the time in backward goes"
+    both = table(profile, "tree", Selection(range="forward", kernel=re.compile("softmax")))
+    assert both.title == "where the time of kernels with softmax in forward goes"
+
+
+@pytest.mark.parametrize("name", ["kernels", "tree", None])
+def test_a_pattern_that_no_name_has_is_an_error_and_not_a_table_of_zeros(
+    profile: ProfileSummary, name: str | None
+) -> None:
+    for selection, where in (
+        (Selection(kernel=re.compile("gemn")), "no kernel"),
+        (Selection("optimizer", re.compile("softmax_warp")), "no kernel in optimizer"),
+    ):
+        with pytest.raises(UsageError, match=f"^--kernel .* is found in the name of {where}$"):
+            profile_tables.sheet_of([("trace", profile)], [name] if name else [], selection)
+
+
+def test_a_range_of_several_profiles_is_shown_of_each(profile: ProfileSummary) -> None:
+    sheet = profile_tables.sheet_of([("a", profile), ("b", profile)], (), Selection("forward"))
+    kernels, _ = sheet.tables
+    assert kernels.title == "kernels launched in forward"
+    assert [row["calls"] for row in rows(kernels) if row["kernel"] == GEMM] == [9 * LAYERS + 1] * 2
+
+
 def test_shares_of_classes_are_of_forward_then_with_backward_then_of_the_whole_step(profile: ProfileSummary) -> None:
     matmul = rows(table(profile, "classes"))[0]
     kernels = 10 * LAYERS + LAYERS + 1  # forward has 9 products, a softmax and an addition in each layer
@@ -132,6 +161,32 @@ def test_shares_of_classes_are_of_forward_then_with_backward_then_of_the_whole_s
     both = kernels + 2 * products + 2 * LAYERS
     assert shares == pytest.approx([products / kernels, 3 * products / both, 3 * products / (both + 1)])
     assert "matmul" in matmul.values()
+
+
+def test_where_only_forward_is_marked_the_classes_are_those_of_the_full_step_too() -> None:
+    built = training(1, 1, operators=False, kernel_ns=KERNEL_NS)
+    built.ranges = [each for each in built.ranges if each[2] not in map(built.name, ("backward", "optimizer", "step"))]
+    found = summarise(recording(built.trace()))
+    everything = rows(table(found, "classes"))[-1]
+    assert everything["step_time"] == pytest.approx(sum(found.spent.total_ns) * 1e-9)
+    assert everything["step_time"] > 2 * everything["forward_time"]  # type: ignore[operator]
+
+
+def test_softmax_that_is_written_out_is_said_to_be_in_other_classes(profile: ProfileSummary) -> None:
+    assert not table(profile, "classes").notes  # it has a kernel of its own there
+    names = [
+        name.model_copy(update={"kernel_class": "elementwise"}) if name.kernel_class == "softmax" else name
+        for name in profile.names
+    ]
+    (note,) = table(profile.model_copy(update={"names": names}), "classes").notes
+    assert note.startswith("softmax within attention is written out, and counts as elementwise:")
+
+
+def test_what_the_class_other_is_made_of_is_said_when_it_is_large(profile: ProfileSummary) -> None:
+    names = [name.model_copy(update={"kernel_class": "other"}) if name.name == GEMM else name for name in profile.names]
+    assert not any(note.startswith("in other") for note in table(profile, "classes").notes)
+    note = table(profile.model_copy(update={"names": names}), "classes").notes[0]
+    assert note == f"in other: {GEMM} 87 %"
 
 
 def test_kernels_in_no_class_are_named_when_they_take_long() -> None:
@@ -160,6 +215,19 @@ def test_softmax_against_the_matmuls_is_said_in_words(profile: ProfileSummary) -
         remark.text.startswith("Forward: softmax takes 3.00 µs, 0.50× as long as the two matmuls")
         for remark in sheet.remarks
     )
+
+
+def test_softmax_is_said_of_a_range_only_where_the_range_has_all_of_it(profile: ProfileSummary) -> None:
+    for asked, phases in (
+        ("forward", ["Forward"]),
+        ("backward", ["Backward"]),
+        ("optimizer", []),
+        ("layers.1.attention", []),
+        ("attend", ["Forward", "Backward"]),
+        ("forward/softmax", ["Forward"]),
+    ):
+        remarks = profile_tables.sheet_of([("trace", profile)], (), Selection(asked)).remarks
+        assert [remark.text.partition(":")[0] for remark in remarks if remark.kind == "finding"] == phases, asked
 
 
 # --- names that mean harm
@@ -197,6 +265,14 @@ def test_a_picture_holds_names_as_text_only(hostile: ProfileSummary, tmp_path: P
     root = ElementTree.parse(path).getroot()
     assert {element.tag.rpartition("}")[2] for element in root.iter()} <= {"svg", "title", "rect", "text", "g"}
     assert not [key for element in root.iter() for key in element.attrib if key.startswith("on")]
+
+
+def test_a_name_in_a_picture_ends_within_its_box() -> None:
+    """`m` is nearly twice as wide as most letters, and there are many in what multiplies."""
+    assert profile_flame._label("bmm", 30.0) == "bmm"
+    assert profile_flame._label("bmm", 23.0) == ""
+    assert profile_flame._label("mmmmmmmmmm", 60.0) == "mmm…m"
+    assert profile_flame._label("linear", 60.0) == "linear"
 
 
 def test_a_page_holds_names_as_data_only(hostile: ProfileSummary, tmp_path: Path) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import resource
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sysbench.errors import SysbenchError
+from sysbench.errors import OutputError, SysbenchError
 from sysbench.events import DeviceInfo, Event, StageEntered, StepMeasured
 from sysbench.experiments.profiling import run
 from sysbench.instruments.ranges import named
@@ -33,6 +34,21 @@ def profiled(tmp_path: Path, name: str = "trace.json", **fields: Any) -> tuple[l
     said = list(run(cell(**fields), CPU, path))
     content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     return said, [event for event in json.loads(content)["traceEvents"] if event.get("ph") == "X"]
+
+
+@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
+def test_a_trace_that_cannot_be_written_is_an_error_and_leaves_nothing(tmp_path: Path, name: str) -> None:
+    events = run(cell(mode="inference"), CPU, tmp_path / name)
+    while not isinstance(event := next(events), StageEntered) or event.stage != "writing":
+        pass
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        with pytest.raises(OutputError, match=f"^cannot write .*{name}: torch.profiler could not finish it$"):
+            next(events)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not list(tmp_path.iterdir())
 
 
 def ranges(events: list[dict[str, Any]]) -> Counter[str]:

@@ -145,6 +145,15 @@ def test_a_table_that_is_printed_to_a_file_has_no_escapes_and_no_trailing_spaces
     assert not [line for line in text.splitlines() if line.endswith("  ")]
 
 
+def test_a_heading_over_several_columns_has_no_spaces_after_it() -> None:
+    columns = (Column("name", "name"), *(Column(name, "some seconds", "s", "time") for name in ("a", "b")))
+    made = Table("t", "", columns, (("x", Measure(1.0), Measure(2.0)),), 1)
+    console = Console(file=io.StringIO(), width=80)
+    summary.show_sheet(Sheet((), (made,)), console, "terminal")
+    (heading,) = (line for line in written(console).splitlines() if line.strip() == "time")
+    assert heading == heading.rstrip()
+
+
 @pytest.mark.parametrize("form", ["terminal", "markdown", "latex", "csv"])
 def test_a_stream_without_utf_8_gets_plain_characters(pair: TimeRecord, form: Format) -> None:
     console = Console(file=io.TextIOWrapper(io.BytesIO(), encoding="ascii"), width=80, legacy_windows=False)
@@ -248,6 +257,16 @@ def test_nothing_in_a_name_is_markdown() -> None:
     text = written(console)
     assert {len(row) for row in markdown_table(text)} == {2}
     assert not re.search(r"(?<!\\)[`<\[_]", text.replace(r"\\", ""))
+
+
+def test_what_stands_below_what_in_a_tree_is_kept_in_documents() -> None:
+    sheet = sheet_of(("layers", Measure(1.0)), ("  attention", Measure(1.0)), ("    output", Measure(1.0)))
+    for form, space in (("markdown", "\u00a0"), ("latex", "~")):
+        console = Console(file=io.StringIO())
+        summary.show_sheet(sheet, console, form)  # type: ignore[arg-type]
+        lines = [line.removeprefix("| ") for line in written(console).splitlines()]
+        assert any(line.startswith(f"{2 * space}attention ") for line in lines), form
+        assert any(line.startswith(f"{4 * space}output ") for line in lines), form
 
 
 # LaTeX

@@ -123,6 +123,11 @@ def _alone(cell: Cell, unit: Unit | None, deviations: bool) -> str:
     return f"{scale.digits(cell.value, decimals)} ± {scale.digits(cell.deviation, decimals)} {scale.symbol}"
 
 
+def indent(text: str) -> int:
+    """How many spaces a text begins with: what stands below what in a tree, which must not be lost with other space."""
+    return len(text) - len(text.lstrip(" "))
+
+
 def _plain(cell: Cell) -> str:
     if isinstance(cell, Word):
         return cell.text

@@ -123,6 +123,9 @@ def _segments(line: Line) -> Iterator[Segment]:
     """The line as few segments as possible, since all that is printed is handled segment by segment."""
     while line and not line[-1][0].strip():
         line = line[:-1]
+    if line:
+        text, style = line[-1]
+        line = [*line[:-1], (text.rstrip(), style)]
     for style, parts in groupby(line, lambda each: each[1]):
         text = "".join(text for text, _ in parts)
         if text:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 from typing import Final
 
-from sysbench.views.rendering.columns import ShownColumn, shown
+from sysbench.views.rendering.columns import ShownColumn, indent, shown
 from sysbench.views.table import Remark, Sheet, Table, notes
 
 _SPECIAL: Final[Mapping[str, str]] = {
@@ -131,9 +131,14 @@ def tabular(columns: Sequence[ShownColumn], rows: Iterable[int], *, units_apart:
     yield from _headings(columns, units_apart)
     yield r"\midrule"
     for number in rows:
-        yield _row([escaped(column.texts[number]) for column in columns])
+        yield _row([_cell(column.texts[number]) for column in columns])
     yield r"\bottomrule"
     yield r"\end{tabular}"
+
+
+def _cell(text: str) -> str:
+    """Spaces that it begins with stay: as those that LaTeX does not ignore."""
+    return "~" * indent(text) + escaped(text)
 
 
 def _headings(columns: Sequence[ShownColumn], units_apart: bool) -> Iterator[str]:

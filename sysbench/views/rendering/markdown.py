@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from sysbench.views.rendering.columns import ShownColumn, shown
+from sysbench.views.rendering.columns import ShownColumn, indent, shown
 from sysbench.views.table import Remark, Sheet, Table, notes
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&$])")
@@ -38,7 +38,7 @@ def table(content: Table, mark: str = "") -> Iterator[str]:
     """Blocks of text: the title, with a `mark` behind it, the table, and its notes."""
     columns = shown(content)
     yield f"**{escaped(content.title)}**{mark}"
-    texts = [[_heading(column), *(escaped(text) for text in column.texts)] for column in columns]
+    texts = [[_heading(column), *(_cell(text) for text in column.texts)] for column in columns]
     widths = [max(3, *(len(text) for text in column)) for column in texts]
     rules = [
         f"{'-' * (width - 1)}:" if each.column.numeric else "-" * width
@@ -48,6 +48,11 @@ def table(content: Table, mark: str = "") -> Iterator[str]:
     yield "\n".join([lines[0], _line(rules, columns, widths), *lines[1:]])
     if notes(content):
         yield "  \n".join(paragraph(note) for note in notes(content))
+
+
+def _cell(text: str) -> str:
+    """Spaces that it begins with stay: as those that Markdown does not strip."""
+    return "\u00a0" * indent(text) + escaped(text)
 
 
 def _heading(shown_column: ShownColumn) -> str:
