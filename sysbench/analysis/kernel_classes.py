@@ -219,8 +219,8 @@ _OPERATORS: Final[tuple[tuple[KernelClass, frozenset[str]], ...]] = (
         "matmul",
         _words(
             """
-            mm bmm addmm baddbmm addbmm addmv mv dot vdot matmul linear einsum tensordot bilinear inner
-            outer ger addr chain_matmul _scaled_mm _int_mm _grouped_mm _scaled_grouped_mm mkldnn_linear
+            mm bmm addmm baddbmm addbmm addmv mv dot vdot linear bilinear inner
+            outer ger addr _scaled_mm _int_mm _grouped_mm _scaled_grouped_mm mkldnn_linear
             _addmm_activation linear_backward conv1d conv2d conv3d convolution _convolution
             convolution_backward mkldnn_convolution cudnn_convolution thnn_conv2d _slow_conv2d_forward
             """
@@ -287,12 +287,13 @@ _OPERATORS: Final[tuple[tuple[KernelClass, frozenset[str]], ...]] = (
             _conj conj unfold meshgrid broadcast_tensors atleast_1d positive record_stream is_pinned data
             sort topk stride size dim numel unsafe_split unsafe_chunk output_nr _version retain_grad
             tensor_split hsplit vsplit dsplit sym_numel sym_stride promote_types scaled_grouped
-            empty_permuted equal allclose isclose local_scalar
+            empty_permuted equal allclose isclose local_scalar matmul einsum tensordot chain_matmul
             """
         ),
     ),
 )
-"""By the operator's own name, less a trailing underscore."""
+"""By the operator's own name, less a trailing underscore. What only calls others (`matmul`, `einsum`) multiplies nothing
+itself: the time that is its own goes into finding out how to."""
 
 _BY_OPERATOR: Final[dict[str, KernelClass]] = {name: kind for kind, names in _OPERATORS for name in names}
 

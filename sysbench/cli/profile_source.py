@@ -1,4 +1,4 @@
-"""`sysbench profile --from FILE,…`: traces of anyone's, or a log or record of ours."""
+"""`sysbench profile --from FILE,…`: traces of anyone's, one by one or in a directory, or a log or record of ours."""
 
 from __future__ import annotations
 
@@ -25,12 +25,16 @@ _OURS = re.compile(rb'\s*\{\s*"schema_version"')
 
 _BEGINNING_BYTES = 256
 
+_REPORT = ".nsys-rep"
+_TRACES = (".json", ".json.gz", ".sqlite", _REPORT)
+
 
 def show(paths: Sequence[Path], options: ProfileOptions) -> None:
     """Show what the files hold, and write what is wanted of it; raises LogError for a file that is none of these."""
     if options.trace is not None:
         raise UsageError("--trace keeps the trace of a run; --from has one already")
     profile_files.refuse_other_endings(options)
+    paths = [each for path in paths for each in (_traces_in(path) if path.is_dir() else [path])]
     ours = [path for path in paths if _is_ours(path)]
     if not ours:
         _show_traces(paths, options)
@@ -38,6 +42,14 @@ def show(paths: Sequence[Path], options: ProfileOptions) -> None:
         _show_record(paths[0], options)
     else:
         raise UsageError(f"--from takes one log or record, or several traces; {ours[0]} is a log or record")
+
+
+def _traces_in(directory: Path) -> list[Path]:
+    """As tensorboard_trace_handler leaves them; a report of which the export is there as well counts once."""
+    found = sorted(path for path in directory.iterdir() if path.name.lower().endswith(_TRACES))
+    if not found:
+        raise UsageError(f"--from {directory} is a directory without a trace ({', '.join(_TRACES)}) in it")
+    return [path for path in found if path.suffix != _REPORT or path.with_suffix(".sqlite") not in found]
 
 
 def _is_ours(path: Path) -> bool:

@@ -196,7 +196,7 @@ class ProfileOptions(RunOptions):
     ] = Field(
         default=(),
         description="Show traces instead of profiling: .json, .json.gz, .nsys-rep or .sqlite of anyone's, several for "
-        "several ranks; or a finished log or record. Needs no torch.",
+        "several ranks, or the directory they are in; or a finished log or record. Needs no torch.",
     )
     range: Annotated[str | None, Option(metavar="NAME", panel=VIEW)] = Field(
         default=None, description="Show only what one range launched: forward, or layers.3.attention, or softmax."

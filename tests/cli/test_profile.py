@@ -163,10 +163,20 @@ def test_a_log_a_record_and_a_trace_are_shown_without_torch(profiled: Path, tmp_
 def test_several_traces_are_ranks_side_by_side(profiled: Path, tmp_path: Path) -> None:
     for name in ("a.json.gz", "b.json.gz"):
         shutil.copy(profiled / "t.json.gz", tmp_path / name)
+    (tmp_path / "notes.txt").write_text("no trace")
     ran = answered("profile", f"--from={tmp_path / 'a.json.gz'},{tmp_path / 'b.json.gz'}", COLUMNS="120")
     assert ran.code == 0, ran.err
     assert "a.json.gz" in ran.out
     assert "b.json.gz" in ran.out
+    assert answered("profile", f"--from={tmp_path}", COLUMNS="120") == ran, "as the directory that they are in"
+
+
+def test_a_directory_without_traces_is_a_mistake(tmp_path: Path) -> None:
+    ran = answered("profile", "--from=.", cwd=tmp_path)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.complaint == (
+        "sysbench profile: --from . is a directory without a trace (.json, .json.gz, .sqlite, .nsys-rep) in it"
+    )
 
 
 def test_what_is_shown_can_be_chosen(profiled: Path) -> None:

@@ -117,6 +117,8 @@ OTHERS: list[tuple[str, str]] = [
     ("other", "void at_cuda_detail::cub::DeviceRadixSortOnesweepKernel<X>(x)"),
     ("other", "autograd::engine::evaluate_function: BmmBackward0"),
     ("other", "aten::view"),
+    ("other", "aten::einsum"),
+    ("other", "aten::matmul"),
 ]  # fmt: skip
 
 
