@@ -292,8 +292,8 @@ _OPERATORS: Final[tuple[tuple[KernelClass, frozenset[str]], ...]] = (
         ),
     ),
 )
-"""By the operator's own name, less a trailing underscore. What only calls others (`matmul`, `einsum`) multiplies nothing
-itself: the time that is its own goes into finding out how to."""
+"""By the operator's own name, less a trailing underscore. What only calls others (`matmul`, `einsum`) multiplies
+nothing itself: the time that is its own goes into finding out how to."""
 
 _BY_OPERATOR: Final[dict[str, KernelClass]] = {name: kind for kind, names in _OPERATORS for name in names}
 

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from sysbench import units
 from sysbench.views import theme
 from sysbench.views.cell_lines import CellLines, label
-from sysbench.views.lines import fitted, pieces_that_fit
+from sysbench.views.cell_screen import ALWAYS, CellScreen
+from sysbench.views.lines import pieces_that_fit
 from sysbench.views.live import IDLE_SHARE, Picture
 from sysbench.views.memory_palette import COLOURS
 from sysbench.views.memory_state import CellState, MemoryState, advance
-from sysbench.views.tables import axes
 
 LONGEST_BAR = 60
 LABEL = 11
 """Width of the names of phases."""
 
-_ALWAYS = ("size", "ctx", "precision", "mode")
 _PATTERNS = dict(zip(COLOURS, "pouwiagt", strict=True))
 """Letters in place of colours, where there are none: the categories' first, or another that is free."""
 
@@ -31,37 +28,18 @@ def draw(state: MemoryState, now_s: float) -> MemoryScreen:
     return MemoryScreen(state, now_s)
 
 
-@dataclass(frozen=True)
-class MemoryScreen:
-    """Lays the state out, and is never wider or higher than the terminal."""
+class MemoryScreen(CellScreen[MemoryState]):
+    """The stage that a cell is in, and a bar for each of its phases."""
 
-    state: MemoryState
-    now_s: float
+    command = "memory"
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Title, the running cell phase by phase, then as many of the finished cells as there is room for."""
-        width = max(8, options.max_width - 2)
-        height = max(1, options.height or options.size.height)
-        plain = console.color_system is None or bool(console.no_color)
-        lines = [self._title(width), self._stage(width), *self._readings(width), Text(), *self._phases(width, plain)]
-        spare = height - len(lines) - 3
-        finished = [cell for _, cell in self.state.cells if cell.outcome is not None]
-        if finished and spare > 0 and len(self.state.cells) > 1:
-            lines += [Text(), *(_finished_line(cell, self.state) for cell in finished[-spare:])]
-        for line in lines[: height - 1]:
-            line.truncate(width, overflow="ellipsis")
-            yield Text(" ").append_text(fitted(line, options.encoding))
+    def running(self, width: int, plain: bool) -> list[Text]:
+        """The stage, what is seen from outside, and the phases."""
+        return [self._stage(width), *self._readings(width), Text(), *self._phases(width, plain)]
 
-    def _title(self, width: int) -> Text:
-        state, now = self.state, self.state.now
-        title = Text("memory  ", theme.ACCENT)
-        if now is not None:
-            pieces = [(piece, theme.TITLE) for piece in axes.subject([now.cell.model_dump()])]
-            title.append_text(pieces_that_fit(pieces, max(1, width - 24)))
-        if len(state.cells) > 1:
-            position = f"cell {min(state.done + (now is None or now.outcome is None), len(state.cells))}"
-            title.append(f"   {position} of {len(state.cells)}", theme.QUIET)
-        return title
+    def ended(self, cell: CellState) -> str:
+        """As a line says it, where there is no terminal."""
+        return result(cell)
 
     def _stage(self, width: int) -> Text:
         now = self.state.now
@@ -84,7 +62,7 @@ class MemoryScreen:
         capacity = now.capacity_bytes if now.gpu or (now.device and now.device.type == "cuda") else None
         whole = max(capacity or 0, highest)
         room = min(LONGEST_BAR, width - LABEL - 12)
-        lines = [Text(label(now, self.state, _ALWAYS), "bold")] if len(self.state.cells) > 1 else []
+        lines = [Text(label(now, self.state, ALWAYS), "bold")] if len(self.state.cells) > 1 else []
         for phase in now.phases:
             line = Text(phase.phase.ljust(LABEL), theme.QUIET)
             if room >= 8:
@@ -153,16 +131,11 @@ def _margin(fits: bool, phase: str | None, margin_bytes: int | None) -> str:
     return f"does not fit: {phase}{missing}"
 
 
-def _finished_line(cell: CellState, state: MemoryState) -> Text:
-    style = "" if cell.outcome == "ok" else theme.BAD
-    return Text(f"{label(cell, state, _ALWAYS)}  ", theme.QUIET).append(result(cell), style)
-
-
 class MemoryLines(CellLines):
     """Progress where there is no terminal: a line for every cell when it is over."""
 
     blank = MemoryState()
-    always = _ALWAYS
+    always = ALWAYS
     result = staticmethod(result)
     advance = staticmethod(advance)
 

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
-from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from sysbench import units
 from sysbench.profile_summary import ProfileSummary
 from sysbench.views import theme
-from sysbench.views.cell_lines import CellLines, label
-from sysbench.views.lines import fitted, pieces_that_fit
+from sysbench.views.cell_lines import CellLines
+from sysbench.views.cell_screen import ALWAYS, CellScreen
+from sysbench.views.lines import pieces_that_fit
 from sysbench.views.live import CPU_SHARE, DEVICE_SHARE, IDLE_SHARE, Picture
 from sysbench.views.profile_state import CellState, ProfileState, advance
 from sysbench.views.state import HOT, mean_and_deviation
-from sysbench.views.tables import axes
-
-_ALWAYS = ("size", "ctx", "precision", "mode")
 
 _TIMING, _PROFILING, _READING = "timing without a profiler", "profiling", "reading the trace"
 _LABEL = len(_TIMING)
@@ -34,36 +30,18 @@ def draw(state: ProfileState, now_s: float) -> ProfileScreen:
     return ProfileScreen(state, now_s)
 
 
-@dataclass(frozen=True)
-class ProfileScreen:
-    """Lays the state out, and is never wider or higher than the terminal."""
+class ProfileScreen(CellScreen[ProfileState]):
+    """What there is to do for a cell, and how far it has come."""
 
-    state: ProfileState
-    now_s: float
+    command = "profile"
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Title, what is being done for the running cell, then as many finished cells as there is room for."""
-        width = max(8, options.max_width - 2)
-        height = max(1, options.height or options.size.height)
-        lines = [self._title(width), *self._hardware(width), Text(), *self._doings()]
-        spare = height - len(lines) - 3
-        finished = [cell for _, cell in self.state.cells if cell.outcome is not None]
-        if finished and spare > 0 and len(self.state.cells) > 1:
-            lines += [Text(), *(_finished_line(cell, self.state) for cell in finished[-spare:])]
-        for line in lines[: height - 1]:
-            line.truncate(width, overflow="ellipsis")
-            yield Text(" ").append_text(fitted(line, options.encoding))
+    def running(self, width: int, plain: bool) -> list[Text]:
+        """The hardware, and a line for each thing that is done for the cell."""
+        return [*self._hardware(width), Text(), *self._doings()]
 
-    def _title(self, width: int) -> Text:
-        state, now = self.state, self.state.now
-        title = Text("profile  ", theme.ACCENT)
-        if now is not None:
-            pieces = [(piece, theme.TITLE) for piece in axes.subject([now.cell.model_dump()])]
-            title.append_text(pieces_that_fit(pieces, max(1, width - 24)))
-        if len(state.cells) > 1:
-            number = min(state.done + (now is None or now.outcome is None), len(state.cells))
-            title.append(f"   cell {number} of {len(state.cells)}", theme.QUIET)
-        return title
+    def ended(self, cell: CellState) -> str:
+        """As a line says it, where there is no terminal."""
+        return result(cell)
 
     def _hardware(self, width: int) -> list[Text]:
         now, torch = self.state.now, self.state.torch
@@ -134,16 +112,11 @@ def result(cell: CellState) -> str:
     return ", ".join([*words, _seen(cell.summary)])
 
 
-def _finished_line(cell: CellState, state: ProfileState) -> Text:
-    style = "" if cell.outcome == "ok" else theme.BAD
-    return Text(f"{label(cell, state, _ALWAYS)}  ", theme.QUIET).append(result(cell), style)
-
-
 class ProfileLines(CellLines):
     """Progress where there is no terminal: a line for every cell when it is over."""
 
     blank = ProfileState()
-    always = _ALWAYS
+    always = ALWAYS
     result = staticmethod(result)
     advance = staticmethod(advance)
 
