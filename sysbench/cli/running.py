@@ -92,6 +92,7 @@ def carry_out(spec: Spec, options: RunOptions, provisions: Provisions | None = N
         beginning = list(islice(running, 2))
         # The worker has been started and imports torch: there is time to import what it takes to show its results.
         from sysbench.analysis.folds import FOLDS
+        from sysbench.views import summary  # noqa: F401
 
         with _progress(spec.kind, options) as progress:
             for event in chain(beginning, running):

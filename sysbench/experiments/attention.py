@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import time
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache
 from itertools import cycle
 from pathlib import Path
 from typing import Literal
@@ -88,13 +86,6 @@ def run(
             yield from _measured(cell, device, target, clock or clock_for(target, without_launches=True))
     finally:
         allocator.release(target)
-        _set_modules_aside()
-
-
-@cache
-def _set_modules_aside() -> None:
-    """What modules hold after the first cell lives as long as the process; to look through it took 0.3 s a cell."""
-    gc.freeze()
 
 
 class _Pace:
