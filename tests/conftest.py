@@ -26,6 +26,13 @@ def pytest_configure(config: pytest.Config) -> None:
     The tests start hundreds of processes, and without any each would compile torch, pydantic and rich for itself:
     that takes longer than everything that they do.
     """
-    if os.environ.pop("PYTHONDONTWRITEBYTECODE", "") and config.cache is not None:
-        os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(config.cache.mkdir("bytecode"))
+    cache: pytest.Cache | None = getattr(config, "cache", None)
+    if cache is not None and os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+        os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(cache.mkdir("bytecode"))
         sys.dont_write_bytecode = False
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """For `-n auto`: one more than there are processors, since a quarter of the time is waiting for what was started."""
+    return (os.cpu_count() or 1) + 1
