@@ -34,5 +34,5 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """For `-n auto`: one more than there are processors, since a quarter of the time is waiting for what was started."""
+    """For `-n auto`: one more than there are processors, as a quarter of the time is waiting for what was started."""
     return (os.cpu_count() or 1) + 1

@@ -63,7 +63,7 @@ def test_every_command_that_measures_is_one_that_can_be_given(words: str, monkey
 
 def test_the_two_commands_install_what_they_need_themselves() -> None:
     assert "\npip install uv && uv run sysbench time --size small --ctx 128\n" in README
-    assert "\npip install uv && uv run pytest -n logical --maxprocesses 4 --dist worksteal\n" in README
+    assert "\npip install uv && uv run pytest -n auto --maxprocesses 4 --dist worksteal\n" in README
 
 
 @pytest.mark.parametrize("page", PAGES)
