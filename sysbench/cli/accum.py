@@ -71,7 +71,7 @@ def _draw(record: RunRecord[Any], path: Path | None, options: AccumOptions) -> t
         return ()
     from sysbench.views import accum_figure
 
-    return running.said_to_be_saved(accum_figure.write(path, record), options)
+    return running.said_to_be_saved(map(running.Saved, accum_figure.write(path, record)), options)
 
 
 def _show_plan(spec: AccumSpec, options: AccumOptions) -> None:

@@ -72,7 +72,8 @@ def _draw(record: RunRecord[Any], options: AttentionOptions) -> tuple[Path, ...]
     from sysbench.views import attention_pictures
 
     assert isinstance(record, AttentionRecord)
-    return running.said_to_be_saved(attention_pictures.write(record, options.figure, options.heat_map), options)
+    written = attention_pictures.write(record, options.figure, options.heat_map)
+    return running.said_to_be_saved(map(running.Saved, written), options)
 
 
 def _show_plan(spec: AttentionSpec, options: AttentionOptions) -> None:

@@ -39,7 +39,7 @@ def perform(spec: MemorySpec, options: MemoryOptions) -> running.Performed:
 
     with Files.prepared(spec, options) as files:
         record = running.carry_out(spec, options, Provisions(files.snapshots))
-        return running.Performed(record, running.said_to_be_saved(files.draw(record), options))
+        return running.Performed(record, running.said_to_be_saved(map(running.Saved, files.draw(record)), options))
 
 
 def refuse_wrong_files(options: MemoryOptions) -> None:

@@ -52,5 +52,5 @@ def _show_snapshot(path: Path, options: MemoryOptions) -> None:
     content = sheet(timeline, path.name, options.tables)
     with results() as console:
         summary.show_sheet(content, console, options.format, options.columns)
-    for written in draw(timeline, path.stem, options.figure, options.page):
-        running.say(f"saved  {written}", options)
+    drawn = draw(timeline, path.stem, options.figure, options.page)
+    running.said_to_be_saved(map(running.Saved, drawn), options)

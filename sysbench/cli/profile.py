@@ -34,11 +34,11 @@ def profile(spec_given: Given, options_given: Given) -> None:
 
 def perform(spec: ProfileSpec, options: ProfileOptions) -> running.Performed:
     """Carry the run out and draw what is wanted of it; raises as `running.carry_out` does, and for a wrong file."""
-    from sysbench.cli.profile_files import Files, said_to_be_saved
+    from sysbench.cli.profile_files import Files
 
     with Files.prepared(spec, options) as files:
         record = running.carry_out(spec, options, files.provisions)
-        return running.Performed(record, said_to_be_saved(files.draw(record), options))
+        return running.Performed(record, running.said_to_be_saved(files.draw(record), options))
 
 
 def refuse_wrong_files(options: ProfileOptions) -> None:

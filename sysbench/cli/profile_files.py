@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sysbench import units
-from sysbench.cli import running
 from sysbench.cli.file_names import labels_of, paths_of
+from sysbench.cli.running import Saved
 from sysbench.cli.waiting import waiting
 from sysbench.engine import storage
 from sysbench.engine.launchers import NsysLauncher
@@ -37,15 +37,6 @@ AXES = (
 TRACE_ENDINGS: Mapping[Profiler, tuple[str, ...]] = {"torch": (".json", ".json.gz"), "nsys": (".nsys-rep",)}
 WINDOW_ENDINGS = (".json", ".json.gz")
 FLAME_ENDINGS = (".svg", ".html")
-
-
-@dataclass(frozen=True)
-class Saved:
-    """A file that was written."""
-
-    path: Path
-    remark: str = ""
-    """What is not as one would expect of it."""
 
 
 @dataclass(frozen=True)
@@ -124,15 +115,6 @@ def write_flame(path: Path, summary: ProfileSummary, title: str) -> Saved:
 
     profile_flame.write(path, summary, title)
     return Saved(path)
-
-
-def said_to_be_saved(files: Iterable[Saved], options: ProfileOptions) -> tuple[Path, ...]:
-    """The files, each with a line about it as soon as it is there."""
-    saved = []
-    for file in files:
-        running.say(f"saved  {file.path}{f'  ({file.remark})' if file.remark else ''}", options)
-        saved.append(file.path)
-    return tuple(saved)
 
 
 def _told(cut: Cut, written: Written) -> str:

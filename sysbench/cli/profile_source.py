@@ -17,7 +17,7 @@ from sysbench.specs.run import ProfileOptions
 if TYPE_CHECKING:
     from sysbench.analysis.reading import Progress
     from sysbench.analysis.window import Cut
-    from sysbench.cli.profile_files import Saved
+    from sysbench.cli.running import Saved
     from sysbench.profile_summary import ProfileSummary
 
 _OURS = re.compile(rb'\s*\{\s*"schema_version"')
@@ -97,7 +97,7 @@ def _show_traces(paths: Sequence[Path], options: ProfileOptions) -> None:
             tables = options.tables or ((LONG["profile"],) if options.format == "csv" else ())
             content = profile_tables.sheet_of(named, tables, options.selection)
             summary.show_sheet(content, console, options.format, options.columns)
-    profile_files.said_to_be_saved(_drawn(*read[0], options), options)
+    running.said_to_be_saved(_drawn(*read[0], options), options)
 
 
 def _read(path: Path, options: ProfileOptions, progress: Progress) -> tuple[ProfileSummary, Cut | None]:

@@ -110,12 +110,21 @@ def carry_out(spec: Spec, options: RunOptions, provisions: Provisions | None = N
     return record
 
 
-def said_to_be_saved(files: Iterable[Path], options: RunOptions) -> tuple[Path, ...]:
+@dataclass(frozen=True)
+class Saved:
+    """A file that was written."""
+
+    path: Path
+    remark: str = ""
+    """What is not as one would expect of it."""
+
+
+def said_to_be_saved(files: Iterable[Saved], options: RunOptions) -> tuple[Path, ...]:
     """The files, each with a line about it as soon as it is there."""
     saved = []
-    for path in files:
-        say(f"saved  {path}", options)
-        saved.append(path)
+    for file in files:
+        say(f"saved  {file.path}{f'  ({file.remark})' if file.remark else ''}", options)
+        saved.append(file.path)
     return tuple(saved)
 
 
