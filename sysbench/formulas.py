@@ -60,10 +60,16 @@ def residual_stream_bytes(shape: ModelShape, ctx: int, batch: int) -> int:
     return batch * ctx * shape.d_model * 4
 
 
-def predicted_bytes(cell: RunCell) -> int | None:
-    """What a cell of any kind needs at its peak, erring on the high side; None where memory is no question."""
+def predicted_bytes(cell: RunCell, device: str | None = None) -> int | None:
+    """What a cell of any kind needs at its peak, erring on the high side; None where memory is no question.
+
+    `device` is the one it lands on, where that is known: `auto` alone does not tell.
+    """
     step = cell.step
-    return None if step is None else predicted_memory(step, cell.phases).total_bytes
+    if step is None:
+        return None
+    placed = step if device is None else step.model_copy(update={"device": device})
+    return predicted_memory(placed, cell.phases).total_bytes
 
 
 def predicted_memory(cell: ModelCell, phases: Sequence[Phase] | None = None) -> MemoryPrediction:

@@ -22,12 +22,8 @@ class PlacedCell:
 
     @property
     def predicted_bytes(self) -> int | None:
-        """What it needs at its peak on that device, which `auto` does not tell; None where that is no question."""
-        step = self.cell.step
-        if step is None:
-            return None
-        there = step.model_copy(update={"device": self.device.torch_name})
-        return formulas.predicted_memory(there, self.cell.phases).total_bytes
+        """What it needs at its peak on that device; None where memory is no question."""
+        return formulas.predicted_bytes(self.cell, self.device.torch_name)
 
 
 def refuse_impossible(cells: Sequence[Cell]) -> None:
