@@ -3,7 +3,7 @@
 Counted are tensors, in bytes. In the comments N is the number of tokens, d, f and V the widths of the model, of its
 feed-forward blocks and of its vocabulary, T the context, and S = batch · heads · T² the elements of one layer's
 attention scores. "Narrow" tensors are in the type that autocast computes in, and in fp32 without autocast. Each term
-names what keeps it in `sysbench.workload.transformer` and `.attention`; tests hold the sums to the live bytes of
+names what keeps it in `sysbench.lab.transformer` and `.attention`; tests hold the sums to the live bytes of
 real steps.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from sysbench.specs.model import Attention, ModelCell, Phase
+from sysbench.spec.model import Attention, ModelCell, Phase
 
 FULL_BYTES = 4
 HALF_BYTES = 2

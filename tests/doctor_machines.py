@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sysbench.analysis.prospects import Facts
-from sysbench.doctor_record import (
+from sysbench.commands.doctor.capabilities import Facts
+from sysbench.commands.doctor.record import (
     AllocatorSection,
     GpuProcess,
     GpuState,
@@ -13,7 +13,7 @@ from sysbench.doctor_record import (
     ToolsSection,
     TorchSection,
 )
-from sysbench.events import DeviceInfo, HostInfo
+from sysbench.log.events import DeviceInfo, HostInfo
 
 GIB = 2**30
 UUID = "GPU-5d1e7a3c-0b6f-4c5e-9a39-2f1f6c1f9a10"

@@ -10,9 +10,10 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from sysbench import attention_costs, hardware
-from sysbench.analysis.attention_fold import fold
-from sysbench.events import (
+from sysbench import formulas as attention_costs
+from sysbench.commands.attention.fold import fold
+from sysbench.commands.attention.spec import AttentionCell, AttentionSpec
+from sysbench.log.events import (
     AttentionAccounted,
     AttentionChecked,
     AttentionError,
@@ -31,8 +32,8 @@ from sysbench.events import (
     StageEntered,
     WorkerReady,
 )
-from sysbench.records import AttentionRecord
-from sysbench.specs.attention import AttentionCell, AttentionSpec
+from sysbench.log.records import AttentionRecord
+from sysbench.spec import hardware
 from tests.fixtures_timing import A100, STARTED_AT_S, TWO_CORES, Machine
 
 __all__ = ["TWO_CORES", "events", "record"]

@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 from typing import Any
 
-from sysbench import formulas, hardware
-from sysbench.analysis.timing import samples_of
-from sysbench.events import DeviceInfo
-from sysbench.outcomes import Caution, CautionCode, Outcome
-from sysbench.records import (
+from sysbench import formulas
+from sysbench.commands.time.fold import samples_of
+from sysbench.commands.time.spec import TimeCell, TimeSpec
+from sysbench.log.events import DeviceInfo
+from sysbench.log.outcomes import Caution, CautionCode, Outcome
+from sysbench.log.records import (
     EnvironmentRecord,
     ModelRecord,
     PeakRecord,
@@ -21,8 +22,8 @@ from sysbench.records import (
     TimeCellRecord,
     TimeRecord,
 )
-from sysbench.specs.model import PHASES_OF
-from sysbench.specs.time import TimeCell, TimeSpec
+from sysbench.spec import hardware
+from sysbench.spec.model import PHASES_OF
 from tests.fixtures_timing import A100
 
 MS = 1e-3

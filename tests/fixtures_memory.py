@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sysbench import formulas
-from sysbench.events import AllocationGroup, CodeLine
-from sysbench.outcomes import Caution, Outcome
-from sysbench.records import (
+from sysbench.commands.memory.spec import MemorySpec
+from sysbench.log.events import AllocationGroup, CodeLine
+from sysbench.log.outcomes import Caution, Outcome
+from sysbench.log.records import (
     LargestRecord,
     MemoryCellRecord,
     ModelRecord,
@@ -16,7 +17,6 @@ from sysbench.records import (
     SimulatedGpuRecord,
     VerdictRecord,
 )
-from sysbench.specs.memory import MemorySpec
 from tests.fixtures_timing import A100
 
 GIB = 2**30

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sysbench.analysis.kernel_classes import classified
-from sysbench.analysis.kernel_names import shortened
-from sysbench.outcomes import Caution
-from sysbench.profile_summary import DeviceUse, KernelName, ProfileSource, ProfileSummary, Rate, SpentColumns
-from sysbench.records import ProfileCellRecord
-from sysbench.specs.profile import ProfileSpec
+from sysbench.commands.profile.spec import ProfileSpec
+from sysbench.log.outcomes import Caution
+from sysbench.log.records import ProfileCellRecord
+from sysbench.trace.kernel_classes import classified
+from sysbench.trace.kernel_names import shortened
+from sysbench.trace.summary import DeviceUse, KernelName, ProfileSource, ProfileSummary, Rate, SpentColumns
 from tests.fixtures_timing import A100
 
 

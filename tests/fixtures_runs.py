@@ -10,9 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sysbench.analysis.folds import FOLDS
-from sysbench.analysis.profile import summarise
-from sysbench.events import (
+from sysbench.commands.accum.spec import AccumSpec
+from sysbench.commands.attention.spec import AttentionSpec
+from sysbench.commands.memory.spec import MemoryCell, MemorySpec
+from sysbench.commands.profile.spec import ProfileSpec
+from sysbench.commands.time.spec import TimeSpec
+from sysbench.log.events import (
     AllocationGroup,
     CellFinished,
     CellStarted,
@@ -33,16 +36,13 @@ from sysbench.events import (
     WorkerReady,
     encode,
 )
-from sysbench.records import RunRecord
-from sysbench.specs.accum import AccumSpec
-from sysbench.specs.attention import AttentionSpec
-from sysbench.specs.kinds import Kind, Spec
-from sysbench.specs.memory import MemoryCell, MemorySpec
-from sysbench.specs.profile import ProfileSpec
-from sysbench.specs.time import TimeSpec
+from sysbench.log.folds import FOLDS
+from sysbench.log.records import RunRecord
+from sysbench.spec.kinds import Kind, Spec
+from sysbench.trace.summarise import summarise
 from tests import fixtures_attention, fixtures_timing
 from tests.fixtures_timing import A100, STARTED_AT_S, Machine
-from tests.unit.synthetic_traces import recording, training
+from tests.trace.synthetic_traces import recording, training
 
 GIB = 2**30
 

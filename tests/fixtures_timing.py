@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from sysbench import formulas
-from sysbench.analysis.timing import fold
-from sysbench.events import (
+from sysbench.commands.time.fold import fold
+from sysbench.commands.time.spec import TimeCell, TimeSpec
+from sysbench.log.events import (
     CeilingMeasured,
     CellFinished,
     CellStarted,
@@ -35,8 +36,7 @@ from sysbench.events import (
     WorkerExited,
     WorkerReady,
 )
-from sysbench.records import TimeRecord
-from sysbench.specs.time import TimeCell, TimeSpec
+from sysbench.log.records import TimeRecord
 
 GIB = 2**30
 STARTED_AT_S = 1_795_182_600.0

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from sysbench import units
 from sysbench.engine.plan import PlacedCell
-from sysbench.events import DeviceInfo, MemoryForeseen
-from sysbench.outcomes import Outcome
-from sysbench.specs.run import RunOptions
+from sysbench.log.events import DeviceInfo, MemoryForeseen
+from sysbench.log.outcomes import Outcome
+from sysbench.spec.run import RunOptions
 
 DOUBTFUL = (0.5, 1.5)
 """A formula that counts tensors tells what needs less than half of the free memory, or more than one and a half, apart.

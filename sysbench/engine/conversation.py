@@ -10,13 +10,13 @@ import time
 from collections.abc import Generator, Iterator
 from typing import TypeVar
 
-from sysbench import protocol
+from sysbench.engine import protocol
 from sysbench.engine.interrupts import Interrupts
 from sysbench.engine.process import GarbledError, WorkerGoneError, WorkerProcess
-from sysbench.engine.sampler import Sampler
-from sysbench.events import Event, StepMeasured
-from sysbench.frozen import Frozen
-from sysbench.outcomes import Outcome
+from sysbench.engine.sensors.sampler import Sampler
+from sysbench.log.events import Event, StepMeasured
+from sysbench.log.outcomes import Outcome
+from sysbench.spec.frozen import Frozen
 
 GOODBYE_S = 10.0
 """How long a worker that was asked to leave, or has hung up, may take to be gone."""

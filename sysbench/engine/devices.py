@@ -10,10 +10,10 @@ from sysbench.engine.conversation import StoppedByUserError
 from sysbench.engine.interrupts import catch_interrupts
 from sysbench.engine.launchers import Launcher, PlainLauncher
 from sysbench.engine.plan import PlacedCell
-from sysbench.engine.sampler import system_sampler
+from sysbench.engine.sensors.sampler import system_sampler
 from sysbench.engine.supervisor import Supervisor
-from sysbench.events import DeviceInfo, WorkerReady
-from sysbench.specs.run import RunOptions
+from sysbench.log.events import DeviceInfo, WorkerReady
+from sysbench.spec.run import RunOptions
 
 
 def devices_here(launcher: Launcher | None = None) -> tuple[DeviceInfo, ...]:

@@ -1,12 +1,32 @@
-"""How a worker process is started: plainly, or behind a program that wraps it."""
+"""How a worker process is started: plainly, or behind a program that wraps it.
+
+How a module of sysbench is run in another process: by this very Python, with this very sysbench.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Protocol
 
-from sysbench.engine import nsys, own_python
-from sysbench.protocol import CAPTURE_RANGE
+import sysbench
+from sysbench.engine import nsys
+from sysbench.engine.protocol import CAPTURE_RANGE
+
+
+def command(module: str) -> list[str]:
+    """Without `-P`, a `sysbench` or a `torch.py` in the current directory would be imported instead."""
+    return [sys.executable, "-P", "-m", module]
+
+
+def environment() -> dict[str, str]:
+    """This process's own, in which a checkout that is not installed is importable too."""
+    root = Path(sysbench.__file__).parent.parent
+    if root.name in ("site-packages", "dist-packages"):
+        return dict(os.environ)
+    paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 class Launcher(Protocol):
@@ -46,11 +66,11 @@ class PlainLauncher:
 
     def command(self) -> list[str]:
         """What is in front, and the worker."""
-        return [*self._prefix, *own_python.command("sysbench.worker")]
+        return [*self._prefix, *command("sysbench.worker")]
 
     def environment(self) -> dict[str, str]:
         """This process's own, in which a checkout that is not installed is importable too."""
-        return own_python.environment()
+        return environment()
 
 
 class NsysLauncher(PlainLauncher):

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from sysbench import formulas
 from sysbench.errors import UsageError
-from sysbench.events import DeviceInfo
-from sysbench.specs.kinds import Cell
-from sysbench.specs.model import DeviceType
+from sysbench.log.events import DeviceInfo
+from sysbench.spec.kinds import Cell
+from sysbench.spec.model import DeviceType
 
 
 @dataclass(frozen=True)

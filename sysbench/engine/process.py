@@ -19,11 +19,11 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from sysbench import protocol
+from sysbench.engine import protocol
 from sysbench.engine.launchers import Launcher
-from sysbench.engine.storage import reason
 from sysbench.errors import SysbenchError
-from sysbench.events import Event, WorkerExited, decode
+from sysbench.log.events import Event, WorkerExited, decode
+from sysbench.log.storage import reason
 
 POLL_S = 0.2
 """How often to look whether a process still lives where the system cannot say when it ends."""

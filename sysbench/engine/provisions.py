@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sysbench.engine.launchers import Launcher
 from sysbench.engine.plan import PlacedCell
-from sysbench.events import Event
+from sysbench.log.events import Event
 
 Reader = Callable[[PlacedCell, Path], Iterator[Event]]
 """Says in events what an artifact comes down to; raises SysbenchError when it is of no use, and with it its cell."""

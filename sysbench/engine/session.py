@@ -11,22 +11,22 @@ from types import TracebackType
 from sysbench import __version__
 from sysbench.engine.admission import Admission
 from sysbench.engine.conversation import StoppedByUserError
-from sysbench.engine.host import host_info
 from sysbench.engine.identity import source_digest
 from sysbench.engine.interrupts import catch_interrupts
 from sysbench.engine.launchers import Launcher, PlainLauncher
-from sysbench.engine.log import Log
 from sysbench.engine.plan import PlacedCell, place, refuse_impossible
 from sysbench.engine.provisions import Provisions
-from sysbench.engine.resume import EarlierRun, recall
-from sysbench.engine.sampler import Sampler, system_sampler
-from sysbench.engine.storage import refuse_unwritable
+from sysbench.engine.sensors.host import host_info
+from sysbench.engine.sensors.sampler import Sampler, system_sampler
 from sysbench.engine.supervisor import Supervisor
 from sysbench.errors import OutputError, SysbenchError, UsageError
-from sysbench.events import CellFinished, CellStarted, Event, RunFinished, RunResumed, RunStarted, WorkerReady
-from sysbench.outcomes import RunStatus
-from sysbench.specs.kinds import Cell, Spec
-from sysbench.specs.run import RunOptions
+from sysbench.log.events import CellFinished, CellStarted, Event, RunFinished, RunResumed, RunStarted, WorkerReady
+from sysbench.log.journal import Log
+from sysbench.log.outcomes import RunStatus
+from sysbench.log.resume import EarlierRun, recall
+from sysbench.log.storage import refuse_unwritable
+from sysbench.spec.kinds import Cell, Spec
+from sysbench.spec.run import RunOptions
 
 
 def run(

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from sysbench import protocol
+from sysbench.engine import protocol
 from sysbench.engine.admission import Admission
 from sysbench.engine.conversation import GOODBYE_S, Conversation, LostWorkerError, StoppedByUserError
 from sysbench.engine.interrupts import Interrupts
@@ -16,9 +16,9 @@ from sysbench.engine.launchers import Launcher
 from sysbench.engine.plan import PlacedCell
 from sysbench.engine.process import WorkerProcess
 from sysbench.engine.provisions import Provisions
-from sysbench.engine.sampler import Sampler
+from sysbench.engine.sensors.sampler import Sampler
 from sysbench.errors import SysbenchError
-from sysbench.events import (
+from sysbench.log.events import (
     CeilingFailed,
     CeilingMeasured,
     CellFinished,
@@ -29,9 +29,9 @@ from sysbench.events import (
     WorkerExited,
     WorkerReady,
 )
-from sysbench.outcomes import Outcome
-from sysbench.specs.kinds import Cell
-from sysbench.specs.model import Precision
+from sysbench.log.outcomes import Outcome
+from sysbench.spec.kinds import Cell
+from sysbench.spec.model import Precision
 
 HARMLESS: frozenset[Outcome] = frozenset({"ok", "invalid", "skipped"})
 """Outcomes after which a worker is as good as new."""

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sysbench.analysis.reading import Progress, in_silence
+from sysbench.commands.profile.spec import ProfileCell
 from sysbench.engine import nsys
 from sysbench.engine.plan import PlacedCell
 from sysbench.errors import SysbenchError
-from sysbench.events import Event, ProfileRead, StageEntered, TraceWritten
-from sysbench.profile_summary import ProfileSummary
-from sysbench.specs.profile import ProfileCell
+from sysbench.log.events import Event, ProfileRead, StageEntered, TraceWritten
+from sysbench.trace.readers.reading import Progress, in_silence
+from sysbench.trace.summary import ProfileSummary
 
 if TYPE_CHECKING:
-    from sysbench.analysis.recording import Recording
+    from sysbench.trace.packed import Recording
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class TraceReader:
 
 def read(trace: Path, progress: Progress = in_silence) -> Recording:
     """What a file holds; raises LogError for one that holds no trace. `progress` is told how far it has come."""
-    from sysbench.analysis import traces  # numpy, and parsers: most runs have no trace to read
+    from sysbench.trace import traces  # numpy, and parsers: most runs have no trace to read
 
     return traces.read(trace, lambda so_far: progress(f"reading {trace.name}: {so_far}"))
 
@@ -65,7 +65,7 @@ def summary_of(
 
     The recording is of no use afterwards.
     """
-    from sysbench.analysis import profile
+    from sysbench.trace import summarise as profile
 
     summary = profile.summarise(
         recording, cell, ranges=ranges, progress=lambda so_far: progress(f"attributing {recording.title}: {so_far}")

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from sysbench.errors import UnavailableError
+from sysbench.lab.attention import FlexAttention
 from sysbench.simulate.gpu import Gpu
-from sysbench.workload.attention import FlexAttention
 
 _HALVES = (torch.float16, torch.bfloat16)
 _FLASH_HEAD = 256

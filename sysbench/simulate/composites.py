@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sysbench.lab.attention import KINDS
 from sysbench.simulate.attention import CompiledFlexAttention, attention_on
 from sysbench.simulate.gpu import Gpu
-from sysbench.workload.attention import KINDS
 
 Composites = Mapping[str, Callable[..., Tensor]]
 """What runs in place of an operator, by its name."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sysbench.events import DeviceInfo
-from sysbench.hardware import Hardware
+from sysbench.log.events import DeviceInfo
+from sysbench.spec.hardware import Hardware
 
 MIB = 1024 * 1024
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sysbench.errors import UnavailableError
-from sysbench.events import Source
-from sysbench.simulate.allocator_settings import AllocatorSettings
+from sysbench.log.events import Source
+from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.origins import Frame, Stack
 from sysbench.simulate.protocols import Protocol
 from sysbench.simulate.recording import CATEGORIES, Allocation, Category, Platform, Recording, StepRecording, record
 from sysbench.simulate.serving import Replay, Verdict, verdict_of
-from sysbench.specs.model import ModelCell
+from sysbench.spec.model import ModelCell
 
 ByCategory = Mapping[Category, int]
 """Bytes of blocks, as the allocator counts them; what has none is left out."""

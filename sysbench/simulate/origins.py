@@ -17,7 +17,7 @@ import einops
 import torch
 from torch import nn
 
-from sysbench.instruments.modules import WHOLE, following
+from sysbench.lab.ranges import WHOLE, following
 
 OUTSIDE = WHOLE
 """The path of what no module does: the loss, say. It is the path of the whole model as well."""

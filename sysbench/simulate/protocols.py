@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from sysbench.specs.memory import PROCEDURES, Protocol
-from sysbench.specs.model import ModelCell, Phase
-from sysbench.workload.step import TrainingStep
+from sysbench.commands.memory.spec import PROCEDURES, Protocol
+from sysbench.lab.step import TrainingStep
+from sysbench.spec.model import ModelCell, Phase
 
 __all__ = ["PROCEDURES", "Protocol", "cell_for", "phases_of"]
 

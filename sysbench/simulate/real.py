@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sysbench.instruments.accounting import StorageWatch
+from sysbench.lab.accounting import StorageWatch
 from sysbench.simulate.tensors import Arguments, DeviceObserver
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from sysbench.errors import UnavailableError
 from sysbench.garbage import collection_paused
+from sysbench.lab.step import TrainingStep
 from sysbench.simulate.autocast import CUDA_RULES, AutocastRules, cuda_autocast
 from sysbench.simulate.composites import Composites, composed_of, composites_on
 from sysbench.simulate.gpu import Gpu
@@ -24,8 +25,7 @@ from sysbench.simulate.origins import OUTSIDE, Origin, Origins, Stack
 from sysbench.simulate.protocols import PROCEDURES, Protocol, cell_for, phases_of
 from sysbench.simulate.real import RealDevice
 from sysbench.simulate.tensors import DEVICE, Arguments, DeviceObserver, Operator, SimulatedDevice
-from sysbench.specs.model import ModelCell
-from sysbench.workload.step import TrainingStep
+from sysbench.spec.model import ModelCell
 
 Category = Literal["parameters", "gradients", "optimizer state", "activations", "inputs", "temporaries", "workspace"]
 """parameters       what is learnt

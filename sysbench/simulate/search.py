@@ -6,11 +6,11 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Literal
 
-from sysbench.simulate.allocator_settings import AllocatorSettings
+from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import SimulatedMemory, simulate
 from sysbench.simulate.protocols import Protocol
-from sysbench.specs.model import ModelCell
+from sysbench.spec.model import ModelCell
 
 Axis = Literal["batch", "ctx"]
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sysbench.simulate.allocator import CachingAllocator, SimulatedOutOfMemoryError
-from sysbench.simulate.allocator_blocks import Frames
-from sysbench.simulate.allocator_settings import AllocatorSettings
+from sysbench.simulate.allocator.blocks import Frames
+from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.recording import Recording, Span
 

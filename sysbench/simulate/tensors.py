@@ -21,7 +21,7 @@ from torch._C import _DisableTorchDispatch as _below_python
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sysbench.errors import UnavailableError
-from sysbench.instruments.accounting import StorageWatch
+from sysbench.lab.accounting import StorageWatch
 
 DEVICE = torch.device("cpu", 0)
 """Where simulated tensors are. To torch it is another device than the host's `cpu`, which has no index, and a CPU in

@@ -38,7 +38,7 @@ TRIMMED = 0.2
 
 ROUNDS = 14
 """Finds 3 % in 99 of 100 comparisons when processes differ by 1 % among themselves and their steps by 1 % as well; with
-twelve rounds it is 95, with ten 77 (simulated, see tests/unit/test_verdict.py)."""
+twelve rounds it is 95, with ten 77 (simulated, see tests/statistics/test_verdict.py)."""
 
 FEWEST_RUNS = 3
 """Of fewer, nobody can say how much runs differ."""

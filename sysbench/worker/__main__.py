@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 
-from sysbench import protocol
+from sysbench.engine import protocol
 from sysbench.worker.channel import Channel
 
 _PR_SET_PDEATHSIG = 1

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator, MutableMapping
 from multiprocessing.connection import Client, Connection
 
-from sysbench import protocol
-from sysbench.events import Event, encode
+from sysbench.engine import protocol
+from sysbench.log.events import Event, encode
 
 
 class EngineGoneError(Exception):

@@ -11,7 +11,7 @@ import os
 import sys
 from contextlib import nullcontext
 
-from sysbench.specs.time import TimeCell
+from sysbench.commands.time.spec import TimeCell
 
 
 def main() -> None:
@@ -30,9 +30,9 @@ def _samples_s(cell: TimeCell, *, recorded: bool) -> list[float]:
     import torch
 
     from sysbench.garbage import collection_paused
-    from sysbench.instruments.clocks import clock_for
-    from sysbench.instruments.history import History
-    from sysbench.workload.step import TrainingStep
+    from sysbench.lab.allocator_history import History
+    from sysbench.lab.clocks import clock_for
+    from sysbench.lab.step import TrainingStep
 
     device = torch.device(cell.device)
     clock = clock_for(device)

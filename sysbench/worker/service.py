@@ -8,13 +8,14 @@ import time
 import traceback
 from functools import cache
 
-from sysbench import protocol
+from sysbench.engine import protocol
 from sysbench.errors import NotTriedError, SysbenchError, UnavailableError
-from sysbench.events import CeilingFailed, CellFinished, Event, MemoryForeseen, WorkerReady
-from sysbench.experiments import experiment_for
-from sysbench.instruments import allocator, ceiling, device
-from sysbench.outcomes import Outcome
+from sysbench.lab import allocator, ceiling
+from sysbench.lab import devices as device
+from sysbench.log.events import CeilingFailed, CellFinished, Event, MemoryForeseen, WorkerReady
+from sysbench.log.outcomes import Outcome
 from sysbench.worker.channel import Channel, EngineGoneError
+from sysbench.worker.experiments import experiment_for
 
 DETAIL_CHARACTERS = 300
 TRACEBACK_CHARACTERS = 20_000
@@ -80,7 +81,7 @@ def _measure_ceiling(request: protocol.MeasureCeiling) -> Event:
 
 def _foresee(request: protocol.Foresee) -> MemoryForeseen:
     try:
-        from sysbench.experiments import preflight  # a simulation is wanted by few runs
+        from sysbench.worker import preflight  # a simulation is wanted by few runs
 
         return preflight.foresee(request.cell, request.device, request.free_bytes)
     except Exception as error:  # noqa: BLE001  What cannot be foreseen is measured without.

@@ -1,7 +1,7 @@
 """What torch says of itself and its devices: `python -m sysbench.worker.survey`, one line of JSON on stdout.
 
 Started by `sysbench doctor`, in a process of its own because torch may be broken in ways that end a process. The line
-holds the fields of `sysbench.doctor_record.TorchSection`, as far as they could be found out.
+holds the fields of `sysbench.commands.doctor.record.TorchSection`, as far as they could be found out.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _installed(distribution: str) -> str | None:
 
 
 def _cpu_bf16() -> bool:
-    from sysbench.instruments import device_facts
+    from sysbench.lab import devices as device_facts
 
     return device_facts.cpu_bf16()
 
@@ -86,7 +86,7 @@ def _cuda_problem(torch: Any) -> str | None:
 
 
 def _devices(torch: Any) -> list[dict[str, Any]]:
-    from sysbench.instruments import device_facts
+    from sysbench.lab import devices as device_facts
 
     return device_facts.available()
 

@@ -12,8 +12,8 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-from sysbench.engine import log
-from sysbench.events import AttentionTimed, CellFinished, CellStarted
+from sysbench.log import journal as log
+from sysbench.log.events import AttentionTimed, CellFinished, CellStarted
 
 PROMISED_S = 0.050
 

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-from sysbench.specs.time import TimeSpec
+from sysbench.commands.time.spec import TimeSpec
 from tests.fixtures_timing import record
 
 PROMISED_S = 1.0

@@ -15,8 +15,8 @@ from statistics import median
 
 import psutil
 
-from sysbench.engine import log
-from sysbench.events import Compiled, ModelBuilt, StepMeasured, WorkerReady
+from sysbench.log import journal as log
+from sysbench.log.events import Compiled, ModelBuilt, StepMeasured, WorkerReady
 from tests.bench.terminal import run_in_terminal
 
 PROMISED_S, PROMISED_SHARE = 1.0, 0.02

@@ -123,11 +123,11 @@ def measure_reading(entries: int, depth: int, directory: Path) -> None:
 
 def measure_page(directory: Path) -> None:
     """Zoom into a page of 100,000 allocations and out again."""
-    from sysbench.analysis import snapshot
-    from sysbench.analysis.timeline_sources import from_snapshot
-    from sysbench.views import memory_page
-    from tests.unit.browser import browser, missing
-    from tests.unit.synthetic_snapshots import Model, training_snapshot
+    from sysbench.commands.memory import page as memory_page
+    from sysbench.snapshot import snapshot
+    from sysbench.snapshot.timeline_sources import from_snapshot
+    from tests.render.browser import browser, missing
+    from tests.snapshot.synthetic_snapshots import Model, training_snapshot
 
     if missing():
         print(f"page: not measured, {missing()}")

@@ -22,7 +22,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.unit import kineto_files, nsys_files
+from tests.trace import kineto_files, nsys_files
 
 SPENT = """
 import json, resource, sys, time

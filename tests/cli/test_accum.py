@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.specs.accum import AccumSpec
-from sysbench.specs.run import AccumOptions
+from sysbench.commands.accum.spec import AccumSpec
+from sysbench.spec.run import AccumOptions
 from tests.cli.running import Ran, answered, only, ran_once, record_in, sysbench
 from tests.cli.test_options import OPTIONS, flags
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.specs.attention import AttentionSpec
-from sysbench.specs.options import Option
-from sysbench.specs.run import AttentionOptions
+from sysbench.commands.attention.spec import AttentionSpec
+from sysbench.spec.options import Option
+from sysbench.spec.run import AttentionOptions
 from tests.cli.running import answered, only, record_in, sysbench
 from tests.cli.test_options import OPTIONS, flags
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.events import encode
-from sysbench.specs.time import TimeSpec
+from sysbench.commands.time.spec import TimeSpec
+from sysbench.log.events import encode
 from tests import fixtures_timing
 from tests.cli.running import QUICK, answered
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.specs.compare import CompareOptions
-from sysbench.specs.time import TimeSpec
+from sysbench.commands.compare.spec import CompareOptions
+from sysbench.commands.time.spec import TimeSpec
 from tests import fixtures_timing
 from tests.cli.running import MINUTE, answered, environment, only, started, sysbench
 from tests.cli.test_options import flags
@@ -61,7 +61,7 @@ def test_what_did_not_change_passes_and_json_has_it_all(runs: Path) -> None:
 def test_two_runs_are_compared_without_torch(runs: Path) -> None:
     program = (
         "import sys\n"
-        "from sysbench.cli.app import main\n"
+        "from sysbench.cli import main\n"
         "try:\n    main(['compare', 'latest~1', 'latest'])\n"
         "except SystemExit:\n    print('torch' in sys.modules, 'matplotlib' in sys.modules)\n"
     )

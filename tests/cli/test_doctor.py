@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import typer
 
-from sysbench.cli.app import application
-from sysbench.cli.doctor import _unseen_dashboard
-from sysbench.doctor_record import DoctorRecord
-from sysbench.engine.doctor.self_cost import SPEC, measure
-from sysbench.events import DeviceInfo
+from sysbench.cli import application
+from sysbench.commands.doctor.command import _unseen_dashboard
+from sysbench.commands.doctor.record import DoctorRecord
+from sysbench.commands.doctor.self_cost import SPEC, measure
+from sysbench.log.events import DeviceInfo
 from tests.cli.running import answered, command, environment, ran_once, sysbench
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.analysis.snapshot import read
-from sysbench.analysis.timeline_sources import from_snapshot
-from sysbench.events import encode
-from sysbench.specs.time import TimeSpec
+from sysbench.commands.time.spec import TimeSpec
+from sysbench.log.events import encode
+from sysbench.snapshot.snapshot import read
+from sysbench.snapshot.timeline_sources import from_snapshot
 from tests import fixtures_timing
 from tests.cli.running import MINUTE, Ran, answered, only, ran_once, record_in, started, sysbench, wait_until
 

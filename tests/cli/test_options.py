@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from sysbench.cli.app import COMMANDS, _load
-from sysbench.cli.options import option_name
-from sysbench.specs.memory import MemorySpec
-from sysbench.specs.options import Option
-from sysbench.specs.profile import ProfileSpec
-from sysbench.specs.run import MemoryOptions, ProfileOptions, TimeOptions
-from sysbench.specs.time import TimeSpec
+from sysbench.cli import COMMANDS, _load
+from sysbench.commands.memory.spec import MemorySpec
+from sysbench.commands.profile.spec import ProfileSpec
+from sysbench.commands.time.spec import TimeSpec
+from sysbench.spec.command_options import option_name
+from sysbench.spec.options import Option
+from sysbench.spec.run import MemoryOptions, ProfileOptions, TimeOptions
 from tests.cli.running import answered, sysbench
 
 OPTIONS = Path(__file__).parent.parent / "golden" / "time-options.txt"

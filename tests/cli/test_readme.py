@@ -8,9 +8,9 @@ from typing import get_args
 
 import pytest
 
+from sysbench.commands.time.spec import TimeSpec
 from sysbench.engine import devices
-from sysbench.outcomes import CautionCode
-from sysbench.specs.time import TimeSpec
+from sysbench.log.outcomes import CautionCode
 from tests import fixtures_timing
 from tests.cli.running import answered, sysbench
 from tests.gpu.evidence.session import parser as evidence_parser

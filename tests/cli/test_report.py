@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.cli.options import option_name
-from sysbench.specs.report import ReportSpec
+from sysbench.commands.report.spec import ReportSpec
+from sysbench.spec.command_options import option_name
 from tests.cli.running import Ran, answered, sysbench
 from tests.fixtures_runs import record, stream, write_log, write_record
 

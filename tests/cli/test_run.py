@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from sysbench import manifest
-from sysbench.cli import experiment_runs
-from sysbench.engine import experiment_directory
+from sysbench.commands.run import directory as experiment_directory
+from sysbench.commands.run import runs as experiment_runs
+from sysbench.commands.run.experiment import plan
+from sysbench.commands.run.experiment_file import WrittenExperiment, load
+from sysbench.commands.run.spec import ExperimentOptions, Overrides
 from sysbench.errors import LogError, UsageError
-from sysbench.manifest import Manifest, RunEntry
-from sysbench.specs.experiment import plan
-from sysbench.specs.experiment_file import WrittenExperiment, load
-from sysbench.specs.run_experiment import ExperimentOptions, Overrides
+from sysbench.log import manifest
+from sysbench.log.manifest import Manifest, RunEntry
 from tests.cli.running import answered, started, sysbench, wait_until
 from tests.cli.test_options import OPTIONS, flags
 

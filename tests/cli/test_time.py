@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sysbench.records import TimeRecord
+from sysbench.log.records import TimeRecord
 from tests.cli.running import (
     QUICK,
     Ran,

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.unit.browser import browser
+from tests.render.browser import browser
 
 WIDTH, HEIGHT = 1240, 730
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sysbench.hardware import find
+from sysbench.spec.hardware import find
 
 GIB = 2**30
 

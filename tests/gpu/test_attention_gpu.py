@@ -7,16 +7,16 @@ from typing import TypeGuard
 import pytest
 import torch
 
-from sysbench import attention_costs, statistics
+from sysbench import formulas as attention_costs
+from sysbench import statistics
+from sysbench.commands.attention.measure import run
+from sysbench.commands.attention.simulate import simulate
+from sysbench.commands.attention.spec import AttentionCell, AttentionSpec
 from sysbench.errors import DoesNotFitError
-from sysbench.events import AttentionAccounted, AttentionChecked, AttentionMemory, AttentionTimed, Compiled
-from sysbench.experiments.attention import run
-from sysbench.instruments.device import available_devices
-from sysbench.simulate.attention_cell import simulate
+from sysbench.lab.attention_functions import function_for, inputs_for
+from sysbench.lab.devices import available_devices
+from sysbench.log.events import AttentionAccounted, AttentionChecked, AttentionMemory, AttentionTimed, Compiled
 from sysbench.simulate.gpu import Gpu
-from sysbench.specs.attention import AttentionCell, AttentionSpec
-from sysbench.workload.attention_call import inputs_for
-from sysbench.workload.attention_functions import function_for
 
 pytestmark = pytest.mark.gpu
 

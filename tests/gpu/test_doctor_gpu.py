@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.doctor_record import DoctorRecord
+from sysbench.commands.doctor.record import DoctorRecord
 from tests.cli.running import record_in, sysbench
 
 pytestmark = pytest.mark.gpu

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from sysbench import hardware
-from sysbench.engine.sampler import SystemSampler
-from sysbench.events import DeviceInfo
+from sysbench.engine.sensors.sampler import SystemSampler
+from sysbench.log.events import DeviceInfo
+from sysbench.spec import hardware
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sysbench import manifest
+from sysbench.log import manifest
 from tests.cli.running import sysbench
 
 pytestmark = pytest.mark.gpu

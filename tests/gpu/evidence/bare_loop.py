@@ -14,10 +14,10 @@ import time
 
 import torch
 
-from sysbench.instruments.device import synchronize
-from sysbench.instruments.precision import matmul_precision
-from sysbench.specs.time import TimeSpec
-from sysbench.workload.step import TrainingStep
+from sysbench.commands.time.spec import TimeSpec
+from sysbench.lab.devices import synchronize
+from sysbench.lab.precision import matmul_precision
+from sysbench.lab.step import TrainingStep
 
 
 def main() -> None:

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from sysbench import hardware, shipped
+from sysbench.spec import hardware
+from sysbench.spec import hardware as shipped
 from tests.gpu.evidence import book as books
 from tests.gpu.evidence.book import Book
 from tests.gpu.evidence.parts import fixtures

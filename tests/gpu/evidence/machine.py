@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
-from sysbench import __version__, hardware
+from sysbench import __version__
+from sysbench.spec import hardware
 from tests.gpu.evidence.work import ROOT
 
 ASK = """

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from sysbench.specs.model import Precision
+from sysbench.spec.model import Precision
 from tests.gpu.evidence.machine import find_card
 from tests.gpu.evidence.promises import at_most
 from tests.gpu.evidence.work import Part, Work
@@ -26,7 +26,7 @@ COPY = "copies, as a share of the data sheet's bandwidth, at the most"
 def _run(work: Work) -> None:
     import torch
 
-    from sysbench.instruments.precision import compute_dtype, matmul_precision
+    from sysbench.lab.precision import compute_dtype, matmul_precision
 
     device = torch.device("cpu" if work.rehearsal else "cuda:0")
     card = None if work.rehearsal else find_card()

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from statistics import median
 
-from sysbench.engine import log
+from sysbench.log import journal as log
 from tests.bench.overhead import ParentWatch, accounted_s
 from tests.bench.terminal import run_in_terminal
 from tests.gpu.evidence.promises import at_most, near_one

@@ -41,7 +41,7 @@ def _run(work: Work, marked: str, *words: str) -> None:
     if work.rehearsal:
         # There is nothing to run these on here: that they can be collected is all there is to see.
         work.command(sys.executable, "-m", "pytest", "-q", "-W", "default", "-m", marked, "--collect-only", "tests/gpu")
-        marked, words = "not gpu", ("tests/unit/test_units.py",)
+        marked, words = "not gpu", ("tests/render/test_units.py",)
     # Warnings of plugins and libraries that happen to be installed there are no errors; see conftest.py.
     quiet = ("-q", "-p", "no:cacheprovider", "-p", "no:benchmark", "-W", "default")
     command = ["-m", "pytest", *quiet, "-m", marked, f"--junitxml={report}", "--durations=15"]

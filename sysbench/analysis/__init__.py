@@ -1,1 +1,0 @@
-"""From events to records: pure, without torch."""

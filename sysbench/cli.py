@@ -1,0 +1,116 @@
+"""The command line: the only door in, and the only place that exits.
+
+The `sysbench` application: its commands, and how every error becomes one line and one exit code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated
+
+import typer
+
+import sysbench
+from sysbench.errors import SysbenchError
+
+INTERRUPTED = 130
+
+COMMANDS = {
+    "time": "Time forward, backward and the optimizer step, by size, context, precision and more.",
+    "memory": "See where the memory of a step goes and whether it fits, on a GPU or without one.",
+    "profile": "See which kernels take the time, by the part of the model that launched them.",
+    "attention": "Sweep attention by head dimension, sequence length and implementation; see where it breaks.",
+    "accum": "See what rounding does: to sums, under autocast, in layer norm, to gradients and in matrix products.",
+    "run": "Run an experiment: several of these commands, as one file says them, into one directory.",
+    "report": "Write finished runs up: findings, tables, pictures, cautions, environment and method.",
+    "compare": "See whether B is faster than A, slower, the same, or whether that cannot be told; --ab measures both.",
+    "doctor": "See what this machine is, what will work on it and why not, and what sysbench itself costs.",
+}
+"""Every command and its one line of help; the command `x` is the function `x` of `sysbench.cli.x`."""
+
+
+def application(words: Sequence[str]) -> typer.Typer:
+    """The command line; only the commands that `words` name are imported, so that `--help` answers at once."""
+    completing = "_SYSBENCH_COMPLETE" in os.environ
+    named = [name for name in COMMANDS if completing or name in words]
+    app = typer.Typer(
+        help="Where do the time and the memory of a training step go, can the number be trusted, "
+        "and how far is it from what the hardware can do?",
+        no_args_is_help=True,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        pretty_exceptions_enable=False,
+        # Rich's help panels are for the many options of one command; importing them costs more than all of this.
+        rich_markup_mode="rich" if named else None,
+    )
+    app.callback()(_root)
+    for name, summary in COMMANDS.items():
+        app.command(name, short_help=summary)(_load(name) if name in named else _listed_only)
+    return app
+
+
+def _load(name: str) -> Callable[..., None]:
+    function: Callable[..., None] = getattr(importlib.import_module(f"sysbench.commands.{name}.command"), name)
+    return function
+
+
+def _listed_only() -> None:
+    """Stand in the list of commands for one that was not asked for."""
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"sysbench {sysbench.__version__}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Hold the options that belong to no command."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit: 0 measured, 1 failed, 2 bad usage, 130 interrupted."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    sys.exit(_run(words))
+
+
+def _run(words: list[str]) -> int:
+    command = typer.main.get_command(application(words))
+    try:
+        return int(command.main(words, prog_name="sysbench", standalone_mode=False) or 0)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except typer.Abort:
+        return INTERRUPTED
+    except Exception as error:
+        # The one exit door: whatever happens becomes one line and a code.
+        if "--debug" in words:
+            raise
+        message, code = _explain(error)
+        _complain(words, message)
+        return code
+
+
+def _explain(error: Exception) -> tuple[str, int]:
+    """One line and an exit code for any error."""
+    if isinstance(error, SysbenchError):
+        return str(error), error.exit_code
+    # Typer raises usage errors of its own, or those of click, depending on its version; both can format themselves.
+    format_message = getattr(error, "format_message", None)
+    if callable(format_message):
+        return str(format_message()), int(getattr(error, "exit_code", 2))
+    return f"unexpected {type(error).__name__}: {error} (this is a defect; --debug shows where)", 1
+
+
+def _complain(words: list[str], message: str) -> None:
+    prefix = f"sysbench {words[0]}" if words and words[0] in COMMANDS else "sysbench"
+    print(f"{prefix}: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201
+
+
+__all__ = ["main"]

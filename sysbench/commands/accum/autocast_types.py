@@ -1,0 +1,96 @@
+"""Which type everything in a model has under autocast: on the device at hand, and as CUDA has it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+
+from sysbench.commands.accum.spec import AccumCell
+from sysbench.lab.devices import torch_device
+from sysbench.lab.precision import TORCH_DTYPES
+from sysbench.lab.toy import Supervised, supervised
+from sysbench.log.events import DeviceInfo, DtypeSeen, DtypesMeasured, Event, Source
+from sysbench.rounding import FormatName
+from sysbench.simulate.autocast import cuda_autocast
+from sysbench.simulate.tensors import DEVICE, Arguments, Operator, SimulatedDevice
+
+
+class _Unobserved:
+    """Nobody asks what a simulated device allocates."""
+
+    def begins(self, func: Operator) -> None:
+        pass
+
+    def allocated(self, size_bytes: int, arguments: Arguments) -> int:
+        return 0
+
+    def ends(self, func: Operator, arguments: Arguments) -> None:
+        pass
+
+    def freed(self, number: int) -> None:
+        pass
+
+
+def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
+    """Every precision, measured and simulated."""
+    for precision in cell.dtypes:
+        yield _event(cell, precision, "measured", measured(cell, precision, torch_device(device)))
+        yield _event(cell, precision, "simulated", as_on_cuda(cell, precision))
+
+
+def measured(cell: AccumCell, precision: FormatName, device: torch.device) -> list[DtypeSeen]:
+    """The types of one step on a device that is there."""
+    work = supervised(cell.step, cell.batch or 1, device, cell.seed)
+    return types_of(work, device.type, precision)
+
+
+def as_on_cuda(cell: AccumCell, precision: FormatName) -> list[DtypeSeen]:
+    """The types of one step under CUDA's rules, on tensors without data."""
+    with SimulatedDevice(_Unobserved()), cuda_autocast() as autocast:
+        work = supervised(cell.step, cell.batch or 1, DEVICE, cell.seed)
+        return types_of(work, "cpu", precision, autocast.clear)
+
+
+def types_of(
+    work: Supervised, device_type: str, precision: FormatName, after_forward: Callable[[], None] = lambda: None
+) -> list[DtypeSeen]:
+    """Forward and loss under autocast, backward outside it, as in training."""
+    model = work.model
+    seen = [DtypeSeen(part="parameter", name=name, dtype=_name(value)) for name, value in model.named_parameters()]
+    seen.append(DtypeSeen(part="input", name="", dtype=_name(work.inputs)))
+    hooks = [module.register_forward_hook(_noting(seen, name)) for name, module in model.named_modules() if name]
+    try:
+        with torch.autocast(device_type, TORCH_DTYPES[precision]):
+            logits = model(work.inputs)
+            loss = work.loss_of(logits)
+        after_forward()
+        loss.backward()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    seen.append(DtypeSeen(part="logits", name="", dtype=_name(logits)))
+    seen.append(DtypeSeen(part="loss", name="", dtype=_name(loss)))
+    gradients = ((name, parameter.grad) for name, parameter in model.named_parameters())
+    seen += [
+        DtypeSeen(part="gradient", name=name, dtype=_name(value)) for name, value in gradients if value is not None
+    ]
+    return seen
+
+
+def _noting(seen: list[DtypeSeen], name: str) -> Callable[[nn.Module, object, object], None]:
+    def note(module: nn.Module, inputs: object, output: object) -> None:
+        if isinstance(output, Tensor):
+            seen.append(DtypeSeen(part="output", name=name, dtype=_name(output)))
+
+    return note
+
+
+def _name(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _event(cell: AccumCell, precision: FormatName, source: Source, seen: list[DtypeSeen]) -> DtypesMeasured:
+    return DtypesMeasured(at_s=time.time(), cell=cell.key, precision=precision, source=source, seen=seen)

@@ -1,0 +1,292 @@
+"""Pictures of what rounding does: one for each experiment."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from sysbench.commands.accum.findings import finding, mixed_format, short
+from sysbench.commands.accum.spec import Experiment
+from sysbench.log.records import AccumCellRecord, DriftRecord, RunRecord
+from sysbench.render import plots as picture_file
+from sysbench.render.plots import INK, QUIET, printable
+from sysbench.rounding import FORMATS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SIZE_IN: Final = (10.0, 5.0)
+COLOURS: Final[Mapping[str, str]] = {
+    "fp32": "#1f4e79",
+    "tf32": "#5b9bd5",
+    "fp16": "#c55a11",
+    "bf16": "#548235",
+    "fp8-e4m3": "#7b4fa3",
+    "fp8-e5m2": "#b58bd1",
+    "int64": "#999999",
+    "fp64": "#444444",
+}
+"""One for each format, the same in every picture. Lines differ in dashes or markers, too."""
+_DASHES: Final = ("-", "--", ":", "-.")
+_GRID: Final = "#d5d5d5"
+_SMALLEST_DRAWN: Final = 1e-12
+"""On a logarithmic axis, which has no place for no error at all."""
+_WORDS_A_LINE: Final = 106
+_FLOOR: Final = 0.21
+"""Where pictures begin, above what is said of them."""
+
+
+def write(path: Path, record: RunRecord[AccumCellRecord]) -> Iterator[Path]:
+    """Draw every experiment that has something to show; yields each file.
+
+    Several experiments are drawn into files with their names in them: `x-norm.png`. Raises UsageError and OutputError.
+    """
+    cells = [cell for cell in record.cells if cell.outcome == "ok"]
+    for cell in cells:
+        words = [str(word) for word in (cell.experiment, cell.axes.get("size")) if word]
+        target = path.with_stem("-".join([path.stem, *words]).replace("/", "_")) if len(record.cells) > 1 else path
+        picture_file.write(target, lambda cell=cell: draw(cell))  # type: ignore[misc]
+        yield target
+
+
+def draw(cell: AccumCellRecord) -> Figure:
+    """The picture of one experiment, 10 × 5 inches."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=SIZE_IN, facecolor="white")
+    drawings: dict[Experiment, Callable[[Figure, AccumCellRecord], None]] = {
+        "sums": _draw_sums,
+        "autocast": _draw_types,
+        "norm": _draw_norm,
+        "scaling": _draw_gradients,
+        "matmul": _draw_products,
+    }
+    drawings[cell.experiment](figure, cell)
+    device = cell.device.name if cell.device else ""
+    figure.text(0.985, 0.945, printable(device), fontsize=9, color=QUIET, ha="right")
+    for number, line in enumerate(textwrap.wrap(finding(cell) or "", _WORDS_A_LINE)[:3]):
+        figure.text(0.075, 0.075 - 0.028 * number, printable(line), fontsize=7.5, color=QUIET)
+    return figure
+
+
+def caption(cell: AccumCellRecord) -> str:
+    """What the picture of one experiment shows, in a sentence."""
+    return _CAPTIONS[cell.experiment].format(**cell.axes)
+
+
+_CAPTIONS: Final[Mapping[Experiment, str]] = {
+    "sums": "{value:g} added to itself {count} times: the running sums, and their relative errors.",
+    "autocast": "Types in {size} under autocast, on this device and by CUDA's rules, which are simulated.",
+    "norm": "Errors of layer norm over {width} numbers by the scale of its inputs.",
+    "scaling": "Gradients of {size} by magnitude in fp32, and what each scale of the loss leaves of them in 16 bits.",
+    "matmul": "Errors of matrix products against fp64 by the length of their sums.",
+}
+
+
+def _title(figure: Figure, text: str) -> None:
+    figure.text(0.075, 0.945, printable(text), fontsize=11, fontweight="bold", color=INK)
+
+
+def _dressed(axes: Axes, x: str, y: str) -> None:
+    axes.set_xlabel(x, color=INK)
+    axes.set_ylabel(y, color=INK)
+    axes.tick_params(colors=QUIET)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color=_GRID, linewidth=0.5, zorder=0)
+
+
+def _logarithmic(axes: Axes) -> None:
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+
+
+# --- sums
+
+
+def _draw_sums(figure: Figure, cell: AccumCellRecord) -> None:
+    """The running sums on their way, and how far each is from where it should be."""
+    value, count = float(cell.axes["value"]), int(cell.axes["count"])
+    _title(figure, f"s += {value:g}, {count} times")
+    left, right = figure.add_axes((0.075, _FLOOR, 0.38, 0.67)), figure.add_axes((0.55, _FLOOR, 0.27, 0.67))
+    left.plot([0, count], [0, value * count], color=INK, linewidth=0.8, linestyle=(0, (1, 2)), label="exactly")
+    for drift in _drawn(cell):
+        style: dict[str, Any] = {
+            "color": COLOURS[drift.addend],
+            "linestyle": _dashes(drift),
+            "linewidth": 1.5,
+            "label": _named(drift),
+        }
+        points = [(step, total) for step, total in zip(drift.steps, drift.sums, strict=True) if math.isfinite(total)]
+        left.plot([step for step, _ in points], [total for _, total in points], **style)
+        errors = [(step, abs(total / (value * step) - 1)) for step, total in points]
+        seen = [(step, error) for step, error in errors if error > _SMALLEST_DRAWN]
+        right.plot([step for step, _ in seen], [error for _, error in seen], **style)
+    _logarithmic(right)
+    _dressed(left, "step", "s")
+    _dressed(right, "step", "relative error of s")
+    handles, labels = left.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="upper left", bbox_to_anchor=(0.83, 0.9), frameon=False, fontsize=8)
+
+
+def _drawn(cell: AccumCellRecord) -> Iterator[DriftRecord]:
+    """Every format by itself, the narrow one in fp32, and Kahan's sum of it."""
+    narrow = mixed_format(cell)
+    for drift in cell.drift:
+        alone = drift.accumulator == drift.addend and drift.order == "sequential"
+        if alone or (drift.addend == narrow and not drift.upcast):
+            yield drift
+
+
+def _dashes(drift: DriftRecord) -> str:
+    return ":" if drift.order == "kahan" else "--" if drift.accumulator != drift.addend else "-"
+
+
+def _named(drift: DriftRecord) -> str:
+    name = drift.addend if drift.accumulator == drift.addend else f"{drift.accumulator} += {drift.addend}"
+    return f"{name}, Kahan" if drift.order == "kahan" else name
+
+
+# --- types
+
+
+def _draw_types(figure: Figure, cell: AccumCellRecord) -> None:
+    """One coloured field for every type; where this device and CUDA differ, the fields do."""
+    _title(figure, f"types in {cell.axes['size']} under autocast")
+    here = cell.device.type if cell.device else "here"
+    precisions = list(dict.fromkeys(each.precision for each in cell.dtypes))
+    places = list(dict.fromkeys((each.part, each.name) for each in cell.dtypes))
+    by_place = {(each.precision, each.part, each.name): each for each in cell.dtypes}
+    axes = figure.add_axes((0.3, 0.13, 0.66, 0.7))
+    for row, (part, name) in enumerate(places):
+        for group, precision in enumerate(precisions):
+            found = by_place.get((precision, part, name))
+            for column, dtype in enumerate((found.here, found.on_cuda) if found else ()):
+                _field(axes, 2 * group + column, row, short(dtype))
+    axes.set_xlim(0, 2 * len(precisions))
+    axes.set_ylim(len(places), 0)
+    axes.set_yticks([row + 0.5 for row in range(len(places))])
+    axes.set_yticklabels([printable(f"{part} {name}".strip()) for part, name in places], fontsize=8)
+    axes.set_xticks([column + 0.5 for column in range(2 * len(precisions))])
+    heads = [f"{precision}: {where}" for precision in precisions for where in (here, "CUDA, simulated")]
+    axes.set_xticklabels(heads, fontsize=8)
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0, colors=INK)
+    axes.spines[:].set_visible(False)
+
+
+def _field(axes: Axes, column: float, row: float, name: str) -> None:
+    from matplotlib.patches import Rectangle
+
+    colour = COLOURS.get(name, QUIET)
+    axes.add_patch(Rectangle((column + 0.03, row + 0.06), 0.94, 0.88, facecolor=colour, edgecolor="none"))
+    axes.text(column + 0.5, row + 0.5, printable(name), color="white", fontsize=8, ha="center", va="center")
+
+
+# --- layer norm
+
+
+def _draw_norm(figure: Figure, cell: AccumCellRecord) -> None:
+    """The error of the outputs over the scale of the inputs."""
+    _title(figure, f"layer norm of {cell.axes['width']} numbers")
+    axes = figure.add_axes((0.075, _FLOOR, 0.7, 0.67))
+    for each in cell.norms:
+        points = [
+            (math.log2(scale), max(error, _SMALLEST_DRAWN) if error < 1 else 1.0)
+            for scale, error in zip(each.scales, each.relative_errors, strict=True)
+        ]
+        inside = f", {each.statistics} inside" if each.statistics != each.dtype else ""
+        axes.plot(
+            [exponent for exponent, _ in points],
+            [error for _, error in points],
+            color=COLOURS[each.dtype],
+            linestyle="--" if inside else "-",
+            linewidth=1.5,
+            label=f"{each.dtype}{inside}",
+        )
+    _logarithmic(axes)
+    _dressed(axes, "scale of the inputs, as a power of 2", "relative error of the outputs; 1: nothing is right")
+    figure.legend(loc="upper left", bbox_to_anchor=(0.79, 0.9), frameon=False, fontsize=8)
+
+
+# --- gradients
+
+
+def _draw_gradients(figure: Figure, cell: AccumCellRecord) -> None:
+    """How large the gradients are in fp32, with where fp16 ends; and what each scale of the loss leaves of them."""
+    _title(figure, f"gradients of {cell.axes['size']}")
+    left, right = figure.add_axes((0.075, _FLOOR, 0.42, 0.65)), figure.add_axes((0.58, _FLOOR, 0.28, 0.65))
+    if cell.gradients is not None:
+        counts = cell.gradients.by_exponent
+        left.bar(list(counts), list(counts.values()), width=0.9, color=COLOURS["fp32"], zorder=2)
+        _logarithmic(left)
+        half = FORMATS["fp16"]
+        ends = {
+            "← subnormal in fp16": half.least_exponent,
+            "← 0 in fp16": half.least_exponent - half.significant_bits,
+        }
+        for name, exponent in ends.items():
+            # A bar is of the magnitudes from its power of two to the next one.
+            left.axvline(exponent - 0.5, color=COLOURS["fp16"], linewidth=1, linestyle="--", zorder=3)
+            left.annotate(
+                name,
+                (exponent - 0.5, 1),
+                (-2, -2),
+                xycoords=("data", "axes fraction"),
+                textcoords="offset points",
+                fontsize=7,
+                color=COLOURS["fp16"],
+                va="top",
+                ha="right",
+            )
+    _dressed(left, "magnitude in fp32, as a power of 2", "gradients")
+    for precision in dict.fromkeys(each.precision for each in cell.scaled):
+        rows = [each for each in cell.scaled if each.precision == precision]
+        scales = [math.log2(each.scale) for each in rows]
+        colour = COLOURS[precision]
+        right.plot(
+            scales, _percentages([each.lost_share for each in rows]), "o-", color=colour, label=f"{precision} lost"
+        )
+        overflowed = _percentages([each.overflowed_share for each in rows])
+        right.plot(scales, overflowed, "x--", color=colour, label=f"{precision} overflowed")
+    right.set_yscale("symlog", linthresh=1e-5)
+    right.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    right.set_ylim(bottom=0)
+    _dressed(right, "loss ×, as a power of 2", "% of the gradients")
+    figure.legend(loc="upper left", bbox_to_anchor=(0.86, 0.9), frameon=False, fontsize=7)
+
+
+def _percentages(shares: Sequence[float]) -> list[float]:
+    return [share * 100 for share in shares]
+
+
+# --- products
+
+
+def _draw_products(figure: Figure, cell: AccumCellRecord) -> None:
+    """Errors over the length of the sums, both logarithmic."""
+    _title(figure, "matrix products against fp64")
+    axes = figure.add_axes((0.075, _FLOOR, 0.68, 0.67))
+    names = {"as it is": "", "narrow": ", every sum rounded", "reduced": ", reduced", "not reduced": ", not reduced"}
+    for dtype, way in dict.fromkeys((each.dtype, each.accumulation) for each in cell.products):
+        rows = [each for each in cell.products if (each.dtype, each.accumulation) == (dtype, way)]
+        points = [(each.k, each.total_error) for each in rows if _SMALLEST_DRAWN < each.total_error < math.inf]
+        like = "-like" if rows[0].source == "rounded" else ""
+        axes.plot(
+            [k for k, _ in points],
+            [error for _, error in points],
+            marker="o",
+            markersize=3,
+            color=COLOURS[dtype],
+            linestyle=_DASHES[list(names).index(way)],
+            linewidth=1.5,
+            label=f"{dtype}{like}{names[way]}",
+        )
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    _logarithmic(axes)
+    _dressed(axes, "length of the sums, k", "relative error")
+    figure.legend(loc="upper left", bbox_to_anchor=(0.765, 0.9), frameon=False, fontsize=8)

@@ -1,0 +1,203 @@
+"""Folds the event log of `sysbench accum` into its record."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from fractions import Fraction
+
+from sysbench.commands.accum.spec import AccumCell, AccumSpec
+from sysbench.log import collect as run_record
+from sysbench.log.collect import CellEvents, collect
+from sysbench.log.events import (
+    DtypePart,
+    DtypesMeasured,
+    Event,
+    GradientsMeasured,
+    NormMeasured,
+    NormPoint,
+    ProductMeasured,
+    ScaledBackward,
+    SumMeasured,
+)
+from sysbench.log.records import (
+    AccumCellRecord,
+    AccumRecord,
+    DriftRecord,
+    DtypeRecord,
+    GradientsRecord,
+    NormRecord,
+    ProductRecord,
+    ScaledRecord,
+    SumRecord,
+)
+from sysbench.rounding import FORMATS, FormatName, exact, stall
+
+WRONG = 0.1
+"""Outputs of layer norm whose relative error is at least this are wrong: no format is that coarse."""
+
+_NOT_SAID_OF_AN_EVENT = {"event", "at_s", "cell"}
+_NUMBERED = re.compile(r"(?<=\.)\d+(?=\.|$)")
+
+
+def fold(events: Iterable[Event]) -> AccumRecord:
+    """The record of a run, finished or not; raises LogError when the events hold no run."""
+    run = collect(events)
+    spec = AccumSpec.model_validate(run.started.spec)
+    cells = [_cell(cell, run.cells.get(cell.key, CellEvents())) for cell in spec.cells()]
+    return AccumRecord(**run_record.of_run(run), cells=cells)
+
+
+def _cell(cell: AccumCell, seen: CellEvents) -> AccumCellRecord:
+    sums, gradients = seen.all(SumMeasured), seen.last(GradientsMeasured)
+    return AccumCellRecord(
+        **run_record.of_cell(cell, seen),
+        cautions=[],
+        experiment=cell.experiment,
+        sums=[_sum(cell, measured) for measured in sums],
+        drift=[_drift(measured) for measured in sums if measured.drift],
+        dtypes=list(_dtypes(seen.all(DtypesMeasured))),
+        norms=[_norm(measured) for measured in seen.all(NormMeasured)],
+        gradients=GradientsRecord(**gradients.model_dump(exclude=_NOT_SAID_OF_AN_EVENT)) if gradients else None,
+        scaled=[_scaled(measured) for measured in seen.all(ScaledBackward)],
+        products=[
+            ProductRecord(**measured.model_dump(exclude=_NOT_SAID_OF_AN_EVENT))
+            for measured in seen.all(ProductMeasured)
+        ],
+    )
+
+
+# --- sums
+
+
+def _sum(cell: AccumCell, measured: SumMeasured) -> SumRecord:
+    value, count = exact(cell.value or 0.0), cell.count or 0
+    addend = Fraction(measured.rounded_addend) if math.isfinite(measured.rounded_addend) else None
+    stalled = stall(addend, FORMATS[measured.accumulator]) if addend and measured.order == "sequential" else None
+    return SumRecord(
+        **measured.model_dump(exclude={*_NOT_SAID_OF_AN_EVENT, "drift"}),
+        error=_difference(measured.result, value * count),
+        representation_error=_difference(measured.rounded_addend, value) * count,
+        accumulation_error=_difference(measured.result, addend * count) if addend is not None else 0.0,
+        stall_step=stalled.step if stalled else None,
+        stall_at=float(stalled.total) if stalled else None,
+    )
+
+
+def _difference(found: float, expected: Fraction) -> float:
+    """Rounded once, at the end."""
+    return float(Fraction(found) - expected) if math.isfinite(found) else found
+
+
+def _drift(measured: SumMeasured) -> DriftRecord:
+    return DriftRecord(
+        accumulator=measured.accumulator,
+        addend=measured.addend,
+        upcast=measured.upcast,
+        order=measured.order,
+        steps=[step for step, _ in measured.drift],
+        sums=[total for _, total in measured.drift],
+    )
+
+
+# --- types
+
+
+def _dtypes(measured: Sequence[DtypesMeasured]) -> Iterator[DtypeRecord]:
+    """What is measured beside what is simulated, precision by precision; what is alike is said once."""
+    for precision in dict.fromkeys(each.precision for each in measured):
+        here, cuda = (
+            {
+                (item.part, item.name): item.dtype
+                for each in measured
+                if _is(each, precision, source)
+                for item in each.seen
+            }
+            for source in ("measured", "simulated")
+        )
+        yield from _alike(precision, here, cuda)
+
+
+def _is(measured: DtypesMeasured, precision: FormatName, source: str) -> bool:
+    return measured.precision == precision and measured.source == source
+
+
+Place = tuple[DtypePart, str]
+
+
+def _alike(precision: FormatName, here: dict[Place, str], cuda: dict[Place, str]) -> Iterator[DtypeRecord]:
+    places = list(dict.fromkeys([*here, *cuda]))
+    for name_of in (_every_one, _every_layer, _itself):
+        grouped: dict[Place, list[Place]] = {}
+        for place in places:
+            grouped.setdefault((place[0], name_of(place)), []).append(place)
+        if all(len({(here.get(place), cuda.get(place)) for place in group}) == 1 for group in grouped.values()):
+            break
+    for (part, name), group in grouped.items():
+        first = group[0]
+        yield DtypeRecord(
+            precision=precision,
+            part=part,
+            name=name,
+            count=len(group),
+            here=here.get(first),
+            on_cuda=cuda.get(first),
+        )
+
+
+def _every_one(place: Place) -> str:
+    """Parameters and their gradients together; modules by layer."""
+    return "" if place[0] in ("parameter", "gradient") else _every_layer(place)
+
+
+def _every_layer(place: Place) -> str:
+    return _NUMBERED.sub("*", place[1])
+
+
+def _itself(place: Place) -> str:
+    return place[1]
+
+
+# --- layer norm
+
+
+def _norm(measured: NormMeasured) -> NormRecord:
+    points = sorted(measured.points, key=lambda point: point.scale)
+    at_one = min(points, key=lambda point: abs(math.log2(point.scale)))
+    return NormRecord(
+        dtype=measured.dtype,
+        statistics=measured.statistics,
+        mean_overflows_from=_first(points, lambda point: not math.isfinite(point.mean)),
+        variance_overflows_from=_first(points, lambda point: not math.isfinite(point.variance)),
+        variance_vanishes_to=_last(points, lambda point: point.variance == 0),
+        reciprocal_overflows_to=_last(points, lambda point: math.isinf(point.bare_reciprocal_deviation)),
+        wrong_to=_last([point for point in points if point.scale < 1], _is_wrong),
+        wrong_from=_first([point for point in points if point.scale > 1], _is_wrong),
+        error_at_one=at_one.relative_error,
+        scales=[point.scale for point in points],
+        relative_errors=[point.relative_error for point in points],
+    )
+
+
+def _is_wrong(point: NormPoint) -> bool:
+    return not point.relative_error < WRONG  # NaN is wrong, too
+
+
+def _first(points: Sequence[NormPoint], found: Callable[[NormPoint], bool]) -> float | None:
+    return next((point.scale for point in points if found(point)), None)
+
+
+def _last(points: Sequence[NormPoint], found: Callable[[NormPoint], bool]) -> float | None:
+    return next((point.scale for point in reversed(points) if found(point)), None)
+
+
+# --- gradients
+
+
+def _scaled(measured: ScaledBackward) -> ScaledRecord:
+    return ScaledRecord(
+        **measured.model_dump(exclude=_NOT_SAID_OF_AN_EVENT),
+        lost_share=measured.lost / measured.gradients if measured.gradients else 0.0,
+        overflowed_share=measured.overflowed / measured.gradients if measured.gradients else 0.0,
+    )

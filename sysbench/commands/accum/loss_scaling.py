@@ -1,0 +1,97 @@
+"""Gradients that 16 bits lose to zero, and what multiplying the loss does about it: on one real backward pass."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.amp.grad_scaler import GradScaler
+
+from sysbench.commands.accum.spec import AccumCell
+from sysbench.lab.devices import torch_device
+from sysbench.lab.precision import TORCH_DTYPES, matmul_precision
+from sysbench.lab.toy import Supervised, supervised
+from sysbench.log.events import DeviceInfo, Event, GradientsMeasured, ScaledBackward
+from sysbench.rounding import FormatName
+
+
+class _Observer(torch.optim.Optimizer):
+    """An optimizer that changes nothing and knows whether it was asked to."""
+
+    def __init__(self, work: Supervised) -> None:
+        super().__init__(work.model.parameters(), {})
+        self.asked = False
+
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        """Note that the scaler lets the step be taken."""
+        self.asked = True
+
+
+def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
+    """The gradients in fp32, and then under autocast in every precision for every scale of the loss."""
+    if cell.scales is None:
+        raise ValueError("a cell of loss scaling says by how much")
+    where = torch_device(device)
+    work = supervised(cell.step, cell.batch or 1, where, cell.seed)
+    with matmul_precision("fp32"):
+        expected = _plain_gradients(work)
+        yield _distribution(cell, expected)
+        for precision in cell.dtypes:
+            yield from _scaled(cell, precision, where, work, expected)
+
+
+def _plain_gradients(work: Supervised) -> Tensor:
+    """Of every parameter, one after the other, in fp32 all the way."""
+    work.loss_of(work.model(work.inputs)).backward()
+    return _gradients(work)
+
+
+def _gradients(work: Supervised) -> Tensor:
+    """What the parameters' gradients are now, as one long vector; takes them away."""
+    found = [parameter.grad.flatten() for parameter in work.model.parameters() if parameter.grad is not None]
+    work.model.zero_grad(set_to_none=True)
+    return torch.cat(found)
+
+
+def _scaled(
+    cell: AccumCell, precision: FormatName, device: torch.device, work: Supervised, expected: Tensor
+) -> Iterator[ScaledBackward]:
+    """One forward pass, and a backward pass for each scale. With a scale of 1 that is backward without a scaler."""
+    with torch.autocast(device.type, TORCH_DTYPES[precision]):
+        loss = work.loss_of(work.model(work.inputs))
+    counts = expected != 0
+    for scale in cell.scales or ():
+        scaler = GradScaler(device.type, init_scale=float(scale))
+        optimizer = _Observer(work)
+        scaler.scale(loss).backward(retain_graph=True)
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        found = _gradients(work)
+        finite = torch.isfinite(found)
+        yield ScaledBackward(
+            at_s=time.time(),
+            cell=cell.key,
+            precision=precision,
+            scale=float(scale),
+            gradients=int(counts.sum()),
+            lost=int(((found == 0) & counts).sum()),
+            overflowed=int((~finite & counts).sum()),
+            relative_error=float(torch.linalg.vector_norm(found - expected) / torch.linalg.vector_norm(expected)),
+            step_kept=optimizer.asked,
+        )
+
+
+def _distribution(cell: AccumCell, gradients: Tensor) -> GradientsMeasured:
+    """How many gradients there are between each two powers of two."""
+    present = gradients[gradients != 0]
+    _, exponents = torch.frexp(present.cpu())  # the mantissa lies in [0.5, 1)
+    values, counts = torch.unique(exponents - 1, return_counts=True)
+    return GradientsMeasured(
+        at_s=time.time(),
+        cell=cell.key,
+        gradients=gradients.numel(),
+        zeros=gradients.numel() - present.numel(),
+        by_exponent=dict(zip(values.tolist(), counts.tolist(), strict=True)),
+    )

@@ -1,0 +1,117 @@
+"""Layer norm taken apart: which of its steps leave the range of a format, and at which scale of the inputs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sysbench.commands.accum.spec import AccumCell
+from sysbench.lab.devices import torch_device
+from sysbench.lab.precision import TORCH_DTYPES
+from sysbench.log.events import DeviceInfo, Event, NormMeasured, NormPoint
+from sysbench.rounding import FormatName
+
+EXPONENTS = range(-80, 66)
+"""Scales are powers of two from 2**-80 to 2**65: beyond both ends of what squares in fp32 can hold."""
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What layer norm computes on its way, one number for each row."""
+
+    mean: Tensor
+    variance: Tensor
+    reciprocal_deviation: Tensor
+    bare_reciprocal_deviation: Tensor
+
+
+def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
+    """Every format by itself, and those of 16 bits with their statistics in fp32, as autocast has it."""
+    if cell.width is None or cell.eps is None:
+        raise ValueError("a cell of layer norm says how many numbers, and which eps")
+    where = torch_device(device)
+    inputs = scaled_inputs(cell.width, cell.seed)
+    expected = normalised_exactly(inputs, cell.eps)
+    pairs = [(name, name) for name in cell.dtypes]
+    pairs += [(name, "fp32") for name in cell.dtypes if name != "fp32"]
+    for name, inside in pairs:
+        rounded = inputs.to(TORCH_DTYPES[name]).to(where)
+        outputs, statistics = normalised(rounded, TORCH_DTYPES[inside], cell.eps)
+        yield _measured(cell, name, inside, statistics, _errors(outputs, expected))
+
+
+def scaled_inputs(width: int, seed: int) -> Tensor:
+    """(scales, width) in fp64: rows that differ by a power of two alone, of mean 1 and deviation 1 before that."""
+    drawn = torch.randn(width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    shaped = (drawn - drawn.mean()) / drawn.std(correction=0) + 1
+    scales = torch.tensor([2.0**exponent for exponent in EXPONENTS], dtype=torch.float64)
+    return scales[:, None] * shaped
+
+
+def normalised(inputs: Tensor, dtype: torch.dtype, eps: float) -> tuple[Tensor, Statistics]:
+    """Layer norm of each row of (rows, width) with every intermediate result in `dtype`; no gain, no bias.
+
+    Mean, then the squares of what differs from it, then their mean: the two passes that torch's definition has.
+    Returns the outputs in the type of the inputs.
+    """
+    x = inputs.to(dtype)
+    width = x.shape[-1]
+    mean = added_up(x) / width
+    centred = x - mean[:, None]
+    variance = added_up(centred * centred) / width
+    reciprocal = torch.rsqrt(variance + torch.tensor(eps, dtype=dtype, device=x.device))
+    outputs = (centred * reciprocal[:, None]).to(inputs.dtype)
+    return outputs, Statistics(mean, variance, reciprocal, torch.rsqrt(variance))
+
+
+def added_up(rows: Tensor) -> Tensor:
+    """The sum of each row, halves added to halves: each sum is rounded to the type. `Tensor.sum` would add in fp32."""
+    while rows.shape[-1] > 1:
+        if rows.shape[-1] % 2:
+            rows = torch.nn.functional.pad(rows, (0, 1))
+        half = rows.shape[-1] // 2
+        rows = rows[:, :half] + rows[:, half:]
+    return rows[:, 0]
+
+
+def normalised_exactly(inputs: Tensor, eps: float) -> Tensor:
+    """Layer norm of each row in fp64."""
+    mean = inputs.mean(-1, keepdim=True)
+    variance = ((inputs - mean) ** 2).mean(-1, keepdim=True)
+    return (inputs - mean) / torch.sqrt(variance + eps)
+
+
+def _errors(outputs: Tensor, expected: Tensor) -> list[float]:
+    """‖y − y64‖ / ‖y64‖ of each row."""
+    difference = torch.linalg.vector_norm(outputs.cpu().double() - expected, dim=-1)
+    errors: list[float] = (difference / torch.linalg.vector_norm(expected, dim=-1)).tolist()
+    return errors
+
+
+def _measured(
+    cell: AccumCell, name: FormatName, inside: FormatName, found: Statistics, errors: list[float]
+) -> NormMeasured:
+    columns = (found.mean, found.variance, found.reciprocal_deviation, found.bare_reciprocal_deviation)
+    rows = zip(EXPONENTS, *(column.cpu().double().tolist() for column in columns), errors, strict=True)
+    return NormMeasured(
+        at_s=time.time(),
+        cell=cell.key,
+        dtype=name,
+        statistics=inside,
+        source="device",
+        points=[
+            NormPoint(
+                scale=2.0**exponent,
+                mean=mean,
+                variance=variance,
+                reciprocal_deviation=reciprocal,
+                bare_reciprocal_deviation=bare,
+                relative_error=error,
+            )
+            for exponent, mean, variance, reciprocal, bare, error in rows
+        ],
+    )

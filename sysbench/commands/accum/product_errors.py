@@ -1,0 +1,124 @@
+"""Matrix products against fp64: what the length of their sums does to them, format by format."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sysbench.commands.accum.spec import AccumCell
+from sysbench.lab.devices import torch_device
+from sysbench.lab.precision import TORCH_DTYPES, matmul_precision, round_to_tf32
+from sysbench.log.events import Accumulation, ArithmeticSource, DeviceInfo, Event, ProductMeasured
+from sysbench.rounding import FormatName
+
+M = 64
+"""Products are (M, k) × (k, M)."""
+
+
+_SWITCHES: dict[FormatName, str] = {
+    "fp16": "allow_fp16_reduced_precision_reduction",
+    "bf16": "allow_bf16_reduced_precision_reduction",
+}
+"""Of torch.backends.cuda.matmul: whether parts of a sum may be added in the format of the inputs."""
+
+_TENSOR_CORES_SINCE = 8
+"""Compute capability of the first GPUs with TF32."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to form a product."""
+
+    dtype: FormatName
+    accumulation: Accumulation
+    source: ArithmeticSource
+    multiply: Callable[[Tensor, Tensor], Tensor]
+    """Of matrices in the format, on the device."""
+
+
+def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
+    """Every length, format and way; inputs are uniform in [0, 1), so that sums grow with their length."""
+    if cell.lengths is None:
+        raise ValueError("a cell of products says how long their sums are")
+    where = torch_device(device)
+    chosen = [way for name in cell.dtypes for way in ways(name, device)]
+    for k in cell.lengths:
+        generator = torch.Generator().manual_seed(cell.seed)
+        left = torch.rand(M, k, generator=generator, dtype=torch.float64)
+        right = torch.rand(k, M, generator=generator, dtype=torch.float64)
+        exact = left @ right
+        for way in chosen:
+            rounded = [_rounded(each, way.dtype) for each in (left, right)]
+            expected = rounded[0].double() @ rounded[1].double()
+            found = way.multiply(*(each.to(where) for each in rounded)).cpu().double()
+            yield ProductMeasured(
+                at_s=time.time(),
+                cell=cell.key,
+                dtype=way.dtype,
+                accumulation=way.accumulation,
+                source=way.source,
+                m=M,
+                k=k,
+                relative_error=_distance(found, expected),
+                total_error=_distance(found, exact),
+            )
+
+
+def ways(name: FormatName, device: DeviceInfo) -> Iterator[Way]:
+    """The ways in which a device forms products in a format, and for 16 bits what it would be without wider sums."""
+    if name == "tf32":
+        real = (
+            device.type == "cuda" and int((device.compute_capability or "0").partition(".")[0]) >= _TENSOR_CORES_SINCE
+        )
+        # Without tensor cores: inputs as TF32 has them, and sums in fp32.
+        yield Way(name, "as it is", "device" if real else "rounded", _within(lambda: matmul_precision("tf32")))
+        return
+    if device.type == "cuda" and name in _SWITCHES:
+        yield Way(name, "reduced", "device", _within(lambda: _reduction(_SWITCHES[name], True)))
+        yield Way(name, "not reduced", "device", _within(lambda: _reduction(_SWITCHES[name], False)))
+    else:
+        yield Way(name, "as it is", "device", _within(lambda: matmul_precision("fp32")))
+    if name in _SWITCHES:
+        yield Way(name, "narrow", "device", one_by_one)
+
+
+def one_by_one(left: Tensor, right: Tensor) -> Tensor:
+    """A product whose sums are formed term by term, each rounded to the type of the inputs."""
+    total = left.new_zeros(left.shape[0], right.shape[1])
+    for column, row in zip(left.unbind(1), right.unbind(0), strict=True):
+        total = total + column[:, None] * row
+    return total
+
+
+def _within(context: Callable[[], AbstractContextManager[object]] = nullcontext) -> Callable[[Tensor, Tensor], Tensor]:
+    def multiply(left: Tensor, right: Tensor) -> Tensor:
+        with context():
+            return left @ right
+
+    return multiply
+
+
+@contextmanager
+def _reduction(switch: str, allowed: bool) -> Iterator[None]:
+    settings = torch.backends.cuda.matmul
+    before = getattr(settings, switch)
+    setattr(settings, switch, allowed)
+    try:
+        yield
+    finally:
+        setattr(settings, switch, before)
+
+
+def _rounded(matrix: Tensor, name: FormatName) -> Tensor:
+    if name == "tf32":
+        return round_to_tf32(matrix.float())
+    return matrix.to(TORCH_DTYPES[name])
+
+
+def _distance(found: Tensor, expected: Tensor) -> float:
+    return float(torch.linalg.matrix_norm(found - expected) / torch.linalg.matrix_norm(expected))

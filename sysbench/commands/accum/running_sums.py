@@ -1,0 +1,168 @@
+"""One number added up, again and again: in which format, in which order, and what becomes of it."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from sysbench import units
+from sysbench.commands.accum.spec import AccumCell, Order
+from sysbench.errors import UnavailableError
+from sysbench.lab.devices import torch_device
+from sysbench.lab.precision import Arithmetic
+from sysbench.log.events import DeviceInfo, Event, SumMeasured
+from sysbench.rounding import FormatName, checkpoints
+
+DRIFT_POINTS = 100
+"""At how many steps a running sum is looked at: reading it from a device costs more than adding."""
+
+_TRIAL_STEPS = 200
+_UNDOUBTED_STEPS = 10_000
+"""So few steps take no time worth predicting."""
+
+_OPERATIONS: dict[Order, float] = {"sequential": 1, "kahan": 4, "blocked": 0, "pairwise": 0}
+"""Operations that wait for the one before, per number; of blocked summation only one per block."""
+
+
+@dataclass(frozen=True)
+class Summation:
+    """`accumulator += addend`, in some order."""
+
+    accumulator: FormatName
+    addend: FormatName
+    order: Order = "sequential"
+    upcast: bool = False
+
+
+def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
+    """Add up in every way that the cell asks for; raises UnavailableError for what would exceed its budget."""
+    value, count, block = cell.value, cell.count, cell.block
+    if value is None or count is None or block is None:
+        raise ValueError("a cell of sums says what to add, and how often")
+    where = torch_device(device)
+    wanted = list(summations(cell))
+    _refuse_longer(cell, wanted, count, block, where)
+    for summation in wanted:
+        yield _measured(cell, summation, value, count, block, where)
+
+
+def summations(cell: AccumCell) -> Iterator[Summation]:
+    """Every format on its own in every order, and those narrower than fp32 added to an accumulator in fp32."""
+    for name in cell.dtypes:
+        for order in dict.fromkeys(("sequential", *(cell.orders or ()))):
+            yield Summation(name, name, order)
+        if name != "fp32":
+            yield Summation("fp32", name)
+            yield Summation("fp32", name, upcast=True)
+
+
+def _measured(
+    cell: AccumCell, summation: Summation, value: float, count: int, block: int, device: torch.device
+) -> SumMeasured:
+    narrow = Arithmetic.of(summation.addend, device)
+    wide = Arithmetic.of(summation.accumulator, device)
+    addend = narrow.number(value)
+    rounded_addend = narrow.value(addend)
+    if summation.upcast or narrow.source != wide.source:
+        addend = wide.number(rounded_addend)
+    drift: list[tuple[int, float]] = []
+    match summation.order:
+        case "sequential":
+            drift = sequential(wide, addend, count)
+            result = drift[-1][1]
+        case "kahan":
+            drift = compensated(wide, addend, count)
+            result = drift[-1][1]
+        case "pairwise":
+            result = pairwise(wide, addend, count)
+        case "blocked":
+            result = blocked(wide, addend, count, block)
+    return SumMeasured(
+        at_s=time.time(),
+        cell=cell.key,
+        accumulator=summation.accumulator,
+        addend=summation.addend,
+        upcast=summation.upcast,
+        order=summation.order,
+        source="rounded" if "rounded" in (narrow.source, wide.source) else "device",
+        rounded_addend=rounded_addend,
+        result=result,
+        drift=drift,
+    )
+
+
+def sequential(arithmetic: Arithmetic, addend: Any, count: int) -> list[tuple[int, float]]:
+    """s += x, `count` times from 0 on: the sum at some steps, the last of which is the whole."""
+    add, total, done = arithmetic.add, arithmetic.number(0.0), 0
+    seen = []
+    for step in checkpoints(count, DRIFT_POINTS):
+        for _ in range(step - done):
+            total = add(total, addend)
+        done = step
+        seen.append((step, arithmetic.value(total)))
+    return seen
+
+
+def compensated(arithmetic: Arithmetic, addend: Any, count: int) -> list[tuple[int, float]]:
+    """Kahan summation: what rounding took from one step is added to the next (Kahan, CACM 8(1), 1965)."""
+    add, subtract = arithmetic.add, arithmetic.subtract
+    total, lost, done = arithmetic.number(0.0), arithmetic.number(0.0), 0
+    seen = []
+    for step in checkpoints(count, DRIFT_POINTS):
+        for _ in range(step - done):
+            corrected = subtract(addend, lost)
+            reached = add(total, corrected)
+            lost = subtract(subtract(reached, total), corrected)
+            total = reached
+        done = step
+        seen.append((step, arithmetic.value(total)))
+    return seen
+
+
+def pairwise(arithmetic: Arithmetic, addend: Any, count: int) -> float:
+    """Neighbours are added, then neighbouring sums, and so on: every number is rounded only log₂ n times.
+
+    All sums of a round are of the same two numbers, but for the last where their count is odd: each is formed once.
+    """
+    alike, last = addend, None
+    while count + (last is not None) > 1:
+        if count % 2:
+            last = alike if last is None else arithmetic.add(alike, last)
+        if count > 1:
+            alike = arithmetic.add(alike, alike)
+        count //= 2
+    return arithmetic.value(alike if count else last)
+
+
+def blocked(arithmetic: Arithmetic, addend: Any, count: int, block: int) -> float:
+    """Blocks of numbers are added up one by one, and then their sums."""
+    blocks, rest = divmod(count, block)
+    of_block = sequential(arithmetic, addend, block)[-1][1] if blocks else 0.0
+    total = sequential(arithmetic, arithmetic.number(of_block), blocks)[-1][1] if blocks else 0.0
+    if not rest:
+        return total
+    of_rest = sequential(arithmetic, addend, rest)[-1][1]
+    return arithmetic.value(arithmetic.add(arithmetic.number(total), arithmetic.number(of_rest)))
+
+
+def _refuse_longer(cell: AccumCell, wanted: list[Summation], count: int, block: int, device: torch.device) -> None:
+    """Take the first steps of each sum for what the others will take."""
+    if count <= _UNDOUBTED_STEPS or cell.budget_s is None:
+        return
+    predicted_s = 0.0
+    for accumulator, alike in itertools.groupby(wanted, lambda each: each.accumulator):
+        wide = Arithmetic.of(accumulator, device)
+        began_s = time.perf_counter()
+        sequential(wide, wide.number(0.0), _TRIAL_STEPS)
+        step_s = (time.perf_counter() - began_s) / _TRIAL_STEPS
+        predicted_s += count * step_s * sum(_OPERATIONS[each.order] for each in alike)
+    if predicted_s > cell.budget_s:
+        raise UnavailableError(
+            f"--count {count} would take about {units.duration(predicted_s)} here, longer than --budget "
+            f"{cell.budget_s:g}: a smaller --count, fewer formats (--dtype) or orders (--order), or a larger --budget"
+        )

@@ -1,0 +1,282 @@
+"""What `sysbench accum` can be asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from sysbench.errors import unknown
+from sysbench.rounding import FormatName
+from sysbench.spec.axes import choices, integers, texts
+from sysbench.spec.cell import RunCell, devices
+from sysbench.spec.model import SIZES, VOCABULARY, ModelCell
+from sysbench.spec.options import Option
+
+Experiment = Literal["sums", "autocast", "norm", "scaling", "matmul"]
+"""sums      one number added to itself again and again
+autocast  which type everything has in a model under autocast
+norm      layer norm in formats of different range, over the scale of its inputs
+scaling   gradients lost to zero, with and without a scaled loss
+matmul    products of matrices against fp64, over the length of their sums
+"""
+
+Order = Literal["sequential", "pairwise", "kahan", "blocked"]
+
+TOY = "toy"
+"""The two-layer model of the course's question about autocast, beside the sizes of our Transformer."""
+
+EXPERIMENTS: tuple[Experiment, ...] = get_args(Experiment)
+ORDERS: tuple[Order, ...] = get_args(Order)
+
+DTYPES: Mapping[Experiment, tuple[FormatName, ...]] = {
+    "sums": ("fp32", "tf32", "fp16", "bf16", "fp8-e4m3", "fp8-e5m2"),
+    "autocast": ("fp16", "bf16"),
+    "norm": ("fp32", "bf16", "fp16"),
+    "scaling": ("fp16", "bf16"),
+    "matmul": ("fp32", "tf32", "bf16", "fp16"),
+}
+"""The formats that each experiment is about."""
+
+MOST_STEPS = 100_000_000
+"""Of a sum; what a smaller one takes is predicted from its first steps (`--budget`)."""
+
+_SIZED: Mapping[Experiment, tuple[str, ...]] = {"autocast": (TOY,), "scaling": ("tiny",)}
+"""Experiments on a model, and the one they take when none is named."""
+
+SUMS = "Sums"
+MODELS = "Models under autocast"
+NORM = "Layer norm"
+MATMUL = "Products"
+
+
+def _experiments(value: object) -> tuple[str, ...]:
+    names = texts(value)
+    if "all" in names:
+        return EXPERIMENTS
+    for name in names:
+        if name not in EXPERIMENTS:
+            raise ValueError(unknown(name, "an experiment", (*EXPERIMENTS, "all")))
+    return names
+
+
+def _summand(value: object) -> float:
+    try:
+        number = float(str(value))
+    except ValueError:
+        raise ValueError(f"{value} is not a number") from None
+    if not math.isfinite(number) or number == 0:
+        raise ValueError(f"{value} cannot be added up: allowed is any finite number other than 0")
+    if not 1e-30 <= abs(number) <= 1e30:
+        raise ValueError(f"{value} is out of range: allowed are magnitudes from 1e-30 to 1e30")
+    return number
+
+
+def _share(value: object) -> float:
+    """From 0 to 1."""
+    try:
+        number = float(str(value))
+    except ValueError:
+        raise ValueError(f"{value} is not a number") from None
+    if not 0 <= number <= 1:
+        raise ValueError(f"{value} is out of range: allowed is 0 to 1")
+    return number
+
+
+def _whole(minimum: int, maximum: int) -> BeforeValidator:
+    """A whole number, which may be written 1e6."""
+    within = integers(minimum, maximum)
+
+    def parse(value: object) -> int:
+        try:
+            number = float(str(value))
+        except ValueError:
+            raise ValueError(f"{value} is not a whole number") from None
+        if not math.isfinite(number) or number != int(number):
+            raise ValueError(f"{value} is not a whole number")
+        (whole,) = within(int(number))
+        return whole
+
+    return BeforeValidator(parse)
+
+
+class AccumCell(RunCell):
+    """One experiment. What an experiment does not depend on is None, so that it is the same cell without it."""
+
+    kind: Literal["accum"] = "accum"
+    experiment: Experiment
+    dtypes: tuple[FormatName, ...]
+    size: str | None = None
+    ctx: int | None = None
+    batch: int | None = None
+    value: float | None = None
+    count: int | None = None
+    orders: tuple[Order, ...] | None = None
+    block: int | None = None
+    budget_s: float | None = None
+    width: int | None = None
+    eps: float | None = None
+    scales: tuple[int, ...] | None = None
+    lengths: tuple[int, ...] | None = None
+    seed: int
+
+    @property
+    def title(self) -> str:
+        """The cell in a few words."""
+        return f"{self.experiment} {self.size}" if self.size else self.experiment
+
+    @property
+    def step(self) -> ModelCell | None:
+        """The training step of the Transformer that it is about; None where it is about none."""
+        if self.size is None or self.size == TOY or self.ctx is None or self.batch is None:
+            return None
+        return ModelCell(
+            size=self.size,
+            model=SIZES[self.size].model_copy(update={"vocab": VOCABULARY}),
+            ctx=self.ctx,
+            batch=self.batch,
+            precision="fp32",
+            device=self.device,
+            attention="naive",
+            execution="eager",
+            optimizer="foreach",
+            seed=self.seed,
+            mode="forward-backward",
+        )
+
+
+class AccumSpec(BaseModel):
+    """A run of `sysbench accum`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    kind: Literal["accum"] = "accum"
+    experiment: Annotated[
+        tuple[Experiment, ...],
+        BeforeValidator(_experiments),
+        Option(metavar="[EXPERIMENT,…]", positional=True),
+    ] = Field(
+        default=("sums",),
+        description=f"{', '.join(EXPERIMENTS)}, or all.",
+    )
+    dtype: Annotated[
+        tuple[FormatName, ...],
+        BeforeValidator(choices("a format", get_args(FormatName))),
+        Option(metavar="NAME,…"),
+    ] = Field(
+        default=(),
+        description=f"Formats, of those that the experiment is about: {', '.join(get_args(FormatName))}.",
+    )
+    device: Annotated[tuple[str, ...], BeforeValidator(devices), Option(metavar="NAME,…")] = Field(
+        default=("auto",), description="auto, cuda, cuda:1, mps or cpu. auto is the first there is of cuda, mps, cpu."
+    )
+    seed: Annotated[int, Option(metavar="N")] = Field(
+        default=0, ge=0, description="Seed of parameters, tokens and matrices."
+    )
+    value: Annotated[float, BeforeValidator(_summand), Option(metavar="X", panel=SUMS)] = Field(
+        default=0.01, description="The number that is added."
+    )
+    count: Annotated[int, _whole(1, MOST_STEPS), Option(metavar="N", panel=SUMS)] = Field(
+        default=1000, description="How many times it is added."
+    )
+    order: Annotated[
+        tuple[Order, ...],
+        BeforeValidator(choices("an order of summation", ORDERS)),
+        Option(metavar="NAME,…", panel=SUMS),
+    ] = Field(default=ORDERS, description="How each format is summed: " + ", ".join(ORDERS) + ".")
+    block: Annotated[int, _whole(2, MOST_STEPS), Option(metavar="N", panel=SUMS)] = Field(
+        default=32, description="Numbers in a block of blocked summation."
+    )
+    budget_s: Annotated[float, Option(flags=("--budget",), metavar="S", panel=SUMS)] = Field(
+        default=60.0, gt=0, description="Refuse sums that are predicted to take longer than this many seconds."
+    )
+    size: Annotated[
+        tuple[str, ...],
+        BeforeValidator(choices("a model", (TOY, *SIZES))),
+        Option(metavar="NAME,…", panel=MODELS),
+    ] = Field(
+        default=(),
+        description=f"Models: {', '.join((TOY, *SIZES))}. Without it, toy for autocast and tiny for scaling.",
+    )
+    ctx: Annotated[int, _whole(1, 1_000_000), Option(metavar="N", panel=MODELS)] = Field(
+        default=16, description="Context length of the Transformer, in tokens."
+    )
+    batch: Annotated[int, _whole(1, 1_000_000), Option(metavar="N", panel=MODELS)] = Field(
+        default=4, description="Sequences in a batch."
+    )
+    scale: Annotated[tuple[int, ...], BeforeValidator(integers(1, 2**60)), Option(metavar="AXIS", panel=MODELS)] = (
+        Field(
+            default=tuple(2**power for power in (0, 8, 16, 20, 24)),
+            description="scaling: what the loss is multiplied by.",
+        )
+    )
+    width: Annotated[int, _whole(2, 1_000_000), Option(metavar="N", panel=NORM)] = Field(
+        default=1024, description="norm: numbers that are normalised together."
+    )
+    eps: Annotated[float, BeforeValidator(_share), Option(metavar="X", panel=NORM)] = Field(
+        default=1e-5, description="norm: what is added to the variance."
+    )
+    length: Annotated[
+        tuple[int, ...],
+        BeforeValidator(integers(1, 4_194_304)),
+        Option(flags=("--k",), metavar="AXIS", panel=MATMUL),
+    ] = Field(
+        default=tuple(4**power for power in range(2, 9)),
+        description="matmul: how many products each sum has.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for experiment in self.experiment:
+            known = DTYPES[experiment]
+            if self.dtype and not set(self.dtype) & set(known):
+                raise ValueError(f"--dtype {','.join(self.dtype)} is nothing that {experiment} is about: {_of(known)}")
+        everything = {name for experiment in self.experiment for name in DTYPES[experiment]}
+        for name in self.dtype:
+            if name not in everything:
+                raise ValueError(f"--dtype {name} is nothing that {', '.join(self.experiment)} is about")
+        return self
+
+    def cells(self) -> Iterator[AccumCell]:
+        """Every experiment, in the order in which they are named; on a model, one for each."""
+        for device in self.device:
+            for experiment in self.experiment:
+                for size in self._sizes(experiment):
+                    yield AccumCell(
+                        device=device,
+                        experiment=experiment,
+                        dtypes=tuple(name for name in DTYPES[experiment] if not self.dtype or name in self.dtype),
+                        size=size,
+                        seed=self.seed,
+                        **self._particulars(experiment, size),
+                    )
+
+    def _sizes(self, experiment: Experiment) -> tuple[str | None, ...]:
+        default = _SIZED.get(experiment)
+        return (self.size or default) if default is not None else (None,)
+
+    def _particulars(self, experiment: Experiment, size: str | None) -> dict[str, Any]:
+        """What else the experiment depends on."""
+        match experiment:
+            case "sums":
+                return {
+                    "value": self.value,
+                    "count": self.count,
+                    "orders": self.order,
+                    "block": self.block,
+                    "budget_s": self.budget_s,
+                }
+            case "norm":
+                return {"width": self.width, "eps": self.eps}
+            case "matmul":
+                return {"lengths": self.length}
+            case "scaling":
+                return {"batch": self.batch, "ctx": self.ctx, "scales": self.scale}
+            case _:
+                return {"batch": self.batch, "ctx": self.ctx}
+
+
+def _of(names: tuple[str, ...]) -> str:
+    return f"that is {', '.join(names)}"

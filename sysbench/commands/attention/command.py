@@ -1,0 +1,88 @@
+"""`sysbench attention`: options → spec → run → show, draw."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from sysbench.commands import running
+from sysbench.commands.attention.spec import AttentionSpec
+from sysbench.spec.command_options import Given, command_options, validated
+from sysbench.spec.run import AttentionOptions
+
+if TYPE_CHECKING:
+    from sysbench.log.records import RunRecord
+
+
+@command_options(AttentionSpec, AttentionOptions)
+def attention(spec_given: Given, options_given: Given) -> None:
+    """Sweep attention by head dimension, sequence length and implementation; see where it breaks.
+
+    Every numeric or list option takes an axis: 128,256 or 128-1024*2 or 10-50+10. The run is the product of all axes.
+    """
+    options = validated(AttentionOptions, options_given)
+    running.refuse_unknown_tables("attention", options)
+    _refuse_unwritable(options.figure, options.heat_map)
+    if options.source is not None:
+        from sysbench.commands import saved
+
+        running.refuse_beside_source(AttentionSpec, spec_given)
+        record = saved.record(options.source, "attention")
+        running.show(record, options)
+        _draw(record, options)
+        return
+    spec = validated(AttentionSpec, {**running.resumed("attention", options.resume), **spec_given})
+    if options.plan:
+        _show_plan(spec, options)
+        return
+    raise typer.Exit(running.exit_code(perform(spec, options).record))
+
+
+def perform(spec: AttentionSpec, options: AttentionOptions) -> running.Performed:
+    """Carry the run out and draw what is wanted of it; raises as `running.carry_out` does, and for a wrong picture."""
+    _refuse_unwritable(options.figure, options.heat_map)
+    record = running.carry_out(spec, options)
+    return running.Performed(record, _draw(record, options))
+
+
+def refuse_wrong_files(options: AttentionOptions) -> None:
+    """Raise UsageError or OutputError for a picture that could not be written."""
+    _refuse_unwritable(options.figure, options.heat_map)
+
+
+def _refuse_unwritable(*paths: Path | None) -> None:
+    """Raise UsageError for a picture in a format that there is not, OutputError for one with no place to be."""
+    if not any(paths):
+        return
+    from sysbench.commands.attention import pictures as attention_pictures
+    from sysbench.log import storage
+
+    attention_pictures.refuse_other_formats(*paths)
+    for path in paths:
+        if path is not None:
+            storage.refuse_unwritable(path)
+
+
+def _draw(record: RunRecord[Any], options: AttentionOptions) -> tuple[Path, ...]:
+    if options.figure is None and options.heat_map is None:
+        return ()
+    from sysbench.commands.attention import pictures as attention_pictures
+    from sysbench.log.records import AttentionRecord
+
+    assert isinstance(record, AttentionRecord)
+    written = attention_pictures.write(record, options.figure, options.heat_map)
+    return running.said_to_be_saved(map(running.Saved, written), options)
+
+
+def _show_plan(spec: AttentionSpec, options: AttentionOptions) -> None:
+    from sysbench.commands.attention import tables as attention_tables
+    from sysbench.engine.plan import refuse_impossible
+    from sysbench.render import output as summary
+    from sysbench.render.output import results
+
+    cells = list(spec.cells())
+    refuse_impossible(cells)
+    with results() as console:
+        summary.show_sheet(attention_tables.plan(cells), console, options.format, options.columns)

@@ -1,0 +1,466 @@
+"""Pictures of an attention sweep: curves over the sequence length, and heat maps; where memory ends is drawn in both.
+
+They are drawn from `Panel` and `HeatMap`, which hold what is shown and nothing of where it comes from.
+
+How implementations are told apart in pictures: a colour, a marker and a dash each, the same in every picture.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from sysbench import units
+from sysbench.render.plots import INK, QUIET, SIMULATED, printable
+from sysbench.units import Unit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Look:
+    """Of one implementation's line."""
+
+    colour: str
+    marker: str
+    dashes: Any = "-"
+    """As matplotlib takes them."""
+
+
+_LOOKS: Final = {
+    "naive": Look("#000000", "o"),
+    "compiled": Look("#d55e00", "s"),
+    "sdpa-math": Look("#56b4e9", "v"),
+    "sdpa-efficient": Look("#009e73", "D"),
+    "sdpa-flash": Look("#0072b2", "^"),
+    "sdpa-cudnn": Look("#cc79a7", "P"),
+    "flex": Look("#e69f00", "X"),
+    "flash-attn": Look("#7b4fa3", "p"),
+}
+"""Okabe and Ito's colours, which stay distinct under all common colour blindness, and a violet; markers differ too."""
+
+_OTHERS: Final = (
+    Look("#882255", "h", (0, (4, 2))),
+    Look("#117733", "*", (0, (4, 2))),
+    Look("#999933", "<", (0, (4, 2))),
+    Look("#888888", ">", (0, (4, 2))),
+)
+"""For functions of the user's own, in the order in which they come."""
+
+
+def look(implementation: str, everything: Sequence[str]) -> Look:
+    """How an implementation of a run is drawn."""
+    if implementation in _LOOKS:
+        return _LOOKS[implementation]
+    own = [name for name in everything if name not in _LOOKS]
+    return _OTHERS[own.index(implementation) % len(_OTHERS)]
+
+
+_GRID: Final = "#e3e3e3"
+_MISSING: Final = "#f2f2f2"
+_FRONTIER: Final = "#c1121f"
+_MAP: Final = "cividis"
+"""Even in lightness, and the same to the colour-blind."""
+_MOST_COLUMNS: Final = 4
+_MOST_LEVEL: Final = 6
+"""More sequence lengths than this are written slanted."""
+_NARROWEST_IN: Final = 6.4
+_LINE_IN: Final = 0.19
+"""Height of a line of the legend."""
+_GUIDES: Final = ((1, "N"), (2, "N²"))
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One implementation over the sequence length."""
+
+    implementation: str
+    points: tuple[tuple[int, float, float | None, float | None], ...]
+    """Sequence length, value, and the ends of its interval where there is one."""
+    beyond: int | None = None
+    """The first sequence length that does not fit."""
+    growth: str = ""
+    """`N^1.97 ± 0.03`, where it is known."""
+    simulated: bool = False
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Curves of one quantity."""
+
+    title: str
+    unit: Unit
+    curves: tuple[Curve, ...]
+    limit: float | None = None
+    """A line that nothing gets over: the device's memory."""
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """One quantity of one implementation over head dimension and sequence length."""
+
+    implementation: str
+    quantity: str
+    unit: Unit
+    dims: tuple[int, ...]
+    lengths: tuple[int, ...]
+    values: Mapping[tuple[int, int], float]
+    """By head dimension and sequence length."""
+    words: Mapping[tuple[int, int], str]
+    """Why a place has no value."""
+    beyond: frozenset[tuple[int, int]] = frozenset()
+    """Places that do not fit into memory: a line is drawn around them."""
+    simulated: bool = False
+
+
+@dataclass(frozen=True)
+class Caption:
+    """What a picture is of."""
+
+    title: str
+    subtitle: str = ""
+    simulated: str = ""
+    """The GPU that everything is simulated for; empty when it was measured, or some of it."""
+
+
+def draw_curves(panels: Sequence[Panel], caption: Caption) -> Figure:
+    """Panels beside each other, both axes logarithmic; a cross above marks what does not fit."""
+    from matplotlib.figure import Figure
+
+    names = list(dict.fromkeys(curve.implementation for panel in panels for curve in panel.curves))
+    # The legend lies below the panels, a line of it for each implementation.
+    crowded = any(len(_all_lengths(panel)) > _MOST_LEVEL for panel in panels)
+    ticks = 0.75 if crowded else 0.45
+    below = 0.2 + _LINE_IN * (len(names) + 1)
+    height = 3.65 + ticks + below
+    width = max(_NARROWEST_IN, 3.75 * len(panels))
+    figure = Figure(figsize=(width, height), facecolor="white")
+    left, gap, right = 0.72 / width, 0.72 / width, 0.15 / width
+    wide = (1 - left - right - gap * (len(panels) - 1)) / len(panels)
+    for number, panel in enumerate(panels):
+        axes = figure.add_axes(
+            (left + number * (wide + gap), (below + ticks) / height, wide, 1 - (below + ticks + 0.95) / height)
+        )
+        _draw_panel(axes, panel, names)
+    _draw_caption(figure, caption, width, height)
+    _draw_legend(figure, panels, names, left, (below - 0.05) / height)
+    return figure
+
+
+def _draw_panel(axes: Axes, panel: Panel, names: Sequence[str]) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    for curve in panel.curves:
+        _draw_curve(axes, curve, names)
+    lengths = _all_lengths(panel)
+    axes.set_xlim(lengths[0] / 1.25, lengths[-1] * 1.25)
+    values = [value for curve in panel.curves for _, value, _, _ in curve.points]
+    if panel.limit is not None and values and max(values) > panel.limit / 64:
+        axes.axhline(panel.limit, color=_FRONTIER, linewidth=1, linestyle=(0, (5, 2)), zorder=2)
+        label = f"memory of the device, {units.quantity(panel.unit, panel.limit)}"
+        axes.annotate(
+            label,
+            (0.02, panel.limit),
+            (0, 3),
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            fontsize=7,
+            color=_FRONTIER,
+        )
+        values.append(panel.limit * 1.2)
+    low, high = (min(values), max(values)) if values else (0.5, 2.0)
+    room = max(math.log10(high / low), 0.5)
+    # Room above for the crosses of what does not fit.
+    axes.set_ylim(low / 10 ** (0.08 * room), high * 10 ** (0.2 * room))
+    _draw_guides(axes, lengths, low, high)
+    _draw_beyond(axes, panel.curves, names)
+    axes.set_title(panel.title, fontsize=9.5, color=INK, loc="left", pad=6)
+    axes.set_xlabel("sequence length N", color=INK)
+    axes.set_xticks(lengths, [str(n) for n in lengths])
+    axes.minorticks_off()
+    if len(lengths) > _MOST_LEVEL:
+        axes.tick_params(axis="x", labelrotation=45)
+    axes.yaxis.set_major_formatter(lambda value, _: _tick(panel.unit, value))
+    _even_ticks(axes, panel.unit)
+    axes.tick_params(colors=QUIET, labelsize=8)
+    axes.grid(color=_GRID, linewidth=0.6, zorder=0)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _all_lengths(panel: Panel) -> list[int]:
+    return sorted({n for curve in panel.curves for n in _lengths(curve)})
+
+
+def _lengths(curve: Curve) -> list[int]:
+    return [n for n, *_ in curve.points] + ([curve.beyond] if curve.beyond is not None else [])
+
+
+def _draw_curve(axes: Axes, curve: Curve, names: Sequence[str]) -> None:
+    style = look(curve.implementation, names)
+    # What is drawn over another curve is thinner, so that neither hides the other where they are alike.
+    over = 1 - names.index(curve.implementation) / max(len(names) - 1, 1) if len(names) > 1 else 0
+    x = [n for n, *_ in curve.points]
+    y = [value for _, value, _, _ in curve.points]
+    axes.plot(
+        x,
+        y,
+        color=style.colour,
+        linewidth=1.3 + 1.2 * over,
+        linestyle=style.dashes,
+        marker=style.marker,
+        markersize=4.5 + 2.5 * over,
+        markerfacecolor="white" if curve.simulated else style.colour,
+        markeredgecolor=style.colour,
+        zorder=4,
+    )
+    bars = [(n, value, low, high) for n, value, low, high in curve.points if low is not None and high is not None]
+    if bars:
+        reach = [[value - low for _, value, low, _ in bars], [high - value for _, value, _, high in bars]]
+        axes.errorbar(
+            [n for n, *_ in bars],
+            [value for _, value, _, _ in bars],
+            yerr=np.maximum(reach, 0.0),
+            fmt="none",
+            ecolor=style.colour,
+            elinewidth=1,
+            capsize=2,
+            zorder=3,
+        )
+
+
+def _draw_beyond(axes: Axes, curves: Sequence[Curve], names: Sequence[str]) -> None:
+    """A cross near the upper edge where a curve would go on if there were memory; several of one N stand in a row."""
+    at: dict[int, list[Curve]] = {}
+    for curve in curves:
+        if curve.beyond is not None:
+            at.setdefault(curve.beyond, []).append(curve)
+    for n, stopped in at.items():
+        for number, curve in enumerate(stopped):
+            offset = (number - (len(stopped) - 1) / 2) * 11
+            axes.annotate(
+                "×",
+                (n, 0.93),
+                (offset, 0),
+                xycoords=("data", "axes fraction"),
+                textcoords="offset points",
+                ha="center",
+                va="center",
+                fontsize=14,
+                fontweight="bold",
+                zorder=6,
+                color=look(curve.implementation, names).colour,
+            )
+        axes.axvline(n, color=_FRONTIER, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
+
+
+def _draw_guides(axes: Axes, lengths: Sequence[int], low: float, high: float) -> None:
+    """Faint lines of slopes 1 and 2 through the lower right corner, to hold the curves against."""
+    first, last = lengths[0], lengths[-1]
+    if last <= first:
+        return
+    for power, name in _GUIDES:
+        # From the right end of the lowest line downwards to the left would leave the panel: begin at the left.
+        end = min(last, first * (high / low) ** (1 / power))
+        start_value = low
+        x = np.array([first, end])
+        axes.plot(
+            x, start_value * (x / first) ** power, color="#bdbdbd", linewidth=0.9, linestyle=(0, (1, 2)), zorder=1
+        )
+        axes.annotate(
+            name,
+            (end, start_value * (end / first) ** power),
+            (3, -2),
+            textcoords="offset points",
+            fontsize=7.5,
+            color="#9a9a9a",
+            ha="left",
+            va="top",
+        )
+
+
+def _even_ticks(axes: Axes, unit: Unit) -> None:
+    """Bytes are ticked at powers of 4 or more, times at powers of 10: round numbers in their own units."""
+    from matplotlib.ticker import LogLocator
+
+    low, high = axes.get_ylim()
+    if unit != "bytes":
+        axes.yaxis.set_major_locator(LogLocator(base=10, numticks=12))
+        return
+    steps = math.log2(high / low)
+    base = next(base for base in (2, 4, 16, 64, 1024) if steps / math.log2(base) <= 9 or base == 1024)
+    axes.yaxis.set_major_locator(LogLocator(base=base, numticks=40))
+
+
+def _tick(unit: Unit, value: float) -> str:
+    """`10 ms` rather than `10.0 ms`."""
+    number, _, symbol = units.quantity(unit, value).partition(" ")
+    return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {symbol}"
+
+
+def _draw_caption(figure: Figure, caption: Caption, width: float, height: float) -> None:
+    left = 0.2 / width
+    figure.text(left, 1 - 0.3 / height, printable(caption.title), fontsize=11, fontweight="bold", color=INK)
+    if caption.subtitle:
+        figure.text(left, 1 - 0.53 / height, printable(caption.subtitle), fontsize=8, color=QUIET)
+    if caption.simulated:
+        text = printable(f"SIMULATED for {caption.simulated}")
+        # Below the title, beside which there may be no room.
+        figure.text(
+            1 - 0.15 / width, 1 - 0.56 / height, text, fontsize=9, fontweight="bold", color=SIMULATED, ha="right"
+        )
+
+
+def _draw_legend(figure: Figure, panels: Sequence[Panel], names: Sequence[str], left: float, top: float) -> None:
+    from matplotlib.lines import Line2D
+
+    handles: list[Any] = []
+    for name in names:
+        style = look(name, names)
+        curves = [(panel, curve) for panel in panels for curve in panel.curves if curve.implementation == name]
+        simulated = any(curve.simulated for _, curve in curves)
+        growth = [f"{panel.title.split(',')[0]} {curve.growth}" for panel, curve in curves if curve.growth]
+        label = f"{name}{' (simulated)' if simulated else ''}"
+        if growth:
+            label += f":  {'  ·  '.join(growth)}"
+        handles.append(
+            Line2D(
+                [],
+                [],
+                color=style.colour,
+                linestyle=style.dashes,
+                marker=style.marker,
+                markersize=5,
+                markerfacecolor="white" if simulated else style.colour,
+                linewidth=1.5,
+                label=printable(label),
+            )
+        )
+    if any(curve.beyond is not None for panel in panels for curve in panel.curves):
+        handles.append(Line2D([], [], color=QUIET, linestyle="none", marker="x", markersize=6, label="does not fit"))
+    figure.legend(
+        handles=handles,
+        loc="upper left",
+        bbox_to_anchor=(left, top),
+        frameon=False,
+        fontsize=8,
+        labelcolor=INK,
+        ncols=1 if any(":" in handle.get_label() for handle in handles) else 4,
+        borderaxespad=0,
+        labelspacing=0.35,
+        columnspacing=1.6,
+    )
+
+
+# --- heat maps
+
+
+def draw_heat_maps(maps: Sequence[HeatMap], caption: Caption) -> Figure:
+    """Quantities down, implementations across; one colour scale per quantity, and a line where memory ends."""
+    from matplotlib.colors import LogNorm
+    from matplotlib.figure import Figure
+
+    quantities = list(dict.fromkeys(each.quantity for each in maps))
+    names = list(dict.fromkeys(each.implementation for each in maps))
+    across = min(len(names), _MOST_COLUMNS)
+    bands = math.ceil(len(names) / across)
+    lines = [(quantity, band) for quantity in quantities for band in range(bands)]
+    columns = max(len(each.lengths) for each in maps)
+    one_wide, one_high = max(1.9, 0.62 * columns), 0.36 * max(len(each.dims) for each in maps)
+    left, top, gap_x, gap_y, bar = 0.75, 0.75, 0.3, 0.78, 0.95
+    # The title needs as much, however small the maps are.
+    width = max(_NARROWEST_IN, left + across * (one_wide + gap_x) + bar)
+    height = top + len(lines) * (one_high + gap_y)
+    figure = Figure(figsize=(width, height), facecolor="white")
+    for row, (quantity, band) in enumerate(lines):
+        same = [each for each in maps if each.quantity == quantity]
+        values = [value for each in same for value in each.values.values()]
+        low, high = (min(values), max(values)) if values else (1.0, 2.0)
+        norm = LogNorm(low, high if high > low else low * 2)
+        bottom = (height - top - (row + 1) * one_high - row * gap_y - 0.3) / height
+        shown = same[band * across : (band + 1) * across]
+        for column, each in enumerate(shown):
+            place = (left + column * (one_wide + gap_x)) / width
+            axes = figure.add_axes((place, bottom, one_wide / width, one_high / height))
+            _draw_map(axes, each, norm, labelled=column == 0)
+        place = (left + len(shown) * (one_wide + gap_x) - gap_x + 0.12) / width
+        _draw_scale(figure, (place, bottom, 0.1 / width, one_high / height), norm, same[0].unit)
+    _draw_caption(figure, caption, width, height)
+    return figure
+
+
+def _draw_map(axes: Axes, each: HeatMap, norm: Any, *, labelled: bool) -> None:
+    from matplotlib.patches import Rectangle
+
+    grid = np.full((len(each.dims), len(each.lengths)), np.nan)
+    for (dim, n), value in each.values.items():
+        grid[each.dims.index(dim), each.lengths.index(n)] = value
+    axes.set_facecolor(_MISSING)
+    image = axes.imshow(np.ma.masked_invalid(grid), cmap=_MAP, norm=norm, aspect="auto", origin="lower")
+    for row, dim in enumerate(each.dims):
+        for column, n in enumerate(each.lengths):
+            if (dim, n) in each.values:
+                value = each.values[dim, n]
+                red, green, blue, _ = image.cmap(norm(value))
+                dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
+                colour, text = "white" if dark else INK, _short(each.unit, value)
+            else:
+                colour, text = QUIET, each.words.get((dim, n), "")
+                corner = (column - 0.5, row - 0.5)
+                axes.add_patch(Rectangle(corner, 1, 1, fill=False, hatch="////", edgecolor="#d9d9d9", linewidth=0))
+            axes.annotate(text, (column, row), ha="center", va="center", fontsize=7, color=colour)
+    _draw_frontier(axes, each)
+    axes.set_xticks(range(len(each.lengths)), [str(n) for n in each.lengths])
+    axes.set_yticks(range(len(each.dims)), [str(dim) for dim in each.dims] if labelled else [])
+    axes.tick_params(length=0, colors=QUIET, labelsize=7.5)
+    axes.spines[:].set_visible(False)
+    mark = ", simulated" if each.simulated else ""
+    axes.set_title(printable(f"{each.implementation}, {each.quantity}{mark}"), fontsize=8.5, color=INK, loc="left")
+    axes.set_xlabel("N", fontsize=8, color=QUIET, labelpad=1)
+    if labelled:
+        axes.set_ylabel("d", fontsize=8, color=QUIET)
+
+
+def _draw_frontier(axes: Axes, each: HeatMap) -> None:
+    """A line between what fits and what does not, along the edges of their places."""
+
+    def over(row: int, column: int) -> bool | None:
+        if not (0 <= row < len(each.dims) and 0 <= column < len(each.lengths)):
+            return None
+        return (each.dims[row], each.lengths[column]) in each.beyond
+
+    for row in range(len(each.dims)):
+        for column in range(len(each.lengths)):
+            if not over(row, column):
+                continue
+            x, y = column - 0.5, row - 0.5
+            if over(row, column - 1) is False:
+                axes.plot([x, x], [y, y + 1], color=_FRONTIER, linewidth=2, zorder=5, solid_capstyle="projecting")
+            for other, edge in ((row - 1, y), (row + 1, y + 1)):
+                if over(other, column) is False:
+                    axes.plot([x, x + 1], [edge, edge], color=_FRONTIER, linewidth=2, zorder=5)
+    axes.set_xlim(-0.5, len(each.lengths) - 0.5)
+    axes.set_ylim(-0.5, len(each.dims) - 0.5)
+
+
+def _draw_scale(figure: Figure, place: tuple[float, float, float, float], norm: Any, unit: Unit) -> None:
+    from matplotlib.cm import ScalarMappable
+
+    axes = figure.add_axes(place)
+    bar = figure.colorbar(ScalarMappable(norm, _MAP), cax=axes)
+    bar.ax.minorticks_off()
+    bar.set_ticks([norm.vmin, norm.vmax], labels=[_short(unit, norm.vmin), _short(unit, norm.vmax)])
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(length=0, labelsize=7.5, colors=QUIET)
+
+
+def _short(unit: Unit, value: float) -> str:
+    """At most three digits and the unit, for a narrow place."""
+    number, _, symbol = units.quantity(unit, value).partition(" ")
+    digits = number if len(number) <= 4 else number[:4].rstrip(".")
+    return f"{digits} {symbol}"

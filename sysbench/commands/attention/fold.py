@@ -1,0 +1,132 @@
+"""Folds the event log of `sysbench attention` into its record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import get_args
+
+from sysbench import formulas as attention_costs
+from sysbench import statistics, units
+from sysbench.commands.attention.spec import AttentionCell, AttentionSpec
+from sysbench.commands.time.fold import samples_of
+from sysbench.formulas import AttentionCostsPhase as Phase
+from sysbench.log import collect as run_record
+from sysbench.log.cautions import emulation
+from sysbench.log.collect import CellEvents, collect
+from sysbench.log.events import (
+    AttentionAccounted,
+    AttentionChecked,
+    AttentionKernels,
+    AttentionMemory,
+    AttentionTimed,
+    DeviceInfo,
+    Event,
+    GpuSimulated,
+)
+from sysbench.log.outcomes import Caution
+from sysbench.log.records import AttentionCellRecord, AttentionRates, AttentionRecord, Samples, SimulatedGpuRecord
+from sysbench.spec import hardware
+
+HIGHEST_SHARE = 1.1
+"""Of what the hardware allows: more is not noise. A cache may hold what bandwidth is counted for."""
+
+PHASES: tuple[Phase, ...] = get_args(Phase)
+
+
+def fold(events: Iterable[Event]) -> AttentionRecord:
+    """The record of a run, finished or not; raises LogError when the events hold no run."""
+    run = collect(events)
+    spec = AttentionSpec.model_validate(run.started.spec)
+    cells = [_cell(cell, run.cells.get(cell.key, CellEvents())) for cell in spec.cells()]
+    return AttentionRecord(**run_record.of_run(run), cells=cells)
+
+
+def _cell(cell: AttentionCell, seen: CellEvents) -> AttentionCellRecord:
+    gpu, memory, accounted = seen.last(GpuSimulated), seen.last(AttentionMemory), seen.last(AttentionAccounted)
+    kernels, checked = seen.last(AttentionKernels), seen.last(AttentionChecked)
+    timed = seen.all(AttentionTimed)
+    times = {phase: samples_of(_seconds(timed, phase)) for phase in PHASES}
+    device = seen.started.device if seen.started else None
+    rates = {phase: _rates(cell, phase, found, device) for phase, found in times.items() if found}
+    return AttentionCellRecord(
+        **run_record.of_cell(cell, seen),
+        cautions=[*_impossible(rates), *_cautions(seen, times), *(emulation(cell.precision, seen) if timed else ())],
+        source="simulated" if cell.simulated else "measured",
+        gpu=SimulatedGpuRecord(**gpu.model_dump(exclude={"event", "at_s", "cell"})) if gpu else None,
+        kernel=kernels.forward if kernels else None,
+        compile_s=seen.compiled.compile_s if seen.compiled else None,
+        fell_back=seen.compiled.fell_back if seen.compiled else None,
+        forward=times["forward"],
+        backward=times["backward"],
+        device_events=bool(timed) and all(each.sample.device_s is not None for each in timed),
+        warmup_samples_s={phase: _seconds(timed, phase, warmup=True) for phase in PHASES},
+        before_backward_bytes=memory.before_backward_bytes if memory else None,
+        saved_bytes=memory.saved_bytes if memory else None,
+        peak_allocated_bytes=memory.peak_allocated_bytes if memory else None,
+        peak_reserved_bytes=memory.peak_reserved_bytes if memory else None,
+        naive_saved_bytes=attention_costs.naive_saved_bytes(cell),
+        fused_saved_bytes=attention_costs.fused_saved_bytes(cell),
+        rates={**rates},
+        errors=checked.errors if checked else {},
+        tensors=accounted.tensors if accounted else [],
+        needed_bytes=_needed_bytes(accounted) if accounted else None,
+        available_bytes=accounted.available_bytes if accounted else None,
+    )
+
+
+def _needed_bytes(accounted: AttentionAccounted) -> int | None:
+    together_bytes = sum(each.size_bytes for each in accounted.tensors)
+    return max(together_bytes, accounted.reserved_bytes or 0) or None
+
+
+def _seconds(timed: Sequence[AttentionTimed], phase: Phase, *, warmup: bool = False) -> list[float]:
+    """By the device's clock where it has one, else by the host's."""
+    samples = [each.sample for each in timed if each.phase == phase and each.warmup == warmup]
+    if all(sample.device_s is not None for sample in samples):
+        return [sample.device_s for sample in samples if sample.device_s is not None]
+    return [sample.wall_s for sample in samples if sample.wall_s is not None]
+
+
+def _rates(cell: AttentionCell, phase: Phase, found: Samples, device: DeviceInfo | None) -> AttentionRates:
+    flops, moved = attention_costs.flops(cell, phase), attention_costs.bytes_moved(cell, phase)
+    known = hardware.find(device.name, device.memory_bytes) if device else None
+    peak = hardware.peak(known, cell.precision) if known else None
+    bandwidth = known.memory_bandwidth_bytes_per_s if known else None
+    compute_s = flops / peak.flops_per_s if peak else None
+    transfer_s = moved / bandwidth if bandwidth else None
+    limit_s = max(compute_s, transfer_s) if compute_s is not None and transfer_s is not None else None
+    return AttentionRates(
+        flops=flops,
+        flops_per_s=flops / found.median_s,
+        bytes_moved=moved,
+        bytes_per_s=moved / found.median_s,
+        limit_s=limit_s,
+        limit_share=limit_s / found.median_s if limit_s is not None else None,
+        limited_by=None if limit_s is None else "compute" if limit_s == compute_s else "bandwidth",
+    )
+
+
+def _impossible(rates: dict[Phase, AttentionRates]) -> Iterator[Caution]:
+    """Less time than the hardware allows: something was not computed, or not waited for."""
+    for phase, each in rates.items():
+        if each.limit_share is not None and each.limit_share > HIGHEST_SHARE:
+            yield Caution(
+                code="below-lower-bound",
+                message=f"{phase} takes less time than {units.flops(each.flops)} and "
+                f"{units.size(each.bytes_moved)} do at the data sheet's rates",
+                remedy="check what the implementation computes, and that its results are right",
+            )
+
+
+def _cautions(seen: CellEvents, times: dict[Phase, Samples | None]) -> Iterator[Caution]:
+    for phase, found in times.items():
+        if found is None or seen.finished is None or seen.finished.outcome != "ok":
+            continue
+        if statistics.two_modes(found.samples_s) is not None:
+            yield Caution(
+                code="two-modes",
+                message=f"{phase} times fall into two groups",
+                remedy="fix the clocks, or leave the machine alone meanwhile",
+            )
+        if statistics.drift(found.samples_s) is not None:
+            yield Caution(code="drift", message=f"{phase} times wander while they are measured", remedy="more --warmup")

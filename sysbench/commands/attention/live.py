@@ -1,0 +1,492 @@
+"""A run of `sysbench attention` while it goes on: a grid for each implementation that fills cell by cell.
+
+Head dimensions go down and sequence lengths across; a colour says how far a time is from the best on the same input.
+
+What a run of `sysbench attention` has come to, folded from its events; the live view is drawn from this.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Literal
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from sysbench import cells as axes
+from sysbench import formulas as attention_costs
+from sysbench import units
+from sysbench.commands.attention.spec import AttentionCell
+from sysbench.log.events import AttentionMemory, AttentionTimed, CellFinished, Event
+from sysbench.render import theme
+from sysbench.render.dashboard import run_state
+from sysbench.render.dashboard.cell_lines import CellLines
+from sysbench.render.dashboard.lines import fitted, pieces_that_fit
+from sysbench.render.dashboard.live import CPU_SHARE, DEVICE_SHARE, IDLE_SHARE, Picture
+from sysbench.render.dashboard.run_state import RunState, in_cell
+from sysbench.units import Unit
+
+HOT: frozenset[str] = frozenset({"warming-up", "measuring"})
+"""Stages in which calls are timed."""
+
+
+@dataclass(frozen=True)
+class CellState(run_state.CellState):
+    """A cell of the run, as far as it is known."""
+
+    cell: AttentionCell
+    forward_s: tuple[float, ...] = ()
+    """Measured calls, in order."""
+    backward_s: tuple[float, ...] = ()
+    calls: int = 0
+    """Warm-up calls included."""
+    saved_bytes: int | None = None
+    took_s: float | None = None
+
+    @property
+    def forward(self) -> float | None:
+        """The median so far, in seconds."""
+        return statistics.median(self.forward_s) if self.forward_s else None
+
+    @property
+    def backward(self) -> float | None:
+        """The median so far, in seconds."""
+        return statistics.median(self.backward_s) if self.backward_s else None
+
+    @property
+    def expected_calls(self) -> int:
+        """Of both phases, warm-up included."""
+        return 2 * (self.cell.warmup + self.cell.repeats)
+
+
+@dataclass(frozen=True)
+class AttentionState(RunState[CellState]):
+    """A run at one moment."""
+
+    @property
+    def hot(self) -> bool:
+        """Whether calls are being timed right now."""
+        now = self.now
+        return now is not None and now.outcome is None and now.stage in HOT
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether what is measured now runs on a device of its own."""
+        now = self.now
+        return now is not None and now.device is not None and now.device.type != "cpu"
+
+
+def advance(state: AttentionState, event: Event) -> AttentionState:
+    """The state after one more event; an event that changes nothing shown leaves it as it is."""
+    after: AttentionState = run_state.advance(_HANDLERS, state, event)
+    return after
+
+
+def folded(events: Iterable[Event]) -> AttentionState:
+    """The state after all of these events."""
+    return reduce(advance, events, AttentionState())
+
+
+def left_s(state: AttentionState, now_s: float) -> float | None:
+    """How long the run will still take, from what cells have taken so far; None before anything is known.
+
+    A cell takes what its calls take, which grows with their FLOPs, and a time of its own, which does not.
+    """
+    over = [cell for _, cell in state.cells if cell.outcome == "ok" and cell.took_s]
+    waiting = [cell for _, cell in state.cells if cell.outcome is None]
+    if not over or not waiting:
+        return None if waiting else 0.0
+    total = 0.0
+    for cell in waiting:
+        expected_s = _expected_s(cell, over)
+        if cell.started_s is not None:
+            expected_s = max(0.0, expected_s - (now_s - cell.started_s))
+        total += expected_s
+    return total
+
+
+def _expected_s(cell: CellState, over: list[CellState]) -> float:
+    """The calls of the done cell of the nearest work, by FLOPs, and the median of what cells take besides."""
+    alike = [each for each in over if each.cell.implementation == cell.cell.implementation] or over
+    work = _work(cell)
+    nearest = min(alike, key=lambda each: (abs(_work(each).bit_length() - work.bit_length()), -_work(each)))
+    besides_s = statistics.median(max(0.0, (each.took_s or 0.0) - _calls_s(each)) for each in alike)
+    return besides_s + _calls_s(nearest) * work / max(_work(nearest), 1)
+
+
+def _calls_s(cell: CellState) -> float:
+    """What its calls have taken: a backward needs a forward before it, and warm-up calls are like the others."""
+    measured = 2 * sum(cell.forward_s) + sum(cell.backward_s)
+    return measured * (1 + cell.cell.warmup / cell.cell.repeats)
+
+
+def _work(cell: CellState) -> int:
+    return attention_costs.flops(cell.cell, "forward") * (cell.cell.repeats + cell.cell.warmup)
+
+
+def _timed(cell: CellState, event: AttentionTimed) -> CellState:
+    sample = event.sample
+    seconds = sample.device_s if sample.device_s is not None else sample.wall_s
+    counted = replace(cell, calls=cell.calls + 1)
+    if event.warmup or seconds is None:
+        return counted
+    if event.phase == "forward":
+        return replace(counted, forward_s=(*cell.forward_s, seconds))
+    return replace(counted, backward_s=(*cell.backward_s, seconds))
+
+
+def _cell_finished(cell: CellState, event: CellFinished) -> CellState:
+    took_s = event.at_s - cell.started_s if cell.started_s is not None else None
+    return replace(cell, outcome=event.outcome, detail=event.detail, took_s=took_s)
+
+
+_HANDLERS = run_state.handlers(
+    AttentionState,
+    CellState,
+    {
+        AttentionTimed: in_cell(_timed),
+        AttentionMemory: in_cell(lambda cell, event: replace(cell, saved_bytes=event.saved_bytes)),
+        CellFinished: in_cell(_cell_finished),
+    },
+)
+
+
+Shown = Literal["forward", "backward", "saved"]
+
+PLACE = 9
+"""Width of one cell of a grid, the space before it included."""
+
+GAP = 3
+LONGEST_BAR = 40
+CLOSE, FAR = 1.05, 2.0
+"""Up to this many times the best is as good as the best, and from this on far from it."""
+
+_TITLES: dict[Shown, str] = {"forward": "forward", "backward": "backward", "saved": "kept for backward"}
+_WORDS = {"oom": "oom", "skipped": "skipped", "invalid": "n/a", "crashed": "crashed", "timeout": "timeout"}
+_SETTING = ("device", "precision", "batch", "heads", "simulate", "causal")
+_NAMED = ("implementation", "dim", "seq")
+
+
+def draw(state: AttentionState, now_s: float) -> AttentionScreen:
+    """The dashboard at one moment; laid out for the terminal only when it is printed."""
+    return AttentionScreen(state, now_s)
+
+
+@dataclass(frozen=True)
+class AttentionScreen:
+    """Lays the state out, and is never wider or higher than the terminal."""
+
+    state: AttentionState
+    now_s: float
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Title, device, the running cell, and as many grids as there is room for."""
+        width = max(8, options.max_width - 2)
+        height = max(1, (options.height or options.size.height) - 1)
+        plain = console.color_system is None or bool(console.no_color)
+        lines = [self._title(width), self._device(width), Text(), self._running(width)]
+        lines += _laid_out(self._sections(plain, width), self._implementation, width, height - len(lines))
+        for line in lines[:height]:
+            line.truncate(width, overflow="ellipsis")
+            yield Text(" ").append_text(fitted(line, options.encoding))
+
+    def _title(self, width: int) -> Text:
+        state = self.state
+        count = len(state.cells)
+        now = state.now
+        position = min(state.done + (now is None or now.outcome is None), count)
+        remaining = left_s(state, self.now_s)
+        ending = f"cell {position} of {count}" if count > 1 else ""
+        ending += f"{' · ' if ending else ''}{_left(remaining)}" if remaining else ""
+        shown = now or (state.cells[0][1] if state.cells else None)
+        pieces = [("attention", theme.ACCENT)]
+        if shown is not None:
+            cell = shown.cell
+            words = [f"batch {cell.batch}", axes.phrase("heads", cell.heads), *(["causal"] * cell.causal)]
+            pieces += [(word, theme.TITLE) for word in (*words, cell.precision)]
+        title = pieces_that_fit(pieces, max(1, width - len(ending) - 2))
+        return title.append(" " * max(1, width - title.cell_len - len(ending))).append(ending, theme.QUIET)
+
+    def _device(self, width: int) -> Text:
+        state, now = self.state, self.state.now
+        device = now.device if now is not None else state.devices[0] if state.devices else None
+        names = []
+        if now is not None and now.cell.simulate is not None:
+            names.append(f"simulated for {now.cell.simulate}")
+        elif device is not None:
+            names.append(device.name)
+        if state.torch is not None:
+            names.append(f"torch {state.torch.torch}")
+            if device is not None and device.type == "cpu" and (now is None or not now.cell.simulated):
+                names.append(f"{state.torch.threads} thread{'' if state.torch.threads == 1 else 's'}")
+        if not names:
+            names = ["starting the worker"]
+        if state.reading is not None and state.reading.host_rss_bytes is not None:
+            names.append(f"worker {units.size(state.reading.host_rss_bytes)}")
+        return pieces_that_fit([(name, theme.QUIET) for name in names], width)
+
+    def _running(self, width: int) -> Text:
+        """The cell that runs: its stage, a bar, and what is known of it so far."""
+        now = self.state.now
+        if now is None:
+            return Text("waiting for the first cell", theme.QUIET)
+        line = Text(axes.label(now.cell.model_dump(), _NAMED), "bold")
+        if now.outcome is not None:
+            if now.outcome == "ok":
+                return line.append(f"  {_estimate(now, width - line.cell_len - 2)}", theme.QUIET)
+            return line.append(f"  {result(now)}", theme.BAD)
+        line.append(f"  {now.stage or 'preparing'} ", theme.ACCENT)
+        count = f"{min(now.calls, now.expected_calls)}/{now.expected_calls}"
+        estimate = _estimate(now, width - line.cell_len - len(count) - 3)
+        if now.calls:
+            room = min(LONGEST_BAR, width - line.cell_len - len(count) - cell_len(estimate) - 5)
+            if room >= 6:
+                filled = min(room, room * now.calls // max(now.expected_calls, 1))
+                line.append("█" * filled, "cyan").append("·" * (room - filled), theme.QUIET).append(" ")
+            line.append(count)
+        else:
+            line.append(units.duration(max(0.0, self.now_s - now.stage_since_s)), theme.QUIET)
+        return line.append(f"   {estimate}" if estimate else "", "bold")
+
+    @property
+    def _implementation(self) -> str | None:
+        """What runs, or ran last."""
+        return self.state.now.cell.implementation if self.state.now is not None else None
+
+    def _sections(self, plain: bool, width: int) -> list[Section]:
+        """For each quantity a grid of every implementation, of the setting of the running cell."""
+        cells = _of_setting(self.state)
+        by_name: dict[str, list[CellState]] = {}
+        for cell in cells:
+            by_name.setdefault(cell.cell.implementation, []).append(cell)
+        simulated = bool(cells) and all(cell.cell.simulated for cell in cells)
+        kinds: tuple[Shown, ...] = ("saved",) if simulated else ("forward", "backward")
+        label = max((len(name) for name in by_name), default=0)
+        lengths = _window(sorted({cell.cell.seq for cell in cells}), self.state.now, (width - label) // PLACE)
+        sections = []
+        for kind in kinds:
+            best = _best(cells, kind)
+            grids = {
+                name: _grid(each, kind, lengths, best, self.state.now, label, plain) for name, each in by_name.items()
+            }
+            sections.append(Section(_heading(kind, bool(best), plain), grids))
+        return sections
+
+
+@dataclass(frozen=True)
+class Section:
+    """One quantity: a line that says which, and the grids of all implementations."""
+
+    heading: Text
+    grids: dict[str, list[Text]]
+
+
+def _window(lengths: list[int], now: CellState | None, most: int) -> list[int]:
+    """As many neighbouring sequence lengths as there is room for, that of the running cell among them."""
+    most = max(1, most)
+    around = lengths.index(now.cell.seq) if now is not None and now.cell.seq in lengths else 0
+    first = min(max(0, around - most + 1), max(0, len(lengths) - most))
+    return lengths[first : first + most]
+
+
+def _heading(kind: Shown, compared: bool, plain: bool) -> Text:
+    """What stands in the grids, and what the colours mean."""
+    heading = Text(f"{_TITLES[kind]}, d down, N across", theme.QUIET)
+    if compared:
+        heading.append("   ").append("* best" if plain else "best", "" if plain else "bold green")
+    if compared and not plain:
+        heading.append("  up to 2 ×", "yellow").append("  2 × and more", "red")
+    return heading
+
+
+def _estimate(cell: CellState, width: int) -> str:
+    """The medians so far, in short where there is little room."""
+    known = [(name, value) for name, value in (("forward", cell.forward), ("backward", cell.backward)) if value]
+    whole = "  ".join(f"{name} {units.seconds(value)}" for name, value in known)
+    return whole if len(whole) <= width else "  ".join(f"{name[0]}wd {units.seconds(value)}" for name, value in known)
+
+
+def _of_setting(state: AttentionState) -> list[CellState]:
+    """The cells of the run that differ from the running one in implementation, d and N alone."""
+    cells = [cell for _, cell in state.cells]
+    if not cells:
+        return []
+    like = (state.now or cells[0]).cell
+    return [each for each in cells if all(getattr(each.cell, axis) == getattr(like, axis) for axis in _SETTING)]
+
+
+Best = dict[tuple[int, int], float]
+
+
+def _value(cell: CellState, kind: Shown) -> float | None:
+    if kind == "saved":
+        return cell.saved_bytes
+    return cell.forward if kind == "forward" else cell.backward
+
+
+def _best(cells: Iterable[CellState], kind: Shown) -> Best:
+    """Of every place the smallest value; nothing where there is only one implementation to be compared."""
+    cells = list(cells)
+    if len({cell.cell.implementation for cell in cells}) < 2:
+        return {}
+    best: Best = {}
+    for cell in cells:
+        found = _value(cell, kind)
+        if found is not None and cell.outcome == "ok":
+            place = (cell.cell.dim, cell.cell.seq)
+            best[place] = min(found, best.get(place, found))
+    return best
+
+
+def _grid(
+    cells: Sequence[CellState],
+    kind: Shown,
+    lengths: Sequence[int],
+    best: Best,
+    now: CellState | None,
+    label: int,
+    plain: bool,
+) -> list[Text]:
+    """The implementation with the sequence lengths beside it, and a line for each head dimension."""
+    places = {(cell.cell.dim, cell.cell.seq): cell for cell in cells}
+    heading = Text(cells[0].cell.implementation.ljust(label), "bold")
+    lines = [heading.append("".join(str(n).rjust(PLACE) for n in lengths), theme.QUIET)]
+    for dim in sorted({cell.cell.dim for cell in cells}):
+        line = Text(str(dim).rjust(label), theme.QUIET)
+        for n in lengths:
+            text, style = _shown(places.get((dim, n)), kind, best.get((dim, n)), now, plain)
+            line.append(" " * (PLACE - len(text))).append(text, style)
+        lines.append(line)
+    return lines
+
+
+def _shown(
+    cell: CellState | None, kind: Shown, best: float | None, now: CellState | None, plain: bool
+) -> tuple[str, str]:
+    """What stands in one place, and how."""
+    if cell is None:
+        return "", ""
+    found = _value(cell, kind)
+    unit: Unit = "bytes" if kind == "saved" else "s"
+    if cell.outcome is None:
+        if cell is not now:
+            return "·", theme.QUIET
+        return (f"▶{_short(unit, found)}" if found is not None else "▶"), "bold cyan"
+    if found is None or cell.outcome != "ok":
+        return _WORDS.get(cell.outcome, cell.outcome), theme.QUIET if cell.outcome != "oom" else theme.BAD
+    text = _short(unit, found)
+    if best is None:
+        return text, ""
+    share = found / best if best else 1.0
+    if share <= CLOSE:
+        return (f"*{text}" if plain else text), "bold green"
+    return text, "red" if share >= FAR else "yellow"
+
+
+def _short(unit: Unit, value: float) -> str:
+    """`12.3 ms`, never longer than seven characters."""
+    number, _, symbol = units.quantity(unit, value).partition(" ")
+    digits = number if len(number) <= 4 else number[:4].rstrip(".")
+    return f"{digits} {symbol.replace('iB', '')}" if unit == "bytes" else f"{digits} {symbol}"
+
+
+def _laid_out(sections: Sequence[Section], running: str | None, width: int, height: int) -> list[Text]:
+    """As many sections as there is room for, and of the first one at least the grid of what runs."""
+    lines: list[Text] = []
+    left_out = 0
+    for number, section in enumerate(sections):
+        rows = _rows(section, width)
+        room = height - len(lines) - 2  # an empty line and the heading
+        fitting = _fitting(rows, running, room if number == 0 or _high(rows) <= room else 0)
+        left_out += sum(len(row) for row in rows) - sum(len(row) for row in fitting)
+        if not fitting:
+            continue
+        lines += [Text(), section.heading]
+        airy = _high(fitting) + len(fitting) - 1 <= room
+        for position, row in enumerate(fitting):
+            lines += [Text()] * bool(position and airy)
+            lines += _beside([grid for _, grid in row])
+    if left_out and len(lines) < height:
+        lines.append(Text(f"and {left_out} more, which need a larger terminal", theme.QUIET))
+    return lines[:height]
+
+
+Row = list[tuple[str, list[Text]]]
+"""Grids that stand beside each other, with their names."""
+
+
+def _rows(section: Section, width: int) -> list[Row]:
+    every = list(section.grids.items())
+    wide = max((line.cell_len for _, grid in every for line in grid), default=1)
+    across = max(1, (width + GAP) // (wide + GAP))
+    return [every[first : first + across] for first in range(0, len(every), across)]
+
+
+def _high(rows: Sequence[Row]) -> int:
+    return sum(max(len(grid) for _, grid in row) for row in rows)
+
+
+def _fitting(rows: list[Row], running: str | None, room: int) -> list[Row]:
+    """Rows in their order, as many as there is room for, among them the one of what runs."""
+    last = next((number for number, row in enumerate(rows) if any(name == running for name, _ in row)), 0)
+    first = end = last
+    while end < len(rows) and _high(rows[first : end + 1]) <= room:
+        end += 1
+    while first > 0 and _high(rows[first - 1 : end]) <= room:
+        first -= 1
+    return rows[first:end]
+
+
+def _beside(grids: Sequence[list[Text]]) -> list[Text]:
+    wide = max(line.cell_len for grid in grids for line in grid)
+    lines = []
+    for number in range(max(map(len, grids))):
+        line = Text()
+        for position, grid in enumerate(grids):
+            line.append(" " * (position * (wide + GAP) - line.cell_len))
+            line.append_text(grid[number] if number < len(grid) else Text())
+        lines.append(line)
+    return lines
+
+
+def _left(seconds: float) -> str:
+    coarse = seconds if seconds < 20 else round(seconds / 10) * 10
+    return f"{units.duration(coarse)} left" if coarse >= 1 else "under 1 s left"
+
+
+def result(cell: CellState) -> str:
+    """How a cell ended, in a few words: `forward 12.3 ms, backward 24.1 ms, keeps 64.0 MiB`."""
+    if cell.outcome != "ok":
+        return f"{cell.outcome}: {cell.detail}" if cell.detail else str(cell.outcome)
+    words = [
+        f"{name} {units.seconds(value)}"
+        for name, value in (("forward", cell.forward), ("backward", cell.backward))
+        if value is not None
+    ]
+    mark = "simulated: " if cell.cell.simulated else ""
+    if cell.saved_bytes is not None:
+        words.append(f"{mark}keeps {units.size(cell.saved_bytes)} for backward")
+    return ", ".join(words) or "ok"
+
+
+class AttentionLines(CellLines):
+    """Progress where there is no terminal: a line for every cell when it is over."""
+
+    blank = AttentionState()
+    always = _NAMED
+    result = staticmethod(result)
+    advance = staticmethod(advance)
+
+
+def _share(state: AttentionState) -> float:
+    """The share of a core that drawing may take."""
+    if not state.hot:
+        return IDLE_SHARE
+    return DEVICE_SHARE if state.on_gpu else CPU_SHARE
+
+
+ATTENTION = Picture(AttentionState(), advance, draw, _share)

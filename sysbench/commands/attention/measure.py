@@ -1,0 +1,500 @@
+"""How long attention takes forward and backward, what it keeps, as what it runs, and how exact it is."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from sysbench import formulas as attention_costs
+from sysbench import units
+from sysbench.commands.attention.measure_memory import Needs, counted
+from sysbench.commands.attention.simulate import SimulatedAttention, simulate
+from sysbench.commands.attention.spec import AttentionCell
+from sysbench.commands.memory.simulate import allocator_settings
+from sysbench.engine.sensors.memory_limits import host_available_bytes
+from sysbench.errors import BeyondMemoryError, DoesNotFitError, OverBudgetError, UnavailableError
+from sysbench.formulas import bytes_moved
+from sysbench.garbage import collection_paused
+from sysbench.lab import allocator
+from sysbench.lab.attention import OperatorLog, refusal_of
+from sysbench.lab.attention_functions import (
+    Attention,
+    AttentionCall,
+    Inputs,
+    function_for,
+    gradient_for,
+    inputs_for,
+    naive,
+)
+from sysbench.lab.clocks import Clock, clock_for
+from sysbench.lab.compilation import compilation, count_from_zero, fresh_compiler
+from sysbench.lab.devices import synchronize, torch_device
+from sysbench.lab.precision import matmul_precision
+from sysbench.log.events import (
+    AttentionAccounted,
+    AttentionChecked,
+    AttentionError,
+    AttentionKernels,
+    AttentionMemory,
+    AttentionTimed,
+    Compiled,
+    DeviceInfo,
+    Event,
+    GpuSimulated,
+    PhaseSample,
+    Stage,
+    StageEntered,
+)
+from sysbench.simulate.gpu import Gpu
+from sysbench.spec import hardware
+
+LONGEST_CHECKED = 2048
+"""Of longer sequences only so many queries are held against fp64: the reference takes the square of them."""
+
+GENEROUS = 8
+"""No implementation that can be counted needs this many times its two squares and its inputs and outputs."""
+
+ROTATED = 3
+"""Copies of the input that calls on a GPU take turns with."""
+
+COLD_BYTES = 256 * 2**20
+"""Written before every call with --cold: several times any cache of today."""
+
+
+def run(
+    cell: AttentionCell, device: DeviceInfo, artifact: Path | None = None, *, clock: Clock | None = None
+) -> Iterator[Event]:
+    """Measure the cell, or work its memory out for a GPU; afterwards everything is freed.
+
+    Raises UnavailableError for an implementation that is not to be had here or returns something else than attention,
+    DoesNotFitError where memory does not suffice, NotTriedError for what would take too much of the host's or too long,
+    and whatever the implementation raises.
+    """
+    if cell.simulate is not None:
+        yield from _simulated(cell, hardware.named(cell.simulate))
+        return
+    target = torch_device(device)
+    if target.type == "cpu":
+        yield from _refuse_thrashing(cell)
+    _PACE.refuse_long(cell, target)
+    try:
+        with ExitStack() as settings:
+            settings.enter_context(matmul_precision(cell.precision))
+            if cell.implementation in ("compiled", "flex"):
+                settings.enter_context(fresh_compiler())
+            yield from _measured(cell, device, target, clock or clock_for(target, without_launches=True))
+    finally:
+        allocator.release(target)
+
+
+class _Pace:
+    """How fast each implementation was on the inputs before, in seconds for each FLOP of forward and backward."""
+
+    def __init__(self) -> None:
+        self._seconds_per_flop: dict[tuple[str, ...], float] = {}
+
+    def refuse_long(self, cell: AttentionCell, device: torch.device) -> None:
+        """Raise OverBudgetError for a cell that would take longer than it may, going by smaller ones."""
+        pace = self._seconds_per_flop.get(self._kind(cell, device))
+        if pace is not None:
+            _refuse_over_budget(cell, pace * _flops(cell))
+
+    def learn(self, cell: AttentionCell, device: torch.device, pair_s: float) -> None:
+        """One forward with its backward took this long; raises OverBudgetError if all of them would take too long."""
+        self._seconds_per_flop[self._kind(cell, device)] = pair_s / _flops(cell)
+        _refuse_over_budget(cell, pair_s)
+
+    @staticmethod
+    def _kind(cell: AttentionCell, device: torch.device) -> tuple[str, ...]:
+        return (cell.implementation, cell.precision, str(cell.causal), str(cell.dim), str(device))
+
+
+_PACE = _Pace()
+"""Of this worker, which measures all cells until one of them spoils it."""
+
+
+def _flops(cell: AttentionCell) -> int:
+    return attention_costs.flops(cell, "forward") + attention_costs.flops(cell, "backward")
+
+
+def _refuse_over_budget(cell: AttentionCell, pair_s: float) -> None:
+    # Each backward that is timed needs a forward before it.
+    predicted_s = pair_s * (cell.warmup + cell.repeats) * 4 / 3
+    if cell.budget and predicted_s > cell.budget:
+        raise OverBudgetError(
+            f"would take about {units.duration(predicted_s)}, more than the {cell.budget:g} s of --budget"
+        )
+
+
+# --- memory without a device
+
+
+def _simulated(cell: AttentionCell, known: hardware.Hardware) -> Iterator[Event]:
+    gpu, settings = Gpu.of(known), allocator_settings()
+    yield GpuSimulated(
+        at_s=time.time(),
+        cell=cell.key,
+        title=gpu.title,
+        memory_bytes=gpu.memory_bytes,
+        context_bytes=gpu.context_bytes,
+        other_bytes=gpu.other_bytes,
+        settings=settings.text,
+    )
+    yield _entered(cell, "simulating")
+    result = simulate(cell, gpu, settings)
+    if not result.verdict.fits:
+        yield _accounted_by(result, cell)
+        raise DoesNotFitError(
+            f"needs {units.size(result.reserved_peak_bytes)}, and there are {units.size(result.available_bytes)}"
+        )
+    yield AttentionMemory(
+        at_s=time.time(),
+        cell=cell.key,
+        source="simulated",
+        before_backward_bytes=result.before_backward_bytes,
+        saved_bytes=result.saved_bytes,
+        peak_allocated_bytes=result.allocated_peak_bytes,
+        peak_reserved_bytes=result.reserved_peak_bytes,
+    )
+
+
+def _accounted_by(result: SimulatedAttention, cell: AttentionCell) -> AttentionAccounted:
+    return AttentionAccounted(
+        at_s=time.time(),
+        cell=cell.key,
+        tensors=list(result.at_peak),
+        available_bytes=result.available_bytes,
+        reserved_bytes=result.reserved_peak_bytes,
+    )
+
+
+def _refuse_thrashing(cell: AttentionCell) -> Iterator[Event]:
+    """On the host, what does not fit is known beforehand: trying it would bring the machine to its knees."""
+    available = host_available_bytes()
+    # Counting takes a while, and most cells are nowhere near.
+    if GENEROUS * attention_costs.naive_saved_bytes(cell) + bytes_moved(cell, "backward") * GENEROUS < available:
+        return
+    needs = counted(cell.model_copy(update={"implementation": "naive"}) if cell.implementation == "compiled" else cell)
+    if needs is not None and needs.peak_bytes > 0.9 * available:
+        yield AttentionAccounted(at_s=time.time(), cell=cell.key, tensors=needs.at_peak, available_bytes=available)
+        raise BeyondMemoryError(
+            f"needs {units.size(needs.peak_bytes)}, and there are {units.size(available)} of memory for this process"
+        )
+
+
+def _memory(cell: AttentionCell, needs: Needs) -> AttentionMemory:
+    return AttentionMemory(
+        at_s=time.time(),
+        cell=cell.key,
+        source="measured",
+        before_backward_bytes=needs.before_backward_bytes,
+        saved_bytes=needs.saved_bytes,
+        peak_allocated_bytes=needs.peak_bytes,
+    )
+
+
+# --- measured
+
+
+def _measured(cell: AttentionCell, on: DeviceInfo, device: torch.device, clock: Clock) -> Iterator[Event]:
+    yield _entered(cell, "building")
+    base = _Base.of(device)
+    inputs = inputs_for(cell, device)
+    function = function_for(cell, device)
+    held_bytes = base.above(device)
+    calls = _Calls(cell, function, inputs, gradient_for(inputs[0]), clock)
+    try:
+        yield from _first_call(cell, calls)
+        _PACE.learn(cell, device, _pair_s(calls))
+        yield from _memory_of(cell, calls, device, base, held_bytes)
+        yield from _timed(cell, calls)
+    except (RuntimeError, MemoryError) as error:
+        if not allocator.is_out_of_memory(error):
+            raise
+    else:
+        yield _checked(cell, calls)
+        return
+    # Outside the except block, whose traceback would hold the tensors.
+    calls.forget()
+    yield from _explained(cell, on)
+    raise DoesNotFitError("memory ran out")
+
+
+def _explained(cell: AttentionCell, device: DeviceInfo) -> Iterator[Event]:
+    """What a cell that ran out of memory would have needed, as a simulation of that GPU has it."""
+    if device.type != "cuda" or device.memory_bytes is None:
+        return
+    try:
+        yield _accounted_by(simulate(cell, Gpu.like(device, device.memory_bytes), allocator_settings()), cell)
+    except UnavailableError:
+        return  # it is known that memory ran out; only what for is not
+
+
+@dataclass(frozen=True)
+class _Base:
+    """What CUDA's allocator holds before a cell makes anything; None on other devices, which do not tell."""
+
+    allocated_bytes: int | None
+    reserved_bytes: int
+
+    @classmethod
+    def of(cls, device: torch.device) -> _Base:
+        """As it is now, without the workspaces of cuBLAS: a cell has its own, as its process's first one has."""
+        if device.type != "cuda":
+            return cls(None, 0)
+        torch._C._cuda_clearCublasWorkspaces()
+        torch.cuda.empty_cache()
+        return cls(torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device))
+
+    def above(self, device: torch.device) -> int:
+        """Bytes that are allocated now and were not then."""
+        return _allocated(device) - self.allocated_bytes if self.allocated_bytes is not None else 0
+
+
+class _Calls(AttentionCall):
+    """One input, attended to again and again; the graph of backward is always built outside of what is timed."""
+
+    def __init__(
+        self, cell: AttentionCell, function: Attention, inputs: Inputs, gradient: Tensor, clock: Clock
+    ) -> None:
+        super().__init__(function, inputs, gradient)
+        self._clock = clock
+        self._is_cold = cell.cold
+        self._cold: Tensor | None = None
+        self._rotation = cycle([inputs])
+
+    def prepare(self, sets: int) -> None:
+        """Attend to so many copies of the input in turn, so that none is in a cache for having just been used.
+
+        With --cold, caches are flushed as well; what that takes is taken now.
+        """
+        copies = [_copies(self.inputs) for _ in range(1, sets)]
+        self._rotation = cycle([self.inputs, *copies])
+        if self._is_cold:
+            self._cold = torch.empty(COLD_BYTES, dtype=torch.uint8, device=self.gradient.device)
+
+    def time(self, phase: Literal["forward", "backward"]) -> PhaseSample:
+        """One call of a phase, between two synchronizations."""
+        self.forget()
+        self.inputs = next(self._rotation)
+        if phase == "backward":
+            self.attend()
+        if self._cold is not None:
+            self._cold.zero_()
+        call = self.attend if phase == "forward" else self.differentiate
+        return self._clock.measure({phase: call}, "phase").phases[phase]
+
+
+def _copies(inputs: Inputs) -> Inputs:
+    q, k, v = (tensor.detach().clone().requires_grad_() for tensor in inputs)
+    return q, k, v
+
+
+def _first_call(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
+    """Forward and backward once: whatever is compiled is compiled now, and what comes out is looked at."""
+    compiles = cell.implementation in ("compiled", "flex")
+    if compiles:
+        yield _entered(cell, "compiling")
+        count_from_zero()
+    started_s = time.perf_counter()
+    _attend(cell, calls)
+    _refuse_other_results(cell, calls)
+    calls.differentiate()
+    synchronize(calls.gradient.device)
+    if any(tensor.grad is None for tensor in calls.inputs):
+        raise UnavailableError(
+            f"{cell.implementation} gives no gradient to q, k and v: its result does not depend on them"
+        )
+    if compiles:
+        made = compilation()
+        yield Compiled(
+            at_s=time.time(),
+            cell=cell.key,
+            compile_s=time.perf_counter() - started_s,
+            graphs=made.graphs,
+            graph_breaks=made.graph_breaks,
+            fell_back=made.fell_back,
+            detail=made.detail,
+        )
+        if made.fell_back:
+            raise UnavailableError(f"dynamo gave up and ran it eagerly{f': {made.detail}' if made.detail else ''}")
+    calls.forget()
+    yield AttentionKernels(at_s=time.time(), cell=cell.key, forward=_kernel(cell, calls))
+    calls.forget()
+
+
+def _attend(cell: AttentionCell, calls: _Calls) -> None:
+    """Forward; raises UnavailableError, with torch's reasons, where no kernel takes such inputs."""
+    with warnings.catch_warnings(record=True) as reasons:
+        warnings.simplefilter("always")
+        try:
+            calls.attend()
+            return
+        except RuntimeError as error:
+            refusal = refusal_of(error, reasons)
+            if refusal is None:
+                raise
+            raise UnavailableError(f"{cell.implementation}: {refusal}") from error
+
+
+def _pair_s(calls: _Calls) -> float:
+    """How long forward and backward take, once more: the first call may have compiled something."""
+    calls.forget()
+    started_s = time.perf_counter()
+    calls.attend()
+    calls.differentiate()
+    synchronize(calls.gradient.device)
+    pair_s = time.perf_counter() - started_s
+    calls.forget()
+    return pair_s
+
+
+def _refuse_other_results(cell: AttentionCell, calls: _Calls) -> None:
+    """A function of somebody's own may return anything."""
+    output, q = calls.output, calls.inputs[0]
+    if not isinstance(output, Tensor) or output.shape != q.shape:
+        shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise UnavailableError(f"{cell.implementation} returned {shape} where attention gives {tuple(q.shape)}")
+    if not output.requires_grad:
+        raise UnavailableError(
+            f"{cell.implementation} returned a result without a gradient: there is no backward to time"
+        )
+    if not torch.isfinite(output).all():
+        raise UnavailableError(f"{cell.implementation} returned numbers that are not finite")
+
+
+def _kernel(cell: AttentionCell, calls: _Calls) -> str:
+    """The operator that it runs as."""
+    if cell.implementation == "compiled":
+        return "compiled by inductor"
+    if cell.implementation == "flex":
+        return "flex_attention"
+    with OperatorLog() as operators:
+        calls.attend()
+    return next((name for name in operators.names if "scaled_dot_product" in name), "aten::bmm")
+
+
+def _memory_of(
+    cell: AttentionCell, calls: _Calls, device: torch.device, base: _Base, held_bytes: int
+) -> Iterator[Event]:
+    """By the allocator on CUDA; elsewhere counted tensor by tensor, where that can be done."""
+    if base.allocated_bytes is None:
+        needs = counted(cell, real=calls.inputs)
+        if needs is not None:
+            yield _memory(cell, needs)
+        calls.forget()
+        return
+    calls.forget()
+    synchronize(device)
+    before = _allocated(device)
+    allocator.reset_peaks(device)
+    calls.attend()
+    synchronize(device)
+    made = _allocated(device) - before
+    assert calls.output is not None
+    saved = made - calls.output.untyped_storage().nbytes()
+    calls.differentiate()
+    synchronize(device)
+    peaks = allocator.peaks(device)
+    yield AttentionMemory(
+        at_s=time.time(),
+        cell=cell.key,
+        source="measured",
+        before_backward_bytes=held_bytes + made,
+        saved_bytes=max(saved, 0),
+        peak_allocated_bytes=(peaks.allocated_bytes or 0) - base.allocated_bytes,
+        peak_reserved_bytes=(peaks.reserved_bytes or 0) - base.reserved_bytes,
+    )
+    calls.forget()
+
+
+def _timed(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
+    """Warm-up, then all forwards, then all backwards."""
+    phases: tuple[Literal["forward", "backward"], ...] = ("forward", "backward")
+    calls.prepare(_input_sets(calls.inputs))
+    with collection_paused():
+        for warmup, count in ((True, cell.warmup), (False, cell.repeats)):
+            if count:
+                yield _entered(cell, "warming-up" if warmup else "measuring")
+            for phase in phases:
+                for index in range(count):
+                    sample = calls.time(phase)
+                    yield AttentionTimed(
+                        at_s=time.time(), cell=cell.key, index=index, warmup=warmup, phase=phase, sample=sample
+                    )
+
+
+def _input_sets(inputs: Inputs) -> int:
+    """How many copies of the input to go through in turn: what no cache holds needs no second one."""
+    small = sum(tensor.untyped_storage().nbytes() for tensor in inputs) < COLD_BYTES
+    return ROTATED if small and inputs[0].device.type == "cuda" else 1
+
+
+def _checked(cell: AttentionCell, calls: _Calls) -> AttentionChecked:
+    """The first sequence against the same in fp64; of a long one some of its queries, whose own results are whole."""
+    calls.forget()
+    calls.attend()
+    calls.differentiate()
+    assert calls.output is not None
+    first = (0,) * (calls.output.dim() - 2)
+    n = cell.seq
+    whole = n <= LONGEST_CHECKED
+    rows = slice(None) if whole else slice(n - LONGEST_CHECKED // 8, n)
+    q, k, v = (tensor.detach()[first].double().requires_grad_() for tensor in calls.inputs)
+    reference = naive(causal=cell.causal) if whole else _last_queries(cell, n)
+    output = reference(q if whole else q[rows], k, v)
+    output.backward(calls.gradient[first][rows].double())
+    pairs = {"output": (calls.output[first][rows], output), "q": (_grad(calls, 0)[first][rows], _grad_of(q)[rows])}
+    if whole:
+        pairs |= {"k": (_grad(calls, 1)[first], _grad_of(k)), "v": (_grad(calls, 2)[first], _grad_of(v))}
+    errors = {name: _error(found.detach().double(), exact.detach()) for name, (found, exact) in pairs.items()}
+    calls.forget()
+    sample = "the first sequence" if whole else f"{LONGEST_CHECKED // 8} queries of the first sequence"
+    return AttentionChecked(at_s=time.time(), cell=cell.key, errors=errors, sample=sample)
+
+
+def _last_queries(cell: AttentionCell, n: int) -> Attention:
+    """Attention of the last queries only: under a causal mask query i sees the keys up to its own."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+        if cell.causal:
+            later = torch.ones(n, n, dtype=torch.bool, device=q.device).triu(diagonal=1)[-q.shape[-2] :]
+            scores = scores.masked_fill(later, float("-inf"))
+        return torch.softmax(scores, dim=-1) @ v
+
+    return attend
+
+
+def _grad(calls: _Calls, position: int) -> Tensor:
+    return _grad_of(calls.inputs[position])
+
+
+def _grad_of(tensor: Tensor) -> Tensor:
+    assert tensor.grad is not None
+    return tensor.grad
+
+
+def _error(found: Tensor, exact: Tensor) -> AttentionError:
+    difference = found - exact
+    return AttentionError(
+        max_abs=float(difference.abs().max()), relative=float(difference.norm() / exact.norm().clamp_min(1e-300))
+    )
+
+
+def _allocated(device: torch.device) -> int:
+    return torch.cuda.memory_allocated(device)
+
+
+def _entered(cell: AttentionCell, stage: Stage) -> StageEntered:
+    return StageEntered(at_s=time.time(), cell=cell.key, stage=stage)

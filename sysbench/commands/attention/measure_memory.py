@@ -1,0 +1,144 @@
+"""What attention keeps and needs on the host, tensor by tensor: counted on real tensors, or beforehand without data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from sysbench.commands.attention.spec import AttentionCell
+from sysbench.lab.accounting import StorageWatch, rounded
+from sysbench.lab.attention_functions import Inputs, function_for
+from sysbench.lab.precision import compute_dtype
+from sysbench.log.events import AttentionTensor
+
+PhaseName = Literal["inputs", "forward", "backward"]
+
+COUNTED = ("naive", "sdpa-math", "sdpa-flash")
+"""Implementations whose every tensor is made by an operator that the host has, and that can be looked into."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Bytes, in whole blocks of an allocator; inputs included."""
+
+    before_backward_bytes: int
+    saved_bytes: int
+    """Beside q, k, v and the output."""
+    peak_bytes: int
+    at_peak: list[AttentionTensor]
+
+
+class _Ledger(TorchDispatchMode):
+    """Which tensors live, and which did when they were most."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.phase: PhaseName = "inputs"
+        self.live_bytes = 0
+        self.peak_bytes = 0
+        self.at_peak: dict[int, AttentionTensor] = {}
+        self._live: dict[int, AttentionTensor] = {}
+        self._made: tuple[str, Tensor] | None = None
+        self._count = 0
+        self.watch = StorageWatch(self._allocated, self._freed)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # as in TensorAccounting: it would import the compiler
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operator and note what it returns."""
+        result = func(*args, **(kwargs or {}))
+        for each in result if isinstance(result, list | tuple) else (result,):
+            if isinstance(each, Tensor):
+                self.see(each, str(func._schema.name).removeprefix("aten::"))
+        return result
+
+    def see(self, tensor: Tensor, name: str) -> None:
+        """Note a tensor by this name, unless its memory is known already."""
+        self._made = (name, tensor)
+        self.watch.see(tensor)
+
+    def _allocated(self, size_bytes: int) -> int:
+        assert self._made is not None
+        name, tensor = self._made
+        self._count += 1
+        self._live[self._count] = AttentionTensor(
+            name=name,
+            shape=list(tensor.shape),
+            dtype=str(tensor.dtype).removeprefix("torch."),
+            size_bytes=rounded(size_bytes),
+            phase=self.phase,
+        )
+        self.live_bytes += rounded(size_bytes)
+        if self.live_bytes > self.peak_bytes:
+            self.peak_bytes, self.at_peak = self.live_bytes, dict(self._live)
+        return self._count
+
+    def _freed(self, number: int) -> None:
+        self.live_bytes -= self._live.pop(number).size_bytes
+
+
+def counted(cell: AttentionCell, *, real: Inputs | None = None) -> Needs | None:
+    """What one forward and one backward need; None for an implementation that cannot be looked into.
+
+    With `real` inputs they are run for real, else on tensors without data, whose operators take no time and no memory.
+    """
+    if cell.implementation not in COUNTED:
+        return None
+    if real is not None:
+        return _counted(cell, lambda: real)
+    with FakeTensorMode():
+        return _counted(cell, lambda: _without_data(cell))
+
+
+def _without_data(cell: AttentionCell) -> Inputs:
+    shape = (cell.batch, *([cell.heads] if cell.heads else []), cell.seq, cell.dim)
+    q, k, v = (torch.empty(shape, dtype=compute_dtype(cell.precision), requires_grad=True) for _ in range(3))
+    return q, k, v
+
+
+def _counted(cell: AttentionCell, make: Callable[[], Inputs]) -> Needs:
+    q, k, v = make()
+    function = function_for(cell, torch.device("cpu"))
+    ledger = _Ledger()
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        ledger.see(tensor, name)
+    inputs_bytes = ledger.live_bytes
+    ledger.phase = "forward"
+    with ledger:
+        output = function(q, k, v)
+    before_backward = ledger.live_bytes
+    kept = rounded(math.prod(output.shape) * output.element_size())
+    ledger.phase = "backward"
+    gradient = torch.empty_like(output)
+    ledger.see(gradient, "gradient of the output")
+    with ledger:
+        output.backward(gradient)
+    q.grad = k.grad = v.grad = None
+    needs = Needs(before_backward, before_backward - inputs_bytes - kept, ledger.peak_bytes, _named(ledger.at_peak))
+    ledger.watch.forget_all()
+    return needs
+
+
+_NAMES = {
+    "bmm": "product",
+    "div": "scaled scores, weights",
+    "exp": "exponentials",
+    "mul": "product by element",
+    "masked_fill": "masked scores",
+}
+
+
+def _named(tensors: dict[int, AttentionTensor]) -> list[AttentionTensor]:
+    """By what they are rather than by their operators, where that is known."""
+    return [
+        each.model_copy(update={"name": _NAMES.get(each.name.split(".")[0], each.name)}) for each in tensors.values()
+    ]

@@ -1,0 +1,226 @@
+"""The memory of attention alone on a GPU that need not be there: what it keeps, what it needs, and which tensors.
+
+It is called as a measured cell calls it: once to begin with, in which cuBLAS gets its workspaces and the allocator its
+segments, then once more, which is what counts.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from sysbench.commands.attention.spec import AttentionCell, not_simulated
+from sysbench.errors import UnavailableError
+from sysbench.garbage import collection_paused
+from sysbench.lab.attention import refusal_of
+from sysbench.lab.attention_functions import (
+    Attention,
+    AttentionCall,
+    flash_attn,
+    flex,
+    function_for,
+    gradient_for,
+    inputs_for,
+)
+from sysbench.log.events import AttentionTensor
+from sysbench.simulate.allocator.settings import AllocatorSettings
+from sysbench.simulate.attention import flash_attn_on, flex_attention
+from sysbench.simulate.composites import composed_of
+from sysbench.simulate.gpu import Gpu
+from sysbench.simulate.recording import BUILD, Platform, Recorder, Recording
+from sysbench.simulate.serving import Replay, Verdict, available_bytes, boundless, verdict_of
+from sysbench.simulate.tensors import DEVICE, SimulatedDevice
+
+Made = Literal["inputs", "forward", "backward"]
+
+_AMPERE = (8, 0)
+
+_WHAT = {
+    "bmm": "product",
+    "div": "scaled scores, weights",
+    "exp": "exponentials",
+    "mul": "product by element",
+    "masked_fill": "masked scores",
+    "amax": "largest scores",
+    "sum": "sums",
+    "neg": "negated product",
+    "to_copy": "converted copy",
+}
+"""What operators make, where that says more than their names."""
+
+
+@dataclass(frozen=True)
+class SimulatedAttention:
+    """What one forward and one backward do to the memory of a GPU: bytes of blocks, as CUDA's allocator counts them.
+
+    before_backward_bytes  of the inputs, of what the implementation holds, of the output and of what is saved
+    saved_bytes            of what forward keeps beside its inputs and its output
+    allocated_peak_bytes   of everything, the output's gradient and cuBLAS's workspaces too
+    reserved_peak_bytes    that the allocator has to take from the GPU for it
+    available_bytes        that it could take
+    at_peak                what lives together when the most is allocated
+    verdict                whether it fits; the other numbers are those of a GPU on which it does
+    """
+
+    before_backward_bytes: int
+    saved_bytes: int
+    allocated_peak_bytes: int
+    reserved_peak_bytes: int
+    available_bytes: int
+    at_peak: tuple[AttentionTensor, ...]
+    verdict: Verdict
+
+
+def simulate(cell: AttentionCell, gpu: Gpu, settings: AllocatorSettings | None = None) -> SimulatedAttention:
+    """The memory of `cell` on `gpu`; raises UnavailableError for what that has not got, or nobody can know."""
+    settings = settings or AllocatorSettings()
+    run = _Run(cell, gpu)
+    recording = run.recorded()
+    replay = Replay(recording, gpu, settings)
+    verdict = verdict_of(replay, recording, gpu, settings)
+    if not verdict.fits:
+        replay = boundless(recording, gpu, settings)
+    peaks = replay.peaks_of_last_step()
+    fullest = max(peaks, key=lambda peak: peak.allocated_bytes)
+    (forward,) = (span for span in recording.measured if span.name == "forward")
+    held, made = (
+        sum(replay.sizes[number] for number in recording.live_at(position)) for position in (forward.first, forward.end)
+    )
+    return SimulatedAttention(
+        before_backward_bytes=run.held_bytes(replay, recording) + made - held,
+        saved_bytes=max(0, made - held - run.output_bytes),
+        allocated_peak_bytes=fullest.allocated_bytes,
+        reserved_peak_bytes=max(peak.reserved_bytes for peak in replay.peaks),
+        available_bytes=available_bytes(gpu, settings),
+        at_peak=tuple(run.described(number, replay.sizes[number]) for number in recording.live_at(fullest.position)),
+        verdict=verdict,
+    )
+
+
+class _Run:
+    """A cell, called without data."""
+
+    def __init__(self, cell: AttentionCell, gpu: Gpu) -> None:
+        self.output_bytes = 0
+        self._cell, self._gpu = cell, gpu
+        self._platform = Platform.of(gpu)
+        self._recorder = Recorder(self._platform, SimulatedDevice, None)
+        self._labels = _Labels(self._recorder)
+        self._held_until = 0
+
+    def recorded(self) -> Recording:
+        """Everything that it asks of an allocator: built, then called twice."""
+        _refuse_other_gpus(self._cell, self._gpu)
+        recorder = self._recorder
+        with collection_paused(), composed_of(self._platform.composites), recorder.device, self._labels:
+            with recorder.span(-1, BUILD):
+                call = self._built()
+            for step in range(2):
+                self._labels.made_in = "forward"
+                with recorder.span(step, "forward"):
+                    self._attend(call, first=step == 0)
+                self._labels.made_in = "backward"
+                with recorder.span(step, "backward"):
+                    call.differentiate()
+                call.forget()
+            recorder.device.stop()
+        return recorder.recording()
+
+    def held_bytes(self, replay: Replay, recording: Recording) -> int:
+        """Of the inputs and of what the implementation has made for itself, which it keeps."""
+        return sum(replay.sizes[number] for number in recording.live_at(self._held_until))
+
+    def described(self, number: int, size_bytes: int) -> AttentionTensor:
+        """One allocation of the run."""
+        return self._labels.described(number, size_bytes)
+
+    def _built(self) -> AttentionCall:
+        inputs = inputs_for(self._cell, DEVICE)
+        for name, tensor in zip("qkv", inputs, strict=True):
+            self._labels.call(tensor, name)
+        function = _function_on(self._gpu, self._cell)
+        self._held_until = self._recorder.events_so_far
+        gradient = gradient_for(inputs[0])
+        self._labels.call(gradient, "gradient of the output")
+        return AttentionCall(function, inputs, gradient)
+
+    def _attend(self, call: AttentionCall, *, first: bool) -> None:
+        with warnings.catch_warnings(record=True) as reasons:
+            warnings.simplefilter("always")
+            try:
+                call.attend()
+            except RuntimeError as error:
+                refusal = refusal_of(error, reasons)
+                if refusal is None:
+                    raise
+                raise refusal from error
+        output = call.output
+        if not isinstance(output, Tensor) or output.shape != call.inputs[0].shape or not output.requires_grad:
+            raise UnavailableError(f"{self._cell.implementation} returned something else than attention of q, k and v")
+        self.output_bytes = output.untyped_storage().nbytes()
+        if first:
+            torch.isfinite(output).all()  # as is looked after where values are
+
+
+def _refuse_other_gpus(cell: AttentionCell, gpu: Gpu) -> None:
+    if (problem := not_simulated(cell.implementation)) is not None:
+        raise UnavailableError(problem)
+    if cell.precision in ("bf16", "tf32") and gpu.compute_capability < _AMPERE:
+        raise UnavailableError(f"{cell.precision} needs sm80 or newer; {gpu.title} is older: use fp16 or fp32")
+
+
+def _function_on(gpu: Gpu, cell: AttentionCell) -> Attention:
+    """The cell's implementation, by the kernels of that GPU."""
+    makers: dict[str, Callable[[], Attention]] = {
+        "flex": lambda: flex(cell, DEVICE, flex_attention),
+        "flash-attn": lambda: flash_attn(cell, flash_attn_on(gpu)),
+    }
+    return makers.get(cell.implementation, lambda: function_for(cell, DEVICE))()
+
+
+class _Labels(TorchDispatchMode):
+    """What allocations are: outside the simulated device, so that it sees what that returns."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.made_in: Made = "inputs"
+        self._recorder = recorder
+        self._found: dict[int, tuple[str, list[int], str, Made]] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # as in SimulatedDevice: it would import the compiler
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Let the operator run, and note what it has allocated."""
+        first = self._recorder.count
+        result = func(*args, **(kwargs or {}))
+        name = str(func._schema.name).removeprefix("aten::").removeprefix("_")
+        for each in result if isinstance(result, list | tuple) else (result,):
+            if isinstance(each, Tensor):
+                self._note(each, _WHAT.get(name, name), first)
+        for number in range(first, self._recorder.count):
+            self._found.setdefault(number, (f"scratch of {name}", [], "", self.made_in))
+        return result
+
+    def call(self, tensor: Tensor, name: str) -> None:
+        """By this name it is to be known."""
+        self._note(tensor, name, 0)
+
+    def described(self, number: int, size_bytes: int) -> AttentionTensor:
+        """The allocation, with the size of its block."""
+        name, shape, dtype, phase = self._found[number]
+        if self._recorder.is_workspace(number):
+            name = "workspace of cuBLAS"
+        return AttentionTensor(name=name, shape=shape, dtype=dtype, size_bytes=size_bytes, phase=phase)
+
+    def _note(self, tensor: Tensor, name: str, first: int) -> None:
+        number = self._recorder.device.number_of(tensor)
+        if number is not None and number >= first:
+            self._found[number] = (name, list(tensor.shape), str(tensor.dtype).removeprefix("torch."), self.made_in)

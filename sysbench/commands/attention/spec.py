@@ -1,0 +1,223 @@
+"""What `sysbench attention` can be asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import product
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from sysbench.errors import UsageError, unknown
+from sysbench.spec import hardware
+from sysbench.spec.axes import choices, integers, texts
+from sysbench.spec.cell import DeviceType, RunCell, devices
+from sysbench.spec.model import Precision
+from sysbench.spec.options import Option
+
+Implementation = Literal[
+    "naive", "compiled", "sdpa-math", "sdpa-efficient", "sdpa-flash", "sdpa-cudnn", "flex", "flash-attn"
+]
+"""naive           softmax(q kᵀ / √d) v, written out
+compiled        the same through torch.compile
+sdpa-…          torch's scaled_dot_product_attention, with one of its kernels
+flex            torch's flex_attention, compiled
+flash-attn      the library of that name
+"""
+
+IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
+
+NOT_SIMULATED: tuple[Implementation, ...] = ("compiled",)
+"""Inductor decides for each GPU what it keeps for backward and what it computes again."""
+
+WHOLE_GRID = {"dim": (16, 32, 64, 128), "seq": (256, 1024, 4096, 8192, 16384)}
+"""That of the reports: from where everything fits to where the written-out kind does not."""
+
+SWEEP = "Sweep"
+MEASUREMENT = "Measurement"
+
+_OWN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+def _implementations(value: object) -> tuple[str, ...]:
+    """Names of ours, and functions of the user's own as `module:function`."""
+    names = texts(value)
+    for name in names:
+        if name not in IMPLEMENTATIONS and not _OWN.fullmatch(name):
+            own = (*IMPLEMENTATIONS, "my_module:function")
+            raise ValueError(unknown(name, "an implementation", own))
+    return names
+
+
+def _gpus(value: object) -> tuple[str, ...]:
+    """Names of GPUs or sizes of memory, each of which is known."""
+    names = texts(value)
+    for name in names:
+        try:
+            hardware.named(name)
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+    return names
+
+
+def not_simulated(implementation: str) -> str | None:
+    """Why the memory of an implementation cannot be worked out for any GPU, or None when it can."""
+    if implementation not in NOT_SIMULATED:
+        return None
+    others = ", ".join(name for name in IMPLEMENTATIONS if name not in NOT_SIMULATED)
+    return (
+        f"--impl {implementation} cannot be simulated: what the compiler keeps is known only once it has run. "
+        f"Simulated are {others} and functions of your own; or measure without --simulate"
+    )
+
+
+class AttentionCell(RunCell):
+    """One implementation on one input: q, k and v of (batch, heads, seq, dim), or without heads (batch, seq, dim)."""
+
+    kind: Literal["attention"] = "attention"
+    implementation: str
+    dim: int
+    seq: int
+    batch: int
+    heads: int | None
+    causal: bool
+    precision: Precision
+    simulate: str | None
+    """The GPU whose memory is worked out; None measures."""
+    warmup: int
+    repeats: int
+    budget: float
+    """Seconds that the cell may be predicted to take; 0 sets no limit."""
+    cold: bool
+    seed: int
+
+    @property
+    def rows(self) -> int:
+        """Independent attentions in one call: batch × heads."""
+        return self.batch * (self.heads or 1)
+
+    @property
+    def simulated(self) -> str | None:
+        """The GPU that this is a simulation for."""
+        return self.simulate
+
+    @property
+    def extent(self) -> tuple[int, ...]:
+        """Everything that makes it need more memory when it grows."""
+        return (self.batch, self.heads or 1, self.seq, self.dim)
+
+    @property
+    def likeness(self) -> tuple[str, ...]:
+        """Everything in which two cells must agree for their extents to be comparable."""
+        return (self.implementation, self.precision, str(self.causal))
+
+    @property
+    def title(self) -> str:
+        """The cell in a few words."""
+        return f"{self.implementation} d {self.dim} N {self.seq}"
+
+    def problem(self, device: DeviceType | None) -> str | None:
+        """Why this cell cannot run, in one line, or None when it can; a simulation is of CUDA, wherever it runs."""
+        if self.simulate is not None:
+            return not_simulated(self.implementation)
+        if device == "cpu" and self.precision == "fp16":
+            return "--precision fp16 is refused on the CPU, which emulates it; use bf16 there, or --device cuda"
+        if device is not None and device != "cuda" and self.precision == "tf32":
+            return f"--precision tf32 is a CUDA format; on {device} use fp32"
+        return None
+
+
+class AttentionSpec(BaseModel):
+    """A run of `sysbench attention`; the run is the product of all axes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    kind: Literal["attention"] = "attention"
+    sweep: Annotated[bool, Option(panel=SWEEP)] = Field(
+        default=False,
+        description="Sweep --dim 16,32,64,128 and --seq 256,1024,4096,8192,16384, where they are not given.",
+    )
+    impl: Annotated[tuple[str, ...], BeforeValidator(_implementations), Option(metavar="NAME,…", panel=SWEEP)] = Field(
+        default=("naive",),
+        description=f"Implementations: {', '.join(IMPLEMENTATIONS)}, or a function of your own, my_module:attention.",
+    )
+    dim: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=SWEEP)] = Field(
+        default=(64,), description="Head dimension d."
+    )
+    seq: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=SWEEP)] = Field(
+        default=(256, 1024), description="Sequence length N."
+    )
+    batch: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=SWEEP)] = Field(
+        default=(8,), description="Sequences per call."
+    )
+    heads: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=SWEEP)] = Field(
+        default=(), description="Attention heads; without it the inputs have no such dimension."
+    )
+    causal: Annotated[bool, Option(panel=SWEEP)] = Field(
+        default=False, description="No position attends to a later one."
+    )
+    precision: Annotated[
+        tuple[Precision, ...],
+        BeforeValidator(choices("a precision", get_args(Precision))),
+        Option(metavar="NAME,…", panel=SWEEP, shorthands=(("--bf16", "bf16"), ("--fp16", "fp16"))),
+    ] = Field(default=("fp32",), description="Type of q, k and v; tf32 is fp32 with products in that format.")
+    device: Annotated[tuple[str, ...], BeforeValidator(devices), Option(metavar="NAME,…", panel=MEASUREMENT)] = Field(
+        default=("auto",), description="auto, cuda, cuda:1, mps or cpu. auto is the first there is of cuda, mps, cpu."
+    )
+    simulate: Annotated[tuple[str, ...], BeforeValidator(_gpus), Option(metavar="GPU,…", panel=MEASUREMENT)] = Field(
+        default=(), description="Work memory and its end out for these GPUs instead of measuring: a100-80gb, or 24GiB."
+    )
+    warmup: Annotated[int, Option(metavar="N", panel=MEASUREMENT)] = Field(
+        default=10, ge=0, description="Calls of each kind before measuring; not counted."
+    )
+    repeats: Annotated[int, Option(metavar="N", panel=MEASUREMENT)] = Field(
+        default=100, ge=1, description="Forwards measured, and backwards."
+    )
+    budget: Annotated[float, Option(metavar="S", panel=MEASUREMENT)] = Field(
+        default=60.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Skip cells that are predicted to take longer than this many seconds, from smaller ones or from "
+        "their first call; 0 sets no limit.",
+    )
+    cold: Annotated[bool, Option(panel=MEASUREMENT)] = Field(
+        default=False, description="Flush the caches of the device before every call."
+    )
+    seed: Annotated[int, Option(metavar="N", panel=MEASUREMENT)] = Field(
+        default=0, ge=0, description="Seed of q, k and v."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _whole_grid(cls, fields: Any) -> Any:
+        """What --sweep stands for, where nothing else is said."""
+        return {**WHOLE_GRID, **fields} if isinstance(fields, dict) and fields.get("sweep") else fields
+
+    @model_validator(mode="after")
+    def _check(self) -> AttentionSpec:
+        if self.simulate and self.device != ("auto",):
+            raise ValueError("--device names what is measured on; with --simulate nothing is")
+        return self
+
+    def cells(self) -> Iterator[AttentionCell]:
+        """Every cell of the run: inputs in ascending order, and for each input its implementations."""
+        axes = (self.simulate or (None,), self.device, self.precision, self.batch, self.heads or (None,))
+        for gpu, device, precision, batch, heads in product(*axes):
+            for dim, seq, implementation in product(self.dim, self.seq, self.impl):
+                yield AttentionCell(
+                    implementation=implementation,
+                    dim=dim,
+                    seq=seq,
+                    batch=batch,
+                    heads=heads,
+                    causal=self.causal,
+                    precision=precision,
+                    device="cpu" if gpu else device,
+                    simulate=gpu,
+                    warmup=self.warmup,
+                    repeats=self.repeats,
+                    budget=self.budget,
+                    cold=self.cold,
+                    seed=self.seed,
+                )

@@ -1,0 +1,255 @@
+"""`sysbench compare --ab`: two specs → rounds in fresh processes → verdicts.
+
+The two specs of `sysbench compare --ab`: a command's words each, read as the command itself reads them.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from sysbench.commands.attention.spec import AttentionSpec
+from sysbench.commands.compare.spec import CompareOptions
+from sysbench.commands.time.spec import TimeSpec
+from sysbench.errors import SysbenchError, UsageError, unknown
+from sysbench.log.round_logs import ARMS, Arm
+from sysbench.spec.command_options import Given, command_options, validated
+from sysbench.spec.kinds import Spec
+
+if TYPE_CHECKING:
+    from sysbench.commands.compare.comparison import Comparison
+    from sysbench.commands.compare.live import RoundLines
+    from sysbench.render.table import Table
+
+
+SPECS: Mapping[str, type[TimeSpec] | type[AttentionSpec]] = {"time": TimeSpec, "attention": AttentionSpec}
+"""What can be measured in turns: what is timed, and is no profile."""
+
+USUAL = "time"
+
+
+def arms_of(texts: tuple[str, str]) -> dict[Arm, Spec]:
+    """Both specs; raises UsageError with one line that names the arm and what is wrong with it."""
+    specs: dict[Arm, Spec] = {}
+    for arm, text in zip(ARMS, texts, strict=True):
+        try:
+            specs[arm] = spec_of_words(text)
+        except UsageError as error:
+            raise UsageError(f"--ab, {arm}: {error}") from None
+    if specs["A"].kind != specs["B"].kind:
+        raise UsageError(f"--ab: A is of `sysbench {specs['A'].kind}` and B of `sysbench {specs['B'].kind}`")
+    return specs
+
+
+def spec_of_words(text: str) -> TimeSpec | AttentionSpec:
+    """The spec that `time --size small --compile` asks for; `time` and `sysbench` in front may be left out.
+
+    Raises UsageError, with the same words as the command.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"{text} cannot be taken apart into words: {str(error).lower()}") from None
+    if words and words[0] == "sysbench":
+        words = words[1:]
+    name = words.pop(0) if words and not words[0].startswith("-") else USUAL
+    if name not in SPECS:
+        raise UsageError(unknown(name, "a command that can be measured in turns", SPECS))
+    return validated(SPECS[name], _given(name, words))
+
+
+def _given(name: str, words: list[str]) -> Given:
+    """The options among the words of one command."""
+    found: list[Given] = []
+
+    @command_options(SPECS[name])
+    def command(given: Given) -> None:
+        found.append(given)
+
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": []})
+    app.command(name)(command)
+    try:
+        typer.main.get_command(app).main(words, prog_name=name, standalone_mode=False)
+    except Exception as error:
+        # Typer raises usage errors of its own, or those of click, depending on its version; both can format themselves.
+        format_message: Any = getattr(error, "format_message", None)
+        if not callable(format_message):
+            raise
+        raise UsageError(" ".join(str(format_message()).split())) from None
+    return found[0]
+
+
+INTERRUPTED = 130
+
+Logs = dict[Arm, dict[int, Path]]
+"""What has been measured: the logs of both arms by round."""
+
+
+def compare(options: CompareOptions, texts: tuple[str, str]) -> int:
+    """Measure both arms in turns, show what came out, and return the exit code; raises SysbenchError."""
+    specs = arms_of(texts)
+    _refuse(specs, options)
+    if options.plan:
+        _show_plan(specs, options)
+        return 0
+    from sysbench.commands.compare import rounds
+    from sysbench.log.storage import refuse_unwritable
+
+    if options.json_path not in (None, "-"):
+        refuse_unwritable(Path(str(options.json_path)))
+    directory = rounds.new_directory(options.out)
+    logs: Logs = {"A": {}, "B": {}}
+    try:
+        interrupted = _measure(specs, options, directory, logs)
+    except SysbenchError:
+        # What has been measured before it went wrong is worth showing; the error is said last.
+        _show(options, texts, directory, logs)
+        raise
+    finally:
+        _remove_if_empty(directory)
+    found = _show(options, texts, directory, logs)
+    return INTERRUPTED if interrupted else _exit_code(found)
+
+
+def _refuse(specs: Mapping[Arm, Spec], options: CompareOptions) -> None:
+    """Raise UsageError before anything is measured that could not be compared, or not run, in the end."""
+    from sysbench.commands.compare import match as compare_match
+    from sysbench.commands.compare.cells import flattened
+    from sysbench.engine.plan import refuse_impossible
+
+    a, b = ([flattened(cell.model_dump(mode="json")) for cell in spec.cells()] for spec in specs.values())
+    compare_match.match(a, b, options.across)
+    for spec in specs.values():
+        refuse_impossible(list(spec.cells()))
+
+
+def _measure(specs: Mapping[Arm, Spec], options: CompareOptions, directory: Path, logs: Logs) -> bool:
+    """Carry all rounds out, taking down each log; returns whether the user has put an end to it."""
+    from sysbench.commands.compare import rounds
+    from sysbench.spec.run import RunOptions
+
+    lines = _lines(specs, options)
+    began_s = time.monotonic()
+    turns = rounds.carry_out(specs, options.rounds, directory, RunOptions(timeout_s=options.timeout_s), lines.show)
+    done = 0
+    for turn in turns:
+        if turn.interrupted:
+            return True
+        logs[turn.arm][turn.round] = turn.log
+        done += 1
+        _refuse_nothing_measured(turn.arm, turn.log)
+        if turn.closes_round:
+            one: Logs = {arm: {turn.round: files[turn.round]} for arm, files in logs.items()}
+            lines.round(turn.round, _found(("A", "B"), one, options), time.monotonic() - began_s)
+    return done < 2 * options.rounds
+
+
+def _lines(specs: Mapping[Arm, Spec], options: CompareOptions) -> RoundLines:
+    from io import StringIO
+
+    from rich.console import Console
+
+    from sysbench.commands.compare.live import RoundLines
+    from sysbench.render.dashboard.live import can_draw_on
+
+    console = Console(file=StringIO()) if options.quiet else Console(stderr=True)
+    titles = {cell.key: cell.title for spec in specs.values() for cell in spec.cells()}
+    return RoundLines(console, options.rounds, titles, live=not options.quiet and can_draw_on(console))
+
+
+def _refuse_nothing_measured(arm: Arm, log: Path) -> None:
+    """Raise SysbenchError for an arm of which no cell works: thirteen more rounds would not change that."""
+    from sysbench.log import runs
+
+    cells = runs.load(log).cells
+    if not any(cell.outcome == "ok" for cell in cells):
+        first = next(iter(cells))
+        detail = f": {first.detail}" if first.detail else ""
+        raise SysbenchError(f"{arm} has measured nothing ({first.outcome}{detail}); its log is {log}")
+
+
+def _found(names: tuple[str, str], logs: Logs, options: CompareOptions) -> Comparison:
+    from sysbench.commands.compare.command import judged, side_of
+
+    a, b = (side_of(name, files) for name, files in zip(names, (logs["A"], logs["B"]), strict=True))
+    return judged(a, b, options, paired=True)
+
+
+def _show(options: CompareOptions, texts: tuple[str, str], directory: Path, logs: Logs) -> Comparison | None:
+    """Show the rounds that both arms have finished, and keep what is said of them; None where there are none."""
+    both = [number for number in logs["A"] if number in logs["B"]]
+    if not both:
+        if logs["A"] or logs["B"]:
+            _say(f"stopped before both arms had finished a round; what there is lies in {directory}", options)
+        return None
+    from sysbench.commands.compare.command import show
+    from sysbench.log.storage import write_atomically
+
+    finished: Logs = {arm: {number: files[number] for number in both} for arm, files in logs.items()}
+    found = _found(texts, finished, options)
+    saved_to = directory / "comparison.json"
+    write_atomically(saved_to, found.model_dump_json(indent=1).encode() + b"\n")
+    show(found, options)
+    if len(both) < options.rounds:
+        _say(f"stopped after {len(both)} of {options.rounds} rounds", options)
+    _say(f"saved  {saved_to}", options)
+    return found
+
+
+def _say(text: str, options: CompareOptions) -> None:
+    if not options.quiet:
+        print(text, file=sys.stderr)  # noqa: T201
+
+
+def _exit_code(found: Comparison | None) -> int:
+    from sysbench.commands.compare.command import exit_code
+    from sysbench.log.outcomes import FAILURES
+
+    if found is None:
+        return 1
+    outcomes = {outcome for cell in found.cells for outcome in (cell.a_outcome, cell.b_outcome)}
+    return exit_code(found) or int(bool(outcomes & FAILURES))
+
+
+def _remove_if_empty(directory: Path) -> None:
+    """Leave no directory behind in which nothing has been measured."""
+    for path in (directory / "A", directory / "B", directory):
+        with suppress(OSError):
+            path.rmdir()
+
+
+def _show_plan(specs: Mapping[Arm, Spec], options: CompareOptions) -> None:
+    from sysbench.render import output as summary
+    from sysbench.render.output import results
+    from sysbench.render.table import Sheet
+
+    cells = len({cell.key for spec in specs.values() for cell in spec.cells()})
+    subject = (
+        "compare --ab",
+        f"{options.rounds} rounds of A and B: {2 * options.rounds} runs, each in a fresh process",
+        f"{cells} different cell{'' if cells == 1 else 's'}",
+    )
+    with results() as console:
+        sheet = Sheet(subject, tuple(_plan(arm, spec) for arm, spec in specs.items()))
+        summary.show_sheet(sheet, console, options.format)
+
+
+def _plan(arm: Arm, spec: Spec) -> Table:
+    from sysbench.commands.attention import tables as attention_tables
+    from sysbench.commands.attention.spec import AttentionSpec
+    from sysbench.render import plan
+
+    table = (
+        attention_tables.plan(list(spec.cells())).tables[0]
+        if isinstance(spec, AttentionSpec)
+        else plan.plan(list(spec.cells()), None)
+    )
+    return replace(table, title=f"{arm}: {table.title}" if table.title else arm)

@@ -1,0 +1,114 @@
+"""`sysbench compare`: two runs, or two specs → what differs, verdicts, and whether B may pass."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from sysbench.commands.compare.spec import CompareOptions
+from sysbench.errors import LogError
+from sysbench.spec.command_options import Given, command_options, validated
+
+if TYPE_CHECKING:
+    from sysbench.commands.compare.cells import Side
+    from sysbench.commands.compare.comparison import Comparison
+
+REGRESSED = 3
+
+
+@command_options(CompareOptions)
+def compare(given: Given) -> None:
+    """See whether B is faster than A, slower, the same, or whether that cannot be told; --ab measures both."""
+    options = validated(CompareOptions, given)
+    _refuse_unknown_names(options)
+    if options.ab is not None:
+        from sysbench.commands.compare import ab as compare_ab
+
+        raise typer.Exit(compare_ab.compare(options, options.ab))
+    # Everything that is read stays until the end: looking for garbage in it again and again is a sixth of the time.
+    gc.disable()
+    a, b, paired = _sides(options)
+    found = judged(a, b, options, paired=paired)
+    show(found, options)
+    raise typer.Exit(exit_code(found))
+
+
+def _refuse_unknown_names(options: CompareOptions) -> None:
+    from sysbench.commands.compare.match import refuse_unknown
+
+    refuse_unknown(options.across)
+    if options.tables:
+        from sysbench.commands.compare import tables as compare_tables
+
+        compare_tables.refuse_unknown(options.tables)
+
+
+def _sides(options: CompareOptions) -> tuple[Side, Side, bool]:
+    """Both sides as they were recorded, and whether they are the two arms of one --ab; raises LogError."""
+    from sysbench.log import round_logs, runs
+
+    assert options.a is not None
+    first = runs.find(options.a, options.runs)
+    if options.b is None:
+        arms = round_logs.parts_of(first)
+        if len(arms) != 2:
+            raise LogError(f"{options.a} is one side of a comparison: name the other one as well")
+        (name_a, name_b) = (f"{options.a} {arm}" for arm in arms)
+        return side_of(name_a, arms["A"].files), side_of(name_b, arms["B"].files), True
+    second = runs.find(options.b, options.runs)
+    one, other = round_logs.part_of(first), round_logs.part_of(second)
+    if one and other and one.directory == other.directory and one.arm != other.arm:
+        return side_of(options.a, one.files), side_of(options.b, other.files), True
+    a, b = (dict(enumerate(files)) for files in (first, second))
+    return side_of(options.a, a), side_of(options.b, b), False
+
+
+def side_of(name: str, files: Mapping[int, Path]) -> Side:
+    """One side, of runs by their number; raises LogError."""
+    from sysbench.commands.compare.cells import side
+    from sysbench.log import runs
+
+    return side(name, {number: runs.load(path) for number, path in files.items()})
+
+
+def judged(a: Side, b: Side, options: CompareOptions, *, paired: bool) -> Comparison:
+    """Compare, and hold B against the gate if there is one; raises UsageError and LogError."""
+    from sysbench.commands.compare import comparison
+    from sysbench.commands.compare.comparison import gate
+    from sysbench.commands.compare.tables import FEW
+
+    parts = bool(options.tables or options.json_path or options.format == "csv") or len(a.cells) <= FEW
+    rules = comparison.Rules(options.margin, options.across, paired, parts)
+    found = comparison.compare(a, b, rules)
+    if options.gate is None:
+        return found
+    comparison.refuse_nothing_measured(found)
+    return found.model_copy(update={"gate": gate(found, options.gate)})
+
+
+def show(found: Comparison, options: CompareOptions) -> None:
+    """Print the result to stdout: itself with `--json -`, else its tables."""
+    from sysbench.commands.compare import tables as compare_tables
+    from sysbench.render.output import results, show_sheet
+
+    content = found.model_dump_json(indent=1) + "\n" if options.json_path is not None else ""
+    if options.json_path not in (None, "-"):
+        from sysbench.log.storage import write_atomically
+
+        write_atomically(Path(options.json_path), content.encode())
+    names = options.tables or (("cells",) if options.format == "csv" else ())
+    with results() as console:
+        if options.json_path == "-":
+            sys.stdout.write(content)
+        else:
+            show_sheet(compare_tables.sheet(found, names), console, options.format)
+
+
+def exit_code(found: Comparison) -> int:
+    """3 where B is worse by more than the gate allows, else 0."""
+    return REGRESSED if found.gate is not None and found.gate.failed else 0

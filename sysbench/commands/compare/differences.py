@@ -1,0 +1,194 @@
+"""In what two sides were made differently: the spec, and everything around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from sysbench import units
+from sysbench.commands.compare.cells import Side
+from sysbench.commands.compare.match import MACHINE, text
+from sysbench.errors import UsageError
+from sysbench.log.records import CellRecord, RunRecord
+from sysbench.spec.frozen import Frozen
+from sysbench.spec.options import flag_of
+
+Record = RunRecord[Any]
+
+
+class Difference(Frozen):
+    """One thing in which the two were made differently; of several runs, all values that occur."""
+
+    part: Literal["spec", "environment"]
+    name: str
+    a: str
+    b: str
+
+
+def differences(a: Side, b: Side) -> list[Difference]:
+    """Everything in the spec, then everything around it, that is not the same on both sides."""
+    return [*_of_specs(a, b), *_of_environments(a, b)]
+
+
+def _of_specs(a: Side, b: Side) -> Iterator[Difference]:
+    kinds = [kind for kind in a.kinds if kind in b.kinds]
+    for kind in kinds:
+        there, here = ([record for record in side.records if record.kind == kind] for side in (a, b))
+        for name in dict.fromkeys(field for record in (*there, *here) for field in record.spec):
+            if name == "kind":
+                continue
+            found = _distinct(there, lambda record, name=name: text(record.spec.get(name)))  # type: ignore[misc]
+            other = _distinct(here, lambda record, name=name: text(record.spec.get(name)))  # type: ignore[misc]
+            if set(found) != set(other):
+                label = f"{kind} {flag_of(name)}" if len(kinds) > 1 else flag_of(name)
+                yield Difference(part="spec", name=label, a=_joined(found), b=_joined(other))
+
+
+def _of_environments(a: Side, b: Side) -> Iterator[Difference]:
+    for name, read in _SURROUNDINGS.items():
+        found, other = _distinct(a.records, read), _distinct(b.records, read)
+        # What one side does not know of (a run that was killed before its worker was there) is no difference.
+        if found and other and set(found) != set(other):
+            yield Difference(part="environment", name=name, a=_joined(found), b=_joined(other))
+
+
+def _distinct(records: Sequence[Record], read: Callable[[Record], str | None]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(value for record in records if (value := read(record)) is not None))
+
+
+def _joined(values: Sequence[str]) -> str:
+    return " | ".join(values) if len(values) > 1 else values[0] if values else units.UNKNOWN
+
+
+def _torch(name: str) -> Callable[[Record], str | None]:
+    def read(record: Record) -> str | None:
+        torch = record.environment.torch
+        return None if torch is None else text(getattr(torch, name))
+
+    return read
+
+
+def _host(name: str) -> Callable[[Record], str | None]:
+    return lambda record: text(getattr(record.environment.host, name))
+
+
+def _devices(record: Record) -> str | None:
+    used = dict.fromkeys(_device(cell) for cell in record.cells if _is_measured(cell))
+    return ", ".join(name for name in used if name) or None
+
+
+def _device(cell: CellRecord) -> str | None:
+    if cell.device is None:
+        return None
+    return f"{cell.device.name} {cell.device.uuid}" if cell.device.uuid else cell.device.name
+
+
+def _source(record: Record) -> str:
+    return f"{record.sysbench_version} ({record.source_digest[:8]})"
+
+
+def _short(commit: str | None) -> str | None:
+    """As much of a commit as tells it from all others, and whether the checkout had been changed."""
+    if commit is None:
+        return None
+    digits, dash, changed = commit.partition("-")
+    return f"{digits[:12]}{dash}{changed}"
+
+
+_SURROUNDINGS: Mapping[str, Callable[[Record], str | None]] = {
+    "sysbench": _source,
+    "commit": lambda record: _short(record.environment.host.commit),
+    "device": _devices,
+    "driver": lambda record: record.environment.driver,
+    "torch": _torch("torch"),
+    "CUDA": _torch("cuda"),
+    "cuDNN": _torch("cudnn"),
+    "Triton": _torch("triton"),
+    "threads": _torch("threads"),
+    "allocator settings": _torch("allocator"),
+    "Python": _host("python"),
+    "platform": _host("platform"),
+    "host": _host("hostname"),
+    "CPU": _host("cpu"),
+    "cores": _host("logical_cores"),
+    "container": _host("container"),
+    "host memory": lambda record: units.size(record.environment.host.memory_bytes),
+}
+
+
+def refuse_other_machines(a: Side, b: Side, across: Sequence[str]) -> None:
+    """Raise UsageError where what was measured on the one side was measured on another machine than on the other.
+
+    The same machine is the same processor, with as many cores, and the same name; a container makes up its name.
+    """
+    if MACHINE in across:
+        return
+    there, here = _machines(a), _machines(b)
+    if there and here and not there & here:
+        one, other = (_some_machine(side) for side in (a, b))
+        raise UsageError(
+            f"A was measured on {one}, and B on {other}: a difference between the machines would pass for one between "
+            f"what is compared. --across {MACHINE} compares them all the same"
+        )
+
+
+def _machines(side: Side) -> set[tuple[str, ...]]:
+    return {_machine(record) for record in side.records if any(_is_measured(cell) for cell in record.cells)}
+
+
+def _machine(record: Record) -> tuple[str, ...]:
+    host = record.environment.host
+    return ("" if host.container else host.hostname, host.cpu, str(host.logical_cores))
+
+
+def _some_machine(side: Side) -> str:
+    host = next(record.environment.host for record in side.records if any(_is_measured(cell) for cell in record.cells))
+    return f"{host.hostname} ({host.cpu}, {host.logical_cores} cores)"
+
+
+def _is_measured(cell: CellRecord) -> bool:
+    return cell.device is not None and not cell.axes.get("simulate")
+
+
+CARDS = "cards of one model differ by a few per cent"
+
+DOUBTFUL = (
+    "throttled",
+    "gpu-shared",
+    "host-busy",
+    "warmup-unfinished",
+    "drift",
+    "two-modes",
+    "autocorrelated",
+    "parameters-unchanged",
+    "gradients-missing",
+    "below-lower-bound",
+    "compile-fell-back",
+)
+"""Cautions that bear on a comparison of times, in the order in which they are listed."""
+
+
+def warnings(a: Side, b: Side) -> Iterator[str]:
+    """What in the runs themselves makes a comparison of them doubtful."""
+    for name, side in (("A", a), ("B", b)):
+        killed = sum(record.status != "complete" for record in side.records)
+        if killed:
+            runs = "the run of" if len(side.records) == 1 else f"{killed} of the {len(side.records)} runs of"
+            yield f"{runs} {name} did not come to its end; what it had measured is compared"
+    uuids = [_uuids(side) for side in (a, b)]
+    if all(uuids) and not uuids[0] & uuids[1]:
+        yield f"B was measured on another card than A: {CARDS}"
+    for name, side in (("A", a), ("B", b)):
+        if listed := _cautions(side):
+            yield f"{name} was measured under doubt: {listed}; sysbench shows them all beside the run itself"
+
+
+def _uuids(side: Side) -> set[str]:
+    return {cell.device.uuid for record in side.records for cell in record.cells if cell.device and cell.device.uuid}
+
+
+def _cautions(side: Side) -> str:
+    """`host-busy (3 of 4 cells), drift (1 of 4 cells)`."""
+    of_cells = [{caution.code for caution in cell.cautions} for record in side.records for cell in record.cells]
+    counts = {code: sum(code in codes for codes in of_cells) for code in DOUBTFUL}
+    return ", ".join(f"{code} ({count} of {len(of_cells)} cells)" for code, count in counts.items() if count)

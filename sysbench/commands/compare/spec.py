@@ -1,0 +1,90 @@
+"""What `sysbench compare` can be asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from sysbench.spec.axes import share, texts
+from sysbench.spec.options import Option
+from sysbench.spec.run import Format
+
+TWO = "What is compared"
+JUDGEMENT = "Judgement"
+MEASUREMENT = "Measuring with --ab"
+OUTPUT = "Output"
+
+
+class CompareOptions(BaseModel):
+    """Which two, by which standard, and where the result goes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    a: Annotated[str | None, Option(positional=True, metavar="A")] = Field(
+        default=None,
+        description="What is compared with: a record, a log, a directory of runs, or the name of an earlier run in "
+        "--runs: the beginning of its file's name, latest, latest~1, or time:latest for the latest of that command.",
+    )
+    b: Annotated[str | None, Option(positional=True, metavar="B")] = Field(
+        default=None,
+        description="What is compared with it; not needed where A is the directory of an earlier --ab.",
+    )
+    ab: Annotated[tuple[str, str] | None, Option(flags=("--ab",), pair=True, metavar="SPEC SPEC", panel=TWO)] = Field(
+        default=None,
+        description='Measure both now, in turns and in fresh processes: "time --size small" "time --size small '
+        '--compile". time and attention can be measured so; time where neither is named.',
+    )
+    across: Annotated[tuple[str, ...], BeforeValidator(texts), Option(metavar="AXIS,…", panel=TWO)] = Field(
+        default=(),
+        description="Compare arms that are unequal in this, which are refused else: precision, batch, mode, device, "
+        "simulate, machine, …; a wrong name lists all.",
+    )
+    runs: Annotated[Path, Option(metavar="DIR", panel=TWO)] = Field(
+        default=Path("runs"), description="Directory in which earlier runs are looked for by name."
+    )
+    margin: Annotated[float, BeforeValidator(share), Option(metavar="SHARE", panel=JUDGEMENT)] = Field(
+        default=0.01, gt=0, lt=1, description="SAME is what is known to differ by no more than this."
+    )
+    gate: Annotated[float | None, BeforeValidator(share), Option(metavar="SHARE", panel=JUDGEMENT)] = Field(
+        default=None,
+        ge=0,
+        lt=1,
+        description="Exit with 3 if B is known to be slower than A by more than this, or to need more memory: 3%.",
+    )
+    rounds: Annotated[int, Option(metavar="N", panel=MEASUREMENT)] = Field(
+        default=14, ge=1, le=1000, description="With --ab: rounds, in each of which each arm has a fresh process."
+    )
+    out: Annotated[Path, Option(metavar="DIR", panel=MEASUREMENT)] = Field(
+        default=Path("runs"), description="With --ab: directory for the logs of all rounds."
+    )
+    timeout_s: Annotated[float, Option(flags=("--timeout",), metavar="S", panel=MEASUREMENT)] = Field(
+        default=1800.0, gt=0, description="With --ab: give a cell up when its worker has said nothing for so long."
+    )
+    plan: Annotated[bool, Option(panel=MEASUREMENT)] = Field(
+        default=False, description="With --ab: show the cells of both arms; run nothing."
+    )
+    json_path: Annotated[str | None, Option(flags=("--json",), metavar="PATH|-", panel=OUTPUT)] = Field(
+        default=None, description="Also write everything that was found here; - writes it, and nothing else, to stdout."
+    )
+    format: Annotated[Format, Option(metavar="NAME", panel=OUTPUT)] = Field(
+        default="terminal", description="Tables as terminal, markdown, csv or latex."
+    )
+    tables: Annotated[tuple[str, ...], BeforeValidator(texts), Option(metavar="NAME,…", panel=OUTPUT)] = Field(
+        default=(), description="Tables to show instead of those that fit the case; a wrong name lists all."
+    )
+    quiet: Annotated[bool, Option(flags=("--quiet", "-q"), panel=OUTPUT)] = Field(
+        default=False, description="No progress at all, only the result."
+    )
+    debug: Annotated[bool, Option(panel=OUTPUT)] = Field(default=False, description="Show tracebacks.")
+
+    @model_validator(mode="after")
+    def _check(self) -> CompareOptions:
+        if self.ab is not None and self.a is not None:
+            raise ValueError("--ab measures both arms now: there is nothing to be read beside it")
+        if self.ab is None and self.a is None:
+            raise ValueError('name what is to be compared: two runs, or --ab "SPEC" "SPEC"')
+        if self.plan and self.ab is None:
+            raise ValueError("--plan shows what --ab would measure: it needs --ab")
+        return self

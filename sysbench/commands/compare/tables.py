@@ -1,0 +1,364 @@
+"""From a comparison to tables: what differs, the verdicts, their parts, memory, and what only one side has.
+
+`TABLES` has them all by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from sysbench import units
+from sysbench.commands.compare.cells import CompareLabelAxes as Axes
+from sysbench.commands.compare.cells import labels, sets_apart
+from sysbench.commands.compare.comparison import (
+    CellComparison,
+    Comparison,
+    GeometricMean,
+    MemoryComparison,
+    SideRecord,
+    TimeComparison,
+)
+from sysbench.commands.compare.match import text
+from sysbench.errors import UsageError, unknown
+from sysbench.render.table import NOTHING, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word
+from sysbench.render.theme import elided
+from sysbench.statistics.verdict import Verdict
+
+Tables = list[Table]
+
+TONES: Mapping[Verdict, Tone] = {"FASTER": "good", "SLOWER": "bad", "SAME": "plain", "AMBIGUOUS": "quiet"}
+
+FEW = 12
+"""Of so many cells the parts are shown without being asked for."""
+
+LONGEST_DETAIL = 200
+
+MOST_NAMED = 8
+"""Failures of a gate that are named one by one."""
+
+
+def sheet(found: Comparison, names: Iterable[str] = ()) -> Sheet:
+    """Everything that is shown of a comparison; raises UsageError for a table that is not there, or is empty."""
+    return Sheet(subject=subject(found), tables=tuple(tables_for(found, names)), remarks=tuple(_remarks(found)))
+
+
+def subject(found: Comparison) -> tuple[str, ...]:
+    """`compare`, and both sides by name."""
+    return ("compare", f"A {_named(found.a)}", f"B {_named(found.b)}")
+
+
+def _named(side: SideRecord) -> str:
+    return side.name if side.runs == 1 else f"{side.name} ({side.runs} runs)"
+
+
+def refuse_unknown(names: Iterable[str]) -> None:
+    """Raise UsageError for the first table that there is not."""
+    for name in names:
+        if name not in TABLES:
+            raise UsageError(f"--tables {unknown(name, 'a table', TABLES)}")
+
+
+def tables_for(found: Comparison, names: Iterable[str] = ()) -> Tables:
+    """The tables called `names`, or without any what differs, the verdicts, memory and what is left over."""
+    chosen = tuple(names)
+    if not chosen:
+        parts = parts_table(found) if len(found.cells) <= FEW else []
+        return [
+            *differences_table(found),
+            *verdicts_table(found),
+            *parts,
+            *memory_table(found, changed=True),
+            *left_over_table(found),
+        ]
+    return [table for name in chosen for table in _filled(found, name)]
+
+
+def _filled(found: Comparison, name: str) -> Tables:
+    tables = TABLES[name](found)
+    if not tables:
+        raise UsageError(f"this comparison has nothing to show as the table {name}")
+    return tables
+
+
+def differences_table(found: Comparison) -> Tables:
+    """The configuration diff."""
+    if not found.differences:
+        return []
+    columns = (Column("what", ""), Column("a", "A", elastic=True), Column("b", "B", elastic=True))
+    rows = tuple((each.name, each.a, each.b) for each in found.differences)
+    return [Table("differences", "differs in", columns, rows, 1)]
+
+
+def verdicts_table(found: Comparison) -> Tables:
+    """Every cell, by the times that it is judged by; those of one kind of run in one table."""
+    return [table for kind in _kinds(found) for table in _times(found, kind, headline=True)]
+
+
+def parts_table(found: Comparison) -> Tables:
+    """The phases of a step, in the same way."""
+    return [table for kind in _kinds(found) for table in _times(found, kind, headline=False)]
+
+
+def _kinds(found: Comparison) -> list[str]:
+    return list(dict.fromkeys(cell.kind for cell in found.cells))
+
+
+def _times(found: Comparison, kind: str, *, headline: bool) -> Tables:
+    cells = [cell for cell in found.cells if cell.kind == kind]
+    axes = sets_apart([cell.axes for cell in cells])
+    rows = [(*_axes(cell.axes, axes), *row) for cell in cells for row in (_judged(cell) if headline else _parts(cell))]
+    if not rows:
+        return []
+    title = kind if headline else f"{kind}: the parts of a step"
+    columns = (
+        *_axis_columns(axes),
+        Column("quantity", "time"),
+        *_time_columns(_how(found) if headline else "", wide=not headline),
+    )
+    return [Table("verdicts" if headline else "parts", title, columns, tuple(rows), len(axes) + 1)]
+
+
+def _how(found: Comparison) -> str:
+    """What one has to know to read a verdict."""
+    rounds = any(time.repeated == "rounds" for cell in found.cells for time in cell.times)
+    what = "medians over rounds, and the mean of each round's B / A" if rounds else "medians, and B / A"
+    return f"{what} with its 99 % interval: under 1, B is faster; SAME is within {_percent(found.margin)}"
+
+
+def _percent(share: float) -> str:
+    """As it was written: `3 %`, `0.5 %`."""
+    return f"{share * 100:.4g} %"
+
+
+def _time_columns(note: str = "", *, wide: bool = False) -> tuple[Column, ...]:
+    return (
+        Column("a", "A", "s", wide_range=wide),
+        Column("b", "B", "s", wide_range=wide),
+        Column("b_over_a", "B / A", "ratio", note=note),
+        Column("verdict", "verdict"),
+    )
+
+
+def _judged(cell: CellComparison) -> Iterator[tuple[Cell, ...]]:
+    times = [time for time in cell.times if time.headline]
+    yield from (_time_row(time) for time in times)
+    if not times and (cell.a_outcome, cell.b_outcome) != ("ok", "ok"):
+        a, b = Word(cell.a_outcome, _tone(cell.a_outcome)), Word(cell.b_outcome, _tone(cell.b_outcome))
+        yield (NOTHING, a, b, NOTHING, NOTHING)
+
+
+def _tone(outcome: str) -> Tone:
+    return "quiet" if outcome in ("ok", "skipped", "interrupted") else "bad"
+
+
+def _parts(cell: CellComparison) -> Iterator[tuple[Cell, ...]]:
+    return (_time_row(time) for time in cell.times if not time.headline)
+
+
+def _time_row(time: TimeComparison) -> tuple[Cell, ...]:
+    tone = TONES[time.verdict]
+    ratio = Measure(time.ratio, low=time.low, high=time.high, tone=tone)
+    return (time.quantity, Measure(time.a_s), Measure(time.b_s), ratio, Word(time.verdict, tone))
+
+
+def memory_table(found: Comparison, *, changed: bool = False) -> Tables:
+    """Memory on both sides; `changed` leaves out what is the same, and what was only looked at from outside."""
+    tables = []
+    for kind in _kinds(found):
+        cells = [cell for cell in found.cells if cell.kind == kind]
+        axes = sets_apart([cell.axes for cell in cells])
+        rows = tuple(
+            (*_axes(cell.axes, axes), *_memory_row(memory))
+            for cell in cells
+            for memory in cell.memory
+            if not changed or (memory.exact and memory.a_bytes != memory.b_bytes)
+        )
+        if rows:
+            columns = (*_axis_columns(axes), Column("quantity", "memory"), *_MEMORY_COLUMNS)
+            tables.append(Table("memory", f"{kind}: memory", columns, rows, len(axes) + 1))
+    return tables
+
+
+_MEMORY_COLUMNS = (
+    Column("a_memory", "A", "bytes"),
+    Column("b_memory", "B", "bytes"),
+    Column("difference", "difference", "bytes", signed=True),
+    Column("change", "change", "share", signed=True),
+)
+
+
+def _memory_row(memory: MemoryComparison) -> tuple[Cell, ...]:
+    difference = memory.b_bytes - memory.a_bytes
+    tone: Tone = "plain" if not memory.exact or not difference else "good" if difference < 0 else "bad"
+    name = memory.quantity.replace("_", " ") + ("" if memory.exact else " (sampled)")
+    return (
+        name,
+        Measure(memory.a_bytes),
+        Measure(memory.b_bytes),
+        Measure(difference, tone=tone),
+        Measure(difference / memory.a_bytes, tone=tone) if memory.a_bytes else NOTHING,
+    )
+
+
+def left_over_table(found: Comparison) -> Tables:
+    """The cells that only one side has."""
+    if not found.left_over:
+        return []
+    axes = sets_apart([{**each.axes, "kind": each.kind} for each in found.left_over])
+    several = len({each.kind for each in found.left_over}) > 1
+    columns = (
+        Column("only_in", "only in"),
+        *((Column("kind", "command"),) if several else ()),
+        *_axis_columns(axes),
+        Column("outcome", "outcome"),
+    )
+    rows = tuple(
+        (each.arm, *((each.kind,) if several else ()), *_axes(each.axes, axes), Word(each.outcome, _tone(each.outcome)))
+        for each in found.left_over
+    )
+    return [Table("left-over", "not compared", columns, rows, 1)]
+
+
+def cells_table(found: Comparison) -> Tables:
+    """One row for every number of every cell: times in seconds, memory in bytes."""
+    axes = sets_apart([{**cell.axes, "kind": cell.kind} for cell in found.cells])
+    columns = (
+        Column("kind", "command"),
+        *_axis_columns(axes),
+        Column("quantity", "quantity"),
+        Column("a_outcome", "outcome of A"),
+        Column("b_outcome", "outcome of B"),
+        *_time_columns(),
+        *_MEMORY_COLUMNS[:2],
+    )
+    rows = [
+        (cell.kind, *_axes(cell.axes, axes), row[0], cell.a_outcome, cell.b_outcome, *row[1:])
+        for cell in found.cells
+        for row in _long(cell)
+    ]
+    return [Table("cells", "cells", columns, tuple(rows), len(axes) + 2)] if rows else []
+
+
+def _long(cell: CellComparison) -> Iterator[tuple[Cell, ...]]:
+    yield from ((*_time_row(time), NOTHING, NOTHING) for time in cell.times)
+    for memory in cell.memory:
+        peaks = (Measure(memory.a_bytes), Measure(memory.b_bytes))
+        yield (memory.quantity, NOTHING, NOTHING, NOTHING, NOTHING, *peaks)
+    if not cell.times and not cell.memory:
+        yield ("", *(NOTHING,) * 6)
+
+
+TABLES: Mapping[str, Callable[[Comparison], Tables]] = {
+    "differences": differences_table,
+    "verdicts": verdicts_table,
+    "parts": parts_table,
+    "memory": memory_table,
+    "left-over": left_over_table,
+    "cells": cells_table,
+}
+"""Every table that a comparison can be shown as."""
+
+_TITLES = {"ctx": "ctx", "dim": "d", "seq": "N", "simulate": "simulated GPU", "implementation": "implementation"}
+
+
+def _axis_columns(axes: Sequence[str]) -> tuple[Column, ...]:
+    return tuple(Column(axis, _TITLES.get(axis, axis.replace("_", " "))) for axis in axes)
+
+
+def _axes(cell: Axes, axes: Sequence[str]) -> tuple[Cell, ...]:
+    return tuple(_axis(cell[axis]) if axis in cell else "" for axis in axes)
+
+
+def _axis(value: object) -> Cell:
+    return value if isinstance(value, int) and not isinstance(value, bool) else text(value)
+
+
+# --- sentences
+
+
+def _remarks(found: Comparison) -> Iterator[Remark]:
+    yield from (Remark("finding", _mean(mean)) for mean in found.geometric_means)
+    yield from _memory_in_short(found)
+    yield from _outcomes(found)
+    yield from _without_numbers(found)
+    yield from (Remark("caution", said) for said in found.cautions)
+    if not found.differences:
+        yield Remark("note", "nothing is known to differ between the two: the same spec on the same software")
+    yield from _gate(found)
+
+
+def _mean(mean: GeometricMean) -> str:
+    """`time: step of 2 cells, geometric mean of B / A 0.849×: 1 FASTER, 1 SAME`."""
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in mean.verdicts.items())
+    cells = f"{mean.cells} cell{'' if mean.cells == 1 else 's'}"
+    average = (
+        f"geometric mean of B / A {units.ratio(mean.ratio)}" if mean.cells > 1 else f"B / A {units.ratio(mean.ratio)}"
+    )
+    return f"{mean.kind}: {mean.quantity} of {cells}, {average}: {counts}"
+
+
+def _memory_in_short(found: Comparison) -> Iterator[Remark]:
+    exact = [memory for cell in found.cells for memory in cell.memory if memory.exact and memory.a_bytes]
+    changes = [memory.b_bytes / memory.a_bytes - 1 for memory in exact if memory.b_bytes != memory.a_bytes]
+    if exact and not changes:
+        yield Remark("finding", f"memory: all {len(exact)} peaks are the same to the byte")
+    elif changes:
+        span = " to ".join(dict.fromkeys(f"{change * 100:+.1f} %" for change in (min(changes), max(changes))))
+        yield Remark("finding", f"memory: {len(changes)} of {len(exact)} peaks differ, by {span}")
+
+
+def _without_numbers(found: Comparison) -> Iterator[Remark]:
+    """Kinds of run, or settings, that leave nothing to compare."""
+    for kind in _kinds(found):
+        empty = [
+            cell
+            for cell in found.cells
+            if cell.kind == kind
+            and not cell.times
+            and not cell.memory
+            and (cell.a_outcome, cell.b_outcome) == ("ok", "ok")
+        ]
+        if empty:
+            cells = f"{len(empty)} cell{'' if len(empty) == 1 else 's'}"
+            yield Remark("note", f"{kind}: {cells} without a time or a peak of memory on both sides, so not compared")
+
+
+def _outcomes(found: Comparison) -> Iterator[Remark]:
+    names = labels([(cell.kind, cell.axes) for cell in found.cells])
+    changed = [(cell, name) for cell, name in zip(found.cells, names, strict=True) if cell.a_outcome != cell.b_outcome]
+    for cell, name in changed[:MOST_NAMED]:
+        detail = f" ({_clipped(cell.b_detail)})" if cell.b_detail else ""
+        yield Remark("outcome", f"{name}: {cell.a_outcome} in A, {cell.b_outcome} in B{detail}")
+    if len(changed) > MOST_NAMED:
+        yield Remark("outcome", f"{len(changed) - MOST_NAMED} more cells ended otherwise in B than in A")
+
+
+def _clipped(detail: str) -> str:
+    """The beginning of an error, on one line; all of it is in the run's own record."""
+    return elided(" ".join(detail.split()), LONGEST_DETAIL)
+
+
+def _gate(found: Comparison) -> Iterator[Remark]:
+    gate = found.gate
+    if gate is None:
+        return
+    beyond = f"beyond the gate of {_percent(gate.share)}"
+    yield from (Remark("outcome", f"{beyond}: {said}") for said in _first(gate.failed, MOST_NAMED))
+    if gate.undecided:
+        named = "; ".join(_first(gate.undecided, 3))
+        yield Remark("note", f"may be {beyond}, which cannot be told from so few samples: {named}")
+    missing = sum(each.arm == "A" for each in found.left_over)
+    if missing:
+        yield Remark("note", f"{missing} cell{'s' if missing > 1 else ''} of A: not in B, so not held against the gate")
+    held = gate.passed + len(gate.failed)
+    if gate.failed:
+        verdict = f"failed: {len(gate.failed)} of {held} times, peaks and cells are"
+    else:
+        verdict = f"passed: of {held} times and peaks none is known to be"
+    yield Remark("finding", f"gate {verdict} worse by more than {_percent(gate.share)}")
+
+
+def _first(said: Sequence[str], most: int) -> list[str]:
+    """As many as are named one by one, and how many more there are."""
+    more = len(said) - most
+    return [*said[:most], *([f"{more} more"] if more > 0 else [])]

@@ -1,0 +1,142 @@
+"""`sysbench doctor`: look → conclude → show."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sysbench.commands.doctor.examination import Examination
+from sysbench.render.dashboard.progress import waiting
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from sysbench.commands.doctor.record import DoctorRecord
+    from sysbench.commands.doctor.self_cost import Watcher
+
+FEWEST_ROUNDS = 2
+ROUNDS = 6
+
+# Options are declared here and not in a spec: what reads those takes time to import, which is better spent while torch
+# is imported in the other process.
+
+
+def doctor(
+    json: Annotated[
+        bool, typer.Option("--json", metavar=" ", help="Write everything as JSON to stdout, and nothing else.")
+    ] = False,
+    self_cost: Annotated[
+        bool,
+        typer.Option(
+            "--self-cost",
+            metavar=" ",
+            help="Also measure what dashboard, sampler and history cost a step here: in turns, with and without, in "
+            "fresh processes. Takes minutes.",
+        ),
+    ] = False,
+    rounds: Annotated[
+        int | None,
+        typer.Option(metavar="N", help=f"Rounds of --self-cost; an interval takes 6. Default: {ROUNDS}."),
+    ] = None,
+    debug: Annotated[bool, typer.Option("--debug", metavar=" ", help="Show tracebacks.")] = False,
+) -> None:
+    """See what this machine is, what will work on it and why not, and what sysbench itself costs.
+
+    Whatever is missing or broken is said to be unknown, and why. Exits with 1 only if nothing at all can be measured.
+    """
+    _refuse_rounds(rounds, self_cost=self_cost)
+    code = 0  # also where nobody reads any more (`| head`)
+    with Examination() as examination:
+        from sysbench.render.output import results
+
+        with results() as console:
+            record = _examined(examination, None if json else console)
+            code = 0 if record.torch.devices else 1
+            if self_cost:
+                record = _with_cost(record, None if json else console, rounds or ROUNDS)
+            if json:
+                sys.stdout.write(record.model_dump_json(indent=1) + "\n")
+    raise typer.Exit(code)
+
+
+def _refuse_rounds(rounds: int | None, *, self_cost: bool) -> None:
+    """Raise UsageError for a number of rounds that there cannot be, or of nothing."""
+    from sysbench.errors import UsageError
+
+    if rounds is not None and rounds < FEWEST_ROUNDS:
+        raise UsageError(f"--rounds {rounds} is out of range: allowed is {FEWEST_ROUNDS} or more. Nearest: 2")
+    if rounds is not None and not self_cost:
+        raise UsageError("--rounds are those of --self-cost, which is not given")
+
+
+def _examined(examination: Examination, console: Console | None) -> DoctorRecord:
+    """Ask, and show on `console` every part as soon as it is known; torch is the last."""
+    from datetime import UTC, datetime
+
+    from sysbench.commands.doctor import screen
+    from sysbench.commands.doctor.advice import advice
+    from sysbench.commands.doctor.capabilities import Facts, prospects
+    from sysbench.commands.doctor.record import DoctorRecord
+
+    def show(*parts: RenderableType) -> None:
+        if console is not None:
+            for part in parts:
+                console.print(part)
+
+    host = examination.host()
+    show(screen.heading(host), screen.machine(host))
+    tools, allocator, nvml = examination.tools(), examination.allocator(), examination.nvml()
+    show(screen.gpus(nvml), screen.tools(tools, allocator))
+    with waiting("importing torch", console):
+        torch = examination.torch()
+    facts = Facts(host, nvml, torch, tools, allocator)
+    outlook, warnings = prospects(facts), advice(facts)
+    show(screen.torch(torch), screen.prospects(outlook), *screen.advice(warnings))
+    return DoctorRecord(
+        at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        host=host,
+        nvml=nvml,
+        torch=torch,
+        tools=tools,
+        allocator=allocator,
+        prospects=outlook,
+        advice=warnings,
+    )
+
+
+def _with_cost(record: DoctorRecord, console: Console | None, rounds: int) -> DoctorRecord:
+    """Measure what sysbench costs, and show it; there is nothing to measure on without a device."""
+    if not record.torch.devices:
+        return record
+    from sysbench.commands.doctor import screen, self_cost
+
+    with waiting("measuring what sysbench costs", console) as say:
+        cost = self_cost.measure(
+            record.torch.devices[0],
+            rounds,
+            _unseen_dashboard,
+            lambda done, of: say(f"measuring what sysbench costs: {done} of {of}"),
+        )
+    if console is not None:
+        console.print(screen.self_cost(cost))
+    return record.model_copy(update={"self_cost": cost})
+
+
+@contextmanager
+def _unseen_dashboard() -> Iterator[Watcher]:
+    """The dashboard of `sysbench time`, drawn as for a terminal of 120 × 40 and sent nowhere."""
+    from rich.console import Console as Terminal
+
+    from sysbench.render.dashboard.live import Dashboard
+
+    with (
+        Path(os.devnull).open("w", encoding="utf-8") as nowhere,
+        Dashboard(Terminal(file=nowhere, force_terminal=True, width=120, height=40)) as dashboard,
+    ):
+        yield dashboard

@@ -1,0 +1,136 @@
+"""The machine without its GPUs, as this process may use it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+from sysbench.commands.doctor.questions import Questions
+from sysbench.commands.doctor.record import HostSection
+from sysbench.engine.sensors.host import host_info, in_container
+from sysbench.engine.sensors.memory_limits import directories, memory_limits
+
+TELLING = (
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_DEVICE_ORDER",
+    "CUDA_MODULE_LOADING",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "NVIDIA_TF32_OVERRIDE",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING",
+    "TORCH_COMPILE_DISABLE",
+    "TORCHDYNAMO_DISABLE",
+    "TORCHINDUCTOR_FORCE_DISABLE_CACHES",
+    "TRITON_INTERPRET",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "CC",
+    "CXX",
+)
+"""Variables that change what is measured, or whether it can be."""
+
+_CONTAINER_SIGNS = (
+    ("docker", ".dockerenv"),
+    ("podman", "run/.containerenv"),
+)
+_RUNTIMES = {"kubepods": "kubernetes", "docker": "docker", "containerd": "containerd", "libpod": "podman", "lxc": "lxc"}
+_JOBS = {"SLURM_JOB_ID": "Slurm", "PBS_JOBID": "PBS", "LSB_JOBID": "LSF", "JOB_ID": "Grid Engine"}
+
+
+def survey(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> HostSection:
+    """What can be told of this machine; `root` is where /proc, /sys and /dev are looked for. Never raises."""
+    questions = Questions()
+    shm = questions.ask("shm_bytes", lambda: _shared_memory(root))
+    found = HostSection(
+        system=questions.ask("system", host_info),
+        usable_cores=questions.ask("usable_cores", _usable_cores),
+        quota_cores=questions.ask("quota_cores", lambda: quota_cores(root)),
+        load_1min=questions.ask("load_1min", lambda: os.getloadavg()[0]),
+        cpu_governor=questions.ask("cpu_governor", lambda: _governor(root)),
+        available_bytes=questions.ask("available_bytes", lambda: _available_bytes(root)),
+        limit_bytes=questions.ask("limit_bytes", lambda: _limit_bytes(root)),
+        shm_bytes=shm[0] if shm else None,
+        shm_free_bytes=shm[1] if shm else None,
+        container=questions.ask("container", lambda: container(root, environment)),
+        batch_job=next((f"{name} {environment[key]}" for key, name in _JOBS.items() if environment.get(key)), None),
+        variables={name: environment[name] for name in TELLING if name in environment},
+    )
+    return found.model_copy(update={"unknown": questions.unknown})
+
+
+def quota_cores(root: Path) -> float | None:
+    """The tightest limit on processor time, in cores; None where there is none. See "cpu.max" in cgroup-v2.rst."""
+    limits = [
+        *(_unified_quota(directory) for directory in directories("cgroup2", "cpu", root)),
+        *(_legacy_quota(directory) for directory in directories("cgroup", "cpu", root)),
+    ]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def container(root: Path, environment: Mapping[str, str]) -> str | None:
+    """The kind of container that this is, by its marks; None outside of containers."""
+    if "KUBERNETES_SERVICE_HOST" in environment:
+        return "kubernetes"
+    if environment.get("APPTAINER_CONTAINER") or environment.get("SINGULARITY_CONTAINER"):
+        return "apptainer"
+    for name, file in _CONTAINER_SIGNS:
+        if (root / file).exists():
+            return name
+    if environment.get("container"):
+        return environment["container"]  # systemd's convention: podman, lxc, systemd-nspawn
+    groups = _text(root / "proc/1/cgroup") or ""
+    named = next((runtime for sign, runtime in _RUNTIMES.items() if sign in groups), None)
+    return named or ("unnamed" if in_container(root, environment) else None)
+
+
+def _usable_cores() -> int | None:
+    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
+    return len(affinity(0)) if affinity else os.cpu_count()
+
+
+def _unified_quota(directory: Path) -> float | None:
+    quota, _, period = (_text(directory / "cpu.max") or "max").strip().partition(" ")
+    return int(quota) / int(period) if quota.isdigit() and period.isdigit() and int(period) else None
+
+
+def _legacy_quota(directory: Path) -> float | None:
+    quota = (_text(directory / "cpu.cfs_quota_us") or "-1").strip()
+    period = (_text(directory / "cpu.cfs_period_us") or "0").strip()
+    return int(quota) / int(period) if quota.isdigit() and period.isdigit() and int(period) else None
+
+
+def _governor(root: Path) -> str | None:
+    """How the first core's clock is chosen: `performance`, `powersave`."""
+    stated = _text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+    return stated.strip() or None if stated else None
+
+
+def _available_bytes(root: Path) -> int:
+    memory = psutil.virtual_memory()
+    allowed = (limit.available_bytes() for limit in memory_limits(int(memory.total), root))
+    return min([int(memory.available), *(size for size in allowed if size is not None)])
+
+
+def _limit_bytes(root: Path) -> int | None:
+    limits = memory_limits(int(psutil.virtual_memory().total), root)
+    return min((limit.limit_bytes for limit in limits), default=None)
+
+
+def _shared_memory(root: Path) -> tuple[int, int] | None:
+    place = root / "dev/shm"
+    if not place.is_dir():
+        return None
+    usage = shutil.disk_usage(place)
+    return usage.total, usage.free
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(errors="replace")
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,67 @@
+"""Questions that this process answers itself, each for at most so long; what fails is unknown, and said why.
+
+The settings of CUDA's caching allocator, read as torch will read them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from sysbench.commands.doctor.record import AllocatorSection
+from sysbench.simulate.allocator.settings import ENVIRONMENT_VARIABLES, AllocatorSettings, NotSimulatedError
+
+Answer = TypeVar("Answer")
+
+LIMIT_S = 2.0
+"""/proc and /sys answer within a millisecond; what takes longer hangs."""
+
+
+class Questions:
+    """Asks, and keeps the reasons of what got no answer."""
+
+    def __init__(self, limit_s: float = LIMIT_S) -> None:
+        self._limit_s = limit_s
+        self.unknown: dict[str, str] = {}
+        """By what was asked for."""
+
+    def ask(self, field: str, question: Callable[[], Answer]) -> Answer | None:
+        """The answer, or None and an entry in `unknown`."""
+        answers: list[Answer] = []
+        failures: list[str] = []
+
+        def attempt() -> None:
+            try:
+                answers.append(question())
+            except Exception as error:  # noqa: BLE001  A machine may be broken in any way, and the rest still counts.
+                failures.append(f"{type(error).__name__}: {error}".removesuffix(": "))
+
+        # A thread that hangs is left behind; it does not keep the process from ending.
+        thread = threading.Thread(target=attempt, daemon=True)
+        thread.start()
+        thread.join(self._limit_s)
+        if answers:
+            return answers[0]
+        self.unknown[field] = failures[0] if failures else f"no answer within {self._limit_s:g} s"
+        return None
+
+
+def check(environment: Mapping[str, str] = os.environ) -> AllocatorSection:
+    """What the environment asks of the allocator, and what is wrong with it. Never raises."""
+    given = {name: environment[name] for name in ENVIRONMENT_VARIABLES if name in environment}
+    if not given:
+        return AllocatorSection()
+    (variable, text), *others = given.items()
+    problem = not_simulated = None
+    try:
+        AllocatorSettings.parse(text)
+    except NotSimulatedError as error:
+        not_simulated = str(error)
+    except ValueError as error:
+        problem = str(error)
+    overridden = next((f"{name}={other}" for name, other in others if other != text), None)
+    return AllocatorSection(
+        variable=variable, text=text, problem=problem, not_simulated=not_simulated, overridden=overridden
+    )

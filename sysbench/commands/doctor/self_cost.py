@@ -1,0 +1,209 @@
+"""What sysbench itself costs the step that it measures: with one of its parts and without, in turns.
+
+A round takes every arm once, each in a fresh worker, and the next one takes them in the opposite order (A B C C B A …),
+so that a machine that gets slower or faster treats all arms alike. Of each arm the median step counts; of each round
+the ratio with / without; and over the rounds the median ratio and its interval.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from statistics import median
+from typing import Protocol
+
+from sysbench.commands.doctor.children import Child, NoAnswerError
+from sysbench.commands.doctor.record import CostArm, SelfCost
+from sysbench.commands.time.spec import TimeCell, TimeSpec
+from sysbench.engine import launchers as own_python
+from sysbench.engine import session
+from sysbench.engine.launchers import Launcher
+from sysbench.engine.sensors.sampler import Sampler, system_sampler
+from sysbench.errors import SysbenchError
+from sysbench.log.events import CellFinished, DeviceInfo, Event, Reading, ReadingsLost, RunFinished, StepMeasured
+from sysbench.spec.run import RunOptions
+from sysbench.statistics import ratio
+
+SPEC = TimeSpec(
+    d_model=(64,),
+    d_ff=(128,),
+    layers=(2,),
+    heads=(2,),
+    vocab=(100,),
+    ctx=(32,),
+    batch=(1,),
+    warmup=(20,),
+    steps=(300,),
+)
+"""A step of a few milliseconds, launched by the host: what disturbs anything disturbs this one first."""
+
+LIMIT_S = 300.0
+"""For one arm whose steps are recorded."""
+
+EXPLANATIONS = {
+    "dashboard": "drawn at 120 × 40 while steps are measured",
+    "sampler": "memory, load and what the driver says, read ten times a second",
+    "history": "every allocation with its stack, as `sysbench memory` records it; no other command does",
+}
+
+NO_HISTORY = "the CUDA allocator's history is recorded where there is one; here tensors are counted in untimed steps"
+
+
+class Watcher(Protocol):
+    """Is shown the events of a run."""
+
+    def show(self, event: Event) -> None:
+        """Take in one event."""
+
+
+Dashboard = Callable[[], AbstractContextManager[Watcher]]
+Arm = Callable[[], float]
+"""Measures once, in a fresh process; returns the median step in seconds."""
+
+
+class NoSampler:
+    """Looks at nothing."""
+
+    interval_s = float("inf")
+    driver: str | None = None
+
+    def watch(self, pid: int | None) -> None:
+        """Follow nobody."""
+
+    def use(self, device: DeviceInfo | None) -> None:
+        """Ask no device."""
+
+    def read(self, at_s: float) -> Reading:
+        """Nothing is known."""
+        return Reading(at_s=at_s)
+
+    def failures(self) -> list[ReadingsLost]:
+        """Nothing can fail."""
+        return []
+
+    def count_other_processes(self) -> int | None:
+        """Not known."""
+        return None
+
+    def free_bytes(self, device: DeviceInfo) -> int | None:
+        """Not known."""
+        return None
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+def measure(
+    device: DeviceInfo,
+    rounds: int,
+    dashboard: Dashboard,
+    tell: Callable[[int, int], None],
+    spec: TimeSpec = SPEC,
+    launcher: Launcher | None = None,
+) -> SelfCost:
+    """Measure every part on `device`, telling how many measurements of how many are done.
+
+    Where a step cannot be measured, nothing is, and the record says why. Raises KeyboardInterrupt.
+    """
+    began_s = time.monotonic()
+    (cell,) = (placed := spec.model_copy(update={"device": (device.torch_name,)})).cells()
+    arms: dict[str, Arm] = {
+        "bare": lambda: _median_step_s(placed, NoSampler(), _unseen, launcher),
+        "sampler": lambda: _median_step_s(placed, system_sampler(), _unseen, launcher),
+        "dashboard": lambda: _median_step_s(placed, NoSampler(), dashboard, launcher),
+    }
+    against = {"dashboard": "bare", "sampler": "bare"}
+    not_measured = {"history": NO_HISTORY}
+    if device.type == "cuda":
+        arms |= {"unrecorded": lambda: _recorded_step_s(cell, "off"), "history": lambda: _recorded_step_s(cell, "on")}
+        against["history"] = "unrecorded"
+        not_measured = {}
+    workload = f"a {cell.mode} step"
+    try:
+        medians_s = in_turns(arms, rounds, tell)
+    except SysbenchError as error:
+        against, not_measured = {}, dict.fromkeys(against, str(error)) | not_measured
+    else:
+        workload += f" of {median(medians_s['bare']) * 1e3:.2f} ms"
+    return SelfCost(
+        device=device.name,
+        workload=workload,
+        rounds=rounds,
+        took_s=time.monotonic() - began_s,
+        arms=[arm_of(part, medians_s[part], medians_s[other]) for part, other in against.items()],
+        not_measured=not_measured,
+    )
+
+
+def in_turns(arms: Mapping[str, Arm], rounds: int, tell: Callable[[int, int], None]) -> dict[str, list[float]]:
+    """What every arm measures in every round; each round goes through the arms in the opposite order of the last."""
+    measured: dict[str, list[float]] = {name: [] for name in arms}
+    order = list(arms)
+    for number in range(rounds):
+        for position, name in enumerate(order):
+            tell(number * len(order) + position, rounds * len(order))
+            measured[name].append(arms[name]())
+        order.reverse()
+    return measured
+
+
+def arm_of(part: str, with_s: list[float], without_s: list[float]) -> CostArm:
+    """What a part costs, by the ratio within each round, which a machine that drifts leaves alone."""
+    found = ratio([on / off for on, off in zip(with_s, without_s, strict=True)], [1.0] * len(with_s))
+    return CostArm(
+        part=part,
+        explanation=EXPLANATIONS[part],
+        with_s=with_s,
+        without_s=without_s,
+        ratio=found.value,
+        ratio_low=found.low,
+        ratio_high=found.high,
+    )
+
+
+class _Blind:
+    def show(self, event: Event) -> None:
+        pass
+
+
+def _unseen() -> AbstractContextManager[Watcher]:
+    return nullcontext(_Blind())
+
+
+def _median_step_s(spec: TimeSpec, sampler: Sampler, dashboard: Dashboard, launcher: Launcher | None) -> float:
+    with tempfile.TemporaryDirectory(prefix="sysbench-") as directory:
+        options = RunOptions(out=Path(directory), quiet=True)
+        with session.run(spec, options, launcher=launcher, sampler=sampler) as running, dashboard() as watcher:
+            return median(_samples_s(running, watcher))
+
+
+def _samples_s(events: Iterable[Event], watcher: Watcher) -> list[float]:
+    """The measured steps; raises SysbenchError when the cell was not measured to its end."""
+    samples_s = []
+    for event in events:
+        watcher.show(event)
+        if isinstance(event, StepMeasured) and not event.warmup and event.step.wall_s is not None:
+            samples_s.append(event.step.wall_s)
+        if isinstance(event, CellFinished) and event.outcome not in ("ok", "interrupted"):
+            raise SysbenchError(f"{event.outcome}: {event.detail or 'no word why'}")
+        if isinstance(event, RunFinished) and event.status == "interrupted":
+            raise KeyboardInterrupt
+    if not samples_s:
+        raise SysbenchError("no step was measured")
+    return samples_s
+
+
+def _recorded_step_s(cell: TimeCell, history: str) -> float:
+    command = [*own_python.command("sysbench.worker.recorded_steps"), cell.model_dump_json(), history]
+    child = Child(command, LIMIT_S, own_python.environment())
+    try:
+        samples_s: list[float] = json.loads(child.answer())
+    except NoAnswerError as error:
+        raise SysbenchError(f"steps with the allocator's history could not be measured: {error}") from None
+    finally:
+        child.close()
+    return median(samples_s)

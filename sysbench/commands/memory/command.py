@@ -1,0 +1,188 @@
+"""`sysbench memory`: options → spec → run → show, draw.
+
+`sysbench memory --from FILE`: a snapshot of anyone's, or a log or record of ours.
+
+The files that a run of `sysbench memory` leaves beside its record: snapshots, pictures, pages.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from sysbench.commands import running
+from sysbench.commands.memory.spec import MemoryCell, MemorySpec
+from sysbench.errors import UsageError
+from sysbench.log import storage
+from sysbench.log.file_names import labels_of, paths_of
+from sysbench.log.records import RunRecord
+from sysbench.spec.command_options import Given, command_options, validated
+from sysbench.spec.run import MemoryOptions
+
+if TYPE_CHECKING:
+    from sysbench.snapshot.timeline import Timeline
+
+
+@command_options(MemorySpec, MemoryOptions)
+def memory(spec_given: Given, options_given: Given) -> None:
+    """See where the memory of a step goes and whether it fits, on a GPU or without one.
+
+    Every numeric or list option takes an axis: 128,256 or 128-1024*2 or 10-50+10. The run is the product of all axes.
+    --from also takes a memory snapshot that any program has written.
+    """
+    options = validated(MemoryOptions, options_given)
+    if options.source is not None:
+        running.refuse_beside_source(MemorySpec, spec_given)
+        show(options.source, options)
+        return
+    running.refuse_unknown_tables("memory", options)
+    spec = validated(MemorySpec, {**running.resumed("memory", options.resume), **spec_given})
+    if options.plan:
+        running.show_plan(spec, options, None)
+        return
+    raise typer.Exit(running.exit_code(perform(spec, options).record))
+
+
+def perform(spec: MemorySpec, options: MemoryOptions) -> running.Performed:
+    """Carry the run out and draw what is wanted of it; raises as `running.carry_out` does, and for a wrong file."""
+    from sysbench.engine.provisions import Provisions
+
+    with Files.prepared(spec, options) as files:
+        record = running.carry_out(spec, options, Provisions(files.snapshots))
+        return running.Performed(record, running.said_to_be_saved(map(running.Saved, files.draw(record)), options))
+
+
+def refuse_wrong_files(options: MemoryOptions) -> None:
+    """Raise UsageError for a picture in a format that there is not."""
+    refuse_other_pictures(options.figure)
+
+
+_RECORDS = (".json", ".jsonl")
+
+
+def show(path: Path, options: MemoryOptions) -> None:
+    """Show what the file holds, and draw it where that is wanted; raises LogError for a file that is neither."""
+    if path.suffix.lower() in _RECORDS:
+        _show_record(path, options)
+    else:
+        _show_snapshot(path, options)
+
+
+def _show_record(path: Path, options: MemoryOptions) -> None:
+    from sysbench.commands import saved
+
+    for name in ("snapshot", "figure", "page"):
+        if getattr(options, name) is not None:
+            raise UsageError(
+                f"--{name} needs every allocation, which {path} does not hold: give its snapshot to --from"
+            )
+    running.refuse_unknown_tables("memory", options)
+    running.show(saved.record(path, "memory"), options)
+
+
+def _show_snapshot(path: Path, options: MemoryOptions) -> None:
+    from sysbench.commands.memory.snapshot_tables import sheet
+    from sysbench.render import output as summary
+    from sysbench.render.output import results
+    from sysbench.snapshot.snapshot import read
+    from sysbench.snapshot.timeline_sources import from_snapshot
+
+    if options.json_path is not None:
+        raise UsageError("--json writes the record of a run; a snapshot has none")
+    if options.snapshot is not None:
+        raise UsageError(f"--snapshot would only copy {path}")
+    refuse_other_pictures(options.figure)
+    for target in (options.figure, options.page):
+        if target is not None:
+            storage.refuse_unwritable(target)
+    timeline = from_snapshot(read(path))
+    content = sheet(timeline, path.name, options.tables)
+    with results() as console:
+        summary.show_sheet(content, console, options.format, options.columns)
+    drawn = draw(timeline, path.stem, options.figure, options.page)
+    running.said_to_be_saved(map(running.Saved, drawn), options)
+
+
+AXES = ("simulate", "size", "batch", "ctx", "attention", "execution", "optimizer", "precision", "mode", "device")
+"""In the order in which names say them."""
+
+PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where everything goes, by the keys of cells."""
+
+    snapshots: Mapping[str, Path]
+    """Where workers leave snapshots: where they were asked for, or in a directory that is removed in the end."""
+    kept: frozenset[Path]
+    """Those of them that somebody asked for."""
+    figures: Mapping[str, Path]
+    pages: Mapping[str, Path]
+    titles: Mapping[str, str]
+
+    @classmethod
+    @contextmanager
+    def prepared(cls, spec: MemorySpec, options: MemoryOptions) -> Iterator[Files]:
+        """Names for all files; raises UsageError and OutputError for those that could not be written."""
+        refuse_other_pictures(options.figure)
+        cells = list(spec.cells())
+        labels = labels_of(cells, AXES)
+        snapshots, figures, pages = (
+            paths_of(path, labels) for path in (options.snapshot, options.figure, options.page)
+        )
+        for path in (*snapshots.values(), *figures.values(), *pages.values()):
+            storage.refuse_unwritable(path)
+        titles = {cell.key: _title(cell) for cell in cells}
+        kept = frozenset(snapshots.values())
+        if snapshots or not (figures or pages):
+            yield cls(snapshots, kept, figures, pages, titles)
+            return
+        with tempfile.TemporaryDirectory(prefix="sysbench-") as directory:
+            here = {key: Path(directory) / f"{key}.pickle" for key in labels}
+            yield cls(here, kept, figures, pages, titles)
+
+    def draw(self, record: RunRecord[Any]) -> Iterator[Path]:
+        """Draw what was asked for of every cell that left a snapshot; yields every file there is now."""
+        for cell in record.cells:
+            path = self.snapshots.get(cell.key)
+            if path is None or cell.snapshot is None or not path.is_file():
+                continue
+            if path in self.kept:
+                yield path
+            figure, page = self.figures.get(cell.key), self.pages.get(cell.key)
+            if figure is not None or page is not None:
+                from sysbench.snapshot.snapshot import read
+                from sysbench.snapshot.timeline_sources import from_snapshot
+
+                yield from draw(from_snapshot(read(path)), self.titles[cell.key], figure, page)
+
+
+def draw(timeline: Timeline, title: str, figure: Path | None, page: Path | None) -> Iterator[Path]:
+    """Draw a timeline into these files; yields each that is written."""
+    from sysbench.commands.memory import page as memory_page
+    from sysbench.commands.memory import timeline_figure as memory_figure
+
+    if figure is not None:
+        memory_figure.write(figure, timeline, title)
+        yield figure
+    if page is not None:
+        memory_page.write(page, timeline, title)
+        yield page
+
+
+def refuse_other_pictures(path: Path | None) -> None:
+    """Raise UsageError for a picture in a format that there is not."""
+    if path is not None and path.suffix.lower() not in PICTURE_SUFFIXES:
+        raise UsageError(f"--figure {path} must end in {', '.join(PICTURE_SUFFIXES)}")
+
+
+def _title(cell: MemoryCell) -> str:
+    found = f" · largest {cell.find}" if cell.find else ""
+    return f"{cell.size} · ctx {cell.ctx} · batch {cell.batch} · {cell.precision} · {cell.mode}{found}"

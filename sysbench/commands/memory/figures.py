@@ -1,0 +1,292 @@
+"""Peaks of memory as bars: by category over the context, and phase by phase.
+
+Colours and order of memory by category, the same in the figure and on the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from sysbench import cells as spec_axes
+from sysbench import units
+from sysbench.commands.memory.findings import TRAINING, known
+from sysbench.log.records import MemoryCellRecord
+from sysbench.render.plots import (
+    QUIET,
+    Box,
+    Drawn,
+    Frame,
+    Heading,
+    captioned,
+    draw_boxes,
+    dressed,
+    in_rows,
+    legend,
+    panels,
+    printable,
+    spaced,
+    subject,
+)
+from sysbench.snapshot.timeline import CATEGORIES
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+COLOURS: Final = {
+    "parameters": "#4477aa",
+    "optimizer state": "#66ccee",
+    "unknown": "#8c8c8c",
+    "workspace": "#bbbbbb",
+    "inputs": "#228833",
+    "activations": "#ccbb44",
+    "gradients": "#ee6677",
+    "temporaries": "#aa3377",
+}
+"""In the order in which categories are stacked, from the bottom: what stays below what comes and goes,
+and activations, which backward releases from the top, below the gradients that appear meanwhile.
+
+Paul Tol's bright scheme, which stays distinct under all common colour blindness (personal.sron.nl/~pault), and a
+second grey.
+"""
+
+STACKING: Final = tuple(CATEGORIES.index(name) for name in COLOURS)
+"""Positions in CATEGORIES, from the bottom."""
+
+_DARKER: Final = frozenset({"zero_grad", "loss", "backward"})
+
+
+def darker(phase: str) -> bool:
+    """Which of two shades stands behind a phase: those that follow each other for long have different ones."""
+    return phase in _DARKER
+
+
+MOST_PANELS: Final = 9
+MOST_BARS: Final = 4
+"""Beside each other for one context."""
+
+_HATCHES: Final = ("", "////", "\\\\\\\\", "xxx")
+_LIMIT: Final = "#c1121f"
+_WORTH_SEEING: Final = 0.35
+"""Of the device's memory: where peaks stay below, the line that marks it would only flatten them."""
+
+_SEEN: Final = 0.004
+"""Of its bar: what is less everywhere cannot be seen, and is not in the legend."""
+
+_SHORT: Final = {"zero_grad": "zero", "forward": "fwd", "backward": "bwd", "optimizer": "opt"}
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bar: what it is made of, or why there is nothing."""
+
+    tick: str
+    series: str
+    parts: Mapping[str, int]
+    fits: bool = True
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Bars that share an axis."""
+
+    title: str
+    ticks: tuple[str, ...]
+    bars: tuple[Bar, ...]
+    limit: int | None
+    """Bytes of the device's memory, where they are all of one."""
+
+
+def figures(cells: Sequence[MemoryCellRecord]) -> Iterator[Drawn]:
+    """Everything that there is to draw of a run; what is simulated apart from what is measured."""
+    sources = {cell.axes["simulate"] for cell in cells}
+    for number, source in enumerate(dict.fromkeys(cell.axes["simulate"] for cell in cells), 1):
+        group = [cell for cell in cells if cell.axes["simulate"] == source]
+        for drawn in (_over_contexts(group), _by_phase(group)):
+            if drawn is not None:
+                name = f"{drawn.name}-{number}" if len(sources) > 1 else drawn.name
+                yield replace(drawn, name=name, cells=tuple(group))
+
+
+def _over_contexts(cells: Sequence[MemoryCellRecord]) -> Drawn | None:
+    told = [cell for cell in cells if cell.found is None]
+    if not any(_parts(cell) for cell in told):
+        return None
+    differing = spec_axes.varying(spec_axes.axes_of(told))
+    across = [axis for axis in differing if axis not in ("size", "ctx", "mode")]
+    names = list(dict.fromkeys(_words(cell, across) for cell in told))
+    apart = [axis for axis in ("size", "mode") if axis in differing]
+    rows: dict[str, list[MemoryCellRecord]] = {}
+    for cell in told:
+        rows.setdefault(_words(cell, apart), []).append(cell)
+    shown = [
+        Panel(
+            title,
+            tuple(str(ctx) for ctx in sorted({cell.axes["ctx"] for cell in row})),
+            tuple(
+                Bar(str(cell.axes["ctx"]), _words(cell, across), _parts(cell), not _beyond(cell))
+                for cell in row
+                if _words(cell, across) in names[:MOST_BARS]
+            ),
+            _limit(row),
+        )
+        for title, row in list(rows.items())[:MOST_PANELS]
+    ]
+    about = subject(told)
+    heading = Heading("what the peak is made of", " · ".join(about), _simulated(told))
+    text = f"Peak allocated memory over the context, by what it is made of{_marked(told)}"
+    left = _left_out(len(rows), "sizes and modes", len(names))
+    return Drawn("peaks", captioned(text, about, left), _drawing(shown, names[:MOST_BARS], heading, "ctx"))
+
+
+def _by_phase(cells: Sequence[MemoryCellRecord]) -> Drawn | None:
+    """Of the training step under the first of every other choice: a panel for each size and context."""
+    training = [cell for cell in known(cells) if cell.axes["mode"] in TRAINING and len(cell.peaks_by_phase) > 1]
+    if not training:
+        return None
+    differing = spec_axes.varying(spec_axes.axes_of(training))
+    others = [axis for axis in differing if axis not in ("size", "ctx")]
+    names = list(dict.fromkeys(_words(cell, others) for cell in training))
+    apart = [axis for axis in ("size", "ctx") if axis in differing]
+    rows: dict[str, list[MemoryCellRecord]] = {}
+    for cell in training:
+        rows.setdefault(_words(cell, apart), []).append(cell)
+    # The largest are what people ask about.
+    chosen = list(rows.items())[-MOST_PANELS:]
+    shown = [
+        Panel(
+            title,
+            tuple(_SHORT.get(phase, phase) for phase in row[0].peaks_by_phase),
+            tuple(
+                Bar(_SHORT.get(phase, phase), _words(cell, others), peak.by_category)
+                for cell in row
+                if _words(cell, others) in names[:MOST_BARS]
+                for phase, peak in cell.peaks_by_phase.items()
+            ),
+            _limit(row),
+        )
+        for title, row in chosen
+    ]
+    about = subject(training)
+    heading = Heading("the peak in every phase", " · ".join(about), _simulated(training))
+    text = f"Peak allocated memory in every phase of a training step, by what it is made of{_marked(training)}"
+    left = _left_out(len(rows), "sizes and contexts", len(names))
+    return Drawn("phases", captioned(text, about, left), _drawing(shown, names[:MOST_BARS], heading, ""))
+
+
+def _left_out(rows: int, what: str, names: int) -> str:
+    parts = [f"{MOST_PANELS} of {rows} {what}"] if rows > MOST_PANELS else []
+    parts += [f"the first {MOST_BARS} of {names} settings"] if names > MOST_BARS else []
+    return f"Shown are {' and '.join(parts)}." if parts else ""
+
+
+def _drawing(shown: Sequence[Panel], names: Sequence[str], heading: Heading, x: str) -> Callable[[], Figure]:
+    return lambda: draw(shown, names, heading, x)
+
+
+def _words(cell: MemoryCellRecord, across: Sequence[str]) -> str:
+    return " ".join(spec_axes.phrase(axis, cell.axes[axis]) for axis in across)
+
+
+def _parts(cell: MemoryCellRecord) -> Mapping[str, int]:
+    """By category; all of it as unknown where categories are not told; nothing where it does not fit."""
+    if cell.outcome != "ok" or not cell.peak_allocated_bytes or _beyond(cell):
+        return {}
+    return cell.by_category or {"unknown": cell.peak_allocated_bytes}
+
+
+def _beyond(cell: MemoryCellRecord) -> bool:
+    return cell.outcome == "oom" or (cell.verdict is not None and not cell.verdict.fits)
+
+
+def _limit(cells: Sequence[MemoryCellRecord]) -> int | None:
+    limits = {
+        cell.gpu.memory_bytes if cell.gpu else cell.device.memory_bytes if cell.device else None for cell in cells
+    }
+    return limits.pop() if len(limits) == 1 else None
+
+
+def _simulated(cells: Sequence[MemoryCellRecord]) -> str:
+    return ", ".join(dict.fromkeys(cell.gpu.title for cell in cells if cell.gpu))
+
+
+def _marked(cells: Sequence[MemoryCellRecord]) -> str:
+    simulated = _simulated(cells)
+    return f"; simulated for {simulated}" if simulated else ""
+
+
+def draw(shown: Sequence[Panel], names: Sequence[str], heading: Heading, x: str) -> Figure:
+    """Stacked bars in panels, and a line where the device's memory ends, if they come near to it."""
+    from matplotlib.patches import Patch
+
+    bars = [bar for panel in shown for bar in panel.bars]
+    present = [
+        part for part in COLOURS if any(bar.parts.get(part, 0) > _SEEN * sum(bar.parts.values()) for bar in bars)
+    ]
+    handles: list[Any] = [Patch(facecolor=COLOURS[part], label=part) for part in present]
+    kinds: list[Any] = [
+        Patch(facecolor="white", edgecolor=QUIET, hatch=_HATCHES[number], label=printable(name))
+        for number, name in enumerate(names if len(names) > 1 else ())
+    ]
+    limited = [panel for panel in shown if panel.limit and _highest(panel) > _WORTH_SEEING * panel.limit]
+    kinds += _marks(shown, bool(limited))
+    rows = [*in_rows(handles), *in_rows(kinds)]
+    frame = Frame(
+        min(3, len(shown)),
+        1.6 if len(shown) > 1 else 2.4,
+        above_in=0.26 if len(shown) > 1 else 0.08,
+        below_in=0.44 if x else 0.3,
+        legend_lines=len(rows),
+    )
+    figure, found = panels(frame, len(shown), heading)
+    for place, panel in zip(found, shown, strict=True):
+        _draw_panel(place, panel, names, x, limited=panel in limited)
+    legend(figure, *rows)
+    return figure
+
+
+def _marks(shown: Sequence[Panel], limited: bool) -> list[Any]:
+    from matplotlib.lines import Line2D
+
+    found = []
+    if limited:
+        found.append(Line2D([], [], color=_LIMIT, linewidth=1, linestyle=(0, (5, 2)), label="memory of the device"))
+    if any(not bar.fits for panel in shown for bar in panel.bars):
+        found.append(Line2D([], [], color=_LIMIT, linestyle="none", marker="x", markersize=5, label="does not fit"))
+    return found
+
+
+def _highest(panel: Panel) -> int:
+    return max((sum(bar.parts.values()) for bar in panel.bars), default=0)
+
+
+def _draw_panel(place: Axes, panel: Panel, names: Sequence[str], x: str, *, limited: bool) -> None:
+    highest = float(panel.limit or 0) if limited else float(_highest(panel))
+    scale = units.shared_scale("bytes", [highest or 1.0])
+    width = 0.8 / len(names)
+    for number, name in enumerate(names):
+        row = [bar for bar in panel.bars if bar.series == name]
+        at = [panel.ticks.index(bar.tick) + (number - (len(names) - 1) / 2) * width for bar in row]
+        boxes = []
+        for bar, where in zip(row, at, strict=True):
+            below = 0.0
+            for part, colour in COLOURS.items():
+                height = bar.parts.get(part, 0) / scale.factor
+                if height:
+                    boxes.append(Box(where - 0.46 * width, below, 0.92 * width, height, colour))
+                below += height
+        draw_boxes(place, boxes, _HATCHES[number])
+        for bar, where in zip(row, at, strict=True):
+            if not bar.fits:
+                place.annotate(
+                    "×", (where, 0), (0, 6), textcoords="offset points", fontsize=11, fontweight="bold",
+                    color=_LIMIT, ha="center", va="center",
+                )  # fmt: skip
+    if limited and panel.limit:
+        place.axhline(panel.limit / scale.factor, color=_LIMIT, linewidth=1, linestyle=(0, (5, 2)), zorder=3)
+    place.set_ylim(0, highest / scale.factor * 1.08 or 1.0)
+    dressed(place, title=panel.title, x=x, y=scale.symbol)
+    spaced(place, panel.ticks)

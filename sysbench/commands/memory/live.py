@@ -1,0 +1,224 @@
+"""A run of `sysbench memory` while it goes on: memory by category, phase by phase, and the cells that are done.
+
+What a run of `sysbench memory` has come to, folded from its events; what is shown meanwhile is drawn from this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rich.text import Text
+
+from sysbench import units
+from sysbench.commands.memory.figures import COLOURS
+from sysbench.commands.memory.spec import MemoryCell
+from sysbench.log.events import (
+    CandidateTried,
+    Event,
+    GpuSimulated,
+    LargestFound,
+    PeakMeasured,
+    PhaseMemoryMeasured,
+    VerdictReached,
+)
+from sysbench.render import theme
+from sysbench.render.dashboard import run_state
+from sysbench.render.dashboard.cell_lines import CellLines, label
+from sysbench.render.dashboard.cell_screen import ALWAYS, CellScreen
+from sysbench.render.dashboard.lines import pieces_that_fit
+from sysbench.render.dashboard.live import IDLE_SHARE, Picture
+from sysbench.render.dashboard.run_state import RunState, in_cell
+
+
+@dataclass(frozen=True)
+class CellState(run_state.CellState):
+    """A cell of the run, as far as it is known."""
+
+    cell: MemoryCell
+    gpu: GpuSimulated | None = None
+    phases: tuple[PhaseMemoryMeasured, ...] = ()
+    peak: PeakMeasured | None = None
+    verdict: VerdictReached | None = None
+    tried: tuple[CandidateTried, ...] = ()
+    found: LargestFound | None = None
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        """The memory of the GPU that it is about."""
+        if self.gpu is not None:
+            return self.gpu.memory_bytes
+        return self.device.memory_bytes if self.device is not None else None
+
+
+@dataclass(frozen=True)
+class MemoryState(RunState[CellState]):
+    """A run at one moment."""
+
+    last_known: str | None = None
+    """The key of the cell of which a phase was heard last."""
+
+    @property
+    def known(self) -> CellState | None:
+        """The cell whose phases were heard last: a simulation knows all of them at once, at its end."""
+        last = dict(self.cells).get(self.last_known) if self.last_known is not None else None
+        return last if last is not None and last.phases else None
+
+
+def advance(state: MemoryState, event: Event) -> MemoryState:
+    """The state after one more event; an event that changes nothing shown leaves it as it is."""
+    after: MemoryState = run_state.advance(_HANDLERS, state, event)
+    return after
+
+
+def _phase_measured(state: MemoryState, event: PhaseMemoryMeasured) -> Any:
+    add = in_cell(lambda cell, said: replace(cell, phases=(*cell.phases, said)))
+    return replace(add(state, event), last_known=event.cell)
+
+
+_HANDLERS = run_state.handlers(
+    MemoryState,
+    CellState,
+    {
+        GpuSimulated: in_cell(lambda cell, event: replace(cell, gpu=event)),
+        PhaseMemoryMeasured: _phase_measured,
+        PeakMeasured: in_cell(lambda cell, event: replace(cell, peak=event)),
+        VerdictReached: in_cell(lambda cell, event: replace(cell, verdict=event)),
+        CandidateTried: in_cell(lambda cell, event: replace(cell, tried=(*cell.tried, event))),
+        LargestFound: in_cell(lambda cell, event: replace(cell, found=event)),
+    },
+)
+
+
+LONGEST_BAR = 60
+LABEL = 11
+"""Width of the names of phases."""
+
+_PATTERNS = dict(zip(COLOURS, "pouwiagt", strict=True))
+"""Letters in place of colours, where there are none: the categories' first, or another that is free."""
+
+
+def draw(state: MemoryState, now_s: float) -> MemoryScreen:
+    """The dashboard at one moment; laid out for the terminal only when it is printed."""
+    return MemoryScreen(state, now_s)
+
+
+class MemoryScreen(CellScreen[MemoryState]):
+    """The stage that a cell is in, and a bar for each of its phases."""
+
+    command = "memory"
+
+    def running(self, width: int, plain: bool) -> list[Text]:
+        """The stage, what is seen from outside, and the phases."""
+        return [self._stage(width), *self._readings(width), Text(), *self._phases(width, plain)]
+
+    def ended(self, cell: CellState) -> str:
+        """As a line says it, where there is no terminal."""
+        return result(cell)
+
+    def _stage(self, width: int) -> Text:
+        now = self.state.now
+        if now is None:
+            return Text("starting the worker", theme.QUIET)
+        where = f"simulated for {now.gpu.title}" if now.gpu else now.device.name if now.device else ""
+        waited = units.duration(max(0.0, self.now_s - now.stage_since_s))
+        doing = f"{now.stage or 'preparing'} {waited}" if now.outcome is None else now.outcome
+        if now.tried and now.found is None:
+            last = now.tried[-1]
+            doing += f" · {last.axis} {last.value} {'fits' if last.fits else 'does not'}"
+        return pieces_that_fit([(doing, "bold"), (where, theme.QUIET)], width)
+
+    def _phases(self, width: int, plain: bool) -> list[Text]:
+        """A bar for each phase, all against the same scale: the memory of the GPU, or the highest peak."""
+        now = self.state.known
+        if now is None:
+            return []
+        highest = max(phase.allocated_peak_bytes for phase in now.phases)
+        capacity = now.capacity_bytes if now.gpu or (now.device and now.device.type == "cuda") else None
+        whole = max(capacity or 0, highest)
+        room = min(LONGEST_BAR, width - LABEL - 12)
+        lines = [Text(label(now, self.state, ALWAYS), "bold")] if len(self.state.cells) > 1 else []
+        for phase in now.phases:
+            line = Text(phase.phase.ljust(LABEL), theme.QUIET)
+            if room >= 8:
+                line.append_text(bar(phase.by_category, phase.allocated_peak_bytes, whole, room, plain)).append("  ")
+            lines.append(line.append(units.size(phase.allocated_peak_bytes), "bold"))
+        present = [name for name in COLOURS if any(phase.by_category.get(name) for phase in now.phases)]
+        lines += [Text(), *_legend(present, width, plain)]
+        if now.verdict is not None:
+            lines.append(_verdict(now))
+        return lines
+
+    def _readings(self, width: int) -> list[Text]:
+        """What is seen from outside."""
+        reading, now = self.state.reading, self.state.now
+        if reading is None or reading.host_rss_bytes is None:
+            return []
+        pieces = [(f"worker {units.size(reading.host_rss_bytes)} of host memory", "")]
+        if reading.device_used_bytes is not None and now is not None and now.gpu is None:
+            pieces.insert(0, (f"device {units.size(reading.device_used_bytes)} used", ""))
+        return [pieces_that_fit(pieces, width)]
+
+
+def _legend(names: Sequence[str], width: int, plain: bool) -> list[Text]:
+    """What stands for which category, in as many lines as it takes."""
+    lines = [Text()]
+    for name in names:
+        mark = f"{_PATTERNS[name] if plain else '■'} {name}"
+        if lines[-1].plain and lines[-1].cell_len + 2 + len(mark) > width:
+            lines.append(Text())
+        lines[-1].append("  " if lines[-1].plain else "").append(mark, "" if plain else COLOURS[name])
+    return lines
+
+
+def bar(by_category: Mapping[str, int], total: int, whole: int, width: int, plain: bool) -> Text:
+    """Every category as long as its share of the whole, in the order in which pictures stack them; the rest dotted."""
+    text, reached = Text(), 0.0
+    parts = [(name, by_category[name]) for name in COLOURS if by_category.get(name)] or [("unknown", total)]
+    for name, size in parts:
+        reached += size
+        cells = round(reached / max(whole, 1) * width) - text.cell_len
+        text.append((_PATTERNS[name] if plain else "█") * cells, "" if plain else COLOURS[name])
+    return text.append("·" * (width - text.cell_len), theme.QUIET)
+
+
+def _verdict(cell: CellState) -> Text:
+    return Text(result(cell), theme.GOOD if cell.verdict and cell.verdict.fits else theme.BAD)
+
+
+def result(cell: CellState) -> str:
+    """How a cell ended, in a few words: `simulated peak 61.9 GiB, fits, 13.9 GiB left`."""
+    if cell.verdict is None and cell.peak is None:
+        return f"{cell.outcome}: {cell.detail}" if cell.detail else str(cell.outcome)
+    mark = "simulated " if cell.gpu is not None else ""
+    words = [f"{mark}peak {units.size(cell.peak.allocated_peak_bytes)}"] if cell.peak is not None else []
+    if cell.verdict is not None:
+        words.append(_margin(cell.verdict.fits, cell.verdict.failed_phase, cell.verdict.margin_bytes))
+    if cell.found is not None:
+        words.append(f"largest {cell.found.axis} that fits: {cell.found.value or 'none'}")
+    return ", ".join(words)
+
+
+def _margin(fits: bool, phase: str | None, margin_bytes: int | None) -> str:
+    if fits:
+        return "fits" + (f", {units.size(margin_bytes)} left" if margin_bytes is not None else "")
+    missing = f", lacks {units.size(-margin_bytes)}" if margin_bytes is not None else ""
+    return f"does not fit: {phase}{missing}"
+
+
+class MemoryLines(CellLines):
+    """Progress where there is no terminal: a line for every cell when it is over."""
+
+    blank = MemoryState()
+    always = ALWAYS
+    result = staticmethod(result)
+    advance = staticmethod(advance)
+
+
+def _share(state: MemoryState) -> float:
+    """Nothing is timed."""
+    return IDLE_SHARE
+
+
+MEMORY = Picture(MemoryState(), advance, draw, _share)

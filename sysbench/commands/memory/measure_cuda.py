@@ -1,0 +1,198 @@
+"""The memory of a cell on a CUDA device, with every allocation from before the first one."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from sysbench.commands.memory.allocations import FRAMES, write
+from sysbench.commands.memory.spec import PROCEDURES, MemoryCell
+from sysbench.lab import allocator
+from sysbench.lab.allocator_history import History
+from sysbench.lab.devices import synchronize, torch_device
+from sysbench.lab.precision import matmul_precision
+from sysbench.lab.step import TrainingStep
+from sysbench.log.events import (
+    AllocationGroup,
+    CodeLine,
+    DeviceInfo,
+    Event,
+    LargestAllocations,
+    ModuleMemory,
+    ModulesMeasured,
+    PeakMeasured,
+    PhaseMemoryMeasured,
+    StageEntered,
+    VerdictReached,
+)
+from sysbench.simulate.memory import LARGEST
+from sysbench.simulate.protocols import phases_of
+from sysbench.snapshot import snapshot as snapshots
+from sysbench.snapshot.timeline import Group, Timeline
+from sysbench.snapshot.timeline_sources import from_snapshot
+
+
+class _Measured:
+    """What the allocator said of each phase of the step that counts."""
+
+    def __init__(self) -> None:
+        self.peaks: dict[str, tuple[int, int]] = {}
+        """By phase: allocated, reserved."""
+        self.failed: tuple[int, str] | None = None
+        """In which step and phase memory ran out."""
+        self.error: str | None = None
+
+
+def run(cell: MemoryCell, device: DeviceInfo, artifact: Path | None) -> Iterator[Event]:
+    """Measure the cell; see `sysbench.commands.memory.measure.run`.
+
+    Raises torch.OutOfMemoryError once the history until then is written.
+    """
+    target = torch_device(device)
+    history = History(target)
+    measured = _Measured()
+    yield StageEntered(at_s=time.time(), cell=cell.key, stage="measuring")
+    with history.recording(), matmul_precision(cell.precision):
+        yield from _carry_out(cell, target, history, measured)
+        content = history.snapshot(device.name, cell.mode, cell.model_dump(mode="json"))
+    timeline = from_snapshot(snapshots.of(content), target.index)
+    yield from _findings(cell, target, timeline, measured)
+    if artifact is not None:
+        yield write(artifact, content, cell.key)
+    if measured.error is not None:
+        raise torch.OutOfMemoryError(measured.error)
+
+
+def _carry_out(
+    cell: MemoryCell, device: torch.device, history: History, measured: _Measured
+) -> Iterator[PhaseMemoryMeasured]:
+    """Run the protocol; yields the peak of each phase that counts, of which the history has yet to tell the categories.
+
+    The error of a lack of memory holds tensors: only its words get out of here.
+    """
+    last = PROCEDURES[cell.mode].earlier_steps
+    at = (-1, "build")
+    try:
+        step = TrainingStep(cell.step, device)
+        gc.collect()  # the trial of the attention kernel may leave cycles that hold its tensors
+        history.built(step)
+        with history.following(step.model):
+            for number, phase, run in phases_of(step, cell.mode):
+                at = (number, phase)
+                allocator.reset_peaks(device)
+                with history.phase(number, phase, step):
+                    run()
+                    synchronize(device)
+                peaks = allocator.peaks(device)
+                if number == last:
+                    measured.peaks[phase] = (peaks.allocated_bytes or 0, peaks.reserved_bytes or 0)
+                    yield _phase(cell, phase, measured.peaks[phase], {})
+    except Exception as error:
+        if not allocator.is_out_of_memory(error):
+            raise
+        measured.failed, measured.error = at, str(error)
+        peaks = allocator.peaks(device)
+        measured.peaks[at[1]] = (peaks.allocated_bytes or 0, peaks.reserved_bytes or 0)
+
+
+def _findings(cell: MemoryCell, device: torch.device, timeline: Timeline, measured: _Measured) -> Iterator[Event]:
+    """The allocator's own peaks; what they consist of is from the history."""
+    states = _last_peaks(timeline)
+    for phase, (allocated_bytes, reserved_bytes) in measured.peaks.items():
+        state = states.get(phase)
+        yield _phase(cell, phase, (allocated_bytes, reserved_bytes), _categories(timeline, state, allocated_bytes))
+    fullest = max(measured.peaks, key=lambda phase: measured.peaks[phase][0])
+    state = states.get(fullest, timeline.peak.state)
+    free_bytes, total_bytes = torch.cuda.mem_get_info(device)
+    outside_bytes = total_bytes - free_bytes - torch.cuda.memory_reserved(device)
+    reserved_peak_bytes = max(reserved for _, reserved in measured.peaks.values())
+    yield PeakMeasured(
+        at_s=time.time(),
+        cell=cell.key,
+        source="measured",
+        phase=fullest,
+        allocated_peak_bytes=measured.peaks[fullest][0],
+        reserved_peak_bytes=reserved_peak_bytes,
+        host_rss_peak_bytes=allocator.peaks(device).host_rss_bytes,
+        outside_bytes=outside_bytes,
+        alloc_retries=int(torch.cuda.memory_stats(device)["num_alloc_retries"]),
+        by_category=_categories(timeline, state, measured.peaks[fullest][0]),
+    )
+    groups = [_group(timeline, group) for group in timeline.groups(state)[:LARGEST]]
+    yield LargestAllocations(at_s=time.time(), cell=cell.key, source="measured", groups=groups)
+    yield ModulesMeasured(at_s=time.time(), cell=cell.key, source="measured", modules=_modules(timeline, state))
+    yield VerdictReached(
+        at_s=time.time(),
+        cell=cell.key,
+        source="measured",
+        fits=measured.failed is None,
+        failed_phase=measured.failed[1] if measured.failed else None,
+        failed_step=measured.failed[0] if measured.failed else None,
+        margin_bytes=total_bytes - outside_bytes - reserved_peak_bytes if measured.failed is None else None,
+        detail=measured.error,
+    )
+
+
+def _phase(
+    cell: MemoryCell, phase: str, peaks_bytes: tuple[int, int], by_category: dict[str, int]
+) -> PhaseMemoryMeasured:
+    allocated_bytes, reserved_bytes = peaks_bytes
+    return PhaseMemoryMeasured(
+        at_s=time.time(),
+        cell=cell.key,
+        source="measured",
+        phase=phase,
+        allocated_peak_bytes=allocated_bytes,
+        reserved_peak_bytes=reserved_bytes,
+        by_category=by_category,
+    )
+
+
+def _categories(timeline: Timeline, state: int | None, allocated_bytes: int) -> dict[str, int]:
+    """What is live in a state, by category. A trace has sizes as they were asked for; what the allocator counts beyond
+    that, in blocks that it did not split, belongs to none of them."""
+    found = timeline.categories_at(state) if state is not None else {}
+    beyond = allocated_bytes - sum(found.values())
+    return {**found, "unknown": found.get("unknown", 0) + beyond} if beyond > 0 else found
+
+
+def _last_peaks(timeline: Timeline) -> dict[str, int]:
+    """For each phase the state of its peak, in the last step that had it."""
+    states = {}
+    for phase in timeline.phases:
+        lives = timeline.allocated_bytes[phase.first : phase.end]
+        states[phase.name] = phase.first + int(lives.argmax())
+    return states
+
+
+def _group(timeline: Timeline, group: Group) -> AllocationGroup:
+    frames = timeline.stacks.of(group.stack)[:FRAMES]
+    paths = [".".join(module) for module in group.modules]
+    return AllocationGroup(
+        count=group.count,
+        size_bytes=group.size_bytes,
+        category=group.category,
+        modules=list(dict.fromkeys([*paths[:1], *paths[-1:]])),
+        phase=None,
+        stack=[CodeLine(**frame._asdict()) for frame in frames],
+    )
+
+
+def _modules(timeline: Timeline, state: int) -> list[ModuleMemory]:
+    found: list[ModuleMemory] = []
+    path: list[str] = []
+    for depth, node in timeline.tree_at(state).walk():
+        path[max(0, depth - 1) :] = [node.name] if node.name else []
+        found.append(
+            ModuleMemory(
+                path=".".join(path),
+                total_bytes=node.total_bytes,
+                own_bytes=node.own_bytes,
+                by_category=node.by_category,
+            )
+        )
+    return found

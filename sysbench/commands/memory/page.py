@@ -1,0 +1,191 @@
+"""The active-memory timeline as one HTML page that needs nothing else: no network, no server, no other file.
+
+The page holds every allocation, compressed, and draws them itself (assets/memory_page). What comes from the
+snapshot (names of modules, functions and files) reaches the page inside the compressed data and is only ever set as
+text there; the few words that stand in the markup are escaped.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import zlib
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from sysbench.commands.memory.figures import COLOURS, STACKING, darker
+from sysbench.render import pages
+from sysbench.snapshot.layout import Column, Stacks
+from sysbench.snapshot.timeline import CATEGORIES, Group, Timeline
+
+GROUPS_SHOWN: Final = 40
+_INFERRED: Final = (
+    "Categories, phases and modules are inferred from stacks and lifetimes: the snapshot does not name them."
+)
+_FOLDER: Final = "memory_page"
+_SCRIPTS: Final = (
+    "data.js",
+    "model.js",
+    "painter.js",
+    "view.js",
+    "drawing.js",
+    "panels.js",
+    "finder.js",
+    "hands.js",
+    "page.js",
+)
+"""In the order in which they stand on the page."""
+
+
+def write(path: Path, timeline: Timeline, title: str) -> None:
+    """Write the page of a timeline. Raises OutputError when that is not possible."""
+    pages.write(path, render(timeline, title))
+
+
+def render(timeline: Timeline, title: str) -> str:
+    """The page as text."""
+    parts = {
+        "title": html.escape(title),
+        "banner": _banner(timeline),
+        "style": pages.asset(_FOLDER, "page.css"),
+        "data": base64.b64encode(zlib.compress(_pack(timeline), 6)).decode("ascii"),
+    }
+    return pages.filled(_FOLDER, parts, _SCRIPTS)
+
+
+def _banner(timeline: Timeline) -> str:
+    """What must be known before anything on the page is believed."""
+    banners = []
+    if timeline.source == "simulated":
+        device = f" for {html.escape(timeline.device_name)}" if timeline.device_name else ""
+        banners.append(
+            f'<p class="banner" id="simulated"><strong>SIMULATED</strong>{device}. '
+            "Nothing on this page was measured.</p>"
+        )
+    if timeline.inferred:
+        banners.append(f'<p class="note" id="inferred">{html.escape(_INFERRED)}</p>')
+    return "\n  ".join(banners)
+
+
+# --- the data
+
+
+def _pack(timeline: Timeline) -> bytes:
+    """A header of JSON, its length in front, and the columns that it tells the places of."""
+    allocations, reserved = timeline.allocations, timeline.reserved
+    order = _by_birth(timeline)
+    columns: dict[str, Column] = {
+        "size": allocations.size_bytes[order].astype("<f8"),
+        "requested": allocations.requested_bytes[order].astype("<f8"),
+        "address": allocations.address[order].astype("<f8"),
+        "born": allocations.born[order].astype("<u4"),
+        "died": allocations.died[order].astype("<u4"),
+        "module": allocations.module[order].astype("<i4"),
+        "stack": allocations.stack[order].astype("<i4"),
+        "freed": allocations.freed_stack[order].astype("<i4"),
+        "category": allocations.category[order].astype("<u1"),
+        "stackStart": timeline.stacks.start.astype("<u4"),
+        "stackFrame": timeline.stacks.frame.astype("<u4"),
+    }
+    if reserved is not None:
+        columns["reserved"] = reserved.bytes.astype("<f8")
+    # A simulation's clock only puts events in order: durations by it would look measured.
+    if timeline.time_us is not None and timeline.source == "measured":
+        columns["time"] = (timeline.time_us - timeline.time_us[0]).astype("<f8")
+    header = _header(timeline)
+    return _joined(header, columns)
+
+
+def _header(timeline: Timeline) -> dict[str, Any]:
+    strings, frames = _frame_table(timeline.stacks)
+    separator = " › " if timeline.inferred else "."
+    device = timeline.device_name if timeline.source == "measured" else None
+    return {
+        "states": timeline.states,
+        "device": device,
+        "inferred": timeline.inferred,
+        "categories": [{"name": name, "colour": COLOURS[name]} for name in CATEGORIES],
+        "stacking": list(STACKING),
+        "phases": [[phase.name, phase.first, phase.end, darker(phase.name)] for phase in timeline.phases],
+        "failures": [[failure.state, failure.requested_bytes] for failure in timeline.failures],
+        "modules": [separator.join(module) for module in timeline.modules],
+        "strings": strings,
+        "frames": frames,
+        "groups": _groups(timeline),
+    }
+
+
+def _joined(header: dict[str, Any], columns: dict[str, Column]) -> bytes:
+    """Columns begin at multiples of eight bytes, as typed arrays must; so the header is padded with spaces."""
+    places: dict[str, list[Any]] = {}
+    offset = 0
+    for name, column in columns.items():
+        places[name] = [column.dtype.str[1:], offset, len(column)]
+        offset += -(-column.nbytes // 8) * 8
+    # The places depend on the header's length and the header on the places: it is given room to spare.
+    room = len(json.dumps({**header, "arrays": places})) + 16 * len(places)
+    start = -(-(4 + room) // 8) * 8
+    shifted = {name: [kind, start + at, length] for name, (kind, at, length) in places.items()}
+    encoded = json.dumps({**header, "arrays": shifted}).encode("ascii").ljust(start - 4)
+    padded = [column.tobytes().ljust(-(-column.nbytes // 8) * 8, b"\0") for column in columns.values()]
+    return b"".join([len(encoded).to_bytes(4, "little"), encoded, *padded])
+
+
+def _by_birth(timeline: Timeline) -> Column:
+    """The page numbers allocations in the order of their birth: it is the order in which they are stacked."""
+    return np.argsort(timeline.allocations.born, kind="stable")
+
+
+def _frame_table(stacks: Stacks) -> tuple[list[str], list[list[int]]]:
+    """Distinct texts, and frames as positions among them: (filename, line, name)."""
+    strings: dict[str, int] = {}
+    frames = [
+        [
+            strings.setdefault(frame.filename, len(strings)),
+            frame.line,
+            strings.setdefault(frame.name, len(strings)),
+        ]
+        for frame in stacks.frames
+    ]
+    return list(strings), frames
+
+
+def _groups(timeline: Timeline) -> list[dict[str, Any]]:
+    """What is largest at the peak, each with one allocation to show for it."""
+    peak = timeline.peak.state
+    live = timeline.live_at(peak)
+    number = np.argsort(_by_birth(timeline))
+    allocations = timeline.allocations
+    found = []
+    for group in timeline.groups(peak)[:GROUPS_SHOWN]:
+        alike = (
+            (allocations.size_bytes[live] == group.size_bytes)
+            & (allocations.category[live] == CATEGORIES.index(group.category))
+            & (allocations.stack[live] == group.stack)
+        )
+        found.append(
+            {
+                "count": group.count,
+                "size": group.size_bytes,
+                "category": CATEGORIES.index(group.category),
+                "place": _place(timeline, group),
+                "first": int(number[live[np.argmax(alike)]]),
+            }
+        )
+    return found
+
+
+def _place(timeline: Timeline, group: Group) -> str:
+    """`transformer.py:88 forward · layers.0.attn … layers.31.attn`."""
+    frames = timeline.stacks.of(group.stack)
+    parts = []
+    if frames:
+        innermost = frames[0]
+        parts.append(f"{innermost.filename.replace(chr(92), '/').rpartition('/')[2]}:{innermost.line} {innermost.name}")
+    if group.modules and not timeline.inferred:
+        first, last = ".".join(group.modules[0]), ".".join(group.modules[-1])
+        parts.append(first if first == last else f"{first} … {last}")
+    return " · ".join(parts)

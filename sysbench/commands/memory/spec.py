@@ -1,0 +1,156 @@
+"""What `sysbench memory` can be asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from sysbench.errors import UsageError
+from sysbench.spec import hardware
+from sysbench.spec.axes import choices, texts
+from sysbench.spec.model import STEP, DeviceType, GridCell, Mode, ModelCell, ModelSpec, Phase
+from sysbench.spec.options import Option
+
+Protocol = Literal["inference", "forward", "forward-backward", "train-first", "train"]
+"""inference         no graph, nothing but the logits is kept
+forward           the graph is kept, logits and loss are alive
+forward-backward  then gradients, which are cleared before forward, but no optimizer
+train-first       the first step: the optimizer's state appears
+train             a later step: the state is there, gradients are cleared before forward
+"""
+
+SearchAxis = Literal["batch", "ctx"]
+
+SIMULATION = "Simulation"
+
+
+@dataclass(frozen=True)
+class Procedure:
+    """How a protocol is carried out: with a step of `mode`, its `phases`, after `earlier_steps` of the same."""
+
+    mode: Mode
+    phases: tuple[Phase, ...]
+    earlier_steps: int
+
+
+PROCEDURES: Mapping[Protocol, Procedure] = {
+    "inference": Procedure("inference", ("forward",), 1),
+    "forward": Procedure("forward-backward", ("forward", "loss"), 1),
+    "forward-backward": Procedure("forward-backward", ("zero_grad", "forward", "loss", "backward"), 1),
+    "train-first": Procedure("train", ("zero_grad", "forward", "loss", "backward", "optimizer"), 0),
+    "train": Procedure("train", ("zero_grad", "forward", "loss", "backward", "optimizer"), 1),
+}
+
+
+def _gpus(value: object) -> tuple[str, ...]:
+    """Names of GPUs or sizes of memory, each of which is known."""
+    names = texts(value)
+    for name in names:
+        try:
+            hardware.named(name)
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+    return names
+
+
+class MemoryCell(GridCell):
+    """One point of a grid of memory measurements or simulations."""
+
+    kind: Literal["memory"] = "memory"
+    mode: Protocol
+    simulate: str | None
+    """The GPU to simulate, as `sysbench.spec.hardware.named` knows it; None measures."""
+    find: SearchAxis | None
+    """The axis along which the largest that fits is looked for, from the cell's own value on."""
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """The phases of the step that counts, in order."""
+        return PROCEDURES[self.mode].phases
+
+    @property
+    def likeness(self) -> tuple[str, ...]:
+        """Everything in which two cells must agree for their extents to be comparable."""
+        return (self.mode, *super().likeness)
+
+    @property
+    def step(self) -> ModelCell:
+        """The cell whose training step the protocol takes its phases from."""
+        shared = {name: getattr(self, name) for name in GridCell.model_fields}
+        if self.simulate is not None:
+            shared["device"] = "cuda"  # the step that this is about, and not the process that works it out
+        return ModelCell(**shared, mode=PROCEDURES[self.mode].mode)
+
+    @property
+    def simulated(self) -> str | None:
+        """The GPU that this is a simulation for."""
+        return self.simulate
+
+    @property
+    def needs_fresh_worker(self) -> bool:
+        """The peak of a process's resident memory cannot be reset, and cuBLAS keeps its workspaces."""
+        return self.simulate is None
+
+    @property
+    def worth_failing(self) -> bool:
+        """The history of a cell that does not fit is wanted most of all."""
+        return True
+
+    def problem(self, device: DeviceType | None) -> str | None:
+        """Why this cell cannot run, or None; a simulation is of CUDA, wherever it runs."""
+        if self.simulate is not None and self.execution == "compiled":
+            return (
+                "--execution compiled cannot be simulated: what the compiler keeps is known only once it has run. "
+                "Simulate eager, which needs more, or measure without --simulate"
+            )
+        return super().problem("cuda" if self.simulate is not None else device)
+
+    def unavailable(self, device: DeviceType) -> str | None:
+        """Why this combination does not exist, or None; a simulation is of CUDA, wherever it runs."""
+        return super().unavailable("cuda" if self.simulate is not None else device)
+
+
+class MemorySpec(ModelSpec):
+    """A run of `sysbench memory`."""
+
+    kind: Literal["memory"] = "memory"
+    mode: Annotated[
+        tuple[Protocol, ...],
+        BeforeValidator(choices("a mode", get_args(Protocol))),
+        Option(metavar="MODE,…", panel=STEP),
+    ] = Field(
+        default=("forward", "train"),
+        description="inference keeps no graph; forward keeps graph and loss; forward-backward adds gradients; "
+        "train-first is the first step, in which the optimizer's state appears; train a later one.",
+    )
+    simulate: Annotated[tuple[str, ...], BeforeValidator(_gpus), Option(metavar="GPU,…", panel=SIMULATION)] = Field(
+        default=(),
+        description="Simulate these GPUs, which need not be here, instead of measuring: a100-80gb, or 24GiB.",
+    )
+    find: Annotated[SearchAxis | None, Option(metavar="AXIS", panel=SIMULATION)] = Field(
+        default=None,
+        description="With --simulate: look for the largest batch or ctx that fits, beginning with its first value.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.find is not None and not self.simulate:
+            raise ValueError("--find needs --simulate GPU: it tries sizes on a GPU until one does not fit")
+        if self.simulate and self.device != ("auto",):
+            raise ValueError("--device names what is measured on; with --simulate nothing is")
+        return self
+
+    def cells(self) -> Iterator[MemoryCell]:
+        """Every cell of the run, in the order in which it is measured or simulated."""
+        for gpu, point, mode in product(self.simulate or (None,), self._points(), self.mode):
+            yield MemoryCell(**point, mode=mode, simulate=gpu, find=self.find)
+
+    def _points(self) -> list[dict[str, Any]]:
+        """The grid; what is simulated runs on the CPU, whatever else there is."""
+        first: dict[str, Any] = {self.find: getattr(self, self.find)[:1]} if self.find else {}
+        points = self.model_copy(update=first).grid()
+        return [{**point, "device": "cpu"} if self.simulate else point for point in points]

@@ -1,0 +1,1 @@
+"""`sysbench profile`."""

@@ -1,0 +1,164 @@
+"""`sysbench profile`: options → spec → run → show, draw.
+
+`sysbench profile --from FILE,…`: traces of anyone's, one by one or in a directory, or a log or record of ours.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from sysbench.commands import running
+from sysbench.commands.profile import files as profile_files
+from sysbench.commands.profile.spec import ProfileSpec
+from sysbench.errors import UsageError
+from sysbench.log import storage
+from sysbench.render.dashboard.progress import waiting
+from sysbench.spec.command_options import Given, command_options, validated
+from sysbench.spec.run import ProfileOptions
+
+if TYPE_CHECKING:
+    from sysbench.commands.running import Saved
+    from sysbench.trace.readers.reading import Progress
+    from sysbench.trace.summary import ProfileSummary
+    from sysbench.trace.window import Cut
+
+
+@command_options(ProfileSpec, ProfileOptions)
+def profile(spec_given: Given, options_given: Given) -> None:
+    """See which kernels take the time, by the part of the model that launched them.
+
+    Every numeric or list option takes an axis: 128,256 or 128-1024*2 or 10-50+10. The run is the product of all axes.
+    --from takes traces that any program has recorded with torch.profiler or nsys.
+    """
+    options = validated(ProfileOptions, options_given)
+    running.refuse_unknown_tables("profile", options)
+    if options.source:
+        running.refuse_beside_source(ProfileSpec, spec_given)
+        show(options.source, options)
+        return
+    spec = validated(ProfileSpec, {**running.resumed("profile", options.resume), **spec_given})
+    if options.plan:
+        running.show_plan(spec, options, None)
+        return
+    raise typer.Exit(running.exit_code(perform(spec, options).record))
+
+
+def perform(spec: ProfileSpec, options: ProfileOptions) -> running.Performed:
+    """Carry the run out and draw what is wanted of it; raises as `running.carry_out` does, and for a wrong file."""
+    from sysbench.commands.profile.files import Files
+
+    with Files.prepared(spec, options) as files:
+        record = running.carry_out(spec, options, files.provisions)
+        return running.Performed(record, running.said_to_be_saved(files.draw(record), options))
+
+
+def refuse_wrong_files(options: ProfileOptions) -> None:
+    """Raise UsageError for files in a format that there is not."""
+    from sysbench.commands.profile.files import refuse_other_endings
+
+    refuse_other_endings(options)
+
+
+_OURS = re.compile(rb'\s*\{\s*"schema_version"')
+"""How a record begins, and no trace."""
+
+_BEGINNING_BYTES = 256
+
+_REPORT = ".nsys-rep"
+_TRACES = (".json", ".json.gz", ".sqlite", _REPORT)
+
+
+def show(paths: Sequence[Path], options: ProfileOptions) -> None:
+    """Show what the files hold, and write what is wanted of it; raises LogError for a file that is none of these."""
+    if options.trace is not None:
+        raise UsageError("--trace keeps the trace of a run; --from has one already")
+    profile_files.refuse_other_endings(options)
+    paths = [each for path in paths for each in (_traces_in(path) if path.is_dir() else [path])]
+    ours = [path for path in paths if _is_ours(path)]
+    if not ours:
+        _show_traces(paths, options)
+    elif len(paths) == 1:
+        _show_record(paths[0], options)
+    else:
+        raise UsageError(f"--from takes one log or record, or several traces; {ours[0]} is a log or record")
+
+
+def _traces_in(directory: Path) -> list[Path]:
+    """As tensorboard_trace_handler leaves them; a report of which the export is there as well counts once."""
+    found = sorted(path for path in directory.iterdir() if path.name.lower().endswith(_TRACES))
+    if not found:
+        raise UsageError(f"--from {directory} is a directory without a trace ({', '.join(_TRACES)}) in it")
+    return [path for path in found if path.suffix != _REPORT or path.with_suffix(".sqlite") not in found]
+
+
+def _is_ours(path: Path) -> bool:
+    if path.suffix != ".json":
+        return path.suffix == ".jsonl"
+    try:
+        with path.open("rb") as file:
+            return _OURS.match(file.read(_BEGINNING_BYTES)) is not None
+    except OSError:
+        return False  # whoever reads it says why it cannot be read
+
+
+def _show_record(path: Path, options: ProfileOptions) -> None:
+    from sysbench.commands import saved
+
+    for name in ("window", "flame"):
+        if getattr(options, name) is not None:
+            raise UsageError(f"--{name} needs a trace, which {path} is not: give that to --from")
+    running.show(saved.record(path, "profile"), options)
+
+
+def _show_traces(paths: Sequence[Path], options: ProfileOptions) -> None:
+    from sysbench.commands.profile import tables as profile_tables
+    from sysbench.log.records import TraceRecord
+    from sysbench.render import output as summary
+    from sysbench.render.output import results
+    from sysbench.render.sheets import LONG
+
+    if len(paths) > 1 and (options.window or options.flame):
+        raise UsageError("--window and --flame are of one trace: give --from one file")
+    for target in (options.window, options.flame, options.json_path and Path(options.json_path)):
+        if target and str(target) != "-":
+            storage.refuse_unwritable(target)
+    with waiting("reading", silent=options.quiet) as progress:
+        read = [_read(path, options, progress) for path in paths]
+    summaries = [summary for summary, _ in read]
+    written = TraceRecord(summaries=summaries).model_dump_json(indent=1) + "\n"
+    if options.json_path not in (None, "-"):
+        storage.write_atomically(Path(options.json_path), written.encode())
+    with results() as console:
+        if options.json_path == "-":
+            sys.stdout.write(written)
+        else:
+            named = [(each.title, each) for each in summaries]
+            # As of a record: CSV has no place for several tables.
+            tables = options.tables or ((LONG["profile"],) if options.format == "csv" else ())
+            content = profile_tables.sheet_of(named, tables, options.selection)
+            summary.show_sheet(content, console, options.format, options.columns)
+    running.said_to_be_saved(_drawn(*read[0], options), options)
+
+
+def _read(path: Path, options: ProfileOptions, progress: Progress) -> tuple[ProfileSummary, Cut | None]:
+    """What a trace comes down to, and the slice of it that is wanted: taken first, as the summary uses the trace up."""
+    from sysbench.engine import traces
+
+    recording = traces.read(path, progress)
+    cut = profile_files.taken(recording, options.range) if options.window is not None else None
+    return traces.summary_of(recording, ranges=profile_files.ranges_wanted(options), progress=progress), cut
+
+
+def _drawn(summary: ProfileSummary, cut: Cut | None, options: ProfileOptions) -> Iterator[Saved]:
+    if options.window is not None and cut is not None:
+        with waiting(f"writing {options.window.name}", silent=options.quiet):
+            file = profile_files.write_window(options.window, cut)
+        yield file
+    if options.flame is not None:
+        yield profile_files.write_flame(options.flame, summary, summary.title)

@@ -1,0 +1,230 @@
+"""Pictures of profiles: the share of each class of kernels, and the parts of attention by time and by FLOPs.
+
+Colours of classes of kernels and of phases, the same in the figure and on the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from sysbench.commands.profile.findings import RANGES, attention_parts, class_shares, has_phase
+from sysbench.log.records import ProfileCellRecord
+from sysbench.render.findings import namer
+from sysbench.render.plots import (
+    INK,
+    WIDTH_IN,
+    Box,
+    Drawn,
+    Heading,
+    captioned,
+    draw_boxes,
+    dressed,
+    head,
+    in_rows,
+    legend,
+    printable,
+    subject,
+)
+from sysbench.trace.summary import KernelClass
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+CLASSES: Final[Mapping[KernelClass, str]] = {
+    "matmul": "#4477aa",
+    "attention": "#66ccee",
+    "softmax": "#ee6677",
+    "normalisation": "#aa3377",
+    "elementwise": "#ccbb44",
+    "reduction": "#228833",
+    "embedding": "#999933",
+    "optimizer": "#cc8844",
+    "copy": "#bbbbbb",
+    "communication": "#882255",
+    "other": "#8c8c8c",
+}
+"""Paul Tol's bright and muted schemes (personal.sron.nl/~pault), which stay distinct under colour blindness."""
+
+PARTS: Final[Mapping[str, str]] = {
+    "scores": "#4477aa",
+    "mask": "#ccbb44",
+    "softmax": "#ee6677",
+    "output": "#66ccee",
+}
+"""Of attention that is written out, in order."""
+
+PHASES: Final[Mapping[str, str]] = {
+    "zero_grad": "#d6dbe1",
+    "forward": "#cfe3f2",
+    "loss": "#ead9ee",
+    "backward": "#d5d9f0",
+    "optimizer": "#f0e5cf",
+}
+"""Light, since modules are named upon them."""
+
+NEUTRAL: Final = "#e4e7eb"
+"""Of the step itself, and of phases that nothing tells."""
+
+PROFILE_PALETTE_INK: Final = "#1b1f24"
+
+
+def ink_on(colour: str) -> str:
+    """Black or white, whichever reads better: by relative luminance, WCAG 2.2."""
+    channels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in channels]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return PROFILE_PALETTE_INK if luminance > 0.22 else "#ffffff"
+
+
+MOST_CELLS: Final = 10
+"""In one picture: each has up to three bars."""
+
+_WRITTEN: Final = 0.06
+"""Of a bar: a narrower part has no room for its number."""
+
+_SEEN: Final = 0.004
+"""A part that is narrower everywhere is not in the legend."""
+
+_BAR_IN: Final = 0.2
+_GAP_IN: Final = 0.12
+_ABOVE_IN: Final = 0.58
+_BELOW_IN: Final = 0.34
+_LINE_IN: Final = 0.19
+
+_SHORT: Final = {"forward": "forward", "forward and backward": "fwd + bwd", "the step": "step"}
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bar of parts that add up to 1; those of one group stand closer."""
+
+    group: str
+    label: str
+    parts: Mapping[str, float]
+
+
+def figures(cells: Sequence[ProfileCellRecord]) -> Iterator[Drawn]:
+    """Everything that there is to draw of a run."""
+    profiled = [cell for cell in cells if cell.summary is not None and cell.summary.spent.total_ns]
+    about = subject(cells)
+    for name, title, what, bars, colours in (
+        ("classes", "where the time goes", "Share of the time by class of kernel", _class_bars, CLASSES),
+        (
+            "attention-parts",
+            "attention, part by part",
+            "Attention's parts by their share of its time, and of its FLOPs",
+            _attention_bars,
+            PARTS,
+        ),
+    ):
+        found = bars(profiled, namer(cells))
+        if found:
+            groups = list(dict.fromkeys(bar.group for bar in found))
+            shown = [bar for bar in found if bar.group in groups[:MOST_CELLS]]
+            rest = f"The first {MOST_CELLS} of {len(groups)} profiles." if len(groups) > MOST_CELLS else ""
+            heading = Heading(title, " · ".join(about))
+            yield Drawn(name, captioned(what, about, rest), _drawing(shown, colours, heading))
+
+
+def _drawing(bars: Sequence[Bar], colours: Mapping[Any, str], heading: Heading) -> Callable[[], Figure]:
+    return lambda: draw_bars(bars, colours, heading)
+
+
+def _class_bars(cells: Sequence[ProfileCellRecord], name: Callable[[ProfileCellRecord], str]) -> list[Bar]:
+    found = []
+    for cell in cells:
+        for what, short in _SHORT.items():
+            if what == "forward" or has_phase(cell, "backward" if what != "the step" else "optimizer"):
+                parts: Mapping[KernelClass, float] = class_shares(cell, RANGES[what])
+                if parts:
+                    found.append(Bar(name(cell), short, {str(kind): share for kind, share in parts.items()}))
+    return found
+
+
+def _attention_bars(cells: Sequence[ProfileCellRecord], name: Callable[[ProfileCellRecord], str]) -> list[Bar]:
+    found = []
+    for cell in cells:
+        for phase in ("forward", "backward"):
+            rates = attention_parts(cell.summary, phase) if cell.summary is not None else {}
+            times = {part: float(rate.total_ns) for part, rate in rates.items()}
+            flops = {part: float(rate.flops or 0) for part, rate in rates.items()}
+            if sum(times.values()) and sum(flops.values()):
+                found += [
+                    Bar(name(cell), f"{phase}, time", _shares(times)),
+                    Bar(name(cell), f"{phase}, FLOPs", _shares(flops)),
+                ]
+    return found
+
+
+def _shares(values: Mapping[str, float]) -> dict[str, float]:
+    whole = sum(values.values())
+    return {part: value / whole for part, value in values.items()}
+
+
+def draw_bars(bars: Sequence[Bar], colours: Mapping[Any, str], heading: Heading) -> Figure:
+    """Stacked bars of equal length, one below the other, in groups."""
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    present = [part for part in colours if any(bar.parts.get(part, 0.0) >= _SEEN for bar in bars)]
+    rows = in_rows([Patch(facecolor=colours[part], label=part) for part in present])
+    groups = list(dict.fromkeys(bar.group for bar in bars))
+    named = len(groups) > 1
+    over_in = 0.2 if named else 0.0
+    inner_in = len(bars) * _BAR_IN + len(groups) * (_GAP_IN + over_in)
+    height = _ABOVE_IN + inner_in + _BELOW_IN + len(rows) * _LINE_IN + 0.1
+    figure = Figure(figsize=(WIDTH_IN, height), facecolor="white")
+    left_in = 0.3 + 0.065 * max(len(bar.label) for bar in bars)
+    bottom_in = height - _ABOVE_IN - inner_in
+    axes = figure.add_axes((left_in / WIDTH_IN, bottom_in / height, 1 - (left_in + 0.25) / WIDTH_IN, inner_in / height))
+    _draw_groups(axes, bars, colours, over_in, named)
+    axes.set_xlim(0, 100)
+    axes.set_ylim(inner_in, 0)
+    axes.set_xticks([0, 20, 40, 60, 80, 100], ["0", "20", "40", "60", "80", "100 %"])
+    dressed(axes, lines="")
+    axes.tick_params(axis="y", length=0, labelcolor=INK)
+    axes.spines["left"].set_visible(False)
+    head(figure, heading)
+    legend(figure, *rows)
+    return figure
+
+
+def _draw_groups(axes: Axes, bars: Sequence[Bar], colours: Mapping[Any, str], over_in: float, named: bool) -> None:
+    at, group = 0.0, None
+    ticks: list[tuple[float, str]] = []
+    boxes: list[Box] = []
+    for bar in bars:
+        if bar.group != group:
+            at += _GAP_IN + over_in
+            group = bar.group
+            if named:
+                axes.annotate(
+                    printable(group), (0, at), (0, 2), textcoords="offset points", fontsize=8.5, color=INK,
+                    va="bottom", fontweight="bold", annotation_clip=False,
+                )  # fmt: skip
+        ticks.append((at + _BAR_IN / 2, bar.label))
+        boxes += _draw_bar(axes, bar, at + _BAR_IN / 2, colours)
+        at += _BAR_IN
+    draw_boxes(axes, boxes, edge=0.4)
+    axes.set_yticks([place for place, _ in ticks], [label for _, label in ticks])
+
+
+def _draw_bar(axes: Axes, bar: Bar, at: float, colours: Mapping[Any, str]) -> list[Box]:
+    """The boxes of a bar; its numbers are written at once."""
+    left, boxes = 0.0, []
+    for part, colour in colours.items():
+        share = bar.parts.get(part, 0.0) * 100
+        if not share:
+            continue
+        boxes.append(Box(left, at - 0.43 * _BAR_IN, share, 0.86 * _BAR_IN, colour))
+        if share >= _WRITTEN * 100:
+            axes.text(
+                left + share / 2, at, f"{share:.0f}", fontsize=7.5, color=ink_on(colour), ha="center",
+                va="center", zorder=3,
+            )  # fmt: skip
+        left += share
+    return boxes

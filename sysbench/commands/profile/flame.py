@@ -1,0 +1,233 @@
+"""Where the time goes as an icicle: the step, its phases, modules within modules, kernels, each as wide as it takes.
+
+As SVG for reports, layers taken together; as one HTML page that needs nothing else, on which one can look closer. What
+comes from the profile (names of kernels and ranges) reaches the page as data and is only ever set as text there.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from sysbench import units
+from sysbench.commands.profile.figures import CLASSES, NEUTRAL, PHASES, ink_on
+from sysbench.commands.profile.figures import PROFILE_PALETTE_INK as INK
+from sysbench.commands.profile.rates import class_in
+from sysbench.commands.profile.shown import NS, Shown
+from sysbench.errors import UsageError
+from sysbench.render import pages
+from sysbench.render.theme import elided
+from sysbench.trace.kernel_statistics import folded
+from sysbench.trace.summary import KernelClass, ProfileSummary
+
+FORMATS: Final = ("svg", "html")
+WIDTH: Final = 1200.0
+ROW: Final = 19.0
+MARGIN: Final = 10.0
+TITLE: Final = 26.0
+LEGEND: Final = 26.0
+NARROWEST: Final = 0.3
+"""Of a drawn box; narrower ones would not be seen, and would only make the file large."""
+_CHARACTER: Final = 6.4
+"""Width of one at 11 px, a little more than most."""
+_WIDE: Final = frozenset("mwMW@%")
+_WIDE_CHARACTER: Final = 11.0
+_SHORTEST_LABEL: Final = 3
+_LONGEST_NAME: Final = 400
+"""Characters of a recorded name that a hover shows."""
+_NOT_KNOWN: Final = "no known phase"
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+"""What XML cannot hold, or what shows as nothing."""
+_FOLDER: Final = "profile_flame"
+
+
+def write(path: Path, summary: ProfileSummary, title: str) -> None:
+    """Draw a profile into a file, as its suffix says: svg or html. Raises UsageError and OutputError."""
+    suffix = path.suffix.lower().removeprefix(".")
+    if suffix not in FORMATS:
+        raise UsageError(f"{path.name} is not a picture's name: it must end in .svg or .html")
+    pages.write(path, svg(summary, title) if suffix == "svg" else page(summary, title))
+
+
+# --- as SVG
+
+
+@dataclass
+class Box:
+    """A part of the step, with what it is made of."""
+
+    name: str
+    colour: str
+    recorded: str = ""
+    """A kernel's whole name."""
+    total_ns: int = 0
+    calls: int = 0
+    within: dict[object, Box] = field(default_factory=dict)
+
+    def take(self, key: object, name: str, colour: str, total_ns: int, calls: int, recorded: str = "") -> Box:
+        """Add time to a part of this."""
+        part = self.within.setdefault(key, Box(name, colour, recorded))
+        part.total_ns += total_ns
+        part.calls += calls
+        return part
+
+
+def tree(summary: ProfileSummary) -> Box:
+    """The boxes of a profile: step, phase, modules with layers taken together, kernels."""
+    shown = Shown((), summary)
+    spent = shown.summary.spent
+    whole = Box("step", NEUTRAL, "", sum(spent.total_ns), sum(spent.calls))
+    columns = zip(spent.phase, spent.module, spent.kernel, spent.total_ns, spent.calls, strict=True)
+    for phase, module, kernel, total_ns, calls in columns:
+        phase_name = summary.phases[phase]
+        tint = PHASES.get(phase_name, NEUTRAL)
+        box = whole.take(("phase", phase), phase_name or _NOT_KNOWN, tint, total_ns, calls)
+        for part in folded(summary.modules[module]).split(".") if summary.modules[module] else ():
+            box = box.take(("module", part), part, tint, total_ns, calls)
+        name = summary.names[kernel]
+        colour = CLASSES[class_in(name, phase_name)]
+        box.take(
+            ("kernel", kernel), name.short.removeprefix("aten::"), colour, total_ns, calls, name.name or name.short
+        )
+    return whole
+
+
+def svg(summary: ProfileSummary, title: str) -> str:
+    """The picture as text, 1200 wide and as high as it must be."""
+    whole = tree(summary)
+    height = MARGIN * 2 + TITLE + LEGEND + ROW * _depth(whole)
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {height:g}" width="{WIDTH:g}" '
+            f'height="{height:g}" font-family="system-ui, sans-serif" font-size="11">',
+            f"<title>{_escaped(title)}</title>",
+            f'<rect width="{WIDTH:g}" height="{height:g}" fill="#ffffff"/>',
+            f'<text x="{MARGIN:g}" y="24" font-size="15" font-weight="600" fill="{INK}">{_escaped(title)}</text>',
+            *_boxes(whole, summary.steps, whole.total_ns),
+            *_legend(summary, height - MARGIN - LEGEND + 10),
+            "</svg>\n",
+        ]
+    )
+
+
+def _depth(box: Box) -> int:
+    return 1 + max((_depth(part) for part in box.within.values()), default=0)
+
+
+def _boxes(whole: Box, steps: int, total_ns: int) -> Iterator[str]:
+    scale = (WIDTH - 2 * MARGIN) / total_ns if total_ns else 0.0
+    waiting = [(whole, MARGIN, 0)]
+    while waiting:
+        box, x, depth = waiting.pop()
+        width = box.total_ns * scale
+        if width < NARROWEST:
+            continue
+        y = MARGIN + TITLE + depth * ROW
+        yield from _box(box, x, y, width, _hover(box, steps, total_ns))
+        for part in _ordered(box):
+            waiting.append((part, x, depth + 1))
+            x += part.total_ns * scale
+
+
+def _ordered(box: Box) -> list[Box]:
+    """Phases and modules as they come, then kernels, the longest first."""
+    outer = [part for part in box.within.values() if not part.recorded]
+    kernels = [part for part in box.within.values() if part.recorded]
+    return [*outer, *sorted(kernels, key=lambda part: -part.total_ns)]
+
+
+def _box(box: Box, x: float, y: float, width: float, hover: str) -> Iterator[str]:
+    yield f"<g><title>{_escaped(hover)}</title>"
+    yield (
+        f'<rect x="{x:.2f}" y="{y:g}" width="{max(width - 0.4, 0.2):.2f}" height="{ROW - 1:g}" rx="1.5" '
+        f'fill="{box.colour}"/>'
+    )
+    label = _label(_CONTROL.sub(" ", box.name), width - 6)
+    if label:
+        yield f'<text x="{x + 3:.2f}" y="{y + 13:g}" fill="{ink_on(box.colour)}">{_escaped(label)}</text>'
+    yield "</g>"
+
+
+def _label(name: str, room: float) -> str:
+    """As much of a name as there is room for; nothing where that is too little to know it by."""
+    for length in range(int(room / _CHARACTER), _SHORTEST_LABEL - 1, -1):
+        label = elided(name, length)
+        if sum(_WIDE_CHARACTER if letter in _WIDE else _CHARACTER for letter in label) <= room:
+            return label
+    return ""
+
+
+def _hover(box: Box, steps: int, total_ns: int) -> str:
+    share = units.share(box.total_ns / total_ns) if total_ns else ""
+    calls = f"{box.calls / steps:.10g} call{'' if box.calls == steps else 's'}"
+    name = (box.recorded or box.name)[:_LONGEST_NAME]
+    return f"{name}\n{units.seconds(box.total_ns * NS / steps)} per step · {share} · {calls}"
+
+
+def _legend(summary: ProfileSummary, y: float) -> Iterator[str]:
+    present = set(_classes(summary))
+    x = MARGIN
+    for name, colour in CLASSES.items():
+        if name in present:
+            yield f'<rect x="{x:g}" y="{y:g}" width="11" height="11" rx="2" fill="{colour}"/>'
+            yield f'<text x="{x + 15:g}" y="{y + 9.5:g}" fill="{INK}">{name}</text>'
+            x += 15 + _CHARACTER * len(name) + 16
+
+
+def _classes(summary: ProfileSummary) -> list[KernelClass]:
+    """What the kernel of each row of `spent` does there."""
+    rows = zip(summary.spent.kernel, summary.spent.phase, strict=True)
+    return [class_in(summary.names[kernel], summary.phases[phase]) for kernel, phase in rows]
+
+
+def _escaped(text: str) -> str:
+    """Text in XML: without what it cannot hold, line ends apart."""
+    return html.escape("\n".join(_CONTROL.sub(" ", line) for line in text.split("\n")))
+
+
+# --- as a page
+
+
+def page(summary: ProfileSummary, title: str) -> str:
+    """The page as text."""
+    parts = {
+        "title": html.escape(_CONTROL.sub(" ", title)),
+        "style": pages.asset(_FOLDER, "page.css"),
+        "data": _harmless(_data(summary)),
+    }
+    return pages.filled(_FOLDER, parts, ["page.js"])
+
+
+def _data(summary: ProfileSummary) -> dict[str, Any]:
+    spent = summary.spent
+    order = list(CLASSES)
+    return {
+        "steps": summary.steps,
+        "work": "operators of the CPU" if summary.source == "cpu" else "kernels",
+        "phases": [[name or _NOT_KNOWN, PHASES.get(name, NEUTRAL)] for name in summary.phases],
+        "modules": [module.split(".") if module else [] for module in summary.modules],
+        "names": [
+            [name.short.removeprefix("aten::"), name.name[:_LONGEST_NAME] or name.short] for name in summary.names
+        ],
+        "classes": [[name, colour, ink_on(colour)] for name, colour in CLASSES.items()],
+        "spent": {
+            "phase": spent.phase,
+            "module": spent.module,
+            "kernel": spent.kernel,
+            "class": [order.index(name) for name in _classes(summary)],
+            "ns": spent.total_ns,
+            "calls": spent.calls,
+        },
+    }
+
+
+def _harmless(value: dict[str, Any]) -> str:
+    """JSON that a page may hold: no tag can begin in it, and it is ASCII."""
+    return (
+        json.dumps(value, separators=(",", ":")).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    )

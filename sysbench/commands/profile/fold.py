@@ -1,0 +1,264 @@
+"""Folds the event log of `sysbench profile` into its record.
+
+Doubts about a profile: what it should have shown and did not, and what it cost.
+
+What is known of the model before it is profiled, and what the profile says: if they differ, one of them is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics as standard
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from sysbench import units
+from sysbench.commands.profile.spec import ProfileCell, ProfileSpec
+from sysbench.commands.time.fold import samples_of
+from sysbench.log import collect as run_record
+from sysbench.log.cautions import compilation, emulation, surroundings
+from sysbench.log.collect import CellEvents, Run, collect
+from sysbench.log.events import Event, ProfileRead, ReadingsLost, StepMeasured, TraceWritten
+from sysbench.log.outcomes import Caution
+from sysbench.log.records import ProfileCellRecord, ProfileRecord
+from sysbench.trace import work_estimate
+from sysbench.trace.grouping import distinct, grouped
+from sysbench.trace.kernel_time import COUNTED_PHASES, Counted, Kernels
+from sysbench.trace.recording import NONE
+from sysbench.trace.summary import Check, KernelName, ProfileSource, ProfileSummary
+from sysbench.trace.work_estimate import PRODUCTS
+
+if TYPE_CHECKING:
+    from sysbench.spec.model import ModelCell
+
+
+COSTLY_SHARE = 0.5
+"""A profiled step that is longer than the unprofiled one by more than this share of it is no measure of time."""
+
+SLOWER_SHARE = 0.1
+"""Kernels that together take longer than the unprofiled step, by more than this share of it, ran slower than usual."""
+
+UNLINKED_SHARE = 0.01
+"""Of the time of all kernels that may be of unknown origin before it is said."""
+
+WAITING_SHARE = 0.2
+"""Of the step in which the device waits for the host: from here on the host sets the pace."""
+
+FOREIGN_SHARE = 0.02
+"""Of the time of matrix products that may be in another precision than was asked for before it is said."""
+
+
+def judge(
+    cell: ProfileCell, record: ProfileCellRecord, seen: CellEvents, timed: CellEvents, lost: Sequence[ReadingsLost]
+) -> list[Caution]:
+    """Every caution that applies to a cell, the gravest first; nothing for a cell that was not profiled."""
+    summary = record.summary
+    if summary is None:
+        return []
+    rules: tuple[Callable[[], Iterator[Caution]], ...] = (
+        lambda: _damage(summary),
+        lambda: _kernels(record, summary),
+        lambda: _checks(summary),
+        lambda: _precision(cell, summary),
+        lambda: _agreement(record),
+        lambda: _cost(record, summary),
+        lambda: _launching(summary),
+        lambda: emulation(cell.precision, seen),
+        lambda: surroundings(timed, lost),
+        lambda: compilation(seen),
+    )
+    return [caution for rule in rules for caution in rule()]
+
+
+def _damage(summary: ProfileSummary) -> Iterator[Caution]:
+    for remark in summary.remarks:
+        yield Caution(code="trace-damaged", message=remark, remedy="profile again if anything is missing")
+
+
+def _kernels(record: ProfileCellRecord, summary: ProfileSummary) -> Iterator[Caution]:
+    """A device that was at work without a kernel being seen; and kernels that nobody is known to have launched."""
+    on_device = record.device is not None and record.device.type != "cpu"
+    if on_device and summary.source == "cpu":
+        yield Caution(
+            code="kernels-missing",
+            message="the profiler saw no kernels of the device: what is shown are operators, by their time on the host",
+            remedy="end other profilers, and look whether this user may read the GPU's performance counters",
+        )
+    work_ns = summary.device.work_ns if summary.device else 0
+    if work_ns and summary.unlinked_ns > UNLINKED_SHARE * work_ns:
+        yield Caution(
+            code="kernels-unlinked",
+            message=f"who launched {units.share(summary.unlinked_ns / work_ns)} of the kernels' time was not recorded, "
+            "so that it is in no range",
+            remedy="compare the tables of ranges with that of the whole step",
+        )
+
+
+def _checks(summary: ProfileSummary) -> Iterator[Caution]:
+    for check in summary.checks:
+        if check.found != check.expected:
+            yield Caution(
+                code="check-failed",
+                message=f"{check.name}: {check.found} where {check.expected} are known to be: the profile lacks some, "
+                "or the model is another one",
+                remedy="do not use its counts; report this as a defect, with the log",
+            )
+
+
+def _precision(cell: ProfileCell, summary: ProfileSummary) -> Iterator[Caution]:
+    """Matrix products whose kernels are named after another format than was asked for."""
+    known_ns = {name: total_ns for name, total_ns in summary.precisions.items() if name != "unknown"}
+    whole_ns = sum(summary.precisions.values())
+    # The optimizer and the loss stay in fp32 under autocast, but they multiply no matrices.
+    foreign = {name: ns for name, ns in known_ns.items() if name != cell.precision and ns > FOREIGN_SHARE * whole_ns}
+    for name, total_ns in foreign.items():
+        yield Caution(
+            code="precision-differs",
+            message=f"{units.share(total_ns / whole_ns)} of the time of matrix products is in kernels for {name}, "
+            f"not {cell.precision}",
+            remedy=f"--precision {name} if that is what you want; otherwise do not call it {cell.precision}",
+        )
+
+
+def _agreement(record: ProfileCellRecord) -> Iterator[Caution]:
+    """Kernels together against the time of the unprofiled step by the device's clock."""
+    if record.coverage is None or record.coverage <= 1 + SLOWER_SHARE:
+        return
+    yield Caution(
+        code="kernels-slower",
+        message=f"kernels took {units.share(record.coverage)} of the whole step as it was timed without the profiler: "
+        "they ran slower, or overlap",
+        remedy="look whether the clocks were lower or the GPU was shared; more --warmup",
+    )
+
+
+def _cost(record: ProfileCellRecord, summary: ProfileSummary) -> Iterator[Caution]:
+    if record.cost_share is None or record.unprofiled is None or record.cost_share <= COSTLY_SHARE:
+        return
+    profiled_s = standard.median(record.profiled_s)
+    kernels = (
+        "kernels keep their own times" if summary.source == "device" else "small operators look larger than they are"
+    )
+    yield Caution(
+        code="profiler-costly",
+        message=f"under the profiler the step took {units.seconds(profiled_s)} instead of "
+        f"{units.seconds(record.unprofiled.median_s)}: {kernels}",
+        remedy="take step times from sysbench time, and shares from here",
+    )
+
+
+def _launching(summary: ProfileSummary) -> Iterator[Caution]:
+    use = summary.device
+    if use is not None and use.window_ns and use.waiting_ns > WAITING_SHARE * use.window_ns:
+        yield Caution(
+            code="launch-bound",
+            message=f"the device waited for the host in {units.share(use.waiting_ns / use.window_ns)} of the profiled "
+            "step: the host sets the pace",
+            remedy="--compile, a larger --batch, or a longer --ctx; the profiler adds to it",
+        )
+
+
+def fold(events: Iterable[Event]) -> ProfileRecord:
+    """The record of a run, finished or not; raises LogError when the events hold no run."""
+    run = collect(events)
+    spec = ProfileSpec.model_validate(run.started.spec)
+    return ProfileRecord(**run_record.of_run(run), cells=[_cell(cell, run) for cell in spec.cells()])
+
+
+def _cell(cell: ProfileCell, run: Run) -> ProfileCellRecord:
+    seen = run.cells.get(cell.key, CellEvents())
+    first = cell.timed_first
+    timed = run.cells.get(first.key, CellEvents()) if first is not None else CellEvents()
+    read, written = seen.last(ProfileRead), seen.last(TraceWritten)
+    summary = read.summary if read is not None else None
+    unprofiled_s, profiled_s = _walls(timed.steps), _walls(seen.steps)
+    by_device_s = [step.step.device_s for step in timed.steps if step.step.device_s is not None]
+    record = ProfileCellRecord(
+        **run_record.of_cell(cell, seen),
+        cautions=[],
+        profiler=cell.profiler,
+        build_s=seen.built.build_s if seen.built else None,
+        compile_s=seen.compiled.compile_s if seen.compiled else None,
+        attention_kernel=seen.checked.attention_kernel if seen.checked else None,
+        unprofiled=samples_of(unprofiled_s),
+        unprofiled_device=samples_of(by_device_s),
+        profiled_s=profiled_s,
+        cost_share=standard.median(profiled_s) / standard.median(unprofiled_s) - 1
+        if profiled_s and unprofiled_s
+        else None,
+        coverage=_coverage(summary, by_device_s or unprofiled_s),
+        trace=written.path if written is not None else None,
+        trace_bytes=written.size_bytes if written is not None else None,
+        summary=summary,
+    )
+    return record.model_copy(update={"cautions": judge(cell, record, seen, timed, run.lost)})
+
+
+def _walls(steps: Sequence[StepMeasured]) -> list[float]:
+    return [step.step.wall_s for step in steps if step.step.wall_s is not None]
+
+
+def _coverage(summary: ProfileSummary | None, step_s: Sequence[float]) -> float | None:
+    """Of steps timed without a profiler, by the device's own clock where it has one, what the profiled kernels cover.
+
+    None on a CPU: the profiler slows the operators themselves, and they would cover more than there was.
+    """
+    if summary is None or summary.source == "cpu" or not step_s:
+        return None
+    return summary.busy_ns / summary.steps / 1e9 / standard.median(step_s)
+
+
+_PART_OF_A_PRODUCT: Final = re.compile(r"split_?k_?reduce", re.IGNORECASE)
+"""Sums what several blocks of one product have computed."""
+
+BACKWARD_PRODUCTS: Final = 2
+"""Of every product, that of both operands' gradients."""
+
+
+def products_expected(cell: ModelCell) -> dict[str, int] | None:
+    """Matrix products in a step by phase: 9 in every layer, and the output head; None where compiled or fused."""
+    if cell.attention not in work_estimate.WRITTEN_OUT or cell.execution != "eager":
+        return None
+    forward = 9 * cell.model.layers + 1
+    expected = {"forward": forward, "backward": BACKWARD_PRODUCTS * forward}
+    return {phase: count for phase, count in expected.items() if phase in cell.phases}
+
+
+class ProductSums:
+    """Matrix products that were found in each phase. Grows with every slice."""
+
+    def __init__(self, kernels: Kernels) -> None:
+        self._kernels = kernels
+        self._found: Counter[str] = Counter()
+        """What was called: on the CPU operators, else kernels."""
+        self._callers: Counter[str] = Counter()
+        """The operators that called them."""
+        self._without_caller: set[str] = set()
+
+    def add(self, part: Counted) -> None:
+        """Take in what counts of a slice."""
+        names, which = grouped(part.work.name)
+        are_products = np.array([self._is_one(self._kernels[name], part.found.source) for name in names.tolist()], bool)
+        rows = np.flatnonzero(are_products[which]) if len(names) else which
+        phases = part.phase[rows]
+        for number in distinct(phases).tolist():
+            here, phase = rows[phases == number], COUNTED_PHASES[number]
+            self._found[phase] += len(here)
+            self._callers[phase] += len(distinct(part.operator[here]))
+            if (part.operator[here] == NONE).any():
+                self._without_caller.add(phase)
+
+    def checks(self, cell: ModelCell | None, steps: int, source: ProfileSource) -> Iterator[Check]:
+        """What is known of a cell's products, over all steps, beside what was found."""
+        for phase, count in ((products_expected(cell) if cell is not None else None) or {}).items():
+            by_caller = source == "device" and phase not in self._without_caller
+            found = (self._callers if by_caller else self._found)[phase]
+            yield Check(name=f"matrix products in {phase}", expected=count * steps, found=found)
+
+    def _is_one(self, kernel: KernelName, source: ProfileSource) -> bool:
+        if source == "cpu":
+            return kernel.name.removeprefix("aten::") in PRODUCTS
+        return kernel.kernel_class == "matmul" and not _PART_OF_A_PRODUCT.search(kernel.name[:4000])

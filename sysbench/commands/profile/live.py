@@ -1,0 +1,222 @@
+"""A run of `sysbench profile` while it goes on: what has been done for a cell, and the cells that are done.
+
+What a run of `sysbench profile` has come to, folded from its events; what is shown meanwhile is drawn from this.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rich.text import Text
+
+from sysbench import units
+from sysbench.commands.profile.spec import ProfileCell
+from sysbench.log.events import CellFinished, CellStarted, Event, ProfileRead, StageEntered, StepMeasured, TraceWritten
+from sysbench.render import theme
+from sysbench.render.dashboard import run_state
+from sysbench.render.dashboard.cell_lines import CellLines
+from sysbench.render.dashboard.cell_screen import ALWAYS, CellScreen
+from sysbench.render.dashboard.lines import pieces_that_fit
+from sysbench.render.dashboard.live import CPU_SHARE, DEVICE_SHARE, IDLE_SHARE, Picture
+from sysbench.render.dashboard.run_state import Handler, RunState, in_cell
+from sysbench.render.dashboard.state import HOT, mean_and_deviation
+from sysbench.trace.summary import ProfileSummary
+
+
+@dataclass(frozen=True)
+class CellState(run_state.CellState):
+    """A cell of the run, as far as it is known."""
+
+    cell: ProfileCell
+    timing: bool = False
+    """Whether the step is being timed, in the process that comes first."""
+    timed_s: tuple[float, ...] = ()
+    """The unprofiled steps."""
+    profiled_s: tuple[float, ...] = ()
+    trace_bytes: int | None = None
+    summary: ProfileSummary | None = None
+
+
+ProfileState = RunState[CellState]
+"""A run at one moment."""
+
+
+def advance(state: ProfileState, event: Event) -> ProfileState:
+    """The state after one more event; an event that changes nothing shown leaves it as it is."""
+    after: ProfileState = run_state.advance(_HANDLERS, state, event)
+    return after
+
+
+def _cell_started(state: ProfileState, event: CellStarted) -> ProfileState:
+    """A cell begins, or the timing that comes before one; then it is the first that waits for such a timing."""
+    for key, cell in state.cells:
+        fresh, now = CellState(cell.cell, event.device, stage_since_s=event.at_s), replace(state, current=key)
+        if key == event.cell:
+            return now.put(key, replace(fresh, timed_s=cell.timed_s))
+        if cell.outcome is None and _timing_of(cell) == event.cell:
+            return now.put(key, replace(fresh, timing=True))
+    return state
+
+
+def _timing_of(cell: CellState) -> str | None:
+    return cell.cell.timed_first.key if cell.cell.timed_first is not None else None
+
+
+def _of_cell(change: Callable[[CellState, Any], CellState]) -> Handler:
+    """A change to the cell that the event is about, or to the one that is being timed first."""
+    in_its_own = in_cell(change)
+
+    def handle(state: ProfileState, event: Any) -> Any:
+        now = state.now
+        if state.current is not None and now is not None and now.timing and _timing_of(now) == event.cell:
+            return state.put(state.current, change(now, event))
+        return in_its_own(state, event)
+
+    return handle
+
+
+def _step_measured(cell: CellState, event: StepMeasured) -> CellState:
+    if event.warmup or event.step.wall_s is None:
+        return cell
+    if cell.timing:
+        return replace(cell, timed_s=(*cell.timed_s, event.step.wall_s))
+    return replace(cell, profiled_s=(*cell.profiled_s, event.step.wall_s))
+
+
+def _cell_finished(cell: CellState, event: CellFinished) -> CellState:
+    """A timing that is over is not the end of its cell: that has an event of its own, whatever comes of it."""
+    if cell.timing:
+        return replace(cell, timing=False, stage=None, stage_since_s=event.at_s)
+    return replace(cell, outcome=event.outcome, detail=event.detail)
+
+
+_HANDLERS = run_state.handlers(
+    ProfileState,
+    CellState,
+    {
+        CellStarted: _cell_started,
+        StageEntered: _of_cell(lambda cell, event: replace(cell, stage=event.stage, stage_since_s=event.at_s)),
+        StepMeasured: _of_cell(_step_measured),
+        TraceWritten: _of_cell(lambda cell, event: replace(cell, trace_bytes=event.size_bytes)),
+        ProfileRead: _of_cell(lambda cell, event: replace(cell, summary=event.summary)),
+        CellFinished: _of_cell(_cell_finished),
+    },
+)
+
+
+_TIMING, _PROFILING, _READING = "timing without a profiler", "profiling", "reading the trace"
+_LABEL = len(_TIMING)
+"""Width of the names of what there is to do."""
+
+_STAGES = {"building": "building the model", "warming-up": "warming up", "writing": "writing the trace"}
+"""What stages are called where their own names say too little."""
+
+
+def draw(state: ProfileState, now_s: float) -> ProfileScreen:
+    """The dashboard at one moment; laid out for the terminal only when it is printed."""
+    return ProfileScreen(state, now_s)
+
+
+class ProfileScreen(CellScreen[ProfileState]):
+    """What there is to do for a cell, and how far it has come."""
+
+    command = "profile"
+
+    def running(self, width: int, plain: bool) -> list[Text]:
+        """The hardware, and a line for each thing that is done for the cell."""
+        return [*self._hardware(width), Text(), *self._doings()]
+
+    def ended(self, cell: CellState) -> str:
+        """As a line says it, where there is no terminal."""
+        return result(cell)
+
+    def _hardware(self, width: int) -> list[Text]:
+        now, torch = self.state.now, self.state.torch
+        pieces = [(now.device.name, theme.QUIET)] if now is not None and now.device is not None else []
+        pieces += [(f"torch {torch.torch}", theme.QUIET)] if torch is not None else []
+        return [pieces_that_fit(pieces, width)] if pieces else []
+
+    def _doings(self) -> list[Text]:
+        """One line for each thing that is done for a cell: what came of it, or how long it has been going on."""
+        now = self.state.now
+        if now is None:
+            return [Text("starting the worker", theme.QUIET)]
+        return [
+            _doing(name, result, self._progress(now) if name == _current(now) else None) for name, result in _done(now)
+        ]
+
+    def _progress(self, now: CellState) -> str:
+        waited = units.duration(max(0.0, self.now_s - now.stage_since_s))
+        stage = _STAGES.get(now.stage or "", now.stage or "starting the worker")
+        return waited if stage in (_current(now), "measuring", "reading") else f"{stage} {waited}"
+
+
+def _current(now: CellState) -> str | None:
+    """What is going on."""
+    if now.outcome is not None:
+        return None
+    if now.timing:
+        return _TIMING
+    return _READING if now.stage == "reading" else _PROFILING
+
+
+def _done(now: CellState) -> Iterator[tuple[str, str]]:
+    """What there is to do, in order, with what has come of it."""
+    if now.cell.steps:
+        yield _TIMING, f"{len(now.timed_s)}/{now.cell.steps} steps, {_estimate(now.timed_s)}" if now.timed_s else ""
+    steps = f"{units.seconds(statistics.mean(now.profiled_s))} a step" if now.profiled_s else ""
+    yield _PROFILING, steps
+    seen = _seen(now.summary) if now.summary is not None else ""
+    sized = f"{units.size(now.trace_bytes)}" if now.trace_bytes is not None else ""
+    yield _READING, ", ".join(filter(None, (sized, seen)))
+
+
+def _estimate(timed_s: Sequence[float]) -> str:
+    """The running mean with its deviation, which a single step has not."""
+    if len(timed_s) > 1:
+        return units.seconds_with_deviation(*mean_and_deviation(timed_s))
+    return units.seconds(timed_s[0])
+
+
+def _doing(name: str, result: str, progress: str | None) -> Text:
+    mark, style = ("▸", "bold") if progress is not None else ("✓", "") if result else (" ", theme.QUIET)
+    text = Text(f"{mark} {name.ljust(_LABEL)}  ", style)
+    return text.append(", ".join(filter(None, (result, progress))), theme.QUIET if progress is None else "")
+
+
+def _seen(summary: ProfileSummary) -> str:
+    calls = sum(summary.spent.calls) // summary.steps
+    what = "kernels" if summary.source == "device" else "operators"
+    return f"{units.count(calls)} {what} a step"
+
+
+def result(cell: CellState) -> str:
+    """How a cell ended, in a few words: `step 205 ms, 260 ms profiled, 1,431 kernels a step`."""
+    if cell.summary is None or cell.outcome != "ok":
+        return f"{cell.outcome}: {cell.detail}" if cell.detail else str(cell.outcome)
+    words = [f"step {units.seconds(statistics.median(cell.timed_s))}"] if cell.timed_s else []
+    words += [f"{units.seconds(statistics.median(cell.profiled_s))} profiled"] if cell.profiled_s else []
+    return ", ".join([*words, _seen(cell.summary)])
+
+
+class ProfileLines(CellLines):
+    """Progress where there is no terminal: a line for every cell when it is over."""
+
+    blank = ProfileState()
+    always = ALWAYS
+    result = staticmethod(result)
+    advance = staticmethod(advance)
+
+
+def _share(state: ProfileState) -> float:
+    """As little as for timings, while steps are timed or profiled."""
+    now = state.now
+    if now is None or now.outcome is not None or now.stage not in (*HOT, "profiling"):
+        return IDLE_SHARE
+    return CPU_SHARE if now.device is None or now.device.type == "cpu" else DEVICE_SHARE
+
+
+PROFILE = Picture(ProfileState(), advance, draw, _share)

@@ -1,0 +1,96 @@
+"""A few steps under a profiler, in a process that gives no timings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+
+from sysbench.commands.profile.spec import ProfileCell
+from sysbench.errors import SysbenchError
+from sysbench.garbage import collection_paused
+from sysbench.lab.compilation import built, compiled, count_from_zero, entered, fresh_compiler
+from sysbench.lab.devices import synchronize, torch_device
+from sysbench.lab.precision import matmul_precision
+from sysbench.lab.ranges import named, visible_to
+from sysbench.lab.recorder import Recorder, recorder_for
+from sysbench.lab.step import TrainingStep
+from sysbench.log.events import DeviceInfo, Event, PhaseSample, StepChecked, StepMeasured
+
+
+def run(cell: ProfileCell, device: DeviceInfo, artifact: Path | None = None) -> Iterator[Event]:
+    """Build the cell on `device`, warm it up, and leave a trace of its steps at `artifact`.
+
+    Raises UnavailableError for a combination that does not exist there, and whatever a step raises.
+    """
+    if artifact is None:
+        raise SysbenchError("a profile is a trace, and there is no place to leave it")
+    target = torch_device(device)
+    with ExitStack() as settings:
+        settings.enter_context(matmul_precision(cell.precision))
+        if cell.execution == "compiled" or cell.attention == "flex":
+            settings.enter_context(fresh_compiler())
+        yield from _stages(cell, target, artifact)
+
+
+def _stages(cell: ProfileCell, device: torch.device, artifact: Path) -> Iterator[Event]:
+    yield entered(cell.key, "building")
+    started_s = time.perf_counter()
+    step = TrainingStep(cell, device)
+    synchronize(device)
+    yield built(cell.key, step, time.perf_counter() - started_s)
+
+    if cell.execution == "compiled":
+        yield entered(cell.key, "compiling")
+        count_from_zero()
+        yield compiled(cell.key, _take(step, device))
+
+    if cell.warmup:
+        yield entered(cell.key, "warming-up")
+    for index in range(cell.warmup):
+        yield _measured(cell, index, _take(step, device), warmup=True)
+
+    yield entered(cell.key, "profiling")
+    recorder = recorder_for(cell.profiler, device, shapes=cell.shapes)
+    for index, taken_s in enumerate(_profiled(cell, step, device, recorder)):
+        yield _measured(cell, index, taken_s, warmup=False)
+    yield StepChecked(
+        at_s=time.time(),
+        cell=cell.key,
+        gradients_present=step.gradients_present,
+        parameters_changed=None,
+        loss=step.loss,
+        attention_kernel=step.attention_kernel,
+    )
+
+    yield entered(cell.key, "writing")
+    recorder.write(artifact)
+
+
+def _profiled(cell: ProfileCell, step: TrainingStep, device: torch.device, recorder: Recorder) -> list[float]:
+    """The steps that are recorded, one after the other; nothing is said until the last of them is over."""
+    # Ranges of modules would be compiled with the model, or break it into pieces: a compiled one goes without.
+    model = step.model if cell.execution == "eager" else None
+    with collection_paused(collected=True), recorder.recording(), visible_to(recorder.ranges, model):
+        return [_take(step, device) for _ in range(cell.active)]
+
+
+def _take(step: TrainingStep, device: torch.device) -> float:
+    """One step, from when the device is idle until it is again, in seconds; phases follow each other undisturbed."""
+    step.forget()
+    synchronize(device)
+    began_s = time.perf_counter()
+    with named("step"):
+        for run_phase in step.phases.values():
+            run_phase()
+        synchronize(device)
+    return time.perf_counter() - began_s
+
+
+def _measured(cell: ProfileCell, index: int, taken_s: float, *, warmup: bool) -> StepMeasured:
+    return StepMeasured(
+        at_s=time.time(), cell=cell.key, index=index, warmup=warmup, phases={}, step=PhaseSample(wall_s=taken_s)
+    )

@@ -1,0 +1,88 @@
+"""Whether several runs say the same of the same step: clocks and kernels, measured and simulated peaks."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from sysbench.commands.memory.findings import known, peak
+from sysbench.commands.profile.findings import told
+from sysbench.commands.time.series import believable, samples
+from sysbench.log.records import CellRecord, MemoryCellRecord, ProfileCellRecord, TimeCellRecord
+from sysbench.spec import hardware
+
+_STEP: Final = ("size", "model", "ctx", "batch", "precision", "attention", "execution", "optimizer")
+"""Axes in which two commands must agree to be about the same step, beside their mode or phase."""
+
+
+def _step(cell: CellRecord) -> Hashable:
+    return tuple(str(cell.axes.get(axis)) for axis in _STEP)
+
+
+@dataclass(frozen=True)
+class ClockAndKernels:
+    """One phase as it was timed without a profiler, and the kernels of the same phase as profiled."""
+
+    timed: TimeCellRecord
+    profiled: ProfileCellRecord
+    phase: str
+    timed_s: float
+    kernels_s: float
+
+    @property
+    def covered(self) -> float:
+        """The share of the timed phase that its kernels fill."""
+        return self.kernels_s / self.timed_s
+
+
+def clock_and_kernels(
+    timed: Iterable[TimeCellRecord], profiled: Iterable[ProfileCellRecord], phase: str
+) -> Iterator[ClockAndKernels]:
+    """Every step that was both timed and profiled on a device of the same name; one pair for each."""
+    by_step: dict[Hashable, ProfileCellRecord] = {}
+    for cell in told(profiled):
+        if cell.device is not None and cell.summary is not None and cell.summary.source == "device":
+            by_step.setdefault((cell.device.name, _step(cell)), cell)
+    for each in believable(timed, alone=False):
+        place = (each.device.name, _step(each)) if each.device is not None else None
+        found, taken = by_step.pop(place, None), samples(each, phase)
+        kernels_s = _kernels_s(found, phase) if found is not None else 0.0
+        if found is not None and taken is not None and kernels_s:
+            yield ClockAndKernels(each, found, phase, taken.median_s, kernels_s)
+
+
+def _kernels_s(cell: ProfileCellRecord, phase: str) -> float:
+    summary = cell.summary
+    if summary is None or phase not in summary.phases:
+        return 0.0
+    position = summary.phases.index(phase)
+    rows = zip(summary.spent.phase, summary.spent.total_ns, strict=True)
+    return sum(total_ns for each, total_ns in rows if each == position) * 1e-9 / summary.steps
+
+
+@dataclass(frozen=True)
+class MeasuredAndSimulated:
+    """The peak of one step as it was measured, and as it was simulated for the same GPU."""
+
+    measured: MemoryCellRecord
+    simulated: MemoryCellRecord
+
+    @property
+    def share(self) -> float:
+        """By how much the simulated peak is larger, as a share of the measured one."""
+        return peak(self.simulated) / peak(self.measured) - 1
+
+
+def measured_and_simulated(cells: Iterable[MemoryCellRecord]) -> Iterator[MeasuredAndSimulated]:
+    """Every step of which both are known, on one GPU and under one protocol."""
+    by_step: dict[Hashable, MemoryCellRecord] = {}
+    for cell in known(cells):
+        if cell.source == "measured" and cell.device is not None and cell.device.type == "cuda":
+            name = hardware.find(cell.device.name, cell.device.memory_bytes)
+            by_step.setdefault((name.title if name else None, cell.axes["mode"], _step(cell)), cell)
+    for cell in known(cells):
+        if cell.source == "simulated" and cell.gpu is not None:
+            found = by_step.pop((cell.gpu.title, cell.axes["mode"], _step(cell)), None)
+            if found is not None:
+                yield MeasuredAndSimulated(found, cell)

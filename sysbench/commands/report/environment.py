@@ -1,0 +1,191 @@
+"""On what the runs of a report were made: machines, their software, and GPUs that were simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sysbench.commands.report.document import ReportedRun
+from sysbench.log.events import DeviceInfo, HostInfo
+from sysbench.log.records import SimulatedGpuRecord
+from sysbench.render.table import NOTHING, Cell, Column, Measure, Table
+
+Identity = tuple[str, str, int, int]
+"""What tells machines apart: containers share host names, and a machine its name with the one that replaced it."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One machine of a report."""
+
+    name: str
+    """Unique in the report."""
+    host: HostInfo
+    devices: tuple[DeviceInfo, ...]
+    """Every device that any of its runs has seen."""
+
+
+def machines(runs: Iterable[ReportedRun[Any]]) -> Mapping[Identity, Machine]:
+    """Every machine once, in the order in which the runs name them."""
+    found: dict[Identity, list[ReportedRun[Any]]] = {}
+    for run in runs:
+        found.setdefault(identity(run), []).append(run)
+    names: dict[str, int] = {}
+    named = {}
+    for key, here in found.items():
+        host = here[0].record.environment.host
+        names[host.hostname] = names.get(host.hostname, 0) + 1
+        name = host.hostname if names[host.hostname] == 1 else f"{host.hostname} ({names[host.hostname]})"
+        devices = {_device(each): each for run in here for each in run.record.environment.devices}
+        named[key] = Machine(name, host, tuple(devices.values()))
+    return named
+
+
+def identity(run: ReportedRun[Any]) -> Identity:
+    """Of the machine that a run was made on."""
+    host = run.record.environment.host
+    return host.hostname, host.cpu, host.logical_cores, host.memory_bytes
+
+
+def tables(runs: Sequence[ReportedRun[Any]]) -> tuple[Table, ...]:
+    """A row for each machine, for each of its devices, for what ran on it; and for each GPU that was simulated."""
+    known = machines(runs)
+    return tuple(
+        table
+        for table in (
+            _hosts(known.values()),
+            _devices(known.values()),
+            _software(runs, known),
+            _simulated(runs),
+        )
+        if table.rows
+    )
+
+
+def _hosts(known: Iterable[Machine]) -> Table:
+    columns = (
+        Column("machine", "machine"),
+        Column("cpu", "CPU"),
+        Column("cores", "cores"),
+        Column("memory", "memory", "bytes"),
+        Column("platform", "platform"),
+        Column("container", "container"),
+    )
+    rows = tuple(
+        (
+            each.name,
+            each.host.cpu,
+            _cores(each.host),
+            Measure(each.host.memory_bytes),
+            each.host.platform,
+            "yes" if each.host.container else "no",
+        )
+        for each in known
+    )
+    return Table("machines", "machines", columns, rows, 1)
+
+
+def _cores(host: HostInfo) -> str:
+    if host.physical_cores is None or host.physical_cores == host.logical_cores:
+        return str(host.logical_cores)
+    return f"{host.physical_cores}, with {host.logical_cores} threads"
+
+
+def _devices(known: Iterable[Machine]) -> Table:
+    """Accelerators: a CPU is the machine's own."""
+    columns = (
+        Column("machine", "machine"),
+        Column("device", "device"),
+        Column("name", "name"),
+        Column("memory", "memory", "bytes"),
+        Column("multiprocessors", "multiprocessors"),
+        Column("capability", "compute capability"),
+        Column("uuid", "UUID"),
+    )
+    rows = tuple(
+        (
+            machine.name,
+            each.torch_name,
+            each.name,
+            Measure(each.memory_bytes) if each.memory_bytes is not None else None,
+            each.multiprocessors if each.multiprocessors is not None else NOTHING,
+            each.compute_capability or "",
+            each.uuid or "",
+        )
+        for machine in known
+        for each in machine.devices
+        if each.type != "cpu"
+    )
+    return Table("devices", "devices", columns, rows, 2)
+
+
+def _device(device: DeviceInfo) -> str:
+    return device.uuid or f"{device.torch_name} {device.name}"
+
+
+def _software(runs: Sequence[ReportedRun[Any]], known: Mapping[Identity, Machine]) -> Table:
+    """Runs with the same software share a row; what none of them has is left out."""
+    by_software: dict[tuple[tuple[str, str, str], ...], list[str]] = {}
+    for run in runs:
+        by_software.setdefault(tuple(_programs(run, known[identity(run)].name)), []).append(run.name)
+    titles = {key: title for programs in by_software for key, title, _ in programs}
+    rows: list[tuple[Cell, ...]] = []
+    for programs, names in by_software.items():
+        versions = {key: version for key, _, version in programs}
+        every = len(by_software) == 1 and len(runs) > 1
+        rows.append((*(versions.get(key, "") for key in titles), "all" if every else ", ".join(names)))
+    columns = (*(Column(key, title) for key, title in titles.items()), Column("runs", "runs"))
+    return Table("software", "software", columns, tuple(rows), 1)
+
+
+def _programs(run: ReportedRun[Any], machine: str) -> Iterator[tuple[str, str, str]]:
+    """Key, title and version of everything that a run names."""
+    record = run.record
+    environment, torch = record.environment, record.environment.torch
+    known = {
+        ("machine", "machine"): machine,
+        ("sysbench", "sysbench"): record.sysbench_version,
+        ("commit", "commit"): (environment.host.commit or "")[:12] + _dirty(environment.host.commit),
+        ("python", "Python"): environment.host.python,
+        ("torch", "torch"): torch.torch if torch else None,
+        ("cuda", "CUDA"): torch.cuda if torch else None,
+        ("cudnn", "cuDNN"): torch.cudnn if torch else None,
+        ("triton", "Triton"): torch.triton if torch else None,
+        ("driver", "driver"): environment.driver,
+        ("threads", "threads"): str(torch.threads) if torch else None,
+        ("allocator", "allocator settings"): torch.allocator if torch else None,
+    }
+    return ((key, title, version) for (key, title), version in known.items() if version)
+
+
+def _dirty(commit: str | None) -> str:
+    return "-dirty" if commit and commit.endswith("-dirty") and not commit[:12].endswith("-dirty") else ""
+
+
+def _simulated(runs: Iterable[ReportedRun[Any]]) -> Table:
+    found: dict[SimulatedGpuRecord, list[str]] = {}
+    for run in runs:
+        for gpu in dict.fromkeys(gpu for cell in run.record.cells if (gpu := getattr(cell, "gpu", None)) is not None):
+            found.setdefault(gpu, []).append(run.name)
+    columns = (
+        Column("gpu", "simulated GPU"),
+        Column("memory", "memory", "bytes"),
+        Column("context", "CUDA context", "bytes"),
+        Column("other", "taken by others", "bytes"),
+        Column("settings", "allocator settings"),
+        Column("runs", "runs"),
+    )
+    rows = tuple(
+        (
+            gpu.title,
+            Measure(gpu.memory_bytes),
+            Measure(gpu.context_bytes),
+            Measure(gpu.other_bytes),
+            gpu.settings,
+            ", ".join(names),
+        )
+        for gpu, names in found.items()
+    )
+    notes = ("assumed, not measured: these GPUs were not there",)
+    return Table("simulated", "GPUs that were simulated", columns, rows, 1, notes)

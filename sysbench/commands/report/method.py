@@ -1,0 +1,193 @@
+"""What words and numbers of a report mean: of those that occur in it, and of no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from sysbench.commands.report.document import ReportedRun, Term
+from sysbench.log.records import AttentionCellRecord, MemoryCellRecord, ProfileCellRecord, TimeCellRecord
+from sysbench.spec.kinds import Kind
+
+_PHASES: Mapping[str, str] = {
+    "zero_grad": "gradients are set to None.",
+    "forward": "from tokens to logits, with the graph for backward kept unless the mode is inference.",
+    "loss": "cross-entropy of the logits, in fp32.",
+    "backward": "gradients of all parameters, accumulated nowhere: each step begins without any.",
+    "optimizer": "one step of AdamW on all parameters.",
+    "step": "the phases of the mode, added up step by step; timed as one with --sync step.",
+}
+_MODES: Mapping[str, str] = {
+    "inference": "forward alone and without a graph.",
+    "forward": "forward with the graph kept, as in training.",
+    "forward-backward": "zero_grad, forward, loss and backward; no optimizer.",
+    "train": "zero_grad, forward, loss, backward and optimizer: a full step.",
+}
+_PROTOCOLS: Mapping[str, str] = {
+    "inference": "no graph is kept: parameters, logits and what one layer needs.",
+    "forward": "the graph is kept, logits and loss are alive; no gradients.",
+    "forward-backward": "gradients, which are None before forward; no optimizer.",
+    "train-first": "the first step: the optimizer's state appears in it.",
+    "train": "a later step: the optimizer's state is there, gradients are None before forward.",
+}
+_PRECISIONS: Mapping[str, str] = {
+    "fp32": "all products in fp32; TF32 is off.",
+    "tf32": "fp32 with TF32 allowed for matrix products: 10 bits of mantissa.",
+    "bf16": "autocast to bfloat16: products in bf16, parameters, gradients and the optimizer in fp32.",
+    "fp16": "autocast to float16: products in fp16, parameters, gradients and the optimizer in fp32.",
+}
+_ATTENTION_PRECISIONS: Mapping[str, str] = {
+    "fp32": "q, k and v in fp32; TF32 is off.",
+    "tf32": "q, k and v in fp32, with TF32 allowed for matrix products.",
+    "bf16": "q, k and v in bfloat16.",
+    "fp16": "q, k and v in float16.",
+}
+_EXPERIMENTS: Mapping[str, str] = {
+    "sums": "one number added to itself, in every format and order; errors are against exact arithmetic.",
+    "autocast": "the types that parts of a model have under autocast: here measured, on CUDA worked out by its rules.",
+    "norm": "layer norm over inputs scaled by powers of two, against fp64.",
+    "scaling": "gradients of one backward pass, and what the loss scaled by powers of two leaves of them in 16 bits.",
+    "matmul": "products of random matrices against fp64, by the length of their sums.",
+}
+
+
+def terms(runs: Sequence[ReportedRun[Any]]) -> Iterator[Term]:
+    """Every word once, by the commands that use it."""
+    said: dict[str, Term] = {}
+    for kind, define in _DEFINITIONS.items():
+        cells = [cell for run in runs if run.record.kind == kind for cell in run.record.cells]
+        for term in define(cells) if cells else ():
+            said.setdefault(term.word, term)
+    simulated = any(run.origin != "measured" for run in runs)
+    yield from said.values()
+    yield from _cautions(runs)
+    if simulated:
+        yield Term(
+            "simulated",
+            "worked out without the hardware: allocations of the step on tensors without data, under a model of CUDA's "
+            "caching allocator. Nothing simulated stands in a column of measured numbers without being marked.",
+        )
+
+
+def _cautions(runs: Sequence[ReportedRun[Any]]) -> Iterator[Term]:
+    if any(cell.cautions for run in runs for cell in run.record.cells):
+        yield Term("caution", "a reason, found in the data themselves, to doubt a number; with what would remove it.")
+
+
+def _of_time(cells: Sequence[TimeCellRecord]) -> Iterator[Term]:
+    yield Term(
+        "time",
+        "after the warm-up steps every phase is timed by the host's clock between two synchronizations of the device; "
+        "by the device's own events where the host does not wait. Warm-up steps are kept and not counted.",
+    )
+    yield Term("± after a mean", "the standard deviation of the measured steps (n − 1); not that of their mean.")
+    yield Term(
+        "95 % interval",
+        "of a median, or of a ratio of two medians: from the order of the samples, whatever their distribution; there "
+        "is none of fewer than six.",
+    )
+    phases = {phase for cell in cells for phase in cell.phases}
+    yield from (Term(phase, meaning) for phase, meaning in _PHASES.items() if phase in phases)
+    yield from _modes(cells)
+    yield from _precisions(cells)
+    yield from _rates(cells)
+
+
+def _rates(cells: Sequence[TimeCellRecord]) -> Iterator[Term]:
+    known = [cell.rates for cell in cells if cell.rates]
+    if not known:
+        return
+    yield Term(
+        "achieved",
+        "model FLOPs of the step over its median time. A forward pass has B·[L(8Td² + 4T²d + 6T·d·d_ff) + 2TdV], "
+        "causality not exploited; backward twice that.",
+    )
+    sources = list(dict.fromkeys(rates.peak_source for rates in known if rates.peak_source))
+    if sources:
+        yield Term(
+            "of peak", f"achieved over the dense rate of the data sheet at that precision: {'; '.join(sources)}."
+        )
+    if any(rates.ceiling_share is not None for rates in known):
+        yield Term("of matmul", "achieved over what one large matrix product reached on this device in the same run.")
+
+
+def _of_profile(cells: Sequence[ProfileCellRecord]) -> Iterator[Term]:
+    yield Term(
+        "profile",
+        "steps under a profiler, in a process of their own. What backward launches is led back to the operator of "
+        "forward that caused it.",
+    )
+    if any(cell.unprofiled for cell in cells):
+        yield Term("unprofiled", "the same step, timed first without a profiler, in another process; its median.")
+    if any(cell.coverage is not None for cell in cells):
+        yield Term("covered", "of the unprofiled median step, the share in which the device was seen at work.")
+    if any(cell.cost_share is not None for cell in cells):
+        yield Term("by profiling", "by how much the profiler makes the median step longer.")
+    yield from _modes(cells)
+    yield from _precisions(cells)
+
+
+def _of_memory(cells: Sequence[MemoryCellRecord]) -> Iterator[Term]:
+    yield Term(
+        "allocated",
+        "bytes of tensors, as the allocator rounds them, at their most. Before each protocol what a step left is "
+        "deleted and peaks are reset.",
+    )
+    if any(cell.peak_reserved_bytes is not None for cell in cells):
+        yield Term("reserved", "bytes that the caching allocator holds of the device, whether in use or not.")
+    if any(cell.host_rss_peak_bytes is not None for cell in cells):
+        yield Term("worker, host memory", "the most that the measuring process was resident with, everything included.")
+    used = {str(cell.axes["mode"]) for cell in cells}
+    yield from (Term(f"memory of {mode}", meaning) for mode, meaning in _PROTOCOLS.items() if mode in used)
+    yield from _precisions(cells)
+
+
+def _of_attention(cells: Sequence[AttentionCellRecord]) -> Iterator[Term]:
+    yield Term(
+        "attention",
+        "the operator alone, softmax(q kᵀ / √d) v and its gradients, on random inputs of (batch, N, d), with heads "
+        "(batch, heads, N, d).",
+    )
+    if any(cell.forward for cell in cells):
+        clock = "device events" if all(cell.device_events for cell in cells if cell.forward) else "the host's clock"
+        yield Term("attention, forward and backward", f"each call is timed by itself, after warm-up calls, by {clock}.")
+    if any(cell.saved_bytes is not None for cell in cells):
+        yield Term("kept for backward", "what forward leaves allocated beside inputs and output.")
+    if any(cell.before_backward_bytes is not None for cell in cells):
+        yield Term("before backward", "everything that is allocated when backward begins, inputs and output included.")
+    if any(cell.rates for cell in cells):
+        yield Term(
+            "of limit",
+            "the least time that the data sheet allows, by FLOPs or by bytes moved, whichever is longer, over the "
+            "median.",
+        )
+    used = {str(cell.axes["precision"]) for cell in cells}
+    yield from (
+        Term(f"{precision} attention", meaning)
+        for precision, meaning in _ATTENTION_PRECISIONS.items()
+        if precision in used
+    )
+
+
+def _of_accum(cells: Sequence[Any]) -> Iterator[Term]:
+    used = {str(cell.experiment) for cell in cells}
+    yield from (Term(name, meaning) for name, meaning in _EXPERIMENTS.items() if name in used)
+
+
+def _modes(cells: Sequence[Any]) -> Iterator[Term]:
+    used = {str(cell.axes["mode"]) for cell in cells}
+    yield from (Term(f"mode {mode}", meaning) for mode, meaning in _MODES.items() if mode in used)
+
+
+def _precisions(cells: Sequence[Any]) -> Iterator[Term]:
+    used = {str(cell.axes["precision"]) for cell in cells}
+    yield from (Term(precision, meaning) for precision, meaning in _PRECISIONS.items() if precision in used)
+
+
+_DEFINITIONS: Mapping[Kind, Callable[[Any], Iterator[Term]]] = {
+    "time": _of_time,
+    "profile": _of_profile,
+    "memory": _of_memory,
+    "attention": _of_attention,
+    "accum": _of_accum,
+}

@@ -1,0 +1,63 @@
+"""What `sysbench report` can be asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from sysbench.errors import unknown
+from sysbench.spec.options import Option
+from sysbench.spec.run import OUTPUT
+
+SUFFIXES = (".html", ".md", ".tex", ".csv")
+"""How the names of reports end: each is a kind of report."""
+
+
+class ReportSpec(BaseModel):
+    """A report of runs that were made before."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    source: Annotated[
+        tuple[str, ...],
+        Option(metavar="LOG|DIR…", positional=True, repeated=True),
+    ] = Field(
+        default=(),
+        description="Logs, records, directories of them, or names of earlier runs: latest, latest~1, time:latest. "
+        "Without any: everything in runs/.",
+    )
+    output: Annotated[
+        tuple[Path, ...],
+        Option(flags=("--output", "-o"), metavar="FILE", panel=OUTPUT, repeated=True),
+    ] = Field(
+        default=(),
+        description="Write the report: .html is one page for offline use; .md and .tex have pictures beside them; "
+        ".csv is one long table. May be repeated. Without it, the terminal shows findings, tables and cautions.",
+    )
+    title: Annotated[str | None, Option(metavar="TEXT", panel=OUTPUT)] = Field(
+        default=None, description="Title of the report, instead of that of the experiment."
+    )
+    quiet: Annotated[bool, Option(flags=("--quiet", "-q"), panel=OUTPUT)] = Field(
+        default=False, description="Do not say which files were written."
+    )
+    debug: Annotated[bool, Option(panel=OUTPUT)] = Field(default=False, description="Show tracebacks.")
+
+    @field_validator("output")
+    @classmethod
+    def _known(cls, paths: tuple[Path, ...]) -> tuple[Path, ...]:
+        for path in paths:
+            if path.suffix.lower() not in SUFFIXES:
+                ending = path.suffix or "(nothing)"
+                raise ValueError(
+                    f"{path} does not end as a report does: {unknown(ending, 'a kind of report', SUFFIXES)}"
+                )
+        return paths
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Self:
+        for path in self.output:
+            if self.output.count(path) > 1:
+                raise ValueError(f"--output {path} is given twice")
+        return self

@@ -1,0 +1,88 @@
+"""What every kind of report says in the same words.
+
+What a report is written into: one file, and for some kinds a picture beside it for each of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sysbench.commands.report.document import Basis, Document, Finding, Origin, Picture, Section
+from sysbench.render import theme
+
+HEADLINES: Final = 10
+"""Findings of sections that the summary repeats; but one of each section always."""
+
+NAMED: Final = 6
+"""As many cells are named one by one where space is short; more are counted."""
+
+MARKS: Final[Mapping[Origin, str]] = {"measured": "", "simulated": "simulated", "mixed": "partly simulated"}
+
+
+def headlines(sections: Sequence[Section]) -> list[tuple[Section, tuple[Finding, ...]]]:
+    """Of every section its first finding, then its second, as long as there is room; in the order of the sections."""
+    found = [section.findings for section in sections]
+    taken = [0] * len(sections)
+    left = max(HEADLINES, len(sections))
+    for round_ in range(1, max(map(len, found), default=0) + 1):
+        for position, here in enumerate(found):
+            if left and len(here) >= round_:
+                taken[position] += 1
+                left -= 1
+    return [(section, here[:count]) for section, here, count in zip(sections, found, taken, strict=True) if count]
+
+
+def simulated_notice(document: Document) -> str:
+    """What has to be said first where not everything was measured; else nothing."""
+    origins = {section.origin for section in document.sections}
+    if origins == {"simulated"}:
+        return "Nothing in this report was measured: all of it is simulated."
+    if origins - {"measured"}:
+        return "What is marked as simulated was worked out for a GPU by a model of it. Everything else was measured."
+    return ""
+
+
+def rests_on(bases: Sequence[Basis], own: str = "") -> str:
+    """`small ctx 128, medium ctx 128 and 4 more cells of time 1`; the run goes without saying where it is `own`."""
+    return "; ".join(_basis(basis, own) for basis in bases)
+
+
+def _basis(basis: Basis, own: str) -> str:
+    cells = list(basis.cells)
+    if len(cells) > NAMED:
+        named = f"{', '.join(cells[: NAMED - 1])} and {len(cells) - NAMED + 1} more cells"
+    else:
+        named = ", ".join(cells)
+    return named if basis.run == own else f"{basis.run}: {named}" if named else basis.run
+
+
+def phrases(section: Section) -> Iterator[str]:
+    """What all numbers of a section have in common, and where they are from."""
+    yield from section.subject
+    if section.machine:
+        yield f"on {section.machine}"
+    if MARKS[section.origin]:
+        yield MARKS[section.origin].upper()
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """One file of a report."""
+
+    name: str
+    """Its path from the directory that the report is in, with slashes."""
+    content: bytes
+
+
+def text_file(name: str, text: str) -> WrittenFile:
+    """A file of text, in which nothing commands a terminal and every character can be written."""
+    return WrittenFile(name, theme.encodable(theme.harmless(text), "utf-8").encode())
+
+
+def pictures_of(document: Document) -> Iterator[Picture]:
+    """Every picture, in order."""
+    yield from document.pictures
+    for section in document.sections:
+        yield from section.pictures

@@ -1,0 +1,255 @@
+"""Carries an experiment out: every run by its own command, into one directory, from which it can be continued."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sysbench import __version__
+from sysbench.commands import running, saved
+from sysbench.commands.run import directory as experiment_directory
+from sysbench.commands.run import experiment_file
+from sysbench.commands.run import tables as experiment_tables
+from sysbench.commands.run.directory import ExperimentDirectory
+from sysbench.commands.run.experiment import PlannedRun
+from sysbench.commands.run.experiment_file import ENDING, WrittenExperiment
+from sysbench.commands.run.spec import ExperimentOptions
+from sysbench.commands.run.tables import Ended
+from sysbench.commands.running import Performed
+from sysbench.errors import LogError, SysbenchError, UsageError
+from sysbench.log.manifest import Manifest, RunEntry
+from sysbench.log.outcomes import LASTING
+from sysbench.log.records import RunRecord
+from sysbench.log.storage import make_directory
+from sysbench.render import output as summary
+from sysbench.render import theme
+from sysbench.render.output import results
+from sysbench.render.table import Sheet
+from sysbench.spec.commands import OPTIONS, keys_of
+from sysbench.spec.kinds import Kind
+from sysbench.spec.run import RunOptions
+
+INTERRUPTED = 130
+
+SHARED = ("format", "no_live", "quiet", "debug", "timeout_s")
+"""What holds for every run."""
+
+Planner = Callable[[WrittenExperiment, dict[str, str]], Sequence[PlannedRun]]
+
+
+def begun(
+    experiment: WrittenExperiment,
+    planned: Sequence[PlannedRun],
+    options: ExperimentOptions,
+    overrides: Mapping[str, str],
+) -> int:
+    """Run all of it into a new directory; the exit code. Raises OutputError when there is no place to write to."""
+    make_directory(options.out)
+    for each in planned:
+        _refuse_wrong_results(each, options)
+    name = options.experiment or experiment.name
+    content = Manifest(
+        sysbench_version=__version__,
+        experiment=str(experiment.path.resolve()) if _is_file(name) else name,
+        title=experiment.title,
+        question=experiment.question,
+        overrides=dict(overrides),
+        started_at=time.time(),
+        runs=tuple(each.entry for each in planned),
+    )
+    with experiment_directory.created(options.out, experiment.name, content) as directory:
+        return _carry_out(directory, planned, options)
+
+
+def continued(path: Path, options: ExperimentOptions, overrides: Mapping[str, str], planner: Planner) -> int:
+    """Run what is missing or failed in a directory; the exit code.
+
+    Raises LogError when it is the directory of no experiment, and UsageError when it is of another one: other runs,
+    other options, or other devices.
+    """
+    with experiment_directory.reopened(path) as directory:
+        found = directory.manifest
+        name = options.experiment or found.experiment
+        experiment = experiment_file.load(name)
+        if not _same(experiment, found.experiment):
+            raise UsageError(f"--resume {path}: it is of the experiment {found.experiment}, not of {name}")
+        planned = planner(experiment, {**found.overrides, **overrides})
+        _refuse_other_runs(path, found.runs, [each.entry for each in planned])
+        if options.plan:
+            _show(experiment_tables.plan(experiment.title, planned), options, first=True)
+            return 0
+        return _carry_out(directory, planned, options)
+
+
+def _refuse_wrong_results(planned: PlannedRun, options: ExperimentOptions) -> None:
+    """Raise UsageError for tables and files that there will not be, before hours are spent on what they are of."""
+    own = _options(planned, options.out, None, options)
+    try:
+        running.refuse_unknown_tables(planned.entry.command, own)
+        running.refuse_unknown_columns(planned.spec, own)
+        _command(planned.entry.command).refuse_wrong_files(own)
+    except UsageError as error:
+        raise UsageError(f"{planned.entry.name}: {error}") from None
+
+
+def _is_file(name: str) -> bool:
+    return name.endswith(ENDING) or "/" in name
+
+
+def _same(experiment: WrittenExperiment, name: str) -> bool:
+    return experiment.path.resolve() == experiment_file.found(name).resolve()
+
+
+def _refuse_other_runs(path: Path, there: Sequence[RunEntry], here: Sequence[RunEntry]) -> None:
+    """Raise UsageError naming the first difference between what a directory holds and what would be put there."""
+    if [run.name for run in there] != [run.name for run in here]:
+        missing = sorted({run.name for run in there} ^ {run.name for run in here}) or ["their order"]
+        raise UsageError(f"--resume {path}: the experiment has other runs by now ({', '.join(missing)})")
+    for former, now in zip(there, here, strict=True):
+        if (former.command, former.here) != (now.command, now.here):
+            raise UsageError(
+                f"--resume {path}: {now.name} was {former.here} there ({former.command}), "
+                f"here it is {now.here} ({now.command})"
+            )
+        for name in {**former.options, **now.options}:
+            one, other = former.options.get(name), now.options.get(name)
+            if one != other:
+                raise UsageError(
+                    f"--resume {path}: {now.name} was made with other options: --{name} {_said(one)} there, "
+                    f"{_said(other)} here"
+                )
+
+
+def _said(word: str | None) -> str:
+    return "not given" if word is None else word or "given"
+
+
+# --- one after the other
+
+
+def _carry_out(directory: ExperimentDirectory, planned: Sequence[PlannedRun], options: ExperimentOptions) -> int:
+    ended: list[Ended] = []
+    with _parting_words(directory, options):
+        for number, each in enumerate(planned, start=1):
+            last = _attend(directory, each, number, len(planned), options)
+            ended.append(last)
+            if _interrupted(last):
+                break
+        _show(experiment_tables.outcome(directory.manifest.title, ended), options)
+    return _exit_code(ended)
+
+
+@contextmanager
+def _parting_words(directory: ExperimentDirectory, options: ExperimentOptions) -> Iterator[None]:
+    """Say where everything is, however it ends."""
+    try:
+        yield
+    finally:
+        _say(f"saved  {directory.path}", options)
+        _say(f"→ sysbench report {directory.path} -o report.html makes a document of it", options)
+
+
+def _say(text: str, options: ExperimentOptions) -> None:
+    """One line on stderr; what a file has in it does not reach the terminal as it is."""
+    running.say(theme.fitted(text, sys.stderr.encoding or "ascii"), options)
+
+
+def _show(sheet: Sheet, options: ExperimentOptions, first: bool = False) -> None:
+    """On stdout, set off from what stands there; what has no tables says nothing to other programs."""
+    with results() as console:
+        if not first:
+            console.line()
+        if sheet.tables or options.format in ("terminal", "markdown"):
+            summary.show_sheet(sheet, console, options.format)
+        if options.format == "markdown":
+            console.line()
+
+
+def _attend(
+    directory: ExperimentDirectory, planned: PlannedRun, number: int, count: int, options: ExperimentOptions
+) -> Ended:
+    """One run, unless it is left out or was finished earlier; an error becomes a part of the manifest."""
+    entry = directory.entry(planned.entry.name)
+    if entry.here == "left out":
+        _say(f"run {number}/{count}  {entry.name}: left out, {entry.why}", options)
+        return Ended(entry, None)
+    try:
+        log = directory.log_of(entry)
+        finished = _finished(log, entry.command)
+        if finished is not None:
+            _say(f"run {number}/{count}  {entry.name}: finished before", options)
+            return Ended(entry, finished)
+        if not sys.stdout.isatty():  # where the heading would be seen beside it
+            _say(f"run {number}/{count}  {entry.name}: {entry.title}", options)
+        _show(experiment_tables.heading(entry, number, count), options, first=number == 1)
+        performed = _perform(planned, directory, log, options)
+    except SysbenchError as error:
+        # What is wrong with one run is no reason not to make the others.
+        _say(f"run {number}/{count}  {entry.name} failed: {error}", options)
+        begun = directory.log_of(entry)
+        entry = entry.model_copy(update={"failure": None if begun else str(error)})
+        directory.note(entry)
+        return Ended(entry, _earlier(begun, entry.command), str(error))
+    names = dict.fromkeys([*entry.files, *(path.name for path in performed.files)])
+    entry = entry.model_copy(update={"files": tuple(names), "failure": None})
+    directory.note(entry)
+    return Ended(entry, performed.record)
+
+
+def _finished(log: Path | None, kind: Kind) -> RunRecord[Any] | None:
+    """The record of a run of which nothing is missing; a cell that was not worth starting is not missing."""
+    record = _earlier(log, kind)
+    if log is None or record is None or not log.with_suffix(".json").is_file():
+        return None
+    lasting = all(cell.outcome in LASTING or cell.outcome == "skipped" for cell in record.cells)
+    return record if record.status == "complete" and lasting else None
+
+
+def _earlier(log: Path | None, kind: Kind) -> RunRecord[Any] | None:
+    """What a log comes down to; None for one that cannot be read: continuing it says what is wrong with it."""
+    try:
+        return saved.record(log, kind) if log is not None else None
+    except LogError:
+        return None
+
+
+def _perform(
+    planned: PlannedRun, directory: ExperimentDirectory, log: Path | None, options: ExperimentOptions
+) -> Performed:
+    command = _command(planned.entry.command)
+    performed: Performed = command.perform(planned.spec, _options(planned, directory.path, log, options))
+    return performed
+
+
+def _command(kind: Kind) -> Any:
+    """The module of a command, which all have what is asked for here."""
+    return importlib.import_module(f"sysbench.commands.{kind}.command")
+
+
+def _options(planned: PlannedRun, directory: Path, log: Path | None, options: ExperimentOptions) -> RunOptions:
+    entry = planned.entry
+    files = {key.field for key in keys_of(entry.command).values() if key.is_file}
+    own = {
+        field: directory / f"{entry.name}-{value}" if field in files else value
+        for field, value in planned.options.items()
+    }
+    shared = {field: getattr(options, field) for field in SHARED}
+    insisted = {field: True for field in ("no_skip", "force") if getattr(options, field)}
+    return OPTIONS[entry.command](**{**shared, **own, **insisted}, out=directory, log_name=entry.name, resume=log)
+
+
+def _interrupted(ended: Ended) -> bool:
+    return ended.complaint is None and ended.record is not None and ended.record.status == "interrupted"
+
+
+def _exit_code(ended: Sequence[Ended]) -> int:
+    """0 measured, 1 when anything failed or nothing was measured, 130 interrupted."""
+    if any(map(_interrupted, ended)):
+        return INTERRUPTED
+    codes = [running.exit_code(each.record) for each in ended if each.record is not None]
+    return 1 if any(each.complaint for each in ended) or any(codes) or not codes else 0

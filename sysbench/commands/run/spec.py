@@ -1,0 +1,77 @@
+"""Options of `sysbench run`: its own, and every option of its runs that can be given in their stead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, create_model
+
+from sysbench.spec.commands import KINDS, SPECS, keys_of
+from sysbench.spec.kinds import Kind
+from sysbench.spec.options import Option
+from sysbench.spec.run import EXECUTION, OUTPUT, RunOptions
+from sysbench.spec.validation import Given, option_of
+
+INSTEAD = "For every run that has the option, instead of what the experiment says"
+
+
+class ExperimentOptions(RunOptions):
+    """How an experiment is carried out, as a whole."""
+
+    experiment: Annotated[str | None, Option(metavar="[NAME|FILE.toml]", positional=True)] = Field(
+        default=None, description="An experiment that ships, or a file. Without it, those that ship are listed."
+    )
+    listed: Annotated[bool, Option(flags=("--list",), panel=OUTPUT)] = Field(
+        default=False, description="List the experiments that ship."
+    )
+    out: Annotated[Path, Option(metavar="DIR", panel=OUTPUT)] = Field(
+        default=Path("runs"), description="Directory in which the experiment gets one of its own."
+    )
+    plan: Annotated[bool, Option(panel=EXECUTION)] = Field(
+        default=False,
+        description="Show every run, its cells, their predicted memory, and what is simulated, changed or left out "
+        "here; run nothing.",
+    )
+    resume: Annotated[Path | None, Option(metavar="DIR", panel=EXECUTION)] = Field(
+        default=None, description="Continue in this directory: run only what is missing or failed in it."
+    )
+    # Those of a single run: its record is one of several here, and the experiment says what is shown of it.
+    json_path: None = None
+    tables: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+
+
+def _overrides() -> type[BaseModel]:
+    """A model with a field for every option of any spec that has a flag, all of them as text."""
+    having: dict[str, list[Kind]] = {}
+    for kind in KINDS:
+        for name, key in keys_of(kind).items():
+            if key.model is SPECS[kind] and key.stands_for is None and not option_of(key.info).positional:
+                having.setdefault(name, []).append(kind)
+    return create_model("Overrides", **{_field(name): _definition(name, kinds) for name, kinds in having.items()})
+
+
+def by_long_name(given: Given) -> dict[str, str]:
+    """The overrides that were given, as they are named on the command line; "" for a switch."""
+    names = {_field(name): name for kind in KINDS for name in keys_of(kind)}
+    return {names[field]: "" if word is True else str(word) for field, word in given.items()}
+
+
+def _field(name: str) -> str:
+    """Fit for Python, which has `with` for itself, and different from every field of the options."""
+    return f"every_{name.replace('-', '_')}"
+
+
+def _definition(name: str, kinds: list[Kind]) -> Any:
+    key = keys_of(kinds[0])[name]
+    own = option_of(key.info)
+    mark = Option(flags=(f"--{name}",), metavar=own.metavar, panel=INSTEAD, shorthands=own.shorthands)
+    said = f"Of {', '.join(kinds)}: {key.info.description}"
+    if key.switch:
+        return Annotated[bool, mark], Field(default=False, description=said)
+    return Annotated[str | None, mark], Field(default=None, description=said)
+
+
+Overrides = _overrides()
+"""What stands in place of what the runs say."""

@@ -1,0 +1,132 @@
+"""What is shown of an experiment: which there are, what one would do here, and how one went."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sysbench import formulas
+from sysbench.commands.accum import tables as accum_tables
+from sysbench.commands.attention import tables as attention_tables
+from sysbench.commands.run.experiment import PlannedRun
+from sysbench.commands.run.experiment_file import WrittenExperiment
+from sysbench.log.manifest import RunEntry
+from sysbench.log.outcomes import FAILURES
+from sysbench.log.records import RunRecord
+from sysbench.render import plan as plan_of_steps
+from sysbench.render.table import NOTHING, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word
+from sysbench.spec.kinds import Cell as SpecCell
+from sysbench.spec.kinds import Kind
+
+_PLANS: Mapping[Kind, Callable[[Sequence[Any]], tuple[Table, ...]]] = {
+    "time": lambda cells: (plan_of_steps.plan(cells),),
+    "memory": lambda cells: (plan_of_steps.plan(cells),),
+    "profile": lambda cells: (plan_of_steps.plan(cells),),
+    "attention": lambda cells: attention_tables.plan(cells).tables,
+    "accum": lambda cells: accum_tables.plan(cells).tables,
+}
+"""The cells of a run as its own command's --plan has them."""
+
+_TONES: Mapping[str, Tone] = {"as written": "plain", "changed": "strong", "simulated": "strong", "left out": "quiet"}
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run of an experiment ended."""
+
+    entry: RunEntry
+    record: RunRecord[Any] | None
+    """None for one that has none: left out, or failed before it began."""
+    complaint: str | None = None
+    """The line with which it failed, now; its record is of an earlier attempt, if there is one."""
+
+
+def listing(experiments: Iterable[WrittenExperiment]) -> Sheet:
+    """One line for each experiment that ships."""
+    rows = tuple((each.name, each.title) for each in experiments)
+    columns = (Column("experiment", "experiment"), Column("title", "about"))
+    return Sheet(("sysbench run NAME",), (Table("experiments", "experiments that ship", columns, rows, 1),))
+
+
+def heading(entry: RunEntry, number: int, count: int) -> Sheet:
+    """What stands above the results of one run."""
+    phrases = (f"{number}/{count}", entry.part, entry.title, entry.question, entry.why)
+    return Sheet(tuple(phrase for phrase in phrases if phrase), ())
+
+
+def plan(title: str, planned: Sequence[PlannedRun]) -> Sheet:
+    """Every run of an experiment and what becomes of it here, then the cells of each."""
+    cells: list[list[SpecCell]] = [list(each.spec.cells()) if each.entry.here != "left out" else [] for each in planned]
+    total = sum(map(len, cells))
+    columns = (
+        Column("number", ""),
+        Column("run", "run"),
+        Column("command", "command"),
+        Column("here", "here"),
+        Column("cells", "cells"),
+        Column("memory", "largest", "bytes", note="largest: predicted memory of the largest cell, counting tensors"),
+    )
+    rows = tuple(
+        (
+            number,
+            each.entry.name,
+            each.entry.command,
+            Word(each.entry.here, _TONES[each.entry.here]),
+            len(its_cells) or NOTHING,
+            _largest(its_cells),
+        )
+        for number, (each, its_cells) in enumerate(zip(planned, cells, strict=True), start=1)
+    )
+    count = f"{len(planned)} run{'' if len(planned) == 1 else 's'}, {total} cell{'' if total == 1 else 's'}"
+    details = [
+        table
+        for each, its_cells in zip(planned, cells, strict=True)
+        if its_cells
+        for table in _cells(each.entry, its_cells)
+    ]
+    whys = tuple(
+        Remark("note", f"{each.entry.name}: {each.entry.why}") for each in planned if each.entry.here != "as written"
+    )
+    return Sheet((title,), (Table("runs", count, columns, rows, 2), *details), whys)
+
+
+def outcome(title: str, ended: Sequence[Ended]) -> Sheet:
+    """Every run of an experiment and how it went."""
+    columns = (
+        Column("number", ""),
+        Column("run", "run"),
+        Column("command", "command", importance=1),
+        Column("here", "here"),
+        Column("cells", "cells"),
+        Column("ok", "ok"),
+        Column("otherwise", "otherwise"),
+    )
+    rows = tuple((number, *_ended(each)) for number, each in enumerate(ended, start=1))
+    remarks = [Remark("outcome", f"{each.entry.name}: {each.complaint}") for each in ended if each.complaint]
+    remarks += [Remark("note", f"{each.entry.name}: {each.entry.why}") for each in ended if each.entry.why]
+    return Sheet((title,), (Table("outcome", "how the runs went", columns, rows, 2),), tuple(remarks))
+
+
+def _cells(entry: RunEntry, cells: Sequence[SpecCell]) -> tuple[Table, ...]:
+    named = f"{entry.name}: {entry.title}" if entry.title != entry.name else entry.name
+    return tuple(replace(table, title=f"{named}, {table.title}") for table in _PLANS[entry.command](cells))
+
+
+def _largest(cells: Sequence[SpecCell]) -> Cell:
+    known = [needed for cell in cells if (needed := formulas.predicted_bytes(cell)) is not None]
+    return Measure(max(known)) if known else NOTHING
+
+
+def _ended(each: Ended) -> tuple[Cell, ...]:
+    here = Word(each.entry.here, _TONES[each.entry.here])
+    if each.record is None:
+        fate = Word("failed", "bad") if each.complaint else NOTHING
+        return each.entry.name, each.entry.command, here, NOTHING, NOTHING, fate
+    outcomes = [cell.outcome for cell in each.record.cells]
+    others = dict.fromkeys(outcome for outcome in outcomes if outcome != "ok")
+    said = ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in others)
+    bad = bool(FAILURES & set(outcomes)) or each.record.status != "complete"
+    words = ", ".join(word for word in (said, "" if each.record.status == "complete" else each.record.status) if word)
+    fate = Word(words, "bad" if bad else "plain")
+    return each.entry.name, each.entry.command, here, len(outcomes), outcomes.count("ok"), fate

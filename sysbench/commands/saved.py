@@ -1,0 +1,35 @@
+"""Reads what an earlier run of one command left: its log or its record, whichever is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sysbench.errors import LogError
+from sysbench.log import journal as log
+from sysbench.log import runs
+from sysbench.log.events import RunStarted
+from sysbench.log.records import RunRecord
+from sysbench.spec.kinds import Kind, Spec, spec_of
+
+
+def record(path: Path, kind: Kind) -> RunRecord[Any]:
+    """The record in a file, or the one that its log comes down to; raises LogError, also for one of another kind."""
+    found = runs.load(path)
+    _refuse_other(path, found.kind, kind)
+    return found
+
+
+def spec(path: Path, kind: Kind) -> Spec:
+    """The spec that a log was made with; raises LogError, also for a log of another kind."""
+    for event in log.read(path):
+        if isinstance(event, RunStarted):
+            _refuse_other(path, event.kind, kind)
+            return spec_of(event.spec)
+        break
+    raise LogError(f"{path} does not begin with the start of a run")
+
+
+def _refuse_other(path: Path, found: object, kind: Kind) -> None:
+    if found != kind:
+        raise LogError(f"{path} is of `sysbench {found}`, not of `sysbench {kind}`")

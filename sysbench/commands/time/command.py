@@ -1,0 +1,61 @@
+"""`sysbench time`: options → spec → run → show."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from sysbench.commands import running
+from sysbench.commands.time.spec import TimeSpec
+from sysbench.errors import UsageError
+from sysbench.spec.command_options import Given, command_options, validated
+from sysbench.spec.run import TimeOptions
+
+if TYPE_CHECKING:
+    from sysbench.spec.hardware import Hardware
+
+
+@command_options(TimeSpec, TimeOptions)
+def time(spec_given: Given, options_given: Given) -> None:
+    """Time forward, backward and the optimizer step, by size, context, precision and more.
+
+    Every numeric or list option takes an axis: 128,256 or 128-1024*2 or 10-50+10. The run is the product of all axes.
+    """
+    options = validated(TimeOptions, options_given)
+    running.refuse_unknown_tables("time", options)
+    if options.source is not None:
+        from sysbench.commands import saved
+
+        running.refuse_beside_source(TimeSpec, spec_given)
+        running.show(saved.record(options.source, "time"), options)
+        return
+    spec = validated(TimeSpec, {**running.resumed("time", options.resume), **spec_given})
+    if options.plan:
+        running.show_plan(spec, options, _held_against(options))
+    elif options.simulate is not None:
+        raise UsageError(
+            "--simulate: step times are measured, never simulated. What is: the memory that a step needs, by "
+            f"sysbench memory --simulate {options.simulate}, or in short by --plan --simulate {options.simulate}"
+        )
+    else:
+        raise typer.Exit(running.exit_code(perform(spec, options).record))
+
+
+def perform(spec: TimeSpec, options: TimeOptions) -> running.Performed:
+    """Carry the run out; raises as `running.carry_out` does."""
+    return running.Performed(running.carry_out(spec, options))
+
+
+def refuse_wrong_files(options: TimeOptions) -> None:
+    """Timing writes nothing but a log and a record."""
+
+
+def _held_against(options: TimeOptions) -> Hardware | None:
+    """The GPU that a plan is held against."""
+    from sysbench.spec import hardware
+
+    try:
+        return hardware.named(options.simulate) if options.simulate else None
+    except UsageError as error:
+        raise UsageError(f"--simulate {error}") from None

@@ -1,0 +1,543 @@
+"""Pictures of a timing run: a step by its phases, times over the context, every sample, and the share of the peak.
+
+Colours of phases and of what is held against each other, the same in every picture of times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from sysbench import cells as spec_axes
+from sysbench import units
+from sysbench.commands.attention.figures import Look
+from sysbench.commands.time.series import samples
+from sysbench.log.records import TimeCellRecord
+from sysbench.render.findings import namer
+from sysbench.render.plots import (
+    INK,
+    QUIET,
+    WIDTH_IN,
+    Box,
+    Drawn,
+    Frame,
+    Heading,
+    captioned,
+    draw_boxes,
+    dressed,
+    head,
+    in_rows,
+    legend,
+    panels,
+    printable,
+    spaced,
+    subject,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+PHASES: Final = {
+    "zero_grad": "#bbbbbb",
+    "forward": "#66ccee",
+    "loss": "#aa3377",
+    "backward": "#4477aa",
+    "optimizer": "#ccbb44",
+}
+"""In the order in which a step runs them: Paul Tol's bright scheme (personal.sron.nl/~pault), which stays distinct
+under all common colour blindness, in the hues that the dashboard has them in."""
+
+SERIES: Final = (
+    Look("#0072b2", "o"),
+    Look("#d55e00", "s"),
+    Look("#009e73", "D"),
+    Look("#cc79a7", "^"),
+    Look("#56b4e9", "v"),
+    Look("#e69f00", "P"),
+    Look("#000000", "X"),
+)
+"""Okabe and Ito's colours, the ones that contrast most first; markers differ too."""
+
+_DASHES: Final = ("-", (0, (4, 2)), (0, (1, 1.5)))
+
+
+def series(number: int) -> Look:
+    """The look of the `number`-th of those held against each other, from 0 on: beyond the colours, dashes differ."""
+    look = SERIES[number % len(SERIES)]
+    return Look(look.colour, look.marker, _DASHES[number // len(SERIES) % len(_DASHES)])
+
+
+MOST_PANELS: Final = 9
+MOST_SERIES: Final = 7
+MOST_BARS: Final = 4
+"""Beside each other for one context; more would be too thin for their phases to be told apart."""
+MOST_STRIPS: Final = 40
+"""Cells in one picture of samples: those that vary most."""
+
+_HATCHES: Final = ("", "////", "\\\\\\\\", "xxx")
+_OOM: Final = "#c1121f"
+
+
+def figures(cells: Sequence[TimeCellRecord]) -> Iterator[Drawn]:
+    """Everything that there is to draw of a run."""
+    timed = [cell for cell in cells if cell.outcome == "ok" and samples(cell, "step") is not None]
+    layout, about = _layout(cells), subject(cells)
+    if len({phase for cell in timed for phase in cell.phases}) > 2:
+        heading = _heading("a step by its phases, medians", about)
+        caption = captioned("The median step by its phases", about, _left_out(layout, MOST_BARS))
+        yield Drawn("phases", caption, lambda: draw_phases(layout, heading))
+    if layout.along is not None and len(timed) > 1:
+        yield _times(layout, about)
+        if sum(_peak_share(cell) is not None for cell in timed) > 1:
+            rates_heading = _heading("share of the hardware's peak", about)
+            text = "FLOPs of matrix products a second, as a share of the hardware's peak"
+            caption = captioned(text, about, _left_out(layout, MOST_SERIES))
+            yield Drawn("peak-share", caption, lambda: draw_rates(layout, rates_heading))
+    if timed:
+        yield _samples(cells, timed, about)
+
+
+def _times(layout: Layout, about: Sequence[str]) -> Drawn:
+    what = _ALONG[layout.along or "ctx"]
+    text = f"Median step time over {what}, both axes logarithmic; bars are 95 % intervals"
+    heading = _heading(f"step time over {what}", (*about, "medians, bars: 95 % interval"))
+    caption = captioned(text, about, _left_out(layout, MOST_SERIES))
+    return Drawn("times", caption, lambda: draw_times(layout, heading))
+
+
+def _samples(cells: Sequence[TimeCellRecord], timed: Sequence[TimeCellRecord], about: Sequence[str]) -> Drawn:
+    shown = strips(timed)
+    rest = f"The {len(shown)} cells of {len(timed)} that vary most." if len(shown) < len(timed) else ""
+    text = (
+        "Every measured step against the median of its cell, from the first (above) to the last (below); "
+        "hollow: warm-up steps"
+    )
+    heading = _heading("every step", about)
+    return Drawn("samples", captioned(text, about, rest), lambda: draw_samples(shown, namer(cells), heading))
+
+
+_ALONG: Final = {"ctx": "the context", "size": "the number of parameters", "batch": "the batch"}
+
+
+def _heading(title: str, about: Sequence[str]) -> Heading:
+    return Heading(title, " · ".join(about))
+
+
+# --- which cell stands where
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Cells in panels by size, along one axis, in series by everything else that they differ in."""
+
+    along: str | None
+    """What a panel's horizontal axis is; None where there is nothing to go along."""
+    panels: tuple[tuple[str, tuple[TimeCellRecord, ...]], ...]
+    series: tuple[str, ...]
+    of: Callable[[TimeCellRecord], str]
+    """The series of a cell."""
+
+
+def _layout(cells: Sequence[TimeCellRecord]) -> Layout:
+    differing = spec_axes.varying(spec_axes.axes_of(cells))
+    along = next((axis for axis in ("ctx", "size", "batch") if axis in differing), None)
+    others = [axis for axis in differing if axis not in ("size", "ctx", along)]
+
+    def of(cell: TimeCellRecord) -> str:
+        return " ".join(spec_axes.phrase(axis, cell.axes[axis]) for axis in others)
+
+    names = tuple(dict.fromkeys(of(cell) for cell in cells))
+    by_size: dict[str, list[TimeCellRecord]] = {}
+    for cell in sorted(cells, key=lambda cell: cell.model.parameters):
+        apart = along != "size" and "size" in differing
+        by_size.setdefault(str(cell.axes["size"]) if apart else "", []).append(cell)
+    return Layout(along, tuple((size, tuple(found)) for size, found in by_size.items()), names, of)
+
+
+def _left_out(layout: Layout, most: int) -> str:
+    """What a picture of this layout does not show, in a sentence; nothing where it shows all."""
+    parts = []
+    if len(layout.panels) > MOST_PANELS:
+        parts.append(f"the {MOST_PANELS} smallest of {len(layout.panels)} sizes")
+    if len(layout.series) > most:
+        parts.append(f"the first {most} of {len(layout.series)} settings")
+    return f"Shown are {' and '.join(parts)}." if parts else ""
+
+
+def _position(cell: TimeCellRecord, along: str | None) -> float:
+    if along == "size":
+        return float(cell.model.parameters)
+    return float(cell.axes[along]) if along else 1.0
+
+
+def _tick(cell: TimeCellRecord, along: str | None) -> str:
+    return str(cell.axes[along]) if along else ""
+
+
+# --- a step by its phases
+
+
+def draw_phases(layout: Layout, heading: Heading) -> Figure:
+    """Stacked bars: a panel for each size, groups of bars along the context, hatched by what else differs."""
+    from matplotlib.patches import Patch
+
+    shown = layout.panels[:MOST_PANELS]
+    names = layout.series[:MOST_BARS]
+    kinds: list[Any] = [
+        Patch(facecolor="white", edgecolor=QUIET, hatch=_HATCHES[number], label=printable(name))
+        for number, name in enumerate(names if len(names) > 1 else ())
+    ]
+    if any(cell.outcome == "oom" for _, cells in shown for cell in cells):
+        kinds.append(_memory_ends())
+    rows = in_rows(kinds)
+    frame = Frame(
+        min(3, len(shown)),
+        1.55 if len(shown) > 1 else 2.2,
+        above_in=0.26 if len(shown) > 1 else 0.08,
+        legend_lines=1 + len(rows),
+    )
+    figure, found = panels(frame, len(shown), heading)
+    for place, (size, cells) in zip(found, shown, strict=True):
+        _draw_bars(place, cells, layout, names, size)
+    present = [phase for phase in PHASES if any(phase in cell.phases for _, cells in shown for cell in cells)]
+    legend(figure, [Patch(facecolor=PHASES[phase], label=phase) for phase in present], *rows)
+    return figure
+
+
+def _memory_ends() -> Any:
+    """The legend's entry for a cell that ran out of memory."""
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], color=_OOM, linestyle="none", marker="x", markersize=5, label="out of memory")
+
+
+def _draw_bars(place: Axes, cells: Sequence[TimeCellRecord], layout: Layout, names: Sequence[str], title: str) -> None:
+    ticks = list(dict.fromkeys(_tick(cell, layout.along) for cell in sorted(cells, key=_by_position(layout))))
+    tallest = max((found.median_s for cell in cells if (found := samples(cell, "step"))), default=1.0)
+    scale = units.time_scale(tallest)
+    width = 0.8 / len(names)
+    for number, name in enumerate(names):
+        row = [cell for cell in cells if layout.of(cell) == name]
+        at = [ticks.index(_tick(cell, layout.along)) + (number - (len(names) - 1) / 2) * width for cell in row]
+        _draw_series(place, row, at, width, scale, _HATCHES[number])
+    place.set_ylim(0, tallest / scale.factor * 1.12)
+    dressed(place, title=title, x=layout.along or "", y=scale.symbol)
+    spaced(place, ticks)
+
+
+def _draw_series(
+    place: Axes, row: Sequence[TimeCellRecord], at: Sequence[float], width: float, scale: units.Scale, hatch: str
+) -> None:
+    boxes = []
+    for cell, x in zip(row, at, strict=True):
+        below = 0.0
+        for phase, colour in PHASES.items():
+            found = samples(cell, phase) if cell.outcome == "ok" else None
+            if found is not None:
+                height = found.median_s / scale.factor
+                boxes.append(Box(x - 0.46 * width, below, 0.92 * width, height, colour))
+                below += height
+        if not below:
+            _draw_absent(place, cell, x)
+    draw_boxes(place, boxes, hatch)
+
+
+def _draw_absent(place: Axes, cell: TimeCellRecord, x: float) -> None:
+    """A cross where memory ran out, a dash where there is nothing for another reason."""
+    ended = cell.outcome == "oom"
+    place.annotate(
+        "×" if ended else "–", (x, 0), (0, 5), textcoords="offset points", fontsize=10 if ended else 8,
+        color=_OOM if ended else QUIET, ha="center", va="center",
+    )  # fmt: skip
+
+
+def _by_position(layout: Layout) -> Callable[[TimeCellRecord], float]:
+    return lambda cell: _position(cell, layout.along)
+
+
+# --- lines
+
+
+def draw_times(layout: Layout, heading: Heading) -> Figure:
+    """The median step with its interval, both axes logarithmic; panels share their vertical axis."""
+
+    def timed(cell: TimeCellRecord) -> tuple[float, float | None, float | None] | None:
+        found = samples(cell, "step") if cell.outcome == "ok" else None
+        if found is None:
+            return None
+        low, high = found.ci95_s or (None, None)
+        return found.median_s, low, high
+
+    figure, found = _draw_lines(layout, heading, timed, "time of a step")
+    for place in found:
+        place.set_yscale("log")
+        place.yaxis.set_major_formatter(lambda value, _: _short(value))
+        place.yaxis.set_minor_formatter(lambda value, _: "")
+        _even(place)
+    return figure
+
+
+def _short(value_s: float) -> str:
+    number, _, symbol = units.seconds(value_s).partition(" ")
+    return f"{float(number.replace(' ', '')):g} {symbol}"
+
+
+def _even(place: Axes) -> None:
+    """Where a logarithmic axis spans less than two decades, 1, 2 and 5 are labelled."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    low, high = place.get_ylim()
+    narrow = high / low < 100
+    place.yaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0) if narrow else (1.0,), numticks=12))
+    place.yaxis.set_minor_locator(NullLocator())
+
+
+def draw_rates(layout: Layout, heading: Heading) -> Figure:
+    """The share of the peak over the context."""
+
+    def rated(cell: TimeCellRecord) -> tuple[float, float | None, float | None] | None:
+        share = _peak_share(cell)
+        return (share * 100, None, None) if share is not None else None
+
+    figure, found = _draw_lines(layout, heading, rated, "% of peak")
+    for place in found:
+        place.set_ylim(0, max(place.get_ylim()[1] / 1.6 * 1.15, 1))
+    return figure
+
+
+def _peak_share(cell: TimeCellRecord) -> float | None:
+    return cell.rates.peak_share if cell.rates and cell.outcome == "ok" else None
+
+
+_Point = tuple[float, float | None, float | None]
+
+
+def _draw_lines(
+    layout: Layout, heading: Heading, value: Callable[[TimeCellRecord], _Point | None], label: str
+) -> tuple[Figure, list[Axes]]:
+    """A panel for each size with a line for each series; of one series, one panel with a line for each size."""
+    from matplotlib.lines import Line2D
+
+    rows, keys, of = _lines(layout)
+    columns = min(3, len(rows))
+    beyond = {cell.key for _, cells in rows for cell in cells if of(cell) in keys and cell.outcome == "oom"}
+    handles = [
+        Line2D(
+            [], [], color=look.colour, linestyle=look.dashes, marker=look.marker, markersize=4.5, label=printable(key)
+        )
+        for number, key in enumerate(keys if len(keys) > 1 else ())
+        for look in [series(number)]
+    ]
+    if beyond:
+        handles.append(_memory_ends())
+    lines = in_rows(handles)
+    frame = Frame(
+        columns,
+        1.7 if len(rows) > 1 else 2.5,
+        left_in=0.78,
+        above_in=0.26 if len(rows) > 1 else 0.08,
+        right_in=0.1,
+        legend_lines=len(lines),
+        shared=True,
+    )
+    figure, found = panels(frame, len(rows), heading)
+    every = [point for _, cells in rows for cell in cells if (point := value(cell)) is not None]
+    low, high = min(point[0] for point in every), max(point[0] for point in every)
+    for place, (title, cells) in zip(found, rows, strict=True):
+        for number, key in enumerate(keys):
+            line = sorted((cell for cell in cells if of(cell) == key), key=_by_position(layout))
+            _draw_line(place, [(cell, point) for cell in line if (point := value(cell))], layout, series(number))
+        place.set_ylim(low / 1.3, high * 1.6)
+        _draw_beyond(place, [(cell, series(keys.index(of(cell)))) for cell in cells if cell.key in beyond], layout)
+        _along_axis(place, cells, layout)
+        first = place is found[0] or found.index(place) % columns == 0
+        dressed(place, title=title, x=_ALONG_LABEL.get(layout.along or "", ""), y=label if first else "", lines="both")
+    legend(figure, *lines)
+    return figure, found
+
+
+_ALONG_LABEL: Final = {"ctx": "ctx", "size": "parameters", "batch": "batch"}
+
+
+def _lines(
+    layout: Layout,
+) -> tuple[list[tuple[str, tuple[TimeCellRecord, ...]]], list[str], Callable[[TimeCellRecord], str]]:
+    """Panels with their titles, the keys of the lines in them, and which line a cell is of."""
+    shown = list(layout.panels[:MOST_PANELS])
+    if len(layout.series) > 1 or len(shown) == 1:
+        return shown, list(layout.series[:MOST_SERIES]), layout.of
+    cells = tuple(cell for _, found in shown for cell in found)
+    return [("", cells)], [size for size, _ in shown], lambda cell: str(cell.axes["size"])
+
+
+def _draw_line(place: Axes, points: Sequence[tuple[TimeCellRecord, _Point]], layout: Layout, look: Look) -> None:
+    x = [_position(cell, layout.along) for cell, _ in points]
+    y = [point[0] for _, point in points]
+    place.plot(
+        x, y, color=look.colour, linestyle=look.dashes, marker=look.marker, markersize=4.5, linewidth=1.4, zorder=3
+    )
+    bars = [(at, value, low, high) for at, (_, (value, low, high)) in zip(x, points, strict=True) if low and high]
+    if bars:
+        reach = [[value - low for _, value, low, _ in bars], [high - value for _, value, _, high in bars]]
+        place.errorbar(
+            [at for at, *_ in bars],
+            [value for _, value, _, _ in bars],
+            yerr=[[max(each, 0.0) for each in side] for side in reach],
+            fmt="none",
+            ecolor=look.colour,
+            elinewidth=1,
+            capsize=2.5,
+            zorder=4,
+        )
+
+
+def _draw_beyond(place: Axes, cells: Sequence[tuple[TimeCellRecord, Look]], layout: Layout) -> None:
+    """A cross near the upper edge where a line would go on if there were memory; several of one place in a row."""
+    at: dict[float, list[Look]] = {}
+    for cell, look in cells:
+        at.setdefault(_position(cell, layout.along), []).append(look)
+    for x, looks in at.items():
+        for number, look in enumerate(looks):
+            place.annotate(
+                "×", (x, 0.93), ((number - (len(looks) - 1) / 2) * 9, 0), xycoords=("data", "axes fraction"),
+                textcoords="offset points", fontsize=13, fontweight="bold", color=look.colour, ha="center", va="center",
+            )  # fmt: skip
+
+
+def _along_axis(place: Axes, cells: Sequence[TimeCellRecord], layout: Layout) -> None:
+    at = sorted({_position(cell, layout.along) for cell in cells})
+    place.set_xscale("log")
+    place.minorticks_off()
+    labels = [units.count(value) if layout.along == "size" else f"{value:.0f}" for value in at]
+    place.set_xticks(at, labels)
+    if layout.along == "size" and len(at) > 4:
+        place.tick_params(axis="x", labelrotation=30)
+    room = 1.25
+    place.set_xlim(at[0] / room, at[-1] * room)
+
+
+# --- every sample
+
+
+@dataclass(frozen=True)
+class Strip:
+    """The steps of one cell, relative to the median of those that count: 0.01 is 1 % longer."""
+
+    cell: TimeCellRecord
+    counted: tuple[float, ...]
+    warmup: tuple[float, ...]
+
+
+def strips(cells: Sequence[TimeCellRecord]) -> list[Strip]:
+    """Of the cells that vary most, in the order of the run."""
+    found = []
+    for cell in cells:
+        timed = samples(cell, "step")
+        if timed is not None:
+            relative = [value / timed.median_s - 1 for value in timed.samples_s]
+            warmup = [value / timed.median_s - 1 for value in cell.warmup_samples_s]
+            found.append(Strip(cell, tuple(relative), tuple(warmup)))
+    kept = {id(each) for each in sorted(found, key=lambda each: _width(each.counted), reverse=True)[:MOST_STRIPS]}
+    return [each for each in found if id(each) in kept]
+
+
+def _width(values: Sequence[float]) -> float:
+    return max(values) - min(values)
+
+
+def draw_samples(shown: Sequence[Strip], name: Callable[[TimeCellRecord], str], heading: Heading) -> Figure:
+    """A row for each cell: its steps from above to below, those beyond the edge as a triangle with how far."""
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    row_in = 0.24 if len(shown) <= 20 else 0.19
+    above_in, below_in = 0.58, 0.72
+    height = above_in + below_in + row_in * len(shown)
+    figure = Figure(figsize=(WIDTH_IN, height), facecolor="white")
+    labels = [printable(name(each.cell)) for each in shown]
+    left_in = min(2.6, 0.35 + 0.062 * max(map(len, labels)))
+    right_in = 0.5
+    place = figure.add_axes(
+        (left_in / WIDTH_IN, below_in / height, 1 - (left_in + right_in) / WIDTH_IN, row_in * len(shown) / height)
+    )
+    edge = _edge(shown)
+    _draw_strips(place, shown, edge)
+    for row, each in enumerate(shown):
+        _draw_beyond_edge(place, row, each, edge)
+    place.set_ylim(len(shown) - 0.5, -0.5)
+    place.set_xlim(-edge * 100, edge * 100)
+    place.set_yticks(range(len(shown)), labels)
+    place.axvline(0, color=QUIET, linewidth=0.8, zorder=1)
+    dressed(place, x="difference to the median of the cell, %", lines="x")
+    place.tick_params(axis="y", length=0, labelcolor=INK)
+    place.spines["left"].set_visible(False)
+    head(figure, heading)
+    marks: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 4, "color": _DOT}
+    handles = [
+        Line2D([], [], label="counted", **marks),
+        Line2D([], [], label="warm-up", **marks, markerfacecolor="white"),
+        Line2D([], [], label="beyond the edge", linestyle="none", marker=">", markersize=5, color=_BEYOND),
+    ]
+    legend(figure, handles)
+    return figure
+
+
+_DOT: Final = "#0072b2"
+_BEYOND: Final = "#d55e00"
+
+
+def _edge(shown: Sequence[Strip]) -> float:
+    """Half the width of the picture: so that 98 % of the steps that count are in it, and at least 1 %."""
+    values = sorted(abs(value) for each in shown for value in each.counted)
+    return max(0.005, 1.2 * values[min(len(values) - 1, math.ceil(0.98 * len(values)))])
+
+
+def _draw_strips(place: Axes, shown: Sequence[Strip], edge: float) -> None:
+    """All dots inside the edges, and a shade behind every other row."""
+    crowded = any(len(each.warmup) + len(each.counted) > 30 for each in shown)
+    dots: dict[str, list[tuple[float, float]]] = {_DOT: [], "white": []}
+    for row, each in enumerate(shown):
+        every = [*each.warmup, *each.counted]
+        step = 0.66 / max(len(every) - 1, 1)
+        for number, value in enumerate(every):
+            if abs(value) <= edge:
+                fill = _DOT if number >= len(each.warmup) else "white"
+                dots[fill].append((value * 100, row - 0.33 + step * number))
+    for fill, points in dots.items():
+        place.plot(
+            [x for x, _ in points],
+            [y for _, y in points],
+            linestyle="none",
+            marker="o",
+            markersize=2 if crowded else 3,
+            markerfacecolor=fill,
+            markeredgecolor=_DOT,
+            markeredgewidth=0.6,
+            zorder=3,
+        )
+    shaded = [Box(-edge * 100, row - 0.5, 2 * edge * 100, 1.0, "#f6f6f6") for row in range(1, len(shown), 2)]
+    draw_boxes(place, shaded, edge=0, behind=True)
+
+
+def _draw_beyond_edge(place: Axes, row: int, each: Strip, edge: float) -> None:
+    """A triangle for steps that took longer than there is room for, with how long they took."""
+    every = [*each.warmup, *each.counted]
+    beyond = [value for value in every if value > edge]
+    if beyond:
+        place.plot(edge * 100, row, marker=">", markersize=4.5, color=_BEYOND, clip_on=False, zorder=5)
+        longest = _so_long(1 + max(beyond))
+        more = f" {len(beyond)}, to {longest}" if len(beyond) > 1 else f" {longest}"
+        place.annotate(
+            more, (edge * 100, row), (4, 0), textcoords="offset points", fontsize=7, color=_BEYOND,
+            va="center", annotation_clip=False,
+        )  # fmt: skip
+    if any(value < -edge for value in every):
+        place.plot(-edge * 100, row, marker="<", markersize=4.5, color=_BEYOND, clip_on=False, zorder=5)
+
+
+def _so_long(value: float) -> str:
+    return f"{value:.0f}×" if value >= 9.95 else f"{value:.1f}×" if value >= 1.95 else f"+{(value - 1) * 100:.0f} %"

@@ -1,0 +1,238 @@
+"""Folds the event log of `sysbench time` into its record.
+
+The energy of the measured steps, from a counter that is read beside them.
+
+NVML counts joules of a whole GPU (nvmlDeviceGetTotalEnergyConsumption, Volta and later), and puts what it has counted
+into the counter only every 20 to 100 ms (Yang, Adamek and Armour, "Part-time Power Measurements: nvidia-smi's Lack of
+Attention", 2023, measure 20 to 100 ms between updates of power on a dozen GPUs). So energy is known over a stretch of
+time between two readings, at either end to within one update, and not of a step by itself.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics as standard
+from collections.abc import Iterable, Sequence
+
+from sysbench import formulas, statistics
+from sysbench.commands.time.spec import TimeCell, TimeSpec
+from sysbench.log import cautions
+from sysbench.log import collect as run_record
+from sysbench.log.collect import CellEvents, Run, collect
+from sysbench.log.events import Event, PhaseSample, Reading, StepMeasured
+from sysbench.log.records import (
+    CeilingRecord,
+    EnergyRecord,
+    PeakRecord,
+    PhaseRecord,
+    RateRecord,
+    ReadingsRecord,
+    Samples,
+    TimeCellRecord,
+    TimeRecord,
+)
+from sysbench.spec import hardware
+from sysbench.spec.model import ModelCell
+
+UPDATE_S = 0.1
+"""The longest time between two updates of the counter."""
+
+SHORTEST_S = 10 * UPDATE_S
+"""Over less, the two ends make up more than a tenth of what was counted."""
+
+
+def energy(cell: ModelCell, seen: CellEvents) -> EnergyRecord | None:
+    """What the measured steps took; None where no counter was read at all.
+
+    Only readings between the beginning of the first measured step and the end of the last are used: their difference
+    over the time between them is the mean power, and that times the length of the whole window is its energy.
+    """
+    steps = [step for step in seen.steps if step.step.wall_s is not None]
+    readings = [reading for reading in seen.readings if reading.energy_j is not None]
+    if not steps or not readings:
+        return None
+    begin_s, end_s = steps[0].at_s - (steps[0].step.wall_s or 0.0), steps[-1].at_s
+    window_s = end_s - begin_s
+    inside = sorted((reading for reading in readings if begin_s <= reading.at_s <= end_s), key=lambda each: each.at_s)
+    counted_s = inside[-1].at_s - inside[0].at_s if inside else 0.0
+    if counted_s < SHORTEST_S:
+        return _withheld(window_s, counted_s, f"measured for {window_s:.2f} s", _enough(len(steps), window_s))
+    counted_j = _joules(inside[-1]) - _joules(inside[0])
+    if counted_j <= 0:
+        return _withheld(window_s, counted_s, "the counter did not grow, or began anew", None)
+    power_w = counted_j / counted_s
+    step_j = power_w * window_s / len(steps)
+    return EnergyRecord(
+        step_j=step_j,
+        token_j=step_j / cell.tokens,
+        power_w=power_w,
+        window_s=window_s,
+        counted_s=counted_s,
+        uncertainty_share=UPDATE_S / counted_s,
+        withheld=None,
+        steps_needed=None,
+    )
+
+
+def _joules(reading: Reading) -> float:
+    return reading.energy_j or 0.0
+
+
+def _enough(steps: int, window_s: float) -> int | None:
+    """As many steps as fill a window with room for the readings at its ends."""
+    return math.ceil(2 * SHORTEST_S / (window_s / steps)) if window_s > 0 else None
+
+
+def _withheld(window_s: float, counted_s: float, why: str, steps_needed: int | None) -> EnergyRecord:
+    return EnergyRecord(
+        step_j=None,
+        token_j=None,
+        power_w=None,
+        window_s=window_s,
+        counted_s=counted_s,
+        uncertainty_share=None,
+        withheld=why,
+        steps_needed=steps_needed,
+    )
+
+
+HIGHEST_SHARE = 1.1
+"""Of the measured ceiling: the cuts between the sizes tried and ordinary noise allow for this much."""
+
+
+def fold(events: Iterable[Event]) -> TimeRecord:
+    """The record of a run, finished or not; raises LogError when the events hold no run."""
+    run = collect(events)
+    spec = TimeSpec.model_validate(run.started.spec)
+    return TimeRecord(
+        **run_record.of_run(run),
+        ceilings=[CeilingRecord(**ceiling.model_dump(exclude={"event", "at_s"})) for ceiling in run.ceilings.values()],
+        cells=[_cell(cell, run.cells.get(cell.key, CellEvents()), run) for cell in spec.cells()],
+    )
+
+
+def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> TimeCellRecord:
+    phases = _phases(cell, seen.steps)
+    rates = _rates(cell, seen, phases, run)
+    return TimeCellRecord(
+        **run_record.of_model_cell(cell, seen),
+        cautions=cautions.judge(cell, seen, rates, run.lost),
+        build_s=seen.built.build_s if seen.built else None,
+        compile_s=seen.compiled.compile_s if seen.compiled else None,
+        graph_breaks=seen.compiled.graph_breaks if seen.compiled else None,
+        attention_kernel=seen.checked.attention_kernel if seen.checked else None,
+        loss=seen.checked.loss if seen.checked else None,
+        phases=phases,
+        warmup_samples_s=[step.step.wall_s for step in seen.warmup if step.step.wall_s is not None],
+        memory=_memory(seen),
+        rates=rates,
+        readings=_readings(seen.measured_readings or seen.readings),
+        energy=energy(cell, seen),
+    )
+
+
+def _phases(cell: TimeCell, steps: Sequence[StepMeasured]) -> dict[str, PhaseRecord]:
+    if not steps:
+        return {}
+    samples: dict[str, list[PhaseSample]] = {
+        phase: [step.phases[phase] for step in steps if phase in step.phases] for phase in cell.phases
+    }
+    samples["step"] = [step.step for step in steps]
+    return {phase: _phase(of_phase) for phase, of_phase in samples.items() if of_phase}
+
+
+def _phase(samples: Sequence[PhaseSample]) -> PhaseRecord:
+    enqueue = [sample.enqueue_s for sample in samples if sample.enqueue_s is not None]
+    return PhaseRecord(
+        wall=samples_of([sample.wall_s for sample in samples if sample.wall_s is not None]),
+        device=samples_of([sample.device_s for sample in samples if sample.device_s is not None]),
+        enqueue_median_s=standard.median(enqueue) if enqueue else None,
+    )
+
+
+def samples_of(samples_s: Sequence[float]) -> Samples | None:
+    """Raw samples with their summary, or None when there are none."""
+    if not samples_s:
+        return None
+    summary = statistics.summarize(samples_s)
+    return Samples(
+        samples_s=list(samples_s),
+        mean_s=summary.mean,
+        std_s=summary.std,
+        median_s=summary.median,
+        min_s=summary.minimum,
+        max_s=summary.maximum,
+        p5_s=summary.p5,
+        p25_s=summary.p25,
+        p75_s=summary.p75,
+        p95_s=summary.p95,
+        mad_s=summary.mad,
+        ci95_s=summary.ci95,
+        lag1_autocorrelation=summary.lag1,
+    )
+
+
+def _rates(cell: TimeCell, seen: CellEvents, phases: dict[str, PhaseRecord], run: Run) -> RateRecord | None:
+    step = phases.get("step")
+    if step is None or step.wall is None or seen.started is None:
+        return None
+    device = seen.started.device
+    step_flops = formulas.step_flops_of(cell)
+    flops_per_s = step_flops / step.wall.median_s
+    known = hardware.find(device.name, device.memory_bytes)
+    peak = hardware.peak(known, cell.precision) if known else None
+    ceiling = run.ceilings.get((device.torch_name, cell.precision))
+    return RateRecord(
+        step_flops=step_flops,
+        flops_per_s=flops_per_s,
+        tokens_per_s=cell.tokens / step.wall.median_s,
+        peak_flops_per_s=peak.flops_per_s if peak else None,
+        peak_source=peak.source if peak else None,
+        peak_share=flops_per_s / peak.flops_per_s if peak else None,
+        ceiling_flops_per_s=ceiling.matmul_flops_per_s if ceiling else None,
+        ceiling_share=_believable(flops_per_s / ceiling.matmul_flops_per_s) if ceiling else None,
+    )
+
+
+def _believable(share: float) -> float | None:
+    """A ceiling that a whole step exceeds by more than the noise of both was no ceiling."""
+    return share if share <= HIGHEST_SHARE else None
+
+
+def _memory(seen: CellEvents) -> PeakRecord:
+    used = [reading.device_used_bytes for reading in seen.readings if reading.device_used_bytes is not None]
+    resident = [reading.host_rss_bytes for reading in seen.readings if reading.host_rss_bytes is not None]
+    return PeakRecord(
+        allocated_peak_bytes=seen.memory.allocated_peak_bytes if seen.memory else None,
+        reserved_peak_bytes=seen.memory.reserved_peak_bytes if seen.memory else None,
+        device_used_peak_bytes=max(used, default=None),
+        host_rss_peak_bytes=max(resident, default=None),
+    )
+
+
+def _readings(readings: Sequence[Reading]) -> ReadingsRecord | None:
+    if not readings:
+        return None
+
+    def known(name: str) -> list[float]:
+        return [value for reading in readings if (value := getattr(reading, name)) is not None]
+
+    def median(name: str) -> float | None:
+        values = known(name)
+        return standard.median(values) if values else None
+
+    joules = known("energy_j")
+    reasons = {reason: None for reading in readings for reason in reading.throttle_reasons or ()}
+    others = [reading.other_processes for reading in readings if reading.other_processes is not None]
+    return ReadingsRecord(
+        count=len(readings),
+        sm_clock_hz=median("sm_clock_hz"),
+        sm_clock_min_hz=min(known("sm_clock_hz"), default=None),
+        power_w=median("power_w"),
+        temperature_max_c=max(known("temperature_c"), default=None),
+        device_utilisation=median("device_utilisation"),
+        energy_j=joules[-1] - joules[0] if len(joules) > 1 else None,
+        host_cpu_share=median("host_cpu_share"),
+        throttle_reasons=list(reasons),
+        other_processes=max(others, default=None),
+    )

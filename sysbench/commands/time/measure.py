@@ -1,0 +1,121 @@
+"""How long the phases of a training step take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+
+from sysbench.commands.time.spec import TimeCell
+from sysbench.garbage import collection_paused
+from sysbench.lab import allocator
+from sysbench.lab.clocks import Clock, StepTimes, clock_for
+from sysbench.lab.compilation import built, compiled, count_from_zero, entered, fresh_compiler
+from sysbench.lab.devices import synchronize, torch_device
+from sysbench.lab.precision import matmul_precision
+from sysbench.lab.step import TrainingStep
+from sysbench.log.events import DeviceInfo, Event, MemoryMeasured, StepChecked, StepMeasured
+from sysbench.statistics import settled
+
+
+def run(
+    cell: TimeCell, device: DeviceInfo, artifact: Path | None = None, *, clock: Clock | None = None
+) -> Iterator[Event]:
+    """Build the cell on `device`, warm it up and measure its steps; afterwards everything is freed.
+
+    Events are yielded between steps, where nothing is timed. Raises UnavailableError for a combination that does
+    not exist there, and whatever a step raises: `is_out_of_memory` tells when that means a lack of memory. Nothing is
+    left at `artifact`: times are small enough for events.
+    """
+    target = torch_device(device)
+    try:
+        with ExitStack() as settings:
+            settings.enter_context(matmul_precision(cell.precision))
+            if cell.execution == "compiled" or cell.attention == "flex":
+                settings.enter_context(fresh_compiler())
+            yield from _stages(cell, target, clock or clock_for(target))
+    finally:
+        allocator.release(target)
+
+
+def _stages(cell: TimeCell, device: torch.device, clock: Clock) -> Iterator[Event]:
+    yield entered(cell.key, "building")
+    allocator.release(device)  # what an earlier cell may have left would count towards this one's peak
+    started_s = time.perf_counter()
+    step = TrainingStep(cell, device)
+    synchronize(device)
+    yield built(cell.key, step, time.perf_counter() - started_s)
+
+    if cell.execution == "compiled":
+        yield entered(cell.key, "compiling")
+        count_from_zero()
+        yield compiled(cell.key, clock.measure(step.phases, "step").wall_s)  # neither a warm-up nor measured
+
+    if cell.warmup:
+        yield entered(cell.key, "warming-up")
+    for index in range(cell.warmup):
+        yield _measured(cell, index, _take(step, cell, clock), warmup=True)
+
+    yield entered(cell.key, "measuring")
+    with collection_paused(collected=True):
+        yield from _measured_steps(cell, step, device, clock)
+
+
+def _measured_steps(cell: TimeCell, step: TrainingStep, device: torch.device, clock: Clock) -> Iterator[Event]:
+    step.forget()
+    before = step.fingerprint()
+    allocator.reset_peaks(device)
+    taken: list[float] = []
+    while not _enough(cell, taken):
+        times = _take(step, cell, clock)
+        yield _measured(cell, len(taken), times, warmup=False)
+        if not taken:
+            yield _checked(cell, step, before)
+        taken.append(times.wall_s)
+    yield _memory(cell, device)
+
+
+def _take(step: TrainingStep, cell: TimeCell, clock: Clock) -> StepTimes:
+    """One step. Outputs of the one before are dropped first, outside the timed window, as are their graphs."""
+    step.forget()
+    return clock.measure(step.phases, cell.sync)
+
+
+def _enough(cell: TimeCell, taken_s: list[float]) -> bool:
+    """Whether the steps that were asked for are there: a number of them, or a narrow enough interval."""
+    if len(taken_s) < cell.steps:
+        return False
+    return cell.until is None or len(taken_s) >= cell.max_steps or settled(taken_s, cell.until)
+
+
+def _measured(cell: TimeCell, index: int, times: StepTimes, *, warmup: bool) -> StepMeasured:
+    return StepMeasured(
+        at_s=time.time(), cell=cell.key, index=index, warmup=warmup, phases=times.phases, step=times.step
+    )
+
+
+def _checked(cell: TimeCell, step: TrainingStep, before: torch.Tensor | None) -> StepChecked:
+    """What the step that was just measured has left behind."""
+    after = step.fingerprint()
+    return StepChecked(
+        at_s=time.time(),
+        cell=cell.key,
+        gradients_present=step.gradients_present,
+        parameters_changed=None if before is None or after is None else not torch.equal(before, after),
+        loss=step.loss,
+        attention_kernel=step.attention_kernel,
+    )
+
+
+def _memory(cell: TimeCell, device: torch.device) -> MemoryMeasured:
+    peaks = allocator.peaks(device)
+    return MemoryMeasured(
+        at_s=time.time(),
+        cell=cell.key,
+        allocated_peak_bytes=peaks.allocated_bytes,
+        reserved_peak_bytes=peaks.reserved_bytes,
+        host_rss_peak_bytes=peaks.host_rss_bytes,
+    )

@@ -1,0 +1,82 @@
+"""What the engine asks of a worker, and how the two find each other.
+
+Commands go one way and events (`sysbench.log.events`) the other, each a message of JSON over a local socket.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
+
+from sysbench.log.events import DeviceInfo
+from sysbench.spec.frozen import Frozen
+from sysbench.spec.kinds import Cell
+from sysbench.spec.model import Precision
+
+ADDRESS_VARIABLE = "SYSBENCH_ADDRESS"
+"""Environment variable with the path of the engine's socket. Launchers like nsys and torchrun close inherited files."""
+
+KEY_VARIABLE = "SYSBENCH_AUTHKEY"
+"""Environment variable with the key, in hexadecimal, by which the two ends know each other."""
+
+CAPTURE_RANGE = "sysbench"
+"""The NVTX range inside which a worker under Nsight Systems is recorded."""
+
+MESSAGE_LIMIT_BYTES = 16 * 1024**2
+"""No message is longer than this; what claims to be is not one of ours."""
+
+
+class Measure(Frozen):
+    """Do with one cell what its kind says; answered by events, the last of which is its CellFinished."""
+
+    command: Literal["measure"] = "measure"
+    cell: Cell
+    device: DeviceInfo
+    artifact: Path | None = None
+    """Where to leave what is too large for events (a memory snapshot); None when nobody wants it."""
+
+
+class MeasureCeiling(Frozen):
+    """Find what a matrix product reaches; answered by CeilingMeasured or CeilingFailed."""
+
+    command: Literal["measure_ceiling"] = "measure_ceiling"
+    device: DeviceInfo
+    precision: Precision
+
+
+class Foresee(Frozen):
+    """Say by simulation whether a cell will fit into what is free on its device; answered by MemoryForeseen.
+
+    Nothing is allocated there. A worker that was asked this should measure nothing afterwards.
+    """
+
+    command: Literal["foresee"] = "foresee"
+    cell: Cell
+    device: DeviceInfo
+    free_bytes: int
+
+
+class Exit(Frozen):
+    """Nothing more is wanted; answered by the end of the process."""
+
+    command: Literal["exit"] = "exit"
+    orderly: bool
+    """Whether Python and its libraries shall be torn down, which is when profilers save what they have. It takes torch
+    a few tenths of a second."""
+
+
+Command = Annotated[Measure | MeasureCeiling | Foresee | Exit, Field(discriminator="command")]
+
+_COMMAND: TypeAdapter[Command] = TypeAdapter(Command)
+
+
+def decode(message: bytes) -> Command:
+    """The command in a message; raises pydantic.ValidationError when there is none."""
+    return _COMMAND.validate_json(message)
+
+
+def encode(command: Command) -> bytes:
+    """One command as a message."""
+    return command.model_dump_json().encode()

@@ -1,0 +1,154 @@
+"""What this machine is, as far as it can be told without torch: quickly, and without ever failing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+import sysbench
+from sysbench.engine.sensors.memory_limits import memory_limits
+from sysbench.log.events import HostInfo
+
+COMMAND_TIMEOUT_S = 0.5
+"""Git and sysctl answer in 5 ms; on a file system that hangs, what they know is not worth waiting for."""
+
+_CONTAINER_FILES = (".dockerenv", "run/.containerenv", "run/systemd/container")
+_CONTAINER_GROUPS = ("docker", "kubepods", "containerd", "libpod", "lxc")
+_CONTAINER_VARIABLES = ("container", "KUBERNETES_SERVICE_HOST", "SINGULARITY_CONTAINER", "APPTAINER_CONTAINER")
+
+
+def host_info() -> HostInfo:
+    """The machine, the Python and the checkout that this process runs."""
+    root = Path("/")
+    return HostInfo(
+        hostname=platform.node(),
+        platform=platform.platform(),
+        python=platform.python_version(),
+        cpu=cpu_name(root),
+        physical_cores=_physical_cores(),
+        logical_cores=os.cpu_count() or 1,
+        memory_bytes=_memory_bytes(root),
+        container=in_container(root, os.environ),
+        commit=commit_of(Path(sysbench.__file__).parent),
+    )
+
+
+def cpu_name(root: Path) -> str:
+    """The processor's model, from /proc/cpuinfo below `root`, sysctl on macOS, or whatever the platform calls it."""
+    stated = _sysctl("machdep.cpu.brand_string") if sys.platform == "darwin" else _cpu_name_of_linux(root)
+    return stated or platform.processor() or platform.machine() or "unknown"
+
+
+def in_container(root: Path, environment: Mapping[str, str]) -> bool:
+    """Whether signs of a container are found: its marker files, its variables, its cgroups, or an overlay as root."""
+    if any(_exists(root / file) for file in _CONTAINER_FILES):
+        return True
+    if any(variable in environment for variable in _CONTAINER_VARIABLES):
+        return True
+    if any(group in _read(root / "proc/1/cgroup") for group in _CONTAINER_GROUPS):
+        return True
+    mounts = (line.split() for line in _read(root / "proc/self/mounts").splitlines())
+    return any(mount[1:3] == ["/", "overlay"] for mount in mounts)
+
+
+def commit_of(package: Path) -> str | None:
+    """The git commit that `package` is checked out at, with `-dirty` when tracked files were changed.
+
+    None when it is no git checkout, when git does not answer, or when the checkout around it is somebody else's and
+    does not track it: an environment inside another project, say.
+    """
+    if not any(_exists(parent / ".git") for parent in package.resolve().parents):
+        return None
+    if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
+        return None
+    status = _git(package, "status", "--porcelain=v2", "--branch", "--untracked-files=no")
+    if status is None:
+        return None
+    lines = status.splitlines()
+    head = next((line.split()[-1] for line in lines if line.startswith("# branch.oid ")), "(initial)")
+    if head == "(initial)":
+        return None
+    return head + "-dirty" * any(not line.startswith("#") for line in lines)
+
+
+def _git(directory: Path, *arguments: str) -> str | None:
+    # Inside a git hook the variables name another repository. Without its optional lock, status writes nothing.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    return _output(["git", "-C", str(directory), *arguments], {**environment, "GIT_OPTIONAL_LOCKS": "0"})
+
+
+def _sysctl(name: str) -> str | None:
+    output = _output(["sysctl", "-n", name], dict(os.environ))
+    return output.strip() if output else None
+
+
+def _output(command: list[str], environment: dict[str, str]) -> str | None:
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=COMMAND_TIMEOUT_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.decode(errors="replace")
+
+
+def _cpu_name_of_linux(root: Path) -> str | None:
+    """The first core's model. ARM cores state numbers instead: `aarch64, implementer 0x41, part 0xd4f`."""
+    core: dict[str, str] = {}
+    try:
+        # Line by line, because the kernel takes a while to describe some hundred cores.
+        with (root / "proc/cpuinfo").open(errors="replace") as lines:
+            for line in lines:
+                name, _, value = line.partition(":")
+                core[name.strip()] = value.strip()
+                if not line.strip() or core.get("model name"):
+                    break
+    except OSError:
+        return None
+    if core.get("model name"):
+        return core["model name"]
+    if "CPU implementer" in core and "CPU part" in core:
+        return f"{platform.machine()}, implementer {core['CPU implementer']}, part {core['CPU part']}"
+    return None
+
+
+def _physical_cores() -> int | None:
+    try:
+        return psutil.cpu_count(logical=False)
+    except (psutil.Error, OSError):
+        return None
+
+
+def _memory_bytes(root: Path) -> int:
+    """Physical memory, or what this process may have of it when that is less; 0 when the system does not tell."""
+    try:
+        physical_bytes = int(psutil.virtual_memory().total)
+    except (psutil.Error, OSError):
+        return 0
+    return min([physical_bytes, *(limit.limit_bytes for limit in memory_limits(physical_bytes, root))])
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return False

@@ -1,0 +1,128 @@
+"""How much memory a container, a batch job or a service may have: the limits that cgroups put on this process.
+
+A limit is invisible to free(1) and to psutil, and the kernel kills what crosses it, so predictions have to know it.
+Versions 1 and 2 of the interface are read; see cgroups(7), "memory.txt" and "cgroup-v2.rst" of the Linux kernel.
+
+Where the control groups of this process are mounted, in versions 1 and 2 of the interface; see cgroups(7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+import psutil
+
+FileSystem = Literal["cgroup2", "cgroup"]
+"""Version 2, and version 1."""
+
+
+def directories(filesystem: FileSystem, controller: str, root: Path = Path("/")) -> Iterator[Path]:
+    """This process's group in the hierarchy that has `controller`, then every group above it.
+
+    `root` is where /proc and the cgroup file systems are looked for. Nothing where there is no such hierarchy.
+    """
+    try:
+        mounts = (root / "proc/self/mountinfo").read_text().splitlines()
+        memberships = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    group = _own_group(filesystem, controller, memberships)
+    mount = _mount(filesystem, controller, mounts)
+    if group is None or mount is None:
+        return
+    mounted, mount_point = mount
+    top = root / mount_point.relative_to("/")
+    # With a cgroup namespace the mount shows the container's own group as its root, and paths start there.
+    below = group.relative_to(mounted) if group.is_relative_to(mounted) else PurePosixPath()
+    yield from (top / below, *(top / parent for parent in below.parents))
+
+
+def _own_group(filesystem: FileSystem, controller: str, memberships: list[str]) -> PurePosixPath | None:
+    """This process's group, from lines such as `4:memory:/user.slice` (version 1) and `0::/user.slice`."""
+    for line in memberships:
+        hierarchy, controllers, path = (line.split(":", 2) + [""] * 3)[:3]
+        if (controller in controllers.split(",")) if filesystem == "cgroup" else hierarchy == "0":
+            return PurePosixPath(path)
+    return None
+
+
+def _mount(filesystem: FileSystem, controller: str, mounts: list[str]) -> tuple[PurePosixPath, PurePosixPath] | None:
+    """The part of the hierarchy that is mounted, and where; lines as described in proc(5) under mountinfo."""
+    for line in mounts:
+        where, _, what = line.partition(" - ")
+        if not what.startswith(filesystem + " "):
+            continue
+        if filesystem == "cgroup" and controller not in what.split()[-1].split(","):
+            continue
+        mounted, mount_point = (PurePosixPath(path) for path in where.split()[3:5])
+        return mounted, mount_point
+    return None
+
+
+@dataclass(frozen=True)
+class _Version:
+    """The names that one version of the interface gives to the same things."""
+
+    filesystem: FileSystem
+    limit: str
+    usage: str
+    page_cache: tuple[str, ...]
+    """Lines of memory.stat that count file pages, which the kernel takes back before it kills anything."""
+
+
+_VERSIONS = (
+    _Version("cgroup2", "memory.max", "memory.current", ("inactive_file", "active_file")),
+    _Version("cgroup", "memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
+)
+
+
+@dataclass(frozen=True)
+class MemoryLimit:
+    """One limit above this process."""
+
+    limit_bytes: int
+    directory: Path
+    version: _Version
+
+    def available_bytes(self) -> int | None:
+        """What may still be taken: the limit less what is used, file pages not counted; None when unreadable.
+
+        File pages count as available because they do in MemAvailable, which this is compared with.
+        """
+        try:
+            used = int((self.directory / self.version.usage).read_text())
+            statistics = (self.directory / "memory.stat").read_text()
+        except (OSError, ValueError):
+            return None
+        counts = dict(line.split() for line in statistics.splitlines() if line.count(" ") == 1)
+        reclaimable = sum(int(counts.get(name, 0)) for name in self.version.page_cache)
+        return min(self.limit_bytes, max(0, self.limit_bytes - used + reclaimable))
+
+
+def memory_limits(physical_bytes: int, root: Path = Path("/")) -> tuple[MemoryLimit, ...]:
+    """Every limit that holds for this process and is below `physical_bytes`: its own cgroup's and those above.
+
+    `root` is where /proc and the cgroup file systems are looked for. Empty where there are no cgroups.
+    """
+    found = (limit for version in _VERSIONS for limit in _limits_of(version, root))
+    # Version 1 says "unlimited" with a number near 2^63, version 2 with the word max.
+    return tuple(limit for limit in found if limit.limit_bytes < physical_bytes)
+
+
+def host_available_bytes(limits: Iterable[MemoryLimit] | None = None) -> int:
+    """What this process may still take of the host's memory; `limits` where they are known already."""
+    memory = psutil.virtual_memory()
+    found = memory_limits(int(memory.total)) if limits is None else limits
+    allowed = (limit.available_bytes() for limit in found)
+    return min([int(memory.available), *(size for size in allowed if size is not None)])
+
+
+def _limits_of(version: _Version, root: Path) -> Iterator[MemoryLimit]:
+    for directory in directories(version.filesystem, "memory", root):
+        try:
+            yield MemoryLimit(int((directory / version.limit).read_text()), directory, version)
+        except (OSError, ValueError):
+            continue

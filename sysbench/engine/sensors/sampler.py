@@ -1,0 +1,229 @@
+"""Readings of what a run does to the machine, taken by the parent from outside the measured process.
+
+Memory, processor load and, where there is an NVIDIA GPU, what its driver says about it. A reading costs well under a
+millisecond, so that ten of them in a second disturb nothing; what is dearer is done rarely, or between cells only.
+Not for use from several threads.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from functools import cached_property
+from typing import Protocol, TypeVar
+
+import psutil
+
+from sysbench.engine.sensors.memory_limits import MemoryLimit, host_available_bytes, memory_limits
+from sysbench.engine.sensors.nvml import Gpu, GpuReading, Nvml, NvmlUnusableError, open_nvml
+from sysbench.engine.sensors.worker_tree import ForeignLoad, WorkerTree, descendants_of
+from sysbench.log.events import DeviceInfo, Reading, ReadingsLost
+
+Answer = TypeVar("Answer")
+
+INTERVAL_S = 0.1
+LISTING_S = 1.0
+LISTING_SHARE = 0.005
+"""Who belongs to the worker is looked up once in a second, and where that is expensive (a scan of all processes) more
+rarely, so that it takes at most this share of a core."""
+
+
+class Sampler(Protocol):
+    """Looks at the machine, the worker and its device."""
+
+    @property
+    def interval_s(self) -> float:
+        """How long to wait between two readings."""
+
+    @property
+    def driver(self) -> str | None:
+        """Version of the NVIDIA driver; None where there is none."""
+
+    def watch(self, pid: int | None) -> None:
+        """Follow this worker and its descendants from now on; None when there is no worker."""
+
+    def use(self, device: DeviceInfo | None) -> None:
+        """The device that the coming cell runs on; None when there is none."""
+
+    def read(self, at_s: float) -> Reading:
+        """Everything that is quick to know; `at_s` is the time it is filed under. What is unknown is None."""
+
+    def failures(self) -> list[ReadingsLost]:
+        """Sources that failed since the last call. Each is reported once and then left alone."""
+
+    def count_other_processes(self) -> int | None:
+        """Processes on the device in use that are not ours. Slow: between cells only."""
+
+    def free_bytes(self, device: DeviceInfo) -> int | None:
+        """Memory that a new process may still take on this device."""
+
+    def close(self) -> None:
+        """Let go of everything; nothing can be read after."""
+
+
+class SystemSampler:
+    """The sampler of a real machine: psutil, cgroup limits, and NVML when there is one."""
+
+    interval_s = INTERVAL_S
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._tree = WorkerTree(None)
+        self._load = ForeignLoad()
+        self._load_share: float | None = None
+        self._next_listing_s = float("-inf")
+        self._ours: set[int] = {os.getpid()}
+        self._nvml: Nvml | None = None
+        self._nvml_tried = False
+        self._gpu: Gpu | None = None
+        self._gpus: dict[str, Gpu | None] = {}
+        self._dropped: set[str] = set()
+        self._failures: list[ReadingsLost] = []
+
+    @property
+    def driver(self) -> str | None:
+        """Version of the NVIDIA driver; None where there is none."""
+        nvml = self._open_nvml()
+        return nvml.driver if nvml else None
+
+    def watch(self, pid: int | None) -> None:
+        """Follow this worker and its descendants from now on; None when there is no worker."""
+        self._tree = WorkerTree(pid)
+        self._load.restart()
+        self._load_share = None
+        self._next_listing_s = float("-inf")
+
+    def use(self, device: DeviceInfo | None) -> None:
+        """The device that the coming cell runs on; None when there is none."""
+        self._gpu = self._find(device) if device is not None else None
+
+    def read(self, at_s: float) -> Reading:
+        """Everything that is quick to know; `at_s` is the time it is filed under. What is unknown is None."""
+        self._list_when_due()
+        gpu = self._gpu.read() if self._gpu else GpuReading()
+        self._collect_gpu_losses(at_s)
+        return Reading(
+            at_s=at_s,
+            host_rss_bytes=self._ask("resident memory", self._tree.rss_bytes),
+            host_available_bytes=self._ask("available memory", self._host_available_bytes),
+            host_cpu_share=self._load_share,
+            device_used_bytes=gpu.used_bytes,
+            device_utilisation=gpu.utilisation,
+            sm_clock_hz=gpu.sm_clock_hz,
+            power_w=gpu.power_w,
+            temperature_c=gpu.temperature_c,
+            energy_j=gpu.energy_j,
+            throttle_reasons=list(gpu.throttle_reasons) if gpu.throttle_reasons is not None else None,
+        )
+
+    def failures(self) -> list[ReadingsLost]:
+        """Sources that failed since the last call. Each is reported once and then left alone."""
+        failures, self._failures = self._failures, []
+        return failures
+
+    def count_other_processes(self) -> int | None:
+        """Processes that compute on the GPU in use and are not ours; None without one, or when it cannot be told.
+
+        In a container the driver may list process ids of the host, which mean nothing here: when none of them exists
+        on this side, the answer is None rather than a guess.
+        """
+        if self._gpu is None:
+            return None
+        pids = self._gpu.compute_pids()
+        self._collect_gpu_losses(self._clock())
+        if pids is None:
+            return None
+        self._ours |= descendants_of(os.getpid()) | self._tree.pids
+        others = pids - self._ours
+        if not others:
+            return 0
+        return sum(map(psutil.pid_exists, others)) if any(map(psutil.pid_exists, pids)) else None
+
+    def free_bytes(self, device: DeviceInfo) -> int | None:
+        """Memory that a new process may take: free on a GPU, available on the host within this process's limits."""
+        if device.type != "cuda":
+            return self._ask("available memory", self._host_available_bytes)
+        gpu = self._find(device)
+        memory = gpu.memory() if gpu else None
+        self._collect_gpu_losses(self._clock())
+        return memory.free_bytes if memory else None
+
+    def close(self) -> None:
+        """Let go of everything; nothing can be read after."""
+        if self._nvml:
+            self._nvml.close()
+        self._nvml, self._nvml_tried = None, True
+        self._gpu = None
+        self._gpus.clear()
+
+    def _open_nvml(self) -> Nvml | None:
+        """NVML, initialised when it is first needed; None without it."""
+        if not self._nvml_tried:
+            self._nvml_tried = True
+            try:
+                self._nvml = open_nvml()
+            except NvmlUnusableError as error:
+                self._report("NVML", str(error), self._clock())
+        return self._nvml
+
+    @cached_property
+    def _memory_limits(self) -> tuple[MemoryLimit, ...]:
+        return memory_limits(int(psutil.virtual_memory().total))
+
+    def _host_available_bytes(self) -> int:
+        return host_available_bytes(self._memory_limits)
+
+    def _find(self, device: DeviceInfo) -> Gpu | None:
+        """The driver's view of a device, looked up once; a device that is not found is reported once."""
+        nvml = self._open_nvml() if device.type == "cuda" else None
+        if nvml is None:
+            return None
+        key = device.uuid or device.torch_name
+        if key not in self._gpus:
+            self._gpus[key] = self._look_up(device, nvml)
+        return self._gpus[key]
+
+    def _look_up(self, device: DeviceInfo, nvml: Nvml) -> Gpu | None:
+        try:
+            if device.uuid is None:
+                raise NvmlUnusableError(f"{device.torch_name} has no UUID to find it by")
+            return nvml.gpu(device.uuid)
+        except NvmlUnusableError as error:
+            self._report("NVML", str(error), self._clock())
+            return None
+
+    def _list_when_due(self) -> None:
+        """Look who belongs to the worker and how busy the rest of the machine was since the last look."""
+        now_s = time.monotonic()
+        if now_s < self._next_listing_s:
+            return
+        self._tree.list_members()
+        self._ours |= self._tree.pids
+        self._load_share = self._ask("processor load", lambda: self._load.share(self._tree))
+        cost_s = time.monotonic() - now_s
+        self._next_listing_s = now_s + max(LISTING_S, cost_s / LISTING_SHARE)
+
+    def _ask(self, source: str, question: Callable[[], Answer | None]) -> Answer | None:
+        """The answer of a source on the host; one that fails is reported and not asked again."""
+        if source in self._dropped:
+            return None
+        try:
+            return question()
+        except (psutil.Error, OSError) as error:
+            self._dropped.add(source)
+            self._report(source, str(error) or type(error).__name__, self._clock())
+            return None
+
+    def _collect_gpu_losses(self, at_s: float) -> None:
+        for gpu in self._gpus.values():
+            for loss in gpu.losses() if gpu else ():
+                self._report(f"NVML {loss.field}" if loss.field else "NVML", loss.detail, at_s)
+
+    def _report(self, source: str, detail: str, at_s: float) -> None:
+        self._failures.append(ReadingsLost(at_s=at_s, source=source, detail=detail))
+
+
+def system_sampler() -> Sampler:
+    """The sampler of this machine."""
+    return SystemSampler()

@@ -1,0 +1,164 @@
+"""Causal self-attention, several ways: written out, and by the kernels that torch has for it.
+
+All kinds map queries, keys and values of shape (batch, heads, ctx, d_head) to outputs of that shape:
+softmax(q·kᵀ / √d_head + mask)·v, where the mask hides every later position.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from einops import einsum
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from sysbench.errors import UnavailableError
+from sysbench.lab.ranges import named
+from sysbench.spec.model import Attention
+
+
+class NaiveAttention(nn.Module):
+    """Every intermediate is a tensor in memory: scores, masked scores, exponentials and weights, each ctx × ctx."""
+
+    future: Tensor
+
+    def __init__(self, ctx: int) -> None:
+        super().__init__()
+        later = torch.ones(ctx, ctx, dtype=torch.bool).triu(diagonal=1)
+        self.register_buffer("future", later, persistent=False)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attend; under autocast the products are taken in its type and the softmax in fp32."""
+        ctx, d_head = q.shape[-2:]
+        with named("scores"):
+            scores = einsum(q, k, "batch heads query d, batch heads key d -> batch heads query key")
+            scores = scores / math.sqrt(d_head)
+        with named("mask"):
+            scores = scores.masked_fill(self.future[:ctx, :ctx], float("-inf"))
+        with named("softmax"):
+            weights = softmax(scores).to(v.dtype)
+        with named("output"):
+            return einsum(weights, v, "batch heads query key, batch heads key d -> batch heads query d")
+
+
+def softmax(scores: Tensor) -> Tensor:
+    """Softmax over the last dimension, operation by operation, in fp32."""
+    # The maximum only guards against overflow. It cancels out, so no gradient needs to pass through it.
+    maximum = scores.detach().amax(dim=-1, keepdim=True)
+    exponentials = (scores.float() - maximum).exp()
+    return exponentials / exponentials.sum(dim=-1, keepdim=True)
+
+
+class FusedAttention(nn.Module):
+    """`scaled_dot_product_attention`, by the backend that torch chooses or by the one that is asked for."""
+
+    def __init__(self, backend: SDPBackend | None = None) -> None:
+        super().__init__()
+        self.backend = backend
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attend; raises RuntimeError when the backend does not take these inputs."""
+        with nullcontext() if self.backend is None else sdpa_kernel(self.backend):
+            return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+class FlexAttention(nn.Module):
+    """`flex_attention` over a block mask: a fused kernel on CUDA, where it has to be compiled to be one."""
+
+    def __init__(self, ctx: int) -> None:
+        super().__init__()
+        # It takes half of what importing torch takes, and only this kind needs it.
+        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+        device = torch.get_default_device()
+        self.block_mask = create_block_mask(_not_later, B=None, H=None, Q_LEN=ctx, KV_LEN=ctx, device=device)
+        # On the CPU the compiled kernel is no more than a forward pass, and the uncompiled one is ready at once.
+        attend: Any = flex_attention
+        self._attend = torch.compile(attend) if device.type == "cuda" else attend
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attend; raises NotImplementedError on a CPU that is asked for gradients."""
+        output: Tensor = self._attend(q, k, v, block_mask=self.block_mask)
+        return output
+
+
+def _not_later(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    return query >= key
+
+
+KINDS: dict[Attention, Callable[[int], nn.Module]] = {
+    "naive": NaiveAttention,
+    "sdpa": lambda ctx: FusedAttention(),
+    "flash": lambda ctx: FusedAttention(SDPBackend.FLASH_ATTENTION),
+    "efficient": lambda ctx: FusedAttention(SDPBackend.EFFICIENT_ATTENTION),
+    "cudnn": lambda ctx: FusedAttention(SDPBackend.CUDNN_ATTENTION),
+    "math": lambda ctx: FusedAttention(SDPBackend.MATH),
+    "flex": FlexAttention,
+}
+"""How each kind is made, for a context length, on the default device."""
+
+
+REFUSALS = ("No available kernel", "No viable backend", "does not support")
+"""What torch says when a kernel does not take such inputs: aten's attention.cpp and sdp_utils, flex_attention.py."""
+
+
+def kernel_of(attention: nn.Module, q: Tensor, k: Tensor, v: Tensor) -> str:
+    """The operator that `attention` runs as for such inputs: `aten::_scaled_dot_product_flash_attention`, say.
+
+    It is run to find out, backward too if the inputs require gradients, so that what a kind compiles on its first
+    call is compiled now. Raises UnavailableError with torch's reasons when there is no such kernel.
+    """
+    with warnings.catch_warnings(record=True) as reasons:
+        warnings.simplefilter("always")
+        try:
+            output = attention(q, k, v)
+            if output.requires_grad:
+                output.sum().backward()
+        except RuntimeError as error:
+            refusal = refusal_of(error, reasons)
+            if refusal is None:
+                raise
+            raise refusal from error
+    if isinstance(attention, FlexAttention):
+        return "flex_attention"  # an operator of higher order, which the log cannot look into
+    with OperatorLog() as operators:
+        attention(q, k, v)
+    fused = (name for name in operators.names if "scaled_dot_product" in name)
+    return next(fused, "aten::bmm")
+
+
+def refusal_of(error: RuntimeError, reasons: Iterable[warnings.WarningMessage]) -> UnavailableError | None:
+    """What `error` says if it is that no kernel takes such inputs, with the reasons torch has warned of; else None."""
+    if not any(phrase in str(error) for phrase in REFUSALS):
+        return None
+    return UnavailableError(_first_sentences([error, *(reason.message for reason in reasons)]))
+
+
+def _first_sentences(messages: Iterable[object]) -> str:
+    """What torch said, less the addresses in its source and everything after the first sentence of each."""
+    sentences = (re.split(r"\. | \(Triggered", str(message), maxsplit=1)[0].rstrip(".") for message in messages)
+    return "; ".join(dict.fromkeys(sentences))
+
+
+class OperatorLog(TorchDispatchMode):
+    """While it is entered, the names of the ATen operators that run, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: list[str] = []
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch would import its compiler, which takes seconds, to keep it away from __torch_dispatch__
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Note the operator, and run it."""
+        self.names.append(str(func._schema.name))
+        return func(*args, **(kwargs or {}))

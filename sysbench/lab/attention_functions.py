@@ -1,0 +1,187 @@
+"""Attention as a function of q, k and v, several ways: what a sweep puts side by side.
+
+All map tensors of (batch, seq, dim), or with heads (batch, heads, seq, dim), to an output of that shape:
+softmax(q·kᵀ / √dim + mask)·v, where a causal mask hides every later position.
+
+Attention called on one input, forward and backward: by what measures it, and by what simulates it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from sysbench.commands.attention.spec import IMPLEMENTATIONS, AttentionCell
+from sysbench.errors import UnavailableError
+from sysbench.lab.attention import softmax
+from sysbench.lab.precision import compute_dtype
+
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+BACKENDS = {
+    "sdpa-math": SDPBackend.MATH,
+    "sdpa-efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "sdpa-flash": SDPBackend.FLASH_ATTENTION,
+    "sdpa-cudnn": SDPBackend.CUDNN_ATTENTION,
+}
+
+_SIXTEEN_BITS = ("bf16", "fp16")
+
+
+def function_for(cell: AttentionCell, device: torch.device) -> Attention:
+    """The cell's implementation; raises UnavailableError where it is not to be had on this device."""
+    name = cell.implementation
+    if name not in IMPLEMENTATIONS:
+        return _own(name)
+    if name in BACKENDS:
+        return _fused(BACKENDS[name], causal=cell.causal)
+    makers: dict[str, Callable[[], Attention]] = {
+        "naive": lambda: naive(causal=cell.causal),
+        "compiled": lambda: _compiled(naive(causal=cell.causal)),
+        "flex": lambda: _flex(cell, device),
+        "flash-attn": lambda: _flash_attn(cell, device),
+    }
+    return makers[name]()
+
+
+def naive(*, causal: bool) -> Attention:
+    """Every intermediate is a tensor in memory; the exponentials and the weights are kept for backward."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+        if causal:
+            later = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).triu(diagonal=1)
+            scores = scores.masked_fill(later, float("-inf"))
+        return softmax(scores).to(v.dtype) @ v
+
+    return attend
+
+
+def _compiled(function: Attention) -> Attention:
+    compiled: Attention = torch.compile(function, dynamic=False)
+    return compiled
+
+
+def _fused(backend: SDPBackend, *, causal: bool) -> Attention:
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        with sdpa_kernel(backend):
+            return _with_heads(
+                lambda q, k, v: nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal), q, k, v
+            )
+
+    return attend
+
+
+def _with_heads(function: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Kernels take four dimensions; without heads, one is put in."""
+    if q.dim() == 4:
+        return function(q, k, v)
+    return function(*(tensor.unsqueeze(1) for tensor in (q, k, v))).squeeze(1)
+
+
+def _flex(cell: AttentionCell, device: torch.device) -> Attention:
+    if device.type != "cuda":
+        raise UnavailableError(f"flex has no backward on {device.type}; there are naive, compiled and the sdpa kernels")
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return flex(cell, device, torch.compile(flex_attention, dynamic=False))
+
+
+def flex(cell: AttentionCell, device: torch.device, kernel: Any) -> Attention:
+    """FlexAttention by `kernel`, with a block mask where it is causal."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    def not_later(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return query >= key
+
+    mask = create_block_mask(not_later, None, None, cell.seq, cell.seq, device=device) if cell.causal else None
+    return lambda q, k, v: _with_heads(lambda *tensors: kernel(*tensors, block_mask=mask), q, k, v)
+
+
+def _flash_attn(cell: AttentionCell, device: torch.device) -> Attention:
+    try:
+        kernel: Any = importlib.import_module("flash_attn").flash_attn_func
+    except ImportError as error:
+        raise UnavailableError("flash-attn is not installed here") from error
+    if device.type != "cuda" or cell.precision not in _SIXTEEN_BITS:
+        raise UnavailableError("flash-attn takes bf16 or fp16 on a CUDA device")
+    return flash_attn(cell, kernel)
+
+
+def flash_attn(cell: AttentionCell, kernel: Any) -> Attention:
+    """The library's `kernel`, which wants (batch, seq, heads, dim)."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return _with_heads(
+            lambda *tensors: kernel(*(t.transpose(1, 2) for t in tensors), causal=cell.causal).transpose(1, 2), q, k, v
+        )
+
+    return attend
+
+
+def _own(name: str) -> Attention:
+    """A function of the user's, from a module that can be imported where sysbench was started."""
+    module_name, _, function_name = name.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise UnavailableError(f"{module_name} cannot be imported from {here}: {error}") from error
+    function: Any = getattr(module, function_name, None)
+    if not callable(function):
+        raise UnavailableError(f"{module_name} has no function {function_name}")
+    attend: Attention = function
+    return attend
+
+
+Inputs = tuple[Tensor, Tensor, Tensor]
+
+
+def inputs_for(cell: AttentionCell, device: torch.device) -> Inputs:
+    """q, k and v, standard normal, leaves that carry gradients: (batch, seq, dim), or (batch, heads, seq, dim)."""
+    shape = (cell.batch, *([cell.heads] if cell.heads else []), cell.seq, cell.dim)
+    generator = torch.Generator(device=device).manual_seed(cell.seed)
+    dtype = compute_dtype(cell.precision)
+    q, k, v = (
+        torch.randn(shape, generator=generator, device=device, dtype=torch.float32).to(dtype).requires_grad_()
+        for _ in range(3)
+    )
+    return q, k, v
+
+
+def gradient_for(q: Tensor) -> Tensor:
+    """What the output's gradient is to be."""
+    return torch.randn(q.shape, dtype=torch.float32, device=q.device).to(q.dtype)
+
+
+class AttentionCall:
+    """One input, attended to again and again; the output is kept, and with it the graph that backward needs."""
+
+    def __init__(self, function: Attention, inputs: Inputs, gradient: Tensor) -> None:
+        self.function, self.inputs, self.gradient = function, inputs, gradient
+        self.output: Tensor | None = None
+
+    def forget(self) -> None:
+        """Drop output, graph and gradients."""
+        self.output = None
+        for tensor in self.inputs:
+            tensor.grad = None
+
+    def attend(self) -> None:
+        """Forward, with its graph."""
+        self.output = self.function(*self.inputs)
+
+    def differentiate(self) -> None:
+        """Backward alone."""
+        assert self.output is not None
+        self.output.backward(self.gradient)

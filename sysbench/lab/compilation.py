@@ -1,0 +1,101 @@
+"""What torch.compile made of a cell, and a compiler that remembers nothing of the cell before.
+
+Says in events how a training step was built and compiled.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from sysbench.lab.step import TrainingStep
+from sysbench.log.events import Compiled, ModelBuilt, Stage, StageEntered
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """What Dynamo has counted since it was last reset."""
+
+    graphs: int
+    graph_breaks: int
+    fell_back: bool
+    """A frame was given up, past the recompile limit for one, and runs eagerly."""
+    detail: str | None
+    """Why, in Dynamo's words."""
+
+
+@contextmanager
+def fresh_compiler() -> Iterator[None]:
+    """Inside, everything is compiled anew; afterwards nothing compiled is kept.
+
+    Without this, shapes of earlier cells count towards the recompile limit, past which Dynamo runs eagerly and
+    says no word.
+    """
+    _reset()
+    try:
+        yield
+    finally:
+        _reset()
+
+
+def compilation() -> Compilation:
+    """What has been compiled inside `fresh_compiler`, since `count_from_zero`."""
+    from torch._dynamo.utils import counters  # importing Dynamo takes seconds, which only compiled cells need
+
+    frames, breaks = counters["frames"], counters["graph_break"]
+    fell_back = frames["total"] > frames["ok"]
+    reasons = [*breaks, *(counters["unimplemented"] if fell_back else ())]
+    if fused := counters["inductor"]["fuse_attention"]:
+        reasons.append(f"Inductor put scaled_dot_product_attention in place of {fused} written-out attentions")
+    return Compilation(
+        graphs=counters["stats"]["unique_graphs"],
+        graph_breaks=sum(breaks.values()),
+        fell_back=fell_back,
+        detail="; ".join(reason.splitlines()[0] for reason in reasons) or None,
+    )
+
+
+def count_from_zero() -> None:
+    """Forget what was compiled so far, and keep it."""
+    from torch._dynamo.utils import counters
+
+    counters.clear()
+
+
+def _reset() -> None:
+    torch.compiler.reset()
+    count_from_zero()
+
+
+def entered(cell: str, stage: Stage) -> StageEntered:
+    """What comes next for the cell, known by its key."""
+    return StageEntered(at_s=time.time(), cell=cell, stage=stage)
+
+
+def built(cell: str, step: TrainingStep, build_s: float) -> ModelBuilt:
+    """The step is there."""
+    return ModelBuilt(
+        at_s=time.time(),
+        cell=cell,
+        parameters=step.model.parameter_count,
+        parameters_without_lm_head=step.model.parameter_count - step.model.lm_head.weight.numel(),
+        build_s=build_s,
+    )
+
+
+def compiled(cell: str, compile_s: float) -> Compiled:
+    """What has been compiled since `count_from_zero`, in the step that took this long."""
+    made = compilation()
+    return Compiled(
+        at_s=time.time(),
+        cell=cell,
+        compile_s=compile_s,
+        graphs=made.graphs,
+        graph_breaks=made.graph_breaks,
+        fell_back=made.fell_back,
+        detail=made.detail,
+    )

@@ -1,0 +1,162 @@
+"""Names around parts of a step, for a profiler to show; while none is on, they are not there at all.
+
+A profile of sysbench's own workload has these ranges, and `sysbench.analysis` reads it by their names:
+
+    step                            one step of those that are profiled; it ends when the device is done with it
+      zero_grad                     the phases of the step's mode, in this order
+      forward
+        embedding                   modules, by their path from the model; one that several others share has a path
+        layers.3                    in each of them
+          layers.3.attention_norm
+          layers.3.attention        … .q, .k, .v, .rotary (twice), .attend, .output
+            layers.3.attention.attend
+              layers.3.attention.attend.scores, ….mask, ….softmax, ….output
+                                    of the naive kind alone: parts of a module, named by what they are
+          layers.3.feed_forward_norm
+          layers.3.feed_forward     … .w1, .w2, .w3
+        final_norm
+        lm_head
+      loss
+      backward                      without modules: autograd calls their backward operators, from its own thread, and
+      optimizer                     what ties those to a module is the sequence number of the forward operator
+
+Of a compiled model there are the step and its phases alone. Ranges of modules would have to be compiled with it, and
+then what is profiled would not be what is timed.
+
+Which of a model's modules is being called, by its path: the same module may have several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Literal
+
+import torch
+from torch import nn
+
+WHOLE = ""
+"""The path of the model itself."""
+
+
+@contextmanager
+def following(model: nn.Module, enter: Callable[[str], object], leave: Callable[[], object]) -> Iterator[None]:
+    """Inside, `enter` gets the path of every module that is called, and `leave` is called when it returns or raises.
+
+    A module that several others share is known by how it is called: `layers.3.attention.attend` in the fourth layer.
+    """
+    relative = _RelativePaths(model)
+    called: list[tuple[nn.Module, str]] = []
+
+    def before(module: nn.Module, arguments: object) -> None:
+        path = relative.path(*called[-1], module) if called else WHOLE
+        called.append((module, path))
+        enter(path)
+
+    def after(module: nn.Module, arguments: object, result: object) -> None:
+        called.pop()
+        leave()
+
+    hooks = [module.register_forward_pre_hook(before) for module in model.modules()]
+    hooks += [module.register_forward_hook(after, always_call=True) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+class _RelativePaths:
+    """How a module is called by the one that calls it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._known: dict[tuple[int, int], str] = {}
+
+    def path(self, caller: nn.Module, caller_path: str, module: nn.Module) -> str:
+        """Of `module`, when it is called in `caller`, which is at `caller_path`."""
+        key = id(caller), id(module)
+        name = self._known.get(key)
+        if name is None:
+            name = self._known[key] = self._name(caller, module)
+        return f"{caller_path}.{name}" if caller_path and name else caller_path or name
+
+    def _name(self, caller: nn.Module, module: nn.Module) -> str:
+        for parent in (caller, self._model):
+            for name, each in parent.named_modules(remove_duplicate=False):
+                if each is module:
+                    return str(name)
+        return type(module).__name__
+
+
+Profiler = Literal["none", "nvtx", "record_function"]
+Range = AbstractContextManager[object]
+
+_ABSENT: Range = nullcontext()
+
+
+def _absent(name: str) -> Range:
+    return _ABSENT
+
+
+_range: Callable[[str], Range] = _absent
+"""The one switch: what a name becomes."""
+
+
+def named(name: str) -> Range:
+    """`with named("scores"): …`; outside `visible_to` it is one shared context that does nothing.
+
+    In a module that is followed, the module's path comes first: `layers.3.attention.attend.scores`.
+    """
+    if torch.compiler.is_compiling():
+        return _ABSENT  # looked at before the switch, on which a compiled model would otherwise come to depend
+    return _range(name)
+
+
+@contextmanager
+def visible_to(profiler: Profiler, model: nn.Module | None = None) -> Iterator[None]:
+    """Inside, every `named` is a range that `profiler` records, and so is every call of a module of `model`.
+
+    Outside, everything is what it was before.
+    """
+    global _range
+    before = _range
+    ranges = _ModuleRanges(_ranges_of(profiler))
+    _range = ranges.named if profiler != "none" else _absent
+    try:
+        if model is None or profiler == "none":
+            yield
+        else:
+            with following(model, ranges.enter, ranges.leave):
+                yield
+    finally:
+        _range = before
+
+
+class _ModuleRanges:
+    """Ranges with the paths of the modules they are in."""
+
+    def __init__(self, range_of: Callable[[str], Range]) -> None:
+        self._range_of = range_of
+        self._open: list[tuple[str, Range]] = []
+
+    def named(self, name: str) -> Range:
+        path = self._open[-1][0] if self._open else WHOLE
+        return self._range_of(f"{path}.{name}" if path else name)
+
+    def enter(self, path: str) -> None:
+        here = self._range_of(path) if path != WHOLE else _ABSENT
+        here.__enter__()
+        self._open.append((path, here))
+
+    def leave(self) -> None:
+        _, here = self._open.pop()
+        here.__exit__(None, None, None)
+
+
+def _ranges_of(profiler: Profiler) -> Callable[[str], Range]:
+    if profiler == "nvtx":
+        import nvtx  # only nsys reads these ranges, and only then is the package wanted
+
+        return lambda name: nvtx.annotate(name)
+    return torch.profiler.record_function if profiler == "record_function" else _absent

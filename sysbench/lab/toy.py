@@ -1,0 +1,70 @@
+"""The two-layer model of the course's question about mixed precision.
+
+The toy or a Transformer, with a batch for it: what experiments on a model's types and gradients take.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sysbench.lab import transformer
+from sysbench.lab.step import random_batch
+from sysbench.spec.model import ModelCell
+
+FEATURES = 20
+HIDDEN = 10
+CLASSES = 5
+
+
+class Toy(nn.Module):
+    """Linear, ReLU, layer norm, linear: (batch, 20) → logits (batch, 5)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(FEATURES, HIDDEN, bias=False)
+        self.relu = nn.ReLU()
+        self.ln = nn.LayerNorm(HIDDEN)
+        self.fc2 = nn.Linear(HIDDEN, CLASSES, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, 20) → (batch, 5)."""
+        logits: Tensor = self.fc2(self.ln(self.relu(self.fc1(x))))
+        return logits
+
+
+def build(device: torch.device, seed: int) -> Toy:
+    """A Toy on `device`, its weights drawn with `seed` on the CPU."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Toy().to(device)
+
+
+def toy_batch(size: int, device: torch.device, seed: int) -> tuple[Tensor, Tensor]:
+    """Inputs (size, 20) and the classes that they are of, (size,)."""
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(size, FEATURES, generator=generator)
+    return inputs.to(device), torch.randint(CLASSES, (size,), generator=generator).to(device)
+
+
+@dataclass(frozen=True)
+class Supervised:
+    """A model, inputs for it, and what its logits should say."""
+
+    model: nn.Module
+    inputs: Tensor
+    targets: Tensor
+
+    def loss_of(self, logits: Tensor) -> Tensor:
+        """Mean cross entropy; whether it is computed in fp32 is left to autocast."""
+        return nn.functional.cross_entropy(logits.flatten(0, -2), self.targets.flatten())
+
+
+def supervised(step: ModelCell | None, batch: int, device: torch.device, seed: int) -> Supervised:
+    """The Transformer of `step`, or without one the toy, on `device`."""
+    if step is None:
+        return Supervised(build(device, seed), *toy_batch(batch, device, seed))
+    model = transformer.build(step.model, step.ctx, step.attention, device, seed)
+    return Supervised(model, *random_batch(step, device))

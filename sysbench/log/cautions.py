@@ -1,0 +1,243 @@
+"""Doubts about a cell's numbers, each with what would remove it.
+
+The statistics say what they see; this says what it means to the person who has to decide whether to believe it.
+"""
+
+from __future__ import annotations
+
+import statistics as standard
+from collections.abc import Callable, Iterator, Sequence
+
+from sysbench import formulas, statistics, units
+from sysbench.commands.time.spec import TimeCell
+from sysbench.log.collect import CellEvents
+from sysbench.log.events import ReadingsLost
+from sysbench.log.outcomes import Caution
+from sysbench.log.records import RateRecord
+
+WIDE_INTERVAL = 0.05
+"""An interval wider than this share of the median does not carry a comparison of a few percent."""
+
+THROTTLED_SHARE = 0.1
+"""Share of the readings that must name a reason before a cell counts as throttled: one reading is a coincidence."""
+
+BUSY_SHARE = 0.15
+"""Share of all cores that others may take before a CPU measurement is doubtful."""
+
+WAITING_SHARE = 0.05
+"""A device that still works for less than this share of a phase, once the host has launched everything, has been
+waiting for the host. Where the launch queue (1,024 deep in CUDA) fills up, draining it takes far longer."""
+
+
+def judge(cell: TimeCell, seen: CellEvents, rates: RateRecord | None, lost: Sequence[ReadingsLost]) -> list[Caution]:
+    """Every caution that applies to a cell, the gravest first; nothing for a cell without measured steps."""
+    if not seen.steps or seen.started is None:
+        return []
+    wall = [step.step.wall_s for step in seen.steps if step.step.wall_s is not None]
+    warmup = [step.step.wall_s for step in seen.warmup if step.step.wall_s is not None]
+    rules: tuple[Callable[[], Iterator[Caution]], ...] = (
+        lambda: _correctness(seen),
+        lambda: _lower_bound(cell, wall, rates),
+        lambda: _stability(warmup, wall),
+        lambda: _precision_of_the_median(cell, wall),
+        lambda: _launching(seen),
+        lambda: emulation(cell.precision, seen),
+        lambda: surroundings(seen, lost),
+        lambda: compilation(seen),
+        lambda: _unmeasured(cell, seen),
+    )
+    return [caution for rule in rules for caution in rule()]
+
+
+def _correctness(seen: CellEvents) -> Iterator[Caution]:
+    checked = seen.checked
+    if checked is None:
+        return
+    if checked.gradients_present is False:
+        yield Caution(
+            code="gradients-missing",
+            message="some parameters had no gradient when the optimizer ran: its time is that of a shorter list",
+            remedy="report this as a defect, with the log",
+        )
+    if checked.parameters_changed is False:
+        yield Caution(
+            code="parameters-unchanged",
+            message="the optimizer step changed no parameter: a no-op was timed",
+            remedy="report this as a defect, with the log",
+        )
+
+
+def _lower_bound(cell: TimeCell, wall: Sequence[float], rates: RateRecord | None) -> Iterator[Caution]:
+    """A step cannot be faster than its matrix products at peak; fused kernels may skip the causal half."""
+    if rates is None or not wall:
+        return
+    if rates.ceiling_flops_per_s and rates.ceiling_share is None:
+        yield Caution(
+            code="ceiling-doubtful",
+            message=f"the step reached more than the {units.flop_rate(rates.ceiling_flops_per_s)} of the large matrix "
+            "product that was measured before it, which therefore is no ceiling",
+            remedy="the share of it is left out; if other programs slowed it down, close them and measure again",
+        )
+    if rates.peak_flops_per_s is None:
+        return
+    skippable = formulas.attention_forward_flops(cell.model, cell.ctx, cell.batch) / 2
+    passes = rates.step_flops / formulas.forward_flops(cell.model, cell.ctx, cell.batch)
+    bound_s = (rates.step_flops - passes * skippable) / rates.peak_flops_per_s
+    if standard.median(wall) < bound_s:
+        yield Caution(
+            code="below-lower-bound",
+            message=f"the median step is shorter than the {units.seconds(bound_s)} that its matrix products take at "
+            "the data sheet's peak",
+            remedy="do not use this number; look for a missing synchronization or a phase that did nothing",
+        )
+
+
+def _stability(warmup: Sequence[float], wall: Sequence[float]) -> Iterator[Caution]:
+    if unfinished := statistics.warmup_unfinished(warmup, wall):
+        yield Caution(
+            code="warmup-unfinished",
+            message=f"the first {_leading(unfinished.slow_steps)} still took "
+            f"{units.share(unfinished.excess_share)} longer than the later ones",
+            remedy=f"--warmup {max(2 * len(warmup), 5)}",
+        )
+    if modes := statistics.two_modes(wall):
+        levels = f"{units.seconds(modes.lower)} and {units.seconds(modes.upper)}"
+        yield Caution(
+            code="two-modes",
+            message=f"the level shifted once, between {levels}: the mean is neither"
+            if modes.switches == 1
+            else f"steps switch between {levels} ({units.share(modes.upper_share)} of them the longer): "
+            "the mean is neither",
+            remedy="look for a second program, or clocks that switch; quote both, or measure again",
+        )
+    elif drift := statistics.drift(wall):
+        direction = "slower" if drift.change_share > 0 else "faster"
+        yield Caution(
+            code="drift",
+            message=f"steps get {direction}, by {units.share(abs(drift.change_share))} from the first to the last",
+            remedy="a longer --warmup, or let the device cool down first",
+        )
+    if outliers := statistics.outliers(wall):
+        yield Caution(
+            code="outliers",
+            message=f"{len(outliers.indices)} of {len(wall)} steps are outliers and move the mean "
+            f"by {units.share(abs(outliers.mean_shift_share))}",
+            remedy="quote the median; close other programs; more --steps",
+        )
+    if correlation := statistics.autocorrelation(wall):
+        yield Caution(
+            code="autocorrelated",
+            message=f"consecutive steps resemble each other (lag-1 correlation {correlation.lag1:.2f}): "
+            f"{len(wall)} steps tell as much as {correlation.effective_count:.0f} independent ones",
+            remedy="the interval is too narrow; take more --steps",
+        )
+
+
+def _precision_of_the_median(cell: TimeCell, wall: Sequence[float]) -> Iterator[Caution]:
+    if statistics.too_few(wall):
+        yield Caution(
+            code="too-few-steps",
+            message=f"{len(wall)} measured {'step carries' if len(wall) == 1 else 'steps carry'} no 95 % interval",
+            remedy="--steps 10, or --until 1%",
+        )
+        return
+    width, allowed = statistics.relative_width(wall), cell.until or WIDE_INTERVAL
+    if width is not None and width > allowed:
+        yield Caution(
+            code="interval-too-wide",
+            message=f"the 95 % interval of the median step is {units.share(width)} of it wide",
+            remedy=f"--max-steps {2 * cell.max_steps}" if cell.until else "more --steps, or --until 1%",
+        )
+
+
+def _launching(seen: CellEvents) -> Iterator[Caution]:
+    """Launch-bound: the device was done as soon as the host had launched, so the host set the pace."""
+    if seen.started is None or seen.started.device.type != "cuda":
+        return
+    bound = [phase for phase in ("forward", "backward") if _waits_for_the_host(seen, phase)]
+    if bound:
+        yield Caution(
+            code="launch-bound",
+            message=f"{' and '.join(bound)} {'is' if len(bound) == 1 else 'are'} launch-bound: the device is done as "
+            "soon as the host has launched its kernels",
+            remedy="--compile, a larger --batch, or a longer --ctx",
+        )
+
+
+def _waits_for_the_host(seen: CellEvents, phase: str) -> bool:
+    waited = [
+        (sample.wall_s - sample.enqueue_s) / sample.wall_s
+        for step in seen.steps
+        if (sample := step.phases.get(phase)) is not None and sample.wall_s and sample.enqueue_s is not None
+    ]
+    return bool(waited) and standard.median(waited) < WAITING_SHARE
+
+
+def surroundings(seen: CellEvents, lost: Sequence[ReadingsLost]) -> Iterator[Caution]:
+    """What else went on: clocks held back, other programs, readings that ended."""
+    readings = seen.measured_readings or seen.readings
+    throttled = [reading.throttle_reasons for reading in readings if reading.throttle_reasons]
+    if readings and len(throttled) > THROTTLED_SHARE * len(readings):
+        reasons = sorted({reason for reasons in throttled for reason in reasons})
+        yield Caution(
+            code="throttled",
+            message=f"the GPU held its clocks back in {units.share(len(throttled) / len(readings))} of the readings: "
+            f"{', '.join(reasons)}",
+            remedy="compare only with runs under the same limit; check power limit and cooling",
+        )
+    others = max((reading.other_processes or 0 for reading in seen.readings), default=0)
+    if others:
+        yield Caution(
+            code="gpu-shared",
+            message=f"{others} other process{'es' if others > 1 else ''} on the GPU",
+            remedy="stop them, or choose another --device",
+        )
+    busy = [reading.host_cpu_share for reading in readings if reading.host_cpu_share is not None]
+    on_cpu = seen.started is not None and seen.started.device.type == "cpu"
+    if on_cpu and busy and standard.median(busy) > BUSY_SHARE:
+        yield Caution(
+            code="host-busy",
+            message=f"other programs used {units.share(standard.median(busy))} of the CPU meanwhile",
+            remedy="close them and measure again",
+        )
+    for loss in lost:
+        yield Caution(
+            code="readings-lost",
+            message=f"{loss.source} stopped answering: {loss.detail}",
+            remedy="clocks, power and memory of the device are unknown from then on",
+        )
+
+
+def emulation(precision: str, seen: CellEvents) -> Iterator[Caution]:
+    """A format that the processor has no instructions for, and computes by way of another."""
+    device = seen.started.device if seen.started is not None else None
+    if precision == "bf16" and device is not None and device.type == "cpu" and device.bf16 is False:
+        yield Caution(
+            code="emulated",
+            message="this CPU has no instructions for bf16 (AMX, AVX512-BF16) and emulates it, many times slower than "
+            "fp32: the time says nothing of bf16 on other hardware",
+            remedy="--precision fp32 for times on this machine; types and memory come out right",
+        )
+
+
+def compilation(seen: CellEvents) -> Iterator[Caution]:
+    """A compiled cell that was not."""
+    if seen.compiled is not None and seen.compiled.fell_back:
+        yield Caution(
+            code="compile-fell-back",
+            message=f"torch.compile gave up on part of the model and ran it eagerly: {seen.compiled.detail}",
+            remedy="this is not a compiled measurement; compare with --execution eager",
+        )
+
+
+def _unmeasured(cell: TimeCell, seen: CellEvents) -> Iterator[Caution]:
+    if cell.sync == "step" and not any(sample.device_s for step in seen.steps for sample in step.phases.values()):
+        yield Caution(
+            code="not-measured",
+            message="phases have no times of their own: with --sync step only device events could give them",
+            remedy="--sync phase",
+        )
+
+
+def _leading(steps: int) -> str:
+    return "measured step" if steps == 1 else f"{steps} measured steps"

@@ -1,0 +1,198 @@
+"""Sorts the events of a log by the cell they are about.
+
+What the records of all commands have in common, folded from the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from sysbench import formulas
+from sysbench.errors import LogError
+from sysbench.log.events import (
+    CeilingMeasured,
+    CellFinished,
+    CellStarted,
+    Compiled,
+    Event,
+    MemoryMeasured,
+    ModelBuilt,
+    Reading,
+    ReadingsLost,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+    StepChecked,
+    StepMeasured,
+    WorkerReady,
+)
+from sysbench.log.records import EnvironmentRecord, ModelRecord
+from sysbench.spec.cell import RunCell
+from sysbench.spec.frozen import Frozen
+from sysbench.spec.model import GridCell
+
+Said = TypeVar("Said", bound=Frozen)
+
+
+@dataclass
+class CellEvents:
+    """What the log says of one cell, from its latest start on."""
+
+    started: CellStarted | None = None
+    built: ModelBuilt | None = None
+    compiled: Compiled | None = None
+    warmup: list[StepMeasured] = field(default_factory=list)
+    steps: list[StepMeasured] = field(default_factory=list)
+    memory: MemoryMeasured | None = None
+    checked: StepChecked | None = None
+    readings: list[Reading] = field(default_factory=list)
+    measured_readings: list[Reading] = field(default_factory=list)
+    """The readings taken between the first and the last measured step."""
+    finished: CellFinished | None = None
+    said: dict[type, list[Any]] = field(default_factory=dict)
+    """Everything else, by the kind of event."""
+
+    def all(self, kind: type[Said]) -> list[Said]:
+        """Every event of a kind that has no place of its own here, in order."""
+        return self.said.get(kind, [])
+
+    def last(self, kind: type[Said]) -> Said | None:
+        """The last one, if there is any."""
+        every = self.all(kind)
+        return every[-1] if every else None
+
+    def add(self, event: Event) -> None:
+        """Take in one event of this cell; a cell that is started again begins anew."""
+        match event:
+            case ModelBuilt():
+                self.built = event
+            case Compiled():
+                self.compiled = event
+            case StepMeasured():
+                (self.warmup if event.warmup else self.steps).append(event)
+            case MemoryMeasured():
+                self.memory = event
+            case StepChecked():
+                self.checked = event
+            case CellFinished():
+                self.finished = event
+            case Reading():
+                self.readings.append(event)
+                if self.steps and self.memory is None:
+                    self.measured_readings.append(event)
+            case _:
+                self.said.setdefault(type(event), []).append(event)
+
+
+@dataclass
+class Run:
+    """Everything the log says, sorted by what it is about."""
+
+    started: RunStarted
+    worker: WorkerReady | None = None
+    finished: RunFinished | None = None
+    cells: dict[str, CellEvents] = field(default_factory=dict)
+    ceilings: dict[tuple[str, str], CeilingMeasured] = field(default_factory=dict)
+    lost: list[ReadingsLost] = field(default_factory=list)
+    current: CellEvents | None = None
+    """The cell that is being measured, to which readings belong."""
+    between: Reading | None = None
+    """The last reading taken between cells: what it says of the surroundings holds for the next cell."""
+
+    def add(self, event: Event) -> None:
+        """Take in the next event."""
+        match event:
+            case WorkerReady():
+                self.worker = event
+            case RunFinished():
+                self.finished = event
+            case RunResumed():
+                self.finished = None
+            case CeilingMeasured():
+                self.ceilings[event.device, event.precision] = event
+            case ReadingsLost():
+                self.lost.append(event)
+            case Reading():
+                self._add_reading(event)
+            case _:
+                self._add_to_cell(event)
+
+    def _add_reading(self, reading: Reading) -> None:
+        if self.current is None:
+            self.between = reading
+        else:
+            self.current.add(reading)
+
+    def _add_to_cell(self, event: Event) -> None:
+        key = getattr(event, "cell", None)
+        if key is None:
+            return
+        if isinstance(event, CellStarted):
+            self.current = self.cells[key] = CellEvents(started=event)
+            if self.between is not None:
+                self.current.add(self.between)
+        self.cells.setdefault(key, CellEvents()).add(event)
+        if isinstance(event, CellFinished):
+            self.current = None
+
+
+def collect(events: Iterable[Event]) -> Run:
+    """Sort a log by what its events are about; raises LogError when they hold no run."""
+    remaining = iter(events)
+    first = next(remaining, None)
+    if not isinstance(first, RunStarted):
+        raise LogError("the log does not begin with the start of a run")
+    run = Run(started=first)
+    for event in remaining:
+        run.add(event)
+    return run
+
+
+def of_run(run: Run) -> dict[str, Any]:
+    """The fields of a RunRecord, without its cells."""
+    finished_at = run.finished.at_s if run.finished else None
+    return {
+        "schema_version": run.started.schema_version,
+        "sysbench_version": run.started.sysbench_version,
+        "source_digest": run.started.source_digest,
+        "started_at": _iso(run.started.at_s),
+        "finished_at": _iso(finished_at) if finished_at else None,
+        "status": run.finished.status if run.finished else "interrupted",
+        "spec": run.started.spec,
+        "environment": EnvironmentRecord(
+            host=run.started.host,
+            torch=run.worker.torch if run.worker else None,
+            devices=run.worker.devices if run.worker else [],
+            driver=run.started.driver,
+        ),
+    }
+
+
+def of_cell(cell: RunCell, seen: CellEvents) -> dict[str, Any]:
+    """The fields of a CellRecord, without its cautions."""
+    return {
+        "key": cell.key,
+        "axes": cell.model_dump(mode="json"),
+        "device": seen.started.device if seen.started else None,
+        "outcome": seen.finished.outcome if seen.finished else "interrupted",
+        "detail": seen.finished.detail if seen.finished else "stopped before it was finished",
+    }
+
+
+def of_model_cell(cell: GridCell, seen: CellEvents) -> dict[str, Any]:
+    """The fields of a ModelCellRecord, without its cautions."""
+    return {
+        **of_cell(cell, seen),
+        "model": ModelRecord(
+            parameters=formulas.parameters(cell.model),
+            parameters_without_lm_head=formulas.parameters_without_lm_head(cell.model),
+            forward_flops=formulas.forward_flops(cell.model, cell.ctx, cell.batch),
+        ),
+    }
+
+
+def _iso(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

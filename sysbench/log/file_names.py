@@ -1,0 +1,37 @@
+"""Names of the files that a run leaves beside its record: with several cells, each says which it is of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from sysbench.spec.kinds import Cell
+
+
+def labels_of(cells: Sequence[Cell], axes: Iterable[str]) -> dict[str, str]:
+    """By key, what sets a cell apart, fit for a file's name: `ctx128-train`; nothing for a single cell."""
+    dumped = [cell.model_dump() for cell in cells]
+    differing = [axis for axis in axes if len({each[axis] for each in dumped}) > 1]
+    return {
+        cell.key: "-".join(_word(axis, each[axis]) for axis in differing)
+        for cell, each in zip(cells, dumped, strict=True)
+    }
+
+
+def paths_of(path: Path | None, labels: Mapping[str, str]) -> dict[str, Path]:
+    """A path for each cell: the one that was given, or with several cells one with the cell's label in its name."""
+    if path is None:
+        return {}
+    whole = path.absolute()
+    return {key: _labelled(whole, label) if label else whole for key, label in labels.items()}
+
+
+def _labelled(path: Path, label: str) -> Path:
+    endings = path.suffixes[-2:] if path.suffix == ".gz" else path.suffixes[-1:]
+    ending = "".join(endings)
+    return path.with_name(f"{path.name.removesuffix(ending)}-{label}{ending}")
+
+
+def _word(axis: str, value: object) -> str:
+    text = f"{axis}{value}" if axis in ("ctx", "batch", "active", "warmup", "steps") else str(value)
+    return "".join(character if character.isalnum() or character in ".-=" else "_" for character in text)

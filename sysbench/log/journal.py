@@ -1,0 +1,208 @@
+"""The log of a run: one event per line of JSON, only ever appended to.
+
+A line counts when its newline is there; a process that is killed while it writes leaves a torn last line, which
+readers ignore and a continued run cuts off.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+from pydantic_core import from_json, to_json
+
+from sysbench.errors import LogError, UsageError
+from sysbench.log import upgrades
+from sysbench.log.events import SCHEMA_VERSION, CellFinished, Event, RunFinished, RunResumed, RunStarted, decode, encode
+from sysbench.log.storage import cannot_write, make_directory, reason, sync_directory, write_all
+
+LINE_LIMIT_BYTES = 16 * 1024**2
+"""No event is longer than this: a file without newlines is not read into memory whole."""
+
+_DURABLE = (RunStarted, RunResumed, CellFinished, RunFinished)
+"""Events after which the log is forced to disk."""
+
+
+class Log:
+    """A log that is being written, by one process at a time."""
+
+    def __init__(self, path: Path, descriptor: int, created: bool) -> None:
+        self.path = path
+        self._descriptor: int | None = descriptor
+        self._created = created
+        self._found_bytes = self._size_bytes = os.fstat(descriptor).st_size
+
+    @classmethod
+    def create(cls, directory: Path, kind: str, name: str | None = None) -> Log:
+        """A new, empty log in `directory`, which is created; raises OutputError.
+
+        It is called `name`, or after the time and the kind; where that is taken, with a number.
+        """
+        make_directory(directory)
+        stem = name or f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}-{kind}"
+        names = (f"{stem}.jsonl" if number == 1 else f"{stem}-{number}.jsonl" for number in count(1))
+        log = next(log for name in names if (log := cls._claim(directory / name)) is not None)
+        sync_directory(directory)
+        return log
+
+    @classmethod
+    def _claim(cls, path: Path) -> Log | None:
+        """This name for us alone, or None when it is taken: runs may start within the same second."""
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
+        except FileExistsError:
+            return None
+        except OSError as error:
+            raise cannot_write(path, error) from error
+        _lock(descriptor, path)
+        return cls(path, descriptor, created=True)
+
+    @classmethod
+    def reopen(cls, path: Path) -> Log:
+        """An existing file, as it is; raises LogError when there is none, UsageError while another run writes to it."""
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
+        except FileNotFoundError as error:
+            raise _cannot_read(path, error) from error
+        except OSError as error:
+            raise cannot_write(path, error) from error
+        _lock(descriptor, path)
+        return cls(path, descriptor, created=False)
+
+    def cut_torn_line(self) -> None:
+        """Make the file end with a whole line, so that it can be appended to."""
+        if self._descriptor is not None:
+            self._found_bytes = self._size_bytes = _end_of_last_line(self._descriptor)
+            self._cut(self._size_bytes)
+
+    def append(self, event: Event) -> None:
+        """Write one event; raises OutputError, and then the log ends with the event before."""
+        if self._descriptor is None:
+            raise ValueError(f"{self.path} is closed")
+        line = encode(event) + b"\n"
+        try:
+            write_all(self._descriptor, line)
+            if isinstance(event, _DURABLE):
+                os.fsync(self._descriptor)
+        except OSError as error:
+            self._cut(self._size_bytes)
+            raise cannot_write(self.path, error) from error
+        except BaseException:
+            # A second Ctrl-C in mid-write; half a line would spoil what is appended after it.
+            self._cut(self._size_bytes)
+            raise
+        self._size_bytes += len(line)
+
+    def withdraw(self) -> None:
+        """Take back everything appended here, and the file itself if this created it."""
+        self._cut(self._found_bytes)
+        self._size_bytes = self._found_bytes
+        self.close()
+
+    def close(self) -> None:
+        """Give the file back; one that was created here and holds nothing is removed."""
+        if self._descriptor is None:
+            return
+        if self._created and self._size_bytes == 0:
+            self.path.unlink(missing_ok=True)
+        os.close(self._descriptor)
+        self._descriptor = None
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _cut(self, size_bytes: int) -> None:
+        # Called when writing has failed already: a torn last line that cannot be cut either is ignored by readers.
+        if self._descriptor is not None:
+            with suppress(OSError):
+                os.ftruncate(self._descriptor, size_bytes)
+
+
+def read(path: Path) -> Iterator[Event]:
+    """The events of a log, one at a time; a torn last line is ignored.
+
+    Raises LogError for a file that cannot be read, is no log, is of a newer schema or is damaged.
+    """
+    try:
+        with path.open("rb") as file:
+            yield from _events(path, file)
+    except OSError as error:
+        raise _cannot_read(path, error) from error
+
+
+def _events(path: Path, file: BinaryIO) -> Iterator[Event]:
+    schema = SCHEMA_VERSION
+    for number in count(1):
+        line = file.readline(LINE_LIMIT_BYTES)
+        if number == 1:
+            schema = _schema(path, line)
+        if not line.endswith(b"\n") and len(line) < LINE_LIMIT_BYTES:
+            return
+        try:
+            yield decode(line if schema == SCHEMA_VERSION else _upgraded(line, schema))
+        except ValueError as error:
+            raise LogError(f"{path} is damaged: line {number} is not an event") from error
+
+
+def _upgraded(line: bytes, schema: int) -> bytes:
+    """A line of an earlier schema as one of this; raises ValueError for what is no event."""
+    fields = from_json(line)
+    if not isinstance(fields, dict):
+        raise ValueError("an event is an object")
+    return to_json(upgrades.upgraded(fields, schema, upgrades.EVENT))
+
+
+def _schema(path: Path, line: bytes) -> int:
+    """That of the log that begins with this line; raises LogError unless this version understands it."""
+    if not line:
+        raise LogError(f"{path} is empty")
+    try:
+        first = from_json(line)
+    except ValueError:
+        first = None
+    if not isinstance(first, dict) or first.get("event") != "run_started":
+        raise LogError(f"{path} is not a log of sysbench")
+    schema: Any = first.get("schema_version")
+    upgrades.refuse(path, schema, first.get("sysbench_version"), upgrades.EVENT)
+    return int(schema)
+
+
+def _cannot_read(path: Path, error: OSError) -> LogError:
+    why = "no such file" if isinstance(error, FileNotFoundError) else reason(error)
+    return LogError(f"cannot read {path}: {why}")
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    """Keep a second process from writing to the same log."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise UsageError(f"{path} is being written by another sysbench that is still running") from None
+    except OSError:
+        return  # Some network file systems have no locks; a log there is as safe as its user is careful.
+
+
+def _end_of_last_line(descriptor: int) -> int:
+    """Where a torn last line begins, or the end of the file: read backwards, in blocks."""
+    block_bytes = 64 * 1024
+    end = os.fstat(descriptor).st_size
+    while end > 0:
+        start = max(0, end - block_bytes)
+        newline = os.pread(descriptor, end - start, start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0

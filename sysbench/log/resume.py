@@ -1,0 +1,107 @@
+"""What an earlier run left in its log, and whether this run may continue it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sysbench import __version__
+from sysbench.engine.plan import PlacedCell
+from sysbench.errors import LogError, UsageError
+from sysbench.log.events import CellFinished, CellStarted, DeviceInfo, RunStarted, WorkerReady
+from sysbench.log.journal import read
+from sysbench.log.outcomes import LASTING, Outcome
+from sysbench.spec.kinds import Cell, Spec
+from sysbench.spec.options import flag_of
+
+
+@dataclass
+class EarlierRun:
+    """What of a log matters for continuing it."""
+
+    path: Path
+    started: RunStarted
+    worker: WorkerReady | None = None
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    """By cell, how the last attempt at it ended."""
+    devices: dict[str, DeviceInfo] = field(default_factory=dict)
+    """By cell, what the last attempt ran on."""
+
+    def keeps(self, cell: Cell) -> bool:
+        """Whether what the log says of this cell stands."""
+        return self.outcomes.get(cell.key) in LASTING
+
+    def refuse_other_spec(self, spec: Spec) -> None:
+        """Raise UsageError naming every difference unless the log was made with this very spec."""
+        if self.started.kind != spec.kind:
+            raise UsageError(
+                f"--resume {self.path}: the log is of `sysbench {self.started.kind}`, not of `sysbench {spec.kind}`"
+            )
+        here, there = spec.model_dump(mode="json"), self.started.spec
+        differing = [name for name in {**there, **here} if here.get(name) != there.get(name)]
+        if differing:
+            listed = "; ".join(
+                f"{flag_of(name)} {_text(there.get(name))} there, {_text(here.get(name))} here" for name in differing
+            )
+            raise UsageError(f"--resume {self.path}: the log was made with another spec: {listed}")
+
+    def refuse_other_code(self, digest: str) -> None:
+        """Raise UsageError unless the log was made by this very code."""
+        if self.started.source_digest != digest:
+            raise UsageError(
+                f"--resume {self.path}: the log was made by other code: "
+                f"sysbench {self.started.sysbench_version} ({self.started.source_digest[:8]}) there, "
+                f"{__version__} ({digest[:8]}) here"
+            )
+
+    def refuse_other_machine(self, ready: WorkerReady, placed: Iterable[PlacedCell]) -> None:
+        """Raise UsageError unless torch is the same, and the devices of the cells that are kept are."""
+        if self.worker is not None and self.worker.torch.torch != ready.torch.torch:
+            raise UsageError(
+                f"--resume {self.path}: the log was made with another torch: "
+                f"{self.worker.torch.torch} there, {ready.torch.torch} here"
+            )
+        for each in placed:
+            device = self.devices.get(each.cell.key) if self.keeps(each.cell) else None
+            if device is not None and _identity(device) != _identity(each.device):
+                raise UsageError(
+                    f"--resume {self.path}: the log was made on another device: "
+                    f"{_described(device)} there, {_described(each.device)} here"
+                )
+
+
+def recall(path: Path) -> EarlierRun:
+    """Read what a log holds; of several attempts at a cell the last counts. Raises LogError."""
+    events = read(path)
+    beginning = next(events, None)
+    if not isinstance(beginning, RunStarted):
+        raise LogError(f"{path} holds no run")
+    earlier = EarlierRun(path, beginning)
+    for event in events:
+        match event:
+            case WorkerReady():
+                earlier.worker = event
+            case CellStarted():
+                earlier.devices[event.cell] = event.device
+            case CellFinished():
+                earlier.outcomes[event.cell] = event.outcome
+            case _:
+                pass
+    return earlier
+
+
+def _identity(device: DeviceInfo) -> tuple[str, str, str | None]:
+    return device.type, device.name, device.uuid
+
+
+def _described(device: DeviceInfo) -> str:
+    return f"{device.name} ({device.uuid})" if device.uuid else device.name
+
+
+def _text(value: Any) -> str:
+    """A spec's value as it would be written on the command line."""
+    if isinstance(value, list):
+        return ",".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)

@@ -1,0 +1,286 @@
+"""Earlier runs: found by path or by name, and read back, whether as a record or as the log it comes from."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import ValidationError
+
+from sysbench.errors import LogError, nearest
+from sysbench.log import journal as log
+from sysbench.log import upgrades
+from sysbench.log.events import SCHEMA_VERSION, RunStarted
+from sysbench.log.records import AccumRecord, AttentionRecord, MemoryRecord, ProfileRecord, RunRecord, TimeRecord
+from sysbench.log.storage import reason
+from sysbench.spec.kinds import Kind, cell_of, spec_of
+
+RUNS = Path("runs")
+"""Where runs go, and where they are looked for by name, unless told otherwise."""
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+_RECORDS: dict[str, type[RunRecord[Any]]] = {
+    "time": TimeRecord,
+    "memory": MemoryRecord,
+    "profile": ProfileRecord,
+    "attention": AttentionRecord,
+    "accum": AccumRecord,
+}
+_LATEST = re.compile(r"latest(?:~(\d+))?")
+_DATED = re.compile(r"(?P<date>\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d)-(?P<what>.+?)(?:-(?P<number>\d+))?")
+_LISTED = 8
+"""More names than this are not put into one line."""
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One run, or one directory of runs, in the directory where runs go."""
+
+    name: str
+    paths: tuple[Path, ...]
+
+    @property
+    def order(self) -> tuple[str, int, str]:
+        """By the date in the name, and among runs of one second by their number; names without a date come first."""
+        dated = _DATED.fullmatch(self.name)
+        return (dated["date"], int(dated["number"] or 1), self.name) if dated else ("", 0, self.name)
+
+    @property
+    def dated(self) -> bool:
+        """Whether its name says when it began."""
+        return _DATED.fullmatch(self.name) is not None
+
+
+def find(name: str, directory: Path = RUNS) -> list[Path]:
+    """The files of the runs that `name` stands for, in the order in which they began; never none.
+
+    `name` is the path of a log or a record; that of a directory, which stands for every run in and below it; or names
+    an earlier run in `directory`: by the beginning of its file's name, if there is only one such, or as `latest`, or
+    `latest~1` for the one before that. `time:` in front of any of these leaves only runs of that command. Of a run with
+    a log and a record the record is taken, unless the log went on after it. Raises LogError when nothing, or more than
+    one, is meant.
+    """
+    if Path(name).exists():
+        return _at(Path(name), None)
+    kind, separator, rest = name.partition(":")
+    if separator and kind in KINDS:
+        return _at(Path(rest), kind) if rest and Path(rest).exists() else _named(name, rest, kind, directory)
+    return _named(name, name, None, directory)
+
+
+def load(path: Path) -> RunRecord[Any]:
+    """The record in a file, or the one that the log in it comes down to, of whatever kind.
+
+    A log that was torn in mid-line, or whose run was killed, is read as far as it goes. Raises LogError for what cannot
+    be read, is of a newer schema (naming the version that wrote it), is damaged, or was edited into something else.
+    """
+    if path.suffix != ".json":
+        return _folded(path)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        why = "no such file" if isinstance(error, FileNotFoundError) else reason(error)
+        raise LogError(f"cannot read {path}: {why}") from error
+    record = _validated(path, _upgraded(path, content))
+    _refuse_foreign_cells(path, record)
+    return record
+
+
+def _at(path: Path, kind: str | None) -> list[Path]:
+    """What a path that exists stands for."""
+    if not path.is_dir():
+        if kind is not None and load(path).kind != kind:
+            raise LogError(f"{path} is not of `sysbench {kind}`")
+        return [path]
+    found = _of_kind(_runs_below(path), kind)
+    if not found:
+        raise LogError(f"there is no run of `sysbench {kind}` in {path}" if kind else f"there are no runs in {path}")
+    return found
+
+
+def _named(name: str, rest: str, kind: str | None, directory: Path) -> list[Path]:
+    entries = [
+        _Entry(entry.name, paths) for entry in _entries(directory) if (paths := tuple(_of_kind(entry.paths, kind)))
+    ]
+    if not entries:
+        runs = f"runs of `sysbench {kind}`" if kind else "runs"
+        raise LogError(f"{name} is neither a file nor a directory, and there are no {runs} in {directory}")
+    latest = _LATEST.fullmatch(rest)
+    if latest or not rest:
+        return list(_latest(name, entries, int(latest[1] or 0) if latest else 0, directory).paths)
+    meant = [entry for entry in entries if entry.name == rest] or [
+        entry for entry in entries if entry.name.startswith(rest)
+    ]
+    if len(meant) == 1:
+        return list(meant[0].paths)
+    if meant:
+        raise LogError(f"{name} is the beginning of several names in {directory}: {_listed(meant)}")
+    hint = nearest(rest, ["latest", *(entry.name for entry in entries)])
+    question = f" Did you mean {hint}?" if hint else ""
+    nothing = f"{name} is neither a file nor a directory, nor a run in {directory}"
+    raise LogError(f"{nothing}.{question} ({_listed(entries)})")
+
+
+def _latest(name: str, entries: Sequence[_Entry], back: int, directory: Path) -> _Entry:
+    dated = [entry for entry in entries if entry.dated]
+    if back < len(dated):
+        return dated[-1 - back]
+    if not dated:
+        raise LogError(f"{name} is not there: no run in {directory} has a date in its name")
+    raise LogError(f"{name} goes back too far: the first of its kind in {directory} is latest~{len(dated) - 1}")
+
+
+def _listed(entries: Sequence[_Entry]) -> str:
+    """The newest few names."""
+    names = [entry.name for entry in entries[::-1][:_LISTED]]
+    more = len(entries) - len(names)
+    return ", ".join(names) + (f", and {more} more" if more else "") + ", latest, latest~1"
+
+
+def _entries(directory: Path) -> list[_Entry]:
+    """Everything in a directory that has a name of its own, in the order in which it began."""
+    try:
+        children = sorted(directory.iterdir()) if directory.is_dir() else []
+    except OSError as error:
+        raise LogError(f"cannot read {directory}: {reason(error)}") from error
+    single = [_Entry(path.stem, (path,)) for path in _preferred(children)]
+    nested = [_Entry(path.name, tuple(_runs_below(path))) for path in children if path.is_dir()]
+    return sorted((entry for entry in [*single, *nested] if entry.paths), key=lambda entry: entry.order)
+
+
+def _runs_below(directory: Path) -> list[Path]:
+    """The runs in a directory and below it: what else lies there is left alone."""
+    try:
+        files = sorted(path for path in directory.rglob("*.json*") if path.is_file())
+    except OSError as error:
+        raise LogError(f"cannot read {directory}: {reason(error)}") from error
+    return sorted(_preferred(files), key=lambda path: (path.parent, _Entry(path.stem, ()).order))
+
+
+def _preferred(files: Iterable[Path]) -> list[Path]:
+    """Of files that may be runs those that are; of log and record of the same run the record, if it is no older."""
+    preferred: dict[Path, Path] = {}
+    for path in files:
+        if path.suffix not in (".json", ".jsonl") or not path.is_file() or kind_at(path) is None:
+            continue
+        stem = path.with_suffix("")
+        other = preferred.get(stem)
+        # sorted() has .json before .jsonl
+        if other is None or path.stat().st_mtime_ns > other.stat().st_mtime_ns:
+            preferred[stem] = path
+    return list(preferred.values())
+
+
+_BEGINNING_BYTES = 4096
+_KIND = re.compile(rb'"kind":\s*"(\w+)"')
+_TOP_KIND = re.compile(rb'\A\s*{\s*"schema_version":\s*\d+,\s*"kind":\s*"(\w+)"')
+_TOP_SCHEMA = re.compile(rb'\A\s*{\s*"schema_version":\s*(-?\d+)\b')
+
+
+def kind_at(path: Path) -> Kind | None:
+    """Of which command the log or record in a file looks to be, judged by how it begins; None if of none."""
+    try:
+        with path.open("rb") as file:
+            beginning = file.read(_BEGINNING_BYTES)
+    except OSError:
+        return None
+    looks_right = b'"schema_version"' in beginning and b'"sysbench_version"' in beginning
+    found = _KIND.search(beginning) if looks_right else None
+    return next((kind for kind in KINDS if found and found[1] == kind.encode()), None)
+
+
+def _of_kind(paths: Iterable[Path], kind: str | None) -> list[Path]:
+    return [path for path in paths if kind is None or kind_at(path) == kind]
+
+
+def _folded(path: Path) -> RunRecord[Any]:
+    # What a log does not need is not loaded for records: half of all the time that reading a record takes.
+    from sysbench.log.folds import FOLDS
+
+    beginning = next(log.read(path), None)
+    if not isinstance(beginning, RunStarted):
+        raise LogError(f"{path} does not begin with the start of a run")
+    try:
+        return FOLDS[beginning.kind](log.read(path))
+    except ValidationError as error:
+        raise LogError(f"{path} is not a log as sysbench writes it: {_first(error)}") from None
+
+
+def _upgraded(path: Path, content: bytes) -> bytes:
+    """A record of an earlier schema as one of this; any other content as it is."""
+    found = _TOP_SCHEMA.search(content, 0, _BEGINNING_BYTES)
+    if found and int(found[1]) >= SCHEMA_VERSION:
+        return content
+    try:
+        top = json.loads(content)
+    except (ValueError, RecursionError):
+        return content
+    schema: Any = top.get("schema_version") if isinstance(top, dict) else None
+    if not isinstance(schema, int) or schema >= SCHEMA_VERSION:
+        return content
+    upgrades.refuse(path, schema, top.get("sysbench_version"), upgrades.RECORD)
+    return json.dumps(upgrades.upgraded(top, schema, upgrades.RECORD)).encode()
+
+
+def _validated(path: Path, content: bytes) -> RunRecord[Any]:
+    """The record that a file's content is; what is wrong with any other is only looked into when it is wrong."""
+    found = _TOP_KIND.search(content, 0, _BEGINNING_BYTES)
+    model = _RECORDS.get(found[1].decode()) if found else _model_of(content)
+    if model is None:
+        raise _not_a_record(path, content, "it is of no kind")
+    try:
+        record = model.model_validate_json(content)
+    except ValidationError as error:
+        raise _not_a_record(path, content, _first(error)) from None
+    if record.schema_version > SCHEMA_VERSION:
+        raise _not_a_record(path, content, "")
+    return record
+
+
+def _model_of(content: bytes) -> type[RunRecord[Any]] | None:
+    """The kind of a record whose fields are in another order."""
+    try:
+        top = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    return _RECORDS.get(str(top.get("kind"))) if isinstance(top, dict) else None
+
+
+def _not_a_record(path: Path, content: bytes, why: str) -> LogError:
+    """What a file is that is none of this version's records: no JSON, of another version, or edited."""
+    try:
+        top = json.loads(content)
+    except (ValueError, RecursionError):
+        return LogError(f"{path} is not JSON, or was cut off")
+    schema = top.get("schema_version") if isinstance(top, dict) else None
+    if not isinstance(top, dict) or not isinstance(schema, int):
+        return LogError(f"{path} is not a record of sysbench: it has no schema_version")
+    if schema > SCHEMA_VERSION:
+        return upgrades.newer(path, schema, top.get("sysbench_version"))
+    if top.get("kind") not in KINDS:
+        return LogError(f"{path} is of kind {str(top.get('kind'))[:40]}, which is none of a run's: {', '.join(KINDS)}")
+    return LogError(f"{path} is not a record as sysbench writes it: {why}")
+
+
+def _refuse_foreign_cells(path: Path, record: RunRecord[Any]) -> None:
+    """Raise LogError for a spec or axes that no command has written: everything that reads cells relies on them."""
+    where = "spec"
+    try:
+        spec_of(record.spec)
+        for number, cell in enumerate(record.cells):
+            where = f"cells.{number}.axes"
+            cell_of(cell.axes)
+    except ValidationError as error:
+        raise LogError(f"{path} is not a record as sysbench writes it: {_first(error, where)}") from None
+
+
+def _first(error: ValidationError, within: str = "") -> str:
+    """The first thing that is wrong, and where: `cells.3.phases.step.wall.median_s: Input should be a valid number`."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    where = ".".join([*([within] if within else []), *(str(part) for part in first["loc"])])
+    return f"{where or 'at its top'}: {first['msg']}"

@@ -1,0 +1,167 @@
+"""Which columns of a table are shown: all that it has, some of them by name, or more than it has by itself."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from sysbench.cells import TITLES
+from sysbench.errors import UsageError, unknown
+from sysbench.render.table import Cell, Column, Remark, Sheet, Table
+
+ADDED = "+"
+"""In front of a name: beside the columns that are there anyway, and not instead of them."""
+
+_NOT_IN_NAMES = re.compile(r"[^a-z0-9.]+")
+
+
+@dataclass(frozen=True)
+class Name:
+    """What a column is called: its key, its title, and the heading that it shares with others."""
+
+    key: str
+    title: str = ""
+    group: str = ""
+
+    @property
+    def shown(self) -> str:
+        """What it is called where all columns are listed."""
+        return self.key or _slug(self.title)
+
+    @property
+    def spellings(self) -> frozenset[str]:
+        """Everything that it answers to."""
+        texts = (self.key, self.title, self.group, f"{self.group} {self.title}")
+        return frozenset(_slug(text) for text in texts if text)
+
+
+@dataclass(frozen=True)
+class _Filled:
+    """A column with what stands in it."""
+
+    column: Column
+    cells: tuple[Cell, ...]
+
+
+def with_columns(sheet: Sheet, names: Sequence[str], possible: Collection[Name] = ()) -> Sheet:
+    """The sheet with these columns of its tables, beside the axes and in this order; without names it is as it was.
+
+    A name is a column's key, its title, or the heading that several share. With a `+` in front the column is added to
+    those that are there, or to those named without one. Tables that have none of what is named without a `+` are left
+    out. The axes are there anyway, whether they are named or not. A note says which of the `possible` columns, those
+    that such tables can have, these have not. Raises UsageError for any other name that no table of the sheet has.
+    """
+    if not names:
+        return sheet
+    there = [_name(column) for table in sheet.tables for column in _choosable(table)]
+    refuse_unknown(names, (*there, *possible))
+    present = [name for name in names if _is_any(name, there)]
+    absent = [name for name in names if name not in present and _is_any(name, possible)]
+    plain = [name for name in names if not name.startswith(ADDED) and name not in absent]
+    tables = _chosen(sheet.tables, plain, [name.removeprefix(ADDED) for name in present if name.startswith(ADDED)])
+    notes = (
+        Remark("note", f"no column {name.removeprefix(ADDED)} here: nothing that was run has it") for name in absent
+    )
+    return replace(sheet, tables=tuple(tables), remarks=(*sheet.remarks, *notes))
+
+
+def refuse_unknown(names: Sequence[str], known: Collection[Name]) -> None:
+    """Raise UsageError for the first of the names on the command line that no column, and no axis, is called."""
+    for each in names:
+        if is_known(each, known):
+            continue
+        name = each.removeprefix(ADDED)
+        there = dict.fromkeys(text for one in known for text in (one.shown, _slug(one.group)) if text)
+        nearest_first = sorted(there, key=lambda text: -difflib.SequenceMatcher(None, _slug(name), text).ratio())
+        raise UsageError(f"--columns {unknown(name, 'a column of these tables', nearest_first)}")
+
+
+def is_known(name: str, columns: Iterable[Name]) -> bool:
+    """Whether one of the columns, or an axis, is called so."""
+    return _is_any(name, columns) or _slug(name) in _AXES
+
+
+def name_of(column: Column) -> str:
+    """What a column is called on the command line."""
+    return _name(column).shown
+
+
+def _chosen(tables: Iterable[Table], plain: Sequence[str], added: Sequence[str]) -> Iterable[Table]:
+    only_axes = bool(plain) and all(_slug(name) in _AXES for name in plain)
+    for table in tables:
+        if only_axes:
+            yield _adding(table, [], added)
+        elif not plain:
+            yield _adding(table, _own(table), added)
+        elif found := _named(table, plain):
+            yield _adding(table, _in_order(found), added)
+
+
+def _adding(table: Table, base: list[_Filled], added: Sequence[str]) -> Table:
+    """The table with its axes, `base`, and what is added to it, which never goes for want of width."""
+    there = {_identity(each.column) for each in base}
+    more = [each for each in _named(table, added) if _identity(each.column) not in there]
+    said_better = {offer.instead_of for offer in table.offers for each in more if offer.column == each.column}
+    kept = [each for each in base if each.column.key not in said_better]
+    shown = [*_axes(table), *kept, *(replace(each, column=replace(each.column, importance=0)) for each in more)]
+    rows = zip(*(each.cells for each in shown), strict=True) if table.rows else ()
+    return replace(table, columns=tuple(each.column for each in shown), rows=tuple(rows))
+
+
+def _in_order(found: list[_Filled]) -> list[_Filled]:
+    """Where not all of them fit, those that were named last go first."""
+    return [replace(each, column=replace(each.column, importance=rank)) for rank, each in enumerate(found)]
+
+
+def _named(table: Table, names: Sequence[str]) -> list[_Filled]:
+    """In the order of the names, each column once."""
+    everything = [*_own(table), *(_Filled(offer.column, offer.cells) for offer in table.offers)]
+    found = [each for name in names for each in everything if _is_called(each.column, name)]
+    return list({id(each): each for each in found}.values())
+
+
+def _axes(table: Table) -> list[_Filled]:
+    return _all(table)[: table.axes]
+
+
+def _own(table: Table) -> list[_Filled]:
+    return _all(table)[table.axes :]
+
+
+def _all(table: Table) -> list[_Filled]:
+    return [
+        _Filled(column, tuple(row[position] for row in table.rows)) for position, column in enumerate(table.columns)
+    ]
+
+
+def _identity(column: Column) -> tuple[str, ...]:
+    return (column.key, column.group, column.title)
+
+
+def _name(column: Column) -> Name:
+    return Name(column.key, column.title, column.group)
+
+
+def _choosable(table: Table) -> Iterator[Column]:
+    """Its columns beside the axes, those on offer too."""
+    yield from table.columns[table.axes :]
+    yield from (offer.column for offer in table.offers)
+
+
+def _is_called(column: Column, name: str) -> bool:
+    return _is_any(name, [_name(column)])
+
+
+def _is_any(name: str, known: Iterable[Name]) -> bool:
+    wanted = _slug(name)
+    return bool(wanted) and any(wanted in each.spellings for each in known)
+
+
+def _slug(text: str) -> str:
+    return _NOT_IN_NAMES.sub("_", text.lower()).strip("_")
+
+
+_AXES = frozenset(_slug(text) for axis in TITLES.items() for text in axis)
+"""What is shown anyway, whether it is named or not."""

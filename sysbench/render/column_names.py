@@ -1,0 +1,230 @@
+"""Which columns a run could have, known before it has begun: what `--columns` may name.
+
+Tables are made from records, and there is none yet when a mistake has to be answered. So names are written down here,
+table by table, each as `key:title:group` where title and group differ from the key; `{ctx}` stands for each value that
+the run has on that axis, `{phase}` for each phase of its steps. Tests hold them to the tables themselves.
+"""
+
+from __future__ import annotations
+
+import itertools
+import string
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sysbench.errors import UsageError
+from sysbench.render import chosen_columns
+from sysbench.render.chosen_columns import Name, is_known
+from sysbench.render.sheets import LONG
+from sysbench.spec.kinds import Kind, Spec
+from sysbench.spec.run import Format
+
+_OFFERED = (
+    "mfu flops_per_s:achieved tokens_per_s:throughput step_flops median:median_step energy_per_step:per_step:energy "
+    "energy_per_token:per_token:energy power:mean_power parameters"
+)
+_SPREAD = "minimum:min maximum:max mean:avg deviation:std"
+_FIRST_STEPS = " ".join(f"step_{number}:{number}:step" for number in range(1, 11))
+_CLOCKS = " ".join(
+    f"{clock}_{name}"
+    for clock in ("wall", "device")
+    for name in ("mean", "std", "median", "min", "max", "p5", "p25", "p75", "p95", "mad")
+)
+_CATEGORIES = "parameters gradients optimizer_state activations inputs temporaries workspace unknown"
+_PEAKS = "allocated_peak:allocated:{source} reserved_peak:reserved:{source}"
+_PER_CALL = " ".join(f"{name}:{name}:of_one_call" for name in ("avg", "med", "min", "max", "std"))
+_WORK = "time work bytes rate peak:of_peak bandwidth:of_bandwidth bound:bound_by"
+_HOST_USE = "self_host:itself:host_per_step total_host:with_callees:host_per_step"
+_DEVICE_USE = "self_device:itself:device_per_step total_device:with_callees:device_per_step"
+_TIMES = ("forward", "backward")
+_PRODUCTS = " ".join(
+    f"{dtype}_as_it_is:as_it_is:{group} {dtype}_narrow:in_{dtype}:{group} {dtype}_reduced:reduced:{group} "
+    f"{dtype}_not_reduced:not_reduced:{group}"
+    for dtype, group in (("fp32", "fp32"), ("tf32", "tf32"), ("tf32", "tf32_like"), ("bf16", "bf16"), ("fp16", "fp16"))
+)
+
+
+def _arms(axis: str) -> str:
+    """Of the table that compares the values of one axis."""
+    arm = f"{{phase}}_{{{axis}}}"
+    return (
+        f"{arm}:{{{axis}}}:{{phase}} {arm}_difference:difference:{{phase}} {arm}_change:change:{{phase}} "
+        f"{arm}_speedup:speed_up:{{phase}}"
+    )
+
+
+def _per_time(template: str) -> str:
+    return " ".join(template.replace("TIME", phase) for phase in _TIMES)
+
+
+WRITTEN: Mapping[Kind, Mapping[str, str]] = {
+    "time": {
+        "summary": "{phase} :achieved peak:of_peak matmul_ceiling:of_matmul :throughput peak_memory compile "
+        + _OFFERED,
+        "grid": "{phase}_ctx_{ctx}:{ctx}:ctx {phase}_batch_{batch}:{batch}:batch",
+        **{axis: _arms(axis) for axis in ("precision", "execution", "attention", "optimizer")},
+        "devices": "{device}_forward:forward:{device} {device}_forward_backward:fwd_bwd:{device}",
+        "phases": "parameters forward forward_backward:fwd_bwd forward_backward:to_forward step:full_step "
+        "step:to_forward " + _OFFERED,
+        "warmup": f"{_SPREAD} {_FIRST_STEPS}",
+        "first-steps": _FIRST_STEPS,
+        "spread": f"{_SPREAD} median interval_low:95_from interval_high:to",
+        "memory": "allocated_peak:allocated reserved_peak:reserved device_used_peak:device_all_programs "
+        "host_rss_peak:worker_host_memory " + _OFFERED,
+        "cells": "d_model d_ff layers heads vocab device_name parameters outcome phase samples "
+        f"{_CLOCKS} wall_ci95_low:wall_95_low wall_ci95_high:wall_95_high enqueue_median step:step_flops :rate :tokens "
+        "peak:of_peak matmul_ceiling:of_matmul allocated_peak reserved_peak device_used_peak host_rss_peak compile "
+        "energy_per_step energy_per_token power:mean_power cautions",
+    },
+    "memory": {
+        "summary": _PEAKS + " peak_phase:peak_in host_rss_peak:worker_host_memory:{source} fits margin:to_spare "
+        "largest:largest_that_fits",
+        "grid": "{mode}:{mode}:{source} {precision}:{precision}:{source} {mode}:full_step:{source} "
+        "{mode}:first_step:{source} "
+        + " ".join(
+            f"{{mode}}_{{precision}}:{{precision}}:{{source}}_{shown}"
+            for shown in ("{mode}", "full_step", "first_step")
+        ),
+        "phases": _PEAKS + " mostly mostly_bytes:of_that",
+        "categories": " ".join(f"{name}:{name}:{{source}}" for name in _CATEGORIES.split())
+        + " allocated_peak:together:{source}",
+        "largest": "count size:each:{source} total:together:{source} category phase:made_in line module",
+        "modules": "count total:with_those_below:{source} own:itself:{source}",
+        "residual": "bytes_each residual:residual_stream",
+        "state": "parameters weights gradients optimizer_state:adamw_s_state together",
+        "cells": "source device_name parameters outcome fits margin:to_spare phase allocated_peak:allocated "
+        f"reserved_peak:reserved {_CATEGORIES} host_rss_peak:worker_host_memory device_used_peak:device_all_programs",
+    },
+    "profile": {
+        "summary": "step:unprofiled:step cost:by_profiling:step busy:kernels busy:operators coverage:covered matmul "
+        "calls:kernels:per_step calls:operators:per_step waiting:waiting_for_the_host",
+        "kernels": f"time total:total:per_step calls:calls:per_step {_PER_CALL} kernel operator class grid block",
+        "tree": "module count share:time total:all:per_step forward:forward:per_step loss:loss:per_step "
+        "backward:backward:per_step zero_grad:zero_grad:per_step optimizer:optimizer:per_step "
+        "calls:kernels:per_step calls:operators:per_step",
+        "phases": "share:time total:total:per_step calls:kernels:per_step calls:operators:per_step",
+        "classes": " ".join(
+            f"{key}:share:{group} {key}_time:time:{group}"
+            for key, group in (
+                ("forward", "forward"),
+                ("forward_backward", "forward_backward"),
+                ("step", "full_step"),
+                ("all", "everything"),
+            )
+        ),
+        "attention": _WORK,
+        "rates": _WORK,
+        "operators": f"{_DEVICE_USE} {_HOST_USE} calls:calls:per_step operator",
+        "operator-shapes": f"{_DEVICE_USE} {_HOST_USE} calls:calls:per_step operator shapes",
+        "copies": "copy total:time:per_step calls:calls:per_step bytes:moved:per_step rate:in_a_second",
+        "device": "step busy:busy:device idle:idle:device waiting:of_it_for_the_host:device overlap:overlap:device "
+        "streams launches:per_step:launches launch:each:launches queue:queued:launches verdict:pace_set_by",
+        "precision": "share total:time:per_step",
+        "checks": "expected:expected:per_step found:found:per_step verdict",
+        "ranks": "",
+    },
+    "attention": {
+        "sweep": "forward backward memory_before_backward:before_backward:memory status",
+        "comparison": _per_time(
+            "TIME:median:TIME TIME_to_best:to_best:TIME TIME_rate:rate:TIME TIME_moved:moved:TIME "
+            "TIME_limit:of_limit:TIME"
+        )
+        + " saved:kept_for_backward memory_before_backward:before_backward peak:allocated:peak "
+        "peak_reserved:reserved:peak error gradient_error:of_gradients kernel:ran_as",
+        "grid": "seq_{seq}:{seq}:seq_len",
+        "exponents": "exponent scatter sizes:over",
+        "crossovers": "overtakes:from_there_on_faster overtaken:than at:near_n bracket:measured_between",
+        "frontier": "fits:largest_n_that_fits before_backward:with_before_backward beyond:does_not_fit needs available "
+        "how:known_by",
+        "accounting": "shape dtype:type phase:made_in size forward naive:two_n_n_tensors inputs:q_k_v_and_output",
+        "memory": "memory_before_backward:before_backward saved:kept_for_backward naive:two_n_n_tensors "
+        "saved_of_naive:of_these fused:one_number_a_query peak:allocated:peak peak_reserved:reserved:peak",
+        "cells": "causal source device_name kernel "
+        + _per_time("TIME TIME_median TIME_rate TIME_limit:TIME_of_limit")
+        + " memory_before_backward saved:kept_for_backward peak error status",
+    },
+    "accum": {
+        "sums": "rounded_addend:x_is result:sum error representation_error:of_x accumulation_error:of_adding",
+        "formats": "sequential:one_by_one pairwise kahan blocked in_fp32 stall_step:stalls_at",
+        "dtypes": " ".join(
+            f"{precision}_here:{device}:under_{precision} {precision}_cuda:cuda_simulated:under_{precision}"
+            for precision in ("fp16", "bf16")
+            for device in ("cpu", "mps", "this_cuda", "here")
+        ),
+        "norm": "mean_overflows_from:mean:overflows_from variance_overflows_from:variance:overflows_from "
+        "variance_vanishes_to:is_0_to:variance reciprocal_overflows_to:rsqrt_inf_to:variance "
+        "wrong_to:to:output_wrong wrong_from:from:output_wrong error_at_one:error_at_1",
+        "scaling": "lost lost_share:of_all overflowed_share:overflowed relative_error:error step:scaler",
+        "matmul": _PRODUCTS,
+        "matmul-sums": _PRODUCTS,
+        "cells": "number word",
+    },
+}
+"""Of every table, without its axes."""
+
+_COMPARING = ("precision", "execution", "attention", "optimizer", "warmup", "device")
+"""Axes with a table of their own, which is shown where their values differ."""
+
+
+def names_in(kind: Kind, table: str, spec: Spec | None = None) -> tuple[Name, ...]:
+    """The columns that a table can have beside its axes; with a spec, those whose names come from its values too."""
+    values = _values(spec)
+    return tuple(dict.fromkeys(name for written in WRITTEN[kind][table].split() for name in _filled(written, values)))
+
+
+def refuse_unknown(names: Sequence[str], spec: Spec, tables: Sequence[str], form: Format) -> None:
+    """Raise UsageError for a column that the tables that will be shown of a run cannot have; before it is made."""
+    if not names:
+        return
+    shown = tables or ((LONG[spec.kind],) if form == "csv" else shown_tables(spec))
+    known = [name for table in shown for name in names_in(spec.kind, table, spec)]
+    for name in names:
+        elsewhere = [table for table in WRITTEN[spec.kind] if is_known(name, names_in(spec.kind, table, spec))]
+        if elsewhere and not is_known(name, known):
+            which = f"the table{'' if len(elsewhere) == 1 else 's'} {', '.join(elsewhere)}"
+            raise UsageError(f"--columns {name} is in {which}: add --tables {elsewhere[0]}")
+    chosen_columns.refuse_unknown(names, known)
+
+
+def possible(kind: Kind, tables: Sequence[str]) -> list[Name]:
+    """The columns of these tables, or of all that a command has, which a run may have or not."""
+    return [name for table in tables or WRITTEN[kind] for name in names_in(kind, table)]
+
+
+def shown_tables(spec: Spec) -> tuple[str, ...]:
+    """The tables that are shown of a run of this spec where nobody asks for others."""
+    match spec.kind:
+        case "time":
+            comparing = {"device": "devices"}
+            differing = (axis for axis in _COMPARING if len(getattr(spec, axis)) > 1)
+            return ("summary", *(comparing.get(axis, axis) for axis in differing))
+        case "memory":
+            return ("phases", "largest") if len(list(spec.cells())) == 1 else ("summary", "grid")
+        case "profile":
+            return ("summary", "device", "classes", "tree", "attention", "kernels")
+        case "attention":
+            return ("comparison",) if len({cell.implementation for cell in spec.cells()}) > 1 else ("sweep",)
+        case "accum":
+            return ("sums", "formats", "dtypes", "norm", "scaling", "matmul")
+
+
+def _values(spec: Spec | None) -> dict[str, list[str]]:
+    """What stands for a name in braces: the values of each axis, the phases of the steps."""
+    values: dict[str, list[str]] = {"source": ["measured", "simulated"]}
+    cells: Sequence[Any] = list(spec.cells()) if spec is not None else []
+    for cell in cells:
+        for axis, value in cell.model_dump().items():
+            if isinstance(value, int | str):
+                known = values.setdefault(axis, [])
+                if str(value) not in known:
+                    known.append(str(value))
+    phases = dict.fromkeys(phase for cell in cells for phase in getattr(cell, "phases", ()))
+    return {**values, "phase": [*phases, "step"], "device": ["cpu", "mps", "cuda", *values.get("device", [])]}
+
+
+def _filled(written: str, values: Mapping[str, Sequence[str]]) -> Iterator[Name]:
+    """A name for each combination of the values that it has places for."""
+    places = list(dict.fromkeys(place for _, place, _, _ in string.Formatter().parse(written) if place))
+    for combination in itertools.product(*(values.get(place, ()) for place in places)):
+        parts = written.format(**dict(zip(places, combination, strict=True))).split(":")
+        yield Name(*parts)

@@ -1,0 +1,100 @@
+"""Progress where there is no terminal: a line for every cell when it is over, and not one control code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import reduce
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from rich.console import Console
+
+from sysbench import cells as axes
+from sysbench.log.events import CellFinished, Event, RunResumed, WorkerReady
+from sysbench.render import theme
+from sysbench.render.dashboard.run_state import CellState, RunState
+
+State = TypeVar("State")
+
+
+class Lines(Generic[State]):
+    """Writes what events give reason to say.
+
+    A stream that cannot be written to any more (a closed pipe, a full disk) ends the progress, not the run. `earlier`
+    are the events of the log that a resumed run continues.
+    """
+
+    blank: State
+    """What is known before the first event."""
+    advance: Callable[[Any, Event], Any]
+    """What is known after one more event."""
+
+    def __init__(self, console: Console, *, earlier: Iterable[Event] = ()) -> None:
+        self._file = console.file
+        self._encoding = console.encoding
+        self._lost = False
+        self.state = reduce(type(self).advance, earlier, self.blank)
+
+    def said(self, event: Event, before: State) -> Iterator[str]:
+        """The lines that this event gives reason to write."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        pass
+
+    def show(self, event: Event) -> None:
+        """Write what this event gives reason to write."""
+        before = self.state
+        self.state = type(self).advance(before, event)
+        for text in self.said(event, before):
+            self._write(text.strip())
+
+    def _write(self, text: str) -> None:
+        if self._lost:
+            return
+        try:
+            self._file.write(theme.fitted(text, self._encoding) + "\n")
+            self._file.flush()
+        except OSError:
+            self._lost = True  # nobody reads on; the run goes on
+
+
+def resumed_line(event: RunResumed) -> str:
+    """`resumed: 3 finished cells kept`."""
+    return f"resumed: {event.keep} finished cell{'' if event.keep == 1 else 's'} kept"
+
+
+class CellLines(Lines[RunState[Any]]):
+    """Of a run whose state has its cells: on what they run, and each of them when it is over."""
+
+    always: tuple[str, ...] = ()
+    """Axes by which a cell is named even where all cells agree in them."""
+    result: Callable[[Any], str]
+    """How a cell ended, in a few words."""
+
+    def said(self, event: Event, before: RunState[Any]) -> Iterator[str]:
+        """What is measured on, what is kept of an earlier run, and the cell that is over."""
+        if isinstance(event, WorkerReady) and before.torch is None:
+            simulated = all(cell.cell.simulated for _, cell in before.cells)
+            names = [] if simulated else [device.name for device in event.devices[:1]]
+            yield " · ".join([*names, f"torch {event.torch.torch}"])
+        elif isinstance(event, RunResumed):
+            yield resumed_line(event)
+        elif isinstance(event, CellFinished) and (cell := dict(self.state.cells).get(event.cell)) is not None:
+            count = f"{self.state.done}/{len(self.state.cells)}"
+            yield f"{count} {self.named(cell)}  {type(self).result(cell)}"
+
+    def named(self, cell: Any) -> str:
+        """What the cell is called among those of its run."""
+        return label(cell, self.state, self.always)
+
+
+def label(cell: CellState, state: RunState[Any], always: tuple[str, ...]) -> str:
+    """What the cell is called among those of its run: by what they differ in, and by some axes always."""
+    differing = axes.varying([each.cell.model_dump() for _, each in state.cells])
+    return axes.label(cell.cell.model_dump(), [*always, *(axis for axis in differing if axis not in always)])

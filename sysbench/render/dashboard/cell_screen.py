@@ -1,0 +1,71 @@
+"""The dashboard of cells that come one by one: what is going on in one, and below it those that are done."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Generic, TypeVar
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from sysbench import cells as axes
+from sysbench.render import theme
+from sysbench.render.dashboard.cell_lines import label
+from sysbench.render.dashboard.lines import fitted, pieces_that_fit
+from sysbench.render.dashboard.run_state import RunState
+
+State = TypeVar("State", bound=RunState[Any])
+
+ALWAYS: Final = ("size", "ctx", "precision", "mode")
+"""Axes by which a cell of a model is named even where all cells agree in them."""
+
+_POSITION = 24
+"""Room for which of the cells it is, beside the title."""
+
+
+@dataclass(frozen=True)
+class CellScreen(ABC, Generic[State]):
+    """Lays the state out, and is never wider or higher than the terminal."""
+
+    state: State
+    now_s: float
+
+    command: ClassVar[str]
+
+    @abstractmethod
+    def running(self, width: int, plain: bool) -> list[Text]:
+        """Of the cell that runs, or ran last; `plain` where there are no colours."""
+
+    @abstractmethod
+    def ended(self, cell: Any) -> str:
+        """How a cell ended, in a few words."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Title, the running cell, then as many of the finished cells as there is room for."""
+        width = max(8, options.max_width - 2)
+        height = max(1, options.height or options.size.height)
+        plain = console.color_system is None or bool(console.no_color)
+        lines = [self._title(width), *self.running(width, plain)]
+        spare = height - len(lines) - 3
+        finished = [cell for _, cell in self.state.cells if cell.outcome is not None]
+        if finished and spare > 0 and len(self.state.cells) > 1:
+            lines += [Text(), *(self._finished(cell) for cell in finished[-spare:])]
+        for line in lines[: height - 1]:
+            line.truncate(width, overflow="ellipsis")
+            yield Text(" ").append_text(fitted(line, options.encoding))
+
+    def _title(self, width: int) -> Text:
+        state, now = self.state, self.state.now
+        title = Text(f"{self.command}  ", theme.ACCENT)
+        if now is not None:
+            pieces = [(piece, theme.TITLE) for piece in axes.subject([now.cell.model_dump()])]
+            title.append_text(pieces_that_fit(pieces, max(1, width - _POSITION)))
+        if len(state.cells) > 1:
+            number = min(state.done + (now is None or now.outcome is None), len(state.cells))
+            title.append(f"   cell {number} of {len(state.cells)}", theme.QUIET)
+        return title
+
+    def _finished(self, cell: Any) -> Text:
+        style = "" if cell.outcome == "ok" else theme.BAD
+        return Text(f"{label(cell, self.state, ALWAYS)}  ", theme.QUIET).append(self.ended(cell), style)

@@ -1,0 +1,150 @@
+"""Sentences with what they rest on, and the words for numbers in them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from sysbench import cells as axes
+from sysbench import units
+from sysbench.log.outcomes import CautionCode
+from sysbench.log.records import CellRecord
+from sysbench.statistics import Pooled, Ratio
+
+NAMED: Final = 3
+"""As many cells are named in a sentence; of more the rest are counted."""
+
+MOST_NAMED: Final = 6
+"""As many kinds of cells where all are named with their contexts."""
+
+
+LOOSE: Final = 0.02
+"""Of a ratio: an interval that reaches farther is said with it."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """A sentence and the cells whose numbers are in it."""
+
+    text: str
+    cells: tuple[CellRecord, ...]
+    reservation: bool = False
+    """It says of cells why nothing is said of them."""
+
+
+AnyCell = TypeVar("AnyCell", bound=CellRecord)
+
+Namer = Callable[[CellRecord], str]
+"""What a cell is called among others."""
+
+
+def namer(cells: Sequence[CellRecord], but: Iterable[str] = ()) -> Namer:
+    """Names cells by what they differ in, without the axes that the sentence has named already."""
+    left_out = frozenset(but)
+    named = [axis for axis in axes.varying(axes.axes_of(cells)) if axis not in left_out]
+    return lambda cell: axes.label(cell.axes, named)
+
+
+def listed(words: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def named(cells: Sequence[CellRecord], name: Namer, most: int = NAMED) -> str:
+    """`small ctx 128, small ctx 256 and 4 more`."""
+    words = list(dict.fromkeys(name(cell) for cell in cells))
+    return listed([*words[:most], f"{len(words) - most} more"] if len(words) > most + 1 else words)
+
+
+def together_named(
+    cells: Sequence[CellRecord], among: Sequence[CellRecord] | None = None, but: Iterable[str] = ()
+) -> str:
+    """All of them, those that have the same contexts together: `small and large at ctx 128 and 256, xl at ctx 128`.
+
+    They are named by what sets the cells `among` which they are apart: these themselves, if nothing else is said.
+    """
+    everything = cells if among is None else among
+    differing = axes.varying(axes.axes_of(everything))
+    if "ctx" not in differing:
+        return named(cells, namer(everything, but), MOST_NAMED)
+    words = [axis for axis in differing if axis not in (*but, "ctx")]
+    contexts: dict[str, set[int]] = {}
+    for cell in cells:
+        contexts.setdefault(" ".join(axes.phrase(axis, cell.axes[axis]) for axis in words), set()).add(cell.axes["ctx"])
+    alike: dict[tuple[int, ...], list[str]] = {}
+    for name, found in list(contexts.items())[:MOST_NAMED]:
+        alike.setdefault(tuple(sorted(found)), []).append(name)
+    said = [
+        f"{listed(names)}{' at' * bool(names[0])} ctx {listed(list(map(str, found)))}".strip()
+        for found, names in alike.items()
+    ]
+    rest = sum(len(found) for found in list(contexts.values())[MOST_NAMED:])
+    return f"{', '.join(said)}{f' and {rest} more cells' if rest else ''}"
+
+
+def counted(count: int, noun: str = "cell") -> str:
+    """`the one cell`, `both cells`, `all 12 cells`."""
+    return f"the one {noun}" if count == 1 else f"both {noun}s" if count == 2 else f"all {count} {noun}s"
+
+
+def with_interval(found: Ratio) -> str:
+    """`3.65× (3.61–3.69)`."""
+    decimals = units.ratio_decimals([found.value])
+    interval = f" ({found.low:.{decimals}f}–{found.high:.{decimals}f})" if found.low is not None else ""
+    return f"{units.ratio(found.value)}{interval}"
+
+
+def loosely(found: Ratio, name: str) -> str:
+    """`2.03× (small)`, and with its interval where not all digits are known: `2.17× (1.84–2.70; small)`."""
+    if found.low is not None and found.high is not None and found.high - found.low > 2 * LOOSE * found.value:
+        return f"{with_interval(found)[:-1]}; {name})"
+    return f"{units.ratio(found.value)} ({name})"
+
+
+def multiple(found: Pooled) -> str:
+    """`2.03 ± 0.02 ×`: as many decimals as the first digit of the reach, rounded up so that it still reaches."""
+    decimals = min(3, max(1, math.ceil(-math.log10(found.reach)))) if found.reach > 0 else 3
+    return f"{found.value:.{decimals}f} ± {_up(found.reach, decimals):.{decimals}f} ×"
+
+
+def percentage(found: Pooled) -> str:
+    """`7.3 ± 0.2 %`."""
+    reach = found.reach * 100
+    decimals = min(2, max(0, math.ceil(-math.log10(reach)))) if reach > 0 else 1
+    return f"{found.value * 100:.{decimals}f} ± {_up(reach, decimals):.{decimals}f} %"
+
+
+def _up(value: float, decimals: int) -> float:
+    steps = 10.0**decimals
+    return math.ceil(value * steps - 1e-9) / steps
+
+
+def share_with_interval(found: Ratio) -> str:
+    """`7.3 % (7.1–7.4)`."""
+    if found.low is None or found.high is None:
+        return units.share(found.value)
+    decimals = 0 if abs(found.value) >= 0.0995 else 1
+    return f"{units.share(found.value)} ({found.low * 100:.{decimals}f}–{found.high * 100:.{decimals}f})"
+
+
+def share_range(values: Sequence[tuple[float, AnyCell]], name: Callable[[AnyCell], str]) -> str:
+    """`86 %` where all read the same, or `47 % (small) to 60 % (large)`."""
+    ordered = sorted(values, key=lambda each: each[0])
+    (low, least), (high, most) = ordered[0], ordered[-1]
+    if units.share(low) == units.share(high):
+        return units.share(low)
+    return f"{units.share(low)} ({name(least)}) to {units.share(high)} ({name(most)})"
+
+
+def left_out(cells: Sequence[AnyCell], doubts: Callable[[AnyCell], Iterable[CautionCode]], of: str) -> Iterator[Said]:
+    """Which cells are in no sentence, so that nobody looks for them, and by which of their cautions."""
+    by_code: dict[CautionCode, list[AnyCell]] = {}
+    for cell in cells:
+        for code in sorted(doubts(cell)):
+            by_code.setdefault(code, []).append(cell)
+    if by_code:
+        words = [f"{named(doubted, namer(cells))} ({code})" for code, doubted in by_code.items()]
+        text = f"cautions keep these cells out of {of}: {'; '.join(words)}."
+        yield Said(text, tuple({cell.key: cell for found in by_code.values() for cell in found}.values()), True)

@@ -1,0 +1,181 @@
+"""Sheets as LaTeX with booktabs."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, pairwise
+from typing import Final
+
+from sysbench.render.numbers import ShownColumn, indent, shown
+from sysbench.render.table import Remark, Sheet, Table, notes
+
+_SPECIAL: Final[Mapping[str, str]] = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "&": r"\&",
+    "#": r"\#",
+    "%": r"\%",
+    "_": r"\_",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\symbol{34}",
+    "'": r"\textquotesingle{}",
+    "`": r"\textasciigrave{}",
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "÷": r"$\div$",
+    "→": r"$\rightarrow$",
+    "←": r"$\leftarrow$",
+    "µ": r"\textmu{}",
+    "μ": r"$\mu$",
+    "σ": r"$\sigma$",
+    "β": r"$\beta$",
+    "ε": r"$\varepsilon$",
+    "Σ": r"$\Sigma$",
+    "∑": r"$\sum$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "≈": r"$\approx$",
+    "≠": r"$\neq$",
+    "∞": r"$\infty$",
+    "√": r"$\sqrt{}$",
+    "−": r"$-$",
+    "‖": r"$\Vert$",
+    "°": r"\textdegree{}",
+    "·": r"$\cdot$",
+    "¹": r"\textsuperscript{1}",
+    "²": r"\textsuperscript{2}",
+    "³": r"\textsuperscript{3}",
+    "ᵀ": r"\textsuperscript{T}",
+    "½": r"\textonehalf{}",
+    "—": "---",
+    "–": "--",
+    "…": r"\dots{}",
+    "“": "``",
+    "”": "''",
+    "‘": "`",
+    "’": "'",
+    "•": r"\textbullet{}",
+    "€": r"\texteuro{}",
+    "\u00a0": "~",
+    "\u202f": r"\,",
+    "\u2009": r"\,",
+}
+"""What LaTeX has another spelling for, or reads as a command, in any text font."""
+
+_LETTERS: Final = frozenset(
+    "ÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØÙÚÛÜÝßàáâãäåæçèéêëìíîïñòóôõöøùúûüýÿŒœŠšŽžŁłĆćČčĘęĄąŃńŚśŹźŻżŘřĚěŮůŐőŰűĞğİıŞş"
+)
+"""What every LaTeX since 2018 knows with fonts encoded as T1, as it is."""
+
+
+def latex(sheet: Sheet) -> str:
+    """Each table as a `table` with booktabs rules, captioned with what the run has in common; remarks as a list.
+
+    Needs `\\usepackage{booktabs}` and nothing else.
+    """
+    blocks = [
+        "% needs \\usepackage{booktabs}",
+        *(_table(table, sheet.subject) for table in sheet.tables),
+        _remarks(sheet.remarks),
+    ]
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def escaped(text: str) -> str:
+    """Text in which nothing is a command, on one line; what LaTeX has no letter for is named by its number.
+
+    Control characters, and those that turn the direction of writing, are left out.
+    """
+    line = " ".join(text.split())
+    return "".join(_apart(letter, following) for letter, following in pairwise(f"{line} "))
+
+
+def _apart(letter: str, following: str) -> str:
+    """A letter that does not become a dash or a quotation mark together with the next one."""
+    return f"{_letter(letter)}{{}}" if letter == following and letter in "-," else _letter(letter)
+
+
+def _letter(character: str) -> str:
+    if character in _SPECIAL:
+        return _SPECIAL[character]
+    if unicodedata.category(character)[0] == "C":
+        return ""
+    return character if character.isascii() or character in _LETTERS else f"[U+{ord(character):04X}]"
+
+
+def _table(table: Table, subject: Sequence[str]) -> str:
+    caption = "; ".join([table.title, ", ".join(subject), *notes(table)])
+    columns = shown(table)
+    return "\n".join(
+        [
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{escaped(caption)}}}",
+            *tabular(columns, range(len(table.rows))),
+            r"\end{table}",
+        ]
+    )
+
+
+def tabular(columns: Sequence[ShownColumn], rows: Iterable[int], *, units_apart: bool = False) -> Iterator[str]:
+    """These rows of a table, with its headings, a line of LaTeX each; units beside names, or on a line of their own."""
+    yield rf"\begin{{tabular}}{{@{{}}{''.join('r' if each.column.numeric else 'l' for each in columns)}@{{}}}}"
+    yield r"\toprule"
+    yield from _headings(columns, units_apart)
+    yield r"\midrule"
+    for number in rows:
+        yield _row([_cell(column.texts[number]) for column in columns])
+    yield r"\bottomrule"
+    yield r"\end{tabular}"
+
+
+def _cell(text: str) -> str:
+    """Spaces that it begins with stay: as those that LaTeX does not ignore."""
+    return "~" * indent(text) + escaped(text)
+
+
+def _headings(columns: Sequence[ShownColumn], units_apart: bool) -> Iterator[str]:
+    """The groups with a rule under each, where there are any; then every column's own name and unit."""
+    if any(each.column.group for each in columns):
+        spans = [(group, len(list(members))) for group, members in groupby(columns, lambda each: each.column.group)]
+        yield _row([rf"\multicolumn{{{count}}}{{c}}{{{escaped(group)}}}" for group, count in spans])
+        yield " ".join(_rules(spans))
+    if units_apart:
+        yield _row([escaped(each.column.title) for each in columns])
+        if any(each.symbol for each in columns):
+            yield _row([escaped(each.symbol) for each in columns])
+        return
+    yield _row(
+        [escaped(f"{each.column.title} ({each.symbol})" if each.symbol else each.column.title) for each in columns]
+    )
+
+
+def _rules(spans: Sequence[tuple[str, int]]) -> Iterator[str]:
+    first = 1
+    for group, count in spans:
+        if group:
+            yield rf"\cmidrule(lr){{{first}-{first + count - 1}}}"
+        first += count
+
+
+def _row(texts: Sequence[str]) -> str:
+    # A row that begins with a bracket would be an option of the row before.
+    line = " & ".join(texts)
+    return ("{}" if line.startswith(("[", "*")) else "") + line + r" \\"
+
+
+def _remarks(remarks: Sequence[Remark]) -> str:
+    if not remarks:
+        return ""
+    items = (
+        rf"\item {escaped(remark.text)}" + (rf" $\rightarrow$ {escaped(remark.remedy)}" if remark.remedy else "")
+        for remark in remarks
+    )
+    return "\n".join([r"\begin{itemize}", *items, r"\end{itemize}"])

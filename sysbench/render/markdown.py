@@ -1,0 +1,79 @@
+"""Sheets as GitHub-flavoured Markdown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from sysbench.render.numbers import ShownColumn, indent, shown
+from sysbench.render.table import Remark, Sheet, Table, notes
+
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&$])")
+_BEGINNING = re.compile(r"^(\d*)([-+=.)])(?=\s|$)")
+"""What begins a list or underlines a heading, where a line begins with it."""
+_MARKS = {"caution": "⚠ ", "outcome": "", "finding": "", "note": ""}
+
+
+def markdown(sheet: Sheet) -> str:
+    """A heading line, each table with its notes, and what has to be said beside them."""
+    blocks = [
+        " · ".join(escaped(phrase) for phrase in sheet.subject),
+        *(block for each in sheet.tables for block in table(each)),
+        remarks(sheet.remarks),
+    ]
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def escaped(text: str) -> str:
+    """Text in which nothing is markup, on one line."""
+    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
+
+
+def paragraph(text: str) -> str:
+    """The same, for where a line begins with it."""
+    return _BEGINNING.sub(r"\1\\\2", escaped(text))
+
+
+def table(content: Table, mark: str = "") -> Iterator[str]:
+    """Blocks of text: the title, with a `mark` behind it, the table, and its notes."""
+    columns = shown(content)
+    yield f"**{escaped(content.title)}**{mark}"
+    texts = [[_heading(column), *(_cell(text) for text in column.texts)] for column in columns]
+    widths = [max(3, *(len(text) for text in column)) for column in texts]
+    rules = [
+        f"{'-' * (width - 1)}:" if each.column.numeric else "-" * width
+        for each, width in zip(columns, widths, strict=True)
+    ]
+    lines = [_line(row, columns, widths) for row in zip(*texts, strict=True)]
+    yield "\n".join([lines[0], _line(rules, columns, widths), *lines[1:]])
+    if notes(content):
+        yield "  \n".join(paragraph(note) for note in notes(content))
+
+
+def _cell(text: str) -> str:
+    """Spaces that it begins with stay: as those that Markdown does not strip."""
+    return "\u00a0" * indent(text) + escaped(text)
+
+
+def _heading(shown_column: ShownColumn) -> str:
+    column = shown_column.column
+    name = f"{column.group} {column.title}".strip()
+    return escaped(f"{name} ({shown_column.symbol})" if shown_column.symbol else name)
+
+
+def _line(texts: Sequence[str], columns: Sequence[ShownColumn], widths: Sequence[int]) -> str:
+    padded = (
+        text.rjust(width) if each.column.numeric else text.ljust(width)
+        for text, each, width in zip(texts, columns, widths, strict=True)
+    )
+    return f"| {' | '.join(padded)} |"
+
+
+def remarks(said: Sequence[Remark]) -> str:
+    """A list."""
+    return "\n".join(_remark(remark) for remark in said)
+
+
+def _remark(remark: Remark) -> str:
+    remedy = f" → {escaped(remark.remedy)}" if remark.remedy else ""
+    return f"- {_MARKS[remark.kind]}{paragraph(remark.text)}{remedy}"

@@ -1,0 +1,134 @@
+"""A table's numbers as text: one unit for all numbers of a kind, one number of decimals for a column or a group.
+
+Columns whose numbers the unit does not suit, since they are far larger or smaller, have one of their own.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sysbench.render.table import Cell, Column, Measure, Table, Word
+from sysbench.units import UNKNOWN, Scale, Unit, quantity, ratio_decimals, shared_decimals, shared_scale
+
+_READABLE = (0.005, 10_000)
+"""Numbers from the one to below the other suit a unit: they show as 0.01 at least, and with four digits at most."""
+
+
+@dataclass(frozen=True)
+class ShownColumn:
+    """One column as it is shown: the unit stands in its heading once, or if it is empty there, beside every number."""
+
+    column: Column
+    symbol: str
+    texts: tuple[str, ...]
+
+
+def shown(table: Table, *, deviations: bool = True) -> tuple[ShownColumn, ...]:
+    """Every column of a table as text; without `deviations` the `± …` are left out, for want of width."""
+    scales = {column.unit: _scale(table, column.unit) for column in table.columns if column.unit}
+    by_column = list(zip(table.columns, _transposed(table), strict=True))
+    families: dict[object, list[Measure]] = {}
+    for column, cells in by_column:
+        families.setdefault(_family(column), []).extend(cell for cell in cells if isinstance(cell, Measure))
+    return tuple(
+        _measured(
+            column,
+            cells,
+            _suitable(column.unit, scales[column.unit], families[_family(column)]),
+            families[_family(column)],
+            deviations,
+        )
+        if column.unit
+        else ShownColumn(column, "", tuple(_plain(cell) for cell in cells))
+        for column, cells in by_column
+    )
+
+
+def _family(column: Column) -> object:
+    """Columns of one group and unit are there to be compared, and share their decimals; others have their own."""
+    return (column.group, column.unit) if column.group else column
+
+
+def _transposed(table: Table) -> list[tuple[Cell, ...]]:
+    return list(zip(*table.rows, strict=True)) if table.rows else [() for _ in table.columns]
+
+
+def _scale(table: Table, unit: Unit) -> Scale:
+    positions = [position for position, column in enumerate(table.columns) if column.unit == unit]
+    cells = [row[position] for row in table.rows for position in positions]
+    return shared_scale(unit, [cell.value for cell in cells if isinstance(cell, Measure)])
+
+
+def _suitable(unit: Unit, scale: Scale, family: Sequence[Measure]) -> Scale:
+    """The table's scale, or that of these numbers where the table's does not suit them."""
+    values = [measure.value for measure in family]
+    typical = statistics.median_low(map(abs, values)) if values else 0.0
+    suits = not typical or _READABLE[0] <= typical / scale.factor < _READABLE[1]
+    return scale if suits else shared_scale(unit, values)
+
+
+def _measured(
+    column: Column, cells: Sequence[Cell], scale: Scale, family: Sequence[Measure], deviations: bool
+) -> ShownColumn:
+    if column.wide_range:
+        return ShownColumn(column, "", tuple(_alone(cell, column.unit, deviations) for cell in cells))
+    decimals = _decimals(column, scale, family)
+    texts = (
+        _measure(cell, scale, decimals, column.signed, deviations) if isinstance(cell, Measure) else _plain(cell)
+        for cell in cells
+    )
+    return ShownColumn(column, scale.symbol if family else "", tuple(texts))
+
+
+def _decimals(column: Column, scale: Scale, measures: Sequence[Measure]) -> int:
+    values = [measure.value for measure in measures]
+    if column.unit == "tokens_per_s":
+        return 0
+    if column.unit == "count" and scale.factor == 1 and all(value == round(value) for value in values):
+        return 0
+    if column.unit == "ratio":
+        return ratio_decimals(values)
+    if column.unit == "share" and not column.signed:
+        return 0 if any(abs(value) >= 0.0995 for value in values) else 1
+    deviations = [measure.deviation for measure in measures if measure.deviation is not None]
+    decimals = shared_decimals(scale, values, deviations)
+    return 1 if column.unit == "share" else decimals
+
+
+def _measure(measure: Measure, scale: Scale, decimals: int, signed: bool, deviations: bool) -> str:
+    if measure.text is not None:
+        return measure.text
+    text = scale.digits(measure.value, decimals)
+    if signed and measure.value >= 0:
+        text = f"+{text}"
+    if measure.deviation is not None and deviations:
+        text = f"{text} ± {scale.digits(measure.deviation, decimals)}"
+    if measure.low is not None and measure.high is not None and deviations:
+        text = f"{text} ({scale.digits(measure.low, decimals)}–{scale.digits(measure.high, decimals)})"
+    return f"({text})" if measure.aside else text
+
+
+def _alone(cell: Cell, unit: Unit | None, deviations: bool) -> str:
+    """A number with its own unit, which its deviation shares."""
+    if not isinstance(cell, Measure) or unit is None:
+        return _plain(cell)
+    if cell.text is not None:
+        return cell.text
+    if cell.deviation is None or not deviations:
+        return quantity(unit, cell.value)
+    scale = shared_scale(unit, [cell.value])
+    decimals = shared_decimals(scale, [cell.value], [cell.deviation])
+    return f"{scale.digits(cell.value, decimals)} ± {scale.digits(cell.deviation, decimals)} {scale.symbol}"
+
+
+def indent(text: str) -> int:
+    """How many spaces a text begins with: what stands below what in a tree, which must not be lost with other space."""
+    return len(text) - len(text.lstrip(" "))
+
+
+def _plain(cell: Cell) -> str:
+    if isinstance(cell, Word):
+        return cell.text
+    return UNKNOWN if cell is None else str(cell)

@@ -1,0 +1,118 @@
+"""A sheet on stdout, in each of the formats; whatever it is of.
+
+What stands on stdout when a run is over.
+
+Standard output, as the place where results go.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from sysbench import cells as axes
+from sysbench.log.records import RunRecord
+from sysbench.log.storage import cannot_write
+from sysbench.render import column_names, plan, theme
+from sysbench.render.chosen_columns import Name, with_columns
+from sysbench.render.csv import csv_text
+from sysbench.render.latex import latex
+from sysbench.render.markdown import markdown
+from sysbench.render.sheets import LONG, TABLES, sheet
+from sysbench.render.table import Sheet
+from sysbench.render.terminal import SheetView
+from sysbench.spec.hardware import Hardware
+from sysbench.spec.kinds import Cell
+from sysbench.spec.run import Format, Selection
+
+
+def show_sheet(
+    content: Sheet, console: Console, form: Format, columns: Sequence[str] = (), possible: Collection[Name] = ()
+) -> None:
+    """Print a sheet in one of the formats; only the terminal's has colours and is fitted to a width.
+
+    Raises UsageError for one of `columns` that none of its tables has, and that is none of the `possible` ones.
+    """
+    content = with_columns(content, columns, possible)
+    if form == "terminal":
+        console.print(SheetView(content))
+        return
+    if form == "csv":
+        text = "\n".join(csv_text(table) for table in content.tables)
+    else:
+        text = (markdown if form == "markdown" else latex)(content)
+    # Rich would wrap at the terminal's width; a file for other programs has none.
+    console.file.write(theme.encodable(theme.harmless(text), console.encoding))
+
+
+def show(
+    record: RunRecord[Any],
+    console: Console,
+    form: Format = "terminal",
+    tables: Iterable[str] = (),
+    selection: Selection | None = None,
+    columns: Sequence[str] = (),
+) -> None:
+    """Print a record: the tables called `tables`, or without any those that the run was made for.
+
+    `columns` are those of its tables that are shown; without any it is what each table has by itself.
+
+    CSV has no place for two tables in one file: without a choice it is the long table of all cells and phases, and of
+    several chosen tables each follows the one before after an empty line. Raises UsageError for a table or a column
+    that does not exist or that this record cannot fill.
+    """
+    names = tuple(tables)
+    if form == "csv":
+        names = names or (LONG[record.kind],)
+    there = column_names.possible(record.kind, names) if columns else ()
+    show_sheet(sheet(record, names, selection), console, form, columns, there)
+
+
+def show_plan(
+    cells: Sequence[Cell],
+    console: Console,
+    form: Format = "terminal",
+    device: Hardware | None = None,
+    columns: Sequence[str] = (),
+) -> None:
+    """Print what a run would do, and whether it fits into `device`."""
+    specs = [cell.model_dump() for cell in cells]
+    show_sheet(Sheet((*axes.subject(specs), *axes.effort(specs)), (plan.plan(cells, device),)), console, form, columns)
+
+
+__all__ = ["TABLES", "show", "show_plan", "show_sheet"]
+
+
+class _Output(Console):
+    """A console that leaves a closed pipe to `results`; Rich would end the process."""
+
+    def on_broken_pipe(self) -> None:
+        """Let the error through."""
+        raise BrokenPipeError
+
+
+@contextmanager
+def results() -> Iterator[Console]:
+    """A console on stdout. A reader that goes away (`| head`) ends the output, not the command.
+
+    Raises OutputError when stdout cannot take the result: a full disk, say.
+    """
+    try:
+        yield _Output()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _discard_stdout()
+    except OSError as error:
+        _discard_stdout()
+        raise cannot_write(Path("standard output"), error) from error
+
+
+def _discard_stdout() -> None:
+    """Send what is still buffered nowhere: Python flushes stdout once more at exit, which must not fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,55 @@
+"""What a run would do: its cells, what they cost and whether they fit. Nothing is measured for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sysbench import cells as axes
+from sysbench import formulas
+from sysbench.render.table import Cell, Column, Measure, Table, Word
+from sysbench.spec import hardware
+from sysbench.spec.hardware import Hardware
+from sysbench.spec.kinds import Cell as SpecCell
+from sysbench.spec.model import ModelCell
+
+
+def plan(cells: Sequence[SpecCell], device: Hardware | None = None) -> Table:
+    """One row per cell: parameters, FLOPs, predicted memory, and whether that fits into a device.
+
+    The device is the one that the cell itself is simulated for, or else `device`; without either there is no verdict.
+    """
+    devices = [hardware.named(cell.simulated) if cell.simulated else device for cell in cells]
+    specs = [cell.model_dump() for cell in cells]
+    named = axes.varying(specs) or ("size", "ctx")
+    columns = (
+        *axes.columns(named),
+        Column("parameters", "parameters", "count", importance=2),
+        Column("forward", "forward", "flops", importance=3),
+        Column("step", "step", "flops", importance=1),
+        Column("predicted_memory", "predicted memory", "bytes"),
+        *((Column("spare", "to spare", "bytes", importance=1), Column("fits", "")) * any(devices)),
+    )
+    rows = tuple(
+        (*axes.values(spec, named), *_row(cell.step, held))
+        for cell, spec, held in zip(cells, specs, devices, strict=True)
+        if cell.step is not None
+    )
+    notes = ["predicted memory counts tensors: the CUDA context and workspaces come on top"]
+    titles = dict.fromkeys(held.title for held in devices if held is not None)
+    if titles:
+        notes.append(f"held against {', '.join(titles)}")
+    return Table("plan", f"{len(cells)} cell{'' if len(cells) == 1 else 's'}", columns, rows, len(named), tuple(notes))
+
+
+def _row(cell: ModelCell, device: Hardware | None) -> list[Cell]:
+    needed = formulas.predicted_memory(cell).total_bytes
+    row: list[Cell] = [
+        Measure(formulas.parameters(cell.model)),
+        Measure(formulas.forward_flops(cell.model, cell.ctx, cell.batch)),
+        Measure(formulas.step_flops_of(cell)),
+        Measure(needed),
+    ]
+    if device is not None:
+        spare = device.memory_bytes - needed
+        row += [Measure(spare), Word("fits", "good") if spare >= 0 else Word("does not fit", "bad")]
+    return row

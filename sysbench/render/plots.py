@@ -1,0 +1,291 @@
+"""Figures into files: one look, and the same bytes for the same content.
+
+Panels in rows under one title: what figures of many cells have in common.
+
+Everything is measured in inches, so that letters have the same size in every picture, however many panels it has.
+Figures are as wide as a page of text, and their panels stand in rows.
+"""
+
+from __future__ import annotations
+
+import io
+import unicodedata
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from sysbench.errors import OutputError, UsageError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sysbench import cells as axes_of_cells
+from sysbench.log.records import CellRecord
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+FORMATS: Final = ("png", "svg", "pdf")
+DOTS_PER_INCH: Final = 160
+INK: Final = "#222222"
+QUIET: Final = "#666666"
+SIMULATED: Final = "#b45309"
+"""Of the word that says so."""
+_LONGEST_TEXT: Final = 110
+_STYLE: Final[Any] = {
+    "font.size": 9,
+    "font.family": "sans-serif",
+    "svg.fonttype": "none",
+    # Without it, identifiers in the file change from run to run.
+    "svg.hashsalt": "sysbench",
+    "axes.edgecolor": QUIET,
+    "axes.linewidth": 0.8,
+    "hatch.linewidth": 0.6,
+    "text.parse_math": False,
+}
+
+
+def write(path: Path, draw: Callable[[], Figure]) -> None:
+    """Write the figure that `draw` makes, as the suffix says: png, svg or pdf. Raises UsageError and OutputError."""
+    suffix = path.suffix.lower().removeprefix(".")
+    if suffix not in FORMATS:
+        raise UsageError(f"{path.name} is not a picture's name: it must end in {', '.join(FORMATS)}")
+    picture = content(draw, suffix)
+    try:
+        path.write_bytes(picture)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
+
+
+def content(draw: Callable[[], Figure], suffix: str) -> bytes:
+    """What a file of the figure that `draw` makes would hold; `suffix` is png, svg or pdf."""
+    # matplotlib takes half a second to import, and only those who want a picture should wait for it.
+    import matplotlib as mpl
+
+    file = io.BytesIO()
+    with mpl.rc_context(_STYLE), warnings.catch_warnings():
+        # A name that the font lacks shows as boxes; there is nothing anyone could do about it here.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        draw().savefig(file, format=suffix, dpi=DOTS_PER_INCH, metadata=_undated(suffix))
+    return file.getvalue()
+
+
+def printable(text: str) -> str:
+    """One short line without control characters, which XML cannot hold."""
+    clean = "".join(char for char in text if unicodedata.category(char)[0] != "C")
+    return clean if len(clean) <= _LONGEST_TEXT else f"{clean[: _LONGEST_TEXT - 1]}…"
+
+
+def _undated(suffix: str) -> dict[str, Any]:
+    """Metadata without a date, so that the same content gives the same file."""
+    return {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(suffix, {})
+
+
+GRID: Final = "#e3e3e3"
+WIDTH_IN: Final = 7.2
+"""Of the text on a page."""
+_HEAD_IN: Final = 0.54
+_LEGEND_LINE_IN: Final = 0.19
+_EDGE_IN: Final = 0.12
+_BETWEEN_IN: Final = 0.2
+_HANDLE_IN: Final = 0.45
+_LETTER_IN: Final = 0.066
+"""Of the legend's letters, on average."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A picture of some cells, which is drawn when it is needed."""
+
+    name: str
+    """Unique among the pictures of a run."""
+    caption: str
+    """What is seen, in a sentence or two."""
+    draw: Callable[[], Figure]
+    cells: tuple[CellRecord, ...] = ()
+    """What it is of; all cells of the run where nothing is said."""
+
+
+def subject(cells: Sequence[CellRecord]) -> tuple[str, ...]:
+    """What all cells have in common, for a heading: `batch 4`, `train`, the hardware that they were measured on."""
+    measured = (cell for cell in cells if getattr(cell, "source", "measured") == "measured")
+    hardware = dict.fromkeys(cell.device.name for cell in measured if cell.device)
+    return (*axes_of_cells.subject(axes_of_cells.axes_of(cells)), *(list(hardware) if len(hardware) == 1 else ()))
+
+
+def captioned(text: str, about: Sequence[str], left_out: str = "") -> str:
+    """`Median step time over the context (batch 4, train). Shown are …`."""
+    common = f" ({', '.join(about)})" if about else ""
+    return f"{text}{common}.{f' {left_out}' if left_out else ''}"
+
+
+@dataclass(frozen=True)
+class Heading:
+    """What stands above the panels."""
+
+    title: str
+    subtitle: str = ""
+    simulated: str = ""
+    """The GPU that everything is simulated for; empty when it was measured."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """How panels are laid out."""
+
+    columns: int
+    height_in: float
+    """Of a panel's axes."""
+    left_in: float = 0.62
+    """Between a panel and what is left of it: tick labels, and the name of the axis."""
+    below_in: float = 0.42
+    above_in: float = 0.26
+    """For the panel's own title."""
+    right_in: float = 0.0
+    """Right of the last column."""
+    legend_lines: int = 1
+    shared: bool = False
+    """Whether all panels have the same vertical axis: it is then written at the first of each row only."""
+
+
+def panels(frame: Frame, count: int, heading: Heading) -> tuple[Figure, list[Axes]]:
+    """A figure with `count` empty panels, filled row by row."""
+    from matplotlib.figure import Figure
+
+    columns = min(frame.columns, max(count, 1))
+    rows = math.ceil(count / columns)
+    one_high = frame.above_in + frame.height_in + frame.below_in
+    legend_in = frame.legend_lines * _LEGEND_LINE_IN + (0.06 if frame.legend_lines else 0)
+    height = _HEAD_IN + rows * one_high + legend_in + _EDGE_IN
+    between_in = _BETWEEN_IN if frame.shared else frame.left_in
+    wide = (WIDTH_IN - _EDGE_IN - frame.right_in - frame.left_in + between_in) / columns - between_in
+    figure = Figure(figsize=(WIDTH_IN, height), facecolor="white")
+    found = []
+    for number in range(count):
+        row, column = divmod(number, columns)
+        left = frame.left_in + column * (wide + between_in)
+        bottom = height - _HEAD_IN - (row + 1) * one_high + frame.below_in
+        place = (left / WIDTH_IN, bottom / height, wide / WIDTH_IN, frame.height_in / height)
+        axes: Axes = figure.add_axes(place)
+        if frame.shared and column:
+            axes.tick_params(axis="y", labelleft=False)
+        found.append(axes)
+    head(figure, heading)
+    return figure, found
+
+
+def head(figure: Figure, heading: Heading) -> None:
+    """Title, subtitle, and whether it is simulated."""
+    width, height = figure.get_size_inches()
+    left = 0.1 / width
+    figure.text(left, 1 - 0.22 / height, printable(heading.title), fontsize=10.5, fontweight="bold", color=INK)
+    if heading.subtitle:
+        figure.text(left, 1 - 0.41 / height, printable(heading.subtitle), fontsize=8, color=QUIET)
+    if heading.simulated:
+        text = printable(f"SIMULATED for {heading.simulated}")
+        right = 1 - 0.1 / width
+        figure.text(right, 1 - 0.22 / height, text, fontsize=9, fontweight="bold", color=SIMULATED, ha="right")
+
+
+def legend(figure: Figure, *rows: Sequence[Any]) -> None:
+    """Below everything, a line for each of these rows of handles."""
+    _, height = figure.get_size_inches()
+    filled = [row for row in rows if row]
+    for number, handles in enumerate(reversed(filled)):
+        figure.legend(
+            handles=list(handles),
+            loc="lower center",
+            bbox_to_anchor=(0.5, (0.05 + number * _LEGEND_LINE_IN) / height),
+            frameon=False,
+            fontsize=8,
+            labelcolor=INK,
+            ncols=len(handles),
+            borderaxespad=0,
+            columnspacing=1.4,
+            handlelength=1.8,
+        )
+
+
+def in_rows(handles: Sequence[Any]) -> list[list[Any]]:
+    """Handles in as few lines as their words need."""
+    rows: list[list[Any]] = []
+    room_in = 0.0
+    for handle in handles:
+        wide_in = _HANDLE_IN + _LETTER_IN * len(handle.get_label())
+        if wide_in > room_in or not rows:
+            rows.append([])
+            room_in = WIDTH_IN - 0.2
+        rows[-1].append(handle)
+        room_in -= wide_in
+    return rows
+
+
+@dataclass(frozen=True)
+class Box:
+    """A rectangle in the units of its axes."""
+
+    left: float
+    bottom: float
+    width: float
+    height: float
+    colour: str
+
+
+def draw_boxes(axes: Axes, boxes: Sequence[Box], hatch: str = "", edge: float = 0.3, behind: bool = False) -> None:
+    """Many rectangles as one collection, which is an order of magnitude faster than as many bars."""
+    from matplotlib.collections import PolyCollection
+
+    if not boxes:
+        return
+    corners = [
+        [
+            (box.left, box.bottom),
+            (box.left + box.width, box.bottom),
+            (box.left + box.width, box.bottom + box.height),
+            (box.left, box.bottom + box.height),
+        ]
+        for box in boxes
+    ]
+    drawn = PolyCollection(
+        corners,
+        facecolors=[box.colour for box in boxes],
+        edgecolors="white",
+        linewidths=edge,
+        hatch=hatch or None,
+        zorder=0 if behind else 2,
+    )
+    axes.add_collection(drawn, autolim=False)
+
+
+def spaced(axes: Axes, ticks: Sequence[str]) -> None:
+    """Ticks for groups of bars at 0, 1, 2, …; a few groups do not fill all of the axis."""
+    room = 0.55 + max(0, _FEWEST_GROUPS - len(ticks)) / 2
+    axes.set_xticks(range(len(ticks)), list(ticks))
+    axes.set_xlim(-room, len(ticks) - 1 + room)
+    axes.tick_params(axis="x", length=0)
+
+
+_FEWEST_GROUPS: Final = 4
+
+
+def dressed(axes: Axes, *, title: str = "", x: str = "", y: str = "", lines: str = "y") -> None:
+    """The looks that all panels share."""
+    if title:
+        axes.set_title(printable(title), fontsize=9, color=INK, loc="left", pad=5)
+    axes.set_xlabel(x, color=INK, fontsize=8.5)
+    axes.set_ylabel(y, color=INK, fontsize=8.5)
+    axes.tick_params(colors=QUIET, labelsize=8, length=3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_axisbelow(True)
+    if lines == "y":
+        axes.grid(axis="y", color=GRID, linewidth=0.6)
+    elif lines == "x":
+        axes.grid(axis="x", color=GRID, linewidth=0.6)
+    elif lines == "both":
+        axes.grid(axis="both", color=GRID, linewidth=0.6)

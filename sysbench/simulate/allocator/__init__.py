@@ -1,0 +1,411 @@
+"""A model of PyTorch's CUDA caching allocator, exact to the byte, for a GPU that need not be there.
+
+What it follows is DeviceCachingAllocator of c10/cuda/CUDACachingAllocator.cpp, PyTorch 2.11 to 2.13; the function that
+a rule comes from is named beside it. Left out: blocks used on several streams (record_stream), private pools (CUDA
+graphs, MemPool) and the pluggable backends.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from sysbench.simulate.allocator.blocks import Block, BlockPool, Frames, FreeBlocks
+from sysbench.simulate.allocator.device_memory import DeviceMemory
+from sysbench.simulate.allocator.expandable import ExpandableMemory
+from sysbench.simulate.allocator.ledger import AllocatorEvent, AllocatorStatistics, Ledger
+from sysbench.simulate.allocator.settings import MIN_BLOCK_BYTES, SMALL_BYTES, UNLIMITED, AllocatorSettings
+from sysbench.simulate.allocator.snapshot import Annotation, RestoredSegment, build_snapshot, restore_segments
+from sysbench.units import size as in_bytes
+
+_DEFAULT_SETTINGS = AllocatorSettings()
+
+
+class SimulatedOutOfMemoryError(RuntimeError):
+    """The simulated device cannot serve a request, after everything that could be released was released.
+
+    requested_bytes  what was asked for
+    tried_bytes      what the device was asked for because of it, as PyTorch's message has it
+    capacity_bytes   of the device; free_bytes what it has left; allowed_bytes what the memory fraction allows, if set
+    allocated_bytes  in blocks in use; reserved_bytes taken from the device
+    """
+
+    def __init__(
+        self,
+        *,
+        requested_bytes: int,
+        tried_bytes: int,
+        capacity_bytes: int,
+        free_bytes: int,
+        allowed_bytes: int | None,
+        allocated_bytes: int,
+        reserved_bytes: int,
+    ) -> None:
+        self.requested_bytes = requested_bytes
+        self.tried_bytes = tried_bytes
+        self.capacity_bytes = capacity_bytes
+        self.free_bytes = free_bytes
+        self.allowed_bytes = allowed_bytes
+        self.allocated_bytes = allocated_bytes
+        self.reserved_bytes = reserved_bytes
+        allowed = f"{in_bytes(allowed_bytes)} allowed; " if allowed_bytes is not None else ""
+        super().__init__(
+            f"CUDA out of memory (simulated). Tried to allocate {in_bytes(tried_bytes)}. The GPU has a total capacity "
+            f"of {in_bytes(capacity_bytes)} of which {in_bytes(free_bytes)} is free. {allowed}"
+            f"Of the allocated memory {in_bytes(allocated_bytes)} is allocated by PyTorch, and "
+            f"{in_bytes(reserved_bytes - allocated_bytes)} is reserved by PyTorch but unallocated."
+        )
+
+
+class CachingAllocator:
+    """Serves requests from cached blocks, splits and merges them, and asks the device when none fits.
+
+    Deterministic: the same calls give the same addresses, events and counters.
+    """
+
+    def __init__(
+        self,
+        capacity_bytes: int,
+        settings: AllocatorSettings = _DEFAULT_SETTINGS,
+        *,
+        outside_bytes: int = 0,
+        record: bool = False,
+        device: DeviceMemory | None = None,
+    ) -> None:
+        """An allocator that holds nothing yet.
+
+        capacity_bytes  total memory of the device
+        outside_bytes   of it, what is not the allocator's: the CUDA context, other processes
+        record          keep every event, for `snapshot()` and `events`
+        device          in place of one made from the two sizes
+        """
+        self.settings = settings
+        self._device = device or DeviceMemory(capacity_bytes, outside_bytes)
+        self._ledger = Ledger(record)
+        self._expandable = ExpandableMemory(self._device, settings, self._ledger)
+        self._small = BlockPool(is_small=True)
+        self._large = BlockPool(is_small=False)
+        self._in_use: dict[int, Block] = {}
+        self._annotations: list[Annotation] = []
+        self._allowed_bytes: int | None = None
+        self.set_memory_fraction(settings.memory_fraction)
+
+    @classmethod
+    def from_segments(
+        cls,
+        segments: Iterable[Mapping[str, Any]],
+        capacity_bytes: int,
+        settings: AllocatorSettings = _DEFAULT_SETTINGS,
+        *,
+        outside_bytes: int = 0,
+        record: bool = False,
+        device: DeviceMemory | None = None,
+    ) -> CachingAllocator:
+        """An allocator that starts with the segments of a snapshot, blocks in use and free ones as they are there.
+
+        The ages of free blocks are not in a snapshot: with garbage collection on, all count as just freed. Mapped
+        ranges of one stream and size class are taken for one expandable segment that begins at the lowest of them.
+        Raises ValueError for blocks that do not fill their segment, and for segments of private pools.
+        """
+        allocator = cls(capacity_bytes, settings, outside_bytes=outside_bytes, record=record, device=device)
+        capacity_bytes = allocator._device.capacity_bytes
+        pools = {"small": allocator._small, "large": allocator._large}
+        for segment in restore_segments(segments, pools, settings, capacity_bytes):
+            allocator._adopt(segment)
+        return allocator
+
+    @property
+    def statistics(self) -> AllocatorStatistics:
+        """The counters, with their peaks since the start or the last `reset_peaks`."""
+        return self._ledger.statistics()
+
+    @property
+    def events(self) -> list[AllocatorEvent]:
+        """What was recorded, oldest first; empty without `record`. Not a copy: leave it as it is."""
+        return self._ledger.events if self._ledger.events is not None else []
+
+    def reset_peaks(self) -> None:
+        """Let every peak start from where its quantity is now (`torch.cuda.reset_peak_memory_stats`)."""
+        self._ledger.reset_peaks()
+
+    def set_memory_fraction(self, fraction: float) -> None:
+        """Allow the allocator this share of the device (`torch.cuda.set_per_process_memory_fraction`).
+
+        Garbage collection works only below 1. Raises ValueError outside [0, 1].
+        """
+        if not 0.0 <= fraction <= 1.0:
+            raise ValueError(f"a memory fraction lies in [0, 1], not {fraction}")
+        self._allowed_bytes = int(fraction * self._device.capacity_bytes) if fraction < 1.0 else None
+
+    def allocate(self, size_bytes: int, stream: int = 0, frames: Frames | None = None) -> Block:
+        """A block of at least `size_bytes`, in use until it is given to `free` (malloc).
+
+        Raises SimulatedOutOfMemoryError, and ValueError for a size below 1: PyTorch does not ask for empty storages.
+        """
+        if size_bytes < 1:
+            raise ValueError(f"a block has at least 1 byte, not {size_bytes}")
+        size = self.settings.block_bytes(size_bytes)
+        pool = self._pool(size)
+        block = self._take_cached(pool, stream, size)
+        if block is None:
+            block = self._take_new(pool, stream, size, frames)
+            if block is None:
+                raise self._out_of_memory(size_bytes, size, stream, frames)
+        if self._should_split(block, size):
+            block = _split(block, size)
+        block.allocated = True
+        block.requested = size_bytes
+        block.frames = frames
+        self._in_use[block.address] = block
+        ledger = self._ledger
+        if ledger.events is not None:
+            ledger.record("alloc", block.address, size_bytes, stream, frames)
+        ledger.allocated.add(block.size)
+        ledger.requested.add(size_bytes)
+        ledger.allocations.add(1)
+        return block
+
+    def free(self, block: Block | int, frames: Frames | None = None) -> None:
+        """Return a block, or the one in use at an address, to its pool, merged with free neighbours (free_block).
+
+        Raises ValueError if no block in use begins there.
+        """
+        address = block if isinstance(block, int) else block.address
+        freed = self._in_use.pop(address, None)
+        if freed is None:
+            raise ValueError(f"no block in use begins at {address:#x}")
+        ledger = self._ledger
+        if ledger.events is not None:
+            shown = frames or freed.frames
+            ledger.record("free_requested", address, freed.requested, freed.stream, shown)
+            ledger.record("free_completed", address, freed.requested, freed.stream, shown)
+        ledger.allocated.add(-freed.size)
+        ledger.requested.add(-freed.requested)
+        ledger.allocations.add(-1)
+        freed.allocated = False
+        freed.frames = None
+        freed.absorb(freed.previous)
+        freed.absorb(freed.next)
+        freed.pool.insert(freed)
+
+    def empty_cache(self, frames: Frames | None = None) -> None:
+        """Give back to the device what is wholly unused (`torch.cuda.empty_cache`, release_cached_blocks)."""
+        for pool in (self._large, self._small):
+            expandable = [block for block in pool if block.virtual_segment is not None]
+            for block in _whole_segments(pool):
+                self._release(block, frames)
+            for block in expandable:
+                self._expandable.shrink(block, frames)
+
+    def is_in_use(self, address: int) -> bool:
+        """Whether a block in use begins at this address."""
+        return address in self._in_use
+
+    def would_reuse(self, size_bytes: int, stream: int = 0) -> bool:
+        """Whether a cached block would serve such a request now."""
+        size = self.settings.block_bytes(size_bytes)
+        return self._find_cached(self._pool(size), stream, size) is not None
+
+    def unused_segments(self) -> list[int]:
+        """The addresses of the segments that `empty_cache` would free, in that order, expandable ones left out."""
+        return [block.address for pool in (self._large, self._small) for block in _whole_segments(pool)]
+
+    def annotate(self, name: str, stage: Literal["START", "END"]) -> None:
+        """Mark the begin or end of a phase in the recorded trace, as `record_function` does."""
+        if self._ledger.events is not None:
+            self._annotations.append(Annotation(len(self._ledger.events), name, stage))
+
+    def snapshot(self) -> dict[str, Any]:
+        """The state and the recorded trace in the format of `torch.cuda.memory._snapshot()`.
+
+        As no time passes here, `time_us` counts the events.
+        """
+        blocks = [*self._small, *self._large, *self._in_use.values()]
+        return build_snapshot(blocks, self.events, self._annotations, self.settings)
+
+    def _adopt(self, segment: RestoredSegment) -> None:
+        ledger = self._ledger
+        if not segment.is_expandable:
+            ledger.segments.add(1)
+        mapped_bytes = sum(block.size for block in segment.blocks if block.mapped)
+        self._device.adopt(mapped_bytes)
+        ledger.reserved.add(mapped_bytes)
+        for block in segment.blocks:
+            self._device.adopt_addresses(block.address, block.size)
+            if not block.allocated:
+                block.pool.insert(block)
+                continue
+            self._in_use[block.address] = block
+            ledger.allocated.add(block.size)
+            ledger.requested.add(block.requested)
+            ledger.allocations.add(1)
+
+    def _pool(self, size: int) -> BlockPool:
+        return self._small if size <= SMALL_BYTES else self._large
+
+    def _collects_garbage(self) -> bool:
+        return self._allowed_bytes is not None and self.settings.garbage_collection_threshold > 0.0
+
+    def _find_cached(self, pool: BlockPool, stream: int, size: int) -> int | None:
+        """Where the best fitting free block is in the order of its pool (get_free_block)."""
+        free = pool.free_blocks(stream)
+        index = bisect_left(free, (size,))
+        if index < len(free) and free[index][2].virtual_segment is not None:
+            index = _expandable_choice(free, index) if self.settings.expandable_segments else _fixed_choice(free, index)
+        if index == len(free):
+            return None
+        found_bytes, limit = free[index][0], self.settings.max_split_bytes
+        if size < limit <= found_bytes:
+            return None
+        if size >= limit and found_bytes >= size + self.settings.max_non_split_rounding_bytes:
+            return None
+        return index
+
+    def _take_cached(self, pool: BlockPool, stream: int, size: int) -> Block | None:
+        if self._collects_garbage():
+            pool.searches += 1
+        index = self._find_cached(pool, stream, size)
+        return pool.free_blocks(stream).pop(index)[2] if index is not None else None
+
+    def _take_new(self, pool: BlockPool, stream: int, size: int, frames: Frames | None) -> Block | None:
+        """A block fresh from the device, after giving back as much as that takes; None if nothing helps (malloc)."""
+        if self._collects_garbage():
+            self._collect_garbage(frames)
+        block = self._ask_device(pool, stream, size, frames)
+        if block is None and self._release_oversize(pool, stream, size, frames):
+            block = self._ask_device(pool, stream, size, frames)
+        if block is None:
+            self.empty_cache(frames)
+            self._ledger.alloc_retries += 1
+            block = self._ask_device(pool, stream, size, frames)
+        return block
+
+    def _ask_device(self, pool: BlockPool, stream: int, size: int, frames: Frames | None) -> Block | None:
+        """A new segment, or more of an expandable one (alloc_block)."""
+        segment_bytes = self.settings.segment_bytes(size)
+        reserved = self._ledger.reserved
+        if self._allowed_bytes is not None and reserved.current + segment_bytes > self._allowed_bytes:
+            return None
+        if self.settings.expandable_segments:
+            return self._expandable.grow(pool, stream, size, frames)
+        address = self._device.allocate(segment_bytes)
+        if address is None:
+            return None
+        reserved.add(segment_bytes)
+        self._ledger.segments.add(1)
+        self._ledger.record("segment_alloc", address, segment_bytes, stream, frames)
+        block = Block(pool, stream, address, segment_bytes)
+        block.segment_frames = frames
+        return block
+
+    def _should_split(self, block: Block, size: int) -> bool:
+        """Whether what is left of a block is worth a block of its own (should_split)."""
+        left_bytes = block.size - size
+        if block.pool.is_small or self.settings.expandable_segments:
+            return left_bytes >= MIN_BLOCK_BYTES
+        return size < self.settings.max_split_bytes and left_bytes > SMALL_BYTES
+
+    def _release(self, block: Block, frames: Frames | None) -> None:
+        """Give a segment that is one free block back to the device (release_block)."""
+        self._ledger.record("segment_free", block.address, block.size, block.stream, frames or block.segment_frames)
+        block.pool.remove(block)
+        self._device.give_back(block.size)
+        self._ledger.reserved.add(-block.size)
+        self._ledger.segments.add(-1)
+
+    def _release_oversize(self, pool: BlockPool, stream: int, size: int, frames: Frames | None) -> bool:
+        """Release just enough blocks that may not be split; whether it was enough (release_available_cached_blocks)."""
+        limit = self.settings.max_split_bytes
+        if limit == UNLIMITED:
+            return False
+        wanted_bytes = max(size, limit)
+        free = pool.free_blocks(stream)
+        index = bisect_left(free, (wanted_bytes,))
+        if index < len(free) and free[index][2].virtual_segment is None:
+            self._release(free[index][2], frames)
+            return True
+        # No single block is large enough: several, from the largest down.
+        released_bytes = 0
+        for size_bytes, _, block in reversed(free[:index]):
+            if released_bytes >= wanted_bytes or size_bytes < limit:
+                break
+            if block.virtual_segment is None:
+                released_bytes += size_bytes
+                self._release(block, frames)
+        return released_bytes >= wanted_bytes
+
+    def _collect_garbage(self, frames: Frames | None) -> None:
+        """Release segments that lay unused for longest, until below the threshold (garbage_collect_cached_blocks)."""
+        if self._allowed_bytes is None:
+            return
+        threshold_bytes = int(self.settings.garbage_collection_threshold * self._allowed_bytes)
+        target_bytes = self._ledger.reserved.current - threshold_bytes
+        candidates = _whole_segments(self._large)
+        total_age = sum(block.age for block in candidates)
+        while target_bytes > 0 and candidates:
+            oldest_age = total_age / len(candidates)
+            old = [block for block in candidates if block.age >= oldest_age]
+            candidates = [block for block in candidates if block.age < oldest_age]
+            for block in old:
+                target_bytes -= block.size
+                total_age -= block.age
+                self._release(block, frames)
+
+    def _out_of_memory(
+        self, requested: int, size: int, stream: int, frames: Frames | None
+    ) -> SimulatedOutOfMemoryError:
+        ledger, device = self._ledger, self._device
+        ledger.record("oom", device.free_bytes, size, stream, frames)
+        ledger.ooms += 1
+        return SimulatedOutOfMemoryError(
+            requested_bytes=requested,
+            tried_bytes=self.settings.segment_bytes(size),
+            capacity_bytes=device.capacity_bytes,
+            free_bytes=device.free_bytes,
+            allowed_bytes=self._allowed_bytes,
+            allocated_bytes=ledger.allocated.current,
+            reserved_bytes=ledger.reserved.current,
+        )
+
+
+def _whole_segments(pool: BlockPool) -> list[Block]:
+    """The free blocks that are a whole segment from cudaMalloc, in the order of the pool."""
+    return [block for block in pool if block.virtual_segment is None and not block.is_split]
+
+
+def _split(block: Block, size: int) -> Block:
+    """Cut a new block of `size` bytes off the front of a free one, which goes back to its pool (alloc_found_block)."""
+    front = Block(block.pool, block.stream, block.address, size, block.virtual_segment)
+    before = block.previous
+    block.address += size
+    block.size -= size
+    front.put_between(before, block)
+    if before is None:
+        front.segment_frames, block.segment_frames = block.segment_frames, None
+    block.pool.insert(block)
+    return front
+
+
+def _expandable_choice(free: FreeBlocks, index: int) -> int:
+    """The best fit among blocks that can grow: they count with the size they can grow to (get_free_block)."""
+    while (
+        free[index][2].virtual_segment is not None
+        and index + 1 < len(free)
+        and _growable_bytes(free[index + 1][2]) < _growable_bytes(free[index][2])
+    ):
+        index += 1
+    return index
+
+
+def _fixed_choice(free: FreeBlocks, index: int) -> int:
+    """The first block that is not of an expandable segment, left from when such were in use (get_free_block)."""
+    while index < len(free) and free[index][2].virtual_segment is not None:
+        index += 1
+    return index
+
+
+def _growable_bytes(block: Block) -> int:
+    """How large a free block of an expandable segment can become without moving."""
+    following = block.next
+    return block.size + (following.size if following is not None and not following.mapped else 0)

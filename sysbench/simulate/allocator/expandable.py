@@ -1,0 +1,125 @@
+"""Segments that grow and shrink by pages (`expandable_segments:True`).
+
+ExpandableSegment, find_expandable_block, map_block, try_allocate_expandable_block and unmap_block of
+c10/cuda/CUDACachingAllocator.cpp.
+"""
+
+from __future__ import annotations
+
+from sysbench.simulate.allocator.blocks import Block, BlockPool, Frames, VirtualSegment
+from sysbench.simulate.allocator.device_memory import DeviceMemory
+from sysbench.simulate.allocator.ledger import Ledger
+from sysbench.simulate.allocator.settings import AllocatorSettings
+
+
+class ExpandableMemory:
+    """Maps memory behind reserved addresses, and takes it away again."""
+
+    def __init__(self, device: DeviceMemory, settings: AllocatorSettings, ledger: Ledger) -> None:
+        self._device = device
+        self._settings = settings
+        self._ledger = ledger
+
+    def grow(self, pool: BlockPool, stream: int, size: int, frames: Frames | None) -> Block | None:
+        """A block of at least `size` bytes, taken out of the pool, or None if the device has no more memory.
+
+        On failure what could be mapped stays in the pool as free blocks (try_allocate_expandable_block).
+        """
+        block = self._lowest_room(pool, stream, size)
+        if not block.mapped and not self._map(block, min(block.size, size), frames):
+            return None
+        while block.size < size:
+            unmapped = block.next
+            if unmapped is None or not self._map(unmapped, min(size - block.size, unmapped.size), frames):
+                return None
+            block = unmapped
+        pool.remove(block)
+        return block
+
+    def shrink(self, block: Block, frames: Frames | None) -> None:
+        """Unmap the pages that lie completely in a free block; drop a segment of which nothing is mapped any more."""
+        if block.virtual_segment is None:
+            raise ValueError("only blocks of expandable segments can be unmapped")
+        start, size = block.virtual_segment.pages_within(block)
+        if size <= 0:
+            return
+        pool = block.pool
+        pool.remove(block)
+        self._cut_off_before(block, start)
+        self._cut_off_after(block, size)
+        block.mapped = False
+        block.absorb(block.previous)
+        block.absorb(block.next)
+        self._device.give_back(size)
+        self._ledger.reserved.add(-size)
+        self._ledger.record("segment_unmap", start, size, block.stream, frames or block.segment_frames)
+        if block.is_split:
+            pool.insert(block)
+
+    def _lowest_room(self, pool: BlockPool, stream: int, size: int) -> Block:
+        """The lowest block from which free and unmapped blocks reach over `size` bytes, in a new segment if need be."""
+        for _, unmapped in pool.unmapped_blocks(stream):
+            before = unmapped.previous
+            first = before if before is not None and not before.allocated else unmapped
+            if _reach(first, size) >= size:
+                return first
+        page_bytes = self._settings.page_bytes(pool.is_small)
+        capacity_bytes = self._device.capacity_bytes
+        address = self._device.reserve_addresses(VirtualSegment.addresses_for(capacity_bytes, page_bytes))
+        segment = VirtualSegment.for_device(address, capacity_bytes, page_bytes)
+        block = Block(pool, stream, segment.address, segment.size, segment)
+        block.mapped = False
+        pool.insert(block)
+        return block
+
+    def _map(self, block: Block, size: int, frames: Frames | None) -> bool:
+        """Put memory behind the first `size` bytes of an unmapped block, in whole pages (map_block)."""
+        if block.virtual_segment is None:
+            raise ValueError("only blocks of expandable segments can be mapped")
+        mapped_bytes = block.virtual_segment.pages_over(size)
+        if not self._device.map_pages(block.address, mapped_bytes):
+            return False
+        start, pool = block.address, block.pool
+        pool.remove(block)
+        self._cut_off_after(block, mapped_bytes)
+        block.mapped = True
+        block.absorb(block.previous)
+        block.absorb(block.next)
+        pool.insert(block)
+        self._ledger.reserved.add(mapped_bytes)
+        self._ledger.record("segment_map", start, mapped_bytes, block.stream, frames)
+        if block.previous is None and block.segment_frames is None:
+            block.segment_frames = frames
+        return True
+
+    @staticmethod
+    def _cut_off_before(block: Block, start: int) -> None:
+        """Let `block` begin at `start`; what was before it becomes a free block."""
+        if start > block.address:
+            before = Block(block.pool, block.stream, block.address, start - block.address, block.virtual_segment)
+            before.mapped = block.mapped
+            before.put_between(block.previous, block)
+            block.pool.insert(before)
+            block.size -= before.size
+            block.address = start
+
+    @staticmethod
+    def _cut_off_after(block: Block, size: int) -> None:
+        """Let `block` have `size` bytes; what was after them becomes a block of the same kind."""
+        if size < block.size:
+            rest_bytes = block.size - size
+            rest = Block(block.pool, block.stream, block.address + size, rest_bytes, block.virtual_segment)
+            rest.mapped = block.mapped
+            rest.put_between(block, block.next)
+            block.pool.insert(rest)
+            block.size = size
+
+
+def _reach(first: Block, enough: int) -> int:
+    """Bytes that unused blocks cover from `first` on, counted no further than `enough`."""
+    covered = 0
+    block: Block | None = first
+    while block is not None and covered < enough and not block.allocated:
+        covered += block.size
+        block = block.next
+    return covered

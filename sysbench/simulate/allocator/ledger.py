@@ -1,0 +1,122 @@
+"""What the allocator has done: its counters with their peaks, and its events in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from sysbench.simulate.allocator.blocks import Frames
+
+Action = Literal[
+    "alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap", "oom"
+]
+
+
+class AllocatorEvent(NamedTuple):
+    """One entry of the trace, with PyTorch's meanings (TraceEntry, c10/core/CachingDeviceAllocator.h).
+
+    address  of the block or segment; for `oom` the device's free bytes
+    size     what was requested for `alloc` and `free_*`, the rounded request for `oom`, else the segment's bytes
+    """
+
+    action: Action
+    address: int
+    size: int
+    stream: int
+    frames: Frames | None
+
+
+class Counter:
+    """A quantity and the most it has been since the peaks were reset (c10 Stat)."""
+
+    __slots__ = ("current", "peak")
+
+    def __init__(self) -> None:
+        self.current = 0
+        self.peak = 0
+
+    def add(self, amount: int) -> None:
+        """Change the quantity by `amount`, which may be negative."""
+        self.current += amount
+        if self.current > self.peak:
+            self.peak = self.current
+
+
+@dataclass(frozen=True)
+class AllocatorStatistics:
+    """The counters at one moment; what `torch.cuda.memory_stats()` says of the same things.
+
+    allocated    sizes of the blocks in use: `torch.cuda.memory_allocated`
+    requested    what was asked for in them
+    active       in use or awaiting another stream; as streams never share blocks here, the same as allocated
+    reserved     taken from the device: `torch.cuda.memory_reserved`
+    segments     pieces from cudaMalloc; expandable segments are not counted, as in PyTorch
+    allocations  blocks in use
+    """
+
+    allocated_bytes: int
+    allocated_peak_bytes: int
+    requested_bytes: int
+    requested_peak_bytes: int
+    reserved_bytes: int
+    reserved_peak_bytes: int
+    segments: int
+    segments_peak: int
+    allocations: int
+    allocations_peak: int
+    alloc_retries: int
+    ooms: int
+
+    @property
+    def active_bytes(self) -> int:
+        """`active_bytes.all.current`."""
+        return self.allocated_bytes
+
+    @property
+    def active_peak_bytes(self) -> int:
+        """`active_bytes.all.peak`."""
+        return self.allocated_peak_bytes
+
+
+class Ledger:
+    """The books of one allocator.
+
+    events  what happened, oldest first, or None when nothing is recorded
+    """
+
+    def __init__(self, record: bool) -> None:
+        self.events: list[AllocatorEvent] | None = [] if record else None
+        self.allocated = Counter()
+        self.requested = Counter()
+        self.reserved = Counter()
+        self.segments = Counter()
+        self.allocations = Counter()
+        self.alloc_retries = 0
+        self.ooms = 0
+
+    def record(self, action: Action, address: int, size: int, stream: int, frames: Frames | None) -> None:
+        """Write down an event, if events are recorded."""
+        if self.events is not None:
+            self.events.append(AllocatorEvent(action, address, size, stream, frames))
+
+    def reset_peaks(self) -> None:
+        """Let every peak start from where its quantity is now."""
+        for counter in (self.allocated, self.requested, self.reserved, self.segments, self.allocations):
+            counter.peak = counter.current
+
+    def statistics(self) -> AllocatorStatistics:
+        """All counters as they stand."""
+        return AllocatorStatistics(
+            allocated_bytes=self.allocated.current,
+            allocated_peak_bytes=self.allocated.peak,
+            requested_bytes=self.requested.current,
+            requested_peak_bytes=self.requested.peak,
+            reserved_bytes=self.reserved.current,
+            reserved_peak_bytes=self.reserved.peak,
+            segments=self.segments.current,
+            segments_peak=self.segments.peak,
+            allocations=self.allocations.current,
+            allocations_peak=self.allocations.peak,
+            alloc_retries=self.alloc_retries,
+            ooms=self.ooms,
+        )

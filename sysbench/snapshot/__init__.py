@@ -1,0 +1,1 @@
+"""Memory snapshots of anyone's: read, turned into timelines, explained by category."""

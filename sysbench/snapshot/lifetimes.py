@@ -1,0 +1,164 @@
+"""Allocations from a trace: which release belongs to which allocation, and what was there before and after."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sysbench.snapshot.layout import ACTION_CODE, NONE, STATES, Column, Snapshot
+from sysbench.snapshot.reserved import Reserved, SegmentHistory
+from sysbench.snapshot.timeline import OutOfMemory
+
+ROUNDING_BYTES = 512
+"""The allocator counts in multiples of this (kMinBlockSize in c10/cuda/CUDACachingAllocator.cpp)."""
+
+_ALLOC = ACTION_CODE["alloc"]
+_GROWS = (ACTION_CODE["segment_alloc"], ACTION_CODE["segment_map"])
+_SHRINKS = (ACTION_CODE["segment_free"], ACTION_CODE["segment_unmap"])
+_ACTIVE = STATES.index("active_allocated")
+
+
+@dataclass(frozen=True, eq=False)
+class Lifetimes:
+    """What became of every allocation; columns of equal length, one row per allocation."""
+
+    states: int
+    born: npt.NDArray[np.int64]
+    died: npt.NDArray[np.int64]
+    row: npt.NDArray[np.int64]
+    """Position in the trace of its allocation, or NONE for what was there before."""
+    freed_row: npt.NDArray[np.int64]
+    """Position in the trace of its release, or NONE."""
+    block: npt.NDArray[np.int64]
+    """Position among the blocks that are left at the end, or NONE."""
+    time_us: npt.NDArray[np.int64] | None
+    reserved: Reserved
+    failures: tuple[OutOfMemory, ...]
+
+
+def lifetimes(snapshot: Snapshot, device: int) -> Lifetimes:
+    """Lifetimes of all allocations on one device.
+
+    An allocation counts until its release is requested, as in `torch.cuda.memory_allocated`, or completed where the
+    trace holds no requests. A release without an allocation, and a block without one, was there before the trace.
+    """
+    trace = snapshot.trace
+    rows = np.flatnonzero(trace.device == device)
+    action = trace.action[rows]
+    requested = action == ACTION_CODE["free_requested"]
+    freed = requested if requested.any() else action == ACTION_CODE["free_completed"]
+    changes = np.isin(action, [*_GROWS, *_SHRINKS])
+    failed = action == ACTION_CODE["oom"]
+    counted = (action == _ALLOC) | freed | changes | failed
+    # The state that each event leads to; state 0 is before the first.
+    state = np.cumsum(counted)
+    states = int(state[-1]) + 1 if len(state) else 1
+
+    moves = np.flatnonzero((action == _ALLOC) | freed)
+    born, died, row, freed_row = _pair(rows[moves], state[moves], freed[moves], snapshot, states)
+    block = _blocks_left(snapshot, device)
+    found = _match_blocks(snapshot, block, row, died == states)
+    kept = block[~np.isin(block, found)]
+    padding = np.full(len(kept), NONE, np.int64)
+    return Lifetimes(
+        states=states,
+        born=np.concatenate([born, np.zeros(len(kept), np.int64)]),
+        died=np.concatenate([died, np.full(len(kept), states, np.int64)]),
+        row=np.concatenate([row, padding]),
+        freed_row=np.concatenate([freed_row, padding]),
+        block=np.concatenate([found, kept]),
+        time_us=_times(trace.time_us[rows], counted),
+        reserved=_reserved(snapshot, device, rows[changes], state[changes], states),
+        failures=tuple(
+            OutOfMemory(int(state[index]), int(trace.size_bytes[rows[index]]), int(trace.address[rows[index]]))
+            for index in np.flatnonzero(failed)
+        ),
+    )
+
+
+def _pair(
+    rows: npt.NDArray[np.int64],
+    state: npt.NDArray[np.int64],
+    freed: npt.NDArray[np.bool_],
+    snapshot: Snapshot,
+    states: int,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """(born, died, row, freed_row) of every allocation in the trace; at one address, events take turns."""
+    address = snapshot.trace.address[rows]
+    order = np.argsort(address, kind="stable")
+    sorted_address, is_free, when, where = address[order], freed[order], state[order], rows[order]
+    count = len(order)
+    same = np.zeros(count + 1, bool)
+    same[1:count] = sorted_address[1:] == sorted_address[:-1]
+    allocated = np.flatnonzero(~is_free)
+    # An allocation ends with the next event at its address: its release, or another allocation whose release was
+    # not recorded.
+    has_next = same[allocated + 1]
+    following = np.minimum(allocated + 1, max(count - 1, 0))
+    died = np.where(has_next, when[following], states)
+    freed_row = np.where(has_next & is_free[following], where[following], NONE)
+    # A release that nothing precedes at its address is of something older than the trace.
+    orphan = np.flatnonzero(is_free & ~same[:count])
+    born = np.concatenate([when[allocated], np.zeros(len(orphan), np.int64)])
+    return (
+        born,
+        np.concatenate([died, when[orphan]]),
+        np.concatenate([where[allocated], np.full(len(orphan), NONE, np.int64)]),
+        np.concatenate([freed_row, where[orphan]]),
+    )
+
+
+def _blocks_left(snapshot: Snapshot, device: int) -> npt.NDArray[np.int64]:
+    """Positions of the blocks of a device that are allocated at the end."""
+    blocks = snapshot.blocks
+    return np.flatnonzero((blocks.state == _ACTIVE) & (snapshot.segments.device[blocks.segment] == device))
+
+
+def _match_blocks(
+    snapshot: Snapshot, block: npt.NDArray[np.int64], row: npt.NDArray[np.int64], lives: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.int64]:
+    """The block that each allocation that is live at the end is in, or NONE."""
+    found = np.full(len(row), NONE, np.int64)
+    if not len(block):
+        return found
+    living = np.flatnonzero(lives)
+    address = snapshot.trace.address[row[living]]
+    order = block[np.argsort(snapshot.blocks.address[block])]
+    sorted_address = snapshot.blocks.address[order]
+    place = np.minimum(np.searchsorted(sorted_address, address), len(order) - 1)
+    found[living] = np.where(sorted_address[place] == address, order[place], NONE)
+    return found
+
+
+def _times(time_us: Column, counted: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64] | None:
+    """One time per state; what was there before the trace is as old as its first event."""
+    if not counted.any() or not time_us.any():
+        return None
+    times = time_us[counted]
+    return np.concatenate([times[:1], times]).astype(np.int64)
+
+
+def _reserved(
+    snapshot: Snapshot,
+    device: int,
+    rows: npt.NDArray[np.int64],
+    state: npt.NDArray[np.int64],
+    states: int,
+) -> Reserved:
+    """What is reserved, from its end backwards: a trace in steady state does not tell how it began."""
+    segments, trace = snapshot.segments, snapshot.trace
+    here = np.flatnonzero(segments.device == device)
+    final = [
+        (int(segments.address[index]), int(segments.address[index]) + int(segments.total_bytes[index]))
+        for index in here
+    ]
+    grows = np.isin(trace.action[rows], _GROWS)
+    size = trace.size_bytes[rows]
+    change = np.zeros(states, np.int64)
+    np.add.at(change, state, np.where(grows, size, -size))
+    after = np.cumsum(change)
+    total = sum(end - start for start, end in final)
+    history = SegmentHistory(final, state, grows, trace.address[rows], size, bool(segments.expandable[here].any()))
+    return Reserved(after - after[-1] + total, history)

@@ -1,0 +1,295 @@
+"""Live bytes over time: what was allocated when, what it was for, and what was live at the peak.
+
+Time is counted in states. State 0 is before the first event; every event of the allocator (an allocation, a release,
+memory reserved or returned) leads to the next. An allocation is live in the states `born` to `died - 1`, so sums over
+allocations are exact in every state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from sysbench.snapshot.layout import NONE, Column, Frame, Stacks
+from sysbench.snapshot.reserved import Reserved
+
+CATEGORIES: Final = (
+    "parameters",
+    "gradients",
+    "optimizer state",
+    "activations",
+    "inputs",
+    "temporaries",
+    "workspace",
+    "unknown",
+)
+"""What memory is for; `Allocations.category` holds positions in this tuple. Activations are what backward needs."""
+
+UNKNOWN: Final = CATEGORIES.index("unknown")
+
+PHASES: Final = ("zero_grad", "forward", "loss", "backward", "optimizer")
+
+
+@dataclass(frozen=True, eq=False)
+class Allocations:
+    """Every allocation there was, one row each."""
+
+    size_bytes: Column
+    """int64, as the allocator counts it: rounded up."""
+    requested_bytes: Column
+    """int64"""
+    born: Column
+    """int64, the first state in which it is live; 0 for what was there before the trace."""
+    died: Column
+    """int64, the first state in which it is no longer live; the number of states for what is never released."""
+    category: Column
+    """uint8, positions in CATEGORIES."""
+    module: Column
+    """int32, positions in `Timeline.modules`, or NONE."""
+    stack: Column
+    """int32, where it was allocated: positions in `Timeline.stacks`, or NONE."""
+    freed_stack: Column
+    """int32, where it was released, or NONE."""
+    address: Column
+    """uint64; 0 where there are no addresses."""
+    stream: Column
+    """int64"""
+
+    def __len__(self) -> int:
+        return len(self.size_bytes)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of the timeline: the states `first` to `end - 1`.
+
+    `first` is the state it finds, before its own first event, so that its peak is what resetting the allocator's
+    peak at its beginning and reading it at its end would give.
+    """
+
+    name: str
+    first: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Peak:
+    """A most of something, and the first state in which it is reached."""
+
+    state: int
+    allocated_bytes: int
+
+
+@dataclass(frozen=True)
+class Group:
+    """Allocations of one size, category and stack."""
+
+    count: int
+    size_bytes: int
+    """Of each."""
+    category: str
+    stack: int
+    modules: tuple[tuple[str, ...], ...]
+    """Distinct module paths, in the order in which they appear."""
+
+    @property
+    def total_bytes(self) -> int:
+        """Of all."""
+        return self.count * self.size_bytes
+
+
+@dataclass
+class ModuleNode:
+    """A module in the tree, with the bytes of itself and everything below it."""
+
+    name: str
+    total_bytes: int = 0
+    own_bytes: int = 0
+    """Held by this module, not by one below it."""
+    by_category: dict[str, int] = field(default_factory=dict)
+    children: dict[str, ModuleNode] = field(default_factory=dict)
+
+    def walk(self, depth: int = 0) -> Iterator[tuple[int, ModuleNode]]:
+        """This node and all below it, each with its depth, largest first among siblings."""
+        yield depth, self
+        for child in sorted(self.children.values(), key=lambda node: -node.total_bytes):
+            yield from child.walk(depth + 1)
+
+
+@dataclass(frozen=True)
+class Fragmentation:
+    """What the allocator holds and nobody uses, in one state."""
+
+    reserved_bytes: int
+    allocated_bytes: int
+    largest_free_bytes: int | None
+    """The longest stretch that one allocation could take; None where there are no addresses."""
+
+    @property
+    def free_bytes(self) -> int:
+        """Reserved and not allocated."""
+        return self.reserved_bytes - self.allocated_bytes
+
+
+@dataclass(frozen=True)
+class OutOfMemory:
+    """An allocation that failed."""
+
+    state: int
+    requested_bytes: int
+    device_free_bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """The memory of one device over time."""
+
+    allocations: Allocations
+    states: int
+    phases: tuple[Phase, ...]
+    modules: tuple[tuple[str, ...], ...]
+    """Module paths in parts: `("layers", "3", "attn")`."""
+    stacks: Stacks
+    reserved: Reserved | None
+    """What the allocator took from the device; None where that is not known."""
+    time_us: Column | None
+    """int64, one per state, microseconds; None where there are no times."""
+    source: Literal["measured", "simulated"]
+    inferred: bool
+    """Categories, phases and modules were guessed from stacks and lifetimes, not recorded."""
+    device: int = 0
+    device_name: str | None = None
+    failures: tuple[OutOfMemory, ...] = ()
+
+    # --- over time
+
+    @cached_property
+    def allocated_bytes(self) -> npt.NDArray[np.int64]:
+        """Live bytes in every state."""
+        return self._live(np.ones(len(self.allocations), bool))
+
+    @cached_property
+    def by_category(self) -> npt.NDArray[np.int64]:
+        """Live bytes (category, state), categories in the order of CATEGORIES; columns add up to `allocated_bytes`."""
+        category = self.allocations.category
+        return np.stack([self._live(category == code) for code in range(len(CATEGORIES))])
+
+    def _live(self, which: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+        """Live bytes in every state, of some allocations. In integers: sums of float64 are not exact for ever."""
+        change = np.zeros(self.states + 1, np.int64)
+        allocations = self.allocations
+        np.add.at(change, allocations.born[which], allocations.size_bytes[which])
+        np.subtract.at(change, allocations.died[which], allocations.size_bytes[which])
+        return np.cumsum(change[:-1])
+
+    # --- the peak
+
+    @property
+    def peak(self) -> Peak:
+        """The most that was ever allocated."""
+        return self._peak(0, self.states)
+
+    def _peak(self, first: int, end: int) -> Peak:
+        state = first + int(np.argmax(self.allocated_bytes[first:end]))
+        return Peak(state, int(self.allocated_bytes[state]))
+
+    def peaks_by_phase(self) -> dict[str, Peak]:
+        """The most in each phase, over all its occurrences, in the order in which phases first occur."""
+        peaks: dict[str, Peak] = {}
+        for phase in self.phases:
+            peak = self._peak(phase.first, phase.end)
+            if phase.name not in peaks or peak.allocated_bytes > peaks[phase.name].allocated_bytes:
+                peaks[phase.name] = peak
+        return peaks
+
+    def phase_at(self, state: int) -> Phase | None:
+        """The phase whose events lead to this state; None outside of all."""
+        return next((phase for phase in self.phases if phase.first < state < phase.end), None)
+
+    # --- what is live
+
+    def live_at(self, state: int) -> npt.NDArray[np.int64]:
+        """Positions of the allocations that are live in a state, in the order of their birth."""
+        allocations = self.allocations
+        live = np.flatnonzero((allocations.born <= state) & (state < allocations.died))
+        return live[np.argsort(allocations.born[live], kind="stable")]
+
+    def categories_at(self, state: int) -> dict[str, int]:
+        """Bytes by category in a state, only those that have any."""
+        return {name: int(size) for name, size in zip(CATEGORIES, self.by_category[:, state], strict=True) if size}
+
+    def largest(self, count: int, state: int | None = None) -> npt.NDArray[np.int64]:
+        """Positions of the largest allocations, largest first: of those live in `state`, or of all there were."""
+        among = np.arange(len(self.allocations)) if state is None else self.live_at(state)
+        return among[np.argsort(-self.allocations.size_bytes[among], kind="stable")[:count]]
+
+    def groups(self, state: int | None = None) -> list[Group]:
+        """Allocations that are alike (size, category, stack), most bytes together first: `32 × 256 MiB`.
+
+        Of those live in `state`, or of all there were.
+        """
+        among = np.arange(len(self.allocations)) if state is None else self.live_at(state)
+        allocations = self.allocations
+        keys = np.stack([allocations.size_bytes[among], allocations.category[among], allocations.stack[among]], axis=1)
+        if not len(keys):
+            return []
+        kinds, member, counts = np.unique(keys.astype(np.int64), axis=0, return_inverse=True, return_counts=True)
+        modules: list[dict[tuple[str, ...], None]] = [{} for _ in kinds]
+        for kind, module in zip(member.reshape(-1), allocations.module[among], strict=True):
+            if module != NONE:
+                modules[kind][self.modules[module]] = None
+        groups = [
+            Group(int(counts[kind]), int(size), CATEGORIES[category], int(stack), tuple(modules[kind]))
+            for kind, (size, category, stack) in enumerate(kinds)
+        ]
+        return sorted(groups, key=lambda group: -group.total_bytes)
+
+    def tree_at(self, state: int) -> ModuleNode:
+        """What is live in a state, by module path; the root's total is everything."""
+        live = self.live_at(state)
+        allocations = self.allocations
+        keys = np.stack([allocations.module[live], allocations.category[live]], axis=1).astype(np.int64)
+        kinds, member = np.unique(keys, axis=0, return_inverse=True) if len(keys) else (keys, np.zeros(0, np.int64))
+        sizes = np.zeros(len(kinds), np.int64)
+        np.add.at(sizes, member.reshape(-1), allocations.size_bytes[live])
+        root = ModuleNode("")
+        for (module, category), size in zip(kinds, sizes, strict=True):
+            _add_to_tree(root, self.modules[module] if module != NONE else (), CATEGORIES[category], int(size))
+        return root
+
+    def frames_of(self, allocation: int) -> tuple[Frame, ...]:
+        """Where an allocation was made, innermost frame first; empty where that is not known."""
+        return self.stacks.of(int(self.allocations.stack[allocation]))
+
+    # --- fragmentation
+
+    @property
+    def reserved_peak_bytes(self) -> int | None:
+        """The most the allocator ever took from the device."""
+        return int(self.reserved.bytes.max()) if self.reserved is not None else None
+
+    def fragmentation_at(self, state: int) -> Fragmentation | None:
+        """How much of what is reserved lies idle in a state, and how large its largest piece is."""
+        if self.reserved is None:
+            return None
+        live, history = self.live_at(state), self.reserved.history
+        taken = (self.allocations.address[live], self.allocations.size_bytes[live])
+        return Fragmentation(
+            reserved_bytes=int(self.reserved.bytes[state]),
+            allocated_bytes=int(self.allocated_bytes[state]),
+            largest_free_bytes=history.largest_gap(state, *taken) if history else None,
+        )
+
+
+def _add_to_tree(root: ModuleNode, path: Sequence[str], category: str, size_bytes: int) -> None:
+    node = root
+    for part in ("", *path):
+        node = node.children.setdefault(part, ModuleNode(part)) if part else node
+        node.total_bytes += size_bytes
+        node.by_category[category] = node.by_category.get(category, 0) + size_bytes
+    node.own_bytes += size_bytes

@@ -1,0 +1,293 @@
+"""Timelines from what there is: a snapshot, anyone's or our own, or events as they happened."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from sysbench.errors import UsageError
+from sysbench.snapshot.categories import Inference, infer
+from sysbench.snapshot.layout import NONE, Annotation, Column, Frame, Snapshot, Stacks
+from sysbench.snapshot.lifetimes import ROUNDING_BYTES, Lifetimes, lifetimes
+from sysbench.snapshot.reserved import Reserved
+from sysbench.snapshot.timeline import CATEGORIES, PHASES, UNKNOWN, Allocations, Phase, Timeline
+
+_CODE: Final[Mapping[str, int]] = {
+    **{name: code for code, name in enumerate(CATEGORIES)},
+    # torch.profiler's names (torch/profiler/_memory_profiler.py, `Category`), as _memory_viz writes them.
+    "parameter": CATEGORIES.index("parameters"),
+    "gradient": CATEGORIES.index("gradients"),
+    "optimizer_state": CATEGORIES.index("optimizer state"),
+    "activation": CATEGORIES.index("activations"),
+    "input": CATEGORIES.index("inputs"),
+    "temporary": CATEGORIES.index("temporaries"),
+    "autograd_detail": CATEGORIES.index("temporaries"),
+}
+
+
+# --- from a snapshot
+
+
+def from_snapshot(snapshot: Snapshot, device: int | None = None) -> Timeline:
+    """The timeline of one device: by default of the one that the most happened on.
+
+    Where the snapshot names categories they are taken as they are; otherwise they are inferred, and the timeline
+    says so. Raises UsageError for a device that the snapshot does not have.
+    """
+    device = _busiest(snapshot) if device is None else device
+    if device not in snapshot.devices:
+        held = ", ".join(map(str, snapshot.devices)) or "none"
+        raise UsageError(f"the snapshot has nothing about device {device} (it has: {held})")
+    lives = lifetimes(snapshot, device)
+    trace, blocks = snapshot.trace, snapshot.blocks
+    requested = _picked(lives, trace.size_bytes, blocks.requested_bytes)
+    rounded = -(-np.maximum(requested, 1) // ROUNDING_BYTES) * ROUNDING_BYTES
+    size = np.where(lives.block == NONE, rounded, np.append(blocks.size_bytes, 0)[lives.block])
+    stack = _picked(lives, trace.stack, blocks.stack).astype(np.int32)
+    found = _recorded(snapshot, lives) or infer(snapshot, lives, stack, size)
+    name = snapshot.metadata.get("device_name")
+    return Timeline(
+        allocations=Allocations(
+            size_bytes=size,
+            requested_bytes=requested,
+            born=lives.born,
+            died=lives.died,
+            category=found.category,
+            module=found.module,
+            stack=stack,
+            freed_stack=np.append(trace.stack, NONE)[lives.freed_row].astype(np.int32),
+            address=_picked(lives, trace.address, blocks.address).astype(np.uint64),
+            stream=_picked(lives, trace.stream, snapshot.segments.stream[blocks.segment]),
+        ),
+        states=lives.states,
+        phases=found.phases,
+        modules=found.modules,
+        stacks=snapshot.stacks,
+        reserved=lives.reserved if snapshot.has_allocator else None,
+        time_us=lives.time_us if snapshot.has_allocator else None,
+        source=snapshot.source,
+        inferred=isinstance(found, Inference),
+        device=device,
+        device_name=name if isinstance(name, str) else None,
+        failures=lives.failures,
+    )
+
+
+def _busiest(snapshot: Snapshot) -> int:
+    def activity(device: int) -> tuple[int, int]:
+        held = snapshot.segments.total_bytes[snapshot.segments.device == device]
+        return int((snapshot.trace.device == device).sum()), int(held.sum())
+
+    if not snapshot.devices:
+        return 0
+    return max(snapshot.devices, key=activity)
+
+
+def _picked(lives: Lifetimes, of_trace: Column, of_blocks: Column) -> Column:
+    """A value for each allocation: from the trace, or from its block where it was there before the trace.
+
+    Of what was released in the trace and not allocated there, the release is all there is.
+    """
+    row = np.where(lives.row == NONE, lives.freed_row, lives.row)
+    from_block = np.append(of_blocks, of_blocks.dtype.type(0))[lives.block]
+    from_trace = np.append(of_trace, of_trace.dtype.type(0))[row]
+    return np.where(row == NONE, from_block, from_trace)
+
+
+class _Recorded(NamedTuple):
+    """What a snapshot says itself; the counterpart of an Inference."""
+
+    category: npt.NDArray[np.uint8]
+    module: npt.NDArray[np.int32]
+    modules: tuple[tuple[str, ...], ...]
+    phases: tuple[Phase, ...]
+
+
+def _recorded(snapshot: Snapshot, lives: Lifetimes) -> _Recorded | None:
+    """Categories, modules and phases as the snapshot has them; None for a snapshot without categories."""
+    codes = np.array([*(_CODE.get(name, UNKNOWN) for name in snapshot.categories), UNKNOWN], np.uint8)
+    named = _picked_or_none(lives, snapshot.trace.category, snapshot.blocks.category)
+    category = codes[named]
+    if (category == UNKNOWN).all():
+        return None
+    module = _picked_or_none(lives, snapshot.trace.label, snapshot.blocks.label).astype(np.int32)
+    modules = tuple(tuple(part for part in label.split(".") if part) for label in snapshot.labels)
+    return _Recorded(category, module, modules, tuple(_marked_phases(snapshot.annotations, lives)))
+
+
+def _picked_or_none(lives: Lifetimes, of_trace: Column, of_blocks: Column) -> npt.NDArray[np.int64]:
+    """As `_picked`, of positions: a release says nothing about what is released."""
+    from_block = np.append(of_blocks, NONE)[lives.block]
+    return np.where(lives.row == NONE, from_block, np.append(of_trace, NONE)[lives.row])
+
+
+def _marked_phases(annotations: Iterable[Annotation], lives: Lifetimes) -> Iterator[Phase]:
+    """Phases between a START and the next END of the same name; other names than those of phases are passed over."""
+    if lives.time_us is None:
+        return
+    # The first state stands for what was before the first event, which has no time of its own.
+    times = lives.time_us[1:]
+    started: dict[str, int] = {}
+    for mark in sorted(annotations, key=lambda mark: mark.time_us):
+        if mark.name not in PHASES:
+            continue
+        state = int(np.searchsorted(times, mark.time_us, side="left"))
+        if mark.stage == "START":
+            started[mark.name] = state
+        elif mark.name in started:
+            yield Phase(mark.name, started.pop(mark.name), state + 1)
+    for name, state in started.items():
+        # Memory ran out in the middle of it.
+        yield Phase(name, state, lives.states)
+
+
+# --- from events
+
+
+class Allocated(NamedTuple):
+    """Memory is allocated; `key` names it until it is released."""
+
+    key: int
+    size_bytes: int
+    category: str
+    module: str = ""
+    """The path of the module it is for: `layers.3.attn`."""
+    stack: tuple[Frame, ...] = ()
+    requested_bytes: int | None = None
+    time_us: int = 0
+
+
+class Released(NamedTuple):
+    """What was allocated under `key` is released."""
+
+    key: int
+    time_us: int = 0
+
+
+class ReservedChanged(NamedTuple):
+    """The allocator holds this much from here on."""
+
+    total_bytes: int
+    time_us: int = 0
+
+
+class PhaseBegan(NamedTuple):
+    """A phase begins, and the one before it ends. An empty name begins none."""
+
+    name: str
+
+
+MemoryEvent: TypeAlias = Allocated | Released | ReservedChanged | PhaseBegan
+
+
+@dataclass
+class _Open:
+    """What is being put together from events."""
+
+    states: int
+    rows: list[tuple[int, int, int, int, int, int]]
+    """(size, requested, born, category, module, stack)"""
+    died: list[int]
+    live: dict[int, int]
+    times_us: list[int]
+    reserved_bytes: list[int]
+    marks: list[tuple[str, int]]
+    modules: dict[str, int]
+    stacks: dict[tuple[Frame, ...], int]
+
+
+def from_events(
+    events: Iterable[MemoryEvent],
+    source: Literal["measured", "simulated"],
+    before: Iterable[Allocated] = (),
+    device_name: str | None = None,
+) -> Timeline:
+    """The timeline of events in order; `before` is what was live when they began.
+
+    Raises ValueError for a category that is none of CATEGORIES, and for a release of what is not live.
+    """
+    work = _Open(1, [], [], {}, [0], [0], [], {"": NONE}, {(): NONE})
+    for allocated in before:
+        _allocate(work, allocated, born=0)
+    for event in events:
+        _take(work, event)
+    return _finished(work, source, device_name)
+
+
+def _take(work: _Open, event: MemoryEvent) -> None:
+    if isinstance(event, PhaseBegan):
+        work.marks.append((event.name, work.states - 1))
+        return
+    reserved = work.reserved_bytes[-1]
+    if isinstance(event, Allocated):
+        _allocate(work, event, born=work.states)
+    elif isinstance(event, Released):
+        if event.key not in work.live:
+            raise ValueError(f"{event.key} is released and was not allocated")
+        work.died[work.live.pop(event.key)] = work.states
+    else:
+        reserved = event.total_bytes
+    work.states += 1
+    work.times_us.append(event.time_us)
+    work.reserved_bytes.append(reserved)
+
+
+def _allocate(work: _Open, event: Allocated, born: int) -> None:
+    if event.category not in CATEGORIES:
+        raise ValueError(f"{event.category!r} is not a category of memory")
+    if event.key in work.live:
+        raise ValueError(f"{event.key} is allocated twice")
+    work.live[event.key] = len(work.rows)
+    requested = event.size_bytes if event.requested_bytes is None else event.requested_bytes
+    module = work.modules.setdefault(event.module, len(work.modules) - 1)
+    stack = work.stacks.setdefault(event.stack, len(work.stacks) - 1)
+    work.rows.append((event.size_bytes, requested, born, CATEGORIES.index(event.category), module, stack))
+    work.died.append(NONE)
+
+
+def _finished(work: _Open, source: Literal["measured", "simulated"], device_name: str | None) -> Timeline:
+    table = np.array(work.rows, np.int64).reshape(-1, 6)
+    size, requested, born, category, module, stack = table.T
+    died = np.array(work.died, np.int64)
+    died[died == NONE] = work.states
+    marks = [*work.marks, ("", work.states - 1)]
+    phases = [Phase(name, first, end + 1) for (name, first), (_, end) in itertools.pairwise(marks) if name]
+    times = np.array(work.times_us, np.int64)
+    times[0] = times[min(1, len(times) - 1)]
+    reserved = np.array(work.reserved_bytes, np.int64)
+    return Timeline(
+        allocations=Allocations(
+            size_bytes=size,
+            requested_bytes=requested,
+            born=born,
+            died=died,
+            category=category.astype(np.uint8),
+            module=module.astype(np.int32),
+            stack=stack.astype(np.int32),
+            freed_stack=np.full(len(size), NONE, np.int32),
+            address=np.zeros(len(size), np.uint64),
+            stream=np.zeros(len(size), np.int64),
+        ),
+        states=work.states,
+        phases=tuple(phases),
+        modules=tuple(tuple(module.split(".")) for module in list(work.modules)[1:]),
+        stacks=_stack_table([stack for stack in work.stacks if stack]),
+        reserved=Reserved(reserved) if reserved.any() else None,
+        time_us=times if times.any() else None,
+        source=source,
+        inferred=False,
+        device_name=device_name,
+    )
+
+
+def _stack_table(stacks: list[tuple[Frame, ...]]) -> Stacks:
+    frames: dict[Frame, int] = {}
+    places = [[frames.setdefault(frame, len(frames)) for frame in stack] for stack in stacks]
+    flat: list[Any] = [place for stack in places for place in stack]
+    start = np.concatenate([[0], np.cumsum([len(stack) for stack in stacks])]).astype(np.int64)
+    return Stacks(tuple(frames), np.array(flat, np.uint32), start)

@@ -1,0 +1,111 @@
+"""Turns the fields of specs into command-line options, and the options given back into specs.
+
+A field's default, help text and validation stay in the spec; the command line only spells them. A command is a
+function of finished specs: `@command_options(TimeSpec, RunOptions)` on `def time(spec, options)`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any
+
+import typer
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from sysbench.spec.options import Option, flag_of
+from sysbench.spec.validation import Given, option_name, option_of, validated
+
+__all__ = ["Given", "command_options", "option_name", "validated"]
+
+
+def command_options(*specs: type[BaseModel]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a function of `(Given, Given, …)`, one for each of `specs`, the command-line options of their fields."""
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def command(**arguments: Any) -> None:
+            function(*(_given(spec, arguments) for spec in specs))
+
+        parameters = [parameter for spec in specs for parameter in _parameters(spec)]
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return command
+
+    return decorate
+
+
+def _parameters(model: type[BaseModel]) -> Iterator[inspect.Parameter]:
+    for name, field in model.model_fields.items():
+        if not any(isinstance(mark, Option) for mark in field.metadata):
+            continue
+        option, switch = option_of(field), field.annotation is bool
+        if option.positional:
+            argument = typer.Argument(help=_help(field), metavar=option.metavar, show_default=False)
+            yield _parameter(name, _kind_of(option), argument)
+            continue
+        yield _parameter(
+            name,
+            bool if switch else _kind_of(option),
+            typer.Option(
+                *(option.flags or (flag_of(name),)),
+                help=_help(field),
+                metavar=" " if switch else option.metavar,
+                show_default=False,
+                rich_help_panel=option.panel,
+            ),
+        )
+        for flag, value in option.shorthands:
+            yield _parameter(
+                _shorthand(name, value),
+                bool,
+                typer.Option(
+                    flag,
+                    help=f"Short for {option_name(model, name)} {value}.",
+                    metavar=" ",
+                    show_default=False,
+                    rich_help_panel=option.panel,
+                ),
+            )
+
+
+def _kind_of(option: Option) -> Any:
+    """What the words that follow an option become."""
+    return list[str] if option.repeated else tuple[str, str] if option.pair else str
+
+
+def _parameter(name: str, kind: Any, option: Any) -> inspect.Parameter:
+    default = False if kind is bool else None
+    annotation = Annotated[kind if kind is bool else kind | None, option]  # type: ignore[valid-type]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _shorthand(field: str, value: str) -> str:
+    return f"{field}__{value}"
+
+
+def _given(model: type[BaseModel], arguments: dict[str, Any]) -> Given:
+    """The arguments of one spec that differ from "not given"; shorthands add their value to their field's axis."""
+    given: Given = {}
+    for name, field in model.model_fields.items():
+        words = [arguments[name]] if arguments.get(name) not in (None, False, []) else []
+        words += [value for _, value in option_of(field).shorthands if arguments.get(_shorthand(name, value))]
+        if words:
+            given[name] = words[0] if len(words) == 1 else ",".join(words)
+    return given
+
+
+def _help(field: FieldInfo) -> str:
+    default = field.default
+    if default is None or default is False or default == ():
+        return str(field.description)
+    shown = (
+        ",".join(map(str, default))
+        if isinstance(default, tuple)
+        else f"{default:g}"
+        if isinstance(default, float)
+        else default
+    )
+    return f"{field.description} Default: {shown}."

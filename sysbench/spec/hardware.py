@@ -1,0 +1,132 @@
+"""GPUs that are known: their memory, and the rates their data sheets promise, each with its source.
+
+Whatever is not in `profiles/hardware` is unknown. There is no default and no guess by similarity: an H100 PCIe is not
+an H100 SXM, and a MIG slice of either is neither.
+
+Where the files are that come with sysbench: GPUs that are known, experiments that are ready to be run.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+
+from sysbench.errors import UsageError, unknown
+from sysbench.spec.model import Precision
+
+PACKAGE = Path(__file__).parent.parent
+
+
+def directory(kind: Literal["hardware", "runs"]) -> Path:
+    """The directory of these profiles: an installed package holds them itself, in a checkout they lie beside it."""
+    installed = PACKAGE / "profiles" / kind
+    return installed if installed.is_dir() else PACKAGE.parent / "profiles" / kind
+
+
+SAME_MEMORY_SHARE = 0.1
+"""Two memory sizes that differ by less are the same card under another driver: ECC and reserves take 1 to 5 %."""
+
+_SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]i?B)", re.IGNORECASE)
+_UNITS = {
+    f"{prefix}{infix}b": base**power
+    for power, prefix in enumerate("kmgt", start=1)
+    for infix, base in (("", 1000), ("i", 1024))
+}
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Peak(_Frozen):
+    """The highest rate that the hardware can reach on paper."""
+
+    flops_per_s: float
+    source: str
+
+
+class Ceiling(_Frozen):
+    """The highest rate that a large matrix product was seen to reach on one such card."""
+
+    matmul_flops_per_s: PositiveFloat
+    source: str = Field(min_length=1)
+
+
+class Hardware(_Frozen):
+    """A GPU, or as much of one as was named."""
+
+    slug: str
+    """What `--simulate` calls it; the name of its file."""
+    title: str
+    names: tuple[str, ...] = ()
+    """Every name that drivers report it under, and nothing else does."""
+    compute_capability: str | None = Field(default=None, pattern=r"^\d+\.\d$")
+    """The generation that CUDA counts it to, "9.0"; which kernels torch chooses depends on it."""
+    memory_bytes: PositiveInt
+    """What CUDA reports as total: less than the data sheet says, by what ECC and the driver take."""
+    memory_bandwidth_bytes_per_s: PositiveFloat | None = None
+    l2_bytes: PositiveInt | None = None
+    source: str = ""
+    """Where the rates are from."""
+    peak_flops_per_s: dict[Precision, PositiveFloat] = Field(default_factory=dict)
+    """By precision: dense, with products summed in fp32. `fp32` itself is the rate of the ordinary cores.
+
+    A precision that the hardware has no units for is left out.
+    """
+    measured: dict[Precision, Ceiling] = Field(default_factory=dict)
+
+
+def known() -> tuple[Hardware, ...]:
+    """Every GPU there is a file for, by slug."""
+    return _read_all(directory("hardware"))
+
+
+def find(device_name: str, memory_bytes: int | None = None) -> Hardware | None:
+    """The hardware that reports itself as `device_name`, or None.
+
+    Some cards that differ share one name. `memory_bytes` tells those apart; a card whose memory is none of theirs, or
+    one of several while no memory is given, is unknown.
+    """
+    named_so = [hardware for hardware in known() if _plain(device_name) in map(_plain, hardware.names)]
+    if memory_bytes is not None:
+        named_so = [hardware for hardware in named_so if _same_memory(hardware.memory_bytes, memory_bytes)]
+    return named_so[0] if len(named_so) == 1 else None
+
+
+def named(slug: str) -> Hardware:
+    """The hardware called `slug`, or a nameless one of a memory size such as `24GiB`; raises UsageError otherwise."""
+    by_slug = {hardware.slug: hardware for hardware in known()}
+    if slug.strip().lower() in by_slug:
+        return by_slug[slug.strip().lower()]
+    size = _SIZE.fullmatch(slug.strip())
+    memory_bytes = round(float(size["number"]) * _UNITS[size["unit"].lower()]) if size else 0
+    if memory_bytes > 0:
+        return Hardware(slug=slug.strip(), title=f"a GPU with {slug.strip()}", memory_bytes=memory_bytes)
+    completions = [known_slug for known_slug in by_slug if known_slug.startswith(slug.strip().lower())]
+    raise UsageError(unknown(slug, "a known GPU, nor a memory size such as 24GiB", completions or by_slug))
+
+
+def peak(hardware: Hardware, precision: Precision) -> Peak | None:
+    """The rate on paper at this precision; None where it is not known, or the hardware has no units for it."""
+    flops_per_s = hardware.peak_flops_per_s.get(precision)
+    return Peak(flops_per_s=flops_per_s, source=hardware.source) if flops_per_s is not None else None
+
+
+@cache
+def _read_all(directory: Path) -> tuple[Hardware, ...]:
+    files = sorted(directory.glob("*.toml"), key=lambda file: file.stem)
+    return tuple(Hardware(slug=file.stem, **tomllib.loads(file.read_text(encoding="utf-8"))) for file in files)
+
+
+def _plain(name: str) -> str:
+    """A name as it is compared: drivers before 510 leave the maker's name out."""
+    return " ".join(name.split()).casefold().removeprefix("nvidia ")
+
+
+def _same_memory(one_bytes: int, other_bytes: int) -> bool:
+    return abs(one_bytes - other_bytes) <= SAME_MEMORY_SHARE * max(one_bytes, other_bytes)

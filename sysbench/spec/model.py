@@ -1,0 +1,280 @@
+"""The axes that every command about a Transformer shares, and the single cell they expand to.
+
+Named model sizes, and the shape that a size or a set of dimensions comes down to.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from sysbench.spec.axes import choices, integers
+from sysbench.spec.cell import DeviceType as DeviceType
+from sysbench.spec.cell import RunCell, devices
+from sysbench.spec.options import Option
+
+if TYPE_CHECKING:
+    pass
+
+
+VOCABULARY = 10_000
+
+
+class ModelShape(BaseModel):
+    """The dimensions that decide a Transformer's parameters."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    d_model: int
+    d_ff: int
+    layers: int
+    heads: int
+    vocab: int = VOCABULARY
+
+    @property
+    def d_head(self) -> int:
+        """Width of one attention head."""
+        return self.d_model // self.heads
+
+    def problem(self) -> str | None:
+        """Why this shape is not a Transformer, in one line, or None when it is."""
+        if self.d_model % self.heads:
+            fits = [heads for heads in range(1, self.d_model + 1) if self.d_model % heads == 0]
+            nearest = min(fits, key=lambda heads: abs(heads - self.heads))
+            return f"--heads {self.heads} does not divide --d-model {self.d_model}. Nearest that does: {nearest}"
+        if self.d_head % 2:
+            return (
+                f"--d-model {self.d_model} over --heads {self.heads} makes heads {self.d_head} wide, "
+                "and rotary embeddings turn pairs: the width must be even"
+            )
+        return None
+
+
+SIZES: dict[str, ModelShape] = {
+    "tiny": ModelShape(d_model=256, d_ff=1024, layers=4, heads=4),
+    "small": ModelShape(d_model=768, d_ff=3072, layers=12, heads=12),
+    "medium": ModelShape(d_model=1024, d_ff=4096, layers=24, heads=16),
+    "large": ModelShape(d_model=1280, d_ff=5120, layers=36, heads=20),
+    "xl": ModelShape(d_model=1600, d_ff=6400, layers=48, heads=25),
+    "2.7b": ModelShape(d_model=2560, d_ff=10240, layers=32, heads=32),
+    "2026/xl": ModelShape(d_model=2560, d_ff=10240, layers=32, heads=32),
+    "10b": ModelShape(d_model=4608, d_ff=12288, layers=50, heads=36),
+}
+"""Table 1 of the course (2025 edition); `2026/` marks a name that a later edition uses for other dimensions.
+
+`tiny` is ours: a step of it takes well under a second on two CPU cores.
+"""
+
+
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+Mode = Literal["inference", "forward", "forward-backward", "train"]
+Phase = Literal["zero_grad", "forward", "loss", "backward", "optimizer"]
+Attention = Literal["naive", "sdpa", "flash", "efficient", "cudnn", "math", "flex"]
+Execution = Literal["eager", "compiled"]
+Optimizer = Literal["for-loop", "foreach", "fused"]
+
+PHASES_OF: dict[Mode, tuple[Phase, ...]] = {
+    "inference": ("forward",),
+    "forward": ("forward",),
+    "forward-backward": ("zero_grad", "forward", "loss", "backward"),
+    "train": ("zero_grad", "forward", "loss", "backward", "optimizer"),
+}
+"""Every mode is a named sum of phases. `inference` runs forward without a graph, `forward` keeps the graph."""
+
+MODEL = "Model"
+STEP = "Training step"
+
+
+def _precision_problem(precision: Precision, device: DeviceType) -> str | None:
+    if precision == "fp16" and device == "cpu":
+        return "--precision fp16 is refused on the CPU, which emulates it; use bf16 there, or --device cuda"
+    if precision == "tf32" and device != "cuda":
+        return f"--precision tf32 is a CUDA format; on {device} use fp32"
+    return None
+
+
+class GridCell(RunCell):
+    """One point of a grid: a model, an input, and how the one is computed from the other.
+
+    A command's own cell says with `kind` whose it is, and adds what that command asks about it.
+    """
+
+    size: str
+    model: ModelShape
+    ctx: int
+    batch: int
+    precision: Precision
+    attention: Attention
+    execution: Execution
+    optimizer: Optimizer
+    seed: int
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in one step."""
+        return self.batch * self.ctx
+
+    @property
+    def extent(self) -> tuple[int, ...]:
+        """Everything that makes a cell need more memory when it grows."""
+        shape = self.model
+        return (shape.d_model, shape.d_ff, shape.layers, shape.heads, shape.vocab, self.ctx, self.batch)
+
+    @property
+    def likeness(self) -> tuple[str, ...]:
+        """Everything in which two cells must agree for their extents to be comparable."""
+        return (self.precision, self.attention, self.execution, self.optimizer)
+
+    @property
+    def title(self) -> str:
+        """The cell in a few words: what its memory depends on most."""
+        return f"{self.size}, ctx {self.ctx}, batch {self.batch}"
+
+    def problem(self, device: DeviceType | None) -> str | None:
+        """Why this cell cannot run, in one line, or None when it can.
+
+        `device` is the kind of device it would run on; None while that is not known, and then only what is wrong
+        on every device is named.
+        """
+        return self.model.problem() or (_precision_problem(self.precision, device) if device else None)
+
+    def unavailable(self, device: DeviceType) -> str | None:
+        """Why this combination of attention, precision and device does not exist, or None when it does.
+
+        Unlike `problem`, this makes one cell of a sweep `invalid` and lets the others run.
+        """
+        if self.attention in ("efficient", "cudnn") and device != "cuda":
+            return f"--attention {self.attention} is a CUDA kernel; on {device} there are naive, sdpa, math"
+        if self.attention == "flash" and device == "mps":
+            return "--attention flash is not there on mps; there are naive, sdpa, math"
+        if self.attention in ("flash", "cudnn") and device == "cuda" and self.precision in ("fp32", "tf32"):
+            return f"--attention {self.attention} takes 16-bit inputs; use --precision bf16, or --attention efficient"
+        if self.attention == "flex" and device == "mps":
+            return "--attention flex is not there on mps; there are naive, sdpa, math"
+        return None
+
+
+class ModelCell(GridCell):
+    """A cell of which it is known what a step consists of."""
+
+    mode: Mode
+
+    @property
+    def likeness(self) -> tuple[str, ...]:
+        """Everything in which two cells must agree for their extents to be comparable."""
+        return (self.mode, *super().likeness)
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """The phases that a step of this cell's mode consists of, in order."""
+        return PHASES_OF[self.mode]
+
+    @property
+    def step(self) -> ModelCell:
+        """The cell whose training step this is about: itself."""
+        return self
+
+
+class ModelSpec(BaseModel):
+    """The axes of a run over Transformers; each field is a tuple of values and the run is their product."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    size: Annotated[
+        tuple[str, ...],
+        BeforeValidator(choices("a size", SIZES)),
+        Option(metavar="NAME,…", panel=MODEL),
+    ] = Field(default=("small",), description=f"Named model size: {', '.join(SIZES)}.")
+    d_model: Annotated[tuple[int, ...], BeforeValidator(integers(2)), Option(metavar="AXIS", panel=MODEL)] = Field(
+        default=(), description="Width of the residual stream, instead of the size's own."
+    )
+    d_ff: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=MODEL)] = Field(
+        default=(), description="Width inside the feed-forward block, instead of the size's own."
+    )
+    layers: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=MODEL)] = Field(
+        default=(), description="Number of Transformer blocks, instead of the size's own."
+    )
+    heads: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=MODEL)] = Field(
+        default=(), description="Attention heads per block, instead of the size's own."
+    )
+    vocab: Annotated[tuple[int, ...], BeforeValidator(integers(2)), Option(metavar="AXIS", panel=MODEL)] = Field(
+        default=(VOCABULARY,), description="Vocabulary size."
+    )
+    ctx: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=MODEL)] = Field(
+        default=(128, 256, 512, 1024), description="Context length, in tokens."
+    )
+    batch: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=MODEL)] = Field(
+        default=(4,), description="Sequences per step."
+    )
+    precision: Annotated[
+        tuple[Precision, ...],
+        BeforeValidator(choices("a precision", get_args(Precision))),
+        Option(metavar="NAME,…", panel=STEP, shorthands=(("--bf16", "bf16"), ("--fp16", "fp16"))),
+    ] = Field(
+        default=("fp32",),
+        description="fp32 and tf32 compute in that format; bf16 and fp16 are autocast over fp32 parameters.",
+    )
+    attention: Annotated[
+        tuple[Attention, ...],
+        BeforeValidator(choices("an attention kind", get_args(Attention))),
+        Option(metavar="KIND,…", panel=STEP),
+    ] = Field(default=("naive",), description=f"Attention implementation: {', '.join(get_args(Attention))}.")
+    execution: Annotated[
+        tuple[Execution, ...],
+        BeforeValidator(choices("an execution", get_args(Execution))),
+        Option(metavar="KIND,…", panel=STEP, shorthands=(("--compile", "compiled"),)),
+    ] = Field(default=("eager",), description="eager, compiled (torch.compile), or both.")
+    optimizer: Annotated[
+        tuple[Optimizer, ...],
+        BeforeValidator(choices("an optimizer implementation", get_args(Optimizer))),
+        Option(metavar="KIND,…", panel=STEP),
+    ] = Field(default=("foreach",), description="Implementation of torch.optim.AdamW: for-loop, foreach, fused.")
+    device: Annotated[tuple[str, ...], BeforeValidator(devices), Option(metavar="NAME,…", panel=STEP)] = Field(
+        default=("auto",), description="auto, cuda, cuda:1, mps or cpu. auto is the first there is of cuda, mps, cpu."
+    )
+    seed: Annotated[int, Option(metavar="N", panel=STEP)] = Field(
+        default=0, ge=0, description="Seed of the parameters and of the tokens."
+    )
+
+    def grid(self) -> Iterator[dict[str, Any]]:
+        """The fields of every point of the grid, models outermost, so that cells of one model follow each other."""
+        for device, (size, shape), batch, ctx, attention, execution, optimizer, precision in itertools.product(
+            self.device,
+            self._shapes(),
+            self.batch,
+            self.ctx,
+            self.attention,
+            self.execution,
+            self.optimizer,
+            self.precision,
+        ):
+            yield {
+                "size": size,
+                "model": shape,
+                "ctx": ctx,
+                "batch": batch,
+                "precision": precision,
+                "device": device,
+                "attention": attention,
+                "execution": execution,
+                "optimizer": optimizer,
+                "seed": self.seed,
+            }
+
+    def _shapes(self) -> list[tuple[str, ModelShape]]:
+        """Labelled shapes: each named size, with the dimensions given explicitly in place of its own."""
+        given = {name: values for name in ("d_model", "d_ff", "layers", "heads") if (values := getattr(self, name))}
+        labelled: dict[str, ModelShape] = {}
+        for size, vocab in itertools.product(self.size, self.vocab):
+            for values in itertools.product(*given.values()):
+                overrides = dict(zip(given, values, strict=True))
+                named = size if len(given) < 4 else "custom"
+                swept = {name: value for name, value in overrides.items() if len(given) < 4 or len(given[name]) > 1}
+                if len(self.vocab) > 1:
+                    swept["vocab"] = vocab
+                label = " ".join([named, *(f"{name}={value}" for name, value in swept.items())])
+                labelled[label] = SIZES[size].model_copy(update={"vocab": vocab, **overrides})
+        return list(labelled.items())

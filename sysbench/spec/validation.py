@@ -1,0 +1,72 @@
+"""From options as they were written to the spec that they make, and from a mistake among them to one line."""
+
+from __future__ import annotations
+
+import types
+from typing import Any, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from sysbench.errors import OptionError, unknown
+from sysbench.spec.options import Option, flag_of
+
+Model = TypeVar("Model", bound=BaseModel)
+Given = dict[str, Any]
+"""The options that were really given, by field name; what is not here has its default."""
+
+
+def validated(model: type[Model], values: Given) -> Model:
+    """The spec that the options make; a bad value raises OptionError with one line that names its option."""
+    try:
+        return model(**values)
+    except ValidationError as error:
+        where = error.errors()[0]["loc"]
+        raise OptionError(_explain(model, error), str(where[0]) if where else None) from error
+
+
+def option_name(model: type[BaseModel], field: str) -> str:
+    """How a field is known on the command line: `--d-model`, `--timeout`, or `EXPERIMENT` for what has no flag."""
+    option = option_of(model.model_fields[field])
+    if option.positional:
+        return field.upper()
+    return option.flags[0] if option.flags else flag_of(field)
+
+
+def option_of(field: FieldInfo) -> Option:
+    """How a field appears on the command line, as far as that is said."""
+    return next((mark for mark in field.metadata if isinstance(mark, Option)), Option())
+
+
+def _explain(model: type[BaseModel], error: ValidationError) -> str:
+    """The first mistake, in one line: the option, what is wrong with it, what is allowed."""
+    first = error.errors()[0]
+    context = first.get("ctx", {})
+    if not first["loc"]:
+        return str(context.get("error", first["msg"]))  # about options together, which it names itself
+    field = str(first["loc"][0])
+    name = option_name(model, field)
+    match first["type"]:
+        case "value_error":
+            reason = str(context["error"])
+        case "literal_error":
+            reason = unknown(str(first["input"]), "allowed", _literals(model.model_fields[field].annotation))
+        case "greater_than_equal":
+            reason = f"{first['input']} is out of range: allowed is {context['ge']} or more. Nearest: {context['ge']}"
+        case "greater_than":
+            reason = f"{first['input']} is out of range: allowed is more than {context['gt']:g}"
+        case "less_than":
+            reason = f"{first['input']} is out of range: allowed is less than {context['lt']:g}"
+        case "int_parsing" | "int_from_float":
+            reason = f"{first['input']} is not a whole number"
+        case "float_parsing":
+            reason = f"{first['input']} is not a number"
+        case _:
+            reason = f"{first['input']}: {first['msg']}"
+    return f"{name} {reason}"
+
+
+def _literals(annotation: Any) -> tuple[str, ...]:
+    if get_origin(annotation) in (Union, types.UnionType):
+        return tuple(word for member in get_args(annotation) for word in _literals(member))
+    return tuple(str(word) for word in get_args(annotation))

@@ -1,0 +1,159 @@
+"""Stretches of time on threads, in columns: what encloses what, and how long at least one of many lasts.
+
+Everything here is vectorised: traces hold millions of stretches, and no Python loop runs over them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sysbench.trace.grouping import distinct, summed
+from sysbench.trace.recording import NONE, Integers
+
+
+@dataclass(frozen=True)
+class Nesting:
+    """Stretches [start, end) on threads, ready to be asked which of them encloses a moment.
+
+    They need not be nested properly: the innermost is always the one that started last of those that are open.
+    """
+
+    thread: Integers
+    """Of every stretch in `order`."""
+    start_ns: Integers
+    end_ns: Integers
+    around: Integers
+    """Position in `order` of the last stretch before it, on the same thread, that ends no earlier; NONE if none."""
+    order: Integers
+    """The stretches as they were given, by thread, then start, the longer first."""
+
+    @classmethod
+    def of(cls, thread: Integers, start_ns: Integers, duration_ns: Integers) -> Nesting:
+        """Order the stretches; of two that are equal, the one given later is the inner one."""
+        order = np.lexsort((-duration_ns, start_ns, thread)).astype(np.int64)
+        ends = (start_ns + duration_ns)[order]
+        return cls(thread[order], start_ns[order], ends, _around(thread[order], ends), order)
+
+    def innermost(self, thread: Integers, at_ns: Integers) -> Integers:
+        """For every moment on a thread, the stretch that started last of those that are open then; NONE if none is."""
+        found = self._open_from(self._last_started(thread, at_ns), at_ns)
+        return self._given(found)
+
+    @cached_property
+    def parents(self) -> Integers:
+        """For every stretch as it was given, the innermost one that encloses it wholly; NONE if none does."""
+        parents = np.full(len(self.order), NONE, np.int64)
+        # One of no length must not count as being within what ends where it starts.
+        parents[self.order] = self._given(self._open_from(self.around, self.start_ns))
+        return parents
+
+    def _last_started(self, thread: Integers, at_ns: Integers) -> Integers:
+        """Positions in `order`: the last stretch of a thread that starts at the moment or before; NONE if none does."""
+        found = np.full(len(at_ns), NONE, np.int64)
+        for each in distinct(thread):
+            first, beyond = np.searchsorted(self.thread, [each, each + 1])
+            asked = np.flatnonzero(thread == each)
+            place = first + np.searchsorted(self.start_ns[first:beyond], at_ns[asked], side="right") - 1
+            found[asked] = np.where(place >= first, place, NONE)
+        return found
+
+    def _open_from(self, place: Integers, at_ns: Integers) -> Integers:
+        """From each place outwards to the first stretch that ends after the moment."""
+        place = place.copy()
+        over = np.flatnonzero(place != NONE)
+        over = over[self.end_ns[place[over]] <= at_ns[over]]
+        while len(over):
+            place[over] = self.around[place[over]]
+            over = over[place[over] != NONE]
+            over = over[self.end_ns[place[over]] <= at_ns[over]]
+        return place
+
+    def _given(self, place: Integers) -> Integers:
+        return np.asarray(np.where(place == NONE, NONE, self.order[place]) if len(self.order) else place, np.int64)
+
+
+def _around(thread: Integers, end_ns: Integers) -> Integers:
+    """For stretches in order, the last one before it that ends no earlier, by jumping over what is known to be within.
+
+    Whatever lies between a stretch and where it points ends earlier than it. So whoever must look further may jump
+    to where that one points, and distances double with every round.
+    """
+    count = len(end_ns)
+    around = np.arange(-1, count - 1, dtype=np.int64)
+    firsts = np.flatnonzero(np.diff(thread, prepend=thread[0] - 1)) if count else around
+    for first, beyond in pairwise([*firsts.tolist(), count]):
+        # What ends later than all before it is within nothing.
+        latest = np.maximum.accumulate(end_ns[first:beyond])
+        around[first] = NONE
+        around[first + 1 : beyond][end_ns[first + 1 : beyond] > latest[:-1]] = NONE
+    looking = np.flatnonzero(around != NONE)
+    looking = looking[end_ns[around[looking]] < end_ns[looking]]
+    while len(looking):
+        around[looking] = around[around[looking]]
+        looking = looking[around[looking] != NONE]
+        looking = looking[end_ns[around[looking]] < end_ns[looking]]
+    return around
+
+
+def self_time_ns(nesting: Nesting, duration_ns: Integers) -> Integers:
+    """How much of every stretch lies in none of those that it directly encloses."""
+    parents = nesting.parents
+    has_parent = parents != NONE
+    inner = summed(duration_ns[has_parent], parents[has_parent], len(duration_ns))
+    return np.asarray(np.maximum(duration_ns - inner, 0), np.int64)
+
+
+@dataclass(frozen=True)
+class Stretches:
+    """Moments at which at least one of many is going on: apart from each other, in order."""
+
+    start_ns: Integers
+    end_ns: Integers
+
+    @property
+    def total_ns(self) -> int:
+        """How long that is in all."""
+        return int((self.end_ns - self.start_ns).sum())
+
+    def before_ns(self, at_ns: Integers) -> Integers:
+        """How much of them lies before each moment."""
+        if not len(self.start_ns):
+            return np.zeros(len(at_ns), np.int64)
+        ended = np.concatenate([[0], np.cumsum(self.end_ns - self.start_ns)])
+        number = np.searchsorted(self.start_ns, at_ns, side="right")
+        last = np.maximum(number - 1, 0)
+        within = np.clip(at_ns - self.start_ns[last], 0, self.end_ns[last] - self.start_ns[last])
+        return np.where(number > 0, ended[last] + within, 0)
+
+    def within_ns(self, other: Stretches) -> int:
+        """How much of them lies in the other ones."""
+        return int((self.before_ns(other.end_ns) - self.before_ns(other.start_ns)).sum())
+
+
+def union(start_ns: Integers, end_ns: Integers) -> Stretches:
+    """When at least one is going on."""
+    kept = end_ns > start_ns
+    order = np.argsort(start_ns[kept], kind="stable")
+    starts, ends = start_ns[kept][order], end_ns[kept][order]
+    if not len(starts):
+        return Stretches(starts, ends)
+    latest = np.maximum.accumulate(ends)
+    first = np.concatenate([[True], starts[1:] > latest[:-1]])
+    last = np.concatenate([first[1:], [True]])
+    return Stretches(starts[first], latest[last])
+
+
+def depths(parents: Integers) -> NDArray[np.int64]:
+    """How many stretches enclose each one."""
+    depth = np.zeros(len(parents), np.int64)
+    outer, inside = parents.copy(), np.flatnonzero(parents != NONE)
+    while len(inside):
+        depth[inside] += 1
+        outer[inside] = parents[outer[inside]]
+        inside = inside[outer[inside] != NONE]
+    return depth

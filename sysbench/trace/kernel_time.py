@@ -1,0 +1,225 @@
+"""Where the time went: added up by phase, module and kernel, slice by slice.
+
+What of a slice counts: work that was launched within a step, or all of it where nothing marks steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sysbench.trace import kernel_classes, kernel_names
+from sysbench.trace.attribution import Attribution
+from sysbench.trace.grouping import distinct, grouped, summed
+from sysbench.trace.range_tree import PHASES, RangeTree
+from sysbench.trace.recording import NONE, Integers
+from sysbench.trace.slices import Launched, Slice
+from sysbench.trace.summary import EVERYWHERE, NO_PHASE, KernelName, SpentColumns
+
+COUNTED_PHASES = (NO_PHASE, *PHASES)
+"""What `Counted.phase` is a position in."""
+
+
+class Kernels:
+    """What is known of kernels by their names, found out once for each."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._known: dict[int, KernelName] = {}
+
+    def __getitem__(self, name: int) -> KernelName:
+        """The kernel of a name, which is given by its index."""
+        known = self._known.get(name)
+        if known is None:
+            known = self._known[name] = _kernel_name(self._names[name])
+        return known
+
+    def are_products(self, name: Integers) -> NDArray[np.bool_]:
+        """Which of these are products of matrices."""
+        different, which = grouped(name)
+        products = [self[each].kernel_class == "matmul" for each in different.tolist()]
+        return np.array(products, bool)[which] if products else np.zeros(0, bool)
+
+
+def _kernel_name(text: str) -> KernelName:
+    kind = kernel_classes.classified(text)
+    return KernelName(
+        name=text,
+        short=kernel_names.shortened(text),
+        kernel_class=kind or "other",
+        placed=kind is not None,
+        precision=kernel_classes.precision(text) if kind in ("matmul", "attention") else None,
+    )
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A slice, attributed; columns have a row for each piece of work that counts."""
+
+    slice: Slice
+    found: Attribution
+    ranges: RangeTree
+    is_counted: NDArray[np.bool_]
+    """Of everything in `found`."""
+    work: Launched
+    step: Integers
+    phase: Integers
+    """Position in COUNTED_PHASES."""
+    module: Integers
+    """Position in `ranges.modules`."""
+    operator: Integers
+    """Index into the slice's operators: the innermost around the launch; NONE where there is none."""
+
+    @classmethod
+    def of(cls, part: Slice, found: Attribution, ranges: RangeTree) -> Counted:
+        """Choose what counts."""
+        step = _steps(found, ranges)
+        counted = step != NONE if ranges.steps else np.ones(len(step), bool)
+        return cls(
+            slice=part,
+            found=found,
+            ranges=ranges,
+            is_counted=counted,
+            work=_only(found.work, counted),
+            step=step[counted],
+            phase=found.phase[counted] + 1,
+            module=found.module[counted],
+            operator=found.operator[counted],
+        )
+
+    @cached_property
+    def operators_counted(self) -> NDArray[np.bool_]:
+        """The slice's operators that lie in steps."""
+        operators, ranges = self.slice.operators, self.ranges
+        if not ranges.steps:
+            return np.ones(len(operators.name), bool)
+        if self.found.source == "cpu":
+            return self.is_counted
+        around = ranges.at(operators.thread, operators.start_ns)
+        elsewhere = ranges.milestone_at(operators.start_ns)
+        here = np.where(around == NONE, NONE, ranges.step[around])
+        there = np.where(elsewhere == NONE, NONE, ranges.step[elsewhere])
+        return np.asarray((here != NONE) | (there != NONE))
+
+
+def _steps(found: Attribution, ranges: RangeTree) -> Integers:
+    """The step of every piece of work; what no launch is known of belongs to the last step that began before it."""
+    before = np.searchsorted(ranges.step_start_ns, found.work.start_ns, side="right") - 1
+    return np.where((found.step == NONE) & (found.work.thread == NONE), before, found.step)
+
+
+def _only(work: Launched, chosen: NDArray[np.bool_]) -> Launched:
+    if chosen.all():
+        return work
+    columns: dict[str, Any] = {name: column[chosen] for name, column in vars(work).items()}
+    return replace(work, **columns)
+
+
+MOST_MODULES: Final = 4000
+"""Modules that are told apart; where there are more, time is counted for what encloses them."""
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Time and calls, a row for every kernel that a module launched in a phase."""
+
+    modules: tuple[str, ...]
+    """Those that did something, in the order in which they began; the first is the model as a whole."""
+    module_places: Integers
+    """Position in `modules` for each of the ranges' own."""
+    kernels: Integers
+    """The kernels' names, as indices, in order."""
+    phase: Integers
+    module: Integers
+    """Position in `modules`."""
+    kernel: Integers
+    """Position in `kernels`."""
+    total_ns: Integers
+    calls: Integers
+
+    @cached_property
+    def columns(self) -> SpentColumns:
+        """As the summary holds them."""
+        return SpentColumns(
+            phase=self.phase.tolist(),
+            module=self.module.tolist(),
+            kernel=self.kernel.tolist(),
+            total_ns=self.total_ns.tolist(),
+            calls=self.calls.tolist(),
+        )
+
+    @property
+    def by_module_ns(self) -> Integers:
+        """Time of each of `modules`, without those below it."""
+        return summed(self.total_ns, self.module, len(self.modules))
+
+    @property
+    def by_kernel_ns(self) -> Integers:
+        """Time of each of `kernels`."""
+        return summed(self.total_ns, self.kernel, len(self.kernels))
+
+
+class SpentSums:
+    """Grows with every slice."""
+
+    def __init__(self, modules: tuple[str, ...], names: int) -> None:
+        self._modules = modules
+        self._names = max(names, 1)
+        self._begun_ns = np.full(len(modules), np.iinfo(np.int64).max, np.int64)
+        self._groups: list[tuple[Integers, Integers, Integers]] = []
+
+    def add(self, part: Counted) -> None:
+        """Take in what counts of a slice."""
+        np.minimum.at(self._begun_ns, part.module, part.work.at_ns)
+        keys = (part.phase * len(self._modules) + part.module) * self._names + part.work.name
+        different, which = grouped(keys)
+        total = summed(part.work.duration_ns, which, len(different))
+        self._groups.append((different, total, np.bincount(which, minlength=len(different))))
+
+    def spent(self) -> Spent:
+        """Everything together."""
+        keys, total_ns, calls = _added(*(np.concatenate(parts) for parts in zip(*self._groups, strict=True)))
+        outer, name = np.divmod(keys, self._names)
+        phase, module = np.divmod(outer, len(self._modules))
+        modules, places = self._bounded(module, total_ns)
+        kernels, kernel = grouped(name)
+        rows = (phase * len(modules) + places[module]) * max(len(kernels), 1) + kernel
+        keys, total_ns, calls = _added(rows, total_ns, calls)
+        outer, kernel = np.divmod(keys, max(len(kernels), 1))
+        phase, module = np.divmod(outer, len(modules))
+        return Spent(modules, places, kernels, phase, module, kernel, total_ns, calls)
+
+    def _bounded(self, module: Integers, total_ns: Integers) -> tuple[tuple[str, ...], Integers]:
+        """The modules that did something, in the order in which they began, and the place of each among them.
+
+        Where they are too many, those that take most time: what is not told apart counts for the nearest one around it.
+        """
+        total = summed(total_ns, module, len(self._modules))
+        used = distinct(module)
+        kept = used[np.argsort(-total[used], kind="stable")][:MOST_MODULES]
+        numbers = {EVERYWHERE: 0}
+        for number in kept[np.argsort(self._begun_ns[kept], kind="stable")].tolist():
+            numbers.setdefault(self._modules[number], len(numbers))
+        place = np.zeros(len(self._modules), np.int64)
+        for number in used.tolist():
+            path = self._modules[number]
+            while path not in numbers:
+                path = path.rpartition(".")[0]
+            place[number] = numbers[path]
+        return tuple(numbers), place
+
+
+def _added(keys: Integers, total_ns: Integers, calls: Integers) -> tuple[Integers, Integers, Integers]:
+    """The different keys in order, with what belongs to each added up."""
+    different, which = grouped(keys)
+    return different, summed(total_ns, which, len(different)), summed(calls, which, len(different))
+
+
+def phases_present(spent: Spent) -> list[int]:
+    """Positions in COUNTED_PHASES of the phases in which anything was done."""
+    return [phase for phase in distinct(spent.phase).tolist() if COUNTED_PHASES[phase]]

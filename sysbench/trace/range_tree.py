@@ -1,0 +1,237 @@
+"""What the ranges of a trace say: which step it is, which phase of it, and which module of the model.
+
+The ranges of sysbench's own workload are listed in `sysbench.lab.ranges`. Those of others are taken for what
+they look like: `ProfilerStep#4` is a step, `Optimizer.step#AdamW.step` the optimizer, and whatever else someone named
+stands as a module below what encloses it.
+
+The parts of attention that is written out, recognised by the names of ranges.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+
+from sysbench.trace.grouping import distinct, grouped
+from sysbench.trace.intervals import Nesting, depths
+from sysbench.trace.recording import NONE, Integers, Ranges
+
+PHASES: Final = ("zero_grad", "forward", "loss", "backward", "optimizer")
+"""By their position; see `sysbench.spec.model.Phase`."""
+
+BACKWARD: Final = PHASES.index("backward")
+FORWARD: Final = PHASES.index("forward")
+
+LONGEST_NAME: Final = 200
+"""Characters of one range's name that a module's path keeps."""
+_DEEPEST_PATH: Final = 32
+
+_PHASE_NAMES: Final = (
+    re.compile(r"zero[ _-]?grad(ients)?|Optimizer\.zero_grad#.*", re.IGNORECASE),
+    re.compile(r"(forward|fwd)([ _-]?pass)?", re.IGNORECASE),
+    re.compile(r"(compute[ _-]?)?loss", re.IGNORECASE),
+    re.compile(r"(backward|bwd)([ _-]?pass)?", re.IGNORECASE),
+    re.compile(r"optimi[sz]er([ _-]?step)?|Optimizer\.step#.*", re.IGNORECASE),
+)
+_STEP_NAMES: Final = (
+    re.compile(r"step"),
+    re.compile(r"ProfilerStep#?\*?\d*"),
+    re.compile(r"((train(ing)?[ _-]?)?step|iter(ation)?)[ _#:-]*\d+", re.IGNORECASE),
+)
+"""In the order of preference: where there are ranges of the first kind, the others are no steps."""
+_MODULE_PATH: Final = re.compile(r"\w+(\.\w+)*")
+
+_Meaning = Literal["step", "phase", "module", "nothing"]
+
+
+@dataclass(frozen=True)
+class RangeTree:
+    """Ranges with what they mean; columns have a row for each range of the trace."""
+
+    nesting: Nesting
+    start_ns: Integers
+    step: Integers
+    """Number of the step, in order of time; NONE outside all of them."""
+    phase: Integers
+    """Position in PHASES, or NONE."""
+    module: Integers
+    """Position in `modules`."""
+    modules: tuple[str, ...]
+    """Paths; the first is the model as a whole, without a name."""
+    step_start_ns: Integers
+    step_end_ns: Integers
+    """Of every step, by its number, as the host saw it."""
+    milestones: Nesting
+    """Steps and phases alone, whatever the thread: what goes on elsewhere while one thread waits."""
+    milestone: Integers
+    """The ranges in `milestones`, as positions among all of them."""
+
+    @property
+    def steps(self) -> int:
+        """How many steps are marked."""
+        return len(self.step_start_ns)
+
+    def at(self, thread: Integers, at_ns: Integers) -> Integers:
+        """The innermost range around each moment on a thread; NONE where there is none."""
+        return self.nesting.innermost(thread, at_ns)
+
+    def module_at(self, thread: Integers, at_ns: Integers) -> Integers:
+        """The module around each moment on a thread, as a position in `modules`."""
+        found = self.at(thread, at_ns)
+        return np.where(found == NONE, 0, self.module[found]) if len(self.module) else np.zeros(len(found), np.int64)
+
+    def milestone_at(self, at_ns: Integers) -> Integers:
+        """The innermost step or phase around each moment, on whichever thread; NONE where there is none."""
+        found = self.milestones.innermost(np.zeros(len(at_ns), np.int64), at_ns)
+        return np.where(found == NONE, NONE, self.milestone[found]) if len(self.milestone) else found
+
+
+def read(ranges: Ranges, names: Sequence[str]) -> RangeTree:
+    """Find out what every range means, from its name and those around it."""
+    nesting = Nesting.of(ranges.thread, ranges.start_ns, ranges.duration_ns)
+    parents = nesting.parents
+    meaning = _meanings(ranges.name, names)
+    is_step = meaning[ranges.name] == _STEP if len(ranges.name) else np.zeros(0, bool)
+    marks = np.flatnonzero(is_step)
+    marks = marks[np.argsort(ranges.start_ns[marks], kind="stable")]
+    own_step = np.full(len(ranges.name), NONE, np.int64)
+    own_step[marks] = np.arange(len(marks))
+    reader = _Reader(ranges, names, meaning, parents, own_step)
+    reader.read()
+    milestone = np.flatnonzero(meaning[ranges.name] <= _PHASE_LAST) if len(ranges.name) else marks
+    ends = ranges.start_ns + ranges.duration_ns
+    return RangeTree(
+        nesting=nesting,
+        start_ns=ranges.start_ns,
+        step=reader.step,
+        phase=reader.phase,
+        module=reader.module,
+        modules=tuple(reader.modules),
+        step_start_ns=ranges.start_ns[marks],
+        step_end_ns=ends[marks],
+        milestones=Nesting.of(
+            np.zeros(len(milestone), np.int64), ranges.start_ns[milestone], ranges.duration_ns[milestone]
+        ),
+        milestone=milestone,
+    )
+
+
+_STEP: Final = len(PHASES)
+_PHASE_LAST: Final = _STEP
+_TRANSPARENT: Final = _STEP + 1
+_MODULE: Final = _STEP + 2
+
+
+def _meanings(used: Integers, names: Sequence[str]) -> Integers:
+    """For every name, a position in PHASES, or that it is a step, nothing, or a module."""
+    meaning = np.full(len(names), _MODULE, np.int64)
+    used_names = distinct(used).tolist()
+    family = next((each for each in _STEP_NAMES if any(each.fullmatch(names[name]) for name in used_names)), None)
+    for name in used_names:
+        text = names[name][:LONGEST_NAME]
+        phase = next((number for number, each in enumerate(_PHASE_NAMES) if each.fullmatch(text)), None)
+        if phase is not None:
+            meaning[name] = phase
+        elif any(each.fullmatch(text) for each in _STEP_NAMES):
+            meaning[name] = _STEP if family is not None and family.fullmatch(text) else _TRANSPARENT
+    return meaning
+
+
+class _Reader:
+    """Goes through the ranges from the outermost inwards, all of one depth at a time."""
+
+    def __init__(
+        self, ranges: Ranges, names: Sequence[str], meaning: Integers, parents: Integers, own_step: Integers
+    ) -> None:
+        count = len(ranges.name)
+        self.names, self.name, self.meaning, self.parents, self.own_step = (
+            names,
+            ranges.name,
+            meaning,
+            parents,
+            own_step,
+        )
+        self.step = np.full(count, NONE, np.int64)
+        self.phase = np.full(count, NONE, np.int64)
+        self.module = np.zeros(count, np.int64)
+        self.modules = [""]
+        self._numbers = {"": 0}
+        self._below: dict[tuple[int, int], int] = {}
+
+    def read(self) -> None:
+        depth = depths(self.parents)
+        order = np.argsort(depth, kind="stable")
+        levels = np.searchsorted(depth[order], np.arange(int(depth.max(initial=-1)) + 2))
+        for first, beyond in zip(levels[:-1].tolist(), levels[1:].tolist(), strict=True):
+            self._read_level(order[first:beyond])
+
+    def _read_level(self, here: Integers) -> None:
+        parent, meaning = self.parents[here], self.meaning[self.name[here]]
+        outer_step = np.where(parent == NONE, NONE, self.step[parent])
+        outer_phase = np.where(parent == NONE, NONE, self.phase[parent])
+        outer_module = np.where(parent == NONE, 0, self.module[parent])
+        is_step = meaning == _STEP
+        is_phase = (meaning < _STEP) & (outer_phase == NONE)
+        # `forward` within forward is a name that someone gave to a part of it; the optimizer's own say nothing new.
+        is_module = (meaning == _MODULE) | ((meaning < _STEP) & ~is_phase & ~np.isin(meaning, _FROM_TORCH))
+        self.step[here] = np.where(is_step, self.own_step[here], outer_step)
+        self.phase[here] = np.where(is_step, NONE, np.where(is_phase, meaning, outer_phase))
+        self.module[here] = np.where(is_step | is_phase, 0, outer_module)
+        self.module[here[is_module]] = self._modules(outer_module[is_module], self.name[here[is_module]])
+
+    def _modules(self, outer: Integers, name: Integers) -> Integers:
+        pairs, which = grouped(outer * len(self.names) + name)
+        below = [self._module(*divmod(pair, len(self.names))) for pair in pairs.tolist()]
+        return np.array(below, np.int64)[which]
+
+    def _module(self, outer: int, name: int) -> int:
+        known = self._below.get((outer, name))
+        if known is None:
+            path = module_path(self.modules[outer], self.names[name])
+            if path not in self._numbers:
+                self._numbers[path] = len(self.modules)
+                self.modules.append(path)
+            known = self._below[outer, name] = self._numbers[path]
+        return known
+
+
+_FROM_TORCH: Final = (PHASES.index("zero_grad"), PHASES.index("optimizer"))
+
+
+def module_path(outer: str, name: str) -> str:
+    """The path of what is called `name` within `outer`: names that are paths themselves stay what they are."""
+    text = name[:LONGEST_NAME]
+    if not (_MODULE_PATH.fullmatch(text) and text.count(".") < _DEEPEST_PATH):
+        # A dot that separates nothing must not look like one that does.
+        text = text.replace(".", "․") or "(no name)"
+    if not outer or text.startswith(f"{outer}."):
+        return text
+    return f"{outer}.{text}" if outer.count(".") < _DEEPEST_PATH else outer
+
+
+PARTS: Final = ("scores", "mask", "softmax", "output")
+"""q·kᵀ, hiding later positions, softmax, and weights·v, in order."""
+
+_OURS: Final = re.compile(r"(?:.*\.)?attend\.(scores|mask|softmax|output)(?:\..*)?")
+_OTHERS: Final = (
+    ("scores", re.compile(r"(comput\w+ |calculat\w+ )?(attention|attn)[ _-](scores|logits)( matmul)?", re.IGNORECASE)),
+    ("mask", re.compile(r"(causal |attention |apply\w* )?mask(ing)?", re.IGNORECASE)),
+    ("softmax", re.compile(r"(comput\w+ |attention |attn[ _])?softmax", re.IGNORECASE)),
+    ("output", re.compile(r"final matmul|attention (output|values)|weighted sum|attn[ _]output", re.IGNORECASE)),
+)
+"""As people call them in programs of their own, which say only what they are."""
+
+
+def part_of(module: str) -> str | None:
+    """The part of attention that a module's path names, or None."""
+    ours = _OURS.fullmatch(module)
+    if ours is not None:
+        return ours[1]
+    last = module.rpartition(".")[2]
+    if last == module or last == "softmax" or " " in last or "_" in last:
+        return next((part for part, name in _OTHERS if name.fullmatch(last)), None)
+    return None

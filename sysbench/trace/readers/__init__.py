@@ -1,0 +1,1 @@
+"""Readers of traces: Kineto's JSON and Nsight Systems' SQLite."""

@@ -1,0 +1,351 @@
+"""Events of Kineto's JSON become columns."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from decimal import Decimal
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from sysbench.trace import gradients as forward_threads
+from sysbench.trace.packed import NAME, Packed, Recording, Stretch, Table, since_the_first
+from sysbench.trace.recording import COPY, KERNEL, NONE, SET, DeviceWork, Integers, Launches, Operators, Ranges, place
+
+_NONE_RECORDED: Final = msgspec.Raw(b"")
+
+
+class Arguments(msgspec.Struct, gc=False, frozen=True):
+    """Of an event, as far as anybody asks; others are not even decoded. In the order in which Kineto writes them."""
+
+    device: int | None = NONE
+    stream: int | None = NONE
+    correlation: int | None = NONE
+    grid: tuple[int, int, int] | None = None
+    block: tuple[int, int, int] | None = None
+    bytes: int | None = NONE
+    sequence: int | None = msgspec.field(default=NONE, name="Sequence number")
+    forward_thread: int | None = msgspec.field(default=NONE, name="Fwd thread id")
+    shapes: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="Input Dims")
+
+
+_NO_ARGUMENTS: Final = Arguments()
+
+
+class Event(msgspec.Struct, gc=False):
+    """One event, with times as floats."""
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    pid: int | str = 0
+    tid: int | str = 0
+    ts: float = 0.0
+    dur: float | None = None
+    args: Arguments = _NO_ARGUMENTS
+
+
+class ExactEvent(msgspec.Struct, gc=False):
+    """The same with times that a float would not hold to the nanosecond."""
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    pid: int | str = 0
+    tid: int | str = 0
+    ts: Decimal = Decimal(0)
+    dur: Decimal | None = None
+    args: Arguments = _NO_ARGUMENTS
+
+
+_WORK: Final = {
+    "kernel": KERNEL,
+    "gpu_memcpy": COPY,
+    "memcpy": COPY,
+    "gpu_memset": SET,
+    "memset": SET,
+}
+"""Categories of today's files, and of those before 2022."""
+_OPERATORS: Final = frozenset({"cpu_op", "operator"})
+_RANGES: Final = frozenset({"user_annotation"})
+_LAUNCHES: Final = re.compile(r"(.*_)?(runtime|driver)")
+_WIDTHS: Final = {"work": 9, "launches": 5, "operators": 7, "ranges": 4}
+"""How many columns there are of each, as `analysis.trace` orders them."""
+
+_EXACT_MICROSECONDS: Final = 2**53 / 1000
+"""Beyond this many microseconds a float does not hold every nanosecond."""
+_NANOSECONDS_SINCE_1973: Final = 10**17
+"""Times of more than this are nanoseconds: as microseconds they would lie in the year 5138."""
+
+
+class _Numbers(dict[Any, int]):
+    """Counts what it is asked for, in the order in which it is first asked."""
+
+    def __missing__(self, key: Any) -> int:
+        number = self[key] = len(self)
+        return number
+
+
+class _Kinds(dict[str, int]):
+    """KERNEL, COPY or SET by category, however it is written."""
+
+    def __missing__(self, category: str) -> int:
+        kind = self[category] = _WORK[category.lower()]
+        return kind
+
+
+class _Shapes(dict[bytes, int]):
+    """Numbers of names, by what is written in the file for shapes; NONE for nothing."""
+
+    def __init__(self, names: _Numbers) -> None:
+        super().__init__({b"": NONE})
+        self._names = names
+
+    def __missing__(self, written: bytes) -> int:
+        number = self[written] = self._names[_spaced(written.decode("utf-8", "replace"))]
+        return number
+
+
+class _LaunchShapes(dict[tuple[Any, Any], int]):
+    """The same for grids with blocks; NONE where either is not known."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, ...]] = []
+
+    def __missing__(self, key: tuple[Any, Any]) -> int:
+        grid, block = key
+        number = NONE
+        if grid is not None and block is not None and all(abs(each) < 2**63 for each in (*grid, *block)):
+            number = len(self.rows)
+            self.rows.append((*grid, *block))
+        self[key] = number
+        return number
+
+
+class Found(msgspec.Struct):
+    """What a part of a file holds beside its rows, as it is handed from one process to another."""
+
+    names: list[str]
+    threads: list[tuple[int | str, int | str]]
+    launch_shapes: list[tuple[int, ...]]
+    without_duration: int
+    in_nanoseconds: bool | None
+
+
+class InexactError(Exception):
+    """Times are too large for floats: the events must be decoded to `ExactEvent`."""
+
+
+class Columns:
+    """Grows with every piece of a file."""
+
+    def __init__(self) -> None:
+        self.in_nanoseconds: bool | None = None
+        """What times are counted in, as the first events tell; None before them."""
+        self._names = _Numbers()
+        self._threads = _Numbers()
+        self._launch_shapes = _LaunchShapes()
+        self._tables = {which: Table(width) for which, width in _WIDTHS.items()}
+        self._rooms: dict[str, str | None] = {}
+        self._kinds = _Kinds()
+        self._shapes = _Shapes(self._names)
+        self._without_duration = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was found that anything could be told from."""
+        return not any(len(table) for table in self._tables.values())
+
+    def add(self, events: Sequence[Event] | Sequence[ExactEvent]) -> None:
+        """Take in the events of one piece; raises InexactError, and takes in nothing, if floats do not hold times."""
+        timed = {which: self._timed(found) for which, found in self._sorted(events).items() if found}
+        for which, (found, start_ns, duration_ns) in timed.items():
+            if found:
+                self._tables[which].add((start_ns, duration_ns, *self._of(which, found)))
+
+    def _sorted(self, events: Sequence[Any]) -> dict[str, list[Any]]:
+        sorted_: dict[str, list[Any]] = {which: [] for which in _WIDTHS}
+        takers = {category: sorted_[room].append if room else None for category, room in self._rooms.items()}
+        for event in events:
+            if event.ph != "X":
+                continue
+            try:
+                take = takers[event.cat]
+            except KeyError:
+                room = self._rooms[event.cat] = _room_of(event.cat)
+                take = takers[event.cat] = sorted_[room].append if room else None
+            if take is not None:
+                take(event)
+        return sorted_
+
+    def _timed(self, events: list[Any]) -> tuple[list[Any], Integers, Integers]:
+        """The events that have a duration, when they start, and how long they last."""
+        if isinstance(events[0], ExactEvent):
+            return self._timed_exactly(events)
+        start = np.array([event.ts for event in events], np.float64)
+        duration = np.array([event.dur for event in events], np.float64)
+        lasting = ~np.isnan(duration)
+        if not lasting.all():
+            events = [event for event, lasts in zip(events, lasting.tolist(), strict=True) if lasts]
+            self._without_duration += len(start) - len(events)
+            start, duration = start[lasting], duration[lasting]
+        if events and max(np.abs(start).max(), np.abs(duration).max()) > _EXACT_MICROSECONDS:
+            raise InexactError
+        if events and self.in_nanoseconds is None:
+            self.in_nanoseconds = False
+        return events, np.rint(start * 1000).astype(np.int64), np.rint(duration * 1000).astype(np.int64)
+
+    def _timed_exactly(self, events: list[Any]) -> tuple[list[Any], Integers, Integers]:
+        if self.in_nanoseconds is None:
+            self.in_nanoseconds = any(each.ts.is_finite() and each.ts > _NANOSECONDS_SINCE_1973 for each in events)
+        factor = 1 if self.in_nanoseconds else 1000
+        largest = Decimal(2**62) / factor
+        lasting = [
+            (event, int((event.ts * factor).to_integral_value()), int((event.dur * factor).to_integral_value()))
+            for event in events
+            if _is_known(event.ts, largest) and _is_known(event.dur, largest)
+        ]
+        self._without_duration += len(events) - len(lasting)
+        start, duration = np.array([times for _, *times in lasting], np.int64).reshape(-1, 2).T
+        return [event for event, *_ in lasting], start, duration
+
+    def _of(self, which: str, events: list[Any]) -> tuple[NDArray[Any], ...]:
+        """Their columns but for times, as `analysis.trace` orders them."""
+        names, threads, shapes = self._names, self._threads, self._shapes
+        name = np.array([names[event.name] for event in events], np.int32)
+        arguments = [event.args for event in events]
+        if which == "work":
+            return (name, *self._of_work(events, arguments))
+        thread = np.array([threads[event.pid, event.tid] for event in events], np.int32)
+        if which == "launches":
+            return (name, thread, _numbers([each.correlation for each in arguments]))
+        if which == "ranges":
+            return (name, thread)
+        return (
+            name,
+            thread,
+            _numbers([each.sequence for each in arguments]),
+            _numbers([each.forward_thread for each in arguments]),
+            np.array([shapes[bytes(each.shapes)] for each in arguments], np.int32),
+        )
+
+    def _of_work(self, events: list[Any], arguments: list[Arguments]) -> tuple[NDArray[Any], ...]:
+        kinds, shapes = self._kinds, self._launch_shapes
+        return (
+            np.array([kinds[event.cat] for event in events], np.int8),
+            _numbers([each.device for each in arguments]),
+            _numbers([each.stream for each in arguments]),
+            _numbers([each.correlation for each in arguments]),
+            np.array([shapes[each.grid, each.block] for each in arguments], np.int32),
+            _numbers([each.bytes for each in arguments]),
+        )
+
+    def found(self) -> Found:
+        """Everything but the rows, to be handed to another process."""
+        return Found(
+            names=[*self._names],
+            threads=[*self._threads],
+            launch_shapes=self._launch_shapes.rows,
+            without_duration=self._without_duration,
+            in_nanoseconds=self.in_nanoseconds,
+        )
+
+    def rows(self) -> Iterator[tuple[str, Stretch]]:
+        """The rows, with the table that they belong to."""
+        for which, table in self._tables.items():
+            for stretch in table.packed():
+                yield which, stretch
+
+    def join(self, found: Found, rows: Iterable[tuple[str, Stretch]]) -> bool:
+        """Take in what another process found in what follows; False where it counts time differently."""
+        if None not in (self.in_nanoseconds, found.in_nanoseconds) and self.in_nanoseconds != found.in_nanoseconds:
+            return False
+        if self.in_nanoseconds is None:
+            self.in_nanoseconds = found.in_nanoseconds
+        names = _renumbered(self._names[name] for name in found.names)
+        threads = _renumbered(self._threads[thread] for thread in found.threads)
+        shapes = _renumbered(self._launch_shapes[row[:3], row[3:]] for row in found.launch_shapes)
+        renumbered = {
+            "work": [(place(DeviceWork, "launch_shape"), shapes)],
+            "launches": [(place(Launches, "thread"), threads)],
+            "operators": [(place(Operators, "thread"), threads), (place(Operators, "shapes"), names)],
+            "ranges": [(place(Ranges, "thread"), threads)],
+        }
+        self._without_duration += found.without_duration
+        for which, stretch in rows:
+            for column, ours in ((NAME, names), *renumbered[which]):
+                stretch[column] = Packed.of(ours[stretch[column].numbers()])
+            self._tables[which].join([stretch])
+        return True
+
+    def recording(self, title: str, header: dict[str, Any], remarks: Iterable[str]) -> Recording:
+        """Everything, from the first moment on. Nothing may be added afterwards."""
+        said = list(remarks)
+        if self._without_duration:
+            said.append(f"{self._without_duration:,} events without a duration were left out")
+        if self.in_nanoseconds:
+            said.append("times are taken for nanoseconds: as microseconds they would lie in the far future")
+        forward_threads.resolve(self._tables["operators"])
+        return Recording(
+            title=title,
+            format="kineto",
+            names=tuple(self._names),
+            **self._tables,
+            launch_shapes=np.array(self._launch_shapes.rows, np.int64).reshape(-1, 6),
+            origin_ns=since_the_first(self._tables.values()),
+            devices=_devices(header),
+            rank=_rank(header),
+            remarks=tuple(said),
+        )
+
+
+def _is_known(value: Decimal | None, largest: Decimal) -> bool:
+    return value is not None and value.is_finite() and abs(value) < largest
+
+
+def _renumbered(numbers: Iterable[int]) -> Integers:
+    """Ours for each of another process's; NONE stays what it is, as the last one."""
+    return np.array([*numbers, NONE], np.int64)
+
+
+def _room_of(category: str) -> str | None:
+    lower = category.lower()
+    if lower in _WORK:
+        return "work"
+    if lower in _OPERATORS:
+        return "operators"
+    if lower in _RANGES:
+        return "ranges"
+    return "launches" if _LAUNCHES.fullmatch(lower) else None
+
+
+def _spaced(written: str) -> str:
+    """Lists as torch writes them, so that who writes them otherwise names the same shapes."""
+    with suppress(ValueError, RecursionError):
+        return json.dumps(json.loads(written))
+    return written
+
+
+def _numbers(values: list[int | None]) -> Integers:
+    try:
+        return np.array(values, np.int64)
+    except (OverflowError, TypeError):
+        return np.array([NONE if value is None or abs(value) >= 2**63 else value for value in values], np.int64)
+
+
+def _devices(header: dict[str, Any]) -> tuple[str, ...]:
+    found = header.get("deviceProperties")
+    if not isinstance(found, list):
+        return ()
+    return tuple(str(each.get("name", "")) if isinstance(each, dict) else "" for each in found)
+
+
+def _rank(header: dict[str, Any]) -> int | None:
+    distributed = header.get("distributedInfo")
+    rank = distributed.get("rank") if isinstance(distributed, dict) else None
+    return rank if isinstance(rank, int) else None

@@ -1,0 +1,267 @@
+"""Goes through Kineto's JSON in pieces that end where an event does, each decoded on its own.
+
+Files in the wild are cut off, hold bytes that are no UTF-8, and numbers that are none or too large: what can be read
+is read, and what was wrong is said in remarks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from decimal import Decimal
+from typing import IO, Any, Final, cast
+
+import msgspec
+
+from sysbench import units
+from sysbench.trace.readers.kineto_columns import Columns, Event, ExactEvent, InexactError
+from sysbench.trace.readers.reading import Progress, in_silence
+
+GZIP: Final = b"\x1f\x8b"
+PIECE_BYTES: Final = 512 * 1024
+"""Small enough for its events to stay in a processor's cache until they are columns."""
+
+_BETWEEN: Final = re.compile(rb"\}\s*,(?=\s*\{)")
+"""Where one event ends and another begins; inside of events Kineto has no lists of objects, others may."""
+_LAST: Final = re.compile(rb"\}\s*\]")
+
+
+class Blocks:
+    """The bytes of a file, unpacked where it is gzipped, or of a part of it."""
+
+    def __init__(self, file: IO[bytes], begin: int = 0, end: int | None = None) -> None:
+        file.seek(0)
+        self._unpack = _unpacker() if file.read(2) == GZIP else None
+        file.seek(begin)
+        self._file = file
+        self._begin = begin
+        self._end = end if end is not None else os.fstat(file.fileno()).st_size
+        self._is_damaged = False
+        self._packed = b""
+        self.remarks: list[str] = []
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the file is gzipped, so that it can be read from its beginning only."""
+        return self._unpack is not None
+
+    @property
+    def share_read(self) -> float:
+        """Of the part, from 0 to 1."""
+        return (self._file.tell() - self._begin) / max(self._end - self._begin, 1)
+
+    def next(self, size_bytes: int = 0) -> bytes:
+        """The next bytes, so many or a piece; nothing at the end, and where a packed file is damaged."""
+        size_bytes = max(size_bytes, PIECE_BYTES)
+        if self._unpack is None:
+            return self._file.read(max(min(size_bytes, self._end - self._file.tell()), 0))
+        try:
+            return self._unpacked(self._unpack, size_bytes)
+        except zlib.error as error:
+            self.remarks.append(f"the gzip data is damaged: {error}")
+            self._is_damaged = True
+            return b""
+
+    def _unpacked(self, unpack: Any, size_bytes: int) -> bytes:
+        while not self._is_damaged and (packed := self._packed or self._file.read(size_bytes)):
+            # No more than so much at a time: what is packed well would else take twenty times as much.
+            block: bytes = unpack.decompress(packed, size_bytes)
+            self._packed = unpack.unconsumed_tail
+            if unpack.eof:  # another packed stretch may follow
+                self._packed = unpack.unused_data
+                self._unpack = unpack = _unpacker()
+            if block:
+                return block
+        return b""
+
+
+def _unpacker() -> Any:
+    return zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+
+
+class Pieces:
+    """One pass over events, from the first one on.
+
+    `buffer` is what of them was already read, and `taken_bytes` how much of the file lies before it.
+    """
+
+    def __init__(
+        self,
+        blocks: Blocks,
+        columns: Columns,
+        buffer: bytes = b"",
+        taken_bytes: int = 0,
+        progress: Progress = in_silence,
+    ) -> None:
+        self._blocks = blocks
+        self._columns = columns
+        self._buffer = buffer
+        self._taken_bytes = taken_bytes
+        self._progress = progress
+        self._exact = False
+        self.remarks = blocks.remarks
+
+    def to_the_end(self) -> None:
+        """Take in what there is, whether or not the end is whole."""
+        if self._all_but_the_last():
+            self._last()
+
+    def to_the_cut(self) -> bool:
+        """Take in what there is; False where it does not end with an event, but within one or with the events."""
+        return self._all_but_the_last() and self._take(self._buffer)
+
+    def _all_but_the_last(self) -> bool:
+        """Leave in the buffer what only the next bytes could tell the end of; False where the events are over."""
+        # Where an event does not end within a piece, the next one is as long as what there is, so that looking for its
+        # end does not take the longer the more there is.
+        while block := self._blocks.next(len(self._buffer)):
+            self._buffer += block
+            rest = self._whole(self._buffer)
+            if rest is None:  # it ends here, and something else follows
+                return False
+            self._taken_bytes += len(self._buffer) - len(rest)
+            self._buffer = rest
+            self._progress(units.share(self._blocks.share_read))
+        return True
+
+    def _whole(self, buffer: bytes) -> bytes | None:
+        """Take all events that end in the buffer but the last one; the bytes from that one on."""
+        for end in _last_matches(_BETWEEN, buffer):
+            if self._take(buffer[: end.start() + 1]):
+                return buffer[end.end() :]
+        for end in _LAST.finditer(buffer):
+            if self._take(buffer[: end.start() + 1]):
+                return None
+        return buffer
+
+    def _last(self) -> None:
+        """What the end of the file holds, whether or not it is whole."""
+        buffer = self._buffer
+        if buffer.lstrip()[:1] == b"]":
+            return
+        for end in _last_matches(_LAST, buffer):
+            if self._take(buffer[: end.start() + 1]):
+                return
+        for end_byte in (len(buffer), *(end.start() + 1 for end in _last_matches(_BETWEEN, buffer))):
+            if buffer.strip() and self._take(buffer[:end_byte]):
+                self._cut_off(end_byte)
+                return
+        self._cut_off(0)
+
+    def _cut_off(self, read_bytes: int) -> None:
+        self.remarks.append(f"cut off: read to byte {self._taken_bytes + read_bytes:,}")
+
+    def _take(self, events: bytes) -> bool:
+        """Take in the events in these bytes, if they are whole."""
+        text = b"[" + events.rstrip().rstrip(b",") + b"]"
+        found = decoded(text, self._exact)
+        if found is None:
+            return False
+        try:
+            self._columns.add(found)
+        except InexactError:
+            self._exact = True
+            self._columns.add(decoded(text, exact=True) or [])
+        return True
+
+
+def boundary(file: IO[bytes], near: int) -> tuple[int, int] | None:
+    """Where, at a byte or soon after it, an event seems to end, and what follows it to begin; None if nowhere."""
+    file.seek(near)
+    buffer = file.read(PIECE_BYTES)
+    found = _BETWEEN.finditer(buffer)
+    end = next(found, None)
+    while end is not None:
+        after = next(found, None)
+        events = decoded(b"[" + buffer[end.end() : after.start() + 1] + b"]", exact=False) if after else None
+        if events and all(event.ph for event in events):
+            return near + end.start() + 1, near + end.end()
+        end = after
+    return None
+
+
+def _last_matches(pattern: re.Pattern[bytes], buffer: bytes) -> Iterator[re.Match[bytes]]:
+    """Matches from the end backwards, as far as it is worth it: the first or the second is right as a rule."""
+    window = 64 * 1024
+    begin = max(0, len(buffer) - window)
+    found = [*pattern.finditer(buffer, begin)]
+    yield from reversed(found[-200:])
+    if not found and begin:
+        yield from reversed([*pattern.finditer(buffer)][-200:])
+
+
+_FAST: Final = msgspec.json.Decoder(list[Event])
+_EXACT: Final = msgspec.json.Decoder(list[ExactEvent])
+_HALF_CHARACTER: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+"""An escaped surrogate, which means nothing where it stands alone, and which msgspec then takes for the end."""
+
+
+def decoded(text: bytes, exact: bool) -> list[Any] | None:
+    """The events of a list of them; None where it ends within one."""
+    try:
+        return cast(list[Any], (_EXACT if exact else _FAST).decode(text))
+    except (msgspec.ValidationError, UnicodeDecodeError):
+        pass  # a value is not of the type that it should be: each event is looked at on its own below
+    except RecursionError:
+        return None
+    except msgspec.DecodeError as error:
+        if "truncated" in str(error) and not _HALF_CHARACTER.search(text):
+            return None
+    return _leniently(text, exact)
+
+
+def _leniently(text: bytes, exact: bool) -> list[Any] | None:
+    """The same, slowly: with bytes that are no UTF-8 replaced, and without the events that are none."""
+    try:
+        events = json.loads(
+            text.decode("utf-8", "replace"),
+            strict=False,
+            parse_constant=_no_number,
+            parse_float=Decimal if exact else None,
+        )
+    except (ValueError, RecursionError):
+        return None
+    kind = ExactEvent if exact else Event
+    found = []
+    for event in events:
+        with suppress(msgspec.ValidationError, TypeError, ValueError, ArithmeticError):
+            found.append(msgspec.convert(_sane(event), kind, strict=False))
+    return found
+
+
+def _no_number(_: str) -> None:
+    """What JSON has no word for: NaN and infinity."""
+
+
+def _sane(event: Any) -> Any:
+    """An event without the arguments that are not what they should be."""
+    if not isinstance(event, dict):
+        return event
+    arguments = event.get("args")
+    known = arguments if isinstance(arguments, dict) else {}
+    texts = {key: value.encode("utf-8", "replace").decode() for key, value in event.items() if isinstance(value, str)}
+    sane = {key: _as_decoded(key, value) for key, value in known.items() if _is_sane(key, value)}
+    return {**event, **texts, "args": sane}
+
+
+_TRIPLES: Final = frozenset({"grid", "block"})
+_NUMBERS: Final = frozenset({"device", "stream", "correlation", "bytes", "Sequence number", "Fwd thread id"})
+_UNDECODED: Final = "Input Dims"
+
+
+def _is_sane(key: str, value: Any) -> bool:
+    if key in _TRIPLES:
+        return isinstance(value, list) and len(value) == 3 and all(isinstance(each, int) for each in value)
+    if key in _NUMBERS:
+        return isinstance(value, int | float | Decimal) and -(2**63) < value < 2**63 and value == int(value)
+    return True
+
+
+def _as_decoded(key: str, value: Any) -> Any:
+    if key == _UNDECODED:
+        return msgspec.Raw(json.dumps(value, default=str).encode())
+    return int(value) if key in _NUMBERS else value

@@ -1,0 +1,292 @@
+"""Reads what Nsight Systems recorded: an export to SQLite, or a report through `nsys export`.
+
+Versions differ in their tables and columns: both are looked at before anything is asked for. The schema is described in
+"Exporter documentation" of NVIDIA's Nsight Systems user guide; times are nanoseconds. Ranges that torch's `emit_nvtx`
+made ("aten::mm, seq = 12, op_id = 3") are operators, all others are ranges.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sqlite3
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+from itertools import repeat
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from sysbench import units
+from sysbench.errors import LogError
+from sysbench.garbage import collection_paused
+from sysbench.trace.grouping import grouped, launch_shapes
+from sysbench.trace.packed import Recording, Table, since_the_first
+from sysbench.trace.readers.nsys_rows import NoNumberError, Numbers, Question, opened
+from sysbench.trace.readers.reading import Progress, in_silence
+from sysbench.trace.recording import COPY, KERNEL, NONE, SET, Integers
+
+SQLITE: Final = b"SQLite format 3\x00"
+REPORT_SUFFIXES: Final = (".nsys-rep", ".qdrep")
+INSTALL_HINT: Final = (
+    "Nsight Systems reads it, and is not installed here: have it from https://developer.nvidia.com/nsight-systems, or "
+    "export it where it is with `nsys export --type sqlite`"
+)
+
+_KERNELS: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
+_COPIES: Final = "CUPTI_ACTIVITY_KIND_MEMCPY"
+_SETS: Final = "CUPTI_ACTIVITY_KIND_MEMSET"
+_CALLS: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
+_NVTX: Final = "NVTX_EVENTS"
+_STRINGS: Final = "StringIds"
+_PUSH_POP, _START_END = 59, 60
+_EXPORT_TIMEOUT_S: Final = 1800.0
+
+_EMITTED: Final = re.compile(
+    r"(?P<name>.*?), seq = (?P<sequence>\d{1,18})(?:, op_id = \d+)?(?P<shapes>, sizes = .*)?", re.DOTALL
+)
+"""torch/csrc/autograd/profiler_legacy.cpp and torch/csrc/profiler/util.cpp, `getNvtxStr`."""
+_SEQUENCE: Final = ", seq = "
+_COUNT: Final = ", op_id = "
+_DIGITS: Final = 18
+_UNNAMED: Final = "(unnamed)"
+_COPY_KINDS: Final = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
+"""CUpti_ActivityMemcpyKind."""
+
+
+def read(path: Path, progress: Progress = in_silence) -> Recording:
+    """What an export or a report holds; raises LogError for a file that holds no trace."""
+    return _of_report(path, progress) if path.suffix.lower() in REPORT_SUFFIXES else _of_export(path, path, progress)
+
+
+def _of_export(export: Path, path: Path, progress: Progress) -> Recording:
+    """What an export holds of the file that it is or that it was made of."""
+    try:
+        with closing(opened(export)) as database, Numbers.of(export) as numbers, collection_paused():
+            return _Reader(path, database, numbers, progress).recording()
+    except sqlite3.Error as error:
+        raise LogError(f"{path} is not an export of Nsight Systems that can be read: {error}") from error
+    except NoNumberError as error:
+        raise LogError(f"{path} holds what is no number where Nsight Systems has numbers: {error}") from error
+
+
+def _of_report(path: Path, progress: Progress) -> Recording:
+    nsys = shutil.which("nsys")
+    if nsys is None:
+        raise LogError(f"{path} is a report of Nsight Systems. {INSTALL_HINT}")
+    with tempfile.TemporaryDirectory(prefix="sysbench-") as directory:
+        exported = Path(directory) / "report.sqlite"
+        command = [nsys, "export", "--type", "sqlite", "--output", str(exported), str(path.absolute())]
+        progress("nsys exports it")
+        try:
+            ran = subprocess.run(command, capture_output=True, text=True, timeout=_EXPORT_TIMEOUT_S, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise LogError(f"nsys did not export {path} within {_EXPORT_TIMEOUT_S:.0f} s") from error
+        if not exported.is_file():
+            said = (ran.stderr or ran.stdout).strip().splitlines()
+            raise LogError(f"nsys cannot export {path}: {said[-1] if said else f'exit code {ran.returncode}'}")
+        return _of_export(exported, path, progress)
+
+
+class _Reader:
+    """One pass over a database."""
+
+    def __init__(self, path: Path, database: sqlite3.Connection, numbers: Numbers, progress: Progress) -> None:
+        self._path = path
+        self._database = database
+        self._numbers = numbers
+        self._progress = progress
+        tables = {str(name) for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        self._columns = {
+            name: self._columns_of(name) for name in (*_WANTED, _STRINGS, "TARGET_INFO_GPU") if name in tables
+        }
+        if not self._columns.keys() & _WANTED:
+            raise LogError(
+                f"{path} is a database, but no export of Nsight Systems: it has neither kernels nor NVTX ranges"
+            )
+        self._names: dict[str, int] = {}
+        self._threads: dict[int, int] = {}
+        self._launch_shapes: dict[tuple[int, ...], int] = {}
+        self._strings = self._read_strings()
+
+    def recording(self) -> Recording:
+        """Everything that is asked for."""
+        operators, ranges = self._ranges()
+        work, launches = self._work(), self._launches()
+        tables = (work, launches, operators, ranges)
+        if not any(len(table) for table in tables):
+            raise LogError(f"{self._path} holds no kernels, no calls and no ranges")
+        return Recording(
+            title=self._path.name,
+            format="nsys",
+            names=tuple(self._names),
+            work=work,
+            launches=launches,
+            operators=operators,
+            ranges=ranges,
+            launch_shapes=np.array([*self._launch_shapes], np.int64).reshape(-1, 6),
+            origin_ns=since_the_first(tables),
+            devices=self._devices(),
+            remarks=tuple(self._remarks(work, ranges, operators)),
+        )
+
+    def _columns_of(self, table: str) -> frozenset[str]:
+        return frozenset(str(row[1]) for row in self._database.execute(f'PRAGMA table_info("{table}")'))
+
+    def _name(self, name: str) -> int:
+        return self._names.setdefault(name, len(self._names))
+
+    def _read_strings(self) -> dict[int, str]:
+        if _STRINGS not in self._columns:
+            return {}
+        return {number: str(value) for number, value in self._database.execute("SELECT id, value FROM StringIds")}
+
+    def _rows(self, table: str, wanted: Sequence[str], condition: str = "") -> Iterator[dict[str, Integers]]:
+        """Columns by name, some rows at a time; NONE where there is no such column, or nothing in it."""
+        if table not in self._columns:
+            return
+        there = self._columns[table]
+        either = [(name, *_INSTEAD.get(name, ())) for name in wanted]
+        columns = tuple(tuple(name for name in names if name in there) for names in either)
+        for found in self._numbers.columns(Question(table, columns, condition)):
+            yield dict(zip(wanted, found, strict=True))
+
+    def _work(self) -> Table:
+        work = Table(9)
+        for rows in self._rows(_KERNELS, (*_TIMES, _KERNEL_NAME, *_PLACE, *_GRID, *_BLOCK)):
+            none = np.full(len(rows["start"]), NONE, np.int64)
+            shape = self._shapes([rows[name] for name in (*_GRID, *_BLOCK)])
+            work.add(_of_work(rows, self._named(rows[_KERNEL_NAME]), KERNEL, shape, none))
+            self._progress(f"{units.count(len(work))} kernels")
+        for rows in self._rows(_COPIES, (*_TIMES, "copyKind", *_PLACE, "bytes")):
+            none = np.full(len(rows["start"]), NONE, np.int64)
+            work.add(_of_work(rows, self._copy_names(rows["copyKind"]), COPY, none, rows["bytes"]))
+        for rows in self._rows(_SETS, (*_TIMES, *_PLACE, "bytes")):
+            none = np.full(len(rows["start"]), NONE, np.int64)
+            name = np.full(len(rows["start"]), self._name("Memset"), np.int64)
+            work.add(_of_work(rows, name, SET, none, rows["bytes"]))
+        return work
+
+    def _shapes(self, columns: Sequence[Integers]) -> Integers:
+        """Our numbers of launch shapes."""
+        shapes, which = launch_shapes(columns)
+        ours = [self._launch_shapes.setdefault(tuple(row), len(self._launch_shapes)) for row in shapes.tolist()]
+        return np.array([*ours, NONE], np.int64)[which]
+
+    def _copy_names(self, kinds: Integers) -> Integers:
+        different, which = grouped(kinds)
+        ours = [self._name(f"Memcpy {_COPY_KINDS.get(kind, 'other')}") for kind in different.tolist()]
+        return np.array(ours, np.int64)[which]
+
+    def _launches(self) -> Table:
+        launches = Table(5)
+        for rows in self._rows(_CALLS, (*_TIMES, "nameId", "globalTid", "correlationId")):
+            start, end, name, thread, correlation = rows.values()
+            launches.add([start, end - start, self._named(name), self._thread(thread), correlation])
+            self._progress(f"{units.count(len(launches))} launches")
+        return launches
+
+    def _ranges(self) -> tuple[Table, Table]:
+        """NVTX: ranges that ended, by whose name they are operators of torch or the program's own."""
+        operators, ranges = Table(7), Table(4)
+        if _NVTX in self._columns and "eventType" not in self._columns[_NVTX]:
+            raise LogError(f"{self._path} has NVTX events of an unknown form: they have no eventType")
+        for rows, texts in zip(
+            self._rows(_NVTX, (*_TIMES, "textId", "globalTid"), _ENDED), self._texts(), strict=False
+        ):
+            start, end, text, thread = rows.values()
+            name, sequence, shapes = self._marks(text, texts)
+            every = [start, end - start, name, self._thread(thread)]
+            torch, own = sequence != NONE, sequence == NONE
+            none = np.full(len(start), NONE, np.int64)
+            operators.add([column[torch] for column in (*every, sequence, none, shapes)])
+            ranges.add([column[own] for column in every])
+            self._progress(f"{units.count(len(operators) + len(ranges))} ranges")
+        return operators, ranges
+
+    def _texts(self) -> Iterator[list[str | None]]:
+        """What NVTX events are called that have no number of a registered name, as many at a time as there are rows."""
+        if "text" not in self._columns.get(_NVTX, ()):
+            return repeat([])
+        return self._numbers.texts(Question(_NVTX, (("text",),), _ENDED))
+
+    def _marks(self, numbers: Integers, texts: Sequence[str | None]) -> Integers:
+        """(3, n) of ranges: names; for what torch emitted sequence numbers, and shapes where it did."""
+        different, which = grouped(numbers)
+        registered = [self._mark(self._strings.get(number, _UNNAMED)) for number in different.tolist()]
+        marks = np.array(registered, np.int64).reshape(-1, 3)[which]
+        written = [(at, text) for at, text in enumerate(texts) if text is not None]
+        marks[[at for at, _ in written]] = np.array([self._mark(text) for _, text in written], np.int64).reshape(-1, 3)
+        return marks.T
+
+    def _mark(self, text: str) -> tuple[int, int, int]:
+        name, found, numbers = text.partition(_SEQUENCE)
+        sequence, _, count = numbers.partition(_COUNT)
+        if sequence.isdecimal() and count.isdecimal() and len(sequence) <= _DIGITS:
+            return self._name(name), int(sequence), NONE
+        emitted = _EMITTED.fullmatch(text) if found else None
+        if emitted is None:
+            return self._name(text), NONE, NONE
+        sizes = emitted["shapes"]
+        return self._name(emitted["name"]), int(emitted["sequence"]), self._name(sizes[10:]) if sizes else NONE
+
+    def _named(self, numbers: Integers) -> Integers:
+        """Our numbers of names for the file's."""
+        different, which = grouped(numbers)
+        ours = [self._name(self._strings.get(number, _UNNAMED)) for number in different.tolist()]
+        return np.array(ours, np.int64)[which] if ours else np.zeros(0, np.int64)
+
+    def _thread(self, numbers: Integers) -> Integers:
+        different, which = grouped(numbers)
+        ours = [self._threads.setdefault(number, len(self._threads)) for number in different.tolist()]
+        return np.array(ours, np.int64)[which] if ours else np.zeros(0, np.int64)
+
+    def _devices(self) -> tuple[str, ...]:
+        if not {"id", "name"} <= self._columns.get("TARGET_INFO_GPU", frozenset()):
+            return ()
+        with suppress(sqlite3.Error):
+            return tuple(
+                str(name) for (name,) in self._database.execute('SELECT name FROM TARGET_INFO_GPU ORDER BY "id"')
+            )
+        return ()
+
+    def _remarks(self, work: Table, ranges: Table, operators: Table) -> Iterator[str]:
+        if not len(work):
+            yield "nothing that ran on a GPU was recorded"
+        if not len(ranges) and not len(operators):
+            yield "no NVTX ranges were recorded: nothing tells what part of the program launched what"
+
+
+_TIMES: Final = ("start", "end")
+_PLACE: Final = ("deviceId", "streamId", "correlationId")
+_GRID: Final = ("gridX", "gridY", "gridZ")
+_BLOCK: Final = ("blockX", "blockY", "blockZ")
+_WANTED: Final = frozenset({_KERNELS, _COPIES, _SETS, _CALLS, _NVTX})
+
+_KERNEL_NAME: Final = "demangledName"
+_INSTEAD: Final = {_KERNEL_NAME: ("shortName",)}
+"""What stands for a column where it is not there, or empty."""
+_ENDED: Final = f'"eventType" IN ({_PUSH_POP}, {_START_END}) AND "end" IS NOT NULL'
+"""In SQL: ranges, and not marks."""
+
+
+def _of_work(rows: dict[str, Integers], name: Integers, kind: int, shape: Integers, moved: Integers) -> list[Integers]:
+    """Columns of `DeviceWork`."""
+    place = [rows[each] for each in _PLACE]
+    return [
+        rows["start"],
+        rows["end"] - rows["start"],
+        name,
+        np.full(len(name), kind, np.int64),
+        *place,
+        shape,
+        moved,
+    ]
+
+
+def is_export(beginning: bytes) -> bool:
+    """Whether a file that begins like this is a database."""
+    return beginning.startswith(SQLITE)

@@ -1,0 +1,208 @@
+"""From a recording to what its tables are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final, get_args
+
+import numpy as np
+
+from sysbench import units
+from sysbench.commands.profile import rates as profile_rates
+from sysbench.commands.profile.fold import ProductSums
+from sysbench.spec import hardware as known_hardware
+from sysbench.trace import work_estimate
+from sysbench.trace.attribution import attribute
+from sysbench.trace.calls import Calls
+from sysbench.trace.device_use import LaunchSums, busy, device_use
+from sysbench.trace.grouping import grouped, summed
+from sysbench.trace.intervals import Stretches, union
+from sysbench.trace.kernel_statistics import kernel_ranges, kernel_statistics
+from sysbench.trace.kernel_time import COUNTED_PHASES, Counted, Kernels, Spent, SpentSums
+from sysbench.trace.operator_statistics import OperatorSums
+from sysbench.trace.packed import Recording
+from sysbench.trace.range_tree import PARTS, RangeTree
+from sysbench.trace.readers.reading import Progress, in_silence
+from sysbench.trace.recording import KERNEL, NONE, Integers
+from sysbench.trace.slices import sliced
+from sysbench.trace.summary import CopyStatistics, KernelClass, KernelName, ProfileSource, ProfileSummary, Rate
+from sysbench.trace.work_estimate import ProductShapes
+
+if TYPE_CHECKING:
+    from sysbench.spec.hardware import Hardware
+    from sysbench.spec.model import ModelCell
+
+
+def summarise(
+    recording: Recording,
+    cell: ModelCell | None = None,
+    *,
+    device: Hardware | None = None,
+    ranges: Sequence[str] = (),
+    progress: Progress = in_silence,
+) -> ProfileSummary:
+    """Everything that is shown of a recording, which is of no use afterwards.
+
+    `cell` is the cell that was profiled, where it was one of ours: what is known of its model is held against the
+    trace. `device` is the hardware, which is otherwise looked for under the name that the trace gives. `ranges` names
+    modules that shall have a kernel table beside those that have one anyway (`layers.3.attention`, `forward/layers.3`).
+    """
+    source: ProfileSource = "device" if len(recording.work) else "cpu"
+    tree, slices = sliced(recording)
+    sums = _Sums(recording, tree, source)
+    for number, part in enumerate(slices):
+        progress(units.share(number / len(slices)))
+        sums.add(Counted.of(part, attribute(part, tree, recording.names), tree))
+    spent, windows = sums.spent.spent(), sums.windows()
+    names = [sums.kernels[name] for name in spent.kernels.tolist()]
+    anywhere, devices = busy(sums.calls, windows)
+    return ProfileSummary(
+        title=recording.title,
+        format=recording.format,
+        source=source,
+        devices=list(recording.devices),
+        rank=recording.rank,
+        steps=sums.steps,
+        steps_marked=tree.steps > 0,
+        window_ns=windows.total_ns,
+        busy_ns=anywhere.total_ns if source == "device" else sums.operators_busy_ns,
+        left_out=sums.left_out,
+        left_out_ns=sums.left_out_ns,
+        unlinked_ns=sums.unlinked_ns,
+        phases=list(COUNTED_PHASES),
+        modules=list(spent.modules),
+        names=names,
+        spent=spent.columns,
+        kernels=kernel_statistics(
+            sums.calls, spent, list(kernel_ranges(spent, ranges)), recording.launch_shapes, len(recording.names)
+        ),
+        operators=sums.operators.statistics(),
+        copies=sums.copies.statistics(spent, names),
+        device=device_use(sums.calls, devices, sums.launches, windows) if source == "device" else None,
+        precisions=_precisions(spent, names),
+        rates=list(_rates(sums, spent, names, cell, _hardware(recording, source, device))),
+        checks=list(sums.products.checks(cell, sums.steps, source)),
+        remarks=list(recording.remarks),
+    )
+
+
+class _Sums:
+    """Everything that is added up over slices."""
+
+    def __init__(self, recording: Recording, tree: RangeTree, source: ProfileSource) -> None:
+        self._tree = tree
+        self._source = source
+        self.kernels: Final = Kernels(recording.names)
+        self.spent: Final = SpentSums(tree.modules, len(recording.names))
+        self.calls: Final = Calls()
+        self.operators: Final = OperatorSums(recording.names)
+        self.launches: Final = LaunchSums()
+        self.products: Final = ProductSums(self.kernels)
+        self.shapes: Final = ProductShapes(recording.names, self.kernels)
+        self.copies: Final = _Copies()
+        self.steps: Final = max(tree.steps, 1)
+        self.left_out = self.left_out_ns = self.unlinked_ns = self.operators_busy_ns = 0
+        self._step_end_ns = tree.step_end_ns.copy()
+        self._extent_ns: tuple[int, int] | None = None
+        """From the first launch to the end of the last piece of work."""
+
+    def add(self, part: Counted) -> None:
+        """Take in a slice."""
+        for each in (self.spent, self.calls, self.operators, self.launches, self.products, self.shapes, self.copies):
+            each.add(part)
+        work, found = part.work, part.found.work
+        self.left_out += int((~part.is_counted).sum())
+        self.left_out_ns += int(found.duration_ns[~part.is_counted].sum())
+        self.unlinked_ns += int(work.duration_ns[work.thread == NONE].sum())
+        if self._source == "cpu":
+            operators = part.slice.operators
+            start = operators.start_ns[part.is_counted]
+            self.operators_busy_ns += union(start, start + operators.duration_ns[part.is_counted]).total_ns
+        self._add_moments(part)
+
+    def _add_moments(self, part: Counted) -> None:
+        work = part.work
+        if not len(work.start_ns):
+            return
+        finished = work.start_ns + work.duration_ns
+        if self._tree.steps and self._source == "device":
+            np.maximum.at(self._step_end_ns, part.step, finished)
+        begin, end = min(int(work.start_ns.min()), int(work.at_ns.min())), int(finished.max())
+        if self._extent_ns is not None:
+            begin, end = min(begin, self._extent_ns[0]), max(end, self._extent_ns[1])
+        self._extent_ns = (begin, end)
+
+    def windows(self) -> Stretches:
+        """The steps, each from its beginning until host and device are done with it; without marks all of it."""
+        if self._tree.steps:
+            return union(self._tree.step_start_ns, self._step_end_ns)
+        extent = np.array([] if self._extent_ns is None else [self._extent_ns], np.int64).reshape(-1, 2)
+        return Stretches(extent[:, 0], extent[:, 1])
+
+
+class _Copies:
+    """Memory copied and set by the driver; copies that kernels make are among the kernels. Grows with every slice."""
+
+    def __init__(self) -> None:
+        self._sums: dict[int, Integers] = {}
+        """Calls, nanoseconds, bytes, and calls whose bytes are not known, by name."""
+
+    def add(self, part: Counted) -> None:
+        work = part.work
+        rows = np.flatnonzero(work.kind != KERNEL)
+        names, which = grouped(work.name[rows])
+        known = work.bytes[rows] != NONE
+        one = np.ones(len(rows), np.int64)
+        columns = (one, work.duration_ns[rows], np.where(known, work.bytes[rows], 0), one - known)
+        sums = np.stack([summed(column, which, len(names)) for column in columns], axis=1)
+        for name, row in zip(names.tolist(), sums, strict=True):
+            self._sums[name] = self._sums.get(name, 0) + row
+
+    def statistics(self, spent: Spent, names: Sequence[KernelName]) -> list[CopyStatistics]:
+        """The longest in total first."""
+        rows = [
+            CopyStatistics(name=kernel.name, calls=calls, total_ns=total_ns, bytes=None if unknown else moved)
+            for name, kernel in zip(spent.kernels.tolist(), names, strict=True)
+            if name in self._sums
+            for calls, total_ns, moved, unknown in [self._sums[name].tolist()]
+        ]
+        return sorted(rows, key=lambda row: -row.total_ns)
+
+
+def _precisions(spent: Spent, names: Sequence[KernelName]) -> dict[str, int]:
+    """Time of matrix products by the format in their names."""
+    found: dict[str, int] = {}
+    for name, total_ns in zip(names, spent.by_kernel_ns.tolist(), strict=True):
+        if name.kernel_class in ("matmul", "attention"):
+            known = name.precision or "unknown"
+            found[known] = found.get(known, 0) + total_ns
+    return found
+
+
+def _hardware(recording: Recording, source: ProfileSource, device: Hardware | None) -> Hardware | None:
+    if source == "cpu":
+        return None
+    return device or (known_hardware.find(recording.devices[0]) if recording.devices else None)
+
+
+def _rates(
+    sums: _Sums, spent: Spent, names: Sequence[KernelName], cell: ModelCell | None, hardware: Hardware | None
+) -> Iterator[Rate]:
+    """Attention's parts, then classes of kernels."""
+    by_part = profile_rates.by_part(spent.columns, COUNTED_PHASES, spent.modules)
+    by_class = profile_rates.by_class(spent.columns, COUNTED_PHASES, names)
+    fused = any(part == "attention" for part, _ in by_class)
+    classes = work_estimate.classes(cell, fused) if cell else sums.shapes.amounts(sums.steps)
+    for rows, amounts, order, kind in (
+        (by_part, work_estimate.attention_parts(cell) if cell else {}, PARTS, "attention"),
+        (by_class, classes, get_args(KernelClass), "class"),
+    ):
+        yield from profile_rates.rates(
+            rows,
+            amounts,
+            order,
+            kind,
+            precision=cell.precision if cell else None,
+            hardware=hardware,
+            from_model=cell is not None,
+        )

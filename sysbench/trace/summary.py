@@ -1,0 +1,192 @@
+"""What a profile comes down to: everything that its tables and pictures are made of, bounded in size.
+
+Times are whole nanoseconds over all the steps that were profiled, so that totals can be compared to the last digit;
+`steps` says over how many. Modules and kernels are referred to by their position in `modules` and `names`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from sysbench.spec.frozen import Frozen
+
+KernelClass = Literal[
+    "matmul",
+    "attention",
+    "softmax",
+    "normalisation",
+    "elementwise",
+    "reduction",
+    "embedding",
+    "optimizer",
+    "copy",
+    "communication",
+    "other",
+]
+"""What a kernel does. `attention` is fused attention: matrix products, softmax and all in one kernel."""
+
+ProfileSource = Literal["device", "cpu"]
+"""device: kernels, as they ran on a device. cpu: operators, by the time that they took themselves on the host."""
+
+NO_PHASE = ""
+"""Stands where nothing tells to which phase something belongs."""
+
+EVERYWHERE = ""
+"""The path of the model as a whole."""
+
+
+class KernelName(Frozen):
+    """One kernel, or on the CPU one operator."""
+
+    name: str
+    """As it was recorded."""
+    short: str
+    """As it is shown: without template arguments that say nothing to people."""
+    kernel_class: KernelClass
+    placed: bool
+    """False where no pattern knows the name, and the class is `other` for want of a better one."""
+    precision: str | None
+    """What its name says of the numbers that it multiplies: `tf32`, `bf16`; None where it says nothing."""
+
+
+class SpentColumns(Frozen):
+    """Where the time went: one row for every kernel launched by a module in a phase; columns of one length."""
+
+    phase: list[int]
+    """Position in `phases`."""
+    module: list[int]
+    """Position in `modules`: the innermost one, by its whole path."""
+    kernel: list[int]
+    """Position in `names`."""
+    total_ns: list[int]
+    calls: list[int]
+
+
+class KernelStatistics(Frozen):
+    """One kernel within one range, over all steps."""
+
+    range: str
+    """`step` for all of it, a phase (`forward`), modules with everything below them (`layers.*.attention`), or those in
+    a phase (`forward/layers.*.attention`)."""
+    kernel: int
+    total_ns: int
+    calls: int
+    mean_ns: float
+    median_ns: float
+    min_ns: int
+    max_ns: int
+    std_ns: float
+    """Sample standard deviation; 0 for one call."""
+    grid: tuple[int, int, int] | None
+    """Blocks, where all calls had the same; None where they differ or were not recorded."""
+    block: tuple[int, int, int] | None
+    """Threads in a block, likewise."""
+    launch_shapes: int
+    """How many different pairs of grid and block there were; 0 where none was recorded."""
+
+
+class OperatorStatistics(Frozen):
+    """One operator of PyTorch, over all steps."""
+
+    name: str
+    shapes: str | None
+    """Of its inputs, as written; None where operators are taken together whatever their inputs are."""
+    calls: int
+    self_host_ns: int
+    total_host_ns: int
+    """With the operators that it calls; an operator that calls itself counts once."""
+    self_device_ns: int
+    total_device_ns: int
+
+
+class CopyStatistics(Frozen):
+    """Memory copied or set, of one kind, over all steps."""
+
+    name: str
+    calls: int
+    total_ns: int
+    bytes: int | None
+    """None where the sizes were not recorded."""
+
+
+class DeviceUse(Frozen):
+    """How well the device was kept busy. Absent from a profile of the CPU."""
+
+    window_ns: int
+    """From the beginning of each step until both its host and its device are done with it."""
+    busy_ns: int
+    """Of that, how long at least one kernel or copy was running."""
+    work_ns: int
+    """Durations of everything that ran, added up: more than `busy_ns` where streams overlap."""
+    waiting_ns: int
+    """Of the idle time, what passed before the next kernel had even been launched: the device waited for the host."""
+    launches: int
+    launch_ns: int
+    """What the host spent in launch calls."""
+    queue_median_ns: float | None
+    """From the launch of a kernel to its start: small where the device keeps up with the host."""
+    streams: int
+
+
+class Rate(Frozen):
+    """Work and time of one part: what it computes and moves at least, how long it took."""
+
+    part: str
+    """`scores`, `softmax`, … of attention, or a class of kernels."""
+    kind: Literal["attention", "class"]
+    phase: str
+    total_ns: int
+    flops: int | None
+    """Per step; None where it cannot be known."""
+    bytes: int | None
+    """Per step: what must be read and written if every operand moves once; None where it cannot be known."""
+    peak_flops_per_s: float | None
+    """Of the hardware, for the units that this part runs on; None for hardware that is not known."""
+    peak_bytes_per_s: float | None
+    basis: Literal["model", "shapes"]
+    """Whether the work is computed from the model's dimensions or from the operators' recorded shapes."""
+
+
+class Check(Frozen):
+    """Something that is known of the model beforehand, and what the profile says."""
+
+    name: str
+    expected: int
+    found: int
+
+
+class ProfileSummary(Frozen):
+    """One process's profile."""
+
+    title: str
+    format: Literal["kineto", "nsys"]
+    source: ProfileSource
+    devices: list[str]
+    rank: int | None
+    steps: int
+    """How many steps were profiled; 1 where nothing marks steps, and then everything is one."""
+    steps_marked: bool
+    """Whether ranges mark the steps."""
+    window_ns: int
+    """The steps, from the beginning of each until host and device are done with it."""
+    busy_ns: int
+    """How long the device, or on the CPU any operator, was at work in them."""
+    left_out: int
+    """Kernels launched outside every step, which are in none of the tables."""
+    left_out_ns: int
+    unlinked_ns: int
+    """Of kernels of which it was not recorded who launched them."""
+    phases: list[str]
+    modules: list[str]
+    names: list[KernelName]
+    spent: SpentColumns
+    kernels: list[KernelStatistics]
+    operators: list[OperatorStatistics]
+    copies: list[CopyStatistics]
+    device: DeviceUse | None
+    precisions: dict[str, int]
+    """Time of matrix products by what their names say they multiply; `unknown` where a name does not say."""
+    rates: list[Rate]
+    checks: list[Check]
+    remarks: list[str]
+    """What was wrong with the file, and what could not be told from it."""

@@ -1,1 +1,0 @@
-"""Documents made of runs: what is in one, and how it is written."""

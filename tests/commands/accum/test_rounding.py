@@ -1,0 +1,339 @@
+"""Sums, types, layer norm, gradients and products: against numbers that are known otherwise."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sysbench.commands.accum import norm_range, product_errors, running_sums
+from sysbench.commands.accum.spec import AccumCell, AccumSpec
+from sysbench.errors import UnavailableError
+from sysbench.lab.precision import Arithmetic
+from sysbench.log.events import ProductMeasured, decode, encode
+from sysbench.log.records import AccumRecord, DtypeRecord, ScaledRecord, SumRecord
+from sysbench.rounding import FORMATS, FormatName, running_sum
+from tests.commands.accum.cells import CPU, cell, record
+
+HERE = torch.device("cpu")
+
+
+def found_sums(**options: object) -> dict[tuple[str, str, bool, str], SumRecord]:
+    sums = cell("sums", **options).sums
+    return {(each.accumulator, each.addend, each.upcast, each.order): each for each in sums}
+
+
+# --- sums
+
+
+def test_the_four_sums_of_the_course_to_the_last_digit() -> None:
+    found = found_sums()
+    ways = [
+        ("fp32", "fp32", False),
+        ("fp16", "fp16", False),
+        ("fp32", "fp16", False),
+        ("fp32", "fp16", True),
+    ]
+    shown = [f"{found[*way, 'sequential'].result:.8f}" for way in ways]
+    assert shown == ["10.00013351", "9.95312500", "10.00213623", "10.00213623"]
+
+
+def test_fp16_of_the_course_stalls_at_32() -> None:
+    fp16 = found_sums()["fp16", "fp16", False, "sequential"]
+    assert (fp16.stall_step, fp16.stall_at) == (2798, 32.0)
+    assert fp16.rounded_addend == float(np.float16(0.01))
+
+
+def test_error_is_split_into_what_was_there_before_and_what_adding_did() -> None:
+    for each in found_sums().values():
+        exact = Fraction(each.result) - 10
+        assert each.error == float(exact)
+        assert each.representation_error == pytest.approx(1000 * (each.rounded_addend - 0.01), rel=1e-6)
+        assert Fraction(each.result) - 1000 * Fraction(each.rounded_addend) == Fraction(each.accumulation_error)
+    wide = found_sums()["fp32", "fp16", False, "sequential"]
+    assert wide.accumulation_error == 0
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_adds_up_to_what_exact_arithmetic_says(name: FormatName) -> None:
+    for each in found_sums(value=0.3, count=777, dtype=name, order="sequential").values():
+        expected = running_sum(Fraction(each.rounded_addend), 777, FORMATS[each.accumulator])
+        assert expected is not None
+        assert each.result == float(expected)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 999, 1000, 1023])
+def test_pairwise_sums_are_those_of_numpy_in_halves(count: int) -> None:
+    numbers = np.full(count, 0.01, dtype=np.float16)
+    while numbers.size > 1:
+        numbers = np.append(numbers, np.float16(0)) if numbers.size % 2 else numbers
+        numbers = numbers[0::2] + numbers[1::2]
+    found = found_sums(count=count, dtype="fp16", order="pairwise")
+    assert found["fp16", "fp16", False, "pairwise"].result == float(numbers[0])
+
+
+def test_kahans_sum_is_that_of_numpy() -> None:
+    addend, total, lost = np.float16(0.01), np.float16(0), np.float16(0)
+    for _ in range(1000):
+        corrected = addend - lost
+        reached = total + corrected
+        lost = (reached - total) - corrected
+        total = reached
+    assert found_sums()["fp16", "fp16", False, "kahan"].result == float(total)
+
+
+def test_blocked_sums_are_those_of_numpy_blocks() -> None:
+    of_blocks = [np.add.accumulate(np.full(size, np.float16(0.01)))[-1] for size in [64] * 15 + [40]]
+    expected = float(np.add.accumulate(np.array(of_blocks, dtype=np.float16))[-1])
+    assert found_sums(block=64)["fp16", "fp16", False, "blocked"].result == expected
+
+
+def test_a_sum_that_overflows_is_kept_as_what_it_is() -> None:
+    found = record("sums", value=1000, dtype="fp16")
+    (alone,) = [each for each in found.cells[0].sums if each.order == "sequential" and each.accumulator == "fp16"]
+    assert math.isinf(alone.result)
+    assert alone.stall_step is None
+    read_back = AccumRecord.model_validate_json(found.model_dump_json())
+    assert read_back.model_dump_json() == found.model_dump_json()
+    assert math.isinf(read_back.cells[0].sums[0].result)
+
+
+def test_drift_follows_the_sum_to_its_end() -> None:
+    for drift in cell("sums").drift:
+        assert drift.steps[-1] == 1000
+    fp16 = next(each for each in cell("sums").drift if each.accumulator == each.addend == "fp16")
+    expected = np.add.accumulate(np.full(1000, np.float16(0.01)))
+    assert fp16.sums == [float(expected[step - 1]) for step in fp16.steps]
+
+
+def test_what_would_take_too_long_is_refused_before_it_does() -> None:
+    (asked,) = AccumSpec(count=100_000_000, budget_s=1).cells()
+    with pytest.raises(UnavailableError, match=r"would take about .* longer than --budget 1: a smaller --count"):
+        list(running_sums.run(asked, CPU))
+
+
+def test_a_cell_does_not_change_with_what_it_does_not_depend_on() -> None:
+    def key(**options: object) -> str:
+        (found,) = AccumSpec(experiment="norm", **options).cells()  # type: ignore[arg-type]
+        return found.key
+
+    assert key() == key(count=5, value=3.0, length="16")
+    assert key() != key(width=7)
+
+
+# --- types
+
+
+def types(found: list[DtypeRecord], precision: str, column: str) -> dict[str, str]:
+    return {
+        " ".join(filter(None, (each.part, each.name))): getattr(each, column)
+        for each in found
+        if each.precision == precision
+    }
+
+
+@pytest.fixture(scope="module")
+def toy() -> list[DtypeRecord]:
+    return cell("autocast").dtypes
+
+
+@pytest.mark.parametrize(("precision", "narrow"), [("fp16", "float16"), ("bf16", "bfloat16")])
+def test_the_toy_has_the_types_that_the_course_expects_of_cuda(
+    toy: list[DtypeRecord], precision: str, narrow: str
+) -> None:
+    assert types(toy, precision, "on_cuda") == {
+        "parameter": "float32",
+        "input": "float32",
+        "output fc1": narrow,
+        "output relu": narrow,
+        "output ln": "float32",
+        "output fc2": narrow,
+        "logits": narrow,
+        "loss": "float32",
+        "gradient": "float32",
+    }
+
+
+def test_what_is_measured_here_is_what_this_device_does(toy: list[DtypeRecord]) -> None:
+    linear, norm = nn.Linear(20, 10), nn.LayerNorm(10)
+    with torch.autocast("cpu", torch.float16):
+        hidden = linear(torch.randn(2, 20))
+        normed = norm(hidden)
+    here = types(toy, "fp16", "here")
+    assert here["output fc1"] == str(hidden.dtype).removeprefix("torch.")
+    assert here["output ln"] == str(normed.dtype).removeprefix("torch.")
+
+
+def test_layers_that_are_alike_are_said_once() -> None:
+    found = types(cell("autocast", size="tiny", ctx=4, batch=1, dtype="bf16").dtypes, "bf16", "on_cuda")
+    assert found["output layers.*.attention.q"] == "bfloat16"
+    assert found["output layers.*.attention_norm"] == "float32"
+    assert found["output layers.*"] == "float32"
+    assert found["parameter"] == found["gradient"] == "float32"
+    assert not any(".0" in name for name in found)
+
+
+# --- layer norm
+
+
+def test_layer_norm_in_fp32_is_torchs() -> None:
+    inputs = torch.randn(5, 48, generator=torch.Generator().manual_seed(1)) * 3 + 2
+    found, _ = norm_range.normalised(inputs, torch.float32, 1e-5)
+    torch.testing.assert_close(found, nn.functional.layer_norm(inputs, (48,), eps=1e-5))
+
+
+def test_sums_of_layer_norm_are_rounded_to_the_format() -> None:
+    """`Tensor.sum` adds halves in fp32 and gets 65536, which does not exist in fp16, by way of 32768 + 32768."""
+    rows = torch.full((1, 4), 16384.0, dtype=torch.float16)
+    assert norm_range.added_up(rows).item() == math.inf
+    ones = torch.ones(1, 4096, dtype=torch.bfloat16)
+    assert norm_range.added_up(ones).item() == 4096
+    assert norm_range.added_up(torch.ones(2, 7)).tolist() == [7.0, 7.0]
+
+
+def test_variance_of_layer_norm_is_that_of_numpy_in_halves() -> None:
+    def added_up(numbers: np.ndarray) -> np.float16:
+        while numbers.size > 1:
+            numbers = numbers[: numbers.size // 2] + numbers[numbers.size // 2 :]
+        return np.float16(numbers[0])
+
+    inputs = torch.randn(20, 512, generator=torch.Generator().manual_seed(3)).half()
+    expected, in_fp32 = [], []
+    for x in inputs.numpy():
+        centred = x - added_up(x) / np.float16(512)
+        expected.append(float(added_up(centred * centred) / np.float16(512)))
+        in_fp32.append(float(((centred * centred).astype(np.float32).sum() / 512).astype(np.float16)))
+    _, found = norm_range.normalised(inputs, torch.float16, 1e-5)
+    assert found.variance.tolist() == expected
+    assert found.variance.tolist() != in_fp32
+
+
+def test_fp16_breaks_where_the_sum_of_squares_leaves_its_range() -> None:
+    found = {(each.dtype, each.statistics): each for each in cell("norm", width=1024).norms}
+    fp16, bf16, fp32 = found["fp16", "fp16"], found["bf16", "bf16"], found["fp32", "fp32"]
+    # 1024 squares of deviation s add up to 1024 s²: beyond 65504 from s = 8 on; 1024 numbers of mean s from 64 on.
+    assert fp16.variance_overflows_from == 8
+    assert fp16.mean_overflows_from == 64
+    assert fp16.wrong_from == 8
+    # Squares of 2**-13 are 2**-26: under half of the smallest number, 2**-24.
+    assert fp16.variance_vanishes_to == 2.0**-13
+    # 1024 s² beyond 2**128.
+    assert bf16.variance_overflows_from == fp32.variance_overflows_from == 2.0**59
+    assert bf16.wrong_to is None
+    assert bf16.error_at_one > fp16.error_at_one > fp32.error_at_one
+    inside = found["fp16", "fp32"]
+    assert inside.wrong_from is not None
+    assert inside.wrong_from > 1000
+
+
+def test_an_eps_that_fp16_has_not_got_lets_rsqrt_break() -> None:
+    small = {each.statistics: each for each in cell("norm", eps=1e-8, dtype="fp16", width=64).norms}
+    assert small["fp16"].wrong_to == 2.0**-13
+    assert small["fp16"].variance_vanishes_to == small["fp16"].reciprocal_overflows_to == 2.0**-13
+
+
+# --- gradients
+
+
+@pytest.fixture(scope="module")
+def scaled() -> dict[tuple[str, float], ScaledRecord]:
+    found = cell("scaling", size="tiny", ctx=4, batch=1, scale="1,65536,1073741824")
+    assert found.gradients is not None
+    assert sum(found.gradients.by_exponent.values()) + found.gradients.zeros == found.gradients.gradients
+    return {(each.precision, each.scale): each for each in found.scaled}
+
+
+@pytest.mark.slow
+def test_a_scaler_saves_gradients_that_fp16_loses_and_too_much_of_it_overflows(
+    scaled: dict[tuple[str, float], ScaledRecord],
+) -> None:
+    bare, good, much = (scaled["fp16", scale] for scale in (1.0, 65536.0, 2.0**30))
+    assert bare.lost > 0
+    assert good.lost < bare.lost
+    assert (bare.overflowed, good.overflowed) == (0, 0)
+    assert much.overflowed > 0
+    assert [each.step_kept for each in (bare, good, much)] == [True, True, False]
+    brain = [scaled["bf16", scale] for scale in (1.0, 65536.0, 2.0**30)]
+    assert len({(each.lost, each.overflowed, each.relative_error) for each in brain}) == 1
+    assert brain[0].lost < bare.lost / 10
+
+
+def test_gradients_of_the_toy_survive_fp16() -> None:
+    found = cell("scaling", size="toy", scale="1,1024")
+    for each in found.scaled:
+        assert each.lost == each.overflowed == 0
+        assert each.relative_error < 0.02
+
+
+# --- products
+
+
+def test_errors_of_products_are_those_of_numpy() -> None:
+    (found,) = [
+        each
+        for each in product_errors.run(_products("fp16", (64,)), CPU)
+        if isinstance(each, ProductMeasured) and each.accumulation == "narrow"
+    ]
+    generator = torch.Generator().manual_seed(0)
+    left = torch.rand(64, 64, generator=generator, dtype=torch.float64).numpy()
+    right = torch.rand(64, 64, generator=generator, dtype=torch.float64).numpy()
+    total = np.zeros((64, 64), dtype=np.float16)
+    for k in range(64):
+        total = total + left.astype(np.float16)[:, k : k + 1] * right.astype(np.float16)[k : k + 1]
+    exact = left @ right
+    expected = np.linalg.norm(total.astype(float) - exact) / np.linalg.norm(exact)
+    assert found.total_error == pytest.approx(expected, rel=1e-9)
+
+
+def _products(dtype: FormatName, lengths: tuple[int, ...]) -> AccumCell:
+    (asked,) = AccumSpec(experiment="matmul", dtype=dtype, length=lengths).cells()  # type: ignore[arg-type]
+    return asked
+
+
+def test_wider_formats_and_wider_sums_err_less() -> None:
+    found = {(each.dtype, each.accumulation, each.k): each for each in cell("matmul", length="64,1024").products}
+    errors = [found[name, "as it is", 1024].total_error for name in ("fp32", "tf32", "fp16", "bf16")]
+    assert errors == sorted(errors)
+    for name in ("fp16", "bf16"):
+        assert found[name, "narrow", 1024].relative_error > 10 * found[name, "as it is", 1024].relative_error
+    assert found["tf32", "as it is", 64].source == "rounded"
+
+
+def test_where_there_is_no_switch_for_reduced_sums_none_is_said_to_have_been_used() -> None:
+    assert {way.accumulation for way in product_errors.ways("fp16", CPU)} == {"as it is", "narrow"}
+
+
+def test_on_cuda_the_switch_for_reduced_sums_is_used_and_put_back() -> None:
+    gpu = CPU.model_copy(update={"type": "cuda", "compute_capability": "9.0"})
+    ways = {way.accumulation: way for way in product_errors.ways("bf16", gpu)}
+    assert list(ways) == ["reduced", "not reduced", "narrow"]
+    settings = torch.backends.cuda.matmul
+    before = settings.allow_bf16_reduced_precision_reduction
+    seen = []
+
+    class Watched:
+        def __matmul__(self, other: object) -> None:
+            seen.append(settings.allow_bf16_reduced_precision_reduction)
+
+    for way in (ways["reduced"], ways["not reduced"]):
+        way.multiply(Watched(), Watched())  # type: ignore[arg-type]
+    assert seen == [True, False]
+    assert settings.allow_bf16_reduced_precision_reduction == before
+
+
+def test_numbers_that_json_has_not_got_come_back() -> None:
+    said = ProductMeasured(
+        at_s=0, cell="x", dtype="fp16", accumulation="narrow", source="device", m=1, k=1,
+        relative_error=math.inf, total_error=1.0,
+    )  # fmt: skip
+    assert decode(encode(said)) == said
+
+
+def test_rounded_formats_round_once() -> None:
+    tf32 = Arithmetic.of("tf32", HERE)
+    assert tf32.add(tf32.number(1.0), tf32.number(2.0**-11)) == 1.0  # a tie, to even
+    assert tf32.add(tf32.number(1.0), tf32.number(2.0**-10)) == 1 + 2.0**-10

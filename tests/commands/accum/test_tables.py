@@ -1,0 +1,162 @@
+"""What is shown of experiments on rounding: sentences that the numbers bear out, and pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sysbench.commands.accum import figures as accum_figure
+from sysbench.commands.accum import tables as accum_tables
+from sysbench.commands.accum.findings import finding, power
+from sysbench.commands.accum.fold import _dtypes as types_of
+from sysbench.log.events import DtypeSeen, DtypesMeasured
+from sysbench.log.records import AccumCellRecord, NormRecord, ProductRecord, ScaledRecord
+from tests.commands.accum.cells import cell, record
+
+
+def made(experiment: str, **found: Any) -> AccumCellRecord:
+    nothing: dict[str, Any] = {"sums": [], "drift": [], "dtypes": [], "norms": [], "scaled": [], "products": []}
+    return AccumCellRecord.model_validate(
+        {
+            "key": "x",
+            "axes": {"size": "toy", "width": 8, "eps": 1e-5},
+            "device": None,
+            "outcome": "ok",
+            "detail": None,
+            "cautions": [],
+            "experiment": experiment,
+            "gradients": None,
+            **nothing,
+            **found,
+        }
+    )
+
+
+def scaled(scale: float, lost: int, *, kept: bool = True) -> ScaledRecord:
+    return ScaledRecord(
+        precision="fp16",
+        scale=scale,
+        gradients=1000,
+        lost=lost,
+        lost_share=lost / 1000,
+        overflowed=0 if kept else 5,
+        overflowed_share=0.0 if kept else 0.005,
+        relative_error=0.1,
+        step_kept=kept,
+    )
+
+
+def product(accumulation: str, error: float, k: int = 64) -> ProductRecord:
+    return ProductRecord.model_validate(
+        {
+            "dtype": "fp16",
+            "accumulation": accumulation,
+            "source": "device",
+            "m": 4,
+            "k": k,
+            "relative_error": error,
+            "total_error": error,
+        }
+    )
+
+
+@pytest.mark.parametrize("experiment", ["sums", "autocast", "norm", "scaling", "matmul"])
+def test_where_nothing_was_measured_nothing_is_said(experiment: str) -> None:
+    assert finding(made(experiment)) is None
+    assert not accum_tables._OF_A_CELL[accum_tables._SHOWN[experiment][0]](made(experiment))
+
+
+def test_a_scaler_is_said_to_help_only_where_it_does() -> None:
+    helped = finding(made("scaling", scaled=[scaled(1, 100), scaled(256, 1), scaled(2**20, 1, kept=False)]))
+    assert helped == (
+        "Without a scaler fp16 loses 10 % of the gradients to zero, with a scale of 256 0.1 %; "
+        "from 2^20 on gradients overflow, and the scaler leaves the step out."
+    )
+    assert finding(made("scaling", scaled=[scaled(1, 100), scaled(256, 100)])) == (
+        "Without a scaler fp16 loses 10 % of the gradients to zero."
+    )
+    assert finding(made("scaling", scaled=[scaled(256, 100)])) is None
+
+
+def test_reduced_sums_are_said_to_matter_only_where_they_do() -> None:
+    apart = finding(made("matmul", products=[product("reduced", 0.3), product("not reduced", 0.1)]))
+    assert apart == "allowing reduced-precision reduction makes the error of fp16 at length 64 3 times as large."
+    alike = finding(made("matmul", products=[product("reduced", 0.1), product("not reduced", 0.1)]))
+    assert alike == "allowing reduced-precision reduction changes no error by more than 5 %."
+    assert finding(made("matmul", products=[product("as it is", 0.1)])) is None
+
+
+def test_norm_that_never_breaks_is_not_said_to() -> None:
+    holds = NormRecord(
+        dtype="bf16",
+        statistics="bf16",
+        mean_overflows_from=None,
+        variance_overflows_from=None,
+        variance_vanishes_to=None,
+        reciprocal_overflows_to=None,
+        wrong_to=None,
+        wrong_from=None,
+        error_at_one=0.01,
+        scales=[1.0],
+        relative_errors=[0.01],
+    )
+    assert finding(made("norm", norms=[holds])) == "bf16 holds up to the largest scale tried."
+
+
+def test_layers_that_differ_are_all_named() -> None:
+    """Here and on CUDA, in every layer but one."""
+    names = [f"layers.{number}.norm" for number in range(3)]
+
+    def seen(odd: str) -> list[DtypeSeen]:
+        return [DtypeSeen(part="output", name=name, dtype=odd if name == names[1] else "float32") for name in names]
+
+    measured = [
+        DtypesMeasured(at_s=0, cell="x", precision="fp16", source="measured", seen=seen("float16")),
+        DtypesMeasured(at_s=0, cell="x", precision="fp16", source="simulated", seen=seen("float32")),
+    ]
+    found = list(types_of(measured))
+    assert [(each.name, each.here, each.on_cuda) for each in found] == [
+        (names[0], "float32", "float32"),
+        (names[1], "float16", "float32"),
+        (names[2], "float32", "float32"),
+    ]
+    said = finding(made("autocast", dtypes=found))
+    assert said is not None
+    assert f"Other than on CUDA, on this here: {names[1]}." in said
+
+
+def test_scales_are_written_so_that_they_are_read() -> None:
+    assert [power(scale) for scale in (1.0, 8.0, 65536.0, 2.0**59, 2.0**-13, 100.0)] == [
+        "1",
+        "8",
+        "65536",
+        "2^59",
+        "2^-13",
+        "100",
+    ]
+
+
+def test_the_finding_names_the_device_of_its_cell() -> None:
+    assert "on this cpu: ln." in str(finding(cell("autocast")))
+
+
+@pytest.mark.parametrize("experiment", ["sums", "autocast", "norm", "matmul", "scaling"])
+def test_every_experiment_is_drawn_with_what_it_found(tmp_path: Path, experiment: str) -> None:
+    options = {"scaling": {"size": "toy"}, "matmul": {"length": "16,64"}}.get(experiment, {})
+    found = record(experiment, **options)
+    (path,) = accum_figure.write(tmp_path / "picture.svg", found)
+    drawn = path.read_text()
+    said = finding(found.cells[0])
+    assert said is not None
+    assert said.split()[0] in drawn
+    assert "Made-up CPU" in drawn
+    assert "mathdefault" not in drawn
+    assert "nan" not in drawn.lower().replace("nanum", "")
+
+
+def test_sums_that_overflow_or_vanish_are_drawn_all_the_same(tmp_path: Path) -> None:
+    for value in (60000, 1e-20):
+        (path,) = accum_figure.write(tmp_path / "picture.png", record("sums", value=value, count=50))
+        assert path.stat().st_size > 1000

@@ -1,0 +1,369 @@
+"""What is seen of an attention sweep: tables, pictures, and the grid that fills while it runs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import struct
+from itertools import count
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pyte
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+
+from sysbench.commands.attention import pictures as attention_pictures
+from sysbench.commands.attention.live import ATTENTION, AttentionLines, AttentionState, advance, draw, folded, left_s
+from sysbench.commands.attention.spec import AttentionSpec
+from sysbench.commands.attention.tables import TABLES, tables_for
+from sysbench.errors import OutputError, UsageError
+from sysbench.log.events import AttentionTimed, CellFinished, CellStarted, Event, RunResumed
+from sysbench.log.folds import FOLDS
+from sysbench.log.records import AttentionRecord
+from sysbench.render import output as summary
+from sysbench.render.dashboard.live import Clock, Dashboard
+from sysbench.render.sheets import sheet
+from sysbench.render.table import Measure, Word
+from sysbench.spec.run import Format
+from tests import fixtures_attention as runs
+from tests.golden.compare import assert_golden, plain_environment
+
+__all__ = ["plain_environment"]
+
+SPEC = AttentionSpec(sweep=True, impl="naive,sdpa-flash,flash-attn", repeats=10, warmup=2)
+SINGLE = AttentionSpec(sweep=True, impl="naive", dim="16,64", repeats=10, warmup=2)
+SIMULATED = AttentionSpec(impl="naive,sdpa-flash", simulate="a100-40gb", dim="16,64", seq="1024-65536*4")
+MANY = AttentionSpec(
+    sweep=True,
+    impl="naive,compiled,sdpa-math,sdpa-efficient,sdpa-flash,flash-attn",
+    seq="64-32768*2",
+    repeats=3,
+    warmup=1,
+)
+SMALL = 12 * runs.GIB
+
+
+@pytest.fixture(scope="module")
+def stream() -> list[Event]:
+    return runs.events(SPEC, memory_bytes=SMALL)
+
+
+@pytest.fixture(scope="module")
+def record(stream: list[Event]) -> AttentionRecord:
+    found = FOLDS["attention"](stream)
+    assert isinstance(found, AttentionRecord)
+    return found
+
+
+def until(stream: list[Event], cell: int, call: int) -> list[Event]:
+    """The stream up to a measured forward of a cell, both counted from 0."""
+    started = [number for number, event in enumerate(stream) if isinstance(event, CellStarted)][cell]
+    for number, event in enumerate(stream[started:], started):
+        if isinstance(event, AttentionTimed) and not event.warmup and event.index == call:
+            return stream[: number + 1]
+    raise ValueError(f"cell {cell} has no call {call}")
+
+
+def printed(record: AttentionRecord, form: Format, *tables: str, width: int = 100) -> str:
+    console = Console(file=io.StringIO(), width=width, legacy_windows=False)
+    summary.show(record, console, form, tables)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+# Tables
+
+
+def test_a_comparison_looks_like_this(record: AttentionRecord) -> None:
+    assert_golden("attention_comparison_120", printed(record, "terminal", width=120))
+
+
+def test_a_sweep_of_one_implementation_looks_like_this() -> None:
+    assert_golden("attention_sweep_100", printed(runs.record(SINGLE, memory_bytes=SMALL), "terminal"))
+
+
+def test_a_simulated_sweep_looks_like_this() -> None:
+    assert_golden("attention_simulated_100", printed(runs.record(SIMULATED), "terminal"))
+
+
+@pytest.mark.parametrize("form", ["terminal", "markdown", "csv", "latex"])
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_can_be_shown_in_every_form(record: AttentionRecord, name: str, form: Format) -> None:
+    text = printed(record, form, name)
+    assert len(text.splitlines()) > 3
+
+
+def test_the_sweep_has_the_columns_that_reports_have() -> None:
+    (row, *_) = csv.DictReader(io.StringIO(printed(runs.record(SINGLE), "csv", "sweep")))
+    assert {"dim", "seq", "batch", "forward_mean_s", "forward_std_s", "backward_mean_s", "status"} <= set(row)
+    assert "memory_before_backward_bytes" in row
+    heading = next(line for line in printed(runs.record(SINGLE), "terminal", "sweep").splitlines() if "d_model" in line)
+    assert re.search(r"d_model +seq_len +batch +forward +backward +before backward +status", heading)
+
+
+def test_tables_hold_the_numbers_of_the_record(record: AttentionRecord) -> None:
+    (table,) = tables_for(record, ["cells"])
+    keys = [column.key for column in table.columns]
+    for cell, row in zip(record.cells, table.rows, strict=True):
+        shown = row[keys.index("forward_median")]
+        assert (cell.forward.median_s if cell.forward else None) == (
+            shown.value if isinstance(shown, Measure) else None
+        )
+
+
+def test_the_best_on_each_input_is_one_and_the_others_are_multiples_of_it(record: AttentionRecord) -> None:
+    (table,) = tables_for(record, ["comparison"])
+    keys = [column.key for column in table.columns]
+    by_input: dict[object, list[float]] = {}
+    for row in table.rows:
+        share = row[keys.index("forward_to_best")]
+        if isinstance(share, Measure):
+            by_input.setdefault(row[: keys.index("implementation")], []).append(share.value)
+    assert by_input
+    for shares in by_input.values():
+        assert min(shares) == 1
+        assert all(share >= 1 for share in shares)
+
+
+def test_memory_that_ran_out_stands_where_its_number_would(record: AttentionRecord) -> None:
+    (table,) = tables_for(record, ["sweep"])
+    outcomes = {row[-1].text for row in table.rows if isinstance(row[-1], Word)}
+    assert {"ok", "oom", "skipped", "invalid"} <= outcomes
+
+
+def test_the_causal_factor_is_said_below_the_rates(record: AttentionRecord) -> None:
+    assert "4BN²d forward" in printed(record, "markdown", "comparison")
+    causal = runs.record(SPEC.model_copy(update={"causal": True}))
+    assert "2BN(N+1)d forward, the causal half alone" in printed(causal, "markdown", "comparison")
+
+
+def test_an_implementation_that_is_not_here_says_why_once(record: AttentionRecord) -> None:
+    said = [remark.text for remark in sheet(record).remarks if remark.kind == "outcome"]
+    assert said == ["flash-attn: invalid: flash-attn is not installed"]
+
+
+def test_simulated_and_measured_are_never_shown_without_saying_so() -> None:
+    simulated = runs.record(SIMULATED)
+    for name in ("sweep", "comparison", "frontier", "memory", "exponents", "cells", "accounting", "grid"):
+        for table in tables_for(simulated, [name]):
+            assert "simulated" in table.title
+    assert "simulated for NVIDIA A100-SXM4-40GB" in sheet(simulated).subject
+
+
+def test_a_table_that_is_not_there_is_refused_with_the_nearest() -> None:
+    with pytest.raises(UsageError, match="frontier"):
+        tables_for(runs.record(SINGLE), ["frontiers"])
+    with pytest.raises(UsageError, match="nothing to show as the table crossovers"):
+        tables_for(runs.record(SINGLE), ["crossovers"])
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
+def test_no_line_is_wider_than_the_terminal(record: AttentionRecord, width: int) -> None:
+    text = printed(record, "terminal", "comparison", "sweep", "frontier", "exponents", "accounting", width=width)
+    assert max(cell_len(line) for line in text.splitlines()) <= width
+
+
+def test_a_run_of_which_nothing_is_known_is_shown_all_the_same() -> None:
+    record = FOLDS["attention"](runs.events(SPEC)[:2])
+    assert "interrupted" in printed(record, "terminal")  # type: ignore[arg-type]
+
+
+# Pictures
+
+
+def texts_of(path: Path) -> str:
+    return "\n".join("".join(e.itertext()) for e in ElementTree.parse(path).iter() if e.tag.endswith("}text"))
+
+
+def test_curves_say_what_they_show_and_where_memory_ends(record: AttentionRecord, tmp_path: Path) -> None:
+    (path,) = attention_pictures.write(record, curves=tmp_path / "curves.svg")
+    said = texts_of(path)
+    for expected in ("d 64", "forward", "backward", "kept for backward", "naive", "does not fit", "16384", "N^2.00"):
+        assert expected in said
+    assert "SIMULATED" not in said
+
+
+def test_heat_maps_have_every_cell_of_the_sweep(record: AttentionRecord, tmp_path: Path) -> None:
+    (path,) = attention_pictures.write(record, heat_map=tmp_path / "heat.svg")
+    said = texts_of(path)
+    assert "naive, forward" in said
+    assert said.count("oom") >= 1
+    assert said.count("skipped") >= 3
+    maps = attention_pictures.heat_map(record.cells, "naive", "forward")
+    assert maps is not None
+    assert len(maps.values) + len(maps.words) == len(SPEC.dim) * len(SPEC.seq)
+    assert {n for _, n in maps.beyond} == {16384}
+
+
+def test_a_simulated_picture_says_so(tmp_path: Path) -> None:
+    paths = list(attention_pictures.write(runs.record(SIMULATED), tmp_path / "c.svg", tmp_path / "h.svg"))
+    assert len(paths) == 2
+    for path in paths:
+        assert "SIMULATED for NVIDIA A100-SXM4-40GB" in texts_of(path)
+
+
+def test_the_same_record_gives_the_same_bytes(record: AttentionRecord, tmp_path: Path) -> None:
+    one, two = (next(iter(attention_pictures.write(record, tmp_path / name))) for name in ("a.svg", "b.svg"))
+    assert one.read_bytes() == two.read_bytes()
+
+
+def test_a_png_is_a_png_and_large_enough_for_a_report(record: AttentionRecord, tmp_path: Path) -> None:
+    (path,) = attention_pictures.write(record, curves=tmp_path / "curves.png")
+    width, height = struct.unpack(">II", path.read_bytes()[16:24])
+    assert width >= 1500
+    assert height >= 600
+
+
+def test_each_setting_has_a_picture_of_its_own(tmp_path: Path) -> None:
+    record = runs.record(SINGLE.model_copy(update={"batch": (2, 8)}))
+    paths = list(attention_pictures.write(record, curves=tmp_path / "c.svg"))
+    assert [path.name for path in paths] == ["c-1.svg", "c-2.svg"]
+    assert "batch 2" in texts_of(paths[0])
+    assert "batch 8" in texts_of(paths[1])
+
+
+def test_nothing_measured_leaves_no_picture(tmp_path: Path) -> None:
+    record = FOLDS["attention"](runs.events(SPEC)[:2])
+    assert list(attention_pictures.write(record, tmp_path / "c.png", tmp_path / "h.png")) == []  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_that_is_none_of_a_picture_is_refused(record: AttentionRecord, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="png, svg, pdf"):
+        list(attention_pictures.write(record, tmp_path / "c.gif"))
+    with pytest.raises(UsageError, match=r"\.png, \.svg or \.pdf"):
+        attention_pictures.refuse_other_formats(None, Path("x.jpeg"))
+    with pytest.raises(OutputError, match="cannot write"):
+        list(attention_pictures.write(record, tmp_path / "missing" / "c.png"))
+
+
+# While it runs
+
+
+def screen(events: list[Event], width: int, height: int, encoding: str = "utf-8") -> list[str]:
+    """The lines that a terminal of this size shows after these events."""
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    console = Console(file=file, width=width, height=height, color_system=None, legacy_windows=False)
+    console.print(draw(folded(events), events[-1].at_s), end="")
+    file.flush()
+    return file.buffer.getvalue().decode(encoding).splitlines()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50)])
+def test_a_sweep_half_way_looks_like_this(stream: list[Event], width: int, height: int) -> None:
+    part = until(stream, 18, 4)
+    assert_golden(f"attention_live_{width}x{height}", "\n".join(screen(part, width, height)))
+
+
+def test_more_implementations_than_there_is_room_for_look_like_this() -> None:
+    part = until(runs.events(MANY, memory_bytes=SMALL), 60, 1)
+    assert_golden("attention_live_many_80x24", "\n".join(screen(part, 80, 24)))
+
+
+def test_a_simulation_looks_like_this() -> None:
+    events = runs.events(SIMULATED)
+    assert_golden("attention_live_simulated_80x24", "\n".join(screen(events[: len(events) * 3 // 4], 80, 24)))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(12, 250), st.integers(2, 70), st.floats(0.01, 1))
+def test_the_screen_is_never_wider_or_higher_than_the_terminal(width: int, height: int, part: float) -> None:
+    events = _MANY_EVENTS[: max(1, int(len(_MANY_EVENTS) * part))]
+    lines = screen(events, width, height)
+    assert len(lines) <= height
+    assert max(map(cell_len, lines), default=0) <= width
+
+
+_MANY_EVENTS = runs.events(MANY, memory_bytes=SMALL)
+
+
+@pytest.mark.parametrize("cell", range(0, 80, 7))
+def test_the_running_cell_is_in_sight_even_on_a_small_terminal(cell: int) -> None:
+    part = until(_MANY_EVENTS, cell, 1)
+    assert any("▶" in line for line in screen(part, 80, 24))
+
+
+def test_a_terminal_without_these_characters_shows_others() -> None:
+    text = "\n".join(screen(until(_MANY_EVENTS, 20, 1), 80, 24, "ascii"))
+    assert "naive" in text
+    assert "?" not in text
+
+
+def test_a_dashboard_draws_the_grid_on_a_terminal(stream: list[Event]) -> None:
+    file = io.StringIO()
+    console = Console(
+        file=file, width=80, height=24, force_terminal=True, color_system="truecolor", legacy_windows=False
+    )
+    terminal = pyte.Screen(80, 24)
+    clock = Clock(epoch=lambda: stream[0].at_s, monotonic=(n / 50 for n in count()).__next__, thread_cpu=lambda: 0.0)
+    with Dashboard(console, clock, picture=ATTENTION) as dashboard:
+        for event in until(stream, 18, 4):
+            dashboard.show(event)
+        drawn = file.getvalue()
+    pyte.Stream(terminal).feed(drawn.replace("\n", "\r\n"))
+    assert any("sdpa-flash" in line for line in terminal.display)
+    assert any("▶" in line for line in terminal.display)
+    colours = {terminal.buffer[y][x].fg for y in range(24) for x in range(80)}
+    assert {"green", "red"} <= colours, "the best and what is far from it stand out"
+
+
+def test_where_there_is_no_terminal_every_cell_has_a_line(stream: list[Event]) -> None:
+    console = Console(file=io.StringIO(), width=80)
+    with AttentionLines(console) as lines:
+        for event in stream:
+            lines.show(event)
+    assert isinstance(console.file, io.StringIO)
+    written = console.file.getvalue().splitlines()
+    assert len(written) == 1 + len(list(SPEC.cells()))
+    assert re.fullmatch(
+        r"1/60 naive d 16 N 256  forward \S+ µs, backward \S+ µs, keeps 4.00 MiB for backward", written[1]
+    )
+    assert "\x1b" not in console.file.getvalue()
+
+
+def test_a_lost_stream_ends_the_lines_not_the_run(stream: list[Event]) -> None:
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    with AttentionLines(Console(file=Closed(), width=80)) as lines:
+        for event in stream:
+            lines.show(event)
+
+
+def test_a_cell_that_is_started_again_begins_anew(stream: list[Event]) -> None:
+    part = until(stream, 3, 4)
+    again = [event for event in part if isinstance(event, CellStarted)][-1]
+    now = folded([*part, again]).now
+    assert now is not None
+    assert now.forward_s == ()
+    assert now.calls == 0
+
+
+def test_a_resumed_run_keeps_what_lasts_and_waits_for_the_rest(stream: list[Event]) -> None:
+    state = advance(folded(stream), RunResumed(at_s=stream[-1].at_s, keep=3))
+    outcomes = {cell.outcome for _, cell in state.cells}
+    assert outcomes == {"ok", "oom", "invalid", None}
+
+
+def test_what_is_said_of_another_run_changes_nothing(stream: list[Event]) -> None:
+    state = folded(stream)
+    assert advance(state, CellFinished(at_s=0, cell="another", outcome="ok")) == state
+    assert folded([]) == AttentionState()
+
+
+def test_the_time_that_is_left_shrinks_to_nothing(stream: list[Event]) -> None:
+    assert left_s(folded(stream[:5]), stream[4].at_s) is None
+    forecasts = []
+    for cell in (6, 15, 24, 33):
+        part = until(stream, cell, 9)
+        left = left_s(folded(part), part[-1].at_s)
+        assert left is not None
+        forecasts.append(left)
+    assert forecasts == sorted(forecasts, reverse=True)
+    assert left_s(folded(stream), stream[-1].at_s) == 0

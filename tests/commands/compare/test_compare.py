@@ -1,0 +1,520 @@
+"""Two sides, cell by cell: what is compared with what, what is refused, what passes a gate, and what is said of it."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from sysbench.commands.attention.spec import AttentionSpec
+from sysbench.commands.compare import tables as compare_tables
+from sysbench.commands.compare.cells import Side, side
+from sysbench.commands.compare.comparison import Comparison, Rules, compare, gate, refuse_nothing_measured
+from sysbench.commands.time.fold import fold, samples_of
+from sysbench.commands.time.spec import TimeSpec
+from sysbench.errors import LogError, SysbenchError, UsageError
+from sysbench.log.events import CellStarted, StepMeasured
+from sysbench.log.outcomes import Outcome
+from sysbench.log.records import RunRecord, TimeRecord
+from sysbench.render.latex import latex
+from sysbench.render.output import show_sheet
+from tests import fixtures_attention, fixtures_runs, fixtures_timing
+from tests.fixtures_timing import TWO_CORES
+from tests.golden.compare import assert_golden
+
+Record = RunRecord[Any]
+
+
+def measured(seed: int = 0, **fields: Any) -> TimeRecord:
+    """A run on an A100, with noise of 0.2 %."""
+    return fixtures_timing.record(TimeSpec(**{"size": "small", "ctx": "128,256", "steps": "20", **fields}), seed=seed)
+
+
+def sided(name: str, *records: Record) -> Side:
+    return side(name, dict(enumerate(records)))
+
+
+def compared(a: Record | Sequence[Record], b: Record | Sequence[Record], **rules: Any) -> Comparison:
+    one, other = ([records] if isinstance(records, RunRecord) else records for records in (a, b))
+    return compare(sided("before", *one), sided("after", *other), Rules(**rules))
+
+
+def slowed(record: TimeRecord, factor: float, ctx: int | None = None) -> TimeRecord:
+    """The same run, as if every phase of (some of) its cells had taken `factor` times as long."""
+    changed = record.model_dump(mode="json")
+    for cell in changed["cells"]:
+        if ctx in (None, cell["axes"]["ctx"]):
+            for phase in cell["phases"].values():
+                phase["wall"]["samples_s"] = [sample * factor for sample in phase["wall"]["samples_s"]]
+    return TimeRecord.model_validate(changed)
+
+
+def with_environment(record: TimeRecord, part: str, **fields: Any) -> TimeRecord:
+    changed = record.environment.model_copy(update={part: getattr(record.environment, part).model_copy(update=fields)})
+    return record.model_copy(update={"environment": changed})
+
+
+def verdicts(found: Comparison) -> dict[tuple[int, str], str]:
+    return {(cell.axes["ctx"], time.quantity): time.verdict for cell in found.cells for time in cell.times}
+
+
+def text_of(found: Comparison, form: Any = "terminal", tables: Sequence[str] = (), width: int = 100) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    show_sheet(compare_tables.sheet(found, tables), console, form)
+    file = console.file
+    assert isinstance(file, io.StringIO)
+    return file.getvalue()
+
+
+# Verdicts
+
+
+def test_a_cell_that_is_slower_is_called_so_and_the_others_are_the_same() -> None:
+    found = compared(measured(1), slowed(measured(2), 1.05, ctx=256))
+    assert verdicts(found)[128, "step"] == "SAME"
+    assert verdicts(found)[256, "step"] == "SLOWER"
+    (slower,) = [time for cell in found.cells if cell.axes["ctx"] == 256 for time in cell.times if time.headline]
+    assert slower.low is not None
+    assert slower.low < 1.05 < (slower.high or 0)
+
+
+def test_every_phase_has_a_verdict_of_its_own() -> None:
+    names = [time.quantity for time in compared(measured(1), measured(2)).cells[0].times]
+    assert names == ["step", "zero_grad", "forward", "loss", "backward", "optimizer"]
+
+
+def test_like_runs_have_no_verdict_in_sixty_cells() -> None:
+    grid = {"ctx": "16-480+16", "precision": "fp32,bf16"}
+    found = compared(measured(3, **grid), measured(4, **grid), parts=False)
+    assert len(found.cells) == 60
+    assert {time.verdict for cell in found.cells for time in cell.times} <= {"SAME", "AMBIGUOUS"}
+
+
+def test_the_geometric_mean_is_of_the_steps() -> None:
+    a = measured(5)
+    (mean,) = compared(a, slowed(slowed(a, 0.5, ctx=128), 2.0, ctx=256)).geometric_means
+    assert (mean.quantity, mean.cells) == ("step", 2)
+    assert mean.ratio == pytest.approx(1.0)
+    assert mean.verdicts == {"FASTER": 1, "SLOWER": 1}
+
+
+def test_attention_is_judged_by_forward_and_backward() -> None:
+    spec = AttentionSpec(impl=("naive",), seq=(256, 1024))
+    runs = [fixtures_attention.record(spec, seed=seed) for seed in (1, 2)]
+    found = compared(*runs)
+    assert {time.quantity for cell in found.cells for time in cell.times if time.headline} == {"forward", "backward"}
+
+
+def test_memory_is_compared_to_the_byte() -> None:
+    a, b = measured(1, ctx="128"), measured(1, ctx="128", attention="sdpa")
+    peaks = {each.quantity: each for each in compared(a, b).cells[0].memory}
+    assert peaks["allocated_peak"].exact
+    assert peaks["allocated_peak"].a_bytes == a.cells[0].memory.allocated_peak_bytes
+    assert peaks["allocated_peak"].b_bytes == b.cells[0].memory.allocated_peak_bytes
+    assert not peaks["host_rss_peak"].exact
+
+
+def test_several_runs_on_each_side_are_the_unit_of_replication() -> None:
+    found = compared([measured(seed) for seed in range(3)], [measured(seed) for seed in range(10, 14)])
+    assert {time.repeated for cell in found.cells for time in cell.times} == {"runs"}
+    assert {time.count for cell in found.cells for time in cell.times} == {3}
+
+
+def test_two_plain_records_come_with_the_warning_that_processes_differ() -> None:
+    assert any("not what two processes differ by" in said for said in compared(measured(1), measured(2)).cautions)
+    paired = compared([measured(n) for n in range(4)], [measured(n) for n in range(4, 8)], paired=True)
+    assert {time.repeated for cell in paired.cells for time in cell.times} == {"rounds"}
+    assert not any("processes differ by" in said for said in paired.cautions)
+
+
+# Which cell is compared with which
+
+
+def test_cells_are_matched_by_their_axes_whatever_their_order() -> None:
+    a, b = measured(1, ctx="128,256,512"), measured(2, ctx="512,128,256")
+    found = compared(a, b)
+    assert [cell.axes["ctx"] for cell in found.cells] == [128, 256, 512]
+    assert set(verdicts(found).values()) <= {"SAME", "AMBIGUOUS"}
+
+
+def test_eager_against_compiled_is_matched_across_that_axis() -> None:
+    found = compared(measured(1), measured(2, execution="compiled"))
+    assert found.across == ["execution"]
+    assert verdicts(found)[256, "step"] == "FASTER"
+    assert [(each.name, each.a, each.b) for each in found.differences] == [("--execution", "eager", "compiled")]
+
+
+def test_a_size_differs_in_one_thing_however_many_dimensions_that_is() -> None:
+    assert compared(measured(1), measured(1, size="medium")).across == ["size"]
+    assert compared(measured(1), measured(1, layers="6")).across == ["size"]
+
+
+def test_how_often_was_measured_does_not_make_another_cell() -> None:
+    found = compared(measured(1, steps="20"), measured(2, steps="40", warmup="9"))
+    assert len(found.cells) == 2
+    assert found.across == []
+    assert {each.name for each in found.differences} == {"--steps", "--warmup"}
+
+
+def test_a_sweep_of_warm_ups_is_compared_point_by_point() -> None:
+    grid = {"warmup": "0,5", "ctx": "128"}
+    found = compared(measured(1, **grid), measured(2, **grid))
+    assert [cell.axes["warmup"] for cell in found.cells] == [0, 5]
+
+
+def test_cells_that_only_one_side_has_are_listed() -> None:
+    found = compared(measured(1, ctx="128,256"), measured(2, ctx="256,512"))
+    assert [cell.axes["ctx"] for cell in found.cells] == [256]
+    assert [(each.arm, each.axes["ctx"]) for each in found.left_over] == [("A", 128), ("B", 512)]
+    shown = text_of(found)
+    assert "not compared" in shown
+    assert "512" in shown
+
+
+def test_of_several_kinds_of_run_each_is_compared_with_its_own() -> None:
+    attention = fixtures_attention.record(AttentionSpec(impl=("naive",), seq=(256,)))
+    found = compared([measured(1), attention], [attention, measured(2)])
+    assert {cell.kind for cell in found.cells} == {"time", "attention"}
+    only = compared([measured(1), attention], measured(2))
+    assert [each.kind for each in only.left_over] == ["attention"]
+
+
+def test_a_kind_of_run_that_has_nothing_in_common_does_not_keep_the_others_from_being_compared() -> None:
+    short, long = (
+        fixtures_attention.record(AttentionSpec(impl=("naive",), seq=seq)) for seq in ((256, 512), (1024, 2048))
+    )
+    found = compared([measured(1), short], [measured(2), long])
+    assert {cell.kind for cell in found.cells} == {"time"}
+    assert [(each.arm, each.axes["seq"]) for each in found.left_over] == [
+        ("A", 256),
+        ("A", 512),
+        ("B", 1024),
+        ("B", 2048),
+    ]
+    with pytest.raises(UsageError, match="no cell of A is in B: sequence length is 256, 512 in A and 1024, 2048 in B"):
+        compared(short, long)
+
+
+def test_of_a_cell_that_was_run_twice_the_last_counts() -> None:
+    a = measured(1)
+    (cell, _) = compared([slowed(a, 3.0), a], a).cells
+    assert cell.times[0].ratio == pytest.approx(1.0)
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint", "across"),
+    [
+        ({"precision": "bf16"}, "precision is fp32 in A and bf16 in B", "precision"),
+        ({"batch": "8"}, "batch is 4 in A and 8 in B", "batch"),
+        ({"mode": "forward"}, "mode is train in A and forward in B", "mode"),
+        ({"sync": "step"}, "synchronization is phase in A and step in B", "sync"),
+        ({"device": "cpu"}, "device is NVIDIA A100-SXM4-80GB in A and AMD EPYC 7763 64-Core Processor in B", "device"),
+    ],
+)
+def test_unequal_arms_are_not_compared_unless_told(fields: dict[str, Any], complaint: str, across: str) -> None:
+    a, b = measured(1), measured(2, **fields)
+    with pytest.raises(UsageError) as caught:
+        compared(a, b)
+    assert complaint in str(caught.value)
+    assert f"--across {across}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert compared(a, b, across=(across,)).across == [across]
+
+
+def test_a_precision_that_both_have_is_compared_and_the_other_is_listed() -> None:
+    found = compared(measured(1, precision="fp32,bf16"), measured(2, precision="bf16"))
+    assert {cell.axes["precision"] for cell in found.cells} == {"bf16"}
+    assert {each.axes["precision"] for each in found.left_over} == {"fp32"}
+
+
+def test_two_things_at_once_are_not_told_apart_unless_told() -> None:
+    a, b = measured(1), measured(2, execution="compiled", attention="sdpa")
+    with pytest.raises(UsageError, match=r"--across attention,execution compares them all the same"):
+        compared(a, b)
+    assert set(compared(a, b, across=("attention", "execution")).across) == {"attention", "execution"}
+
+
+def test_across_takes_one_value_on_each_side() -> None:
+    a, b = measured(1, precision="fp32,tf32"), measured(2, precision="bf16")
+    with pytest.raises(UsageError, match=r"--across precision takes one value on each side: precision is fp32, tf32"):
+        compared(a, b, across=("precision",))
+
+
+def test_two_machines_are_not_compared_unless_told() -> None:
+    a = measured(1)
+    b = with_environment(measured(2), "host", hostname="elsewhere")
+    with pytest.raises(UsageError, match=r"A was measured on bench \(.*\), and B on elsewhere \(.*--across machine"):
+        compared(a, b)
+    found = compared(a, b, across=("machine",))
+    assert [(each.name, each.a, each.b) for each in found.differences] == [("host", "bench", "elsewhere")]
+
+
+def test_the_made_up_name_of_a_container_is_no_other_machine() -> None:
+    a, b = (
+        with_environment(measured(seed), "host", hostname=name, container=True)
+        for seed, name in enumerate(("0a1b", "2c3d"))
+    )
+    assert len(compared(a, b).cells) == 2
+
+
+def test_measured_is_not_compared_with_simulated() -> None:
+    measured_one = fixtures_attention.record(AttentionSpec(impl=("naive",), seq=(256,)))
+    simulated = fixtures_attention.record(AttentionSpec(impl=("naive",), seq=(256,), simulate=("a100-80gb",)))
+    with pytest.raises(UsageError, match=r"simulated GPU is none in A and a100-80gb in B"):
+        compared(measured_one, simulated)
+
+
+def test_runs_of_different_commands_have_nothing_in_common() -> None:
+    attention = fixtures_attention.record(AttentionSpec(impl=("naive",), seq=(256,)))
+    with pytest.raises(LogError, match=r"A holds `sysbench time`, and B `sysbench attention`"):
+        compared(measured(1), attention)
+
+
+def test_what_has_no_cell_in_common_says_why() -> None:
+    with pytest.raises(UsageError, match=r"no cell of A is in B: ctx is 128, 256 in A and 512, 1024 in B"):
+        compared(measured(1), measured(2, ctx="512,1024"))
+
+
+def test_a_time_that_is_none_is_an_error_and_not_a_crash() -> None:
+    broken = slowed(measured(1), -1.0)
+    with pytest.raises(SysbenchError, match="above zero"):
+        compared(measured(2), broken)
+
+
+# What differs around the cells
+
+
+def test_everything_around_that_differs_is_said_first() -> None:
+    b = with_environment(with_environment(measured(2), "torch", torch="2.14.0+cu131"), "host", commit="abc")
+    found = compared(measured(1), b)
+    # That A does not know its commit (it was installed) is no difference.
+    assert [(each.name, each.a, each.b) for each in found.differences] == [("torch", "2.13.0+cu130", "2.14.0+cu131")]
+    shown = text_of(found)
+    assert shown.index("2.14.0+cu131") < shown.index("B / A")
+
+
+def test_the_same_on_both_sides_is_said_to_be_the_same() -> None:
+    assert "nothing is known to differ between the two" in text_of(compared(measured(1), measured(2)))
+
+
+def test_another_card_of_the_same_model_is_a_caution() -> None:
+    changed = measured(2).model_dump(mode="json")
+    for cell in changed["cells"]:
+        cell["device"]["uuid"] = "GPU-other"
+    found = compared(measured(1), TimeRecord.model_validate(changed))
+    assert any("another card" in said for said in found.cautions)
+
+
+def test_what_was_measured_under_doubt_is_listed_in_one_order_whatever_the_order_in_the_runs() -> None:
+    changed = measured(2).model_dump(mode="json")
+    of_cells = (("drift", "two-modes", "throttled"), ("host-busy", "drift"))
+    for cell, codes in zip(changed["cells"], of_cells, strict=True):
+        cell["cautions"] = [{"code": code, "message": "said", "remedy": "wait"} for code in codes]
+    found = compared(measured(1), TimeRecord.model_validate(changed))
+    listed = "throttled (1 of 2 cells), host-busy (1 of 2 cells), drift (2 of 2 cells), two-modes (1 of 2 cells)"
+    assert any(said.startswith(f"B was measured under doubt: {listed}; ") for said in found.cautions)
+
+
+# Runs that did not come to their end
+
+
+def test_what_a_killed_run_had_measured_is_compared() -> None:
+    spec = TimeSpec(size="small", ctx="128,256,512", steps="20")
+    events = fixtures_timing.events(spec)
+    killed = fold(fixtures_timing.until_measuring(events, cell=2, step=1))
+    found = compared(measured(1, ctx="128,256,512"), killed)
+    assert verdicts(found)[128, "step"] in ("SAME", "AMBIGUOUS")
+    assert [cell.b_outcome for cell in found.cells] == ["ok", "ok", "interrupted"]
+    assert any("did not come to its end" in said for said in found.cautions)
+
+
+def test_a_round_that_was_cut_off_does_not_count() -> None:
+    spec = TimeSpec(size="small", ctx="128", steps="20")
+    events = fixtures_timing.events(spec)
+    cut = fold(fixtures_timing.until_measuring(events, cell=0, step=3))
+    whole = [measured(seed, ctx="128") for seed in range(8)]
+    found = compared([*whole[:4], whole[0]], [*whole[4:], cut], paired=True)
+    assert found.cells[0].times[0].count == 4
+
+
+def test_a_log_that_ends_before_its_first_step_is_compared_with_nothing_and_says_so() -> None:
+    events = fixtures_timing.events(TimeSpec(size="small", ctx="128"))
+    started = next(number for number, event in enumerate(events) if isinstance(event, CellStarted))
+    assert not any(isinstance(event, StepMeasured) for event in events[: started + 1])
+    found = compared(measured(1, ctx="128"), fold(events[: started + 1]))
+    assert found.cells[0].times == []
+    assert "interrupted in B" in text_of(found)
+
+
+def test_a_cell_that_was_never_started_is_still_the_same_cell() -> None:
+    skipped = measured(2).model_dump(mode="json")
+    skipped["cells"][1].update(outcome="skipped", device=None, phases={})
+    found = compared(measured(1), TimeRecord.model_validate(skipped))
+    assert [cell.b_outcome for cell in found.cells] == ["ok", "skipped"]
+    assert found.left_over == []
+
+
+def test_a_run_that_ended_before_it_began_says_so() -> None:
+    with pytest.raises(LogError, match="after holds nothing: it ended before anything could be measured"):
+        compared(measured(1), fold(fixtures_timing.events(TimeSpec(size="small", ctx="128"))[:1]))
+
+
+# The gate
+
+
+def gated(found: Comparison, share: float) -> tuple[list[str], list[str]]:
+    held = gate(found, share)
+    return held.failed, held.undecided
+
+
+def test_a_gate_fails_what_is_known_to_be_beyond_it() -> None:
+    failed, undecided = gated(compared(measured(1), slowed(measured(2), 1.05, ctx=256)), 0.03)
+    assert len(failed) == 1
+    assert failed[0].startswith("ctx 256: step takes 1.05× as long (1.04")
+    assert undecided == []
+
+
+def test_a_gate_passes_a_real_regression_that_is_within_it() -> None:
+    assert gated(compared(measured(1), slowed(measured(2), 1.02)), 0.03) == ([], [])
+
+
+def test_a_gate_passes_noise_and_says_what_it_could_not_tell() -> None:
+    noisy = fixtures_timing.record(TimeSpec(size="tiny", ctx="128", steps="10", device="cpu"), TWO_CORES, seed=1)
+    found = compared(noisy, slowed(noisy, 1.02))
+    failed, undecided = gated(found, 0.03)
+    assert failed == []
+    assert len(undecided) == 1
+    assert "cannot be told" in text_of(found.model_copy(update={"gate": gate(found, 0.03)}))
+
+
+def test_a_phase_alone_does_not_fail_a_gate() -> None:
+    changed = measured(2).model_dump(mode="json")
+    for cell in changed["cells"]:
+        wall = cell["phases"]["loss"]["wall"]
+        wall["samples_s"] = [sample * 3 for sample in wall["samples_s"]]
+    assert gated(compared(measured(1), TimeRecord.model_validate(changed)), 0.03) == ([], [])
+
+
+def test_a_gate_fails_memory_that_grew_beyond_it() -> None:
+    grown = measured(1).model_dump(mode="json")
+    for cell in grown["cells"]:
+        cell["memory"]["allocated_peak_bytes"] = int(cell["memory"]["allocated_peak_bytes"] * 1.04)
+        cell["memory"]["host_rss_peak_bytes"] *= 3  # looked at from outside: decides nothing
+    failed, _ = gated(compared(measured(1), TimeRecord.model_validate(grown)), 0.03)
+    assert len(failed) == 2
+    assert all("allocated peak grew from" in said for said in failed)
+    assert gated(compared(measured(1), TimeRecord.model_validate(grown)), 0.05) == ([], [])
+
+
+@pytest.mark.parametrize("outcome", ["oom", "crashed", "timeout"])
+def test_a_gate_fails_a_cell_that_can_no_longer_be_measured(outcome: Outcome) -> None:
+    lost = measured(2).model_dump(mode="json")
+    lost["cells"][1].update(outcome=outcome, phases={})
+    failed, _ = gated(compared(measured(1), TimeRecord.model_validate(lost)), 0.03)
+    assert failed == [f"ctx 256: was measured in A, and is {outcome} in B"]
+
+
+# What is shown
+
+
+@pytest.mark.parametrize("form", ["terminal", "markdown", "csv", "latex"])
+@pytest.mark.parametrize("name", list(compare_tables.TABLES))
+def test_every_table_is_made_in_every_format(form: str, name: str) -> None:
+    found = compared(measured(1, ctx="128,256"), measured(2, ctx="256,512", execution="compiled"))
+    assert text_of(found, form, [name])
+
+
+def test_a_table_that_there_is_not_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(UsageError, match=r"--tables verdict is not a table. Did you mean verdicts\?"):
+        compare_tables.refuse_unknown(["verdict"])
+
+
+def test_the_long_table_has_every_number_in_base_units() -> None:
+    found = compared(measured(1, ctx="128"), measured(2, ctx="128"))
+    header, *rows = text_of(found, "csv", ["cells"]).splitlines()
+    assert header.split(",")[4:9] == ["a_s", "b_s", "b_over_a_ratio", "b_over_a_low_ratio", "b_over_a_high_ratio"]
+    step = next(row for row in rows if ",step," in row)
+    assert str(found.cells[0].times[0].a_s) in step
+
+
+def test_markup_in_names_reaches_no_format_as_markup() -> None:
+    hostile = "[bold red]x[/] \\textbf{y} | z\x1b[31m"
+    a = sided(hostile, measured(1))
+    b = sided("b", with_environment(measured(2), "torch", torch="[link=file:///]\\input{x}"))
+    found = compare(a, b, Rules())
+    assert "[bold red]x[/]" in text_of(found)
+    assert "\x1b" not in text_of(found)
+    assert "\\textbf{y}" not in latex(compare_tables.sheet(found))
+    assert "\\input{x}" not in latex(compare_tables.sheet(found))
+    assert "[bold red]" not in text_of(found, "markdown")
+    assert "} | z" not in text_of(found, "markdown")
+
+
+def test_what_was_found_survives_json() -> None:
+    found = compared(measured(1), measured(2, execution="compiled"))
+    assert Comparison.model_validate_json(found.model_dump_json()) == found
+    assert json.loads(found.model_dump_json())["kind"] == "comparison"
+
+
+def test_the_screen_is_the_one_that_was_reviewed() -> None:
+    found = compared(measured(1), slowed(measured(2, execution="compiled"), 1.3, ctx=256))
+    held = found.model_copy(update={"gate": gate(found, 0.03)})
+    assert_golden("compare_100", text_of(held))
+    assert_golden("compare_80", text_of(held, width=80))
+
+
+# Memory, profiles, accumulation
+
+
+def grown(record: Record, factor: float) -> Record:
+    """The same run with higher peaks."""
+    cells = [
+        cell.model_copy(update={"peak_allocated_bytes": int(cell.peak_allocated_bytes * factor)})
+        for cell in record.cells
+    ]
+    return record.model_copy(update={"cells": cells})
+
+
+def test_simulated_memory_is_compared_whatever_machine_it_was_worked_out_on() -> None:
+    a = fixtures_runs.record("memory")
+    assert all(cell.axes["simulate"] for cell in a.cells)
+    b = grown(a, 1.05)
+    elsewhere = b.model_copy(
+        update={
+            "environment": a.environment.model_copy(
+                update={"host": a.environment.host.model_copy(update={"hostname": "elsewhere"})}
+            )
+        }
+    )
+    found = compared(a, elsewhere)
+    assert len(gated(found, 0.03)[0]) == len(found.cells)
+    assert all("allocated peak grew from" in said for said in gated(found, 0.03)[0])
+    assert gated(found, 0.06) == ([], [])
+    assert "memory" in text_of(found)
+    assert "all" in text_of(compared(a, a))
+
+
+def test_a_profile_is_judged_by_the_step_that_was_not_profiled() -> None:
+    profiled = fixtures_runs.record("profile")
+    steps = samples_of([0.01, 0.01001, 0.00999] * 5)
+    a = profiled.model_copy(
+        update={"cells": [cell.model_copy(update={"unprofiled": steps}) for cell in profiled.cells]}
+    )
+    found = compared(a, a)
+    assert {(time.quantity, time.verdict) for cell in found.cells for time in cell.times} == {("step", "SAME")}
+    assert "2 cells without a time" in text_of(compared(profiled, profiled))
+
+
+def test_accumulation_has_no_time_and_a_gate_is_not_passed_by_having_measured_nothing() -> None:
+    a = fixtures_runs.record("accum")
+    found = compared(a, a)
+    assert "accum: 1 cell without a time or a peak of memory on both sides" in text_of(found)
+    with pytest.raises(UsageError, match="no cell has a time or a peak of memory on both sides"):
+        refuse_nothing_measured(found)

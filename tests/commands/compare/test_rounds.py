@@ -1,0 +1,178 @@
+"""Two arms in turns: the order of turns, a fresh process for each, and what is left when it is stopped."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from sysbench.commands.attention.spec import AttentionSpec
+from sysbench.commands.compare.ab import arms_of, spec_of_words
+from sysbench.commands.compare.cells import side
+from sysbench.commands.compare.comparison import Rules, compare
+from sysbench.commands.compare.live import RoundLines
+from sysbench.commands.compare.rounds import Turn, carry_out, new_directory, order
+from sysbench.commands.time.spec import TimeSpec
+from sysbench.errors import SysbenchError, UsageError
+from sysbench.log.events import Event, StepMeasured, WorkerReady
+from sysbench.log.round_logs import Arm, part_of, parts_of
+from sysbench.log.runs import find, load
+from sysbench.spec.kinds import Spec
+from sysbench.spec.run import RunOptions
+from tests.engine.fakes import ScriptedLauncher, spec_of
+
+
+class Watcher:
+    """Takes down what is said, and stops everything at some point if it is told to."""
+
+    def __init__(self, stop_at: tuple[int, Arm] | None = None) -> None:
+        self.workers: list[tuple[int, Arm, int]] = []
+        self._stop_at = stop_at
+
+    def __call__(self, number: int, arm: Arm, event: Event) -> None:
+        if isinstance(event, WorkerReady):
+            self.workers.append((number, arm, event.pid))
+        if isinstance(event, StepMeasured) and (number, arm) == self._stop_at:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def measure(tmp_path: Path, rounds: int, watcher: Watcher | None = None, **script: Any) -> tuple[Path, list[Turn]]:
+    directory = new_directory(tmp_path / "runs")
+    specs: dict[Arm, Spec] = {"A": spec_of([16]), "B": spec_of([16], execution="compiled")}
+    launcher = ScriptedLauncher(**script)
+    turns = carry_out(specs, rounds, directory, RunOptions(), watcher or Watcher(), launcher)
+    return directory, list(turns)
+
+
+def test_the_arm_that_goes_first_alternates() -> None:
+    assert "".join(arm for number in range(1, 5) for arm in order(number)) == "ABBAABBA"
+
+
+def test_every_turn_has_a_process_and_a_log_of_its_own(tmp_path: Path) -> None:
+    watcher = Watcher()
+    directory, turns = measure(tmp_path, 3, watcher)
+    assert [(turn.round, turn.arm) for turn in turns] == [(1, "A"), (1, "B"), (2, "B"), (2, "A"), (3, "A"), (3, "B")]
+    assert len({pid for _, _, pid in watcher.workers}) == 6
+    assert [turn.log.relative_to(directory).as_posix() for turn in turns[:3]] == [
+        "A/round-01.jsonl",
+        "B/round-01.jsonl",
+        "B/round-02.jsonl",
+    ]
+    assert [turn.closes_round for turn in turns] == [False, True] * 3
+    assert {load(turn.log).status for turn in turns} == {"complete"}
+
+
+def test_ctrl_c_ends_the_comparison_in_order_and_keeps_what_was_finished(tmp_path: Path) -> None:
+    directory, turns = measure(tmp_path, 5, Watcher(stop_at=(2, "B")))
+    assert [(turn.round, turn.arm, turn.interrupted) for turn in turns][:2] == [(1, "A", False), (1, "B", False)]
+    assert len(turns) <= 4
+    assert load(directory / "A" / "round-01.jsonl").status == "complete"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_in_the_middle_of_a_cell_marks_its_turn(tmp_path: Path) -> None:
+    _, turns = measure(tmp_path, 5, Watcher(stop_at=(1, "A")), cells={16: "goes on"})
+    assert [(turn.round, turn.arm, turn.interrupted) for turn in turns] == [(1, "A", True)]
+
+
+def test_a_worker_that_cannot_start_ends_the_comparison(tmp_path: Path) -> None:
+    with pytest.raises(SysbenchError):
+        measure(tmp_path, 3, start="dies")
+
+
+def test_an_earlier_comparison_is_read_back_as_its_two_arms(tmp_path: Path) -> None:
+    directory, _ = measure(tmp_path, 3)
+    parts = parts_of(find(str(directory)))
+    assert {arm: sorted(part.files) for arm, part in parts.items()} == {"A": [1, 2, 3], "B": [1, 2, 3]}
+    half = part_of(find(str(directory / "B")))
+    assert half is not None
+    assert (half.arm, half.directory) == ("B", directory)
+    assert part_of(find(str(directory))) is None
+    assert find("latest", tmp_path / "runs") == find(str(directory))
+
+
+def test_files_of_anything_else_are_no_arms(tmp_path: Path) -> None:
+    assert parts_of([tmp_path / "A" / "something.jsonl"]) == {}
+    assert parts_of([tmp_path / "C" / "round-01.jsonl"]) == {}
+    assert parts_of([tmp_path / "x" / "A" / "round-01.jsonl", tmp_path / "y" / "B" / "round-01.jsonl"]) == {}
+
+
+def test_a_round_that_one_arm_lacks_is_left_out_wherever_it_was(tmp_path: Path) -> None:
+    directory, _ = measure(tmp_path, 4)
+    (directory / "A" / "round-02.jsonl").unlink()
+    parts = parts_of(find(str(directory)))
+    a, b = (side(arm, {number: load(path) for number, path in part.files.items()}) for arm, part in parts.items())
+    (cell,) = compare(a, b, Rules(paired=True)).cells
+    assert {time.count for time in cell.times} == {3}
+
+
+def test_two_comparisons_of_one_second_have_a_directory_each(tmp_path: Path) -> None:
+    assert new_directory(tmp_path) != new_directory(tmp_path)
+
+
+# The words of a spec
+
+
+def test_the_words_of_a_spec_are_those_of_the_command() -> None:
+    spec = spec_of_words("time --size small,medium --ctx 128-512*2 --compile --bf16")
+    assert spec == TimeSpec(size="small,medium", ctx="128-512*2", execution="compiled", precision="bf16")
+    assert spec_of_words("attention --impl naive,flex --causal") == AttentionSpec(impl="naive,flex", causal=True)
+
+
+def test_time_is_meant_where_no_command_is_named() -> None:
+    assert spec_of_words("--size small") == spec_of_words("sysbench time --size small") == TimeSpec(size="small")
+    assert spec_of_words("") == TimeSpec()
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("--size smal", "--ab, B: --size smal is not a size. Did you mean small?"),
+        ("time --bathc 2", "--ab, B: No such option: --bathc"),
+        ("memory --ctx 8", "--ab, B: memory is not a command that can be measured in turns."),
+        ("tiem", "--ab, B: tiem is not a command that can be measured in turns. Did you mean time?"),
+        ("--size 'small", "--ab, B: --size 'small cannot be taken apart into words: no closing quotation"),
+        ("time small", "--ab, B: Got unexpected extra argument"),
+        ("time --ctx", "--ab, B: Option '--ctx' requires an argument"),
+        ("time --out x", "--ab, B: No such option: --out"),
+        ("time --steps 0", "--ab, B: --steps 0 is out of range: allowed is 1 or more. Nearest: 1"),
+        ("attention", "--ab: A is of `sysbench time` and B of `sysbench attention`"),
+    ],
+)
+def test_a_mistake_in_a_spec_is_answered_as_the_command_answers_it(text: str, complaint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        arms_of(("time", text))
+    assert str(caught.value).startswith(complaint)
+    assert "\n" not in str(caught.value)
+
+
+# What is seen meanwhile
+
+
+def test_every_round_has_a_line_with_what_is_known_so_far(tmp_path: Path) -> None:
+    directory, turns = measure(tmp_path, 3)
+    file = io.StringIO()
+    lines = RoundLines(Console(file=file, width=100), 3, {}, live=False)
+    for number in (1, 2, 3):
+        a, b = (side(arm, {1: load(directory / arm / f"round-0{number}.jsonl")}) for arm in ("A", "B"))
+        lines.round(number, compare(a, b, Rules(paired=True)), 10.0 * number)
+    first, second, third = file.getvalue().splitlines()
+    assert first == "round 1 of 3  step A 1.00 ms, B 1.00 ms  B / A 1.000×  20 s left"
+    assert second == "round 2 of 3  step A 1.00 ms, B 1.00 ms  B / A 1.000×  so far 1.000  10 s left"
+    assert third == "round 3 of 3  step A 1.00 ms, B 1.00 ms  B / A 1.000×  so far 1.000 (1.000–1.000)"
+    assert len(turns) == 6
+
+
+def test_a_stream_that_is_gone_ends_the_progress_and_not_the_measurement() -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    lines = RoundLines(Console(file=Gone()), 3, {}, live=False)
+    lines.say("x")
+    lines.say("y")

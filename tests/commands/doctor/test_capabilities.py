@@ -1,0 +1,379 @@
+"""What will work on a machine, why not, and what would help."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from sysbench.commands.doctor import screen as doctor_screen
+from sysbench.commands.doctor.advice import advice
+from sysbench.commands.doctor.capabilities import Facts, measurable, prospects, runs_on
+from sysbench.commands.doctor.record import (
+    AllocatorSection,
+    DoctorRecord,
+    GpuProcess,
+    NvmlSection,
+    Prospect,
+    Tool,
+    TorchSection,
+)
+from sysbench.commands.doctor.self_cost import arm_of, in_turns, measure
+from sysbench.commands.time.spec import TimeSpec
+from sysbench.log.events import DeviceInfo, Event, Reading, WorkerReady
+from tests import doctor_machines as machines
+from tests.engine.fakes import ScriptedLauncher
+from tests.golden.compare import assert_golden, plain_environment
+
+__all__ = ["plain_environment"]
+
+
+def outlook(facts: Facts) -> dict[str, Prospect]:
+    found = prospects(facts)
+    assert len({each.what for each in found}) == len(found)
+    return {each.what: each for each in found}
+
+
+def works(facts: Facts) -> dict[str, str]:
+    return {what: each.works for what, each in outlook(facts).items()}
+
+
+def with_torch(facts: Facts, **changes: Any) -> Facts:
+    return replace(facts, torch=facts.torch.model_copy(update=changes))
+
+
+def with_host(facts: Facts, **changes: Any) -> Facts:
+    return replace(facts, host=facts.host.model_copy(update=changes))
+
+
+def with_gpu(facts: Facts, **changes: Any) -> Facts:
+    (state,) = facts.nvml.gpus
+    return replace(facts, nvml=facts.nvml.model_copy(update={"gpus": [state.model_copy(update=changes)]}))
+
+
+def test_on_a_sound_gpu_machine_only_what_is_not_installed_does_not_work() -> None:
+    found = works(machines.SOUND)
+    assert {what for what, each in found.items() if each == "no"} == {"attention --impl flash-attn"}
+    assert {what for what, each in found.items() if each == "partly"} == {"--attention flash", "--attention cudnn"}
+    assert advice(machines.SOUND) == []
+
+
+def test_whatever_does_not_work_says_why() -> None:
+    for facts in (machines.SOUND, machines.CPU_ALONE, machines.POOR, NOTHING):
+        for each in prospects(facts):
+            assert each.reason, each.what
+            assert "None" not in each.reason + (each.remedy or ""), each
+
+
+def test_without_a_gpu_everything_measures_on_the_cpu() -> None:
+    found = works(machines.CPU_ALONE)
+    assert all(found[command] == "yes" for command in ("time", "memory", "profile", "attention", "accum"))
+    assert found["--precision bf16"] == "yes"
+    for what in ("--device cuda", "--precision fp16", "--precision tf32", "profile --with nsys", "--columns +energy"):
+        assert found[what] == "no", what
+
+
+NOTHING = Facts(
+    machines.HOST,
+    NvmlSection(),
+    TorchSection(unknown={"everything": "torch cannot be imported: ImportError: libcudart.so.13"}),
+    machines.TOOLS,
+    AllocatorSection(),
+)
+
+
+def test_without_a_torch_nothing_measures_and_reports_are_still_made() -> None:
+    assert not measurable(NOTHING)
+    found = outlook(NOTHING)
+    assert found["time"].works == "no"
+    assert "libcudart.so.13" in found["time"].reason
+    assert found["report, compare, --from"].works == "yes"
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason", "remedy"),
+    [
+        (
+            replace(machines.SOUND, torch=machines.CPU_TORCH),
+            "NVIDIA H100 80GB HBM3 is here, but this torch (2.13.0+cpu) is built without CUDA",
+            "install a CUDA build",
+        ),
+        (
+            with_host(with_torch(machines.SOUND, devices=[machines.CPU]), variables={"CUDA_VISIBLE_DEVICES": "-1"}),
+            "CUDA_VISIBLE_DEVICES='-1' hides the GPU",
+            "unset it",
+        ),
+        (
+            replace(
+                with_torch(machines.SOUND, devices=[machines.CPU]),
+                nvml=machines.NVML.model_copy(update={"driver": "535.1", "cuda": "12.2"}),
+            ),
+            "driver 535.1 runs CUDA 12.2, and this torch wants 13.0",
+            "update the driver",
+        ),
+        (
+            with_torch(machines.SOUND, devices=[machines.CPU], cuda_problem="RuntimeError: CUDA unknown error"),
+            "RuntimeError: CUDA unknown error",
+            "nvidia-smi",
+        ),
+        (
+            with_torch(machines.SOUND, devices=[machines.gpu("Tesla V100-SXM2-16GB", "7.0"), machines.CPU]),
+            "Tesla V100-SXM2-16GB has compute capability 7.0, and this torch has kernels for sm_75, sm_80",
+            "install a build of torch for this GPU",
+        ),
+        (
+            with_gpu(machines.SOUND, compute_mode="prohibited"),
+            "the GPU's compute mode is prohibited",
+            "nvidia-smi -c DEFAULT",
+        ),
+        (
+            with_gpu(
+                machines.SOUND,
+                compute_mode="exclusive-process",
+                processes=[GpuProcess(pid=1, used_bytes=None, name=None)],
+            ),
+            "the GPU takes one process",
+            "wait",
+        ),
+        (
+            replace(
+                machines.SOUND,
+                allocator=AllocatorSection(
+                    variable="PYTORCH_CUDA_ALLOC_CONF",
+                    text="expandable_segment:True",
+                    problem="expandable_segment is not an allocator option. Did you mean expandable_segments?",
+                ),
+            ),
+            "torch will refuse PYTORCH_CUDA_ALLOC_CONF: expandable_segment is not an allocator option.",
+            "correct or unset it",
+        ),
+    ],
+)
+def test_why_cuda_cannot_be_used_is_told_apart(facts: Facts, reason: str, remedy: str) -> None:
+    found = outlook(facts)["--device cuda"]
+    assert found.works == "no"
+    assert found.reason.startswith(reason)
+    assert (found.remedy or "").startswith(remedy)
+
+
+def test_a_gpu_that_runs_nothing_stops_what_would_run_on_it() -> None:
+    facts = with_gpu(machines.SOUND, compute_mode="prohibited")
+    assert outlook(facts)["time"].works == "no"
+    assert "--device cpu" in (outlook(facts)["time"].remedy or "")
+
+
+@pytest.mark.parametrize(
+    ("archs", "capability", "expected"),
+    [
+        (["sm_80"], "8.0", True),
+        (["sm_80"], "8.9", True),  # the same major version, a later minor one
+        (["sm_86"], "8.0", False),
+        (["sm_80"], "9.0", False),
+        (["sm_80", "compute_80"], "9.0", True),  # translated when it is loaded
+        (["sm_90a"], "9.0", True),
+        (["sm_90a"], "9.1", False),
+        (["sm_100"], "10.0", True),
+        (["sm_120"], "12.1", True),
+        (["gfx90a", "sm_", ""], "9.0", False),
+    ],
+)
+def test_which_gpus_a_build_has_kernels_for(archs: list[str], capability: str, expected: bool) -> None:
+    assert runs_on(archs, capability) is expected
+
+
+def test_an_older_gpu_has_what_it_has_tensor_cores_for() -> None:
+    turing = with_torch(machines.SOUND, devices=[machines.gpu("NVIDIA T4", "7.5"), machines.CPU])
+    found = outlook(turing)
+    assert (found["--precision fp16"].works, found["--precision bf16"].works) == ("yes", "partly")
+    assert found["--precision bf16"].remedy == "--precision fp16"
+    pascal = with_torch(machines.SOUND, archs=["sm_61"], devices=[machines.gpu("Tesla P40", "6.1"), machines.CPU])
+    assert outlook(pascal)["--compile"].works == "no"
+    assert "7.0" in outlook(pascal)["--compile"].reason
+
+
+def test_compiling_needs_all_of_its_tools() -> None:
+    def refused(facts: Facts) -> str:
+        found = outlook(facts)["--compile"]
+        assert found.works == "no"
+        assert outlook(facts)["--attention flex"].works == ("no" if facts.gpu else "partly")
+        return found.reason
+
+    none = Tool(path=None, version=None, problem="there is neither gcc nor clang on the PATH")
+    assert "Triton is not installed" in refused(with_torch(machines.SOUND, triton=None))
+    tools = machines.TOOLS.model_copy(update={"c_compiler": none})
+    assert "neither gcc nor clang" in refused(replace(machines.SOUND, tools=tools))
+    assert works(replace(machines.CPU_ALONE, tools=tools))["--compile"] == "yes"  # there it takes g++
+    headless = machines.TOOLS.model_copy(update={"python_headers": None})
+    assert "Python.h" in refused(replace(machines.CPU_ALONE, tools=headless))
+    off = with_host(machines.SOUND, variables={"TORCHDYNAMO_DISABLE": "1"})
+    assert refused(off).startswith("TORCHDYNAMO_DISABLE=1")
+
+
+def test_kernels_that_torch_did_not_tell_of_are_unknown_and_not_missing() -> None:
+    facts = with_torch(
+        machines.SOUND, attention_kernels={}, unknown={"attention_kernels": "OutOfMemoryError: CUDA out of memory"}
+    )
+    assert outlook(facts)["--attention flash"].works == "unknown"
+    assert "out of memory" in outlook(facts)["--attention flash"].reason
+
+
+def test_energy_needs_the_counter_of_the_very_gpu_that_torch_uses() -> None:
+    assert works(machines.SOUND)["--columns +energy"] == "yes"
+    assert works(with_gpu(machines.SOUND, energy_j=None))["--columns +energy"] == "no"
+    assert works(with_gpu(machines.SOUND, uuid="GPU-another"))["--columns +energy"] == "no"
+    # torch leaves the prefix out.
+    bare = machines.gpu().model_copy(update={"uuid": machines.UUID.removeprefix("GPU-")})
+    assert works(with_torch(machines.SOUND, devices=[bare, machines.CPU]))["--columns +energy"] == "yes"
+
+
+def test_what_spoils_measurements_is_said_with_its_remedy() -> None:
+    found = advice(machines.POOR)
+    said = " | ".join(each.message for each in found)
+    for word in ("CUDA_LAUNCH_BLOCKING", "other processes", "hw-thermal", "350 W", "12.0 GiB", "6.2 processes"):
+        assert word in said, word
+    for word in ("64 threads", "powersave", "/dev/shm", "not heeded", "bytecode again in every process"):
+        assert word in said, word
+    assert all(each.remedy for each in found)
+
+
+# --- what sysbench costs
+
+
+def test_arms_take_turns_in_opposite_orders() -> None:
+    order: list[str] = []
+
+    def arm(name: str) -> Any:
+        return lambda: order.append(name) or float(len(order))
+
+    told: list[tuple[int, int]] = []
+    measured = in_turns({name: arm(name) for name in "ABC"}, 3, lambda done, of: told.append((done, of)))
+    assert "".join(order) == "ABCCBAABC"
+    assert measured == {"A": [1.0, 6.0, 7.0], "B": [2.0, 5.0, 8.0], "C": [3.0, 4.0, 9.0]}
+    assert told == [(number, 9) for number in range(9)]
+
+
+def test_a_machine_that_gets_slower_costs_nothing() -> None:
+    """Ratios are taken within a round: a drift of 10 % a round does not show."""
+    without_s = [0.01 * 1.1**number for number in range(8)]
+    found = arm_of("sampler", [value * 1.002 for value in without_s], without_s)
+    assert found.ratio == pytest.approx(1.002)
+    assert found.ratio_low == pytest.approx(1.002)
+    assert found.ratio_high == pytest.approx(1.002)
+
+
+def test_too_few_rounds_have_no_interval() -> None:
+    found = arm_of("dashboard", [1.0] * 5, [1.0] * 5)
+    assert (found.ratio, found.ratio_low, found.ratio_high) == (1.0, None, None)
+
+
+CPU = DeviceInfo(name="Made-up CPU", type="cpu")
+MINUTE = TimeSpec(
+    size="tiny",  # type: ignore[arg-type]
+    d_model=32,  # type: ignore[arg-type]
+    layers=1,  # type: ignore[arg-type]
+    ctx=16,  # type: ignore[arg-type]
+)
+
+
+class Watching:
+    """Counts who is shown what."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[Event]] = []
+
+    @contextmanager
+    def dashboard(self) -> Iterator[Watching]:
+        self.seen.append([])
+        yield self
+
+    def show(self, event: Event) -> None:
+        self.seen[-1].append(event)
+
+
+def test_every_arm_has_workers_of_its_own_and_only_its_own_part() -> None:
+    watching = Watching()
+    cost = measure(CPU, 2, watching.dashboard, lambda done, of: None, MINUTE, ScriptedLauncher())
+    assert {arm.part: (arm.with_s, arm.without_s) for arm in cost.arms} == {
+        "dashboard": ([0.001, 0.001], [0.001, 0.001]),
+        "sampler": ([0.001, 0.001], [0.001, 0.001]),
+    }
+    assert set(cost.not_measured) == {"history"}
+    assert cost.workload == "a train step of 1.00 ms"
+    workers = [[event.pid for event in seen if isinstance(event, WorkerReady)] for seen in watching.seen]
+    assert len(workers) == 2  # the dashboard's arm alone is drawn, once a round
+    assert len({pid for pids in workers for pid in pids}) == 2
+    # What the dashboard draws has no sampler's readings in it.
+    readings = [event for seen in watching.seen for event in seen if isinstance(event, Reading)]
+    assert all(reading.host_rss_bytes is None for reading in readings)
+
+
+def test_a_step_that_cannot_be_measured_is_told_and_ends_nothing() -> None:
+    cost = measure(CPU, 2, Watching().dashboard, lambda done, of: None, MINUTE, ScriptedLauncher({16: "crashed"}))
+    assert cost.arms == []
+    assert set(cost.not_measured) == {"dashboard", "sampler", "history"}
+    assert "crashed" in cost.not_measured["dashboard"]
+    out = io.StringIO()
+    Console(file=out, width=80).print(doctor_screen.self_cost(cost))
+    assert "not measured: crashed" in " ".join(out.getvalue().split())
+
+
+# --- the screen
+
+
+def screen(facts: Facts, width: int, encoding: str = "utf-8") -> str:
+    out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    console = Console(file=out, width=width, color_system=None)
+    parts = [
+        doctor_screen.heading(facts.host),
+        doctor_screen.machine(facts.host),
+        doctor_screen.gpus(facts.nvml),
+        doctor_screen.tools(facts.tools, facts.allocator),
+        doctor_screen.torch(facts.torch),
+        doctor_screen.prospects(prospects(facts)),
+        *doctor_screen.advice(advice(facts)),
+    ]
+    for part in parts:
+        console.print(part)
+    out.seek(0)
+    return out.read()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_machine_on_which_much_is_amiss(width: int) -> None:
+    shown = screen(machines.POOR, width)
+    assert max(map(len, shown.splitlines())) <= width
+    assert_golden(f"doctor_poor_{width}", shown)
+
+
+def test_a_machine_without_a_gpu() -> None:
+    assert_golden("doctor_cpu_80", screen(machines.CPU_ALONE, 80))
+
+
+def test_names_from_outside_are_shown_and_not_obeyed() -> None:
+    shown = screen(machines.POOR, 120)
+    assert "[bold]python[/]" in shown
+    assert "\x1b" not in shown
+
+
+def test_a_terminal_without_utf_8_gets_plain_characters() -> None:
+    screen(machines.POOR, 80, "ascii").encode("ascii")
+
+
+def test_the_record_survives_its_json() -> None:
+    facts = machines.POOR
+    record = DoctorRecord(
+        at="2026-11-20T14:03:11Z",
+        host=facts.host,
+        nvml=facts.nvml,
+        torch=facts.torch,
+        tools=facts.tools,
+        allocator=facts.allocator,
+        prospects=prospects(facts),
+        advice=advice(facts),
+    )
+    assert DoctorRecord.model_validate_json(record.model_dump_json()) == record

@@ -1,0 +1,304 @@
+"""The doctor's questions: each may fail, hang or crash, and only its own answer is unknown then."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from sysbench.commands.doctor import host_survey, tools
+from sysbench.commands.doctor import questions as allocator_check
+from sysbench.commands.doctor.children import Child, NoAnswerError
+from sysbench.commands.doctor.questions import Questions
+from sysbench.commands.doctor.record import NvmlSection
+from tests.engine.stub_nvml import FIRST, SECOND, Driver, compile_driver
+
+GIB = 2**30
+
+SURVEY = "from sysbench.commands.doctor.gpu_survey import survey\nshow(**survey())"
+
+
+def program(directory: Path, name: str, script: str) -> Path:
+    """An executable shell script."""
+    path = directory / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+def answer(command: list[str], limit_s: float = 10.0) -> str:
+    child = Child(command, limit_s)
+    try:
+        return child.answer()
+    finally:
+        child.close()
+
+
+def refusal(command: list[str], limit_s: float = 10.0) -> str:
+    with pytest.raises(NoAnswerError) as refused:
+        answer(command, limit_s)
+    return str(refused.value)
+
+
+# --- processes that are asked
+
+
+def test_what_a_child_says_is_its_answer() -> None:
+    assert answer(["sh", "-c", "echo chatter >&2; echo said"]) == "said\n"
+
+
+def test_a_child_that_fails_is_unknown_with_its_last_words(tmp_path: Path) -> None:
+    assert refusal(["sh", "-c", "echo first >&2; echo no licence >&2; exit 3"]) == "sh exited with 3: no licence"
+    assert refusal(["sh", "-c", "kill -SEGV $$"]).startswith("sh was ended by SIGSEGV")
+    assert refusal([str(tmp_path / "nowhere")]) == "nowhere cannot be started: No such file or directory"
+
+
+def test_a_child_that_hangs_is_given_up_and_ended_with_all_that_it_started(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    began_s = time.monotonic()
+    assert refusal(["sh", "-c", f"sleep 60 & echo $! $$ > {pids}; wait"], limit_s=0.5) == "no answer within 0.5 s"
+    assert time.monotonic() - began_s < 30
+    for pid in map(int, pids.read_text().split()):
+        assert gone(pid)
+
+
+def test_a_child_that_leaves_its_output_to_a_daemon_has_answered_when_it_ends() -> None:
+    assert answer(["sh", "-c", "echo 2024.1; sleep 60 &"], limit_s=30) == "2024.1\n"
+
+
+def test_an_answer_in_no_encoding_is_an_answer() -> None:
+    assert "4.2" in answer(["printf", r"\377\376 version 4.2"])
+
+
+def gone(pid: int) -> bool:
+    deadline_s = time.monotonic() + 5
+    while time.monotonic() < deadline_s:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.02)
+    os.kill(pid, signal.SIGKILL)
+    return False
+
+
+# --- questions that are answered here
+
+
+def test_a_question_that_fails_or_hangs_leaves_its_reason_and_the_others_their_answers() -> None:
+    questions = Questions(limit_s=0.2)
+    assert questions.ask("load", lambda: 1.5) == 1.5
+    assert questions.ask("shm", lambda: 1 // 0) is None
+    assert questions.ask("disk", lambda: time.sleep(3)) is None
+    assert questions.unknown == {
+        "shm": "ZeroDivisionError: integer division or modulo by zero",
+        "disk": "no answer within 0.2 s",
+    }
+
+
+def test_nothing_is_not_the_same_as_unknown() -> None:
+    questions = Questions()
+    assert questions.ask("quota", lambda: None) is None
+    assert questions.unknown == {}
+
+
+# --- the machine
+
+
+def tree(root: Path, files: dict[str, str]) -> Path:
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(content)
+    return root
+
+
+UNIFIED = {
+    "proc/self/mountinfo": "35 24 0:30 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+    "proc/self/cgroup": "0::/job/step\n",
+}
+LEGACY = {
+    "proc/self/mountinfo": "33 31 0:29 /docker/a /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpuacct,cpu\n",
+    "proc/self/cgroup": "4:cpuacct,cpu:/docker/a\n3:memory:/docker/a\n",
+}
+
+
+def test_the_tightest_limit_on_processor_time_counts(tmp_path: Path) -> None:
+    quotas = {"sys/fs/cgroup/job/step/cpu.max": "max 100000\n", "sys/fs/cgroup/job/cpu.max": "150000 100000\n"}
+    assert host_survey.quota_cores(tree(tmp_path, {**UNIFIED, **quotas})) == 1.5
+
+
+def test_a_limit_of_version_1_is_read_and_minus_one_is_none(tmp_path: Path) -> None:
+    place = "sys/fs/cgroup/cpu/cpu.cfs"
+    root = tree(tmp_path, {**LEGACY, f"{place}_quota_us": "400000\n", f"{place}_period_us": "100000\n"})
+    assert host_survey.quota_cores(root) == 4.0
+    tree(root, {f"{place}_quota_us": "-1\n"})
+    assert host_survey.quota_cores(root) is None
+
+
+@pytest.mark.parametrize(
+    ("files", "environment", "expected"),
+    [
+        ({".dockerenv": ""}, {}, "docker"),
+        ({"run/.containerenv": "engine=podman"}, {}, "podman"),
+        ({".dockerenv": ""}, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "kubernetes"),
+        ({}, {"APPTAINER_CONTAINER": "/a.sif"}, "apptainer"),
+        ({}, {"container": "systemd-nspawn"}, "systemd-nspawn"),
+        ({"proc/1/cgroup": "0::/kubepods/besteffort/pod1\n"}, {}, "kubernetes"),
+        ({"proc/self/mounts": "overlay / overlay rw 0 0\n"}, {}, "unnamed"),
+        ({"proc/1/cgroup": "0::/init.scope\n"}, {}, None),
+    ],
+)
+def test_the_kind_of_container_is_told_by_its_marks(
+    tmp_path: Path, files: dict[str, str], environment: dict[str, str], expected: str | None
+) -> None:
+    assert host_survey.container(tree(tmp_path, files), environment) == expected
+
+
+def test_a_machine_with_nonsense_in_proc_is_surveyed_all_the_same(tmp_path: Path) -> None:
+    nonsense = {
+        "proc/self/mountinfo": "1 - cgroup2 x\n- cgroup\n\x00\x01\n",
+        "proc/self/cgroup": "nonsense\n::::\n0::/a\n",
+        "proc/1/cgroup": "\x7fELF",
+        "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "\n",
+    }
+    found = host_survey.survey(tree(tmp_path, nonsense), {"SLURM_JOB_ID": "17", "CUDA_VISIBLE_DEVICES": "GPU-\x1b[31m"})
+    assert found.usable_cores is not None
+    assert found.batch_job == "Slurm 17"
+    assert found.variables == {"CUDA_VISIBLE_DEVICES": "GPU-\x1b[31m"}
+    assert found.cpu_governor is None
+    assert set(found.unknown) <= {"quota_cores", "available_bytes", "limit_bytes"}
+
+
+def test_a_machine_without_proc_is_surveyed_all_the_same(tmp_path: Path) -> None:
+    found = host_survey.survey(tmp_path, {})
+    assert (found.quota_cores, found.limit_bytes, found.shm_bytes, found.container) == (None, None, None, None)
+    assert found.unknown == {}
+
+
+# --- tools
+
+
+def asked(environment: dict[str, str]) -> dict[str, dict[str, str | None]]:
+    questions = tools.questions(environment)
+    try:
+        return {name: question.answer() for name, question in questions.items()}
+    finally:
+        for question in questions.values():
+            question.close()
+
+
+def test_programs_that_are_not_there_are_said_not_to_be(tmp_path: Path) -> None:
+    found = asked({"PATH": str(tmp_path)})
+    assert found["nsys"] == {"path": None, "version": None, "problem": "there is no program nsys on the PATH"}
+    assert found["c_compiler"]["problem"] == "there is neither gcc nor clang on the PATH"
+    assert found["cxx_compiler"]["path"] is None
+
+
+def test_an_nsys_that_works_has_a_version(tmp_path: Path) -> None:
+    program(tmp_path, "nsys", "echo NVIDIA Nsight Systems version 2024.6.2.225-246235244400v0")
+    found = asked({"PATH": f"{tmp_path}{os.pathsep}/bin"})["nsys"]
+    assert found == {"path": str(tmp_path / "nsys"), "version": "2024.6.2.225", "problem": None}
+
+
+def test_an_nsys_that_fails_or_hangs_is_of_no_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path, "nsys", "echo the importer is missing >&2; exit 1")
+    assert (
+        asked({"PATH": f"{tmp_path}{os.pathsep}/bin"})["nsys"]["problem"]
+        == "nsys exited with 1: the importer is missing"
+    )
+    monkeypatch.setattr(tools, "LIMIT_S", 0.3)
+    program(tmp_path, "nsys", "sleep 60")
+    assert asked({"PATH": f"{tmp_path}{os.pathsep}/bin"})["nsys"]["problem"] == "no answer within 0.3 s"
+
+
+def test_a_compiler_that_a_variable_names_must_be_it(tmp_path: Path) -> None:
+    """Triton and Inductor take what CC and CXX name, and do not look for another."""
+    program(tmp_path, "gcc", "echo gcc 12.2.0")
+    found = asked({"PATH": f"{tmp_path}{os.pathsep}/bin", "CC": "icx"})["c_compiler"]
+    assert found["problem"] == "icx cannot be started: No such file or directory"
+    assert asked({"PATH": f"{tmp_path}{os.pathsep}/bin"})["c_compiler"]["version"] == "12.2.0"
+
+
+# --- the allocator's settings
+
+
+def test_a_typo_in_the_allocators_settings_names_the_nearest() -> None:
+    found = allocator_check.check({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segment:True"})
+    assert found.problem is not None
+    assert "Did you mean expandable_segments?" in found.problem
+
+
+def test_settings_that_torch_takes_and_we_do_not_simulate_are_no_mistake() -> None:
+    found = allocator_check.check({"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync"})
+    assert found.problem is None
+    assert found.not_simulated is not None
+
+
+def test_of_two_settings_that_differ_the_one_that_counts_is_named() -> None:
+    both = {"PYTORCH_ALLOC_CONF": "max_split_size_mb:64", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    found = allocator_check.check(both)
+    assert (found.variable, found.overridden) == ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF=max_split_size_mb:64")
+
+
+# --- NVIDIA's driver
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Driver:
+    return compile_driver(tmp_path_factory.mktemp("listing_driver"), "LISTED")
+
+
+def surveyed(driver: Driver, faults: str = "") -> NvmlSection:
+    return NvmlSection.model_validate(driver.run(SURVEY, faults=faults))
+
+
+def test_every_gpu_is_told_with_its_limits_and_those_who_use_it(driver: Driver) -> None:
+    found = surveyed(driver, f"pids {os.getpid()} 999999\nreasons 0x4\npower_limit_mw 250000\n")
+    assert (found.driver, found.cuda) == ("570.86.15", "12.8")
+    assert [state.uuid for state in found.gpus] == [SECOND, FIRST]
+    state = found.gpus[1]
+    assert (state.name, state.compute_capability) == ("NVIDIA A100-SXM4-80GB", "8.0")
+    assert (state.total_bytes, state.used_bytes, state.free_bytes) == (80 * GIB, 30 * GIB, 48 * GIB)
+    assert (state.sm_clock_hz, state.sm_clock_max_hz) == (1410e6, 1980e6)
+    assert (state.power_w, state.power_limit_w, state.power_limit_default_w) == (312.25, 250.0, 400.0)
+    assert (state.persistence, state.ecc, state.mig, state.compute_mode) == (True, True, False, "default")
+    assert state.throttle_reasons == ["sw-power-cap"]
+    assert state.energy_j is not None
+    assert [(each.pid, each.name is None) for each in state.processes or []] == [(os.getpid(), False), (999999, True)]
+    assert state.unknown == {}
+
+
+def test_what_a_gpu_does_not_tell_is_unknown_and_nothing_else_is(driver: Driver) -> None:
+    found = surveyed(
+        driver, "nvmlDeviceGetEccMode 3\nnvmlDeviceGetTotalEnergyConsumption 3\nnvmlDeviceGetMigMode 999\n"
+    )
+    for state in found.gpus:
+        assert set(state.unknown) == {"ecc", "energy_j", "mig"}
+        assert (state.ecc, state.energy_j, state.mig, state.persistence) == (None, None, None, True)
+
+
+def test_a_driver_that_loses_its_gpus_between_two_calls_is_no_crash(driver: Driver) -> None:
+    found = surveyed(driver, "nvmlDeviceGetHandleByIndex_v2 15 1\n")
+    assert found.gpus[0].name == "NVIDIA L4"
+    assert found.gpus[1].name is None
+    assert "everything" in found.gpus[1].unknown
+
+
+def test_a_driver_older_than_the_library_says_so(driver: Driver) -> None:
+    found = surveyed(driver, "nvmlInitWithFlags 18\n")
+    assert found.gpus == []
+    assert found.unknown["everything"].startswith("NVML cannot be used: ")
+
+
+def test_a_machine_without_a_driver_has_no_gpus_and_nothing_unknown(tmp_path: Path) -> None:
+    assert surveyed(Driver(tmp_path)) == NvmlSection()
+
+
+def test_a_library_that_is_none_is_no_driver(tmp_path: Path) -> None:
+    (tmp_path / "libnvidia-ml.so.1").write_text("not a library")
+    assert surveyed(Driver(tmp_path)).gpus == []

@@ -1,0 +1,195 @@
+"""Sentences of memory runs: what published tables say, growth against formulas, and what is withheld."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from sysbench import formulas
+from sysbench.commands.memory.findings import copies_bytes, parabola
+from sysbench.commands.memory.spec import MemorySpec
+from sysbench.commands.memory.words import headlines, said
+from sysbench.log.records import LargestRecord, MemoryCellRecord
+from tests.fixtures_memory import GIB, MIB, group, memory_cell, third_report
+
+
+def sentences(cells: Sequence[MemoryCellRecord]) -> list[str]:
+    return [each.text for each in said(cells)]
+
+
+def about(cells: Sequence[MemoryCellRecord], *words: str) -> str:
+    found = [text for text in sentences(cells) if all(word in text for word in words)]
+    assert len(found) == 1, sentences(cells)
+    return found[0]
+
+
+def withheld(cells: Sequence[MemoryCellRecord], *words: str) -> bool:
+    return not any(all(word in text for word in words) for text in sentences(cells))
+
+
+# --- tables in, their sentences out
+
+
+def test_of_the_third_report_a_training_step_is_held_against_forward() -> None:
+    assert about(third_report(), "fp32: a full training step") == (
+        "fp32: a full training step needs 60.0 GiB at ctx 128, 3.11× the 19.3 GiB of forward, and 67.0 GiB at ctx 256, "
+        "2.58× the 26.0 GiB of forward."
+    )
+
+
+def test_of_the_third_report_mixed_precision_costs_memory_for_copies_of_the_weights() -> None:
+    assert about(third_report(), "forward: bf16") == (
+        "forward: bf16 instead of fp32 saves up to 3.20 GiB (7.5 %, ctx 512) and costs up to 4.70 GiB (24 %, ctx 128): "
+        "autocast keeps 16-bit copies of the weights, 6.30 GiB by their number, against which smaller activations have "
+        "to stand."
+    )
+
+
+def test_of_the_third_report_memory_ends_between_256_and_512() -> None:
+    assert about(third_report(), "does not") == "train fp32 and train bf16: ctx 256 fits, ctx 512 does not."
+
+
+def test_of_the_third_report_a_residual_stream_is_5_10_and_20_mebibytes() -> None:
+    assert about(third_report(), "residual stream") == (
+        "one residual stream of 2.7b is 5.00 MiB, 10.0 MiB and 20.0 MiB at ctx 128, 256 and 512: batch 4 × ctx × "
+        "d_model 2560 × 4 bytes."
+    )
+
+
+def test_copies_of_the_weights_are_two_bytes_for_every_number_but_embedding_and_gains() -> None:
+    (cell,) = [cell for cell in third_report() if cell.axes["precision"] == "bf16"][:1]
+    shape = MemorySpec.model_validate({"size": "2.7b", "ctx": 128, "mode": "forward"})
+    (spec,) = shape.cells()
+    linears = spec.model.layers * (4 * 2560 * 2560 + 3 * 2560 * 10240) + 2560 * 10000
+    assert formulas.parameters(spec.model) - linears == 2560 * 10000 + (2 * spec.model.layers + 1) * 2560
+    assert copies_bytes(cell) == 2 * linears
+
+
+# --- growth
+
+
+def test_growth_is_the_parabola_that_it_was_made_from() -> None:
+    fixed, linear, square = 13 * GIB, 21 * MIB, 24 * 1024
+    cells = [memory_cell(fixed + linear * n + square * n * n, ctx=n) for n in (128, 256, 512, 1024)]
+    law = parabola(cells)
+    assert law is not None
+    assert (law.fixed, law.linear, law.square) == pytest.approx((fixed, linear, square), rel=1e-6)
+    assert about(cells, "× ctx²") == (
+        "2.7b: the peak is 13.0 GiB + 21.0 MiB × ctx + 24.0 KiB × ctx² (ctx 128 to 1024, good to 0.1 %); the square "
+        "overtakes the rest of the growth at ctx 896."
+    )
+
+
+def test_through_three_points_no_parabola_is_claimed() -> None:
+    cells = [memory_cell(10 * GIB + 20 * MIB * n + 24 * 1024 * n * n, ctx=n) for n in (128, 256, 512)]
+    assert withheld(cells, "× ctx²")
+
+
+def test_a_peak_that_jumps_is_no_parabola() -> None:
+    sizes = {128: 10.0, 256: 30.0, 512: 31.0, 1024: 60.0}
+    assert withheld([memory_cell(size * GIB, ctx=n) for n, size in sizes.items()], "× ctx²")
+
+
+def test_a_peak_that_does_not_grow_is_said_with_its_phase() -> None:
+    cells = [memory_cell(64 * GIB, ctx=n, mode="train", peak_phase="optimizer") for n in (128, 256, 512)]
+    assert about(cells, "does not depend") == (
+        "the peak does not depend on the context: 2.7b, 64.0 GiB from ctx 128 to 512, in optimizer."
+    )
+
+
+# --- precision
+
+
+def test_less_than_one_percent_is_no_difference() -> None:
+    cells = [
+        memory_cell(size * GIB, ctx=128, mode="train", precision=precision, peak_phase="optimizer")
+        for precision, size in (("fp32", 64.0), ("bf16", 63.9))
+    ]
+    assert about(cells, "instead of") == (
+        "bf16 instead of fp32 changes the peak by less than 1.0 %: the peak lies in the optimizer, where activations "
+        "are gone and all is fp32."
+    )
+
+
+def test_other_savings_are_explained_by_category() -> None:
+    cells = [
+        memory_cell(size * GIB, ctx=1024, attention=attention, by_category={"activations": size * GIB})
+        for attention, size in (("naive", 60.0), ("sdpa", 20.0))
+    ]
+    assert about(cells, "instead of") == (
+        "sdpa attention instead of naive attention saves up to 40.0 GiB (67 %, 2.7b) (activations −40.0 GiB there)."
+    )
+
+
+# --- what is largest
+
+
+def test_the_largest_allocation_is_told_as_the_product_it_is() -> None:
+    scores = group(32, 4 * 32 * 512 * 512 * 4, "activations", "layers.0.attention.attend")
+    assert "32 × 128.0 MiB (batch 4 × heads 32 × ctx 512² × 4 bytes), activations from attention.py:56" in about(
+        [memory_cell(GIB, ctx=512, largest=[scores])], "largest"
+    )
+
+
+@pytest.mark.parametrize(
+    ("module", "product"),
+    [
+        ("layers.0.attention.attend", "batch 4 × heads 12 × ctx 256² × 4 bytes"),
+        ("layers.0.feed_forward.w1", "batch 4 × ctx 256 × d_ff 3072 × 4 bytes"),
+    ],
+)
+def test_of_two_products_that_are_as_large_the_module_decides(module: str, product: str) -> None:
+    # heads × ctx is d_ff here.
+    same = group(24, 4 * 12 * 256 * 256 * 4, "activations", module)
+    assert product in about([memory_cell(GIB, size="small", ctx=256, largest=[same])], "largest")
+
+
+def test_what_no_product_explains_is_not_explained() -> None:
+    odd = group(1, 123_456_512, "activations", "layers.0")
+    assert "×" not in about([memory_cell(GIB, ctx=512, largest=[odd])], "largest")
+
+
+def test_workspaces_are_not_the_models_largest_allocation() -> None:
+    groups = [group(1, 32 * MIB, "workspace", ""), group(8, MIB, "activations", "layers.0")]
+    assert "8 × 1.00 MiB" in about([memory_cell(GIB, largest=groups, ctx=128)], "largest")
+
+
+# --- what fits
+
+
+def test_what_a_search_found_is_said_and_stands_beside_nothing_else() -> None:
+    found = LargestRecord(axis="batch", value=5, beyond=6, tried=[1, 8, 5, 6])
+    cell = memory_cell(70 * GIB, simulate="h100", find="batch", ctx=512, fits=True, found=found)
+    assert about([cell], "fits") == "the largest batch that fits is 5."
+    assert withheld([cell], "reserves")
+
+
+def test_by_how_much_it_does_not_fit_is_said_where_it_is_known() -> None:
+    cells = [
+        memory_cell(37 * GIB, simulate="h100", ctx=512, fits=True, margin_bytes=40 * GIB),
+        memory_cell(None, simulate="h100", ctx=1024, fits=False, margin_bytes=-0.6 * GIB),
+    ]
+    assert about(cells, "does not") == "2.7b: ctx 512 fits, ctx 1024 does not (short by 614.4 MiB)."
+
+
+def test_measured_and_simulated_cells_are_never_in_one_sentence() -> None:
+    measured = [memory_cell(size * GIB, ctx=128, mode=mode) for mode, size in (("forward", 18), ("train", 60))]
+    simulated = [
+        memory_cell(size * GIB, ctx=128, mode=mode, simulate="h100", fits=True)
+        for mode, size in (("forward", 17.5), ("train", 64))
+    ]
+    for each in said([*measured, *simulated]):
+        assert len({cell.source for cell in each.cells}) == 1
+        (source,) = {cell.source for cell in each.cells}
+        assert each.text.startswith("simulated for h100: " if source == "simulated" else "measured: ")
+
+
+def test_cells_that_failed_say_nothing_but_what_can_be_computed() -> None:
+    (only,) = sentences([memory_cell(None, outcome="crashed", ctx=128)])
+    assert "residual stream" in only
+
+
+def test_headlines_are_among_the_sentences() -> None:
+    cells = third_report()
+    assert {each.text for each in headlines(cells)} < set(sentences(cells))

@@ -1,0 +1,239 @@
+"""`sysbench memory` from its parts: events to record, tables and screen; categories of a recorded history."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from sysbench.commands.memory import fold as memory_fold
+from sysbench.commands.memory import tables as memory_tables
+from sysbench.commands.memory.live import MemoryLines, MemoryState, advance, draw
+from sysbench.commands.memory.spec import MemoryCell, MemorySpec
+from sysbench.errors import DoesNotFitError
+from sysbench.lab.accounting import TensorAccounting
+from sysbench.lab.allocator import is_out_of_memory
+from sysbench.lab.allocator_history import _Boundary, label
+from sysbench.lab.step import TrainingStep
+from sysbench.log.events import CellFinished, CellStarted, DeviceInfo, Event, HostInfo, RunFinished, RunStarted
+from sysbench.simulate.protocols import phases_of
+from sysbench.worker.experiments import experiment_for
+
+CPU = DeviceInfo(name="Made-up CPU", type="cpu")
+HOST = HostInfo(
+    hostname="here",
+    platform="made up",
+    python="3.11.0",
+    cpu="Made-up CPU",
+    physical_cores=1,
+    logical_cores=2,
+    memory_bytes=2**30,
+    container=False,
+    commit=None,
+)
+
+
+def spec(**fields: Any) -> MemorySpec:
+    small = {"d_model": 32, "d_ff": 64, "layers": 2, "heads": 2, "vocab": 50, "batch": 2, "ctx": 24}
+    return MemorySpec.model_validate({**small, **fields})
+
+
+def events_of(cell: MemoryCell, artifact: Path | None = None) -> list[Event]:
+    """What a worker would say of the cell, to its end."""
+    said: list[Event] = [
+        CellStarted(at_s=1, cell=cell.key, index=0, axes=cell.model_dump(mode="json"), device=CPU),
+    ]
+    outcome, detail = "ok", None
+    try:
+        said.extend(experiment_for("memory")(cell, CPU, artifact))
+    except DoesNotFitError as error:
+        outcome, detail = "oom", str(error)
+    finished = CellFinished.model_validate({"at_s": 2, "cell": cell.key, "outcome": outcome, "detail": detail})
+    return [*said, finished]
+
+
+def run_of(run: MemorySpec) -> list[Event]:
+    cells = list(run.cells())
+    started = RunStarted(
+        at_s=0,
+        kind="memory",
+        sysbench_version="0",
+        source_digest="0",
+        spec=run.model_dump(mode="json"),
+        host=HOST,
+        driver=None,
+        cells=len(cells),
+    )
+    said = [event for cell in cells for event in events_of(cell)]
+    return [started, *said, RunFinished(at_s=3, status="complete")]
+
+
+@pytest.fixture(scope="module")
+def simulated() -> list[Event]:
+    return run_of(spec(mode="forward,train", precision="fp32,bf16", simulate="24GiB"))
+
+
+# --- what is measured is what there is
+
+
+@pytest.mark.parametrize("mode", ["inference", "forward", "train-first", "train"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_measured_tensors_are_those_that_an_independent_count_finds(mode: str, precision: str) -> None:
+    (cell,) = spec(mode=mode, precision=precision, device="cpu").cells()
+    record = memory_fold.fold(run_of(spec(mode=mode, precision=precision, device="cpu"))).cells[0]
+    peaks: dict[str, int] = {}
+    with TensorAccounting() as accounting:
+        step = TrainingStep(cell.step, torch.device("cpu"))
+        for _, phase, run in phases_of(step, cell.mode):
+            accounting.reset_peak()
+            run()
+            peaks[phase] = accounting.peak_bytes
+    assert {name: phase.allocated_peak_bytes for name, phase in record.peaks_by_phase.items()} == peaks
+
+
+# --- from events to what is shown
+
+
+def test_a_run_folds_into_one_cell_for_each_point_with_sums_that_hold(simulated: list[Event]) -> None:
+    record = memory_fold.fold(simulated)
+    assert [(cell.axes["mode"], cell.axes["precision"]) for cell in record.cells] == [
+        ("forward", "fp32"),
+        ("train", "fp32"),
+        ("forward", "bf16"),
+        ("train", "bf16"),
+    ]
+    for cell in record.cells:
+        assert sum(cell.by_category.values()) == cell.peak_allocated_bytes
+        assert sum(group.total_bytes for group in cell.largest) <= (cell.peak_allocated_bytes or 0)
+
+
+def test_the_grid_has_modes_beside_each_other_and_precisions_within(simulated: list[Event]) -> None:
+    (table,) = memory_tables.grid(memory_fold.fold(simulated))
+    assert [(column.group, column.title) for column in table.columns[1:]] == [
+        ("simulated · forward", "fp32"),
+        ("simulated · forward", "bf16"),
+        ("simulated · full step", "fp32"),
+        ("simulated · full step", "bf16"),
+    ]
+    assert "simulated" in table.title
+
+
+def test_every_table_of_a_simulation_is_marked(simulated: list[Event]) -> None:
+    record = memory_fold.fold(simulated)
+    computed = {"residual", "state"}
+    for name, build in memory_tables.TABLES.items():
+        for table in build(record):
+            assert name in computed or "simulated" in table.title, name
+
+
+def test_a_cell_that_does_not_fit_says_where_and_how_much_is_missing() -> None:
+    record = memory_fold.fold(run_of(spec(mode="train", simulate="650MiB", batch=512, ctx=512)))
+    (cell,) = record.cells
+    assert cell.outcome == "oom"
+    assert cell.verdict is not None
+    assert cell.verdict.failed_phase is not None
+    assert cell.verdict.failed_phase in memory_tables.verdict(cell) or "built" in memory_tables.verdict(cell)
+    assert cell.verdict.margin_bytes is not None
+    assert cell.verdict.margin_bytes < 0
+
+
+def test_not_fitting_is_running_out_of_memory() -> None:
+    assert is_out_of_memory(DoesNotFitError("no"))
+
+
+def test_a_search_starts_from_its_first_value_and_says_what_it_found() -> None:
+    run = spec(mode="forward", simulate="700MiB", find="ctx", ctx="64,128")
+    (cell,) = run.cells()
+    assert cell.ctx == 64
+    (record,) = memory_fold.fold(run_of(run)).cells
+    assert record.found is not None
+    assert record.found.beyond == record.found.value + 1
+    assert record.residual_bytes == 2 * record.found.value * 32 * 4
+
+
+# --- while it runs
+
+
+def _shown(state: MemoryState, width: int, height: int, **options: Any) -> list[str]:
+    file = io.StringIO()
+    console = Console(file=file, width=width, height=height, force_terminal=True, color_system=None, **options)
+    console.print(draw(state, 10.0), end="")
+    return file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50), (40, 10), (20, 5)])
+def test_the_screen_is_never_wider_or_higher_than_the_terminal(simulated: list[Event], width: int, height: int) -> None:
+    state = MemoryState()
+    for event in simulated:
+        state = advance(state, event)
+        lines = _shown(state, width, height)
+        assert len(lines) <= height
+        assert max(map(len, lines), default=0) <= width
+
+
+def test_the_screen_shows_every_phase_by_category(simulated: list[Event]) -> None:
+    state = MemoryState()
+    for event in simulated:
+        state = advance(state, event)
+    text = "\n".join(_shown(state, 100, 40))
+    for word in ("zero_grad", "backward", "optimizer state", "simulated for a GPU with 24GiB", "fits"):
+        assert word in text
+
+
+def test_without_a_terminal_every_cell_gets_a_line_that_says_simulated(simulated: list[Event]) -> None:
+    file = io.StringIO()
+    lines = MemoryLines(Console(file=file))
+    for event in simulated:
+        lines.show(event)
+    finished = [line for line in file.getvalue().splitlines() if line[0].isdigit()]
+    assert len(finished) == 4
+    assert all("simulated peak" in line and "fits" in line for line in finished)
+
+
+# --- what a recorded history says of each allocation
+
+
+def _alloc(address: int, size: int, time_us: int) -> dict[str, Any]:
+    return {"action": "alloc", "addr": address, "size": size, "time_us": time_us}
+
+
+def _free(address: int, time_us: int) -> dict[str, Any]:
+    return {"action": "free_completed", "addr": address, "size": 0, "time_us": time_us}
+
+
+def test_a_recorded_history_is_told_apart_by_what_is_there_at_the_ends_of_phases() -> None:
+    trace = [
+        _alloc(1, 512, 1),
+        _alloc(2, 512, 2),
+        _alloc(3, 1024, 12),
+        _alloc(4, 1024, 13),
+        _free(4, 14),
+        _alloc(5, 8_519_680, 15),
+        _alloc(4, 2048, 22),
+        _free(3, 23),
+        _alloc(3, 512, 32),
+    ]
+    boundaries = [
+        _Boundary(10, {1: "parameters"}, 0, "inputs"),
+        _Boundary(20, {}, 11, "activations"),
+        _Boundary(30, {4: "gradients"}, 21, "optimizer state"),
+        _Boundary(40, {}, 31, "optimizer state"),
+    ]
+    blocks = [{"address": address, "size": 512} for address in (1, 2, 3, 4, 5, 6)]
+    content = {"device_traces": [trace], "segments": [{"blocks": blocks}]}
+    label(content, 0, boundaries)
+    found = [entry["category"] for entry in trace if entry["action"] == "alloc"]
+    expected = ["parameters", "inputs", "activations", "temporaries", "workspace", "gradients", "optimizer state"]
+    assert found == expected
+    assert [block.get("category") for block in blocks] == [
+        "parameters",
+        "inputs",
+        "optimizer state",
+        "gradients",
+        "workspace",
+        None,
+    ]

@@ -1,0 +1,140 @@
+"""Sentences of profiles: what published kernel tables say, and what is withheld."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from sysbench.commands.profile.words import headlines, said
+from sysbench.log.outcomes import Caution, CautionCode
+from sysbench.log.records import ProfileCellRecord
+from tests.fixtures_profiles import Kernel, attention_rates, profile_cell
+
+ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)"
+MUL = (
+    "void at::native::elementwise_kernel<128, 2, at::native::BinaryFunctor<float, float, float, MulFunctor<float>>>(x)"
+)
+SOFTMAX = "void (anonymous namespace)::softmax_warp_forward<float, float, float, 9, false, false>(float*)"
+
+LARGE = [
+    Kernel("ampere_sgemm_128x64_tn", "forward", 83.241, 217),
+    Kernel("ampere_sgemm_32x128_tn", "forward", 29.867, 36),
+    Kernel("ampere_sgemm_128x128_nn", "forward", 3.734, 36),
+    Kernel("ampere_sgemm_128x128_tn", "forward", 1.702, 36),
+    Kernel(MUL, "forward", 17.1, 722),
+    Kernel(SOFTMAX, "forward", 2.2, 36),
+    Kernel("ampere_sgemm_32x32_sliced1x4_nt", "backward", 90.5, 72),
+    Kernel("ampere_sgemm_128x32_sliced1x4_nn", "backward", 54.4, 72),
+    Kernel(MUL, "backward", 60.0, 1500),
+    Kernel(ADD, "optimizer", 116.6, 4000),
+]
+"""The kernels of `large` at context 256, in milliseconds a step, with totals as they were published for forward."""
+
+
+def sentences(cells: Sequence[ProfileCellRecord]) -> list[str]:
+    return [each.text for each in said(cells)]
+
+
+def about(cells: Sequence[ProfileCellRecord], *words: str) -> str:
+    found = [text for text in sentences(cells) if all(word in text for word in words)]
+    assert len(found) == 1, sentences(cells)
+    return found[0]
+
+
+def test_the_kernel_that_takes_most_is_named_with_its_share_and_its_calls_of_one_pass() -> None:
+    # The report: 60.4 %, 217 calls; in backward another one takes most.
+    assert about([profile_cell(LARGE)], "the most time goes to") == (
+        "in forward the most time goes to the kernel ampere_sgemm_128x64_tn, 60 % in 217 calls a step; in backward it "
+        "goes to ampere_sgemm_32x32_sliced1x4_nt (44 % in 72 calls); in the step it goes to "
+        "vectorized_elementwise_kernel<CUDAFunctor_add<float>> (25 % in 4000 calls)."
+    )
+
+
+def test_calls_are_those_of_one_step_however_many_were_profiled() -> None:
+    text = about([profile_cell(LARGE, steps=3)], "the most time goes to")
+    assert "60 % in 217 calls a step" in text
+
+
+def test_the_share_of_matrix_products_falls_with_backward_and_with_the_optimizer() -> None:
+    assert about([profile_cell(LARGE)], "matrix products take") == (
+        "matrix products take 86 % of forward, 77 % of forward and backward and 57 % of the step; what grows most from "
+        "forward to the step are the optimizer's kernels, from 0.0 % to 25 %."
+    )
+
+
+def test_what_else_takes_time_in_forward_is_named() -> None:
+    # The report: "except for matrix multiplication, there's also 7 % element wise kernels".
+    assert about([profile_cell(LARGE)], "besides") == (
+        "besides matrix products, forward's time goes to elementwise kernels 12 %."
+    )
+
+
+def test_softmax_is_held_against_its_flops() -> None:
+    # The report: scores 73 µs, mask 35 µs, softmax 129 µs, output 117 µs.
+    rates = attention_rates({"scores": 73.152, "mask": 35.296, "softmax": 129.153, "output": 117.056})
+    cell = profile_cell(LARGE, rates=rates)
+    text = about([cell], "of attention's FLOPs")
+    assert text.startswith(
+        "softmax: 1.9 % of attention's FLOPs in forward, 36 % of its time; its two matrix products take 54 %"
+    )
+
+
+def test_softmax_without_its_flops_has_no_sentence() -> None:
+    rates = [
+        rate.model_copy(update={"flops": None}) for rate in attention_rates({"scores": 1, "softmax": 1, "output": 1})
+    ]
+    assert not any("FLOPs" in text for text in sentences([profile_cell(LARGE, rates=rates)]))
+
+
+def test_a_device_that_waits_for_the_host_is_launch_bound() -> None:
+    text = about([profile_cell(LARGE, busy=0.59, waiting=0.35)], "idles")
+    assert text == (
+        "the device idles 41 % of the profiled step, 35 % because the host had not launched anything yet: launch-bound."
+    )
+
+
+def test_another_precision_than_was_asked_for_is_said() -> None:
+    text = about([profile_cell(LARGE, precisions={"tf32": 98, "unknown": 2})], "names of their kernels")
+    assert text == (
+        "matrix products spend 100 % of their time in tf32, by the names of their kernels (which say it for 98 % of "
+        "that time), though fp32 was asked for."
+    )
+
+
+def test_cells_that_agree_share_one_sentence_and_ranges_name_their_ends() -> None:
+    cells = [profile_cell(LARGE, size="large"), profile_cell(LARGE, size="xl", scale=("ampere_sgemm_128x64_tn", 2.0))]
+    text = about(cells, "the most time goes to")
+    assert "60 % (large) to 75 % (xl) in 217 calls a step" in text
+
+
+@pytest.mark.parametrize("code", ["kernels-missing", "kernels-unlinked", "trace-damaged", "check-failed"])
+def test_a_profile_that_lacks_something_says_nothing_but_that(code: CautionCode) -> None:
+    caution = Caution(code=code, message=code, remedy="")
+    (text,) = sentences([profile_cell(LARGE, cautions=[caution])])
+    assert f"({code})" in text
+
+
+def test_on_a_busy_cpu_shares_are_withheld_and_on_a_gpu_they_are_not() -> None:
+    busy = Caution(code="host-busy", message="", remedy="")
+    (text,) = sentences([profile_cell(LARGE, cautions=[busy], source="cpu")])
+    assert "(host-busy)" in text
+    assert about([profile_cell(LARGE, cautions=[busy])], "matrix products take")
+
+
+def test_a_cell_without_a_profile_says_nothing() -> None:
+    assert sentences([profile_cell(LARGE).model_copy(update={"summary": None, "outcome": "crashed"})]) == []
+
+
+def test_headlines_say_which_cells_they_are_not_of() -> None:
+    busy = Caution(code="host-busy", message="", remedy="")
+    quiet, doubted = profile_cell(LARGE, source="cpu"), profile_cell(LARGE, source="cpu", cautions=[busy], size="xl")
+    *_, last = [each.text for each in headlines([quiet, doubted])]
+    assert last == "cautions keep these cells out of what is said of this run: xl (host-busy)."
+    assert not any("cautions keep" in each.text for each in headlines([quiet]))
+    assert not list(headlines([doubted]))  # nothing is said, and the caution itself is above it
+
+
+def test_headlines_are_among_the_sentences() -> None:
+    cells = [profile_cell(LARGE)]
+    assert {each.text for each in headlines(cells)} < set(sentences(cells))

@@ -1,0 +1,366 @@
+"""How the engine carries out a profile: timed first, elsewhere; read when the worker is done; folded from the log."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from sysbench.commands.profile import tables as profile_tables
+from sysbench.commands.profile.fold import fold
+from sysbench.commands.profile.live import ProfileState, advance, draw
+from sysbench.commands.profile.spec import ProfileCell, ProfileSpec
+from sysbench.engine.launchers import Launcher
+from sysbench.engine.plan import PlacedCell
+from sysbench.engine.provisions import Provisions
+from sysbench.engine.session import run
+from sysbench.errors import SysbenchError
+from sysbench.log.events import (
+    CellFinished,
+    CellStarted,
+    Event,
+    ProfileRead,
+    StepMeasured,
+    TraceWritten,
+    WorkerExited,
+    WorkerReady,
+)
+from sysbench.log.records import ProfileCellRecord
+from sysbench.render.table import Word
+from sysbench.spec.run import RunOptions
+from sysbench.trace.summary import Check, DeviceUse, KernelName, ProfileSummary, SpentColumns
+from tests.engine.fakes import CPU, GPU, FakeSampler, ScriptedLauncher, of_kind
+
+
+def spec_of(**fields: Any) -> ProfileSpec:
+    """Cells that the scripted worker tells apart by their context."""
+    small: dict[str, Any] = {"size": "tiny", "d_model": 32, "layers": 1, "device": "cpu", "ctx": 16}
+    return ProfileSpec(**{**small, **fields})
+
+
+def summary_of(**fields: Any) -> ProfileSummary:
+    """One kernel in one step of a millisecond."""
+    known: dict[str, Any] = {
+        "title": "trace.json",
+        "format": "kineto",
+        "source": "cpu",
+        "devices": [],
+        "rank": None,
+        "steps": 1,
+        "steps_marked": True,
+        "window_ns": 1_000_000,
+        "busy_ns": 900_000,
+        "left_out": 0,
+        "left_out_ns": 0,
+        "unlinked_ns": 0,
+        "phases": ["", "forward"],
+        "modules": [""],
+        "names": [KernelName(name="aten::mm", short="aten::mm", kernel_class="matmul", placed=True, precision=None)],
+        "spent": SpentColumns(phase=[1], module=[0], kernel=[0], total_ns=[900_000], calls=[3]),
+        "kernels": [],
+        "operators": [],
+        "copies": [],
+        "device": None,
+        "precisions": {},
+        "rates": [],
+        "checks": [],
+        "remarks": [],
+    }
+    return ProfileSummary(**{**known, **fields})
+
+
+def reader(summary: ProfileSummary) -> Callable[[PlacedCell, Path], Iterator[Event]]:
+    """Finds in every trace what the test says it holds."""
+
+    def read(placed: PlacedCell, trace: Path) -> Iterator[Event]:
+        yield TraceWritten(at_s=1, cell=placed.cell.key, path=None, size_bytes=7)
+        yield ProfileRead(at_s=1, cell=placed.cell.key, summary=summary)
+
+    return read
+
+
+def carry_out(
+    spec: ProfileSpec,
+    tmp_path: Path,
+    launcher: ScriptedLauncher | None = None,
+    *,
+    launchers: dict[str, Launcher] | None = None,
+    read: Callable[[PlacedCell, Path], Iterator[Event]] | None = None,
+) -> list[Event]:
+    traces = {cell.key: tmp_path / f"{cell.key}.json" for cell in spec.cells()}
+    provisions = Provisions(traces, launchers or {}, read or reader(summary_of()))
+    options = RunOptions(out=tmp_path / "runs")
+    launcher = launcher or ScriptedLauncher()
+    with run(spec, options, launcher=launcher, sampler=FakeSampler(), provisions=provisions) as session:
+        return list(session)
+
+
+def only(spec: ProfileSpec) -> ProfileCell:
+    (cell,) = spec.cells()
+    return cell
+
+
+# --- the run
+
+
+def test_a_step_is_timed_in_one_process_and_profiled_in_another(tmp_path: Path) -> None:
+    spec = spec_of()
+    cell = only(spec)
+    assert cell.timed_first is not None
+    events = carry_out(spec, tmp_path)
+    worker, by_cell = 0, {}
+    for event in events:
+        worker = event.pid if isinstance(event, WorkerReady) else worker
+        if isinstance(event, CellStarted):
+            by_cell[event.cell] = worker
+    assert list(by_cell) == [cell.timed_first.key, cell.key]
+    assert len(set(by_cell.values())) == 2
+
+
+def test_the_dashboard_says_how_far_steps_are_apart_once_there_are_two(tmp_path: Path) -> None:
+    state, seen = ProfileState(), []
+    once = carry_out(spec_of(steps=3), tmp_path)
+    for event in chain.from_iterable([event] * (3 if isinstance(event, StepMeasured) else 1) for event in once):
+        state = advance(state, event)
+        console = Console(file=io.StringIO(), width=100, height=30)
+        console.print(draw(state, event.at_s))
+        seen += re.findall(r"(\d)/3 steps, [\d.]+( ±)?", console.file.getvalue())  # type: ignore[attr-defined]
+    assert list(dict.fromkeys(seen)) == [("1", ""), ("2", " ±"), ("3", " ±")]
+
+
+def test_no_two_profiles_share_a_process(tmp_path: Path) -> None:
+    events = carry_out(spec_of(ctx="16,32", steps=0), tmp_path)
+    assert [event.cell for event in of_kind(events, CellStarted)] == [
+        cell.key for cell in spec_of(ctx="16,32", steps=0).cells()
+    ]
+    assert len({event.pid for event in of_kind(events, WorkerReady)}) == 2
+
+
+def test_what_is_timed_is_the_same_step_undisturbed(tmp_path: Path) -> None:
+    cell = only(spec_of(mode="forward", warmup=2, steps=7, precision="bf16"))
+    timed = cell.timed_first
+    assert timed is not None
+    assert (timed.sync, timed.steps, timed.warmup) == ("step", 7, 2)
+    for axis in ("size", "model", "ctx", "batch", "precision", "attention", "execution", "optimizer", "mode", "seed"):
+        assert getattr(timed, axis) == getattr(cell, axis)
+
+
+def test_a_step_that_runs_out_of_memory_is_not_profiled_and_no_larger_one_is(tmp_path: Path) -> None:
+    spec = spec_of(ctx="16,32")
+    events = carry_out(spec, tmp_path, ScriptedLauncher({16: "oom"}))
+    small, large = (cell.key for cell in spec.cells())
+    finished = {event.cell: event for event in of_kind(events, CellFinished)}
+    assert finished[small].outcome == "oom"
+    assert finished[small].detail == "without a profiler: CUDA out of memory. Tried to allocate 20.00 GiB."
+    assert finished[large].outcome == "skipped"
+    assert not {small, large} & {event.cell for event in of_kind(events, CellStarted)}
+
+
+def test_a_cell_is_over_only_when_its_trace_has_been_read(tmp_path: Path) -> None:
+    cell = only(spec_of())
+    about = [event.event for event in carry_out(spec_of(), tmp_path) if getattr(event, "cell", None) == cell.key]
+    assert about[-3:] == ["trace_written", "profile_read", "cell_finished"]
+
+
+def test_a_trace_that_is_of_no_use_makes_its_cell_crash_and_no_other(tmp_path: Path) -> None:
+    spec = spec_of(ctx="16,32")
+
+    def read(placed: PlacedCell, trace: Path) -> Iterator[Event]:
+        if placed.cell.ctx == 16:
+            raise SysbenchError("the profile is empty")
+        yield from reader(summary_of())(placed, trace)
+
+    record = fold(carry_out(spec, tmp_path, read=read))
+    assert [(cell.outcome, cell.detail) for cell in record.cells] == [("crashed", "the profile is empty"), ("ok", None)]
+
+
+def test_a_cell_that_failed_has_its_row_beside_those_that_did_not(tmp_path: Path) -> None:
+    def read(placed: PlacedCell, trace: Path) -> Iterator[Event]:
+        if placed.cell.model_dump()["ctx"] == 16:
+            raise SysbenchError("the profile is empty")
+        yield from reader(on_device())(placed, trace)
+
+    record = fold(carry_out(spec_of(ctx="16,32"), tmp_path, read=read))
+    (summary,) = profile_tables.sheet(record, ["summary"]).tables
+    assert {len(row) for row in summary.rows} == {len(summary.columns)}
+    assert [cell.text for cell in summary.rows[0] if isinstance(cell, Word)] == ["crashed"]
+    assert "coverage" in [column.key for column in summary.columns]
+
+
+def test_what_wraps_a_worker_has_written_its_report_before_it_is_read(tmp_path: Path) -> None:
+    """A program around the worker, like a profiler, that writes once the worker has ended in order."""
+    cell = only(spec_of())
+    report = tmp_path / f"{cell.key}.json"
+
+    class Wrapped(ScriptedLauncher):
+        @property
+        def wraps(self) -> bool:
+            return True
+
+        def command(self) -> list[str]:
+            script = (
+                "import subprocess, sys, time; code = subprocess.call(sys.argv[2:]); time.sleep(0.3); "
+                "open(sys.argv[1], 'w').write(str(code)); print('report written')"
+            )
+            return [sys.executable, "-c", script, str(report), *super().command()]
+
+    found = []
+
+    def read(placed: PlacedCell, trace: Path) -> Iterator[Event]:
+        found.append(trace.read_text())
+        yield from reader(summary_of())(placed, trace)
+
+    events = carry_out(spec_of(), tmp_path, launchers={cell.key: Wrapped()}, read=read)
+    assert found == ["0"]
+    assert of_kind(events, CellFinished)[-1].outcome == "ok"
+    assert [event.stderr_tail for event in of_kind(events, WorkerExited)][-1] == "report written"
+
+
+def test_a_wrapper_that_wrote_nothing_has_its_last_words_in_the_outcome(tmp_path: Path) -> None:
+    cell = only(spec_of())
+
+    class Failing(ScriptedLauncher):
+        @property
+        def wraps(self) -> bool:
+            return True
+
+        def command(self) -> list[str]:
+            script = "import subprocess, sys; subprocess.call(sys.argv[1:]); print('no space for the report')"
+            return [sys.executable, "-c", script, *super().command()]
+
+    def read(placed: PlacedCell, trace: Path) -> Iterator[Event]:
+        raise SysbenchError("nsys left no report")
+        yield
+
+    (recorded,) = fold(carry_out(spec_of(), tmp_path, launchers={cell.key: Failing()}, read=read)).cells
+    assert (recorded.outcome, recorded.detail) == ("crashed", "nsys left no report; no space for the report")
+
+
+# --- the record
+
+
+def recorded(tmp_path: Path, summary: ProfileSummary, *, gpu: bool = False, **fields: Any) -> ProfileCellRecord:
+    """The record of one cell, of which a trace came down to this; the scripted worker's steps take 1 ms each."""
+    launcher = ScriptedLauncher(devices=[GPU, CPU] if gpu else [CPU])
+    spec = spec_of(device="cuda" if gpu else "cpu", **fields)
+    (cell,) = fold(carry_out(spec, tmp_path, launcher, read=reader(summary))).cells
+    assert cell.outcome == "ok"
+    return cell
+
+
+def test_the_record_holds_what_the_profile_cost_and_covers(tmp_path: Path) -> None:
+    cell = recorded(tmp_path, on_device(steps=3, busy_ns=2_400_000), gpu=True)
+    assert cell.unprofiled is not None
+    assert cell.unprofiled.samples_s == [0.001]
+    assert cell.profiled_s == [0.001]
+    assert cell.cost_share == pytest.approx(0)
+    assert cell.coverage == pytest.approx(0.8)
+    assert (cell.trace, cell.trace_bytes) == (None, 7)
+
+
+def test_on_a_cpu_nothing_is_said_about_coverage_because_the_profiler_slows_what_it_covers(tmp_path: Path) -> None:
+    cell = recorded(tmp_path, summary_of(busy_ns=1_400_000))
+    assert cell.unprofiled is not None
+    assert cell.coverage is None
+
+
+def test_without_a_timing_nothing_is_said_about_cost(tmp_path: Path) -> None:
+    cell = recorded(tmp_path, summary_of(), steps=0)
+    assert (cell.unprofiled, cell.cost_share, cell.coverage) == (None, None, None)
+    assert cell.summary is not None
+
+
+def test_a_killed_run_has_the_cells_that_were_read(tmp_path: Path) -> None:
+    events = carry_out(spec_of(ctx="16,32"), tmp_path)
+    cut = next(index for index, event in enumerate(events) if isinstance(event, CellFinished) and index) + 1
+    second = [index for index, event in enumerate(events) if isinstance(event, CellFinished)][1] + 1
+    assert [cell.outcome for cell in fold(events[:cut]).cells] == ["interrupted", "interrupted"]
+    assert [cell.outcome for cell in fold(events[:second]).cells] == ["ok", "interrupted"]
+
+
+# --- its cautions
+
+
+def cautions(tmp_path: Path, summary: ProfileSummary, **fields: Any) -> dict[str, str]:
+    return {caution.code: caution.message for caution in recorded(tmp_path, summary, **fields).cautions}
+
+
+def device_use(**fields: Any) -> DeviceUse:
+    known: dict[str, Any] = {
+        "window_ns": 1_000_000,
+        "busy_ns": 990_000,
+        "work_ns": 1_000_000,
+        "waiting_ns": 0,
+        "launches": 3,
+        "launch_ns": 10,
+        "queue_median_ns": 5.0,
+        "streams": 1,
+    }
+    return DeviceUse(**{**known, **fields})
+
+
+def on_device(**fields: Any) -> ProfileSummary:
+    return summary_of(**{"source": "device", "device": device_use(), **fields})
+
+
+def test_a_sound_profile_has_no_cautions(tmp_path: Path) -> None:
+    assert "check-failed" not in cautions(tmp_path, summary_of(checks=[Check(name="x", expected=3, found=3)]))
+    assert not set(cautions(tmp_path, on_device(precisions={"fp32": 5}), gpu=True)) - {"gpu-shared", "readings-lost"}
+
+
+def test_a_self_check_that_fails_is_said_with_both_numbers(tmp_path: Path) -> None:
+    checks = [Check(name="batched matrix products", expected=111, found=37)]
+    said = cautions(tmp_path, summary_of(checks=checks))["check-failed"]
+    assert said.startswith("batched matrix products: 37 where 111 are known to be")
+
+
+def test_tf32_under_fp32_is_a_caution_and_fp32_is_not(tmp_path: Path) -> None:
+    said = cautions(tmp_path, on_device(precisions={"tf32": 300, "fp32": 700}), gpu=True)["precision-differs"]
+    assert said == "30 % of the time of matrix products is in kernels for tf32, not fp32"
+    assert "precision-differs" not in cautions(tmp_path, on_device(precisions={"fp32": 7, "unknown": 3}), gpu=True)
+
+
+def test_a_gpu_of_which_no_kernel_was_seen_is_a_caution(tmp_path: Path) -> None:
+    assert "kernels-missing" in cautions(tmp_path, summary_of(), gpu=True)
+    assert "kernels-missing" not in cautions(tmp_path, summary_of())
+
+
+def test_a_device_that_waits_for_the_host_is_launch_bound(tmp_path: Path) -> None:
+    waiting = on_device(device=device_use(waiting_ns=400_000))
+    assert "40 %" in cautions(tmp_path, waiting, gpu=True)["launch-bound"]
+
+
+def test_kernels_that_nobody_launched_are_said_to_be_in_no_range(tmp_path: Path) -> None:
+    assert "5.0 %" in cautions(tmp_path, on_device(unlinked_ns=50_000), gpu=True)["kernels-unlinked"]
+    assert "kernels-unlinked" not in cautions(tmp_path, on_device(unlinked_ns=5_000), gpu=True)
+
+
+def test_kernels_that_take_longer_than_the_step_are_doubted(tmp_path: Path) -> None:
+    assert "kernels-slower" in cautions(tmp_path, on_device(busy_ns=1_500_000), gpu=True)
+    assert "kernels-slower" not in cautions(tmp_path, on_device(busy_ns=1_050_000), gpu=True)
+
+
+def test_what_was_wrong_with_the_trace_is_said(tmp_path: Path) -> None:
+    assert cautions(tmp_path, summary_of(remarks=["cut off at byte 7"]))["trace-damaged"] == "cut off at byte 7"
+
+
+def test_a_profiler_that_makes_steps_much_longer_is_said_to(tmp_path: Path) -> None:
+    events = carry_out(spec_of(), tmp_path)
+    key = only(spec_of()).key
+    slower = [
+        event.model_copy(update={"step": event.step.model_copy(update={"wall_s": 0.004})})
+        if isinstance(event, StepMeasured) and event.cell == key
+        else event
+        for event in events
+    ]
+    (cell,) = fold(slower).cells
+    assert cell.cost_share == pytest.approx(3)
+    said = {caution.code: caution.message for caution in cell.cautions}["profiler-costly"]
+    assert said.startswith("under the profiler the step took 4.00 ms instead of 1.00 ms")

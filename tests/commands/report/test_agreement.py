@@ -1,0 +1,80 @@
+"""What runs of different commands say of the same step, and what they are not compared in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sysbench.commands.report.document import ReportedRun
+from sysbench.commands.report.findings.agreement import clocks, simulations
+from sysbench.log.records import EnvironmentRecord, MemoryCellRecord, MemoryRecord, ProfileCellRecord, ProfileRecord
+from tests.fixtures_findings import H100, MS, spread_about, time_cell, time_record
+from tests.fixtures_memory import GIB, memory_cell
+from tests.fixtures_profiles import Kernel, profile_cell
+from tests.fixtures_timing import A100
+
+_SHARED: dict[str, Any] = {
+    "sysbench_version": "0.1.0",
+    "source_digest": "0" * 16,
+    "started_at": "2026-11-20T14:00:00Z",
+    "finished_at": None,
+    "status": "complete",
+    "spec": {},
+    "environment": EnvironmentRecord(host=A100.host, torch=A100.torch, devices=[], driver=None),
+}
+
+
+def timed(seconds: float, **axes: Any) -> ReportedRun[Any]:
+    cell = time_cell({"forward": spread_about(seconds, seconds / 1000)}, size="large", **axes)
+    return ReportedRun("times", time_record([cell]))
+
+
+def profiled(*cells: ProfileCellRecord) -> ReportedRun[Any]:
+    return ReportedRun("kernels", ProfileRecord(**_SHARED, cells=list(cells)))
+
+
+def memory(name: str, *cells: MemoryCellRecord) -> ReportedRun[Any]:
+    return ReportedRun(name, MemoryRecord(**_SHARED, cells=list(cells)))
+
+
+def forward(total_ms: float, **axes: Any) -> ProfileCellRecord:
+    return profile_cell([Kernel("ampere_sgemm_128x64_tn", "forward", total_ms, 217)], **axes)
+
+
+def test_of_the_fourth_report_timing_and_profile_match() -> None:
+    # "we measured 139.9ms from python benchmarking, and 141.8ms from nsys. results match"
+    (found,) = clocks([timed(139.9 * MS), profiled(forward(141.8))])
+    assert found.text == (
+        "Forward: kernels, as profiled, fill 141.8 ms of the 139.9 ms, 101 %, of what was timed without a profiler: "
+        "the two agree."
+    )
+    assert {basis.run for basis in found.rests_on} == {"times", "kernels"}
+
+
+def test_what_kernels_do_not_fill_the_device_waited_for() -> None:
+    (found,) = clocks([timed(100 * MS), profiled(forward(40.0))])
+    assert found.text.endswith("fill 40.0 ms of the 100.0 ms, 40 %, of what was timed without a profiler; the device "
+                               "waited for the rest.")  # fmt: skip
+
+
+def test_other_steps_and_other_devices_are_not_compared() -> None:
+    assert not list(clocks([timed(0.1), profiled(forward(100.0, ctx=512))]))
+    assert not list(clocks([timed(0.1, precision="bf16"), profiled(forward(100.0))]))
+    assert not list(clocks([timed(0.1, hardware_=H100), profiled(forward(100.0))]))
+    assert not list(clocks([timed(0.1)]))
+
+
+def test_simulated_peaks_are_held_against_measured_ones_of_the_same_gpu() -> None:
+    h100 = H100.model_copy(update={"memory_bytes": 85_017_493_504})
+    measured = memory_cell(18.0 * GIB, ctx=128).model_copy(update={"device": h100})
+    simulated = memory_cell(17.82 * GIB, ctx=128, simulate="h100", fits=True)
+    (found,) = simulations([memory("measured", measured), memory("simulated", simulated)])
+    assert found.text == "Simulated peaks against measured ones: −1.0 % (2.7b)."
+    assert found.origin == "mixed"
+
+
+def test_a_simulation_for_another_gpu_or_protocol_is_not() -> None:
+    on_a100 = memory_cell(18.0 * GIB, ctx=128)
+    simulated = memory_cell(17.8 * GIB, ctx=128, simulate="h100", fits=True)
+    training = memory_cell(60.0 * GIB, ctx=128, mode="train").model_copy(update={"device": H100})
+    assert not list(simulations([memory("measured", on_a100), memory("simulated", simulated)]))
+    assert not list(simulations([memory("measured", training), memory("simulated", simulated)]))

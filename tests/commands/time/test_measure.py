@@ -1,0 +1,359 @@
+"""The timing experiment says what it does in order, times nothing but steps, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from sysbench import formulas
+from sysbench.commands.time import measure as timing
+from sysbench.commands.time.spec import Sync, TimeCell
+from sysbench.errors import UnavailableError
+from sysbench.lab.clocks import Call, Clock, FakeClock, StepTimes
+from sysbench.lab.step import TrainingStep
+from sysbench.log.events import (
+    Compiled,
+    DeviceInfo,
+    Event,
+    MemoryMeasured,
+    ModelBuilt,
+    StageEntered,
+    StepChecked,
+    StepMeasured,
+    decode,
+    encode,
+)
+from sysbench.spec.kinds import Kind
+from sysbench.spec.model import PHASES_OF, Mode, ModelShape
+from sysbench.statistics import settled
+from sysbench.worker.experiments import experiment_for
+
+CPU = DeviceInfo(name="a processor", type="cpu")
+SHAPE = ModelShape(d_model=16, d_ff=24, layers=2, heads=2, vocab=31)
+
+
+def cell(**changes: Any) -> TimeCell:
+    return TimeCell(
+        **{
+            "size": "custom",
+            "model": SHAPE,
+            "ctx": 8,
+            "batch": 2,
+            "precision": "fp32",
+            "mode": "train",
+            "device": "cpu",
+            "attention": "naive",
+            "execution": "eager",
+            "optimizer": "foreach",
+            "seed": 0,
+            "warmup": 2,
+            "steps": 3,
+            "until": None,
+            "max_steps": 50,
+            "sync": "phase",
+            **changes,
+        }
+    )
+
+
+def events_of(measured: TimeCell, clock: Clock | None = None) -> list[Event]:
+    return list(timing.run(measured, CPU, clock=clock))
+
+
+def steps_in(events: list[Event], *, warmup: bool) -> list[StepMeasured]:
+    return [event for event in events if isinstance(event, StepMeasured) and event.warmup == warmup]
+
+
+def outline(events: list[Event]) -> list[str]:
+    return [event.stage if isinstance(event, StageEntered) else type(event).__name__ for event in events]
+
+
+def the(kind: type[Any], events: list[Event]) -> Any:
+    (event,) = [event for event in events if isinstance(event, kind)]
+    return event
+
+
+def alive_tensors() -> int:
+    """Tensors that hold memory: the compiler keeps some without data, in the patterns that it looks for."""
+    gc.collect()
+    every = (each for each in gc.get_objects() if issubclass(type(each), torch.Tensor))
+    return sum(not issubclass(type(each), FakeTensor) for each in every)
+
+
+# --- what is said, and when ----------------------------------------------------------------------------------------
+
+
+def test_a_cell_is_told_from_building_to_memory_in_order() -> None:
+    assert outline(events_of(cell())) == [
+        "building",
+        "ModelBuilt",
+        "warming-up",
+        "StepMeasured",
+        "StepMeasured",
+        "measuring",
+        "StepMeasured",
+        "StepChecked",
+        "StepMeasured",
+        "StepMeasured",
+        "MemoryMeasured",
+    ]
+
+
+def test_no_warm_up_is_allowed_and_means_none() -> None:
+    events = events_of(cell(warmup=0))
+    assert outline(events)[:4] == ["building", "ModelBuilt", "measuring", "StepMeasured"]
+    assert steps_in(events, warmup=True) == []
+
+
+def test_warm_up_and_measured_steps_are_counted_apart() -> None:
+    events = events_of(cell(warmup=2, steps=3))
+    assert [step.index for step in steps_in(events, warmup=True)] == [0, 1]
+    assert [step.index for step in steps_in(events, warmup=False)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("mode", PHASES_OF)
+def test_every_step_of_a_mode_has_its_phases_and_their_sum(mode: Mode) -> None:
+    for step in steps_in(events_of(cell(mode=mode)), warmup=False):
+        assert tuple(step.phases) == PHASES_OF[mode]
+        assert step.step.wall_s == pytest.approx(sum(phase.wall_s or 0 for phase in step.phases.values()))
+        assert all(phase.wall_s is not None and phase.wall_s > 0 for phase in step.phases.values())
+
+
+def test_samples_are_the_clocks_own_to_the_last_digit() -> None:
+    clock = FakeClock([0.1, 0.2, 0.30000000000000004])
+    (first, second, third) = steps_in(events_of(cell(mode="forward", warmup=0), clock), warmup=False)
+    assert [each.step.wall_s for each in (first, second, third)] == [0.1, 0.2, 0.30000000000000004]
+
+
+def test_an_unperturbed_step_has_one_wall_time() -> None:
+    for step in steps_in(events_of(cell(sync="step")), warmup=False):
+        assert step.step.wall_s
+        assert tuple(step.phases) == PHASES_OF["train"]
+        assert all(phase.wall_s is None for phase in step.phases.values())
+
+
+def test_events_survive_the_way_to_the_log() -> None:
+    for event in events_of(cell(sync="step")):
+        assert decode(encode(event)) == event
+
+
+def test_the_model_that_was_built_has_the_parameters_of_its_shape() -> None:
+    built = the(ModelBuilt, events_of(cell()))
+    assert built.parameters == formulas.parameters(SHAPE)
+    assert built.parameters_without_lm_head == formulas.parameters_without_lm_head(SHAPE)
+
+
+def test_a_cpu_has_a_resident_peak_and_no_allocator_peaks() -> None:
+    memory = the(MemoryMeasured, events_of(cell()))
+    assert (memory.allocated_peak_bytes, memory.reserved_peak_bytes) == (None, None)
+    assert memory.host_rss_peak_bytes > 50 * 2**20
+
+
+def test_every_kind_of_run_has_an_experiment_of_its_own() -> None:
+    assert experiment_for("time") is timing.run
+    found = [experiment_for(kind) for kind in get_args(Kind)]
+    assert len(set(found)) == len(found)
+
+
+# --- whether the steps did what they say ---------------------------------------------------------------------------
+
+
+def test_a_real_step_has_gradients_changes_parameters_and_has_a_loss() -> None:
+    checked = the(StepChecked, events_of(cell()))
+    assert (checked.gradients_present, checked.parameters_changed) == (True, True)
+    assert 1 < checked.loss < 10
+    assert checked.attention_kernel == "aten::bmm"
+
+
+def test_what_a_mode_does_not_do_is_not_claimed() -> None:
+    checked = the(StepChecked, events_of(cell(mode="inference")))
+    assert (checked.gradients_present, checked.parameters_changed, checked.loss) == (None, None, None)
+    checked = the(StepChecked, events_of(cell(mode="forward-backward")))
+    assert (checked.gradients_present, checked.parameters_changed) == (True, None)
+
+
+def test_an_optimizer_step_after_the_gradients_were_cleared_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    phases = TrainingStep.phases.fget
+    assert phases is not None
+
+    def cleared_too_late(step: TrainingStep) -> dict[str, Any]:
+        in_order = phases(step)
+        return {name: in_order[name] for name in ("forward", "loss", "backward", "zero_grad", "optimizer")}
+
+    monkeypatch.setattr(TrainingStep, "phases", property(cleared_too_late))
+    checked = the(StepChecked, events_of(cell(warmup=0, steps=1)))
+    assert (checked.gradients_present, checked.parameters_changed) == (False, False)
+
+
+def test_checking_happens_outside_the_timed_windows() -> None:
+    """Nothing but the phases runs between the first and the last reading of a clock."""
+
+    class Watching:
+        def __init__(self) -> None:
+            self.running = False
+
+        def measure(self, phases: Mapping[str, Call], sync: Sync) -> StepTimes:
+            self.running = True
+            times = FakeClock(itertools.repeat(0.01)).measure(phases, sync)
+            self.running = False
+            return times
+
+    clock = Watching()
+    for event in timing.run(cell(), CPU, clock=clock):
+        assert not clock.running, event
+
+
+# --- until ---------------------------------------------------------------------------------------------------------
+
+
+def noisy() -> Iterator[float]:
+    return itertools.cycle([0.100, 0.104, 0.098, 0.101, 0.096, 0.103, 0.099])
+
+
+def test_until_measures_until_the_interval_is_narrow_and_no_longer() -> None:
+    events = events_of(cell(mode="forward", warmup=0, steps=5, until=0.03, max_steps=400), FakeClock(noisy()))
+    taken = [step.step.wall_s or 0 for step in steps_in(events, warmup=False)]
+    assert 5 < len(taken) < 400
+    assert [count for count in range(5, len(taken) + 1) if settled(taken[:count], 0.03)] == [len(taken)]
+
+
+def test_until_gives_up_at_its_cap() -> None:
+    events = events_of(cell(mode="forward", warmup=0, steps=5, until=1e-6, max_steps=12), FakeClock(noisy()))
+    assert len(steps_in(events, warmup=False)) == 12
+
+
+def test_until_measures_at_least_the_steps_that_were_asked_for() -> None:
+    assert settled([0.1] * 15, 0.5)
+    steady = FakeClock(itertools.repeat(0.1))
+    events = events_of(cell(mode="forward", warmup=0, steps=20, until=0.5), steady)
+    assert len(steps_in(events, warmup=False)) >= 20
+
+
+# --- what is left behind -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["forward", "train"])
+def test_no_tensor_survives_a_cell(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+    models: list[weakref.ref[torch.nn.Module]] = []
+    weights: list[weakref.ref[torch.Tensor]] = []
+    build = TrainingStep.__init__
+
+    def noted(step: TrainingStep, *arguments: Any) -> None:
+        build(step, *arguments)
+        models.append(weakref.ref(step.model))
+        weights.extend(weakref.ref(parameter) for parameter in step.model.parameters())
+
+    monkeypatch.setattr(TrainingStep, "__init__", noted)
+    events_of(cell(mode=mode))
+    before = alive_tensors()
+    for _ in timing.run(cell(mode=mode), CPU):
+        pass
+    assert len(models) == 2
+    assert [reference() for reference in (*models, *weights)] == [None] * (2 + len(weights))
+    assert alive_tensors() == before
+
+
+def test_no_tensor_survives_a_cell_that_is_given_up() -> None:
+    before = alive_tensors()
+    run = timing.run(cell(), CPU)
+    for event in run:
+        if isinstance(event, StepMeasured):
+            break
+    run.close()  # type: ignore[attr-defined]
+    del run
+    assert alive_tensors() == before
+
+
+def test_garbage_is_collected_before_measuring_and_not_while_measuring() -> None:
+    collections: list[str] = []
+    stage = "building"
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            collections.append(stage)
+
+    gc.callbacks.append(note)
+    try:
+        for event in timing.run(cell(steps=30), CPU):
+            if isinstance(event, StageEntered):
+                stage = event.stage
+            if isinstance(event, StepMeasured) and not event.warmup:
+                stage = "between steps"
+                _ = [[index] for index in range(5000)]  # enough containers for a collection, if one could come
+            if isinstance(event, MemoryMeasured):
+                stage = "over"
+    finally:
+        gc.callbacks.remove(note)
+    assert "measuring" in collections
+    assert "between steps" not in collections
+    assert "over" in collections
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_is_left_as_it_was_even_after_giving_up(enabled: bool) -> None:
+    (gc.enable if enabled else gc.disable)()
+    try:
+        run = timing.run(cell(), CPU)
+        next(event for event in run if isinstance(event, StepMeasured) and not event.warmup)
+        run.close()  # type: ignore[attr-defined]
+        assert gc.isenabled() == enabled
+    finally:
+        gc.enable()
+
+
+def test_the_precision_of_a_cell_ends_with_it() -> None:
+    before = torch.get_float32_matmul_precision()
+    run = timing.run(cell(precision="tf32"), CPU)
+    next(run)
+    assert torch.get_float32_matmul_precision() == "high"
+    run.close()  # type: ignore[attr-defined]
+    assert torch.get_float32_matmul_precision() == before
+
+
+def test_what_is_not_there_is_said_and_leaves_nothing_behind() -> None:
+    before = alive_tensors()
+    with pytest.raises(UnavailableError, match="No viable backend"):
+        events_of(cell(attention="cudnn"))
+    assert alive_tensors() == before
+    assert gc.isenabled()
+
+
+# --- compiled ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own
+def test_a_compiled_cell_tells_its_compile_time_apart_and_is_one_graph() -> None:
+    small = cell(execution="compiled", warmup=0, steps=2, model=SHAPE.model_copy(update={"layers": 1}))
+    before = alive_tensors()
+    events = events_of(small)
+    assert outline(events) == [
+        "building",
+        "ModelBuilt",
+        "compiling",
+        "Compiled",
+        "measuring",
+        "StepMeasured",
+        "StepChecked",
+        "StepMeasured",
+        "MemoryMeasured",
+    ]
+    compiled = the(Compiled, events)
+    assert (compiled.graphs, compiled.graph_breaks, compiled.fell_back) == (1, 0, False)
+    measured = [step.step.wall_s or 0 for step in steps_in(events, warmup=False)]
+    assert compiled.compile_s > max(measured)
+    assert the(StepChecked, events).loss == pytest.approx(the(StepChecked, events_of(cell_like(small))).loss, rel=1e-4)
+    del events
+    assert alive_tensors() - before < 10  # the compiler keeps constants of its own
+
+
+def cell_like(compiled: TimeCell) -> TimeCell:
+    """The same cell run eagerly, a step on: the compiling step is one step of training too."""
+    return compiled.model_copy(update={"execution": "eager", "warmup": 1})

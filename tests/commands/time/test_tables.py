@@ -1,0 +1,359 @@
+"""Tables hold the numbers that were measured, in the shapes that people report them in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from sysbench import formulas
+from sysbench.commands.time.spec import TimeSpec
+from sysbench.commands.time.tables import TABLES, cautions, outcomes, sheet, tables_for
+from sysbench.errors import UsageError
+from sysbench.log.events import Event, StepMeasured
+from sysbench.log.outcomes import Caution
+from sysbench.log.records import TimeCellRecord, TimeRecord
+from sysbench.render.numbers import shown
+from sysbench.render.plan import plan
+from sysbench.render.table import Measure, Table, Word
+from sysbench.spec import hardware
+from tests import fixtures_timing as runs
+
+SWEEP = TimeSpec(size="small,medium", ctx="128,512", precision="fp32,bf16")
+LARGE = TimeSpec(size="xl,2.7b", ctx="128-1024*2", precision="fp32,bf16")
+WARMUPS = TimeSpec(size="small", ctx=128, warmup="0,1,2,5")
+DEVICES = TimeSpec(size="small,medium", ctx=128, mode="forward-backward", device="cuda,cpu")
+
+
+@pytest.fixture(scope="module")
+def sweep_events() -> list[Event]:
+    return runs.events(SWEEP)
+
+
+@pytest.fixture(scope="module")
+def sweep() -> TimeRecord:
+    return runs.record(SWEEP)
+
+
+@pytest.fixture(scope="module")
+def large() -> TimeRecord:
+    return runs.record(LARGE)
+
+
+@pytest.fixture(scope="module")
+def warmups() -> TimeRecord:
+    return runs.record(WARMUPS)
+
+
+@pytest.fixture(scope="module")
+def devices() -> TimeRecord:
+    return runs.record(DEVICES)
+
+
+def only(tables: Sequence[Table]) -> Table:
+    (table,) = tables
+    return table
+
+
+def cell_of(table: Table, row: int, key: str, unit: str | None = "s") -> object:
+    positions = [n for n, column in enumerate(table.columns) if column.key == key and column.unit == unit]
+    return table.rows[row][positions[0]]
+
+
+def number(table: Table, row: int, key: str, unit: str = "s") -> float:
+    cell = cell_of(table, row, key, unit)
+    assert isinstance(cell, Measure)
+    return cell.value
+
+
+def wall(events: Sequence[Event], cell: TimeCellRecord, phase: str, *, warmup: bool = False) -> list[float]:
+    steps = [e for e in events if isinstance(e, StepMeasured) and e.cell == cell.key and e.warmup == warmup]
+    samples = [e.step if phase == "step" else e.phases[phase] for e in steps]
+    return [sample.wall_s for sample in samples if sample.wall_s is not None]
+
+
+def with_cell(record: TimeRecord, position: int, **changes: object) -> TimeRecord:
+    cells = list(record.cells)
+    cells[position] = cells[position].model_copy(update=changes)
+    return record.model_copy(update={"cells": cells})
+
+
+# Summary
+
+
+def test_the_summary_has_mean_and_sample_deviation_of_every_phase(sweep: TimeRecord, sweep_events: list[Event]) -> None:
+    table = only(TABLES["summary"](sweep))
+    assert len(table.rows) == 8
+    for row, cell in enumerate(sweep.cells):
+        for phase in ("forward", "backward", "optimizer", "step"):
+            samples = wall(sweep_events, cell, phase)
+            found = cell_of(table, row, phase)
+            assert isinstance(found, Measure)
+            assert found.value == pytest.approx(np.mean(samples), rel=1e-12)
+            assert found.deviation == pytest.approx(np.std(samples, ddof=1), rel=1e-9)
+
+
+def test_the_summary_names_only_what_differs_and_the_subject_the_rest(sweep: TimeRecord) -> None:
+    table = only(TABLES["summary"](sweep))
+    assert [column.key for column in table.columns[: table.axes]] == ["size", "ctx", "precision"]
+    subject = sheet(sweep).subject
+    assert {"batch 4", "train", "naive attention", "NVIDIA A100-SXM4-80GB", "5 warm-ups", "10 steps"} <= set(subject)
+    assert not any("small" in phrase or "bf16" in phrase for phrase in subject)
+
+
+def test_rates_are_those_of_the_median_step(sweep: TimeRecord, sweep_events: list[Event]) -> None:
+    table = only(TABLES["summary"](sweep))
+    spec_cells = list(SWEEP.cells())
+    for row, cell in enumerate(sweep.cells):
+        median_s = float(np.median(wall(sweep_events, cell, "step")))
+        flops = formulas.step_flops_of(spec_cells[row])
+        assert number(table, row, "", "flops_per_s") == pytest.approx(flops / median_s)
+        assert number(table, row, "", "tokens_per_s") == pytest.approx(4 * spec_cells[row].ctx / median_s)
+    peak = 19.5e12
+    assert number(table, 0, "peak", "share") == pytest.approx(number(table, 0, "", "flops_per_s") / peak)
+
+
+def test_a_peak_that_is_not_known_is_called_unknown_and_never_guessed() -> None:
+    record = runs.record(TimeSpec(size="small", ctx=128), runs.TWO_CORES)
+    table = only(TABLES["summary"](record))
+    assert cell_of(table, 0, "peak", "share") == Word("unknown", "quiet")
+
+
+def test_a_cell_without_numbers_shows_its_outcome_and_not_a_zero(large: TimeRecord) -> None:
+    table = only(TABLES["summary"](large))
+    words = [cell.outcome for cell in large.cells if cell.outcome != "ok"]
+    assert sorted(words) == ["oom", "oom", "oom", "skipped", "skipped"]
+    for row, cell in enumerate(large.cells):
+        if cell.outcome != "ok":
+            found = cell_of(table, row, "step")
+            assert isinstance(found, Word)
+            assert found.text == cell.outcome
+            assert not any(isinstance(each, Measure) for each in table.rows[row])
+
+
+def test_samples_of_a_cell_that_crashed_half_way_are_not_shown(sweep: TimeRecord) -> None:
+    crashed = with_cell(sweep, 0, outcome="crashed", detail="SIGKILL")
+    for name in ("summary", "precision", "phases", "spread", "grid"):
+        for table in TABLES[name](crashed):
+            words = [cell.text for row in table.rows for cell in row if isinstance(cell, Word) and cell.text]
+            assert "crashed" in words
+    interrupted = with_cell(sweep, 0, outcome="interrupted")
+    assert isinstance(cell_of(only(TABLES["summary"](interrupted)), 0, "step"), Measure)
+
+
+def test_a_forward_pass_alone_is_not_shown_twice() -> None:
+    table = only(TABLES["summary"](runs.record(TimeSpec(size="small", ctx="128,256", mode="forward"))))
+    assert [column.key for column in table.columns if column.unit == "s"] == ["forward"]
+
+
+# Comparisons
+
+
+def test_arms_stand_beside_each_other_with_difference_change_and_speed_up(
+    sweep: TimeRecord, sweep_events: list[Event]
+) -> None:
+    table = only(TABLES["precision"](sweep))
+    assert len(table.rows) == 4
+    assert [column.title for column in table.columns[: table.axes]] == ["size", "ctx"]
+    pairs = list(zip(sweep.cells[::2], sweep.cells[1::2], strict=True))
+    for row, (full, mixed) in enumerate(pairs):
+        assert (full.axes["precision"], mixed.axes["precision"]) == ("fp32", "bf16")
+        for phase in ("forward", "backward", "step"):
+            before = float(np.median(wall(sweep_events, full, phase)))
+            after = float(np.median(wall(sweep_events, mixed, phase)))
+            assert number(table, row, f"{phase}_fp32") == pytest.approx(before)
+            assert number(table, row, f"{phase}_bf16") == pytest.approx(after)
+            assert number(table, row, f"{phase}_bf16_difference") == pytest.approx(after - before)
+            assert number(table, row, f"{phase}_bf16_change", "share") == pytest.approx(after / before - 1)
+            speedup = cell_of(table, row, f"{phase}_bf16_speedup", "ratio")
+            assert isinstance(speedup, Measure)
+            assert speedup.value == pytest.approx(before / after)
+            assert speedup.low is not None
+            assert speedup.high is not None
+            assert speedup.low < speedup.value < speedup.high
+
+
+def test_colour_says_faster_or_slower_only_where_the_interval_does(sweep: TimeRecord) -> None:
+    table = only(TABLES["precision"](sweep))
+    for row in range(len(table.rows)):
+        speedup = cell_of(table, row, "step_bf16_speedup", "ratio")
+        assert isinstance(speedup, Measure)
+        assert speedup.low is not None
+        assert speedup.high is not None
+        expected = "good" if speedup.low > 1 else "bad" if speedup.high < 1 else "plain"
+        assert speedup.tone == expected
+
+
+def test_unequal_arms_are_not_compared(large: TimeRecord) -> None:
+    table = only(TABLES["precision"](large))
+    row = next(n for n, row in enumerate(table.rows) if row[:2] == ("2.7b", 512))
+    assert cell_of(table, row, "step_fp32") == Word("oom", "bad")
+    assert isinstance(cell_of(table, row, "step_bf16"), Measure)
+    assert cell_of(table, row, "step_bf16_speedup", "ratio") == Word("")
+
+
+@pytest.mark.parametrize(
+    ("axis", "values", "phases"),
+    [
+        ("execution", "eager,compiled", {"forward", "backward", "step"}),
+        ("attention", "naive,sdpa,flash", {"forward", "backward", "step"}),
+        ("optimizer", "for-loop,foreach,fused", {"optimizer", "step"}),
+    ],
+)
+def test_every_choice_is_compared_over_the_phases_it_matters_to(axis: str, values: str, phases: set[str]) -> None:
+    record = runs.record(TimeSpec.model_validate({"size": "small", "ctx": 512, "precision": "bf16", axis: values}))
+    table = only(TABLES[axis](record))
+    assert {column.group for column in table.columns if column.group} == phases
+    arms = values.split(",")
+    speedups = [column.key for column in table.columns if column.unit == "ratio" and column.group == "step"]
+    assert speedups == [f"step_{arm}_speedup" for arm in arms[1:]]
+
+
+# The other shapes
+
+
+def test_the_grid_has_models_down_and_contexts_across(sweep: TimeRecord, sweep_events: list[Event]) -> None:
+    forward, backward, step = TABLES["grid"](sweep)
+    assert [column.title for column in forward.columns] == ["size", "precision", "128", "512"]
+    assert (forward.name, backward.name, step.name) == ("grid-forward", "grid-backward", "grid-step")
+    cell = next(
+        c for c in sweep.cells if (c.axes["size"], c.axes["ctx"], c.axes["precision"]) == ("medium", 512, "fp32")
+    )
+    found = next(row for row in backward.rows if row[:2] == ("medium", "fp32"))[3]
+    assert isinstance(found, Measure)
+    assert found.value == pytest.approx(np.mean(wall(sweep_events, cell, "backward")))
+
+
+def test_phases_are_summed_step_by_step_and_compared_with_forward(sweep: TimeRecord, sweep_events: list[Event]) -> None:
+    table = only(TABLES["phases"](sweep))
+    for row, cell in enumerate(sweep.cells):
+        both = np.sum([wall(sweep_events, cell, phase) for phase in ("forward", "loss", "backward")], axis=0)
+        forward, full = (wall(sweep_events, cell, phase) for phase in ("forward", "step"))
+        found = cell_of(table, row, "forward_backward")
+        assert isinstance(found, Measure)
+        assert found.value == pytest.approx(np.mean(both))
+        assert found.deviation == pytest.approx(np.std(both, ddof=1))
+        assert number(table, row, "forward_backward", "ratio") == pytest.approx(np.mean(both) / np.mean(forward))
+        assert number(table, row, "step", "ratio") == pytest.approx(np.mean(full) / np.mean(forward))
+
+
+def test_the_warm_up_study_shows_what_the_first_steps_do_to_the_numbers(warmups: TimeRecord) -> None:
+    study, first = TABLES["warmup"](warmups)
+    events = runs.events(WARMUPS)
+    by_row = {(row[0], row[1]): row for row in study.rows}
+    for cell in warmups.cells:
+        samples = wall(events, cell, "forward")
+        expected = (min(samples), max(samples), np.mean(samples), np.std(samples, ddof=1))
+        found = by_row[cell.axes["warmup"], "forward"][2:6]
+        assert [each.value for each in found if isinstance(each, Measure)] == pytest.approx(expected)
+    assert [row[0] for row in first.rows] == [0, 1, 2, 5]
+    last = [cell for cell in first.rows[-1][1:] if isinstance(cell, Measure)]
+    assert [cell.aside for cell in last] == [True] * 5 + [False] * 5
+    assert last[0].value == wall(events, warmups.cells[-1], "step", warmup=True)[0]
+    assert last[5].value == wall(events, warmups.cells[-1], "step")[0]
+
+
+def test_devices_stand_in_columns_beside_the_models_dimensions(devices: TimeRecord) -> None:
+    table = only(TABLES["devices"](devices))
+    assert {column.group for column in table.columns if column.group} == {"CUDA", "CPU"}
+    small, medium = table.rows
+    assert small[:5] == ("small", 768, 3072, 12, 12)
+    assert medium[:5] == ("medium", 1024, 4096, 24, 16)
+    assert number(table, 0, "parameters", "count") == 128_625_408
+    assert number(table, 1, "parameters", "count") == 423_183_360
+    assert number(table, 0, "cuda_forward_backward") < number(table, 0, "cpu_forward_backward")
+    assert "CPU: AMD EPYC 7763 64-Core Processor" in table.notes
+
+
+def test_the_spread_has_extremes_median_and_its_interval(sweep: TimeRecord, sweep_events: list[Event]) -> None:
+    table = only(TABLES["spread"](sweep))
+    assert len(table.rows) == 8 * 6
+    row = next(n for n, row in enumerate(table.rows) if row[:4] == ("small", 128, "fp32", "step"))
+    samples = wall(sweep_events, sweep.cells[0], "step")
+    assert number(table, row, "minimum") == min(samples)
+    assert number(table, row, "maximum") == max(samples)
+    assert number(table, row, "median") == pytest.approx(np.median(samples))
+    assert number(table, row, "interval_low") <= number(table, row, "median") <= number(table, row, "interval_high")
+
+
+def test_memory_says_of_what_each_peak_is(sweep: TimeRecord) -> None:
+    table = only(TABLES["memory"](sweep))
+    assert number(table, 0, "allocated_peak", "bytes") == sweep.cells[0].memory.allocated_peak_bytes
+    assert number(table, 0, "host_rss_peak", "bytes") == sweep.cells[0].memory.host_rss_peak_bytes
+
+
+# What is shown, and what is said
+
+
+@pytest.mark.parametrize(
+    ("spec", "names"),
+    [
+        (TimeSpec(size="small", ctx=128), ["summary"]),
+        (TimeSpec(size="small,medium", ctx="128,256"), ["summary"]),
+        (TimeSpec(size="small", ctx="128,256", precision="fp32,bf16"), ["summary", "precision"]),
+        (TimeSpec(size="small", ctx=128, execution="eager,compiled"), ["summary", "execution"]),
+        (WARMUPS, ["summary", "warmup", "first-steps"]),
+        (DEVICES, ["summary", "devices"]),
+        (TimeSpec(size="small,medium,large,xl", ctx="128-1024*2", precision="fp32,bf16"), ["precision"]),
+    ],
+)
+def test_without_being_asked_a_run_shows_its_summary_and_the_comparison_it_was_made_for(
+    spec: TimeSpec, names: list[str]
+) -> None:
+    assert [table.name for table in tables_for(runs.record(spec))] == names
+
+
+def test_any_table_can_be_asked_for_by_name(sweep: TimeRecord) -> None:
+    assert [table.name for table in tables_for(sweep, ["phases", "spread"])] == ["phases", "spread"]
+    with pytest.raises(UsageError, match=r"spred is not a table. Did you mean spread"):
+        tables_for(sweep, ["spred"])
+    with pytest.raises(UsageError, match="nothing to show as the table devices"):
+        tables_for(sweep, ["devices"])
+
+
+def test_reasons_are_said_once_for_all_cells_they_hold_for(large: TimeRecord) -> None:
+    texts = [remark.text for remark in outcomes(large)]
+    assert len(texts) == 2
+    assert texts[0].startswith("xl ctx 1024 fp32, xl ctx 1024 bf16, 2.7b ctx 512 fp32: oom: CUDA out of memory")
+    assert texts[1].startswith("2.7b ctx 1024 fp32, 2.7b ctx 1024 bf16: skipped: larger than xl ctx 1024")
+
+
+def test_doubts_with_one_remedy_are_said_once_and_name_the_cells(sweep: TimeRecord) -> None:
+    doubt = Caution(code="drift", message="steps get slower, by 3 %", remedy="a longer --warmup")
+    other = doubt.model_copy(update={"message": "steps get slower, by 4 %"})
+    record = sweep.model_copy(update={"cells": [cell.model_copy(update={"cautions": []}) for cell in sweep.cells]})
+    (one,) = cautions(with_cell(record, 1, cautions=[doubt]))
+    assert (one.text, one.remedy) == ("small ctx 128 bf16: steps get slower, by 3 %", "a longer --warmup")
+    (two,) = cautions(with_cell(with_cell(record, 1, cautions=[doubt]), 2, cautions=[other]))
+    assert two.text.startswith("small ctx 128 bf16, small ctx 512 fp32: steps get slower, by 3 % (small ctx 128 bf16")
+    everywhere = record.model_copy(
+        update={"cells": [cell.model_copy(update={"cautions": [doubt]}) for cell in record.cells]}
+    )
+    assert [remark.text for remark in cautions(everywhere)] == ["every cell: steps get slower, by 3 %"]
+
+
+def test_every_sample_that_is_shown_has_a_unit(
+    sweep: TimeRecord, large: TimeRecord, warmups: TimeRecord, devices: TimeRecord
+) -> None:
+    for record in (sweep, large, warmups, devices):
+        for build in TABLES.values():
+            for table in build(record):
+                for position, column in enumerate(shown(table)):
+                    measures = [row[position] for row in table.rows if isinstance(row[position], Measure)]
+                    if measures and column.column.unit != "count":
+                        assert column.symbol, (table.name, column.column.title)
+                    assert not (measures and column.column.unit is None)
+
+
+def test_a_plan_holds_every_cell_against_the_memory_there_is() -> None:
+    cells = list(TimeSpec(size="small,2.7b", ctx=512).cells())
+    table = plan(cells, hardware.named("24GiB"))
+    needed = [formulas.predicted_memory(cell).total_bytes for cell in cells]
+    assert [number(table, row, "predicted_memory", "bytes") for row in range(2)] == needed
+    assert number(table, 0, "parameters", "count") == 128_625_408
+    assert number(table, 1, "step", "flops") == formulas.step_flops_of(cells[1])
+    assert number(table, 1, "spare", "bytes") == 24 * 2**30 - needed[1]
+    assert cell_of(table, 0, "fits", None) == Word("fits", "good")
+    assert cell_of(table, 1, "fits", None) == Word("does not fit", "bad")
+    assert "fits" not in [column.key for column in plan(cells).columns]

@@ -1,0 +1,623 @@
+"""What becomes of a run when its worker lives, fails, dies, hangs or is interrupted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sysbench import formulas
+from sysbench.commands.time.spec import TimeSpec
+from sysbench.engine.launchers import PlainLauncher
+from sysbench.engine.session import Session
+from sysbench.errors import SysbenchError, UsageError
+from sysbench.log.events import (
+    CeilingFailed,
+    CeilingMeasured,
+    CellFinished,
+    CellStarted,
+    Event,
+    MemoryForeseen,
+    Reading,
+    ReadingsLost,
+    RunFinished,
+    RunStarted,
+    StepMeasured,
+    WorkerExited,
+    WorkerReady,
+)
+from tests.engine.fakes import (
+    CPU,
+    GPU,
+    FakeSampler,
+    ScriptedLauncher,
+    carry_out,
+    of_kind,
+    only_log,
+    outcomes,
+    spec_of,
+    start,
+    verdicts,
+)
+
+SHORT_S = 2.0
+"""Not long to wait for, and enough for a worker to come up on a busy machine."""
+
+
+def test_consecutive_cells_share_a_worker(tmp_path: Path) -> None:
+    spec = spec_of([16, 32, 64])
+    events = carry_out(spec, tmp_path)
+    assert outcomes(spec, events) == {16: "ok", 32: "ok", 64: "ok"}
+    assert len(of_kind(events, WorkerReady)) == 1
+    assert [(gone.exit_code, gone.signal) for gone in of_kind(events, WorkerExited)] == [(0, None)]
+
+
+def test_a_run_begins_and_ends_and_is_logged_as_it_was_told(tmp_path: Path) -> None:
+    events = carry_out(spec_of([16, 32]), tmp_path)
+    assert isinstance(events[0], RunStarted)
+    assert events[-1].event == "run_finished"
+    assert events[-1].status == "complete"
+    assert only_log(tmp_path) == events
+
+
+def test_every_event_is_in_the_log_when_it_is_handed_over(tmp_path: Path) -> None:
+    seen: list[Event] = []
+    with start(spec_of([16, 32]), tmp_path) as session:
+        for event in session:
+            seen.append(event)
+            assert only_log(tmp_path)[: len(seen)] == seen
+
+
+def test_cells_are_announced_in_order_with_everything_about_them(tmp_path: Path) -> None:
+    spec = spec_of([16, 32])
+    started = of_kind(carry_out(spec, tmp_path), CellStarted)
+    cells = list(spec.cells())
+    assert [(event.cell, event.index) for event in started] == [(cell.key, index) for index, cell in enumerate(cells)]
+    assert [event.axes for event in started] == [cell.model_dump(mode="json") for cell in cells]
+
+
+@pytest.mark.parametrize(
+    ("act", "outcome", "detail", "died_by"),
+    [
+        (
+            "killed",
+            "crashed",
+            "the worker was ended by SIGKILL; the kernel does that when host memory runs out",
+            "SIGKILL",
+        ),
+        ("aborted", "crashed", "the worker was ended by SIGABRT", "SIGABRT"),
+        ("leaves", "crashed", "the worker left with exit code 3: RuntimeError: the device fell off the bus", None),
+        ("hangs", "timeout", "the worker said nothing for 2 s (--timeout)", "SIGTERM"),
+        (
+            "babbles",
+            "crashed",
+            "the worker sent something that is no event: b'PK\\x03\\x04 not an event'",
+            "SIGTERM",
+        ),
+        ("oom", "oom", "CUDA out of memory. Tried to allocate 20.00 GiB.", "SIGTERM"),
+        ("crashed", "crashed", "RuntimeError: device-side assert triggered", "SIGTERM"),
+    ],
+)
+def test_the_cell_after_a_failure_runs_in_a_new_worker(
+    tmp_path: Path, act: str, outcome: str, detail: str, died_by: str | None
+) -> None:
+    spec = spec_of([32, 16])
+    events = carry_out(spec, tmp_path, ScriptedLauncher({32: act}), timeout_s=SHORT_S if act == "hangs" else 30)
+    assert outcomes(spec, events) == {32: outcome, 16: "ok"}
+    assert verdicts(spec, events)[32].detail == detail
+    first, second = of_kind(events, WorkerReady)
+    assert first.pid != second.pid
+    assert of_kind(events, WorkerExited)[0].signal == died_by
+    assert events[-1].event == "run_finished"
+    assert events[-1].status == "complete"
+
+
+def test_what_a_failing_cell_measured_before_is_kept(tmp_path: Path) -> None:
+    spec = spec_of([16])
+    events = carry_out(spec, tmp_path, ScriptedLauncher({16: "killed"}))
+    assert len(of_kind(events, StepMeasured)) == 1
+
+
+def test_what_a_dying_worker_printed_is_kept(tmp_path: Path) -> None:
+    (gone,) = of_kind(carry_out(spec_of([16]), tmp_path, ScriptedLauncher({16: "leaves"})), WorkerExited)
+    assert (gone.exit_code, gone.stderr_tail) == (3, "first line\nRuntimeError: the device fell off the bus")
+
+
+def test_an_invalid_cell_costs_no_worker(tmp_path: Path) -> None:
+    spec = spec_of([16, 32])
+    events = carry_out(spec, tmp_path, ScriptedLauncher({16: "invalid"}))
+    assert outcomes(spec, events) == {16: "invalid", 32: "ok"}
+    assert len(of_kind(events, WorkerReady)) == 1
+
+
+def test_a_worker_that_keeps_talking_is_not_given_up(tmp_path: Path) -> None:
+    spec = spec_of([16])
+    assert outcomes(spec, carry_out(spec, tmp_path, ScriptedLauncher({16: "slow"}), timeout_s=SHORT_S)) == {16: "ok"}
+
+
+def test_a_hanging_worker_is_killed_with_everything_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    child_file = tmp_path / "child"
+    monkeypatch.setenv("SYSBENCH_TEST_CHILD", str(child_file))
+    monkeypatch.setattr("sysbench.engine.process.TERMINATION_S", 0.2)
+    spec = spec_of([16])
+    events = carry_out(spec, tmp_path / "runs", ScriptedLauncher({16: "hangs stubbornly"}), timeout_s=SHORT_S)
+    assert outcomes(spec, events) == {16: "timeout"}
+    assert of_kind(events, WorkerExited)[0].signal == "SIGKILL"
+    assert _ends(int(child_file.read_text()))
+
+
+def test_a_worker_that_lingers_after_the_last_cell_does_not_hold_the_run_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("conversation", "supervisor"):
+        monkeypatch.setattr(f"sysbench.engine.{module}.GOODBYE_S", 0.2)
+    events = carry_out(spec_of([16]), tmp_path, ScriptedLauncher(end="lingers"))
+    assert of_kind(events, WorkerExited)[0].signal == "SIGTERM"
+    assert of_kind(events, RunFinished)[0].status == "complete"
+
+
+def test_a_worker_that_dies_between_cells_is_replaced(tmp_path: Path) -> None:
+    # It dies right after it has said what it found, before or while it is asked for its first cell.
+    spec = spec_of([16])
+    events = carry_out(spec, tmp_path, ScriptedLauncher(idle="dies"))
+    assert outcomes(spec, events)[16] in ("crashed", "ok")
+    assert of_kind(events, RunFinished)[0].status == "complete"
+
+
+@pytest.mark.parametrize(("act", "outcome"), [("killed", "crashed"), ("hangs", "timeout"), ("ok", "ok")])
+def test_deaths_are_noticed_where_no_descriptor_tells_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str, outcome: str
+) -> None:
+    monkeypatch.setattr("sysbench.engine.process._sentinel", lambda pid, resources: None)
+    spec = spec_of([16])
+    events = carry_out(spec, tmp_path, ScriptedLauncher({16: act}), timeout_s=SHORT_S if act == "hangs" else 30)
+    assert outcomes(spec, events) == {16: outcome}
+    with pytest.raises(SysbenchError):
+        carry_out(spec, tmp_path, ScriptedLauncher(start="dies"))
+
+
+def test_steps_that_come_by_the_hundred_are_all_there(tmp_path: Path) -> None:
+    spec = spec_of([16])
+    steps = of_kind(carry_out(spec, tmp_path, ScriptedLauncher({16: "rushes"})), StepMeasured)
+    assert [step.index for step in steps] == list(range(2000))
+
+
+# A worker that does not come up
+
+
+def test_a_worker_that_dies_before_it_connects_fails_the_run_in_one_line(tmp_path: Path) -> None:
+    session = start(spec_of([16]), tmp_path, ScriptedLauncher(start="dies"))
+    with pytest.raises(SysbenchError) as caught:
+        list(session)
+    assert str(caught.value) == (
+        "no worker could be started: the worker left with exit code 1: ModuleNotFoundError: No module named 'torch'"
+    )
+    assert [event.event for event in only_log(tmp_path) if event.event != "reading"] == [
+        "run_started",
+        "readings_lost",
+        "worker_exited",
+        "run_finished",
+    ]
+    assert of_kind(only_log(tmp_path), RunFinished)[0].status == "failed"
+
+
+def test_a_worker_that_never_connects_is_given_up(tmp_path: Path) -> None:
+    session = start(spec_of([16]), tmp_path, ScriptedLauncher(start="hangs"), timeout_s=SHORT_S)
+    with pytest.raises(SysbenchError, match=r"^no worker could be started: the worker said nothing for 2 s"):
+        list(session)
+
+
+def test_a_wrapper_that_is_not_installed_is_named(tmp_path: Path) -> None:
+    class Wrapped(ScriptedLauncher):
+        def command(self) -> list[str]:
+            return ["no-such-profiler", *super().command()]
+
+    with pytest.raises(SysbenchError, match=r"^cannot start no-such-profiler: there is no such program$"):
+        carry_out(spec_of([16]), tmp_path, Wrapped())
+
+
+def test_a_worker_behind_a_wrapper_is_found_by_its_address(tmp_path: Path) -> None:
+    class Wrapped(ScriptedLauncher):
+        def command(self) -> list[str]:
+            # Like nsys and torchrun, the shell stays in between, and closes whatever it may have inherited.
+            return ["sh", "-c", '"$@"; exit $?', "wrapper", *super().command()]
+
+    spec = spec_of([16])
+    events = carry_out(spec, tmp_path, Wrapped())
+    assert outcomes(spec, events) == {16: "ok"}
+    assert of_kind(events, WorkerExited)[0].exit_code == 0
+
+
+def test_a_long_temporary_directory_does_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = tmp_path / ("d" * 100)
+    long.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(long))
+    spec = spec_of([16])
+    assert outcomes(spec, carry_out(spec, tmp_path / "runs")) == {16: "ok"}
+
+
+def test_without_a_temporary_directory_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    with pytest.raises(SysbenchError, match=r"^cannot make temporary files for a worker: no such directory$"):
+        carry_out(spec_of([16]), tmp_path / "runs")
+
+
+def test_nothing_is_left_in_the_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    temporary = tmp_path / "t"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    carry_out(spec_of([32, 16]), tmp_path / "runs", ScriptedLauncher({32: "killed"}))
+    with pytest.raises(SysbenchError):
+        carry_out(spec_of([16]), tmp_path / "runs", ScriptedLauncher(start="dies"))
+    assert list(temporary.iterdir()) == []
+
+
+def test_the_worker_is_this_python_with_this_sysbench() -> None:
+    launcher = PlainLauncher(prefix=("nsys", "profile"))
+    assert launcher.command()[:2] == ["nsys", "profile"]
+    assert launcher.command()[-2:] == ["-m", "sysbench.worker"]
+    assert str(Path(__file__).parents[2]) in launcher.environment()["PYTHONPATH"].split(os.pathsep)
+
+
+# Before a cell is started
+
+
+def test_cells_at_least_as_large_as_one_that_ran_out_of_memory_are_skipped(tmp_path: Path) -> None:
+    spec = spec_of([32, 16, 64], batch=(1, 4))
+    launcher = ScriptedLauncher({32: "oom"})
+    events = carry_out(spec, tmp_path, launcher)
+    by_cell = {event.cell: event for event in of_kind(events, CellFinished)}
+    told = {(cell.ctx, cell.batch): by_cell[cell.key] for cell in spec.cells()}
+    assert {axes: event.outcome for axes, event in told.items()} == {
+        (32, 1): "oom",
+        (16, 1): "ok",
+        (64, 1): "skipped",
+        (32, 4): "skipped",
+        (16, 4): "ok",
+        (64, 4): "skipped",
+    }
+    assert told[64, 4].detail == (
+        "no smaller than tiny d_model=32 layers=1, ctx 32, batch 1, which ran out of memory (--no-skip runs it anyway)"
+    )
+    started = {event.cell for event in of_kind(events, CellStarted)}
+    assert started.isdisjoint(key for key, event in by_cell.items() if event.outcome == "skipped")
+
+
+def test_another_precision_is_not_skipped(tmp_path: Path) -> None:
+    spec = spec_of([16], precision=("fp32", "bf16"))
+    events = carry_out(spec, tmp_path, ScriptedLauncher({16: "oom"}))
+    assert [event.outcome for event in of_kind(events, CellFinished)] == ["oom", "oom"]
+
+
+def test_no_skip_runs_larger_cells_all_the_same(tmp_path: Path) -> None:
+    spec = spec_of([32, 64])
+    events = carry_out(spec, tmp_path, ScriptedLauncher({32: "oom"}), no_skip=True)
+    assert outcomes(spec, events) == {32: "oom", 64: "ok"}
+
+
+def test_a_cell_that_cannot_fit_is_not_started(tmp_path: Path) -> None:
+    spec = spec_of([16])
+    events = carry_out(spec, tmp_path, sampler=FakeSampler(free_bytes=1024))
+    assert outcomes(spec, events) == {16: "skipped"}
+    detail = verdicts(spec, events)[16].detail
+    assert detail is not None
+    assert detail.startswith("needs about ")
+    assert detail.endswith(" MiB, 1.00 KiB are free (--force starts it anyway)")
+    assert of_kind(events, CellStarted) == []
+
+
+def test_what_fits_on_the_device_that_auto_stands_for_is_started(tmp_path: Path) -> None:
+    """Inference under autocast keeps copies of the weights on a GPU, and none on a CPU."""
+    words = {"precision": "bf16", "mode": "inference", "device": "auto"}
+    anywhere, on_cpu = (
+        formulas.predicted_memory(next(spec_of([16], **{**words, "device": device}).cells())).total_bytes
+        for device in ("auto", "cpu")
+    )
+    assert on_cpu < anywhere
+    spec = spec_of([16], **words)
+    assert outcomes(spec, carry_out(spec, tmp_path, sampler=FakeSampler(free_bytes=on_cpu))) == {16: "ok"}
+
+
+def test_force_starts_what_cannot_fit(tmp_path: Path) -> None:
+    spec = spec_of([16])
+    assert outcomes(spec, carry_out(spec, tmp_path, sampler=FakeSampler(free_bytes=1024), force=True)) == {16: "ok"}
+
+
+# What only a simulation can tell
+
+
+def on_a_tight_gpu(tmp_path: Path, spec: TimeSpec, foreseen: dict[int, str], **options: Any) -> list[Event]:
+    """A run on a GPU of which just as much is free as the tensors of the first cell need."""
+    needed_bytes = formulas.predicted_memory(next(spec.cells())).total_bytes
+    launcher = ScriptedLauncher(devices=[GPU], foreseen=foreseen)
+    return carry_out(spec, tmp_path, launcher, sampler=FakeSampler(free_bytes=needed_bytes), **options)
+
+
+def test_what_is_simulated_not_to_fit_is_skipped_and_so_is_what_is_larger(tmp_path: Path) -> None:
+    spec = spec_of([32, 33, 16], device=("cuda",))
+    events = on_a_tight_gpu(tmp_path, spec, {32: "lacks", 33: "lacks"})
+    assert outcomes(spec, events) == {32: "skipped", 33: "skipped", 16: "ok"}
+    told = verdicts(spec, events)
+    assert str(told[32].detail).startswith("simulated: memory would run out in backward, 1.00 MiB more would be needed")
+    assert "which is simulated not to fit (--no-skip runs it anyway)" in str(told[33].detail)
+    asked = [event.cell for event in of_kind(events, MemoryForeseen)]
+    assert len(asked) == len(set(asked)) == 2  # the largest one is not asked about
+
+
+def test_a_worker_that_has_simulated_measures_nothing(tmp_path: Path) -> None:
+    spec = spec_of([32], device=("cuda",))
+    events = on_a_tight_gpu(tmp_path, spec, {})
+    assert outcomes(spec, events) == {32: "ok"}
+    kinds = [type(event) for event in events]
+    assert kinds.index(MemoryForeseen) < kinds.index(WorkerExited) < kinds.index(CellStarted)
+    assert kinds.count(WorkerReady) == 2
+
+
+@pytest.mark.parametrize("how", ["cannot tell", "dies"])
+def test_a_simulation_that_fails_keeps_no_cell_from_being_measured(tmp_path: Path, how: str) -> None:
+    spec = spec_of([32], device=("cuda",))
+    assert outcomes(spec, on_a_tight_gpu(tmp_path, spec, {32: how})) == {32: "ok"}
+
+
+def test_force_and_compiled_cells_are_not_simulated(tmp_path: Path) -> None:
+    forced = on_a_tight_gpu(tmp_path, spec_of([32], device=("cuda",)), {32: "lacks"}, force=True)
+    compiled = on_a_tight_gpu(tmp_path, spec_of([32], device=("cuda",), execution=("compiled",)), {32: "lacks"})
+    for events in (forced, compiled):
+        assert of_kind(events, MemoryForeseen) == []
+
+
+def test_a_kernel_that_does_not_exist_here_is_invalid_without_a_start(tmp_path: Path) -> None:
+    spec = spec_of([16], attention=("cudnn", "naive"))
+    events = carry_out(spec, tmp_path)
+    assert [event.outcome for event in of_kind(events, CellFinished)] == ["invalid", "ok"]
+    assert len(of_kind(events, CellStarted)) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"device": "cuda:1"}, "--device cuda:1 is not here. There is: cpu (Made-up CPU)"),
+        ({"device": "auto", "precision": "tf32"}, "--precision tf32 is a CUDA format; on cpu use fp32"),
+    ],
+)
+def test_a_machine_that_is_not_what_was_asked_for_is_refused_and_leaves_no_log(
+    tmp_path: Path, fields: dict[str, str], message: str
+) -> None:
+    session = start(spec_of([16], **fields), tmp_path)
+    with pytest.raises(UsageError) as caught:
+        list(session)
+    assert str(caught.value) == message
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_auto_is_the_first_device_and_cuda_the_first_gpu(tmp_path: Path) -> None:
+    second = {**GPU, "index": 1, "uuid": "GPU-2"}
+    launcher = ScriptedLauncher(devices=[GPU, second, CPU])
+    spec = spec_of([16], device="auto,cuda,cuda:1,cpu")
+    started = of_kind(carry_out(spec, tmp_path, launcher), CellStarted)
+    assert [event.device.torch_name for event in started] == ["cuda:0", "cuda:0", "cuda:1", "cpu"]
+
+
+# Ceilings and readings
+
+
+def test_a_ceiling_is_measured_once_for_each_device_and_precision(tmp_path: Path) -> None:
+    events = carry_out(spec_of([16, 32], precision=("fp32", "bf16")), tmp_path)
+    assert [event.precision for event in of_kind(events, CeilingMeasured)] == ["fp32", "bf16"]
+    kinds = [event.event for event in events if isinstance(event, CeilingMeasured | CellStarted)]
+    assert kinds[0] == "ceiling_measured"
+
+
+@pytest.mark.parametrize(
+    ("how", "detail"),
+    [
+        ("fails", "too hot"),
+        ("dies", "the worker was ended by SIGKILL; the kernel does that when host memory runs out"),
+    ],
+)
+def test_without_a_ceiling_cells_are_measured_all_the_same(tmp_path: Path, how: str, detail: str) -> None:
+    spec = spec_of([16])
+    events = carry_out(spec, tmp_path, ScriptedLauncher(ceiling=how))
+    assert [event.detail for event in of_kind(events, CeilingFailed)] == [detail]
+    assert outcomes(spec, events) == {16: "ok"}
+
+
+def test_readings_come_while_the_worker_works_and_processes_are_counted_before(tmp_path: Path) -> None:
+    spec = spec_of([16])
+    events = carry_out(spec, tmp_path, ScriptedLauncher({16: "slow"}))
+    (began,) = [number for number, event in enumerate(events) if isinstance(event, CellStarted)]
+    (ended,) = [number for number, event in enumerate(events) if isinstance(event, CellFinished)]
+    counted = [number for number, event in enumerate(events) if isinstance(event, Reading) and event.other_processes]
+    first_step = next(number for number, event in enumerate(events) if isinstance(event, StepMeasured))
+    assert len(of_kind(events[first_step:ended], Reading)) >= 5
+    assert counted == [began + 1]
+    assert counted[0] < first_step
+
+
+def test_a_lost_source_of_readings_is_reported_once(tmp_path: Path) -> None:
+    assert len(of_kind(carry_out(spec_of([16, 32]), tmp_path), ReadingsLost)) == 1
+
+
+def test_the_sampler_follows_the_worker_of_the_moment(tmp_path: Path) -> None:
+    sampler = FakeSampler()
+    events = carry_out(spec_of([32, 16]), tmp_path, ScriptedLauncher({32: "killed"}), sampler)
+    first, second = (ready.pid for ready in of_kind(events, WorkerReady))
+    assert sampler.watched == [first, None, second, None]
+    assert [device.name for device in sampler.used if device] == ["Made-up CPU", "Made-up CPU"]
+    assert sampler.closed
+
+
+# Ctrl-C
+
+
+def _interrupt_soon(number: signal.Signals = signal.SIGINT, after_s: float = 0.3) -> None:
+    threading.Timer(after_s, os.kill, (os.getpid(), number)).start()
+
+
+def test_an_interrupt_while_a_cell_is_measured_keeps_what_it_measured(tmp_path: Path) -> None:
+    spec = spec_of([16, 32])
+    events: list[Event] = []
+    with start(spec, tmp_path, ScriptedLauncher({16: "goes on"})) as session:
+        for event in session:
+            events.append(event)
+            if isinstance(event, StepMeasured) and event.index == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+    assert outcomes(spec, events) == {16: "interrupted"}
+    assert of_kind(events, RunFinished)[0].status == "interrupted"
+    assert len(of_kind(only_log(tmp_path), StepMeasured)) >= 4
+    assert only_log(tmp_path) == events
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupt_is_noticed_at_once_while_the_worker_is_silent(tmp_path: Path, number: signal.Signals) -> None:
+    spec = spec_of([16])
+    sampler = FakeSampler()
+    sampler.interval_s = 60
+    events: list[Event] = []
+    with start(spec, tmp_path, ScriptedLauncher({16: "hangs"}), sampler) as session:
+        for event in session:
+            events.append(event)
+            if isinstance(event, StepMeasured):
+                _interrupt_soon(number)
+    assert outcomes(spec, events) == {16: "interrupted"}
+    interrupted_s = of_kind(events, WorkerExited)[0].at_s - of_kind(events, StepMeasured)[0].at_s
+    assert interrupted_s < 20, "it waited for the worker or for the next reading"
+
+
+def test_an_interrupt_while_the_worker_starts(tmp_path: Path) -> None:
+    events: list[Event] = []
+    with start(spec_of([16]), tmp_path, ScriptedLauncher(start="hangs")) as session:
+        for event in session:
+            events.append(event)
+            if isinstance(event, RunStarted):
+                _interrupt_soon()
+    assert [event.event for event in events if event.event not in ("reading", "readings_lost")] == [
+        "run_started",
+        "worker_exited",
+        "run_finished",
+    ]
+    assert of_kind(events, RunFinished)[0].status == "interrupted"
+
+
+def _interrupted_at(moment: Callable[[Event], bool], out: Path) -> list[Event]:
+    events: list[Event] = []
+    with start(spec_of([16, 32]), out) as session:
+        for event in session:
+            events.append(event)
+            if moment(event):
+                os.kill(os.getpid(), signal.SIGINT)
+    return events
+
+
+def test_an_interrupt_between_cells_starts_no_other(tmp_path: Path) -> None:
+    events = _interrupted_at(lambda event: isinstance(event, CellFinished), tmp_path)
+    assert [event.outcome for event in of_kind(events, CellFinished)] == ["ok"]
+    assert len(of_kind(events, CellStarted)) == 1
+    assert of_kind(events, RunFinished)[0].status == "interrupted"
+
+
+def test_an_interrupt_before_the_worker_is_launched(tmp_path: Path) -> None:
+    events = _interrupted_at(lambda event: isinstance(event, RunStarted), tmp_path)
+    assert [event.event for event in events] == ["run_started", "run_finished"]
+    assert of_kind(events, RunFinished)[0].status == "interrupted"
+
+
+def test_an_interrupt_when_everything_is_measured_makes_the_run_no_less_complete(tmp_path: Path) -> None:
+    spec = spec_of([16])
+    events: list[Event] = []
+    with start(spec, tmp_path, ScriptedLauncher(end="lingers")) as session:
+        for event in session:
+            events.append(event)
+            if isinstance(event, CellFinished):
+                _interrupt_soon()
+    assert outcomes(spec, events) == {16: "ok"}
+    assert of_kind(events, RunFinished)[0].status == "complete"
+
+
+def _interrupt_twice(session: Session, pids: list[int]) -> None:
+    with session:
+        for event in session:
+            if isinstance(event, WorkerReady):
+                pids.append(event.pid)
+            if isinstance(event, StepMeasured):
+                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_second_interrupt_ends_everything_and_the_log_is_still_whole(tmp_path: Path) -> None:
+    pids: list[int] = []
+    session = start(spec_of([16]), tmp_path, ScriptedLauncher({16: "goes on"}))
+    with pytest.raises(KeyboardInterrupt):
+        _interrupt_twice(session, pids)
+    (finished,) = of_kind(only_log(tmp_path), RunFinished)
+    assert finished.status == "interrupted"
+    assert [event.outcome for event in of_kind(only_log(tmp_path), CellFinished)] == ["interrupted"]
+    assert _ends(pids[0])
+
+
+def test_impatience_does_not_cut_a_beginning_end_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SYSBENCH_TEST_CHILD", str(tmp_path / "child"))
+    monkeypatch.setattr("sysbench.engine.process.TERMINATION_S", 0.6)
+    spec = spec_of([16])
+    events: list[Event] = []
+    with start(spec, tmp_path / "runs", ScriptedLauncher({16: "hangs stubbornly"})) as session:
+        for event in session:
+            events.append(event)
+            if isinstance(event, StepMeasured):
+                os.kill(os.getpid(), signal.SIGINT)
+                _interrupt_soon(after_s=0.2)
+    assert outcomes(spec, events) == {16: "interrupted"}
+    assert [gone.signal for gone in of_kind(events, WorkerExited)] == ["SIGKILL"]
+    assert only_log(tmp_path / "runs") == events
+
+
+def test_signals_are_given_back(tmp_path: Path) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    descriptor = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(descriptor)
+    carry_out(spec_of([16]), tmp_path)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
+    assert signal.set_wakeup_fd(-1) == descriptor
+
+
+def test_a_run_under_nohup_survives_the_hangup(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        spec = spec_of([16])
+        events: list[Event] = []
+        with start(spec, tmp_path, ScriptedLauncher({16: "slow"})) as session:
+            for event in session:
+                events.append(event)
+                if isinstance(event, StepMeasured):
+                    os.kill(os.getpid(), signal.SIGHUP)
+        assert outcomes(spec, events) == {16: "ok"}
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_run_can_be_carried_out_in_a_thread(tmp_path: Path) -> None:
+    spec = spec_of([16])
+    told: list[Event] = []
+    thread = threading.Thread(target=lambda: told.extend(carry_out(spec, tmp_path)))
+    thread.start()
+    thread.join(30)
+    assert outcomes(spec, told) == {16: "ok"}
+
+
+def _ends(pid: int) -> bool:
+    """Whether this process is gone, or a zombie that only waits for its parent, within a few seconds."""
+    for _ in range(100):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.05)
+    return False

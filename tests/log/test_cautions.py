@@ -1,0 +1,182 @@
+"""Each doubt is raised by what causes it, and by nothing else."""
+
+from collections.abc import Callable
+
+import pytest
+
+from sysbench.commands.time.fold import fold
+from sysbench.commands.time.spec import TimeSpec
+from sysbench.log.events import (
+    CellStarted,
+    Compiled,
+    Event,
+    PhaseSample,
+    Reading,
+    ReadingsLost,
+    StepChecked,
+    StepMeasured,
+)
+from sysbench.log.outcomes import Caution, CautionCode
+from tests.fixtures_timing import A100, TWO_CORES, Machine, events
+
+
+def spec(**options: object) -> TimeSpec:
+    # Large enough not to be launch-bound on the fixture's A100.
+    return TimeSpec.model_validate({"size": "medium", "ctx": 1024, "steps": 40, **options})
+
+
+def cautions(stream: list[Event]) -> dict[CautionCode, Caution]:
+    (cell,) = fold(stream).cells
+    return {caution.code: caution for caution in cell.cautions}
+
+
+def stream(machine: Machine = A100, **options: object) -> list[Event]:
+    return events(spec(**options), machine)
+
+
+def with_steps(change: Callable[[int, float], float], machine: Machine = A100, **options: object) -> list[Event]:
+    """The stream with the wall time of each measured step changed, by its index."""
+
+    def changed(event: Event) -> Event:
+        if not isinstance(event, StepMeasured) or event.warmup or event.step.wall_s is None:
+            return event
+        factor = change(event.index, event.step.wall_s) / event.step.wall_s
+        return event.model_copy(
+            update={
+                "step": scaled(event.step, factor),
+                "phases": {name: scaled(sample, factor) for name, sample in event.phases.items()},
+            }
+        )
+
+    return [changed(event) for event in stream(machine, **options)]
+
+
+def scaled(sample: PhaseSample, factor: float) -> PhaseSample:
+    return PhaseSample(
+        wall_s=sample.wall_s and sample.wall_s * factor,
+        enqueue_s=sample.enqueue_s and sample.enqueue_s * factor,
+        device_s=sample.device_s and sample.device_s * factor,
+    )
+
+
+def replaced(events_: list[Event], kind: type[Event], **update: object) -> list[Event]:
+    return [event.model_copy(update=update) if isinstance(event, kind) else event for event in events_]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("machine", [A100, TWO_CORES], ids=["a100", "two-cores"])
+def test_a_quiet_run_raises_no_doubt(machine: Machine) -> None:
+    assert cautions(stream(machine, size="small" if machine is TWO_CORES else "medium")) == {}
+
+
+def test_drift_says_how_far_and_which_way() -> None:
+    caution = cautions(with_steps(lambda index, wall_s: wall_s * (1 + 0.05 * index / 39)))["drift"]
+    assert caution.message.startswith("steps get slower, by 5")
+    faster = cautions(with_steps(lambda index, wall_s: wall_s * (1 - 0.05 * index / 39)))
+    assert any("faster" in caution.message or "slower than" in caution.message for caution in faster.values())
+
+
+def test_two_modes_are_both_named() -> None:
+    caution = cautions(with_steps(lambda index, wall_s: wall_s * (1.1 if index * 7 % 3 == 0 else 1)))["two-modes"]
+    assert caution.message.startswith("steps switch between ")
+
+
+def test_one_shift_of_the_level_is_told_from_switching() -> None:
+    caution = cautions(with_steps(lambda index, wall_s: wall_s * (1.1 if index >= 25 else 1)))["two-modes"]
+    assert caution.message.startswith("the level shifted once, between ")
+
+
+def test_outliers_say_how_much_they_move_the_mean() -> None:
+    caution = cautions(with_steps(lambda index, wall_s: wall_s * (3 if index == 20 else 1)))["outliers"]
+    assert caution.message.startswith("1 of 40 steps are outliers and move the mean by 5")
+
+
+def test_a_slow_start_asks_for_a_longer_warmup() -> None:
+    slow = with_steps(lambda index, wall_s: wall_s * (1 + 0.5 * 0.4**index), warmup=1)
+    assert cautions(slow)["warmup-unfinished"].remedy == "--warmup 5"
+
+
+def test_three_steps_are_too_few() -> None:
+    assert cautions(stream(steps=3))["too-few-steps"].message == "3 measured steps carry no 95 % interval"
+
+
+def test_an_interval_that_was_not_reached_is_said_to_be_too_wide() -> None:
+    noisy = with_steps(lambda index, wall_s: wall_s * (1 + 0.1 * ((index * 7919) % 40) / 40), until="1%")
+    assert cautions(noisy)["interval-too-wide"].remedy == "--max-steps 2000"
+
+
+def test_a_phase_whose_device_never_has_work_left_is_launch_bound() -> None:
+    (small,) = fold(events(TimeSpec.model_validate({"size": "small", "ctx": 128}), A100)).cells
+    assert "launch-bound" in {caution.code for caution in small.cautions}
+
+
+def test_a_cpu_is_never_launch_bound() -> None:
+    assert "launch-bound" not in cautions(stream(TWO_CORES, size="small", ctx=128))
+
+
+def test_a_time_below_the_physical_bound_is_not_to_be_used() -> None:
+    caution = cautions(with_steps(lambda index, wall_s: wall_s / 100))["below-lower-bound"]
+    assert "the data sheet's peak" in caution.message
+
+
+def test_hardware_without_a_data_sheet_has_no_physical_bound() -> None:
+    impossible = cautions(with_steps(lambda index, wall_s: wall_s / 100, TWO_CORES, size="small"))
+    assert "below-lower-bound" not in impossible
+
+
+def test_a_ceiling_that_the_step_exceeds_was_none() -> None:
+    fast = with_steps(lambda index, wall_s: wall_s / 3, TWO_CORES, size="small")
+    assert "ceiling-doubtful" in cautions(fast)
+    (cell,) = fold(fast).cells
+    assert cell.rates is not None
+    assert cell.rates.ceiling_share is None
+    assert cell.rates.ceiling_flops_per_s is not None
+
+
+def test_an_optimizer_that_changed_nothing_and_missing_gradients_come_first() -> None:
+    changed = replaced(stream(), StepChecked, parameters_changed=False, gradients_present=False)
+    assert list(cautions(changed))[:2] == ["gradients-missing", "parameters-unchanged"]
+
+
+def test_a_compile_that_fell_back_is_not_a_compiled_measurement() -> None:
+    fell_back = replaced(stream(execution="compiled"), Compiled, fell_back=True, detail="recompile limit reached")
+    assert "recompile limit reached" in cautions(fell_back)["compile-fell-back"].message
+    assert "compile-fell-back" not in cautions(stream(execution="compiled"))
+
+
+def test_throttling_counts_when_it_is_more_than_one_reading() -> None:
+    throttled = replaced(stream(), Reading, throttle_reasons=["sw-power-cap"])
+    assert "sw-power-cap" in cautions(throttled)["throttled"].message
+    assert "throttled" not in cautions(replaced(stream(), Reading, throttle_reasons=[]))
+
+
+def test_other_programs_matter_where_the_cpu_measures() -> None:
+    assert "host-busy" in cautions(replaced(stream(TWO_CORES, size="small"), Reading, host_cpu_share=0.4))
+    assert "host-busy" not in cautions(replaced(stream(A100), Reading, host_cpu_share=0.4))
+
+
+@pytest.mark.parametrize(
+    ("precision", "has_it", "doubted"), [("bf16", False, True), ("bf16", True, False), ("fp32", False, False)]
+)
+def test_bf16_on_a_cpu_that_only_emulates_it_is_said_to_be_emulated(
+    precision: str, has_it: bool, doubted: bool
+) -> None:
+    here = stream(TWO_CORES, size="small", precision=precision)
+    device = TWO_CORES.device.model_copy(update={"bf16": has_it})
+    assert ("emulated" in cautions(replaced(here, CellStarted, device=device))) is doubted
+
+
+def test_a_gpu_and_a_cpu_that_nobody_has_asked_are_not_said_to_emulate() -> None:
+    assert "emulated" not in cautions(stream(A100, precision="bf16"))
+    assert "emulated" not in cautions(stream(TWO_CORES, size="small", precision="bf16"))
+
+
+def test_a_source_of_readings_that_failed_is_named() -> None:
+    quiet = stream()
+    lost = ReadingsLost(at_s=quiet[-1].at_s, source="NVML", detail="the GPU is lost")
+    assert (
+        cautions([*quiet[:-1], lost, quiet[-1]])["readings-lost"].message == "NVML stopped answering: the GPU is lost"
+    )
+
+
+def test_phases_without_times_are_said_to_be_unmeasured() -> None:
+    assert cautions(stream(TWO_CORES, size="small", sync="step"))["not-measured"].remedy == "--sync phase"

@@ -1,0 +1,290 @@
+"""What a log promises: every line that is in it can be read back, and what cannot be read is said in one line."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sysbench import __version__
+from sysbench.commands.time.spec import TimeSpec
+from sysbench.errors import LogError, OutputError, UsageError
+from sysbench.log.events import CellFinished, Event, Reading, RunFinished, RunStarted, encode
+from sysbench.log.journal import Log, read
+from tests.engine.fakes import HOST
+
+
+def beginning() -> RunStarted:
+    return RunStarted(
+        at_s=1.5,
+        kind="time",
+        sysbench_version=__version__,
+        source_digest="0" * 64,
+        spec=TimeSpec().model_dump(mode="json"),
+        host=HOST,
+        driver=None,
+        cells=4,
+    )
+
+
+def reading(at_s: float = 2.0) -> Reading:
+    return Reading(at_s=at_s, host_rss_bytes=3, throttle_reasons=["sw_power_cap"])
+
+
+def finished() -> CellFinished:
+    return CellFinished(at_s=3.0, cell="abc", outcome="oom", detail="a line\nand another")
+
+
+def written(directory: Path, *events: Event) -> Path:
+    with Log.create(directory, "time") as log:
+        for event in events:
+            log.append(event)
+    return log.path
+
+
+def test_what_was_appended_is_read_back(tmp_path: Path) -> None:
+    events: list[Event] = [beginning(), reading(), finished(), RunFinished(at_s=4.0, status="complete")]
+    assert list(read(written(tmp_path, *events))) == events
+
+
+def test_a_log_is_named_by_the_time_in_utc(tmp_path: Path) -> None:
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d-time\.jsonl", written(tmp_path, beginning()).name)
+
+
+def test_two_runs_in_one_second_have_a_log_each(tmp_path: Path) -> None:
+    paths = [written(tmp_path, beginning(), reading(at_s)) for at_s in (1.0, 2.0, 3.0)]
+    assert len(set(paths)) == 3
+    assert [list(read(path))[1].at_s for path in paths] == [1.0, 2.0, 3.0]
+
+
+def test_the_directory_is_created_with_its_parents(tmp_path: Path) -> None:
+    assert written(tmp_path / "a" / "b", beginning()).parent == tmp_path / "a" / "b"
+
+
+def test_an_event_is_on_file_as_soon_as_it_is_appended(tmp_path: Path) -> None:
+    with Log.create(tmp_path, "time") as log:
+        log.append(beginning())
+        log.append(reading())
+        assert list(read(log.path)) == [beginning(), reading()]
+
+
+def test_verdicts_are_forced_to_disk_and_readings_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr("os.fsync", synced.append)
+    counts = []
+    with Log.create(tmp_path, "time") as log:
+        synced.clear()
+        for event in (beginning(), reading(), finished(), reading(), RunFinished(at_s=4.0, status="complete")):
+            log.append(event)
+            counts.append(len(synced))
+    assert counts == [1, 1, 2, 2, 3]
+
+
+def test_a_log_without_events_leaves_no_file(tmp_path: Path) -> None:
+    Log.create(tmp_path, "time").close()
+    assert list(tmp_path.iterdir()) == []
+
+
+# Torn, foreign and damaged files
+
+
+@given(cut=st.integers(min_value=1))
+def test_a_torn_last_line_is_ignored_wherever_it_was_torn(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
+    path = tmp_path_factory.mktemp("torn") / "log.jsonl"
+    torn = encode(finished()) + b"\n"
+    path.write_bytes(encode(beginning()) + b"\n" + torn[: -1 - cut % (len(torn) - 1)])
+    assert list(read(path)) == [beginning()]
+
+
+def test_a_torn_line_is_cut_before_a_log_is_continued(tmp_path: Path) -> None:
+    path = written(tmp_path, beginning(), reading())
+    with path.open("ab") as file:
+        file.write(b"\0" * 200_000 + encode(finished())[:20])
+    with Log.reopen(path) as log:
+        log.cut_torn_line()
+        log.append(finished())
+    assert list(read(path)) == [beginning(), reading(), finished()]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "{path} is empty"),
+        (b"\x89PNG\r\n\x1a\n\0\0", "{path} is not a log of sysbench"),
+        (b"[" * 100_000, "{path} is not a log of sysbench"),
+        (b'{"event": "reading", "at_s": 1}\n', "{path} is not a log of sysbench"),
+        (
+            b'{"event": "run_started", "schema_version": 99, "sysbench_version": "7.1", "novel": true}\n',
+            "{path} was written by sysbench 7.1 in schema 99; this version reads up to 1",
+        ),
+        (encode(beginning()) + b'\n{"event": "read', None),
+        (encode(beginning()) + b'\n{"event": "read\n', "{path} is damaged: line 2 is not an event"),
+        (
+            encode(beginning()) + b"\n" + encode(reading()) + b'\n{"event": "dance", "at_s": 1}\n' + encode(reading()),
+            "{path} is damaged: line 3 is not an event",
+        ),
+    ],
+)
+def test_a_file_that_is_not_a_whole_log_is_told_in_one_line(
+    tmp_path: Path, content: bytes, message: str | None
+) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(content)
+    if message is None:
+        assert list(read(path)) == [beginning()]
+        return
+    with pytest.raises(LogError) as caught:
+        list(read(path))
+    assert str(caught.value) == message.format(path=path)
+
+
+def test_what_comes_before_the_damage_can_be_had(tmp_path: Path) -> None:
+    path = written(tmp_path, beginning(), reading())
+    with path.open("ab") as file:
+        file.write(b"garbage\n")
+    events = read(path)
+    assert [next(events), next(events)] == [beginning(), reading()]
+    with pytest.raises(LogError):
+        next(events)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("missing.jsonl", "cannot read {path}: no such file"), (".", "cannot read {path}: it is a directory")],
+)
+def test_a_log_that_cannot_be_opened_is_told_in_one_line(tmp_path: Path, name: str, message: str) -> None:
+    path = tmp_path / name
+    with pytest.raises(LogError) as caught:
+        list(read(path))
+    assert str(caught.value) == message.format(path=path)
+
+
+def test_a_log_in_which_every_event_occurs_can_be_read(tmp_path: Path) -> None:
+    # A new event that cannot be told apart from the others would make every log unreadable.
+    kinds = [kind.model_fields["event"].default for kind in get_args(get_args(Event)[0])]
+    assert len(set(kinds)) == len(kinds)
+
+
+def test_reading_a_large_log_takes_little_memory(tmp_path: Path) -> None:
+    path = written(tmp_path, beginning())
+    line = encode(reading()) + b"\n"
+    with path.open("ab") as file:
+        for _ in range(100):
+            file.write(line * 3000)
+    program = (
+        "import resource, sys; from pathlib import Path; from sysbench.log.journal import read\n"
+        "events = read(Path(sys.argv[1])); next(events)\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "count = sum(1 for number, _ in zip(range(20_000), events))\n"
+        "print(count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+    )
+    shown = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
+    count, grown_kib = map(int, shown.stdout.split())
+    assert count == 20_000
+    assert grown_kib * 1024 < path.stat().st_size / 10
+
+
+# Places that cannot be written to
+
+
+def test_a_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(OutputError, match=r"runs: it is a file, not a directory$"):
+        Log.create(tmp_path / "runs", "time")
+    with pytest.raises(OutputError, match=r"^cannot create .*a part of the path is a file, not a directory$"):
+        Log.create(tmp_path / "runs" / "deeper", "time")
+
+
+UNPRIVILEGED = """
+import os, sys
+from pathlib import Path
+from sysbench.engine.log import Log
+from sysbench.errors import OutputError
+
+if os.geteuid() == 0:
+    os.setuid(65534)
+for directory in map(Path, sys.argv[1:]):
+    try:
+        Log.create(directory, "time")
+    except OutputError as error:
+        print(error)
+"""
+
+
+def test_a_directory_without_permission_is_refused(tmp_path: Path) -> None:
+    for directory in tmp_path.parents:  # pytest's own are for their owner alone
+        if directory.name.startswith(("pytest-", "popen-")):
+            directory.chmod(0o755)
+    tmp_path.chmod(0o555)
+    shown = subprocess.run(
+        [sys.executable, "-c", UNPRIVILEGED, str(tmp_path), str(tmp_path / "new")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    existing, new = shown.stdout.splitlines()
+    assert re.fullmatch(rf"cannot write {re.escape(str(tmp_path))}/.*\.jsonl: no permission", existing)
+    assert new == f"cannot create {tmp_path}/new: no permission"
+
+
+FILLING = """
+import resource, signal, sys
+from pathlib import Path
+from sysbench.engine.log import Log
+from sysbench.errors import OutputError
+from tests.unit.test_log import beginning, reading
+
+log = Log.create(Path(sys.argv[1]), "time")
+log.append(beginning())
+size = log.path.stat().st_size
+resource.setrlimit(resource.RLIMIT_FSIZE, (size + int(sys.argv[2]), size + int(sys.argv[2])))
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+try:
+    for _ in range(100):
+        log.append(reading())
+except OutputError as error:
+    print(error)
+log.close()
+"""
+
+
+@pytest.mark.parametrize("room_bytes", [0, 10, 1000])
+def test_a_disk_that_fills_up_leaves_a_whole_log(tmp_path: Path, room_bytes: int) -> None:
+    # A limit on file size fails like a full disk: first a short write, then an error.
+    shown = subprocess.run(
+        [sys.executable, "-c", FILLING, str(tmp_path), str(room_bytes)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
+    (path,) = tmp_path.iterdir()
+    assert shown.stdout.strip() == f"cannot write {path}: the file would be larger than is allowed"
+    line_bytes = len(encode(reading())) + 1
+    assert list(read(path)) == [beginning()] + [reading()] * (room_bytes // line_bytes)
+    assert path.read_bytes().endswith(b"\n")
+
+
+def test_a_log_that_is_being_written_is_not_continued_by_another(tmp_path: Path) -> None:
+    with Log.create(tmp_path, "time") as log:
+        log.append(beginning())
+        with pytest.raises(UsageError) as caught:
+            Log.reopen(log.path)
+    assert str(caught.value) == f"{log.path} is being written by another sysbench that is still running"
+    Log.reopen(log.path).close()
+
+
+def test_what_a_refused_continuation_wrote_is_taken_back(tmp_path: Path) -> None:
+    path = written(tmp_path, beginning(), finished())
+    before = path.read_bytes()
+    with Log.reopen(path) as log:
+        log.cut_torn_line()
+        log.append(reading())
+        log.withdraw()
+    assert path.read_bytes() == before

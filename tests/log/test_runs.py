@@ -1,0 +1,233 @@
+"""Earlier runs: found by path or name, and read back whatever they are; what is none of them is named in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sysbench.commands.attention.spec import AttentionSpec
+from sysbench.commands.time.spec import TimeSpec
+from sysbench.errors import LogError
+from sysbench.log.events import SCHEMA_VERSION, encode
+from sysbench.log.records import TimeRecord
+from sysbench.log.runs import find, kind_at, load
+from tests import fixtures_attention, fixtures_timing
+
+SPEC = TimeSpec(size="small", ctx="128,256", steps="10")
+
+
+def write_log(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"".join(encode(event) + b"\n" for event in fixtures_timing.events(SPEC)))
+    return path
+
+
+def write_record(path: Path, change: Callable[[dict[str, Any]], object] | None = None) -> Path:
+    content = fixtures_timing.record(SPEC).model_dump(mode="json")
+    if change is not None:
+        change(content)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=1))
+    return path
+
+
+def write_attention(path: Path) -> Path:
+    record = fixtures_attention.record(AttentionSpec(impl=("naive",), seq=(256,)))
+    path.write_text(record.model_dump_json(indent=1))
+    return path
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Three runs of two commands, one of them with log and record; and what has no business there."""
+    directory = tmp_path / "runs"
+    write_log(directory / "2026-11-19T10-00-00-time.jsonl")
+    write_record(directory / "2026-11-20T10-00-00-time.json")
+    write_log(directory / "2026-11-20T10-00-00-time.jsonl")
+    os.utime(directory / "2026-11-20T10-00-00-time.jsonl", (1, 1))
+    write_attention(directory / "2026-11-20T10-00-00-attention.json")
+    (directory / "notes.json").write_text('{"kind": "groceries"}')
+    (directory / "figure.png").write_bytes(b"\x89PNG")
+    return directory
+
+
+def names(name: str, directory: Path) -> list[str]:
+    return [path.name for path in find(name, directory)]
+
+
+def complaint(name: str, directory: Path) -> str:
+    with pytest.raises(LogError) as caught:
+        find(name, directory)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# Finding
+
+
+def test_a_path_is_what_it_says(runs: Path) -> None:
+    path = runs / "2026-11-19T10-00-00-time.jsonl"
+    assert find(str(path)) == [path]
+
+
+def test_a_directory_is_every_run_in_it_and_nothing_else(runs: Path) -> None:
+    assert [path.name for path in find(str(runs))] == [
+        "2026-11-19T10-00-00-time.jsonl",
+        "2026-11-20T10-00-00-attention.json",
+        "2026-11-20T10-00-00-time.json",
+    ]
+
+
+def test_a_directory_is_also_what_lies_below_it(runs: Path) -> None:
+    write_record(runs / "2026-11-21T10-00-00-quick" / "sizes.json")
+    assert [path.name for path in find(str(runs))][-1] == "sizes.json"
+    assert names("2026-11-21", runs) == ["sizes.json"]
+    assert names("latest", runs) == ["sizes.json"]
+
+
+def test_latest_is_the_last_that_began_and_counts_back(runs: Path) -> None:
+    assert names("latest", runs) == ["2026-11-20T10-00-00-time.json"]
+    assert names("latest~1", runs) == ["2026-11-20T10-00-00-attention.json"]
+    assert names("latest~2", runs) == ["2026-11-19T10-00-00-time.jsonl"]
+    assert complaint("latest~3", runs).endswith(f"the first of its kind in {runs} is latest~2")
+
+
+def test_a_command_in_front_leaves_only_its_runs(runs: Path) -> None:
+    assert names("time:latest~1", runs) == ["2026-11-19T10-00-00-time.jsonl"]
+    assert names("attention:", runs) == ["2026-11-20T10-00-00-attention.json"]
+    assert names(f"attention:{runs}", runs) == ["2026-11-20T10-00-00-attention.json"]
+    assert "no runs of `sysbench memory`" in complaint("memory:latest", runs)
+
+
+def test_of_runs_in_the_same_second_the_number_decides(runs: Path) -> None:
+    for number in (2, 10):
+        write_log(runs / f"2026-11-22T10-00-00-time-{number}.jsonl")
+    assert names("latest", runs) == ["2026-11-22T10-00-00-time-10.jsonl"]
+
+
+def test_the_beginning_of_a_name_is_enough_where_there_is_only_one(runs: Path) -> None:
+    assert names("2026-11-19", runs) == ["2026-11-19T10-00-00-time.jsonl"]
+    several = complaint("2026-11-20", runs)
+    assert "is the beginning of several names" in several
+    assert "2026-11-20T10-00-00-time, 2026-11-20T10-00-00-attention" in several
+
+
+def test_a_whole_name_that_another_begins_with_means_itself(runs: Path) -> None:
+    write_log(runs / "base.jsonl")
+    write_log(runs / "base-2.jsonl")
+    assert names("base", runs) == ["base.jsonl"]
+
+
+def test_an_unknown_name_is_answered_with_the_nearest_and_with_what_there_is(runs: Path) -> None:
+    said = complaint("2026-11-19T10-00-00-tiem", runs)
+    assert "Did you mean 2026-11-19T10-00-00-time?" in said
+    assert "2026-11-20T10-00-00-attention" in said
+    assert "Did you mean latest?" in complaint("latset", runs)
+
+
+def test_where_there_is_nothing_that_is_said(tmp_path: Path) -> None:
+    assert complaint(str(tmp_path), tmp_path) == f"there are no runs in {tmp_path}"
+    missing = tmp_path / "runs"
+    assert (
+        complaint("latest", missing) == f"latest is neither a file nor a directory, and there are no runs in {missing}"
+    )
+
+
+def test_a_log_that_went_on_after_its_record_is_the_one_that_counts(runs: Path) -> None:
+    os.utime(runs / "2026-11-20T10-00-00-time.jsonl")
+    os.utime(runs / "2026-11-20T10-00-00-time.json", (1, 1))
+    assert names("latest", runs) == ["2026-11-20T10-00-00-time.jsonl"]
+
+
+# Reading
+
+
+def test_a_log_and_its_record_are_the_same_run(tmp_path: Path) -> None:
+    assert load(write_log(tmp_path / "a.jsonl")) == load(write_record(tmp_path / "a.json"))
+
+
+def test_a_record_is_read_whatever_the_order_of_its_fields(tmp_path: Path) -> None:
+    path = write_record(tmp_path / "a.json")
+    path.write_text(json.dumps(json.loads(path.read_text()), sort_keys=True))
+    assert isinstance(load(path), TimeRecord)
+
+
+def test_a_log_that_is_torn_in_mid_line_is_read_up_to_there(tmp_path: Path) -> None:
+    path = write_log(tmp_path / "a.jsonl")
+    path.write_bytes(path.read_bytes()[:-300])
+    record = load(path)
+    assert record.status == "interrupted"
+    assert record.cells[0].outcome == "ok"
+
+
+@pytest.mark.parametrize("suffix", ["json", "jsonl"])
+def test_a_newer_schema_is_answered_with_the_version_that_wrote_it(tmp_path: Path, suffix: str) -> None:
+    path = write_record(tmp_path / "a.json") if suffix == "json" else write_log(tmp_path / "a.jsonl")
+    text = path.read_text().replace('"schema_version":1', f'"schema_version":{SCHEMA_VERSION + 1}')
+    text = text.replace('"schema_version": 1', f'"schema_version": {SCHEMA_VERSION + 1}').replace("0.1.0", "9.9")
+    path.write_text(text)
+    with pytest.raises(LogError, match=rf"written by sysbench 9\.9 in schema {SCHEMA_VERSION + 1}; this version reads"):
+        load(path)
+
+
+def _put(content: dict[str, Any], value: object, *where: str | int) -> None:
+    *way, last = where
+    place: Any = content
+    for step in way:
+        place = place[step]
+    place[last] = value
+
+
+@pytest.mark.parametrize(
+    ("value", "where"),
+    [
+        ("fast", ("cells", 1, "phases", "step", "wall", "median_s")),
+        (["0.1", "x"], ("cells", 0, "phases", "forward", "wall", "samples_s")),
+        ("fine", ("cells", 0, "outcome")),
+        (None, ("environment", "host", "hostname")),
+        ({}, ("cells",)),
+        ("x", ("cells", 0, "axes", "ctx")),
+        ("x", ("spec", "batch")),
+    ],
+)
+def test_a_record_that_was_edited_is_refused_in_one_line_that_names_the_place(
+    tmp_path: Path, value: object, where: tuple[str | int, ...]
+) -> None:
+    path = write_record(tmp_path / "a.json", lambda content: _put(content, value, *where))
+    with pytest.raises(LogError) as caught:
+        load(path)
+    said = str(caught.value)
+    assert "\n" not in said
+    assert said.startswith(f"{path} is not a record as sysbench writes it: ")
+    assert [str(part) for part in where if part != "kind"][-1] in said.split(":")[1]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "is not JSON, or was cut off"),
+        (b"{", "is not JSON, or was cut off"),
+        (b"\x80\x04nonsense", "is not JSON, or was cut off"),
+        (b"[" * 100_000, "is not JSON, or was cut off"),
+        (b"[1, 2]", "is not a record of sysbench"),
+        (b'{"schema_version": 1, "kind": "groceries"}', "is of kind groceries, which is none of a run's"),
+    ],
+)
+def test_what_is_no_record_is_refused_in_one_line(tmp_path: Path, content: bytes, problem: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(content)
+    with pytest.raises(LogError, match=problem):
+        load(path)
+    assert kind_at(path) is None
+
+
+def test_half_a_record_is_said_to_be_cut_off(tmp_path: Path) -> None:
+    path = write_record(tmp_path / "a.json")
+    path.write_bytes(path.read_bytes()[:5000])
+    with pytest.raises(LogError, match="is not JSON, or was cut off"):
+        load(path)

@@ -1,0 +1,129 @@
+"""A file is written whole or not at all, and where it cannot be written one line says why."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from sysbench.errors import OutputError
+from sysbench.log.storage import refuse_unwritable, write_atomically
+
+
+def test_what_was_written_is_there_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    write_atomically(path, b"old")
+    write_atomically(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    contents = {bytes([letter]) * 200_000 for letter in b"abc"}
+    write_atomically(path, min(contents))
+    seen: set[bytes] = set()
+    stopping = threading.Event()
+
+    def watch() -> None:
+        while not stopping.is_set():
+            seen.add(path.read_bytes())
+
+    reader = threading.Thread(target=watch)
+    reader.start()
+    for _ in range(20):
+        for content in contents:
+            write_atomically(path, content)
+    stopping.set()
+    reader.join()
+    assert seen <= contents
+
+
+def test_permissions_and_links_survive(tmp_path: Path) -> None:
+    path, link = tmp_path / "record.json", tmp_path / "latest.json"
+    path.write_bytes(b"old")
+    path.chmod(0o640)
+    link.symlink_to(path)
+    write_atomically(link, b"new")
+    assert link.is_symlink()
+    assert path.read_bytes() == b"new"
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_full_device_is_told_in_one_line() -> None:
+    with pytest.raises(OutputError) as caught:
+        write_atomically(Path("/dev/full"), b"x" * 100)
+    assert str(caught.value) == "cannot write /dev/full: no space left on the device"
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    path.write_bytes(b"old")
+    program = (
+        "import resource, signal, sys; from pathlib import Path\n"
+        "from sysbench.log.storage import write_atomically\n"
+        "from sysbench.errors import OutputError\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "try: write_atomically(Path(sys.argv[1]), b'x' * 5000)\n"
+        "except OutputError as error: print(error)"
+    )
+    shown = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == f"cannot write {path}: the file would be larger than is allowed"
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_named_pipe_is_written_and_stays_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    received: list[bytes] = []
+    reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()))
+    reader.start()
+    write_atomically(pipe, b"x" * 100_000)
+    reader.join()
+    assert received == [b"x" * 100_000]
+    assert pipe.is_fifo()
+
+
+def test_stdout_by_name_is_written_to_whatever_it_is(tmp_path: Path) -> None:
+    program = (
+        "from pathlib import Path; from sysbench.log.storage import write_atomically\n"
+        "write_atomically(Path('/dev/stdout'), b'{}')"
+    )
+    piped = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert piped.stdout == b"{}"
+    with (tmp_path / "out").open("wb") as file:
+        file.write(b"before ")
+        file.flush()
+        subprocess.run([sys.executable, "-c", program], stdout=file, check=True)
+    assert (tmp_path / "out").read_bytes() == b"before {}"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("", "cannot write {path}: it is a directory"),
+        ("missing/record.json", "cannot write {path}: there is no directory {path.parent}"),
+        ("file/record.json", "cannot write {path}: there is no directory {path.parent}"),
+    ],
+)
+def test_what_cannot_be_written_later_is_refused_now(tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / "file").write_text("")
+    path = tmp_path / name
+    with pytest.raises(OutputError) as caught:
+        refuse_unwritable(path)
+    assert str(caught.value) == message.format(path=path)
+    with pytest.raises(OutputError):
+        write_atomically(path, b"")
+
+
+@pytest.mark.parametrize("name", ["new.json", "file", "../file-elsewhere"])
+def test_what_can_be_written_is_not_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("")
+    refuse_unwritable(tmp_path / name)
+    assert not (tmp_path / "new.json").exists()

@@ -1,0 +1,89 @@
+"""Files of other schemas: earlier ones are upgraded, later ones and those that never were are refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sysbench.commands.time.spec import TimeSpec
+from sysbench.errors import LogError
+from sysbench.log import journal as log
+from sysbench.log import runs, upgrades
+from sysbench.log.events import RunStarted, encode
+from tests import fixtures_timing
+
+
+@pytest.fixture
+def record_path(tmp_path: Path) -> Path:
+    path = tmp_path / "run.json"
+    path.write_text(fixtures_timing.record(TimeSpec(ctx=(128,))).model_dump_json(indent=1))
+    return path
+
+
+@pytest.fixture
+def log_path(tmp_path: Path) -> Path:
+    path = tmp_path / "run.jsonl"
+    events = fixtures_timing.events(TimeSpec(ctx=(128,)))
+    path.write_bytes(b"".join(encode(event) + b"\n" for event in events))
+    return path
+
+
+@pytest.fixture
+def in_the_future(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if hosts had been called `machine` in schema 1, and this version were of schema 3."""
+
+    def renamed(fields: dict[str, Any]) -> dict[str, Any]:
+        if "environment" in fields:
+            host = fields["environment"]["host"]
+            return {**fields, "environment": {**fields["environment"], "host": {**host, "hostname": "upgraded"}}}
+        return {**fields, "host": {**fields["host"], "hostname": "upgraded"}} if "host" in fields else fields
+
+    steps = {1: renamed, 2: lambda fields: fields}
+    for module in (upgrades, log, runs):
+        monkeypatch.setattr(module, "SCHEMA_VERSION", 3)
+    monkeypatch.setattr(upgrades, "RECORD", steps)
+    monkeypatch.setattr(upgrades, "EVENT", steps)
+
+
+@pytest.mark.usefixtures("in_the_future")
+def test_a_record_of_an_earlier_schema_is_upgraded_step_by_step(record_path: Path) -> None:
+    record = runs.load(record_path)
+    assert record.environment.host.hostname == "upgraded"
+    assert record.schema_version == 3
+    assert record.cells[0].phases["step"].wall is not None
+
+
+@pytest.mark.usefixtures("in_the_future")
+def test_a_log_of_an_earlier_schema_is_upgraded_event_by_event(log_path: Path) -> None:
+    first, *rest = log.read(log_path)
+    assert isinstance(first, RunStarted)
+    assert (first.schema_version, first.host.hostname) == (3, "upgraded")
+    assert len(rest) + 1 == len(fixtures_timing.events(TimeSpec(ctx=(128,))))
+    assert runs.load(log_path).environment.host.hostname == "upgraded"
+
+
+@pytest.mark.usefixtures("in_the_future")
+def test_a_damaged_line_of_an_earlier_log_is_named(log_path: Path) -> None:
+    lines = log_path.read_bytes().splitlines(keepends=True)
+    log_path.write_bytes(b"".join([*lines[:3], b"[]\n", *lines[3:]]))
+    with pytest.raises(LogError, match=r"is damaged: line 4 is not an event"):
+        list(log.read(log_path))
+
+
+@pytest.mark.parametrize("schema", [0, -1])
+def test_a_schema_that_never_was_is_refused(record_path: Path, log_path: Path, schema: int) -> None:
+    for path in (record_path, log_path):
+        content = path.read_text().replace('"schema_version": 1', f'"schema_version": {schema}', 1)
+        path.write_text(content.replace('"schema_version":1', f'"schema_version":{schema}', 1))
+        with pytest.raises(LogError, match=rf"is of schema {schema}, which no version of sysbench has written"):
+            runs.load(path)
+
+
+def test_who_wrote_a_newer_record_is_said(record_path: Path) -> None:
+    fields = json.loads(record_path.read_text())
+    record_path.write_text(json.dumps({**fields, "schema_version": 2, "sysbench_version": "4.2"}))
+    with pytest.raises(LogError, match=r"was written by sysbench 4\.2 in schema 2; this version reads up to 1"):
+        runs.load(record_path)

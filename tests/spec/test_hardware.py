@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from sysbench.errors import UsageError
+from sysbench.spec import hardware as shipped
+from sysbench.spec.hardware import Hardware, find, known, named, peak
+from sysbench.spec.model import Precision
+
+GIB = 2**30
+PROFILES = Path(__file__).parents[2] / "profiles" / "hardware"
+
+REPORTED = {
+    "Tesla V100-SXM2-16GB": "v100-16gb",
+    "Tesla V100-SXM2-32GB": "v100-32gb",
+    "Tesla V100-PCIE-16GB": "v100-pcie-16gb",
+    "Tesla V100-PCIE-32GB": "v100-pcie-32gb",
+    "Tesla V100S-PCIE-32GB": "v100s-32gb",
+    "Tesla T4": "t4",
+    "NVIDIA A10": "a10",
+    "NVIDIA A10G": "a10g",
+    "NVIDIA A40": "a40",
+    "NVIDIA A100-SXM4-40GB": "a100-40gb",
+    "A100-SXM4-40GB": "a100-40gb",
+    "NVIDIA A100-SXM4-80GB": "a100-80gb",
+    "NVIDIA A100-PCIE-40GB": "a100-pcie-40gb",
+    "NVIDIA A100 80GB PCIe": "a100-pcie-80gb",
+    "NVIDIA L4": "l4",
+    "NVIDIA L40S": "l40s",
+    "NVIDIA GeForce RTX 3060": "rtx-3060",
+    "GeForce RTX 3090": "rtx-3090",
+    "NVIDIA GeForce RTX 3090": "rtx-3090",
+    "NVIDIA GeForce RTX 4070": "rtx-4070",
+    "NVIDIA GeForce RTX 4080": "rtx-4080",
+    "NVIDIA GeForce RTX 4090": "rtx-4090",
+    "NVIDIA GeForce RTX 5090": "rtx-5090",
+    "NVIDIA RTX A6000": "rtx-a6000",
+    "NVIDIA RTX 6000 Ada Generation": "rtx-6000-ada",
+    "NVIDIA H100 80GB HBM3": "h100",
+    "NVIDIA H100 PCIe": "h100-pcie",
+    "NVIDIA H100 NVL": "h100-nvl",
+    "NVIDIA H200": "h200",
+    "NVIDIA GH200 480GB": "gh200",
+    "NVIDIA B200": "b200",
+}
+
+STRANGERS = [
+    "",
+    "NVIDIA",
+    "NVIDIA A100",
+    "NVIDIA A100-SXM4-80GB MIG 1g.10gb",
+    "NVIDIA A10M",
+    "NVIDIA A30",
+    "NVIDIA A800-SXM4-80GB",
+    "NVIDIA L40",
+    "NVIDIA H100",
+    "NVIDIA H100 64GB HBM2",
+    "NVIDIA H200 NVL",
+    "NVIDIA H800",
+    "NVIDIA H20",
+    "NVIDIA GB200",
+    "NVIDIA B300",
+    "NVIDIA GeForce RTX 3060 Ti",
+    "NVIDIA GeForce RTX 3060 Laptop GPU",
+    "NVIDIA GeForce RTX 3080 Ti",
+    "NVIDIA GeForce RTX 3090 Ti",
+    "NVIDIA GeForce RTX 4060",
+    "NVIDIA GeForce RTX 4070 SUPER",
+    "NVIDIA GeForce RTX 4080 SUPER",
+    "NVIDIA GeForce RTX 4090 D",
+    "NVIDIA GeForce RTX 4090 Laptop GPU",
+    "NVIDIA GeForce RTX 5090 Laptop GPU",
+    "NVIDIA RTX 6000",
+    "Quadro RTX 6000",
+    "Tesla T40",
+    "AMD Instinct MI300X",
+    "Apple M2",
+]
+
+BOARDS = {
+    # Multiprocessors, boost clock in MHz, and FLOP per clock and multiprocessor for fp32, tf32 and 16 bits, from the
+    # architecture white papers: what the data sheets' rates have to come down to. 0: no such unit.
+    "v100-16gb": (80, 1530, 128, 0, 1024),
+    "v100-pcie-32gb": (80, 1380, 128, 0, 1024),
+    "t4": (40, 1590, 128, 0, 1024),
+    "a10": (72, 1695, 256, 512, 1024),
+    "a10g": (80, 1710, 256, 256, 512),
+    "a40": (84, 1740, 256, 512, 1024),
+    "a100-80gb": (108, 1410, 128, 1024, 2048),
+    "l4": (58, 2040, 256, 512, 1024),
+    "l40s": (142, 2520, 256, 512, 1024),
+    "rtx-3060": (28, 1777, 256, 256, 512),
+    "rtx-3080": (68, 1710, 256, 256, 512),
+    "rtx-3080-12gb": (70, 1710, 256, 256, 512),
+    "rtx-3090": (82, 1695, 256, 256, 512),
+    "rtx-4060-ti": (34, 2535, 256, 256, 512),
+    "rtx-4060-ti-16gb": (34, 2535, 256, 256, 512),
+    "rtx-4070": (46, 2475, 256, 256, 512),
+    "rtx-4080": (76, 2505, 256, 256, 512),
+    "rtx-4090": (128, 2520, 256, 256, 512),
+    "rtx-5090": (170, 2407, 256, 256, 512),
+    "rtx-a6000": (84, 1800, 256, 512, 1024),
+    "rtx-6000-ada": (142, 2505, 256, 512, 1024),
+    "h100": (132, 1830, 256, 2048, 4096),
+    "h100-pcie": (114, 1620, 256, 2048, 4096),
+}
+
+
+def rate(name: str, precision: Precision) -> float | None:
+    found = find(name)
+    assert found is not None
+    at = peak(found, precision)
+    return at.flops_per_s if at else None
+
+
+@pytest.mark.parametrize("file", sorted(PROFILES.glob("*.toml")), ids=lambda file: file.stem)
+def test_every_profile_is_valid_and_says_where_its_rates_are_from(file: Path) -> None:
+    profile = Hardware(slug=file.stem, **tomllib.loads(file.read_text()))
+    assert profile == named(file.stem)
+    assert profile.names
+    assert profile.source
+    peaks = profile.peak_flops_per_s
+    assert "fp32" in peaks
+    # Since tf32 exists, 16 bits are twice as fast, and bf16 as fast as fp16.
+    assert ("tf32" in peaks) == ("bf16" in peaks)
+    if "tf32" in peaks:
+        assert peaks["bf16"] == peaks["fp16"] == pytest.approx(2 * peaks["tf32"], rel=0.03)
+    assert profile.memory_bandwidth_bytes_per_s is not None
+    for precision, ceiling in profile.measured.items():
+        assert 0.5 < ceiling.matmul_flops_per_s / profile.peak_flops_per_s[precision] < 1
+
+
+@pytest.mark.parametrize(("name", "slug"), REPORTED.items())
+def test_a_reported_name_means_its_own_card_and_no_other(name: str, slug: str) -> None:
+    found = find(name)
+    assert found is not None
+    assert found.slug == slug
+    assert find(name.upper()) == found
+    assert find(f" {name} ") == found
+
+
+@pytest.mark.parametrize("name", STRANGERS)
+def test_a_card_that_is_not_known_is_unknown_however_alike(name: str) -> None:
+    assert find(name) is None
+
+
+def test_no_two_profiles_answer_to_one_name_and_one_memory() -> None:
+    for one in known():
+        for name in one.names:
+            assert find(name, one.memory_bytes) == one
+
+
+def test_cards_that_share_a_name_are_told_apart_by_their_memory_or_not_at_all() -> None:
+    name = "NVIDIA GeForce RTX 4060 Ti"
+    assert find(name) is None
+    small, large = find(name, 8 * GIB), find(name, 16 * GIB)
+    assert small is not None
+    assert large is not None
+    assert (small.slug, large.slug) == ("rtx-4060-ti", "rtx-4060-ti-16gb")
+    assert find("NVIDIA GeForce RTX 3060", 8 * GIB) is None  # another bus, under the name of the 12 GB card
+
+
+def test_peaks_are_those_of_the_data_sheets() -> None:
+    def tera(name: str, precision: Precision) -> int:
+        return round((rate(name, precision) or 0) / 1e12)
+
+    a100, h100, h200 = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "NVIDIA H200"
+    assert [tera(name, "bf16") for name in (a100, h100, h200)] == [312, 989, 989]
+    assert (rate(a100, "fp32"), rate(a100, "tf32")) == (19.5e12, 156e12)
+    assert [tera(name, "fp32") for name in (h100, h200)] == [67, 67]
+    bandwidths = [getattr(find(name), "memory_bandwidth_bytes_per_s", 0) / 1e12 for name in (a100, h100, h200)]
+    assert bandwidths == pytest.approx([2.0, 3.35, 4.8], rel=0.02)
+    assert [
+        round(named(slug).measured["bf16"].matmul_flops_per_s / 1e12) for slug in ("a100-80gb", "h100", "h200")
+    ] == [271, 794, 794]
+
+
+@pytest.mark.parametrize("slug", BOARDS)
+def test_peaks_are_what_the_multiprocessors_can_do(slug: str) -> None:
+    """Dense rates and sums in fp32: a rate with sparsity, or with sums in fp16, would be twice as high."""
+    multiprocessors, clock_mhz, *per_clock = BOARDS[slug]
+    per_clock_of: dict[Precision, int] = {
+        "fp32": per_clock[0],
+        "tf32": per_clock[1],
+        "bf16": per_clock[2] if per_clock[1] else 0,
+        "fp16": per_clock[2],
+    }
+    expected = {precision: multiprocessors * clock_mhz * 1e6 * flop for precision, flop in per_clock_of.items() if flop}
+    assert dict(named(slug).peak_flops_per_s) == pytest.approx(expected, rel=0.1)
+
+
+@pytest.mark.parametrize("slug", ["v100-16gb", "v100-32gb", "t4"])
+def test_a_card_without_bf16_units_has_no_bf16_rate(slug: str) -> None:
+    assert peak(named(slug), "bf16") is None
+    assert peak(named(slug), "tf32") is None
+    assert peak(named(slug), "fp16") is not None
+
+
+def test_memory_is_what_cuda_reports_and_not_what_the_box_says() -> None:
+    marketed = {"a100-80gb": 80, "h100": 80, "h200": 141, "t4": 16, "rtx-4090": 24, "b200": 180, "l40s": 48}
+    for slug, gigabytes in marketed.items():
+        assert 0.9 * gigabytes < named(slug).memory_bytes / GIB < gigabytes
+
+
+def test_a_memory_size_stands_for_a_gpu_without_known_rates() -> None:
+    card = named("24GiB")
+    assert card.memory_bytes == 24 * GIB
+    assert peak(card, "fp32") is None
+    assert named("0.5 TiB").memory_bytes == 512 * GIB
+    assert named("80gb").memory_bytes == 80_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("wrong", "hint"),
+    [("h10", "Did you mean h100"), ("rtx4090", "Did you mean rtx-4090?"), ("a100", "Did you mean a100-")],
+)
+def test_a_mistyped_gpu_is_answered_with_the_nearest(wrong: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=hint):
+        named(wrong)
+
+
+@pytest.mark.parametrize("wrong", ["", "GiB", "0GiB", "-24GiB", "24", "24 gallons", "nan GiB", "../h100"])
+def test_what_is_neither_a_gpu_nor_a_size_is_refused_in_one_line(wrong: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        named(wrong)
+    assert "\n" not in str(refused.value)
+    assert "24GiB" in str(refused.value)
+
+
+def test_a_slug_is_understood_in_any_case() -> None:
+    assert named("A100-80GB") == named(" a100-80gb ") == find("NVIDIA A100-SXM4-80GB")
+
+
+def test_profiles_are_found_in_an_installed_package_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wheel holds them inside the package."""
+    inside = tmp_path / "sysbench" / "profiles" / "hardware"
+    inside.mkdir(parents=True)
+    (inside / "h200.toml").write_text((PROFILES / "h200.toml").read_text())
+    monkeypatch.setattr(shipped, "PACKAGE", tmp_path / "sysbench")
+    assert [card.slug for card in known()] == ["h200"]
+
+
+def test_knowing_hardware_takes_nothing_heavy() -> None:
+    program = "import sys; from sysbench import hardware; hardware.known(); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "False"

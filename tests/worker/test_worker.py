@@ -1,0 +1,235 @@
+"""The real worker: what it does with a cell, with what a cell raises, and with the end of the engine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import weakref
+from collections.abc import Iterator
+from multiprocessing import Pipe
+from pathlib import Path
+
+import pytest
+import torch
+
+from sysbench.commands.time.spec import TimeCell
+from sysbench.engine import protocol
+from sysbench.engine.launchers import PlainLauncher
+from sysbench.engine.session import run
+from sysbench.errors import SysbenchError, UnavailableError
+from sysbench.log.events import (
+    CeilingFailed,
+    CellFinished,
+    CellStarted,
+    DeviceInfo,
+    Event,
+    StageEntered,
+    StepMeasured,
+    WorkerExited,
+    WorkerReady,
+    decode,
+)
+from sysbench.spec.run import RunOptions
+from sysbench.worker.channel import Channel
+from sysbench.worker.service import serve
+from tests.engine.fakes import FakeSampler, of_kind, spec_of
+
+CPU = DeviceInfo(name="Made-up CPU", type="cpu")
+LONG = 100_000
+"""More steps than anyone waits for."""
+
+
+# One real run: two cells in one worker, which is killed in the second; one in another; one that is given up
+
+
+@pytest.fixture(scope="module")
+def real_run(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
+    spec = spec_of([16, 32], d_ff=64, heads=2, vocab=100, warmup=1, steps=(2, LONG), precision="fp32")
+    events: list[Event] = []
+    with run(spec, RunOptions(out=tmp_path_factory.mktemp("runs")), sampler=FakeSampler()) as session:
+        for event in session:
+            events.append(event)
+            if isinstance(event, StepMeasured) and event.index == 2:
+                if len(of_kind(events, CellStarted)) == 4:
+                    break
+                os.kill(of_kind(events, WorkerReady)[-1].pid, signal.SIGKILL)
+    return events
+
+
+@pytest.mark.slow
+def test_real_cells_share_a_worker_until_it_is_killed(real_run: list[Event]) -> None:
+    workers = [event.event for event in real_run if isinstance(event, WorkerReady | CellStarted | WorkerExited)]
+    assert workers == [
+        "worker_ready",
+        "cell_started",
+        "cell_started",
+        "worker_exited",
+        "worker_ready",
+        "cell_started",
+        "cell_started",
+    ]
+    first, second = of_kind(real_run, WorkerReady)
+    assert first.pid != second.pid
+    assert [(gone.pid, gone.signal) for gone in of_kind(real_run, WorkerExited)] == [(first.pid, "SIGKILL")]
+
+
+@pytest.mark.slow
+def test_a_real_cell_has_its_steps_and_a_killed_one_those_until_then(real_run: list[Event]) -> None:
+    assert [event.outcome for event in of_kind(real_run, CellFinished)] == ["ok", "crashed", "ok"]
+    measured: dict[str, int] = {}
+    for step in of_kind(real_run, StepMeasured):
+        measured[step.cell] = measured.get(step.cell, 0) + (not step.warmup)
+    complete, killed, again, given_up = (measured[event.cell] for event in of_kind(real_run, CellStarted))
+    assert (complete, again) == (2, 2)
+    assert 3 <= killed < LONG
+    assert 3 <= given_up < LONG
+
+
+@pytest.mark.slow
+def test_a_real_worker_says_what_it_found(real_run: list[Event]) -> None:
+    ready = of_kind(real_run, WorkerReady)[0]
+    assert ready.torch.torch == torch.__version__
+    assert ready.torch.import_s > 0
+    assert ready.devices[-1].type == "cpu"
+
+
+ENGINE = """
+import sys
+from pathlib import Path
+from sysbench.engine.session import run
+from sysbench.events import StepMeasured, WorkerReady
+from sysbench.specs.run import RunOptions
+from tests.unit.engine_fakes import FakeSampler, spec_of
+
+spec = spec_of([16], d_ff=64, heads=2, vocab=100, warmup=1, steps=100_000, precision="fp32")
+for event in run(spec, RunOptions(out=Path(sys.argv[1])), sampler=FakeSampler()):
+    if isinstance(event, WorkerReady):
+        print(event.pid, flush=True)
+    if isinstance(event, StepMeasured) and event.index == 0:
+        print("measuring", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_busy_worker_does_not_outlive_an_engine_that_is_killed(tmp_path: Path) -> None:
+    engine = subprocess.Popen(
+        [sys.executable, "-c", ENGINE, str(tmp_path)], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+    )
+    assert engine.stdout is not None
+    with engine.stdout as output:
+        worker = int(output.readline())
+        assert output.readline() == "measuring\n"
+        engine.kill()
+        engine.wait(30)
+        assert _ends(worker)
+
+
+def test_without_torch_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    session = run(spec_of([16]), RunOptions(out=tmp_path / "runs"), sampler=FakeSampler())
+    with pytest.raises(SysbenchError) as caught:
+        list(session)
+    assert str(caught.value) == (
+        "no worker could be started: the worker left with exit code 1: ModuleNotFoundError: No module named 'torch'"
+    )
+
+
+def test_what_lies_in_the_current_directory_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sysbench").mkdir()
+    (tmp_path / "sysbench" / "__init__.py").write_text("raise SystemExit('the wrong sysbench')")
+    launcher = PlainLauncher()
+    shown = subprocess.run(
+        launcher.command(), env=launcher.environment(), cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert "is started by sysbench" in shown.stderr
+
+
+# What a cell raises, with the experiment replaced by one that raises it
+
+
+def _answers(command: protocol.Command, orderly: bool = False) -> tuple[list[Event], bool]:
+    """Everything the worker says in answer to one command and then `Exit`, and whether it exits in order."""
+    engine, worker = Pipe()
+    with engine:
+        with worker:
+            engine.send_bytes(protocol.encode(command))
+            engine.send_bytes(protocol.encode(protocol.Exit(orderly=orderly)))
+            in_order = serve(Channel(worker), import_s=0.5)
+        messages = []
+        while engine.poll():
+            try:
+                messages.append(engine.recv_bytes())
+            except EOFError:
+                break
+    return [decode(message) for message in messages], in_order
+
+
+def _measure(cell: TimeCell) -> CellFinished:
+    events, _ = _answers(protocol.Measure(cell=cell, device=CPU))
+    assert isinstance(events[-1], CellFinished)
+    return events[-1]
+
+
+class _Weight:
+    """Stands for a tensor."""
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome", "detail"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory.\nTried"), "oom", "OutOfMemoryError: CUDA out of memory. Tried"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "oom", None),
+        (MemoryError(), "oom", "MemoryError"),
+        (UnavailableError("there is no such kernel here"), "invalid", "there is no such kernel here"),
+        (ValueError("seq_len must be a multiple of 128"), "invalid", "ValueError: seq_len must be a multiple of 128"),
+        (RuntimeError("x" * 1000), "crashed", "RuntimeError: " + "x" * 285 + "…"),
+    ],
+)
+def test_what_a_cell_raises_becomes_its_outcome(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, outcome: str, detail: str | None
+) -> None:
+    held: list[weakref.ref[_Weight]] = []
+
+    def failing(cell: TimeCell, device: DeviceInfo, artifact: Path | None) -> Iterator[Event]:
+        weight = _Weight()
+        held.append(weakref.ref(weight))
+        yield StageEntered(at_s=time.time(), cell=cell.key, stage="building")
+        raise type(error)(*error.args)  # a new one, whose traceback nobody but the worker has
+
+    monkeypatch.setattr("sysbench.commands.time.measure.run", failing)
+    (cell,) = spec_of([16]).cells()
+    finished = _measure(cell)
+    assert (finished.cell, finished.outcome) == (cell.key, outcome)
+    assert detail is None or finished.detail == detail
+    assert finished.traceback is not None
+    assert "in failing" in finished.traceback
+    assert held[0]() is None, "what the cell held was not let go of"
+
+
+def test_a_ceiling_that_cannot_be_measured_is_said_to_have_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(device: DeviceInfo, precision: str) -> Event:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("sysbench.lab.ceiling.measure", failing)
+    events, _ = _answers(protocol.MeasureCeiling(device=CPU, precision="bf16"))
+    (failed,) = of_kind(events, CeilingFailed)
+    assert (failed.device, failed.precision, failed.detail) == ("cpu", "bf16", "OutOfMemoryError: CUDA out of memory")
+
+
+@pytest.mark.parametrize("orderly", [True, False])
+def test_a_worker_ends_as_it_is_told_to(monkeypatch: pytest.MonkeyPatch, orderly: bool) -> None:
+    monkeypatch.setattr("sysbench.commands.time.measure.run", lambda cell, device, artifact: iter(()))
+    (cell,) = spec_of([16]).cells()
+    assert _answers(protocol.Measure(cell=cell, device=CPU), orderly)[1] is orderly
+
+
+def _ends(pid: int) -> bool:
+    for _ in range(200):
+        if not Path(f"/proc/{pid}").exists():
+            return True
+        time.sleep(0.05)
+    return False
