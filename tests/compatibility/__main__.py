@@ -1,0 +1,53 @@
+"""Compares what the command line answers with what was recorded: `python -m tests.compatibility`."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+import time
+
+from tests.compatibility import answers
+from tests.compatibility.answering import answering
+from tests.compatibility.lines import Line, lines
+
+
+def main() -> int:
+    """0 when all answers are as recorded, or were recorded; 1 when any differs."""
+    parser = argparse.ArgumentParser(prog="python -m tests.compatibility", description=__doc__)
+    parser.add_argument("--record", action="store_true", help="write the answers down instead of comparing them")
+    parser.add_argument("--only", metavar="TEXT", default="", help="only command lines, or groups, with this in them")
+    asked = parser.parse_args()
+    started_s = time.monotonic()
+    chosen = [line for line in lines() if asked.only in f"[{line.group}] {line.text}"]
+    found = answered(chosen)
+    if asked.record:
+        for group in dict.fromkeys(line.group for line in chosen):
+            known = {**answers.recorded(group), **{line.text: text for line, text in found.items()}}
+            in_order = [line.text for line in lines() if line.group == group and line.text in known]
+            answers.record(group, {text: known[text] for text in in_order})
+        print(f"{len(found)} answers recorded in {time.monotonic() - started_s:.0f} s")
+        return 0
+    different = [difference for line, text in found.items() if (difference := compared(line, text))]
+    print("\n".join(different), end="\n" if different else "")
+    print(f"{len(found)} answers, {len(different)} differ, {time.monotonic() - started_s:.0f} s")
+    return 1 if different else 0
+
+
+def answered(chosen: list[Line]) -> dict[Line, str]:
+    """What these command lines answer now."""
+    with answering() as place:
+        return {line: place.answer(line) for line in chosen}
+
+
+def compared(line: Line, now: str) -> str:
+    """A unified diff of what was recorded and of what is answered now; empty where nothing differs."""
+    then = answers.recorded(line.group).get(line.text, "")
+    if then == now:
+        return ""
+    diff = difflib.unified_diff(then.splitlines(), now.splitlines(), "recorded", "now", n=2, lineterm="")
+    return "\n".join([f"$ {line.text}", *diff, ""])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

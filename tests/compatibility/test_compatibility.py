@@ -1,0 +1,24 @@
+"""Saved runs of every command are shown as they were, to the byte."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.compatibility import answers
+from tests.compatibility.__main__ import answered, compared
+from tests.compatibility.lines import lines
+
+GROUPS = tuple(dict.fromkeys(line.group for line in lines()))
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_answer_is_as_it_was_recorded(group: str) -> None:
+    found = answered([line for line in lines() if line.group == group])
+    different = [difference for line, text in found.items() if (difference := compared(line, text))]
+    assert not different, "\n".join(different)
+
+
+def test_no_answer_is_recorded_that_is_not_asked_for() -> None:
+    asked = {group: [line.text for line in lines() if line.group == group] for group in GROUPS}
+    assert {group: list(answers.recorded(group)) for group in GROUPS} == asked
+    assert {path.stem for path in answers.ANSWERS.iterdir()} == set(GROUPS)
