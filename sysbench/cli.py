@@ -15,6 +15,7 @@ import typer
 
 import sysbench
 from sysbench.errors import SysbenchError
+from sysbench.garbage import collection_paused
 
 INTERRUPTED = 130
 
@@ -81,7 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(words: list[str]) -> int:
-    command = typer.main.get_command(application(words))
+    with collection_paused():
+        command = typer.main.get_command(application(words))
     try:
         return int(command.main(words, prog_name="sysbench", standalone_mode=False) or 0)
     except KeyboardInterrupt:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from sysbench.errors import UsageError, unknown
+from sysbench.garbage import collection_paused
 from sysbench.log.outcomes import FAILURES
 from sysbench.spec.command_options import Given, option_name
 from sysbench.spec.kinds import Cell, Kind, Spec
@@ -92,10 +93,14 @@ def carry_out(spec: Spec, options: RunOptions, provisions: Provisions | None = N
 
     with session.run(spec, options, provisions=provisions) as running:
         beginning = list(islice(running, 2))
-        # The worker has been started and imports torch: there is time to import what it takes to show its results.
-        from sysbench.log.folds import FOLDS
-        from sysbench.render import output as summary  # noqa: F401
+        # The worker has been started and imports torch: there is time for what it takes to show its results.
+        with collection_paused():
+            from sysbench.log import events, records
+            from sysbench.log.folds import FOLDS
+            from sysbench.render import output as summary  # noqa: F401
 
+            events.build()
+            records.build()
         with _progress(spec.kind, options) as progress:
             for event in chain(beginning, running):
                 progress.show(event)

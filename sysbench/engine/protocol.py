@@ -8,21 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from sysbench.log.events import DeviceInfo
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.kinds import Cell
 from sysbench.spec.model import Precision
-
-ADDRESS_VARIABLE = "SYSBENCH_ADDRESS"
-"""Environment variable with the path of the engine's socket. Launchers like nsys and torchrun close inherited files."""
-
-KEY_VARIABLE = "SYSBENCH_AUTHKEY"
-"""Environment variable with the key, in hexadecimal, by which the two ends know each other."""
-
-CAPTURE_RANGE = "sysbench"
-"""The NVTX range inside which a worker under Nsight Systems is recorded."""
 
 MESSAGE_LIMIT_BYTES = 16 * 1024**2
 """No message is longer than this; what claims to be is not one of ours."""
@@ -69,7 +60,7 @@ class Exit(Frozen):
 
 Command = Annotated[Measure | MeasureCeiling | Foresee | Exit, Field(discriminator="command")]
 
-_COMMAND: TypeAdapter[Command] = TypeAdapter(Command)
+_COMMAND: TypeAdapter[Command] = TypeAdapter(Command, config=ConfigDict(defer_build=True))
 
 
 def decode(message: bytes) -> Command:

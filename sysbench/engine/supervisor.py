@@ -14,7 +14,7 @@ from sysbench.engine.conversation import GOODBYE_S, Conversation, LostWorkerErro
 from sysbench.engine.interrupts import Interrupts
 from sysbench.engine.launchers import Launcher
 from sysbench.engine.plan import PlacedCell
-from sysbench.engine.process import WorkerProcess
+from sysbench.engine.process import WorkerProcess, launched
 from sysbench.engine.provisions import Provisions
 from sysbench.engine.sensors.sampler import Sampler
 from sysbench.errors import SysbenchError
@@ -199,7 +199,7 @@ class Supervisor:
     def _start_worker(self, launcher: Launcher) -> Generator[Event, None, tuple[WorkerProcess, WorkerReady]]:
         self._conversation.heed_interrupts()
         self._launched_by = launcher
-        self._worker = worker = WorkerProcess(launcher)
+        self._worker = worker = launched(launcher)
         self._sampler.watch(worker.pid)
         try:
             ready = yield from self._conversation.until(worker, WorkerReady)

@@ -496,3 +496,10 @@ class TraceRecord(Frozen):
     kind: Literal["traces"] = "traces"
     sysbench_version: str = __version__
     summaries: list[ProfileSummary]
+
+
+def build() -> None:
+    """Build the models of all records, which otherwise happens when each is first used."""
+    for model in globals().copy().values():
+        if isinstance(model, type) and issubclass(model, Frozen):
+            model.model_rebuild()

@@ -32,7 +32,7 @@ def devices(value: object) -> tuple[str, ...]:
 class RunCell(BaseModel):
     """One thing that a worker is asked to do; a command's own cell adds what it is, with `kind` saying whose."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     device: str
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from sysbench.commands.accum.spec import AccumCell, AccumSpec
 from sysbench.commands.attention.spec import AttentionCell, AttentionSpec
@@ -18,8 +18,8 @@ Kind = Literal["time", "memory", "profile", "attention", "accum"]
 Spec = Annotated[TimeSpec | MemorySpec | ProfileSpec | AttentionSpec | AccumSpec, Field(discriminator="kind")]
 Cell = Annotated[TimeCell | MemoryCell | ProfileCell | AttentionCell | AccumCell, Field(discriminator="kind")]
 
-_SPEC: TypeAdapter[Spec] = TypeAdapter(Spec)
-_CELL: TypeAdapter[Cell] = TypeAdapter(Cell)
+_SPEC: TypeAdapter[Spec] = TypeAdapter(Spec, config=ConfigDict(defer_build=True))
+_CELL: TypeAdapter[Cell] = TypeAdapter(Cell, config=ConfigDict(defer_build=True))
 
 
 def spec_of(fields: Mapping[str, Any]) -> Spec:

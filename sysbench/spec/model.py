@@ -26,7 +26,7 @@ VOCABULARY = 10_000
 class ModelShape(BaseModel):
     """The dimensions that decide a Transformer's parameters."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     d_model: int
     d_ff: int
@@ -181,7 +181,7 @@ class ModelCell(GridCell):
 class ModelSpec(BaseModel):
     """The axes of a run over Transformers; each field is a tuple of values and the run is their product."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, validate_default=True)
 
     size: Annotated[
         tuple[str, ...],

@@ -66,7 +66,7 @@ class Selection:
 class RunOptions(BaseModel):
     """Where results go, what is shown, and when to give up."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     out: Annotated[Path, Option(metavar="DIR", panel=OUTPUT)] = Field(
         default=Path("runs"), description="Directory for the log and the record."

@@ -150,7 +150,7 @@ class AccumCell(RunCell):
 class AccumSpec(BaseModel):
     """A run of `sysbench accum`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, validate_default=True)
 
     kind: Literal["accum"] = "accum"
     experiment: Annotated[

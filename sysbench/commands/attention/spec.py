@@ -131,7 +131,7 @@ class AttentionCell(RunCell):
 class AttentionSpec(BaseModel):
     """A run of `sysbench attention`; the run is the product of all axes."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, validate_default=True)
 
     kind: Literal["attention"] = "attention"
     sweep: Annotated[bool, Option(panel=SWEEP)] = Field(
