@@ -10,35 +10,38 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from sysbench.log.folds import FOLDS
+
+from sysbench.command import Kind
+from sysbench.commands.accum.record import SumMeasured
 from sysbench.commands.accum.spec import AccumSpec
 from sysbench.commands.attention.spec import AttentionSpec
-from sysbench.commands.memory.spec import MemoryCell, MemorySpec
-from sysbench.commands.profile.spec import ProfileSpec
-from sysbench.commands.time.spec import TimeSpec
-from sysbench.log.events import (
+from sysbench.commands.memory.record import (
     AllocationGroup,
-    CellFinished,
-    CellStarted,
     CodeLine,
-    Event,
-    GpuSimulated,
     LargestAllocations,
     ModuleMemory,
     ModulesMeasured,
     PeakMeasured,
     PhaseMemoryMeasured,
-    ProfileRead,
+    VerdictReached,
+)
+from sysbench.commands.memory.spec import MemoryCell, MemorySpec
+from sysbench.commands.profile.record import ProfileRead, TraceWritten
+from sysbench.commands.profile.spec import ProfileSpec
+from sysbench.commands.time.spec import TimeSpec
+from sysbench.log.events import (
+    CellFinished,
+    CellStarted,
+    Event,
+    GpuSimulated,
     RunFinished,
     RunStarted,
-    SumMeasured,
-    TraceWritten,
-    VerdictReached,
     WorkerReady,
     encode,
 )
-from sysbench.log.folds import FOLDS
 from sysbench.log.records import RunRecord
-from sysbench.spec.kinds import Kind, Spec
+from sysbench.spec.cell import RunSpec
 from sysbench.trace.summarise import summarise
 from tests import fixtures_attention, fixtures_timing
 from tests.fixtures_timing import A100, STARTED_AT_S, Machine
@@ -101,7 +104,7 @@ def _attention(name: str, machine: Machine) -> Iterator[Event]:
     yield from fixtures_attention.events(spec, machine, memory_bytes=12 * GIB)
 
 
-def _begin(spec: Spec, machine: Machine, cells: int) -> Iterator[Event]:
+def _begin(spec: RunSpec, machine: Machine, cells: int) -> Iterator[Event]:
     yield RunStarted(
         at_s=STARTED_AT_S,
         kind=spec.kind,

@@ -30,7 +30,7 @@ from sysbench.log.events import (
     WorkerReady,
 )
 from sysbench.log.outcomes import Outcome
-from sysbench.spec.kinds import Cell
+from sysbench.spec.cell import RunCell
 from sysbench.spec.model import Precision
 
 HARMLESS: frozenset[Outcome] = frozenset({"ok", "invalid", "skipped"})
@@ -247,7 +247,7 @@ def _all_but_the_last(events: Generator[Event, None, CellFinished]) -> Generator
         events.close()
 
 
-def _finished(cell: Cell, outcome: Outcome, detail: str | None = None) -> CellFinished:
+def _finished(cell: RunCell, outcome: Outcome, detail: str | None = None) -> CellFinished:
     return CellFinished(at_s=time.time(), cell=cell.key, outcome=outcome, detail=detail)
 
 

@@ -12,11 +12,11 @@ import string
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from sysbench.command import Kind, measuring
 from sysbench.errors import UsageError
 from sysbench.render import chosen_columns
 from sysbench.render.chosen_columns import Name, is_known
-from sysbench.render.sheets import LONG
-from sysbench.spec.kinds import Kind, Spec
+from sysbench.spec.cell import RunSpec
 from sysbench.spec.run import Format
 
 _OFFERED = (
@@ -166,17 +166,17 @@ _COMPARING = ("precision", "execution", "attention", "optimizer", "warmup", "dev
 """Axes with a table of their own, which is shown where their values differ."""
 
 
-def names_in(kind: Kind, table: str, spec: Spec | None = None) -> tuple[Name, ...]:
+def names_in(kind: Kind, table: str, spec: RunSpec | None = None) -> tuple[Name, ...]:
     """The columns that a table can have beside its axes; with a spec, those whose names come from its values too."""
     values = _values(spec)
     return tuple(dict.fromkeys(name for written in WRITTEN[kind][table].split() for name in _filled(written, values)))
 
 
-def refuse_unknown(names: Sequence[str], spec: Spec, tables: Sequence[str], form: Format) -> None:
+def refuse_unknown(names: Sequence[str], spec: RunSpec, tables: Sequence[str], form: Format) -> None:
     """Raise UsageError for a column that the tables that will be shown of a run cannot have; before it is made."""
     if not names:
         return
-    shown = tables or ((LONG[spec.kind],) if form == "csv" else shown_tables(spec))
+    shown = tables or ((measuring(spec.kind).long_table,) if form == "csv" else shown_tables(spec))
     known = [name for table in shown for name in names_in(spec.kind, table, spec)]
     for name in names:
         elsewhere = [table for table in WRITTEN[spec.kind] if is_known(name, names_in(spec.kind, table, spec))]
@@ -191,7 +191,7 @@ def possible(kind: Kind, tables: Sequence[str]) -> list[Name]:
     return [name for table in tables or WRITTEN[kind] for name in names_in(kind, table)]
 
 
-def shown_tables(spec: Spec) -> tuple[str, ...]:
+def shown_tables(spec: RunSpec) -> tuple[str, ...]:
     """The tables that are shown of a run of this spec where nobody asks for others."""
     match spec.kind:
         case "time":
@@ -204,11 +204,11 @@ def shown_tables(spec: Spec) -> tuple[str, ...]:
             return ("summary", "device", "classes", "tree", "attention", "kernels")
         case "attention":
             return ("comparison",) if len({cell.implementation for cell in spec.cells()}) > 1 else ("sweep",)
-        case "accum":
+        case _:
             return ("sums", "formats", "dtypes", "norm", "scaling", "matmul")
 
 
-def _values(spec: Spec | None) -> dict[str, list[str]]:
+def _values(spec: RunSpec | None) -> dict[str, list[str]]:
     """What stands for a name in braces: the values of each axis, the phases of the steps."""
     values: dict[str, list[str]] = {"source": ["measured", "simulated"]}
     cells: Sequence[Any] = list(spec.cells()) if spec is not None else []

@@ -18,11 +18,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from sysbench.log.folds import RECORDS
+
+from sysbench.command import cell_of
 from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.commands.time.spec import TimeSpec
-from sysbench.log.folds import RECORDS
 from sysbench.log.records import RunRecord
-from sysbench.spec.kinds import cell_of
 from tests import fixtures_attention, fixtures_timing
 
 PROMISED_S = 10.0

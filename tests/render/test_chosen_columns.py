@@ -12,16 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from sysbench.command import spec_of
 from sysbench.commands.attention.spec import AttentionSpec
+from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import UsageError
-from sysbench.log.records import TimeRecord
 from sysbench.render import output as summary
 from sysbench.render.chosen_columns import is_known, name_of, with_columns
 from sysbench.render.column_names import WRITTEN, names_in
 from sysbench.render.sheets import TABLES, fillable, sheet
 from sysbench.render.table import Column, Measure, Offer, Sheet, Table, notes
-from sysbench.spec.kinds import Spec, spec_of
+from sysbench.spec.cell import RunSpec
 from tests import fixtures_attention, fixtures_runs, fixtures_timing
 
 
@@ -191,7 +192,7 @@ def test_columns_of_other_commands_are_chosen_in_the_same_way() -> None:
             assert column.title in [each.title for each in chosen.columns]
 
 
-def filled() -> Iterator[tuple[Spec, Table]]:
+def filled() -> Iterator[tuple[RunSpec, Table]]:
     """Every table of every kind of run that can be filled without running anything."""
     axes = {"size": "small,medium", "ctx": "128,256", "batch": "2,4", "precision": "fp32,bf16", "warmup": "0,2"}
     wide = TimeSpec(**axes)  # type: ignore[arg-type]

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
+from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.commands.time.tables import TABLES
-from sysbench.log.records import TimeRecord
 from sysbench.render import numbers as columns_shown
 from sysbench.render import output as summary
 from sysbench.render.table import Column, Measure, Remark, Sheet, Table, Word

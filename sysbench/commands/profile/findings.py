@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from sysbench.commands.profile.rates import class_in
+from sysbench.commands.profile.record import ProfileCellRecord
 from sysbench.log.outcomes import CautionCode
-from sysbench.log.records import ProfileCellRecord
 from sysbench.trace.summary import KernelClass, KernelName, ProfileSummary, Rate
 
 UNTOLD: Final[frozenset[CautionCode]] = frozenset(

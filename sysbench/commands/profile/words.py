@@ -20,7 +20,7 @@ from sysbench.commands.profile.findings import (
     softmax,
     told,
 )
-from sysbench.log.records import ProfileCellRecord
+from sysbench.commands.profile.record import ProfileCellRecord
 from sysbench.render.findings import Namer, Said, left_out, listed, named, namer, share_range
 from sysbench.trace.summary import KernelClass
 

@@ -17,8 +17,9 @@ from typing import Any
 
 from sysbench import cells as axes
 from sysbench.commands.time import times
+from sysbench.commands.time.record import TimeCellRecord, TimeRecord
 from sysbench.commands.time.times import offers
-from sysbench.log.records import Samples, TimeCellRecord, TimeRecord
+from sysbench.log.records import Samples
 from sysbench.render.table import NOTHING, Cell, Column, Measure, Table, Tone, Word
 from sysbench.statistics import Ratio, ratio
 

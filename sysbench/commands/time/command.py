@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from sysbench.commands import running
-from sysbench.commands.time.spec import TimeSpec
+from sysbench.commands.time.spec import TimeOptions, TimeSpec
 from sysbench.errors import UsageError
 from sysbench.spec.command_options import Given, command_options, validated
-from sysbench.spec.run import TimeOptions
 
 if TYPE_CHECKING:
     from sysbench.spec.hardware import Hardware

@@ -18,12 +18,14 @@ from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.time import times
 from sysbench.commands.time.arms import CATEGORICAL, arms_table, devices, first_steps, grid, phases, spread, warmup
+from sysbench.commands.time.record import PhaseRecord, TimeCellRecord, TimeRecord
 from sysbench.commands.time.times import offers
 from sysbench.errors import UsageError, unknown
-from sysbench.log.records import PhaseRecord, Samples, TimeCellRecord, TimeRecord
+from sysbench.log.records import Samples
 from sysbench.render.plan import plan
 from sysbench.render.remarks import cautions, outcomes
 from sysbench.render.table import Cell, Column, Measure, Sheet, Table, Word
+from sysbench.spec.run import Selection
 
 _IMPORTANCE = {"step": 0, "forward": 1, "backward": 2, "optimizer": 3, "loss": 10, "zero_grad": 11}
 
@@ -257,7 +259,7 @@ def tables_for(record: TimeRecord, names: Iterable[str] = ()) -> list[Table]:
     return [table for name in chosen for table in _named(record, name)]
 
 
-def sheet(record: TimeRecord, names: Iterable[str] = ()) -> Sheet:
+def sheet(record: TimeRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
     """Everything that is shown of a record at the end of a run."""
     specs = axes.axes_of(record.cells)
     hardware = tuple(dict.fromkeys(cell.device.name for cell in record.cells if cell.device))

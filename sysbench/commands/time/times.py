@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 
 from sysbench import units
 from sysbench.commands.time.fold import SHORTEST_S, UPDATE_S
-from sysbench.log.records import Samples, TimeCellRecord
+from sysbench.commands.time.record import TimeCellRecord
+from sysbench.log.records import Samples
 from sysbench.render.table import NOTHING, Cell, Column, Measure, Offer, Word
 
 PHASES = ("zero_grad", "forward", "loss", "backward", "optimizer", "step")

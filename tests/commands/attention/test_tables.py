@@ -16,15 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
+from sysbench.log.folds import FOLDS
 
 from sysbench.commands.attention import pictures as attention_pictures
 from sysbench.commands.attention.live import ATTENTION, AttentionLines, AttentionState, advance, draw, folded, left_s
+from sysbench.commands.attention.record import AttentionRecord, AttentionTimed
 from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.commands.attention.tables import TABLES, tables_for
 from sysbench.errors import OutputError, UsageError
-from sysbench.log.events import AttentionTimed, CellFinished, CellStarted, Event, RunResumed
-from sysbench.log.folds import FOLDS
-from sysbench.log.records import AttentionRecord
+from sysbench.log.events import CellFinished, CellStarted, Event, RunResumed
 from sysbench.render import output as summary
 from sysbench.render.dashboard.live import Clock, Dashboard
 from sysbench.render.sheets import sheet

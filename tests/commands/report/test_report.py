@@ -17,18 +17,18 @@ import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from rich.console import Console
+from sysbench.log.folds import FOLDS
 
+from sysbench.command import Kind
 from sysbench.commands.report import findings, latex, long_table, markdown, page, pictures, screen
 from sysbench.commands.report.assemble import ORDER, TITLE, document
 from sysbench.commands.report.document import Basis, Document, Finding, ReportedRun
 from sysbench.commands.report.wording import headlines
 from sysbench.commands.time.spec import TimeSpec
-from sysbench.log.folds import FOLDS
 from sysbench.log.outcomes import Caution
 from sysbench.log.records import RunRecord
 from sysbench.render.table import Measure
 from sysbench.render.terminal import SheetView
-from sysbench.spec.kinds import Kind
 from tests import fixtures_timing
 from tests.fixtures_runs import KINDS, record, stream
 from tests.fixtures_timing import A100, TWO_CORES

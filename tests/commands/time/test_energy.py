@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from sysbench.log.folds import RECORDS
 
 from sysbench.commands.time.fold import UPDATE_S, energy
+from sysbench.commands.time.record import EnergyRecord, TimeRecord
 from sysbench.commands.time.spec import TimeCell, TimeSpec
 from sysbench.log.collect import CellEvents
 from sysbench.log.events import PhaseSample, Reading, StepMeasured
-from sysbench.log.folds import RECORDS
-from sysbench.log.records import EnergyRecord, TimeRecord
 from sysbench.render.sheets import sheet
 from tests import fixtures_timing as runs
 from tests.engine.stub_nvml import FIRST, Driver, compile_driver
