@@ -5,8 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-MEASURING = frozenset({"time", "memory", "profile", "attention", "accum"})
-"""Commands that begin with a worker, unless they are asked for something else."""
+from sysbench.command import kinds
 
 WITHOUT_WORKER = frozenset({"-h", "--help", "--plan", "--from", "--resume"})
 """Options with which they need none; a log that is continued may have everything already."""
@@ -30,7 +29,7 @@ def main() -> None:
 def measures(words: Sequence[str]) -> bool:
     """Whether a command line looks as if something will be measured."""
     options = {word.partition("=")[0] for word in words}
-    return bool(words) and words[0] in MEASURING and not options & WITHOUT_WORKER and not _completing()
+    return bool(words) and words[0] in kinds() and not options & WITHOUT_WORKER and not _completing()
 
 
 def _completing() -> bool:

@@ -10,9 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sysbench.log.folds import FOLDS
-
-from sysbench.command import Kind
+from sysbench.command import Kind, measuring
 from sysbench.commands.accum.record import SumMeasured
 from sysbench.commands.accum.spec import AccumSpec
 from sysbench.commands.attention.spec import AttentionSpec
@@ -60,7 +58,7 @@ def stream(kind: Kind, name: str = "", machine: Machine = A100) -> list[Event]:
 
 def record(kind: Kind, name: str = "", machine: Machine = A100) -> RunRecord[Any]:
     """What it comes down to."""
-    return FOLDS[kind](stream(kind, name, machine))
+    return measuring(kind).folded(stream(kind, name, machine))
 
 
 def write_log(path: Path, events: list[Event]) -> Path:

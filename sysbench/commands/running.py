@@ -96,6 +96,8 @@ def carry_out(spec: RunSpec, options: RunOptions, provisions: Provisions | None 
         beginning = list(islice(running, 2))
         # The worker has been started and imports torch: there is time for what it takes to show its results.
         with collection_paused():
+            from concurrent.futures import ThreadPoolExecutor
+
             from sysbench.log import events, records
             from sysbench.render import output as summary  # noqa: F401
 
@@ -108,13 +110,16 @@ def carry_out(spec: RunSpec, options: RunOptions, provisions: Provisions | None 
     record = measuring(spec.kind).folded(log.read(running.log_path))
     saved_to = running.log_path.with_suffix(".json")
     content = record.model_dump_json(indent=1).encode() + b"\n"
-    storage.write_atomically(saved_to, content)
-    if options.json_path not in (None, "-"):
-        storage.write_atomically(Path(options.json_path), content)
-    try:
-        show(record, options)
-    finally:
-        say(f"saved  {saved_to}", options)
+    with ThreadPoolExecutor(max_workers=1) as writer:
+        # A disk may take longer than drawing does, and neither needs the other.
+        written = writer.submit(storage.write_atomically, saved_to, content)
+        if options.json_path not in (None, "-"):
+            storage.write_atomically(Path(options.json_path), content)
+        try:
+            show(record, options)
+        finally:
+            written.result()
+            say(f"saved  {saved_to}", options)
     return record
 
 

@@ -70,7 +70,7 @@ def launched_ahead(launcher: Launcher) -> Iterator[None]:
         yield
     finally:
         while _ahead:
-            _ahead.pop().end(patience_s=0)
+            _ahead.pop().close(patience_s=0)
 
 
 def launched(launcher: Launcher) -> WorkerProcess:
@@ -179,6 +179,17 @@ class WorkerProcess:
         """See the process out, by force when it takes longer than `patience_s`, and say what became of it."""
         from sysbench.log.events import WorkerExited
 
+        code, tail = self.close(patience_s)
+        return WorkerExited(
+            at_s=time.time(),
+            pid=self.pid,
+            exit_code=code if code is not None and code >= 0 else None,
+            signal=_signal_name(-code) if code is not None and code < 0 else None,
+            stderr_tail=tail,
+        )
+
+    def close(self, patience_s: float) -> tuple[int | None, str | None]:
+        """As `end`; returns the exit code, which is less than 0 for a signal, and the last that was printed."""
         if not self._ended(patience_s):
             self._signal(signal.SIGTERM)
             self._ended(TERMINATION_S)
@@ -191,13 +202,7 @@ class WorkerProcess:
         if self._connection is not None:
             self._connection.close()
         self._resources.close()
-        return WorkerExited(
-            at_s=time.time(),
-            pid=self.pid,
-            exit_code=code if code is not None and code >= 0 else None,
-            signal=_signal_name(-code) if code is not None and code < 0 else None,
-            stderr_tail=tail,
-        )
+        return code, tail
 
     def _accept(self) -> None:
         """Let the worker in, or send away someone who does not have the key."""

@@ -127,6 +127,7 @@ class Session:
                 interrupts,
                 self._options.timeout_s,
                 self._provisions,
+                ceilings=self._options.ceilings,
             )
             opening = self._written(self._opening)
             try:

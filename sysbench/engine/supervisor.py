@@ -51,6 +51,8 @@ class Supervisor:
         interrupts: Interrupts,
         timeout_s: float,
         provisions: Provisions | None = None,
+        *,
+        ceilings: bool = True,
     ) -> None:
         self._provisions = provisions or Provisions()
         self._launcher = launcher
@@ -61,6 +63,7 @@ class Supervisor:
         self._interrupts = interrupts
         self._conversation = Conversation(sampler, interrupts, timeout_s)
         self._worker: WorkerProcess | None = None
+        self._wants_ceilings = ceilings
         self._ceilings: set[tuple[str, str]] = set()
 
     def run(self, placement: Placement) -> Iterator[Event]:
@@ -88,7 +91,7 @@ class Supervisor:
 
     def _attend(self, placed: PlacedCell) -> Iterator[Event]:
         """One cell that is worth it, and what came before and comes after."""
-        if placed.cell.against_ceiling is not None:
+        if self._wants_ceilings and placed.cell.against_ceiling is not None:
             yield from self._measure_ceiling(placed, placed.cell.against_ceiling)
         first = placed.cell.timed_first
         if first is not None:

@@ -176,14 +176,20 @@ def refuse_unknown(names: Sequence[str], spec: RunSpec, tables: Sequence[str], f
     """Raise UsageError for a column that the tables that will be shown of a run cannot have; before it is made."""
     if not names:
         return
-    shown = tables or ((measuring(spec.kind).long_table,) if form == "csv" else shown_tables(spec))
-    known = [name for table in shown for name in names_in(spec.kind, table, spec)]
+    known = _of_tables(spec, tables, form)
     for name in names:
         elsewhere = [table for table in WRITTEN[spec.kind] if is_known(name, names_in(spec.kind, table, spec))]
         if elsewhere and not is_known(name, known):
             which = f"the table{'' if len(elsewhere) == 1 else 's'} {', '.join(elsewhere)}"
             raise UsageError(f"--columns {name} is in {which}: add --tables {elsewhere[0]}")
     chosen_columns.refuse_unknown(names, known)
+
+
+def shows(key: str, names: Sequence[str], spec: RunSpec, tables: Sequence[str], form: Format) -> bool:
+    """Whether what will be shown of a run can have the column with this key, given the `names` on the command line."""
+    columns = [name for name in _of_tables(spec, tables, form) if name.key == key]
+    instead = [name for name in names if not name.startswith(chosen_columns.ADDED)]
+    return bool(columns) if not instead else any(chosen_columns.is_any(name, columns) for name in names)
 
 
 def possible(kind: Kind, tables: Sequence[str]) -> list[Name]:
@@ -206,6 +212,12 @@ def shown_tables(spec: RunSpec) -> tuple[str, ...]:
             return ("comparison",) if len({cell.implementation for cell in spec.cells()}) > 1 else ("sweep",)
         case _:
             return ("sums", "formats", "dtypes", "norm", "scaling", "matmul")
+
+
+def _of_tables(spec: RunSpec, tables: Sequence[str], form: Format) -> list[Name]:
+    """The columns of the tables that will be shown of a run of this spec, asked for or not."""
+    shown = tables or ((measuring(spec.kind).long_table,) if form == "csv" else shown_tables(spec))
+    return [name for table in shown for name in names_in(spec.kind, table, spec)]
 
 
 def _values(spec: RunSpec | None) -> dict[str, list[str]]:

@@ -89,6 +89,8 @@ class RunOptions(BaseModel):
 
     log_name: str | None = None
     """The log's name without its ending; None makes one of the time and the command. Not on the command line."""
+    ceilings: bool = True
+    """Whether the worker measures the matrix product that rates are held against. Not on the command line."""
 
     @property
     def selection(self) -> Selection:

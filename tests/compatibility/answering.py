@@ -17,7 +17,7 @@ from unittest import mock
 
 import matplotlib.font_manager  # noqa: F401  starts fc-list where its cache is empty, which no command line may
 
-from sysbench.__main__ import main
+from sysbench.cli import main
 from tests.compatibility.lines import Line
 from tests.compatibility.shortening import file_content, shortened
 

@@ -139,7 +139,8 @@ def _measure(specs: Mapping[Arm, RunSpec], options: CompareOptions, directory: P
 
     lines = _lines(specs, options)
     began_s = time.monotonic()
-    turns = rounds.carry_out(specs, options.rounds, directory, RunOptions(timeout_s=options.timeout_s), lines.show)
+    each = RunOptions(timeout_s=options.timeout_s, ceilings=False)  # both arms are held against each other
+    turns = rounds.carry_out(specs, options.rounds, directory, each, lines.show)
     done = 0
     for turn in turns:
         if turn.interrupted:

@@ -28,7 +28,7 @@ class CellState:
     """A cell of the run, as far as it is known."""
 
     cell: Any
-    """One of the cells of `sysbench.spec.kinds`; which one, subclasses say."""
+    """The command's own cell."""
     device: DeviceInfo | None = None
     started_s: float | None = None
     stage: Stage | None = None

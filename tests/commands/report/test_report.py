@@ -17,9 +17,8 @@ import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from rich.console import Console
-from sysbench.log.folds import FOLDS
 
-from sysbench.command import Kind
+from sysbench.command import Kind, measuring
 from sysbench.commands.report import findings, latex, long_table, markdown, page, pictures, screen
 from sysbench.commands.report.assemble import ORDER, TITLE, document
 from sysbench.commands.report.document import Basis, Document, Finding, ReportedRun
@@ -113,7 +112,7 @@ def test_a_run_that_was_killed_at_any_point_can_be_reported(kind: Kind) -> None:
     events = stream(kind)
     cuts = sorted({1, 2, 3, *range(4, len(events), max(1, len(events) // 12))})
     for cut in cuts:
-        found = document([ReportedRun(kind, FOLDS[kind](events[:cut]))])
+        found = document([ReportedRun(kind, measuring(kind).folded(events[:cut]))])
         (section,) = found.sections
         assert any("not complete" in remark.text for remark in section.remarks), cut
         assert "interrupted" in found.made_of[0]
