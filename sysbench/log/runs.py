@@ -267,6 +267,8 @@ def _refuse_foreign_spec(path: Path, record: RunRecord[Any]) -> None:
         spec_of(record.spec)
     except ValidationError as error:
         raise LogError(f"{path} is not a record as sysbench writes it: {_first(error, 'spec')}") from None
+    except ValueError as error:
+        raise LogError(f"{path} is not a record as sysbench writes it: spec: {error}") from None
 
 
 def _first(error: ValidationError, within: str = "") -> str:
