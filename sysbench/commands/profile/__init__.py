@@ -12,7 +12,7 @@ COMMAND = Command(
     record="record:ProfileRecord",
     long_table="kernels",
     fillable="tables:fillable",
-    headlines="words:headlines",
+    headlines="findings:headlines",
     picture="live:PROFILE",
     lines="live:ProfileLines",
 )
