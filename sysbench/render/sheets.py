@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from sysbench.command import measuring
 from sysbench.log.records import RunRecord
 from sysbench.render.findings import Said
 from sysbench.render.table import Remark, Sheet, Table

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from sysbench.command import measuring, spec_of
+from sysbench.command import kinds, measuring, spec_of
 from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from sysbench.commands.profile.findings import findings, headlines
+from sysbench.commands.profile.record import ProfileCellRecord
 from sysbench.log.outcomes import Caution, CautionCode
 from tests.fixtures_profiles import Kernel, attention_rates, profile_cell
 
