@@ -204,7 +204,7 @@ def test_a_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
 UNPRIVILEGED = """
 import os, sys
 from pathlib import Path
-from sysbench.engine.log import Log
+from sysbench.log.journal import Log
 from sysbench.errors import OutputError
 
 if os.geteuid() == 0:
@@ -236,7 +236,7 @@ def test_a_directory_without_permission_is_refused(tmp_path: Path) -> None:
 FILLING = """
 import resource, signal, sys
 from pathlib import Path
-from sysbench.engine.log import Log
+from sysbench.log.journal import Log
 from sysbench.errors import OutputError
 from tests.unit.test_log import beginning, reading
 
