@@ -13,7 +13,8 @@ from itertools import combinations, groupby, pairwise
 from typing import Final, Literal
 
 from sysbench import units
-from sysbench.log.records import AttentionCellRecord, AttentionRecord, Samples
+from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
+from sysbench.log.records import Samples
 from sysbench.statistics import (
     Crossover,
     NoPowerLaw,

@@ -23,9 +23,9 @@ from sysbench.commands.attention.findings import (
     usual_dim,
     value,
 )
+from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
 from sysbench.commands.attention.tables import status, subject
 from sysbench.errors import UsageError
-from sysbench.log.records import AttentionCellRecord, AttentionRecord
 from sysbench.render import plots as picture_file
 from sysbench.statistics import PowerLaw
 from sysbench.units import Unit

@@ -30,11 +30,13 @@ from sysbench.commands.attention.findings import (
     usual_dim,
     value,
 )
+from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
 from sysbench.commands.attention.spec import AttentionCell
 from sysbench.errors import UsageError, unknown
-from sysbench.log.records import AttentionCellRecord, AttentionRecord, Samples
+from sysbench.log.records import Samples
 from sysbench.render import remarks
 from sysbench.render.table import NOTHING, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word
+from sysbench.spec.run import Selection
 from sysbench.statistics import NoPowerLaw
 
 Tables = list[Table]
@@ -56,7 +58,7 @@ MOST_ROWS = 32
 _PREDICTED = re.compile(r"about \d[\d.]* \w+")
 
 
-def sheet(record: AttentionRecord, names: Iterable[str] = ()) -> Sheet:
+def sheet(record: AttentionRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
     """Everything that is shown of a record; raises UsageError for an unknown table and for one with nothing to show."""
     said = [
         Remark("finding", f"{found.text[:-1]} ({found.hint})." if found.hint else found.text)

@@ -21,10 +21,10 @@ from sysbench.commands.attention.findings import (
     value,
 )
 from sysbench.commands.attention.fold import fold
+from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord, AttentionTimed
 from sysbench.commands.attention.spec import AttentionCell, AttentionSpec
 from sysbench.commands.attention.tables import frontiers, sheet
-from sysbench.log.events import AttentionTimed, CellFinished, CellStarted, Event, RunFinished
-from sysbench.log.records import AttentionCellRecord, AttentionRecord
+from sysbench.log.events import CellFinished, CellStarted, Event, RunFinished
 from sysbench.render.table import Word
 from sysbench.statistics import PowerLaw
 from tests import fixtures_attention as runs

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sysbench.commands.attention import findings as sweep
+from sysbench.commands.attention.record import AttentionRecord
 from sysbench.commands.report.document import Finding, ReportedRun, origin_of
-from sysbench.log.records import AttentionRecord
 
 
 def findings(run: ReportedRun[AttentionRecord]) -> Iterator[Finding]:
