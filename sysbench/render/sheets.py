@@ -12,8 +12,8 @@ from sysbench.commands.memory import tables as memory_tables
 from sysbench.commands.memory import words as memory_words
 from sysbench.commands.profile import findings as profile_findings
 from sysbench.commands.profile import tables as profile_tables
+from sysbench.commands.time import findings as time_findings
 from sysbench.commands.time import tables
-from sysbench.commands.time import words as time_words
 from sysbench.log.records import RunRecord
 from sysbench.render.findings import Said
 from sysbench.render.table import Remark, Sheet, Table
@@ -85,7 +85,7 @@ _SHEETS: Mapping[Kind, Callable[[Any, Iterable[str], Selection], Sheet]] = {
 }
 
 _SAID: Mapping[Kind, Callable[[Any], Iterable[Said]]] = {
-    "time": time_words.headlines,
+    "time": time_findings.headlines,
     "memory": memory_words.headlines,
     "profile": profile_findings.headlines,
 }

@@ -6,13 +6,14 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from sysbench.cells import CHOICES
 from sysbench.commands.memory.findings import known, peak
 from sysbench.commands.profile.findings import complete
-from sysbench.commands.time.series import believable, samples
+from sysbench.commands.time.samples import believable, samples
 from sysbench.log.records import CellRecord, MemoryCellRecord, ProfileCellRecord, TimeCellRecord
 from sysbench.spec import hardware
 
-_STEP: Final = ("size", "model", "ctx", "batch", "precision", "attention", "execution", "optimizer")
+_STEP: Final = ("size", "model", "ctx", "batch", *CHOICES)
 """Axes in which two commands must agree to be about the same step, beside their mode or phase."""
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from sysbench.commands.time.words import said
+from sysbench.commands.time.findings import said
 from sysbench.log.outcomes import CautionCode
 from sysbench.log.records import TimeCellRecord
 from sysbench.render.findings import Said
