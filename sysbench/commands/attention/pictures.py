@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 from sysbench.commands.attention import figures as attention_figure
 from sysbench.commands.attention.figures import Caption, Curve, HeatMap, Panel
-from sysbench.commands.attention.findings import frontier, growth
-from sysbench.commands.attention.series import (
+from sysbench.commands.attention.findings import (
     QUANTITIES,
     Quantity,
     dims,
+    exponent,
+    frontier,
+    growth,
     implementations,
     over_memory,
     samples,
@@ -21,10 +23,9 @@ from sysbench.commands.attention.series import (
     usual_dim,
     value,
 )
+from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
 from sysbench.commands.attention.tables import status, subject
-from sysbench.commands.attention.words import exponent
 from sysbench.errors import UsageError
-from sysbench.log.records import AttentionCellRecord, AttentionRecord
 from sysbench.render import plots as picture_file
 from sysbench.statistics import PowerLaw
 from sysbench.units import Unit

@@ -13,8 +13,9 @@ from typing import Final
 
 from sysbench import cells as axes
 from sysbench import units
+from sysbench.commands.time.record import TimeCellRecord
 from sysbench.commands.time.samples import FORWARD_BACKWARD, believable, doubts, launch_bound, samples, summed
-from sysbench.log.records import Samples, TimeCellRecord
+from sysbench.log.records import Samples
 from sysbench.render.findings import (
     MOST_NAMED,
     Namer,

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import pytest
 
 from sysbench.commands.time.findings import said
+from sysbench.commands.time.record import TimeCellRecord
 from sysbench.log.outcomes import CautionCode
-from sysbench.log.records import TimeCellRecord
 from sysbench.render.findings import Said
 from tests.fixtures_findings import (
     FOURTH_COLD,
