@@ -5,17 +5,26 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Generator, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 from sysbench import units
-from sysbench.commands.memory.allocations import findings, write
+from sysbench.commands.memory.allocations import details, phases, write
 from sysbench.commands.memory.spec import MemoryCell, SearchAxis
 from sysbench.errors import DoesNotFitError, UnavailableError
-from sysbench.log.events import CandidateTried, Event, GpuSimulated, LargestFound, StageEntered, VerdictReached
+from sysbench.log.events import (
+    CandidateTried,
+    Event,
+    GpuSimulated,
+    LargestFound,
+    PeakMeasured,
+    StageEntered,
+    VerdictReached,
+)
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import SimulatedMemory, simulate
-from sysbench.simulate.search import searching
+from sysbench.simulate.search import find_largest
 from sysbench.spec import hardware
 
 
@@ -37,12 +46,30 @@ def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
     else:
         yield StageEntered(at_s=time.time(), cell=cell.key, stage="searching")
         result = yield from _search(cell, cell.find, gpu, settings)
-    yield from findings(cell, result)
-    yield _verdict(cell, result)
+    yield from phases(cell, result, "simulated")
+    yield PeakMeasured(
+        at_s=time.time(),
+        cell=cell.key,
+        source="simulated",
+        phase=result.fullest.phase,
+        allocated_peak_bytes=result.allocated_peak_bytes,
+        reserved_peak_bytes=result.reserved_peak_bytes,
+        host_rss_peak_bytes=None,
+        outside_bytes=result.context_bytes + result.other_bytes,
+        alloc_retries=result.alloc_retries,
+        by_category=dict(result.by_category),
+    )
+    yield from details(cell, result, "simulated")
+    verdict = result.verdict
+    yield VerdictReached(at_s=time.time(), cell=cell.key, source="simulated", **asdict(verdict))
     if artifact is not None:
         yield write(artifact, result.snapshot(), cell.key)
-    if not result.verdict.fits:
-        raise DoesNotFitError(_why(result))
+    if not verdict.fits:
+        where = "while the model is built" if verdict.failed_phase == "build" else f"in {verdict.failed_phase}"
+        raise DoesNotFitError(
+            f"does not fit on {result.gpu.title}: memory runs out {where}, "
+            f"{units.size(-verdict.margin_bytes)} more would be needed"
+        )
 
 
 def allocator_settings() -> AllocatorSettings:
@@ -56,8 +83,8 @@ def allocator_settings() -> AllocatorSettings:
 def _search(
     cell: MemoryCell, axis: SearchAxis, gpu: Gpu, settings: AllocatorSettings
 ) -> Generator[Event, None, SimulatedMemory]:
-    """Try values until the largest is known; returns the result of that, or of the smallest if not even that fits."""
-    search = searching(cell.step, axis, gpu, cell.mode, settings)
+    """Look for the largest value that fits; returns its result, or that of the smallest if not even that fits."""
+    search = find_largest(cell.step, axis, gpu, cell.mode, settings)
     while True:
         try:
             value, tried = next(search)
@@ -80,28 +107,5 @@ def _search(
         value=largest.value,
         beyond=getattr(beyond.cell, axis) if beyond is not None else None,
     )
-    found: SimulatedMemory = largest.result if largest.result is not None else beyond
+    found: SimulatedMemory = largest.result or beyond
     return found
-
-
-def _why(result: SimulatedMemory) -> str:
-    verdict = result.verdict
-    where = "while the model is built" if verdict.failed_phase == "build" else f"in {verdict.failed_phase}"
-    return (
-        f"does not fit on {result.gpu.title}: memory runs out {where}, "
-        f"{units.size(-verdict.margin_bytes)} more would be needed"
-    )
-
-
-def _verdict(cell: MemoryCell, result: SimulatedMemory) -> VerdictReached:
-    verdict = result.verdict
-    return VerdictReached(
-        at_s=time.time(),
-        cell=cell.key,
-        source="simulated",
-        fits=verdict.fits,
-        failed_phase=verdict.failed_phase,
-        failed_step=verdict.failed_step,
-        margin_bytes=verdict.margin_bytes,
-        detail=verdict.detail,
-    )

@@ -88,17 +88,10 @@ def _largest_row(timeline: Timeline, group: Group) -> tuple[Cell, ...]:
 
 def modules(timeline: Timeline) -> Table | None:
     """The peak as a tree of modules."""
-    rows = module_tree.rows(_walk(timeline))
+    tree = timeline.tree_at(timeline.peak.state)
+    rows = module_tree.rows((path, node.total_bytes, node.own_bytes) for path, node in tree.walk())
     title = _title("the peak by module", timeline)
     return Table("modules", title, module_tree.columns(_group(timeline)), rows, 1) if len(rows) > 1 else None
-
-
-def _walk(timeline: Timeline) -> Iterator[tuple[str, int, int]]:
-    """Every module with its path and its bytes."""
-    path: list[str] = []
-    for depth, node in timeline.tree_at(timeline.peak.state).walk():
-        path[max(0, depth - 1) :] = [node.name] if node.name else []
-        yield ".".join(path), node.total_bytes, node.own_bytes
 
 
 def fragmentation(timeline: Timeline) -> Table | None:
