@@ -153,7 +153,7 @@ def test_other_formats_and_places_get_one_line(timeline: Timeline, tmp_path: Pat
 
 def test_matplotlib_and_torch_wait_until_a_picture_is_wanted() -> None:
     script = """
-import sys, sysbench.views.memory_figure, sysbench.views.memory_page
+import sys, sysbench.commands.memory.timeline_figure, sysbench.commands.memory.page
 print({"matplotlib", "torch"} & set(sys.modules))
 """
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
