@@ -1,8 +1,7 @@
 """Which columns a run could have, known before it has begun: what `--columns` may name.
 
-Tables are made from records, and there is none yet when a mistake has to be answered. So names are written down here,
-table by table, each as `key:title:group` where title and group differ from the key; `{ctx}` stands for each value that
-the run has on that axis, `{phase}` for each phase of its steps. Tests hold them to the tables themselves.
+Declared tables know. For tables that are not declared yet names are written down here, each as `key:title:group` where
+title and group differ from the key; `{ctx}` stands for each value that the run has on that axis.
 """
 
 from __future__ import annotations
@@ -15,21 +14,11 @@ from typing import Any
 from sysbench.errors import UsageError
 from sysbench.render import chosen_columns
 from sysbench.render.chosen_columns import Name, is_known
-from sysbench.render.sheets import LONG
+from sysbench.render.declared import DeclaredTable
+from sysbench.render.sheets import LONG, TABLES
 from sysbench.spec.kinds import Kind, Spec
 from sysbench.spec.run import Format
 
-_OFFERED = (
-    "mfu flops_per_s:achieved tokens_per_s:throughput step_flops median:median_step energy_per_step:per_step:energy "
-    "energy_per_token:per_token:energy power:mean_power parameters"
-)
-_SPREAD = "minimum:min maximum:max mean:avg deviation:std"
-_FIRST_STEPS = " ".join(f"step_{number}:{number}:step" for number in range(1, 11))
-_CLOCKS = " ".join(
-    f"{clock}_{name}"
-    for clock in ("wall", "device")
-    for name in ("mean", "std", "median", "min", "max", "p5", "p25", "p75", "p95", "mad")
-)
 _CATEGORIES = "parameters gradients optimizer_state activations inputs temporaries workspace unknown"
 _PEAKS = "allocated_peak:allocated:{source} reserved_peak:reserved:{source}"
 _PER_CALL = " ".join(f"{name}:{name}:of_one_call" for name in ("avg", "med", "min", "max", "std"))
@@ -44,38 +33,11 @@ _PRODUCTS = " ".join(
 )
 
 
-def _arms(axis: str) -> str:
-    """Of the table that compares the values of one axis."""
-    arm = f"{{phase}}_{{{axis}}}"
-    return (
-        f"{arm}:{{{axis}}}:{{phase}} {arm}_difference:difference:{{phase}} {arm}_change:change:{{phase}} "
-        f"{arm}_speedup:speed_up:{{phase}}"
-    )
-
-
 def _per_time(template: str) -> str:
     return " ".join(template.replace("TIME", phase) for phase in _TIMES)
 
 
 WRITTEN: Mapping[Kind, Mapping[str, str]] = {
-    "time": {
-        "summary": "{phase} :achieved peak:of_peak matmul_ceiling:of_matmul :throughput peak_memory compile "
-        + _OFFERED,
-        "grid": "{phase}_ctx_{ctx}:{ctx}:ctx {phase}_batch_{batch}:{batch}:batch",
-        **{axis: _arms(axis) for axis in ("precision", "execution", "attention", "optimizer")},
-        "devices": "{device}_forward:forward:{device} {device}_forward_backward:fwd_bwd:{device}",
-        "phases": "parameters forward forward_backward:fwd_bwd forward_backward:to_forward step:full_step "
-        "step:to_forward " + _OFFERED,
-        "warmup": f"{_SPREAD} {_FIRST_STEPS}",
-        "first-steps": _FIRST_STEPS,
-        "spread": f"{_SPREAD} median interval_low:95_from interval_high:to",
-        "memory": "allocated_peak:allocated reserved_peak:reserved device_used_peak:device_all_programs "
-        "host_rss_peak:worker_host_memory " + _OFFERED,
-        "cells": "d_model d_ff layers heads vocab device_name parameters outcome phase samples "
-        f"{_CLOCKS} wall_ci95_low:wall_95_low wall_ci95_high:wall_95_high enqueue_median step:step_flops :rate :tokens "
-        "peak:of_peak matmul_ceiling:of_matmul allocated_peak reserved_peak device_used_peak host_rss_peak compile "
-        "energy_per_step energy_per_token power:mean_power cautions",
-    },
     "memory": {
         "summary": _PEAKS + " peak_phase:peak_in host_rss_peak:worker_host_memory:{source} fits margin:to_spare "
         "largest:largest_that_fits",
@@ -160,7 +122,7 @@ WRITTEN: Mapping[Kind, Mapping[str, str]] = {
         "cells": "number word",
     },
 }
-"""Of every table, without its axes."""
+"""Of every table that is not declared, without its axes."""
 
 _COMPARING = ("precision", "execution", "attention", "optimizer", "warmup", "device")
 """Axes with a table of their own, which is shown where their values differ."""
@@ -168,7 +130,9 @@ _COMPARING = ("precision", "execution", "attention", "optimizer", "warmup", "dev
 
 def names_in(kind: Kind, table: str, spec: Spec | None = None) -> tuple[Name, ...]:
     """The columns that a table can have beside its axes; with a spec, those whose names come from its values too."""
-    values = _values(spec)
+    values, declared = _values(spec), TABLES[kind][table]
+    if isinstance(declared, DeclaredTable):
+        return tuple(dict.fromkeys(declared.names(values)))
     return tuple(dict.fromkeys(name for written in WRITTEN[kind][table].split() for name in _filled(written, values)))
 
 
@@ -179,7 +143,7 @@ def refuse_unknown(names: Sequence[str], spec: Spec, tables: Sequence[str], form
     shown = tables or ((LONG[spec.kind],) if form == "csv" else shown_tables(spec))
     known = [name for table in shown for name in names_in(spec.kind, table, spec)]
     for name in names:
-        elsewhere = [table for table in WRITTEN[spec.kind] if is_known(name, names_in(spec.kind, table, spec))]
+        elsewhere = [table for table in TABLES[spec.kind] if is_known(name, names_in(spec.kind, table, spec))]
         if elsewhere and not is_known(name, known):
             which = f"the table{'' if len(elsewhere) == 1 else 's'} {', '.join(elsewhere)}"
             raise UsageError(f"--columns {name} is in {which}: add --tables {elsewhere[0]}")
@@ -188,7 +152,7 @@ def refuse_unknown(names: Sequence[str], spec: Spec, tables: Sequence[str], form
 
 def possible(kind: Kind, tables: Sequence[str]) -> list[Name]:
     """The columns of these tables, or of all that a command has, which a run may have or not."""
-    return [name for table in tables or WRITTEN[kind] for name in names_in(kind, table)]
+    return [name for table in tables or TABLES[kind] for name in names_in(kind, table)]
 
 
 def shown_tables(spec: Spec) -> tuple[str, ...]:

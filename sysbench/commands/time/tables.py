@@ -1,84 +1,104 @@
-"""From records to tables: pure functions, one per question that people ask of a run.
+"""What `sysbench time` shows: one declared table for each question that people ask of a run.
 
-`TABLES` has them all by name. A builder returns no table when the run does not carry what it shows (one precision
-only, say), and several when it takes more than one to show it.
-
-The table that answers the question: how long each phase takes, and how far that is from what the machine can do.
-
-Peaks of memory, each said of what.
-
-Everything in one long table, a row per cell and phase, for data frames.
+A table is left out when the run does not carry what it shows: a comparison needs two values of its axis.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 from sysbench import cells as axes
 from sysbench import units
-from sysbench.commands.time import times
-from sysbench.commands.time.arms import CATEGORICAL, arms_table, devices, first_steps, grid, phases, spread, warmup
-from sysbench.commands.time.times import offers
+from sysbench.commands.time.fold import SHORTEST_S, UPDATE_S
+from sysbench.commands.time.series import FORWARD_BACKWARD, summed
 from sysbench.errors import UsageError, unknown
 from sysbench.log.records import PhaseRecord, Samples, TimeCellRecord, TimeRecord
-from sysbench.render.plan import plan
+from sysbench.render.declared import DeclaredTable, Each, Field, along, leading
 from sysbench.render.remarks import cautions, outcomes
-from sysbench.render.table import Cell, Column, Measure, Sheet, Table, Word
+from sysbench.render.table import NOTHING, Cell, Measure, Sheet, Table, Tone, Word
+from sysbench.statistics import Ratio, ratio
 
-_IMPORTANCE = {"step": 0, "forward": 1, "backward": 2, "optimizer": 3, "loss": 10, "zero_grad": 11}
+# --- times of a cell
 
+PHASES = ("zero_grad", "forward", "loss", "backward", "optimizer", "step")
+"""In the order in which a step runs them; `step` is their sum."""
 
-def summary(record: TimeRecord) -> list[Table]:
-    """One row per cell: its phases as mean ± std, what that achieves, and the shares of the machine's limits."""
-    cells = record.cells
-    named = axes.varying(axes.axes_of(cells)) or ("size",)
-    phases = times.phases_in(cells) or ("step",)
-    columns = (
-        *axes.columns(named),
-        *(Column(phase, phase, "s", importance=_IMPORTANCE[phase]) for phase in phases),
-        *(column for column, _ in _rates(record)),
-    )
-    rows = tuple((*axes.values(cell.axes, named), *_times(cell, phases), *_rate_values(cell, record)) for cell in cells)
-    title, more = "mean ± standard deviation", offers(cells, columns)
-    return [Table("summary", title, columns, rows, len(named), _notes(cells), more)]
+MEASURED = ("ok", "interrupted")
+"""Outcomes whose samples are worth showing; those of a cell that crashed half-way are not."""
 
 
-def _times(cell: TimeCellRecord, phases: Sequence[str]) -> list[Cell]:
-    whole = times.whole(phases)
-    return [times.or_outcome(cell, times.mean(times.samples(cell, phase)), here=phase == whole) for phase in phases]
+def samples(cell: TimeCellRecord, phase: str) -> Samples | None:
+    """What was measured of a phase: by the host's clock, or by the device's where the host did not wait."""
+    record = cell.phases.get(phase) if cell.outcome in MEASURED else None
+    return (record.wall or record.device) if record else None
 
 
-def _rates(record: TimeRecord) -> list[tuple[Column, str]]:
-    """The columns after the times, each with the name of what it shows; what no cell has is left out."""
-    cells = record.cells
-    columns = [
-        (Column("", "achieved", "flops_per_s", importance=5), "flops_per_s"),
-        (Column("peak", "of peak", "share", importance=4, note=_peak(cells)), "peak_share"),
-        (Column("matmul_ceiling", "of matmul", "share", importance=6, note=_ceiling(record)), "ceiling_share"),
-        (Column("", "throughput", "tokens_per_s", importance=7), "tokens_per_s"),
-    ]
-    if any(_peak_bytes(cell) is not None for cell in cells):
-        columns.append((Column("peak_memory", "peak memory", "bytes", importance=8), "memory"))
-    if any(cell.compile_s is not None for cell in cells):
-        columns.append((Column("compile", "compile", "s", importance=9), "compile_s"))
-    return columns
+def phases_in(cells: Sequence[TimeCellRecord]) -> tuple[str, ...]:
+    """The phases that any of these cells has a time for; `step` only beside more than one other."""
+    found = tuple(phase for phase in PHASES if any(samples(cell, phase) for cell in cells))
+    return found[:-1] if len(found) == 2 and found[-1] == "step" else found
 
 
-def _rate_values(cell: TimeCellRecord, record: TimeRecord) -> list[Cell]:
-    return [times.or_outcome(cell, _rate_value(cell, name), here=False) for _, name in _rates(record)]
+def outcome(cell: TimeCellRecord) -> Word | None:
+    """A word for a cell without numbers; None for a cell that has some."""
+    if cell.outcome in MEASURED and cell.phases:
+        return None
+    return Word(cell.outcome, "quiet" if cell.outcome in ("skipped", "interrupted") else "bad")
 
 
-def _rate_value(cell: TimeCellRecord, name: str) -> Cell:
-    value: float | None
-    if name == "memory":
-        value = _peak_bytes(cell)
-    elif name == "compile_s":
-        value = cell.compile_s
-    else:
-        value = getattr(cell.rates, name) if cell.rates else None
-    if value is None:
-        return Word("unknown", "quiet") if name in ("peak_share", "ceiling_share") else None
-    return Measure(value)
+def _mean(values_s: Sequence[float] | None) -> Cell:
+    """Mean and sample standard deviation."""
+    if not values_s:
+        return None
+    return Measure(statistics.fmean(values_s), statistics.stdev(values_s) if len(values_s) > 1 else None)
+
+
+def _mean_of(cell: TimeCellRecord, phase: str) -> Cell:
+    found = samples(cell, phase)
+    return Measure(found.mean_s, found.std_s if len(found.samples_s) > 1 else None) if found else None
+
+
+def _multiple(values_s: Sequence[float] | None, of_s: Sequence[float] | None) -> float | None:
+    return statistics.fmean(values_s) / statistics.fmean(of_s) if values_s and of_s else None
+
+
+def _sum(cell: TimeCellRecord, phases: Sequence[str], there: str) -> list[float] | None:
+    """The sum of these phases step by step, in seconds; None in a cell whose mode has no phase `there`."""
+    return summed(cell, phases) if there in cell.phases and cell.outcome in MEASURED else None
+
+
+def _forward(cell: TimeCellRecord) -> list[float] | None:
+    return _sum(cell, ("forward",), "forward")
+
+
+def _forward_backward(cell: TimeCellRecord) -> list[float] | None:
+    return _sum(cell, FORWARD_BACKWARD, "backward")
+
+
+def _full_step(cell: TimeCellRecord) -> list[float] | None:
+    return _sum(cell, ("step",), "optimizer")
+
+
+# --- what belongs to a cell as a whole
+
+Value = Callable[[TimeCellRecord], float | None]
+
+
+def _rate(name: str) -> Value:
+    return lambda cell: getattr(cell.rates, name) if cell.rates else None
+
+
+def _energy(name: str) -> Value:
+    return lambda cell: getattr(cell.energy, name) if cell.energy else None
+
+
+def _share(name: str) -> Callable[[TimeCellRecord], Cell]:
+    """A share of what the machine can do, which is not known of every machine."""
+    return lambda cell: Measure(value) if (value := _rate(name)(cell)) is not None else Word("unknown", "quiet")
 
 
 def _peak_bytes(cell: TimeCellRecord) -> int | None:
@@ -87,155 +107,723 @@ def _peak_bytes(cell: TimeCellRecord) -> int | None:
     return memory.allocated_peak_bytes if memory.allocated_peak_bytes is not None else memory.host_rss_peak_bytes
 
 
-def _notes(cells: Sequence[TimeCellRecord]) -> tuple[str, ...]:
-    """By whose clock, where it is not the host's throughout."""
-    phases = [phase for cell in cells for phase in cell.phases.values()]
-    if any(phase.wall is None and phase.device is not None for phase in phases):
-        return ("phases by device events, step by the host's clock (--sync step)",)
-    return ()
+def _median_step(cell: TimeCellRecord) -> float | None:
+    found = samples(cell, "step")
+    return found.median_s if found else None
 
 
-def _peak(cells: Sequence[TimeCellRecord]) -> str:
-    sources = dict.fromkeys(cell.rates.peak_source for cell in cells if cell.rates and cell.rates.peak_source)
+def _peak_note(record: TimeRecord) -> str:
+    peaks = {
+        (cell.axes["precision"], cell.rates.peak_flops_per_s, cell.rates.peak_source): None
+        for cell in record.cells
+        if cell.rates and cell.rates.peak_flops_per_s is not None
+    }
+    if not peaks:
+        return "peak: unknown for this device"
+    return "peak: " + "; ".join(
+        f"{units.flop_rate(rate)} in {precision}, {source}" for precision, rate, source in peaks
+    )
+
+
+def _energy_note(record: TimeRecord) -> str:
+    """What was counted, how well, and why some cells have no joules."""
+    counted = [cell.energy for cell in record.cells if cell.energy]
+    if not counted:
+        return "energy: no counter was read; NVIDIA's driver has one for Volta and later"
+    what = (
+        "energy: of the whole GPU, its idle draw and other programs included, by NVML's counter during the measured "
+        f"steps; it is updated every {0.02:g} to {UPDATE_S:g} s"
+    )
+    shares = [each.uncertainty_share for each in counted if each.uncertainty_share is not None]
+    known = f", which leaves ± {units.share(max(shares))} open" if shares else ""
+    withheld = [each for each in counted if each.withheld]
+    if not withheld:
+        return what + known
+    needed = [each.steps_needed for each in withheld if each.steps_needed]
+    remedy = f": --steps {max(needed)} would do" if needed else ""
+    few = f"{len(withheld)} cell{'' if len(withheld) == 1 else 's'}"
+    return f"{what}{known}; withheld for {few}, {withheld[0].withheld} (it takes {SHORTEST_S:g} s of readings){remedy}"
+
+
+FORMULA = (
+    "FLOPs of a step over (its median time × peak); of a forward pass B·[L(8Td² + 4T²d + 6T·d·d_ff) + 2TdV], of "
+    "backward twice that, causality not subtracted, recomputation not counted"
+)
+
+_OFFERED = (
+    Field(
+        "mfu",
+        "MFU",
+        "share",
+        get=_rate("peak_share"),
+        offered=True,
+        instead_of="peak",
+        note=lambda record: f"MFU: {FORMULA}; {_peak_note(record)}",
+    ),
+    Field("flops_per_s", "achieved", "flops_per_s", get=_rate("flops_per_s"), offered=True),
+    Field("tokens_per_s", "throughput", "tokens_per_s", get=_rate("tokens_per_s"), offered=True),
+    Field("step_flops", "step FLOPs", "flops", get=_rate("step_flops"), offered=True),
+    Field("median", "median step", "s", get=_median_step, offered=True),
+    Field("energy_per_step", "per step", "joules", "energy", get=_energy("step_j"), offered=True, note=_energy_note),
+    Field(
+        "energy_per_token",
+        "per token",
+        "joules_per_token",
+        "energy",
+        get=_energy("token_j"),
+        offered=True,
+        note=_energy_note,
+    ),
+    Field("power", "mean power", "watts", get=_energy("power_w"), offered=True, note=_energy_note),
+    Field("parameters", "parameters", "count", get=lambda cell: cell.model.parameters, offered=True),
+)
+"""Columns of every table with a row per cell, for those who ask for them."""
+
+# --- a row per cell
+
+_IMPORTANCE = {"step": 0, "forward": 1, "backward": 2, "optimizer": 3, "loss": 10, "zero_grad": 11}
+
+
+def _peak_sources(record: TimeRecord) -> str:
+    sources = dict.fromkeys(cell.rates.peak_source for cell in record.cells if cell.rates and cell.rates.peak_source)
     return f"peak: {'; '.join(sources)}" if sources else "peak: unknown for this device"
 
 
-def _ceiling(record: TimeRecord) -> str:
+def _ceilings(record: TimeRecord) -> str:
     reached = (
         f"{units.flop_rate(each.matmul_flops_per_s)} in {each.precision} on {each.device}" for each in record.ceilings
     )
     return f"matmul: a large matrix product reached {', '.join(reached)}" if record.ceilings else ""
 
 
-_PEAKS = {
-    "allocated_peak_bytes": Column("allocated_peak", "allocated", "bytes"),
-    "reserved_peak_bytes": Column("reserved_peak", "reserved", "bytes"),
-    "device_used_peak_bytes": Column("device_used_peak", "device, all programs", "bytes", importance=1),
-    "host_rss_peak_bytes": Column("host_rss_peak", "worker, host memory", "bytes"),
-}
+def _clock_notes(record: TimeRecord) -> tuple[str, ...]:
+    """By whose clock, where it is not the host's throughout."""
+    phases = [phase for cell in record.cells for phase in cell.phases.values()]
+    by_device = any(phase.wall is None and phase.device is not None for phase in phases)
+    return ("phases by device events, step by the host's clock (--sync step)",) if by_device else ()
 
 
-def memory(record: TimeRecord) -> list[Table]:
-    """The peaks of every cell: tensors, what the allocator holds, the whole device, and the worker on the host."""
-    known = [name for name in _PEAKS if any(getattr(cell.memory, name) is not None for cell in record.cells)]
-    if not known:
-        return []
-    named = axes.varying(axes.axes_of(record.cells)) or ("size",)
-    columns = (*axes.columns(named), *(_PEAKS[name] for name in known))
-    rows = tuple((*axes.values(cell.axes, named), *_row(cell, known)) for cell in record.cells)
-    return [Table("memory", "peak memory", columns, rows, len(named), offers=offers(record.cells, columns))]
+SUMMARY = DeclaredTable(
+    "summary",
+    "mean ± standard deviation",
+    (
+        Each(
+            "phase",
+            (Field("{phase}", unit="s", importance=lambda record, phase: _IMPORTANCE[phase], get=_mean_of),),
+            values=lambda record: phases_in(record.cells) or ("step",),
+        ),
+        Field("", "achieved", "flops_per_s", importance=5, get=_rate("flops_per_s")),
+        Field("peak", "of peak", "share", importance=4, get=_share("peak_share"), note=_peak_sources),
+        Field("matmul_ceiling", "of matmul", "share", importance=6, get=_share("ceiling_share"), note=_ceilings),
+        Field("", "throughput", "tokens_per_s", importance=7, get=_rate("tokens_per_s")),
+        Field("peak_memory", "peak memory", "bytes", importance=8, get=_peak_bytes, optional=True),
+        Field("compile", "compile", "s", importance=9, get=lambda cell: cell.compile_s, optional=True),
+        *_OFFERED,
+    ),
+    instead=outcome,
+    notes=_clock_notes,
+    empty=True,
+)
+"""One row per cell: its phases as mean ± std, what that achieves, and the shares of the machine's limits."""
 
 
-def _row(cell: TimeCellRecord, known: list[str]) -> list[Cell]:
-    peaks = [getattr(cell.memory, name) for name in known]
-    return [
-        times.or_outcome(cell, Measure(peak) if peak is not None else None, here=position == 0)
-        for position, peak in enumerate(peaks)
-    ]
+def _has_peaks(record: TimeRecord) -> bool:
+    return any(value is not None for cell in record.cells for value in cell.memory.model_dump().values())
 
+
+MEMORY = DeclaredTable(
+    "memory",
+    "peak memory",
+    (
+        Field("allocated_peak", "allocated", "bytes", get=lambda cell: cell.memory.allocated_peak_bytes, optional=True),
+        Field("reserved_peak", "reserved", "bytes", get=lambda cell: cell.memory.reserved_peak_bytes, optional=True),
+        Field(
+            "device_used_peak",
+            "device, all programs",
+            "bytes",
+            importance=1,
+            get=lambda cell: cell.memory.device_used_peak_bytes,
+            optional=True,
+        ),
+        Field(
+            "host_rss_peak",
+            "worker, host memory",
+            "bytes",
+            get=lambda cell: cell.memory.host_rss_peak_bytes,
+            optional=True,
+        ),
+        *_OFFERED,
+    ),
+    when=_has_peaks,
+    instead=outcome,
+)
+"""The peaks of every cell: tensors, what the allocator holds, the whole device, and the worker on the host."""
+
+
+def _has_optimizer(record: TimeRecord) -> bool:
+    return any("optimizer" in cell.phases for cell in record.cells)
+
+
+PHASE_TABLE = DeclaredTable(
+    "phases",
+    "phases, and their ratio to forward",
+    (
+        Field("parameters", unit="count", importance=3, get=lambda cell: cell.model.parameters, always=True),
+        Field("forward", unit="s", get=lambda cell: _mean(_forward(cell))),
+        Field("forward_backward", "fwd + bwd", "s", get=lambda cell: _mean(_forward_backward(cell))),
+        Field(
+            "forward_backward",
+            "to forward",
+            "ratio",
+            get=lambda cell: _multiple(_forward_backward(cell), _forward(cell)),
+        ),
+        Field("step", "full step", "s", importance=1, get=lambda cell: _mean(_full_step(cell)), when=_has_optimizer),
+        Field(
+            "step",
+            "to forward",
+            "ratio",
+            importance=1,
+            get=lambda cell: _multiple(_full_step(cell), _forward(cell)),
+            when=_has_optimizer,
+        ),
+        *_OFFERED,
+    ),
+    rows=lambda record: [cell for cell in record.cells if "forward" in cell.phases or not cell.phases],
+    when=lambda record: any("backward" in cell.phases for cell in record.cells),
+    instead=outcome,
+    notes=("fwd + bwd is forward, loss and backward; zeroing gradients and the optimizer are not in it",),
+)
+"""Forward, forward + loss + backward, the full step where there is an optimizer, and their ratio to forward."""
+
+# --- the values of one axis beside each other
+
+CATEGORICAL = ("precision", "execution", "attention", "optimizer")
+"""Axes whose values are choices between which one wants to decide, most asked for first."""
+
+
+@dataclass(frozen=True)
+class _Arms:
+    """The cells of a run by the value that they have on one axis."""
+
+    record: TimeRecord
+    axis: str
+
+    @cached_property
+    def values(self) -> list[Any]:
+        """The arms, the one that the others are held against first."""
+        return list(dict.fromkeys(cell.axes[self.axis] for cell in self.record.cells))
+
+    @cached_property
+    def phases(self) -> list[str]:
+        """The phases to which the choice can matter: an optimizer's kind to the optimizer alone, others to the rest."""
+        found = [
+            phase for phase in phases_in(self.record.cells) if phase in ("forward", "backward", "optimizer", "step")
+        ]
+        return [phase for phase in found if phase in found[-1:] or (phase == "optimizer") == (self.axis == "optimizer")]
+
+    def rows(self) -> Iterator[_Pair]:
+        """For each combination of everything else the cells that differ in this axis alone."""
+        found: dict[str, dict[Any, TimeCellRecord]] = {}
+        for cell in self.record.cells:
+            others = str(sorted((name, str(value)) for name, value in cell.axes.items() if name != self.axis))
+            found.setdefault(others, {})[cell.axes[self.axis]] = cell
+        base = self.values[0]
+        for cells in found.values():
+            compared = {
+                (phase, arm): _compared(cells.get(base), cells.get(arm), phase)
+                for phase in self.phases
+                for arm in self.values[1:]
+            }
+            yield _Pair(self, cells, compared)
+
+    def importance(self, phase: str) -> int:
+        """How soon the times of a phase go for want of width."""
+        return 0 if phase == self.phases[-1] else 2 if phase == self.phases[0] else 5
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """One cell under each arm, as far as the run has them, with the speed-up of each phase over the first arm."""
+
+    arms: _Arms
+    cells: Mapping[Any, TimeCellRecord]
+    speedups: Mapping[tuple[str, Any], Ratio | None]
+
+    def median(self, phase: str, arm: Any) -> Cell:
+        """The median, since speed-ups are ratios of medians; an outcome, once a row, where there is none."""
+        cell = self.cells.get(arm)
+        if cell is None:
+            return None
+        if (word := outcome(cell)) is not None:
+            return word if phase == self.arms.phases[-1] else NOTHING
+        found = samples(cell, phase)
+        return Measure(found.median_s) if found else None
+
+    def over_base(self, phase: str, arm: Any, show: Callable[[float, float], float]) -> Measure | Word:
+        """What the medians of the first arm and of this one come to; nothing unless both were measured to the end."""
+        if self.speedups[phase, arm] is None:
+            return NOTHING
+        before, after = (self.median(phase, each) for each in (self.arms.values[0], arm))
+        assert isinstance(before, Measure)
+        assert isinstance(after, Measure)
+        return Measure(show(before.value, after.value))
+
+    def tone(self, phase: str, arm: Any) -> Tone:
+        """Good or bad only where the interval leaves no doubt about the direction."""
+        found = self.speedups[phase, arm]
+        if found is None or found.low is None or found.high is None:
+            return "plain"
+        return "good" if found.low > 1 else "bad" if found.high < 1 else "plain"
+
+    def change(self, phase: str, arm: Any) -> Cell:
+        """By what share the median is longer than under the first arm."""
+        found = self.over_base(phase, arm, lambda before, after: after / before - 1)
+        return Measure(found.value, tone=self.tone(phase, arm)) if isinstance(found, Measure) else found
+
+    def speedup(self, phase: str, arm: Any) -> Cell:
+        """How many times as fast as the first arm, with its 95 % interval."""
+        found = self.speedups[phase, arm]
+        return Measure(found.value, low=found.low, high=found.high, tone=self.tone(phase, arm)) if found else NOTHING
+
+
+def _compared(base: TimeCellRecord | None, other: TimeCellRecord | None, phase: str) -> Ratio | None:
+    """How many times as fast a phase is in `other` as in `base`; None unless both were measured to the end."""
+    if base is None or other is None or base.outcome != "ok" or other.outcome != "ok":
+        return None
+    before, after = samples(base, phase), samples(other, phase)
+    return ratio(before.samples_s, after.samples_s) if before and after else None
+
+
+def _held_against_first(arms: _Arms, phase: str, arm: Any) -> bool:
+    return bool(arm != arms.values[0])
+
+
+def arms_table(axis: str) -> DeclaredTable:
+    """Times under each value of an axis, their difference, change in percent and speed-up with its 95 % interval."""
+    columns = (
+        Field(
+            "{phase}_{arm}",
+            "{arm}",
+            "s",
+            "{phase}",
+            lambda arms, phase, arm: arms.importance(phase),
+            get=_Pair.median,
+        ),
+        Field(
+            "{phase}_{arm}_difference",
+            "difference",
+            "s",
+            "{phase}",
+            lambda arms, phase, arm: 8 if phase == arms.phases[-1] else 9,
+            get=lambda pair, phase, arm: pair.over_base(phase, arm, lambda before, after: after - before),
+            when=_held_against_first,
+            signed=True,
+        ),
+        Field(
+            "{phase}_{arm}_change",
+            "change",
+            "share",
+            "{phase}",
+            lambda arms, phase, arm: 6 if phase == arms.phases[-1] else 7,
+            get=_Pair.change,
+            when=_held_against_first,
+            signed=True,
+        ),
+        Field(
+            "{phase}_{arm}_speedup",
+            "speed-up",
+            "ratio",
+            "{phase}",
+            lambda arms, phase, arm: arms.importance(phase),
+            get=_Pair.speedup,
+            when=_held_against_first,
+            note="medians, and the speed-up with its 95 % interval",
+        ),
+    )
+    return DeclaredTable(
+        axis,
+        lambda arms: f"{arms.values[0]} against {', '.join(str(arm) for arm in arms.values[1:])}",
+        (
+            Each(
+                "phase",
+                (Each("arm", columns, values=lambda arms: arms.values, ahead=axis),),
+                values=lambda arms: arms.phases,
+            ),
+        ),
+        rows=_Arms.rows,
+        leading=along(
+            lambda arms: [name for name in axes.varying(axes.axes_of(arms.record.cells)) if name != axis],
+            cell=lambda pair: next(iter(pair.cells.values())),
+        ),
+        parts=lambda record: (_Arms(record, axis),),
+        when=lambda arms: len(arms.values) > 1,
+    )
+
+
+# --- one axis across
+
+_NAMES = {"cpu": "CPU", "mps": "MPS", "cuda": "CUDA"}
+
+
+def device_name(cell: TimeCellRecord) -> str:
+    """What people call the kind of device a cell ran on: CPU, MPS, CUDA, CUDA:1."""
+    if cell.device is None:
+        return str(cell.axes["device"])
+    return _NAMES[cell.device.type] + (f":{cell.device.index}" if cell.device.index else "")
+
+
+@dataclass(frozen=True)
+class _Across:
+    """The cells of a run in rows: what differs beside one axis goes down, the values of that axis go across."""
+
+    record: TimeRecord
+    heads: tuple[Any, ...]
+    down: tuple[str, ...]
+    rows: tuple[Mapping[Any, TimeCellRecord], ...]
+    phase: str = ""
+
+    @classmethod
+    def of(cls, record: TimeRecord, axis: str, head: Callable[[TimeCellRecord], Any], model: bool = False) -> _Across:
+        """Cells with the same value on each axis that differs beside `axis`, and of the same `model`, share a row."""
+        down = tuple(
+            each for each in axes.varying(axes.axes_of(record.cells)) if each != axis and not (model and each == "size")
+        )
+        rows: dict[str, dict[Any, TimeCellRecord]] = {}
+        for cell in record.cells:
+            key = (*axes.values(cell.axes, down), *((cell.axes["size"], cell.axes["model"]) if model else ()))
+            rows.setdefault(str(key), {})[head(cell)] = cell
+        heads = tuple(dict.fromkeys(head(cell) for cell in record.cells))
+        return cls(record, heads, down, tuple(rows.values()))
+
+
+def _any(row: Mapping[Any, TimeCellRecord]) -> TimeCellRecord:
+    """Any cell of a row, for what all have in common."""
+    return next(iter(row.values()))
+
+
+def _grids(record: TimeRecord) -> Iterator[tuple[str, str, _Across]]:
+    """For each phase its name, the axis across, and the cells."""
+    differing = axes.varying(axes.axes_of(record.cells))
+    across = next((axis for axis in ("ctx", "batch") if axis in differing), None)
+    if across is None or len(differing) < 2:
+        return
+    cells = _Across.of(record, across, lambda cell: cell.axes[across])
+    for phase in phases_in(record.cells):
+        if phase in ("forward", "backward", "step"):
+            yield phase, across, cells
+
+
+def _grid_cell(row: Mapping[Any, TimeCellRecord], phase: str, axis: str, head: Any) -> Cell:
+    cell = row.get(head)
+    if cell is None:
+        return None
+    return outcome(cell) or _mean_of(cell, phase)
+
+
+GRID = DeclaredTable(
+    "grid",
+    lambda part: f"{part[0]}, mean ± standard deviation",
+    (
+        Each(
+            "phase",
+            tuple(
+                Each(
+                    "axis",
+                    (
+                        Each(
+                            "head",
+                            (Field("{phase}_{axis}_{head}", "{head}", "s", "{axis}", get=_grid_cell),),
+                            values=lambda part: part[2].heads,
+                            ahead=axis,
+                        ),
+                    ),
+                    values=lambda part, axis=axis: [axis] if part[1] == axis else [],  # type: ignore[misc]
+                    ahead=(axis,),
+                )
+                for axis in ("ctx", "batch")
+            ),
+            values=lambda part: [part[0]],
+        ),
+    ),
+    rows=lambda part: part[2].rows,
+    leading=along(lambda part: part[2].down, cell=_any),
+    parts=_grids,
+    name_of=lambda part: f"grid-{part[0]}",
+)
+"""One table per phase, mean ± std: contexts (or batches) across, everything else that differs down."""
+
+
+def _hardware(part: _Across) -> tuple[str, ...]:
+    named = {device_name(cell): cell.device.name for cell in part.record.cells if cell.device}
+    return tuple(f"{head}: {name}" for head, name in named.items())
+
+
+def _on_device(
+    get: Callable[[TimeCellRecord], Cell], word: bool
+) -> Callable[[Mapping[str, TimeCellRecord], str], Cell]:
+    """What is shown of the cell on a device; a cell without numbers has its outcome in the first of its columns."""
+
+    def show(row: Mapping[str, TimeCellRecord], device: str) -> Cell:
+        if device not in row:
+            return NOTHING
+        missing = outcome(row[device])
+        return (missing if word else NOTHING) if missing is not None else get(row[device])
+
+    return show
+
+
+DEVICES = DeclaredTable(
+    "devices",
+    "devices beside each other, mean ± standard deviation",
+    (
+        Each(
+            "device",
+            (
+                Field(
+                    "{device}_forward",
+                    "forward",
+                    "s",
+                    "{device}",
+                    get=_on_device(lambda cell: _mean_of(cell, "forward"), word=True),
+                ),
+                Field(
+                    "{device}_forward_backward",
+                    "fwd + bwd",
+                    "s",
+                    "{device}",
+                    get=_on_device(lambda cell: _mean(_forward_backward(cell)), word=False),
+                ),
+            ),
+            values=lambda part: part.heads,
+        ),
+    ),
+    rows=lambda part: part.rows,
+    leading=(
+        leading(
+            Field("size", get=lambda row: _any(row).axes["size"]),
+            *(
+                Field(name, importance=3, get=lambda row, name=name: _any(row).axes["model"][name])
+                for name in ("d_model", "d_ff", "layers", "heads")
+            ),
+            Field("parameters", unit="count", importance=2, get=lambda row: _any(row).model.parameters),
+        ),
+        along(lambda part: part.down, cell=_any),
+    ),
+    parts=lambda record: (_Across.of(record, "device", device_name, model=True),),
+    when=lambda part: len({device_name(cell) for cell in part.record.cells if cell.device}) > 1,
+    notes=lambda part: (*_hardware(part), "fwd + bwd is forward, loss and backward; the optimizer is not in it"),
+)
+"""Models with their dimensions and parameters down, devices across, each with its forward and forward+backward."""
+
+# --- a row per cell and phase
+
+Timed = tuple[TimeCellRecord, str, Samples | None]
+"""A cell, one of its phases, and what was measured of it."""
+
+
+def _timed(cells: Iterable[TimeCellRecord], phases: Sequence[str]) -> Iterator[Timed]:
+    """A row for each phase that was measured; one row for a cell of which none was."""
+    for cell in cells:
+        found = [(cell, phase, samples(cell, phase)) for phase in phases if samples(cell, phase)]
+        yield from found or [(cell, phases[-1] if phases else "step", None)]
+
+
+def _statistic(name: str) -> Callable[[Timed], float | None]:
+    return lambda row: getattr(row[2], name)
+
+
+def _interval(end: int) -> Callable[[Timed], float | None]:
+    return lambda row: row[2].ci95_s[end] if row[2] and row[2].ci95_s else None
+
+
+_EXTREMES = (
+    Field("minimum", "min", "s", get=_statistic("min_s")),
+    Field("maximum", "max", "s", get=_statistic("max_s")),
+    Field("mean", "avg", "s", get=_statistic("mean_s")),
+    Field("deviation", "std", "s", get=_statistic("std_s")),
+)
+_PHASE = leading(Field("phase", get=lambda row: row[1]))
+
+
+def _unmeasured(row: Timed) -> Word | None:
+    cell, _, found = row
+    return (outcome(cell) or Word(cell.outcome, "bad")) if found is None else None
+
+
+SPREAD = DeclaredTable(
+    "spread",
+    "spread of the steps",
+    (
+        *_EXTREMES,
+        Field("median", unit="s", importance=1, get=_statistic("median_s")),
+        Field("interval_low", "95 % from", "s", importance=2, get=_interval(0)),
+        Field("interval_high", "to", "s", importance=2, get=_interval(1)),
+    ),
+    rows=lambda record: _timed(record.cells, phases_in(record.cells)),
+    leading=(along(cell=lambda row: row[0]), _PHASE),
+    instead=_unmeasured,
+    empty=True,
+)
+"""Minimum, maximum, average, standard deviation, median and its 95 % interval, per cell and phase."""
+
+
+def _warmup_last(record: TimeRecord) -> tuple[str, ...]:
+    return (*(axis for axis in axes.varying(axes.axes_of(record.cells)) if axis != "warmup"), "warmup")
+
+
+def _warmup_rows(record: TimeRecord) -> Iterator[Timed]:
+    named = _warmup_last(record)[:-1]
+    ordered = sorted(record.cells, key=lambda cell: [str(cell.axes[axis]) for axis in named])
+    return _timed(ordered, [phase for phase in phases_in(record.cells) if phase in ("forward", "backward", "step")])
+
+
+FIRST = 10
+"""As many steps from the very first one on are shown."""
+
+
+def _first_steps(record: TimeRecord) -> Iterator[tuple[TimeCellRecord, list[Measure]]]:
+    for cell in record.cells:
+        found = samples(cell, "step")
+        steps = [Measure(value, tone="quiet", aside=True) for value in cell.warmup_samples_s]
+        steps += [Measure(value) for value in found.samples_s] if found else []
+        if steps:
+            yield cell, steps[:FIRST]
+
+
+FIRST_STEPS = DeclaredTable(
+    "first-steps",
+    "the first steps",
+    (
+        Each(
+            "number",
+            (
+                Field(
+                    "step_{number}",
+                    "{number}",
+                    "s",
+                    "step",
+                    lambda record, number: max(0, number - 3),
+                    get=lambda row, number: row[1][number - 1] if number <= len(row[1]) else None,
+                ),
+            ),
+            values=lambda record: range(1, max((len(steps) for _, steps in _first_steps(record)), default=0) + 1),
+            ahead=range(1, FIRST + 1),
+        ),
+    ),
+    rows=_first_steps,
+    leading=along(cell=lambda row: row[0]),
+    notes=("warm-up steps in brackets",),
+)
+"""The first steps of every cell in the order in which they ran, warm-up steps included."""
+
+WARMUP = DeclaredTable(
+    "warmup",
+    "what warming up does",
+    _EXTREMES,
+    rows=_warmup_rows,
+    leading=(along(_warmup_last, cell=lambda row: row[0]), _PHASE),
+    instead=_unmeasured,
+    empty=True,
+    below=(FIRST_STEPS,),
+)
+"""Min, max, avg and std per number of warm-up steps, and the first steps one by one."""
+
+# --- everything
 
 _DIMENSIONS = ("d_model", "d_ff", "layers", "heads", "vocab")
 _STATISTICS = ("mean", "std", "median", "min", "max", "p5", "p25", "p75", "p95", "mad")
-_CLOCKS = ("wall", "device")
+_PEAKS = ("allocated_peak", "reserved_peak", "device_used_peak", "host_rss_peak")
+
+Phase = tuple[TimeCellRecord, str | None, PhaseRecord]
 
 
-def cells(record: TimeRecord) -> list[Table]:
-    """One row per cell and phase: all axes, the outcome, every statistic by both clocks, rates, memory, cautions.
+def _phases(record: TimeRecord) -> Iterator[Phase]:
+    """A row for each phase of each cell; a cell without samples has one, with its outcome and no numbers."""
+    nothing = PhaseRecord(wall=None, device=None, enqueue_median_s=None)
+    for cell in record.cells:
+        yield from ((cell, phase, found) for phase, found in cell.phases.items())
+        if not cell.phases:
+            yield cell, None, nothing
 
-    A cell without samples has one row, with its outcome and no numbers. Rates and memory belong to the cell, not to
-    the phase, and stand only in the rows of `step`, so that they can be summed.
-    """
-    columns = (
-        *axes.columns(axes.known(axes.axes_of(record.cells))),
-        *(Column(name, name) for name in _DIMENSIONS),
-        Column("device_name", "device name"),
-        Column("parameters", "parameters", "count"),
-        Column("outcome", "outcome"),
-        Column("phase", "phase"),
-        Column("samples", "samples"),
-        *(Column(f"{clock}_{name}", f"{clock} {name}", "s") for clock in _CLOCKS for name in _STATISTICS),
-        *(Column(f"wall_ci95_{end}", f"wall 95 % {end}", "s") for end in ("low", "high")),
-        Column("enqueue_median", "enqueue median", "s"),
-        Column("step", "step FLOPs", "flops"),
-        Column("", "rate", "flops_per_s"),
-        Column("", "tokens", "tokens_per_s"),
-        Column("peak", "of peak", "share"),
-        Column("matmul_ceiling", "of matmul", "share"),
-        *(Column(name, name.replace("_", " "), "bytes") for name in _LONG_PEAKS),
-        Column("compile", "compile", "s"),
-        Column("energy_per_step", "energy per step", "joules"),
-        Column("energy_per_token", "energy per token", "joules_per_token"),
-        Column("power", "mean power", "watts"),
-        Column("cautions", "cautions"),
+
+def _count(row: Phase) -> int:
+    first = row[2].wall or row[2].device
+    return len(first.samples_s) if first else 0
+
+
+def _ci95(row: Phase) -> tuple[float | None, float | None]:
+    return (row[2].wall.ci95_s if row[2].wall else None) or (None, None)
+
+
+def _of_clock(row: Phase, clock: str, name: str) -> float | None:
+    return getattr(getattr(row[2], clock), f"{name}_s", None)
+
+
+def _of_step(get: Value) -> Callable[[Phase], float | None]:
+    """Rates and memory belong to the cell and stand only in the rows of `step`, so that they can be summed."""
+    return lambda row: get(row[0]) if row[1] in ("step", None) else None
+
+
+def _peak(row: Phase, name: str) -> float | None:
+    return _of_step(lambda cell: getattr(cell.memory, f"{name}_bytes"))(row)
+
+
+CELLS = DeclaredTable(
+    "cells",
+    "all cells and phases",
+    (
+        Each("name", (Field("{name}", get=lambda row, name: row[0].axes["model"][name]),), _DIMENSIONS),
+        Field("device_name", "device name", get=lambda row: row[0].device.name if row[0].device else None),
+        Field("parameters", unit="count", get=lambda row: row[0].model.parameters),
+        Field("outcome", get=lambda row: row[0].outcome),
+        Field("phase", get=lambda row: row[1]),
+        Field("samples", get=_count),
+        Each(
+            "clock",
+            (
+                Each(
+                    "statistic", (Field("{clock}_{statistic}", "{clock} {statistic}", "s", get=_of_clock),), _STATISTICS
+                ),
+            ),
+            ("wall", "device"),
+        ),
+        Field("wall_ci95_low", "wall 95 % low", "s", get=lambda row: _ci95(row)[0]),
+        Field("wall_ci95_high", "wall 95 % high", "s", get=lambda row: _ci95(row)[1]),
+        Field("enqueue_median", "enqueue median", "s", get=lambda row: row[2].enqueue_median_s),
+        Field("step", "step FLOPs", "flops", get=_of_step(_rate("step_flops"))),
+        Field("", "rate", "flops_per_s", get=_of_step(_rate("flops_per_s"))),
+        Field("", "tokens", "tokens_per_s", get=_of_step(_rate("tokens_per_s"))),
+        Field("peak", "of peak", "share", get=_of_step(_rate("peak_share"))),
+        Field("matmul_ceiling", "of matmul", "share", get=_of_step(_rate("ceiling_share"))),
+        Each("peak", (Field("{peak}", unit="bytes", get=_peak),), _PEAKS, said=lambda name: name.replace("_", " ")),
+        Field("compile", unit="s", get=_of_step(lambda cell: cell.compile_s)),
+        Field("energy_per_step", "energy per step", "joules", get=_of_step(_energy("step_j"))),
+        Field("energy_per_token", "energy per token", "joules_per_token", get=_of_step(_energy("token_j"))),
+        Field("power", "mean power", "watts", get=_of_step(_energy("power_w"))),
+        Field("cautions", get=lambda row: " ".join(each.code for each in row[0].cautions)),
+    ),
+    rows=_phases,
+    leading=along(lambda record: axes.known(axes.axes_of(record.cells)), cell=lambda row: row[0]),
+    empty=True,
+)
+"""One row per cell and phase: all axes, the outcome, every statistic by both clocks, rates, memory, cautions."""
+
+# --- all of them
+
+TABLES: dict[str, DeclaredTable] = {
+    table.name: table
+    for table in (
+        SUMMARY,
+        GRID,
+        *(arms_table(axis) for axis in CATEGORICAL),
+        DEVICES,
+        PHASE_TABLE,
+        WARMUP,
+        FIRST_STEPS,
+        SPREAD,
+        MEMORY,
+        CELLS,
     )
-    rows = tuple(row for cell in record.cells for row in _rows(cell))
-    return [Table("cells", "all cells and phases", columns, rows, len(axes.known(axes.axes_of(record.cells))))]
-
-
-_LONG_PEAKS = ("allocated_peak", "reserved_peak", "device_used_peak", "host_rss_peak")
-
-
-def _rows(cell: TimeCellRecord) -> Iterator[tuple[Cell, ...]]:
-    model = cell.axes["model"]
-    leading: tuple[Cell, ...] = (
-        *axes.values(cell.axes, axes.known([cell.axes])),
-        *(model[name] for name in _DIMENSIONS),
-        cell.device.name if cell.device else None,
-        Measure(cell.model.parameters),
-        cell.outcome,
-    )
-    for phase, found in cell.phases.items():
-        yield (*leading, phase, *_phase(found), *_of_the_cell(cell, phase == "step"))
-    if not cell.phases:
-        yield (*leading, None, *_phase(PhaseRecord(wall=None, device=None, enqueue_median_s=None)), *_of_the_cell(cell))
-
-
-def _phase(found: PhaseRecord) -> list[Cell]:
-    first = found.wall or found.device
-    low, high = (found.wall.ci95_s if found.wall else None) or (None, None)
-    return [
-        len(first.samples_s) if first else 0,
-        *_statistics(found.wall),
-        *_statistics(found.device),
-        *(_measure(value) for value in (low, high, found.enqueue_median_s)),
-    ]
-
-
-def _statistics(found: Samples | None) -> list[Cell]:
-    return [_measure(getattr(found, f"{name}_s") if found else None) for name in _STATISTICS]
-
-
-def _of_the_cell(cell: TimeCellRecord, here: bool = True) -> list[Cell]:
-    rates, memory, energy = cell.rates, cell.memory, cell.energy
-    values = [
-        *([rates.step_flops, rates.flops_per_s, rates.tokens_per_s] if rates else [None] * 3),
-        *([rates.peak_share, rates.ceiling_share] if rates else [None] * 2),
-        *(getattr(memory, f"{name}_bytes") for name in _LONG_PEAKS),
-        cell.compile_s,
-        *([energy.step_j, energy.token_j, energy.power_w] if energy else [None] * 3),
-    ]
-    return [*(_measure(value if here else None) for value in values), " ".join(each.code for each in cell.cautions)]
-
-
-def _measure(value: float | None) -> Cell:
-    return Measure(value) if value is not None else None
-
-
-__all__ = ["TABLES", "cautions", "outcomes", "plan", "sheet", "tables_for"]
-
-Builder = Callable[[TimeRecord], list[Table]]
-
-TABLES: dict[str, Builder] = {
-    "summary": summary,
-    "grid": grid,
-    **{axis: arms_table(axis) for axis in CATEGORICAL},
-    "devices": devices,
-    "phases": phases,
-    "warmup": warmup,
-    "first-steps": first_steps,
-    "spread": spread,
-    "memory": memory,
-    "cells": cells,
 }
 """Every table that a record can be shown as."""
 
@@ -251,10 +839,21 @@ def tables_for(record: TimeRecord, names: Iterable[str] = ()) -> list[Table]:
 
     Raises UsageError for a name that is not a table, and for one that this record cannot fill.
     """
-    chosen = tuple(names)
-    if not chosen:
-        return _implied(record)
-    return [table for name in chosen for table in _named(record, name)]
+    found: list[Table] = []
+    for name in names:
+        if name not in TABLES:
+            raise UsageError(unknown(name, "a table", TABLES))
+        if not (tables := TABLES[name](record)):
+            raise UsageError(f"this run has nothing to show as the table {name}: it takes other axes")
+        found += tables
+    if found:
+        return found
+    differing = axes.varying(axes.axes_of(record.cells))
+    implied = next((table for axis, table in COMPARISONS.items() if axis in differing), None)
+    comparison = TABLES[implied](record) if implied else []
+    if comparison and len(record.cells) > SUMMARY_ROWS:
+        return comparison
+    return [*SUMMARY(record), *comparison]
 
 
 def sheet(record: TimeRecord, names: Iterable[str] = ()) -> Sheet:
@@ -267,21 +866,3 @@ def sheet(record: TimeRecord, names: Iterable[str] = ()) -> Sheet:
         tables=tuple(tables_for(record, names)),
         remarks=(*outcomes(record), *cautions(record)),
     )
-
-
-def _named(record: TimeRecord, name: str) -> list[Table]:
-    if name not in TABLES:
-        raise UsageError(unknown(name, "a table", TABLES))
-    found = TABLES[name](record)
-    if not found:
-        raise UsageError(f"this run has nothing to show as the table {name}: it takes other axes")
-    return found
-
-
-def _implied(record: TimeRecord) -> list[Table]:
-    differing = axes.varying(axes.axes_of(record.cells))
-    name = next((table for axis, table in COMPARISONS.items() if axis in differing), None)
-    comparison = TABLES[name](record) if name else []
-    if comparison and len(record.cells) > SUMMARY_ROWS:
-        return comparison
-    return [*summary(record), *comparison]

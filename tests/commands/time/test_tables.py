@@ -9,13 +9,14 @@ import pytest
 
 from sysbench import formulas
 from sysbench.commands.time.spec import TimeSpec
-from sysbench.commands.time.tables import TABLES, cautions, outcomes, sheet, tables_for
+from sysbench.commands.time.tables import TABLES, sheet, tables_for
 from sysbench.errors import UsageError
 from sysbench.log.events import Event, StepMeasured
 from sysbench.log.outcomes import Caution
 from sysbench.log.records import TimeCellRecord, TimeRecord
 from sysbench.render.numbers import shown
 from sysbench.render.plan import plan
+from sysbench.render.remarks import cautions, outcomes
 from sysbench.render.table import Measure, Table, Word
 from sysbench.spec import hardware
 from tests import fixtures_timing as runs

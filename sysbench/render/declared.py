@@ -1,0 +1,279 @@
+"""Declared tables: columns are known before there is a record to fill them.
+
+A slice declares a table with its columns, and calls it like the builder that it replaces (record → list of tables):
+
+    SUMMARY = DeclaredTable(
+        "summary", "peak memory", rows=lambda record: record.cells, leading=along(),
+        columns=(
+            Field("allocated_peak", "allocated", "bytes", "{source}", get=lambda cell: cell.peak_allocated_bytes),
+            Field("fits", get=fits, optional=True),
+        ),
+        words={"source": Fill(("measured", "simulated"), source_of)},
+    )
+
+A row is whatever `rows` makes: a cell, a pair of cells, a phase of a cell. `get` reads a column's cell off a row; a
+bare number becomes a Measure where the column has a unit. An `optional` column is left out where no row fills it, one
+with a `when` where that says no. `Each("phase", columns, values=phases_of)` repeats columns for each value: `{phase}`
+stands for it in key, title and group; `get(row, phase)`, `when(part, phase)`, `note` and `importance` receive it.
+A record that takes several tables is cut by `parts`; `rows`, `title`, `notes`, `values`, … then receive the part.
+`names(values)` lists the columns without a record: axis values come from the spec, others from `ahead`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import string
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sysbench import cells
+from sysbench.render.chosen_columns import Name
+from sysbench.render.table import NOTHING, Cell, Column, Measure, Offer, Table, Word
+from sysbench.units import Unit
+
+AxisValues = Mapping[str, Sequence[str]]
+"""The values that a run has on each axis, as its spec says before anything has run."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """A column before it is filled.
+
+    `title` is the key where nothing else is given. `offered` columns are shown only when asked for by name; one that is
+    `instead_of` another (its key) replaces it then. An `always` column keeps its value in rows that have an outcome
+    instead of numbers.
+    """
+
+    key: str
+    title: str = ""
+    unit: Unit | None = None
+    group: str = ""
+    importance: int | Callable[..., int] = 0
+    get: Callable[..., Any] = field(kw_only=True)
+    when: Callable[..., bool] | None = None
+    optional: bool = False
+    offered: bool = False
+    instead_of: str = ""
+    always: bool = False
+    note: str | Callable[..., str] = ""
+    signed: bool = False
+    wide_range: bool = False
+    elastic: bool = False
+
+
+@dataclass(frozen=True)
+class Each:
+    """Columns that come once for each value of a place: a phase, an arm of a comparison, a context length.
+
+    `values` are the values, or find them in the part. `ahead` are those that are possible before the run: a sequence,
+    or the axis that has them; without it the values where they are fixed, else the axis called as the place is. `said`
+    is how titles and groups name a value; keys have it as it is.
+    """
+
+    place: str
+    columns: tuple[Field | Each, ...]
+    values: Sequence[Any] | Callable[[Any], Sequence[Any]]
+    ahead: str | Sequence[Any] = ""
+    said: Callable[[Any], str] = str
+
+    def possible(self, axis_values: AxisValues) -> Sequence[Any]:
+        """The values that there could be."""
+        ahead = self.ahead or (self.place if callable(self.values) else self.values)
+        return axis_values.get(ahead, ()) if isinstance(ahead, str) else ahead
+
+
+@dataclass(frozen=True)
+class Fill:
+    """A word in titles and groups that is one for a whole table: what it could be, and what it is."""
+
+    ahead: Sequence[str]
+    now: Callable[[Any], str]
+
+
+@dataclass(frozen=True)
+class Leading:
+    """The columns that say what a row is about: `columns(part)`, and `values(part, row)`."""
+
+    columns: Callable[[Any], Sequence[Column]]
+    values: Callable[[Any, Any], Sequence[Cell]]
+
+
+def varying_or_size(record: Any) -> tuple[str, ...]:
+    """The axes in which the cells of a record differ, or its size where they differ in nothing."""
+    return cells.varying(cells.axes_of(record.cells)) or ("size",)
+
+
+def along(
+    axes: Callable[[Any], Sequence[str]] = varying_or_size, cell: Callable[[Any], Any] = lambda row: row
+) -> Leading:
+    """Leading columns for axes of the cell that a row is about."""
+    return Leading(
+        columns=lambda part: cells.columns(axes(part)),
+        values=lambda part, row: cells.values(cell(row).axes, axes(part)),
+    )
+
+
+def leading(*fields: Field) -> Leading:
+    """Leading columns that are declared like the others."""
+    columns = tuple(_column(_Bound(each, (), {}, {}), {}, int(each.importance), "") for each in fields)  # type: ignore[arg-type]
+    return Leading(
+        columns=lambda part: columns,
+        values=lambda part, row: [_cell(each, each.get(row)) for each in fields],
+    )
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """A field with the values of the places that it stands in, and the words that name them."""
+
+    field: Field
+    values: tuple[Any, ...]
+    keys: Mapping[str, Any]
+    words: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class DeclaredTable:
+    """A table of which everything but the data is known.
+
+    `instead` says which rows have an outcome in place of numbers: it stands in the most important column, the others
+    are empty. Without rows there is no table, unless it is shown `empty`. `name_of` is for parts that are tables of
+    their own (`grid-forward`). The tables `below` come with it.
+    """
+
+    name: str
+    title: str | Callable[[Any], str]
+    columns: tuple[Field | Each, ...]
+    rows: Callable[[Any], Iterable[Any]] = lambda record: record.cells
+    leading: tuple[Leading, ...] | Leading = field(default_factory=along)
+    parts: Callable[[Any], Iterable[Any]] = lambda record: (record,)
+    when: Callable[[Any], bool] = lambda part: True
+    instead: Callable[[Any], Word | None] = lambda row: None
+    notes: Sequence[str] | Callable[[Any], Sequence[str]] = ()
+    words: Mapping[str, Fill] = field(default_factory=dict)
+    name_of: Callable[[Any], str] | None = None
+    empty: bool = False
+    below: tuple[DeclaredTable, ...] = ()
+
+    def __call__(self, record: Any) -> list[Table]:
+        """The tables that the record fills: none where it does not carry what they show."""
+        parts = [part for part in self.parts(record) if self.when(part)]
+        found = [table for part in parts if (table := self._table(part)).rows or self.empty]
+        return [*found, *(table for each in self.below for table in each(record))]
+
+    def names(self, axis_values: AxisValues) -> Iterator[Name]:
+        """What its columns beside the leading ones are called, by the axis values of a run that is yet to be made."""
+        values = {**axis_values, **{word: fill.ahead for word, fill in self.words.items()}}
+        for bound in _bound(self.columns, lambda each: each.possible(values)):
+            texts = (bound.field.key, bound.field.title or bound.field.key, bound.field.group)
+            there = {place for text in texts for _, place, _, _ in string.Formatter().parse(text) if place}
+            places = sorted(place for place in there if place.split(".")[0] not in bound.keys)
+            for combination in itertools.product(*(values.get(place, ()) for place in places)):
+                found = dict(zip(places, combination, strict=True))
+                column = _column(bound, found, 0, "")
+                yield Name(column.key, column.title, column.group)
+        for below in self.below:
+            yield from below.names(axis_values)
+
+    def _table(self, part: Any) -> Table:
+        rows = tuple(self.rows(part))
+        outcomes = [self.instead(row) for row in rows]
+        first = self.leading if isinstance(self.leading, tuple) else (self.leading,)
+        axes = [column for each in first for column in each.columns(part)]
+        shown, offered = self._columns(part, rows)
+        foremost = min(
+            (column for bound, column in shown if not bound.field.always),
+            key=lambda column: column.importance,
+            default=None,
+        )
+
+        def cell(bound: _Bound, column: Column, number: int) -> Cell:
+            outcome = outcomes[number]
+            if outcome is not None and not bound.field.always:
+                return outcome if column is foremost else NOTHING
+            return _cell(bound.field, bound.field.get(rows[number], *bound.values))
+
+        offers = (
+            Offer(column, tuple(cell(bound, column, number) for number in range(len(rows))), bound.field.instead_of)
+            for bound, column in offered
+        )
+        return Table(
+            self.name_of(part) if self.name_of else self.name,
+            self.title if isinstance(self.title, str) else self.title(part),
+            (*axes, *(column for _, column in shown)),
+            tuple(
+                (
+                    *(value for each in first for value in each.values(part, row)),
+                    *(cell(bound, column, number) for bound, column in shown),
+                )
+                for number, row in enumerate(rows)
+            ),
+            len(axes),
+            tuple(self.notes(part) if callable(self.notes) else self.notes),
+            tuple(offers),
+        )
+
+    def _columns(
+        self, part: Any, rows: Sequence[Any]
+    ) -> tuple[list[tuple[_Bound, Column]], list[tuple[_Bound, Column]]]:
+        """The columns that are shown, and those on offer; what is shown anyway is not offered."""
+        words = {word: fill.now(part) for word, fill in self.words.items()}
+        shown: list[tuple[_Bound, Column]] = []
+        offered: list[tuple[_Bound, Column]] = []
+        for bound in _bound(self.columns, lambda each: each.values(part) if callable(each.values) else each.values):
+            declared = bound.field
+            if declared.when is not None and not declared.when(part, *bound.values):
+                continue
+            if declared.optional and all(declared.get(row, *bound.values) in (None, "", NOTHING) for row in rows):
+                continue
+            importance, note = declared.importance, declared.note
+            column = _column(
+                bound,
+                words,
+                importance(part, *bound.values) if callable(importance) else importance,
+                note(part, *bound.values) if callable(note) else note,
+            )
+            (offered if declared.offered else shown).append((bound, column))
+        there = {(column.title, column.unit) for _, column in shown}
+        return shown, [each for each in offered if (each[1].title, each[1].unit) not in there]
+
+
+def _bound(
+    columns: Iterable[Field | Each],
+    values_of: Callable[[Each], Sequence[Any]],
+    values: tuple[Any, ...] = (),
+    keys: Mapping[str, Any] | None = None,
+    words: Mapping[str, str] | None = None,
+) -> Iterator[_Bound]:
+    """Every field, once for each combination of the values that it is repeated for."""
+    for column in columns:
+        if isinstance(column, Field):
+            yield _Bound(column, values, keys or {}, words or {})
+            continue
+        for value in values_of(column):
+            bound = {**(keys or {}), column.place: value}
+            said = {**(words or {}), column.place: column.said(value)}
+            yield from _bound(column.columns, values_of, (*values, value), bound, said)
+
+
+def _column(bound: _Bound, words: Mapping[str, str], importance: int, note: str) -> Column:
+    declared = bound.field
+    key = declared.key.format(**{**words, **bound.keys})
+    return Column(
+        key.lower().replace(" ", "_").replace(":", "_"),
+        (declared.title or declared.key).format(**{**words, **bound.words}),
+        declared.unit,
+        declared.group.format(**{**words, **bound.words}),
+        importance,
+        declared.signed,
+        note,
+        declared.wide_range,
+        declared.elastic,
+    )
+
+
+def _cell(declared: Field, value: Any) -> Cell:
+    """A bare number in a column of numbers is a Measure."""
+    numeric = declared.unit is not None and isinstance(value, int | float)
+    return Measure(value) if numeric else value
