@@ -38,25 +38,6 @@ def _per_time(template: str) -> str:
 
 
 WRITTEN: Mapping[Kind, Mapping[str, str]] = {
-    "memory": {
-        "summary": _PEAKS + " peak_phase:peak_in host_rss_peak:worker_host_memory:{source} fits margin:to_spare "
-        "largest:largest_that_fits",
-        "grid": "{mode}:{mode}:{source} {precision}:{precision}:{source} {mode}:full_step:{source} "
-        "{mode}:first_step:{source} "
-        + " ".join(
-            f"{{mode}}_{{precision}}:{{precision}}:{{source}}_{shown}"
-            for shown in ("{mode}", "full_step", "first_step")
-        ),
-        "phases": _PEAKS + " mostly mostly_bytes:of_that",
-        "categories": " ".join(f"{name}:{name}:{{source}}" for name in _CATEGORIES.split())
-        + " allocated_peak:together:{source}",
-        "largest": "count size:each:{source} total:together:{source} category phase:made_in line module",
-        "modules": "count total:with_those_below:{source} own:itself:{source}",
-        "residual": "bytes_each residual:residual_stream",
-        "state": "parameters weights gradients optimizer_state:adamw_s_state together",
-        "cells": "source device_name parameters outcome fits margin:to_spare phase allocated_peak:allocated "
-        f"reserved_peak:reserved {_CATEGORIES} host_rss_peak:worker_host_memory device_used_peak:device_all_programs",
-    },
     "profile": {
         "summary": "step:unprofiled:step cost:by_profiling:step busy:kernels busy:operators coverage:covered matmul "
         "calls:kernels:per_step calls:operators:per_step waiting:waiting_for_the_host",
