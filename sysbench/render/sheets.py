@@ -10,8 +10,8 @@ from sysbench.commands.accum import tables as accum_tables
 from sysbench.commands.attention import tables as attention_tables
 from sysbench.commands.memory import findings as memory_findings
 from sysbench.commands.memory import tables as memory_tables
+from sysbench.commands.profile import findings as profile_findings
 from sysbench.commands.profile import tables as profile_tables
-from sysbench.commands.profile import words as profile_words
 from sysbench.commands.time import tables
 from sysbench.commands.time import words as time_words
 from sysbench.log.records import RunRecord
@@ -87,6 +87,6 @@ _SHEETS: Mapping[Kind, Callable[[Any, Iterable[str], Selection], Sheet]] = {
 _SAID: Mapping[Kind, Callable[[Any], Iterable[Said]]] = {
     "time": time_words.headlines,
     "memory": memory_findings.headlines,
-    "profile": profile_words.headlines,
+    "profile": profile_findings.headlines,
 }
 """Of the others the sheets have their sentences themselves."""

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final, get_args
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from sysbench import units
-from sysbench.commands.profile import rates as profile_rates
-from sysbench.commands.profile.fold import ProductSums
 from sysbench.spec import hardware as known_hardware
-from sysbench.trace import work_estimate
 from sysbench.trace.attribution import attribute
 from sysbench.trace.calls import Calls
 from sysbench.trace.device_use import LaunchSums, busy, device_use
@@ -21,12 +18,13 @@ from sysbench.trace.kernel_statistics import kernel_ranges, kernel_statistics
 from sysbench.trace.kernel_time import COUNTED_PHASES, Counted, Kernels, Spent, SpentSums
 from sysbench.trace.operator_statistics import OperatorSums
 from sysbench.trace.packed import Recording
-from sysbench.trace.range_tree import PARTS, RangeTree
+from sysbench.trace.products import ProductCounts, ProductShapes
+from sysbench.trace.range_tree import RangeTree
 from sysbench.trace.readers.reading import Progress, in_silence
 from sysbench.trace.recording import KERNEL, NONE, Integers
 from sysbench.trace.slices import sliced
-from sysbench.trace.summary import CopyStatistics, KernelClass, KernelName, ProfileSource, ProfileSummary, Rate
-from sysbench.trace.work_estimate import ProductShapes
+from sysbench.trace.summary import CopyStatistics, KernelName, ProfileSource, ProfileSummary
+from sysbench.trace.work_estimate import rates
 
 if TYPE_CHECKING:
     from sysbench.spec.hardware import Hardware
@@ -80,8 +78,8 @@ def summarise(
         copies=sums.copies.statistics(spent, names),
         device=device_use(sums.calls, devices, sums.launches, windows) if source == "device" else None,
         precisions=_precisions(spent, names),
-        rates=list(_rates(sums, spent, names, cell, _hardware(recording, source, device))),
-        checks=list(sums.products.checks(cell, sums.steps, source)),
+        rates=list(rates(spent, names, cell, sums.shapes.amounts(sums.steps), _hardware(recording, source, device))),
+        checks=list(sums.products.checks(cell, sums.steps, source)) if cell is not None else [],
         remarks=list(recording.remarks),
     )
 
@@ -97,7 +95,7 @@ class _Sums:
         self.calls: Final = Calls()
         self.operators: Final = OperatorSums(recording.names)
         self.launches: Final = LaunchSums()
-        self.products: Final = ProductSums(self.kernels)
+        self.products: Final = ProductCounts(self.kernels)
         self.shapes: Final = ProductShapes(recording.names, self.kernels)
         self.copies: Final = _Copies()
         self.steps: Final = max(tree.steps, 1)
@@ -183,26 +181,3 @@ def _hardware(recording: Recording, source: ProfileSource, device: Hardware | No
     if source == "cpu":
         return None
     return device or (known_hardware.find(recording.devices[0]) if recording.devices else None)
-
-
-def _rates(
-    sums: _Sums, spent: Spent, names: Sequence[KernelName], cell: ModelCell | None, hardware: Hardware | None
-) -> Iterator[Rate]:
-    """Attention's parts, then classes of kernels."""
-    by_part = profile_rates.by_part(spent.columns, COUNTED_PHASES, spent.modules)
-    by_class = profile_rates.by_class(spent.columns, COUNTED_PHASES, names)
-    fused = any(part == "attention" for part, _ in by_class)
-    classes = work_estimate.classes(cell, fused) if cell else sums.shapes.amounts(sums.steps)
-    for rows, amounts, order, kind in (
-        (by_part, work_estimate.attention_parts(cell) if cell else {}, PARTS, "attention"),
-        (by_class, classes, get_args(KernelClass), "class"),
-    ):
-        yield from profile_rates.rates(
-            rows,
-            amounts,
-            order,
-            kind,
-            precision=cell.precision if cell else None,
-            hardware=hardware,
-            from_model=cell is not None,
-        )

@@ -46,7 +46,13 @@ class KernelName(Frozen):
     placed: bool
     """False where no pattern knows the name, and the class is `other` for want of a better one."""
     precision: str | None
-    """What its name says of the numbers that it multiplies: `tf32`, `bf16`; None where it says nothing."""
+    """The number format that it multiplies, by its name: `tf32`, `bf16`; None where the name does not say."""
+
+    def class_in(self, phase: str) -> KernelClass:
+        """Its class in a phase: elementwise kernels and reductions within the optimizer are the optimizer's."""
+        if phase == "optimizer" and self.kernel_class in ("elementwise", "reduction"):
+            return "optimizer"
+        return self.kernel_class
 
 
 class SpentColumns(Frozen):

@@ -1,28 +1,23 @@
-"""What the parts of a step compute and move at least, from the model's dimensions.
+"""The FLOPs and bytes that the parts of a step need at least, from the model's dimensions; and the rates they achieve.
 
 FLOPs are those of `sysbench.formulas`: one multiply-add is two, causality is not exploited, backward is twice forward.
-Bytes are those of operands and results that each move once, as if nothing in between were written and read again: what
-a kernel needs at least, not what one does. A product of matrices moves the same three matrices forward, and twice in
-backward.
-
-FLOPs of matrix products from the shapes that were recorded with their operators.
+Bytes count every operand and result once, as if caches held everything in between: a kernel's lower bound, not what it
+moves. A matrix product moves the same three matrices in forward, and twice in backward.
 """
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
-
-import numpy as np
+from typing import Final, Literal, get_args
 
 from sysbench import formulas
+from sysbench.spec import hardware as known_hardware
+from sysbench.spec.hardware import Hardware
 from sysbench.spec.model import Attention, ModelCell, Precision
-from sysbench.trace.grouping import firsts, grouped
-from sysbench.trace.kernel_time import COUNTED_PHASES, Counted, Kernels
-from sysbench.trace.recording import NONE
+from sysbench.trace.kernel_time import COUNTED_PHASES, Spent
+from sysbench.trace.range_tree import PARTS, part_of
+from sysbench.trace.summary import KernelClass, KernelName, Rate
 
 ITEM_BYTES: Final[Mapping[Precision, int]] = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 """Of what matrix products read and write."""
@@ -117,76 +112,69 @@ def _sum(*amounts: Amount) -> Amount:
     return Amount(sum(each.flops or 0 for each in amounts), sum(each.bytes or 0 for each in amounts))
 
 
-PRODUCTS: Final = frozenset({"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm", "mv", "dot"})
-"""Operators of ATen that are one product of matrices each."""
-
-CALLERS: Final = frozenset({"matmul", "linear", "einsum", "inner", "tensordot", "addbmm", "chain_matmul"})
-"""Operators that leave the product itself to one of those."""
+BACKWARD_PRODUCTS: Final = 2
+"""Backward has one product for the gradient of each of a product's operands."""
 
 
-class ProductShapes:
-    """What the operators that launch products are called and given. Grows with every slice."""
-
-    def __init__(self, names: Sequence[str], kernels: Kernels) -> None:
-        self._names = names
-        self._kernels = kernels
-        self._seen: Counter[tuple[int, int, int]] = Counter()
-        """Operators by phase, name and shapes."""
-        self._complete = True
-
-    def add(self, part: Counted) -> None:
-        """Take in what counts of a slice."""
-        operators = part.slice.operators
-        rows = np.flatnonzero(self._kernels.are_products(part.work.name) & (part.work.duration_ns > 0))
-        launched = part.operator[rows]
-        if (launched == NONE).any() or (operators.shapes[launched] == NONE).any():
-            self._complete = False
-        if not self._complete or not len(rows):
-            return
-        caused, which = grouped(launched)
-        phase, width = part.phase[rows[firsts(which, len(caused))]], len(self._names)
-        different, which = grouped((phase * width + operators.name[caused]) * width + operators.shapes[caused])
-        for key, times in zip(different.tolist(), np.bincount(which).tolist(), strict=True):
-            (where, name), shapes = divmod(key // width, width), key % width
-            self._seen[where, name, shapes] += times
-
-    def amounts(self, steps: int) -> Amounts:
-        """FLOPs by phase, of one step; nothing where any product's shapes are missing."""
-        found: Amounts = {}
-        if not self._complete:
-            return found
-        for phase in sorted({phase for phase, _, _ in self._seen}):
-            flops = [
-                (product_flops(self._names[name], self._names[shapes]), times)
-                for (where, name, shapes), times in self._seen.items()
-                if where == phase
-            ]
-            known = [each * times for each, times in flops if each is not None]
-            if len(known) == len(flops):
-                found["matmul", COUNTED_PHASES[phase]] = Amount(sum(known) // steps, None)
-        return found
+def products_expected(cell: ModelCell) -> dict[str, int]:
+    """Matrix products in a step by phase: 9 in every layer, and the output head; none where compiled or fused."""
+    if cell.attention not in WRITTEN_OUT or cell.execution != "eager":
+        return {}
+    forward = 9 * cell.model.layers + 1
+    expected = {"forward": forward, "backward": BACKWARD_PRODUCTS * forward}
+    return {phase: count for phase, count in expected.items() if phase in cell.phases}
 
 
-def product_flops(operator: str, shapes: str) -> int | None:
-    """FLOPs of a matrix product from its inputs' shapes, `[[4, 128], [128, 64]]`; None for what is none."""
-    bare = operator.removeprefix("aten::")
-    if bare in CALLERS:
-        return 0
-    if bare not in PRODUCTS or len(shapes) > 4000:
-        return None
-    try:
-        read = json.loads(shapes)
-    except ValueError:
-        return None
-    sizes = [each for each in read if _is_size(each)] if isinstance(read, list) else []
-    operands = sizes[1:3] if bare in ("addmm", "baddbmm") else sizes[:2]
-    if len(operands) < 2 or operands[0][-1] != operands[1][-2 if len(operands[1]) > 1 else -1]:
-        return None
-    flops = 2
-    for size in operands[0]:
-        flops *= size
-    return flops * (operands[1][-1] if len(operands[1]) > 1 else 1)
+_ON_TENSOR_CORES: Final = frozenset({"scores", "output", "matmul", "attention"})
 
 
-def _is_size(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(each, int) and each >= 0 for each in value)
+def rates(
+    spent: Spent, names: Sequence[KernelName], cell: ModelCell | None, products: Amounts, hardware: Hardware | None
+) -> Iterator[Rate]:
+    """Time against work: attention's parts, then kernel classes, a row for each phase in which one took time.
+
+    Work comes from the dimensions of `cell`, or without one from `products`. Attention's parts are left out unless
+    scores, softmax and output can all be told apart.
+    """
+    parts = [part_of(module) for module in spent.modules]
+    by_part: dict[tuple[str, str], int] = {}
+    by_class: dict[tuple[str, str], int] = {}
+    columns = spent.columns
+    for number, module, kernel, ns in zip(columns.phase, columns.module, columns.kernel, columns.total_ns, strict=True):
+        phase = COUNTED_PHASES[number]
+        kind = names[kernel].class_in(phase)
+        by_class[kind, phase] = by_class.get((kind, phase), 0) + ns
+        if (part := parts[module]) is not None:
+            by_part[part, phase] = by_part.get((part, phase), 0) + ns
+    if not {part for part, _ in by_part} >= {"scores", "softmax", "output"}:
+        by_part = {}
+    if cell is not None:
+        products = classes(cell, fused=any(kind == "attention" for kind, _ in by_class))
+    yield from _rates("attention", by_part, PARTS, attention_parts(cell) if cell else {}, cell, hardware)
+    yield from _rates("class", by_class, get_args(KernelClass), products, cell, hardware)
+
+
+def _rates(
+    kind: Literal["attention", "class"],
+    time_ns: Mapping[tuple[str, str], int],
+    order: Sequence[str],
+    amounts: Amounts,
+    cell: ModelCell | None,
+    hardware: Hardware | None,
+) -> Iterator[Rate]:
+    for (part, phase), total_ns in sorted(time_ns.items(), key=lambda item: order.index(item[0][0])):
+        amount = amounts.get((part, phase), Amount(None, None))
+        # Matrix products run at the peak of their precision, which only a cell tells; everything else runs in fp32.
+        precision = "fp32" if part not in _ON_TENSOR_CORES else cell.precision if cell is not None else None
+        peak = known_hardware.peak(hardware, precision) if hardware is not None and precision is not None else None
+        yield Rate(
+            part=part,
+            kind=kind,
+            phase=phase,
+            total_ns=total_ns,
+            flops=amount.flops,
+            bytes=amount.bytes,
+            peak_flops_per_s=peak.flops_per_s if peak else None,
+            peak_bytes_per_s=hardware.memory_bandwidth_bytes_per_s if hardware else None,
+            basis="model" if cell is not None else "shapes",
+        )

@@ -188,7 +188,7 @@ def _all_lengths(panel: Panel) -> list[int]:
 
 
 def _lengths(curve: Curve) -> list[int]:
-    return [n for n, *_ in curve.points] + ([curve.beyond] if curve.beyond is not None else [])
+    return [int(n) for n, *_ in curve.points] + ([curve.beyond] if curve.beyond is not None else [])
 
 
 def _draw_curve(axes: Axes, curve: Curve, names: Sequence[str]) -> None:

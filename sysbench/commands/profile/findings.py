@@ -1,25 +1,29 @@
-"""What profiles have shown, as numbers: leading kernels, shares by class, attention's parts, a device that waits.
+"""What profiles have shown: sentences, each with the cells whose numbers it rests on.
 
-Every finding holds the cell it rests on; `sysbench.commands.profile.words` has the words. A profile is of one to
-three steps, so that shares are descriptions of these and have no interval; cells whose profile is known to lack
-something (see `UNTOLD`) are in none.
+A profile covers one to three steps: shares describe those steps and have no confidence interval. Cells whose profile is
+known to be incomplete (see `DOUBTFUL`) are in no sentence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sysbench.commands.profile.rates import class_in
+from sysbench import cells as axes
+from sysbench import units
 from sysbench.log.outcomes import CautionCode
 from sysbench.log.records import ProfileCellRecord
+from sysbench.render.findings import Namer, Said, left_out, listed, named, namer, share_range
 from sysbench.trace.summary import KernelClass, KernelName, ProfileSummary, Rate
 
-UNTOLD: Final[frozenset[CautionCode]] = frozenset(
+DOUBTFUL: Final[frozenset[CautionCode]] = frozenset(
     {"kernels-missing", "kernels-unlinked", "trace-damaged", "check-failed"}
 )
-"""Cautions by which kernels are missing, or are in no range: shares would be of something else."""
+"""Cautions that mean kernels are missing or belong to no range, so that shares would mislead."""
+
+DOUBTFUL_ON_CPU: Final[frozenset[CautionCode]] = frozenset({"host-busy"})
+"""On a CPU operators are timed by the host clock: other processes' work is counted for whichever was running."""
 
 RANGES: Final[Mapping[str, tuple[str, ...] | None]] = {
     "forward": ("forward",),
@@ -27,81 +31,87 @@ RANGES: Final[Mapping[str, tuple[str, ...] | None]] = {
     "forward and backward": ("forward", "loss", "backward"),
     "the step": None,
 }
-"""By name the phases that are meant; None is all of them."""
+"""The phases of each range by its name; None is all of them."""
 
-SHAPED: Final = ("scores", "mask", "softmax", "output")
-"""The parts of attention that is written out."""
+PARTS: Final = ("scores", "mask", "softmax", "output")
+"""The parts of attention that is written out, in order."""
+
+NOTABLE: Final = 0.02
+"""Shares of time below this are not mentioned, and differences below it count as none."""
+
+MOST_CLASSES: Final = 3
+MOST_LEADERS: Final = 3
+"""With more different leading kernels than this, the table says it better than a sentence."""
+
+LAUNCH_BOUND: Final = 0.2
+"""Share of the step spent waiting for the host from which on the step counts as launch-bound."""
+
+NAMES: Final[Mapping[KernelClass, str]] = {
+    "matmul": "matrix products",
+    "attention": "fused attention",
+    "softmax": "softmax",
+    "normalisation": "normalisation",
+    "elementwise": "elementwise kernels",
+    "reduction": "reductions",
+    "embedding": "embeddings",
+    "optimizer": "the optimizer's kernels",
+    "copy": "copies",
+    "communication": "communication",
+    "other": "others",
+}
+
+_POOLED_AXES: Final = ("size", "ctx", "batch", "mode", "active", "profiler")
+"""A sentence gives a range over these axes; each value of the others gets sentences of its own."""
 
 
-UNTOLD_ON_CPU: Final[frozenset[CautionCode]] = frozenset({"host-busy"})
-"""Where operators are what is timed, another program's work falls into whichever of them was running."""
+def findings(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:
+    """Every sentence that these profiles support."""
+    known = complete(cells)
+    for where, group, name in _settings(known, cells):
+        for about in (_leaders, _besides_products, _products, _softmax, _precision):
+            yield from about(group, where, name)
+    yield from _idle(known, namer(cells))
+    covered = [(cell.coverage, cell) for cell in known if cell.coverage is not None]
+    if covered:
+        share = share_range(covered, namer(cells))
+        text = f"kernels, as profiled, cover {share} of the same step timed without a profiler."
+        yield Said(text, tuple(cell for _, cell in covered))
+    yield from left_out(cells, doubts, "what is said of this run")
+
+
+def headlines(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:
+    """The findings that are worth a line below the tables on a screen; the tables show the others."""
+    known = complete(cells)
+    for where, group, name in _settings(known, cells):
+        yield from _leaders(group, where, name)
+        yield from _products(group, where, name)
+    if known:
+        yield from left_out(cells, doubts, "what is said of this run")
 
 
 def doubts(cell: ProfileCellRecord) -> frozenset[CautionCode]:
-    """The cautions for which nothing is said of a cell."""
+    """The cautions that keep a cell out of all sentences."""
     on_cpu = cell.summary is not None and cell.summary.source == "cpu"
-    against = UNTOLD | UNTOLD_ON_CPU if on_cpu else UNTOLD
+    against = DOUBTFUL | DOUBTFUL_ON_CPU if on_cpu else DOUBTFUL
     return frozenset(caution.code for caution in cell.cautions) & against
 
 
-def told(cells: Iterable[ProfileCellRecord]) -> list[ProfileCellRecord]:
-    """The cells that were profiled, and whose profile has what it should."""
+def complete(cells: Iterable[ProfileCellRecord]) -> list[ProfileCellRecord]:
+    """The cells with a profile that nothing is missing from."""
     return [cell for cell in cells if cell.summary is not None and cell.summary.spent.total_ns and not doubts(cell)]
 
 
-def _by_kernel(summary: ProfileSummary, phases: Sequence[str] | None) -> dict[tuple[int, int], tuple[int, int]]:
-    """Time and calls by phase and kernel, as positions: of tens of thousands of rows, one for each module."""
-    wanted = {number for number, phase in enumerate(summary.phases) if phases is None or phase in phases}
-    columns = summary.spent
-    found: dict[tuple[int, int], tuple[int, int]] = {}
-    for place, total_ns, calls in zip(
-        zip(columns.phase, columns.kernel, strict=True), columns.total_ns, columns.calls, strict=True
-    ):
-        if place[0] in wanted:
-            before_ns, before = found.get(place, (0, 0))
-            found[place] = before_ns + total_ns, before + calls
-    return found
-
-
-@dataclass(frozen=True)
-class Leading:
-    """The kernel, or on a CPU the operator, that takes the most time in a range."""
-
-    cell: ProfileCellRecord
-    name: KernelName
-    share: float
-    """Of the time of all kernels of the range."""
-    calls: float
-    """In a step."""
-
-
-def leading(cell: ProfileCellRecord, phases: Sequence[str] | None) -> Leading | None:
-    """None where nothing was launched there."""
-    summary = cell.summary
-    if summary is None:
-        return None
-    total: dict[int, tuple[int, int]] = {}
-    for (_, kernel), (total_ns, calls) in _by_kernel(summary, phases).items():
-        before_ns, before = total.get(kernel, (0, 0))
-        total[kernel] = before_ns + total_ns, before + calls
-    whole_ns = sum(total_ns for total_ns, _ in total.values())
-    if not whole_ns:
-        return None
-    most, (most_ns, calls) = max(total.items(), key=lambda item: item[1][0])
-    return Leading(cell, summary.names[most], most_ns / whole_ns, calls / summary.steps)
-
-
 def class_shares(cell: ProfileCellRecord, phases: Sequence[str] | None) -> dict[KernelClass, float]:
-    """By class of kernel its share of the time of a range, the largest first; nothing where nothing was launched."""
+    """The share of each kernel class in the time of some phases, the largest first; empty where nothing ran."""
     summary = cell.summary
     if summary is None:
         return {}
-    found: dict[KernelClass, int] = {}
+    time_ns: dict[KernelClass, int] = {}
     for (phase, kernel), (total_ns, _) in _by_kernel(summary, phases).items():
-        kind = class_in(summary.names[kernel], summary.phases[phase])
-        found[kind] = found.get(kind, 0) + total_ns
-    whole_ns = sum(found.values())
-    ordered = sorted(found.items(), key=lambda item: -item[1])
+        kind = summary.names[kernel].class_in(summary.phases[phase])
+        time_ns[kind] = time_ns.get(kind, 0) + total_ns
+    whole_ns = sum(time_ns.values())
+    ordered = sorted(time_ns.items(), key=lambda item: -item[1])
     return {kind: total_ns / whole_ns for kind, total_ns in ordered} if whole_ns else {}
 
 
@@ -112,88 +122,241 @@ def has_phase(cell: ProfileCellRecord, phase: str) -> bool:
     return cell.summary.phases.index(phase) in set(cell.summary.spent.phase)
 
 
-@dataclass(frozen=True)
-class Softmax:
-    """Softmax within attention that is written out: its share of the FLOPs, and of the time."""
-
-    cell: ProfileCellRecord
-    phase: str
-    flops_share: float
-    time_share: float
-    products_share: float
-    """Of the time, that of the two matrix products."""
-    softmax_ns: float
-    """In a step."""
-    products_ns: float
-
-
-def softmax(cell: ProfileCellRecord, phase: str) -> Softmax | None:
-    """None where attention's parts, or their FLOPs, are not known."""
-    if cell.summary is None:
-        return None
-    parts = attention_parts(cell.summary, phase)
-    if not {"scores", "softmax", "output"} <= set(parts):
-        return None
-    flops = [parts[part].flops for part in ("scores", "softmax", "output")]
-    whole_ns = sum(rate.total_ns for rate in parts.values())
-    if not whole_ns or any(each is None for each in flops):
-        return None
-    all_flops = sum(rate.flops or 0 for rate in parts.values())
-    products_ns = parts["scores"].total_ns + parts["output"].total_ns
-    return Softmax(
-        cell,
-        phase,
-        flops_share=(flops[1] or 0) / all_flops,
-        time_share=parts["softmax"].total_ns / whole_ns,
-        products_share=products_ns / whole_ns,
-        softmax_ns=parts["softmax"].total_ns / cell.summary.steps,
-        products_ns=products_ns / cell.summary.steps,
-    )
-
-
 def attention_parts(summary: ProfileSummary, phase: str) -> dict[str, Rate]:
     """The parts of attention in a phase, in order."""
     found = {rate.part: rate for rate in summary.rates if rate.kind == "attention" and rate.phase == phase}
-    return {part: found[part] for part in SHAPED if part in found}
+    return {part: found[part] for part in PARTS if part in found}
+
+
+def _by_kernel(summary: ProfileSummary, phases: Sequence[str] | None) -> dict[tuple[int, int], tuple[int, int]]:
+    """Time and calls by phase and kernel, as positions: of tens of thousands of rows, one for each module."""
+    wanted = {number for number, phase in enumerate(summary.phases) if phases is None or phase in phases}
+    columns = summary.spent
+    found: dict[tuple[int, int], tuple[int, int]] = {}
+    for key, total_ns, calls in zip(
+        zip(columns.phase, columns.kernel, strict=True), columns.total_ns, columns.calls, strict=True
+    ):
+        if key[0] in wanted:
+            before_ns, before = found.get(key, (0, 0))
+            found[key] = before_ns + total_ns, before + calls
+    return found
+
+
+def _settings(
+    cells: Sequence[ProfileCellRecord], everything: Sequence[ProfileCellRecord]
+) -> Iterator[tuple[str, list[ProfileCellRecord], Namer]]:
+    """Cells that are computed alike, with words for what sets them apart from the others, and names within them."""
+    differing = [axis for axis in axes.varying(axes.axes_of(cells)) if axis not in _POOLED_AXES]
+    found: dict[str, list[ProfileCellRecord]] = {}
+    for cell in cells:
+        words = ", ".join(axes.phrase(axis, cell.axes[axis]) for axis in differing)
+        found.setdefault(f"{words}: " if words else "", []).append(cell)
+    for where, group in found.items():
+        yield where, group, namer(group) if len(group) > 1 else namer(everything)
+
+
+# --- the kernel that takes the most time
 
 
 @dataclass(frozen=True)
-class Idle:
-    """The shares of a profiled step in which the device does nothing, and of that for want of launches."""
+class Leading:
+    """The kernel, or on a CPU the operator, that takes the most time in some phases."""
 
     cell: ProfileCellRecord
-    idle: float
-    waiting: float
-
-
-def idle(cells: Iterable[ProfileCellRecord]) -> list[Idle]:
-    """Of every cell with kernels, ascending in how long the device waits for the host."""
-    found = [
-        Idle(cell, 1 - use.busy_ns / use.window_ns, use.waiting_ns / use.window_ns)
-        for cell in cells
-        if cell.summary is not None and (use := cell.summary.device) is not None and use.window_ns
-    ]
-    return sorted(found, key=lambda each: each.waiting)
-
-
-@dataclass(frozen=True)
-class Multiplied:
-    """The number format that most of the time of matrix products is spent in, by the names of their kernels."""
-
-    cell: ProfileCellRecord
-    format: str
+    name: KernelName
     share: float
-    """Of the products whose names say what they multiply."""
-    known: float
-    """The share of all products' time whose names say it."""
+    """Of the time of all kernels in those phases."""
+    calls: str
+    """In a step, with the noun."""
 
 
-def multiplied(cell: ProfileCellRecord) -> Multiplied | None:
-    """None where no name says anything."""
-    precisions = cell.summary.precisions if cell.summary is not None else {}
-    whole_ns = sum(precisions.values())
-    known = {name: total_ns for name, total_ns in precisions.items() if name != "unknown" and total_ns}
-    if not known:
+def leading(cell: ProfileCellRecord, phases: Sequence[str] | None) -> Leading | None:
+    """None where nothing was launched in these phases."""
+    summary = cell.summary
+    total: dict[int, tuple[int, int]] = {}
+    for (_, kernel), (total_ns, calls) in (_by_kernel(summary, phases) if summary is not None else {}).items():
+        before_ns, before = total.get(kernel, (0, 0))
+        total[kernel] = before_ns + total_ns, before + calls
+    whole_ns = sum(total_ns for total_ns, _ in total.values())
+    if summary is None or not whole_ns:
         return None
-    most = max(known, key=lambda name: known[name])
-    return Multiplied(cell, most, known[most] / sum(known.values()), sum(known.values()) / whole_ns)
+    most, (most_ns, calls) = max(total.items(), key=lambda item: item[1][0])
+    per_step = calls / summary.steps
+    return Leading(cell, summary.names[most], most_ns / whole_ns, f"{per_step:g} call{'' if per_step == 1 else 's'}")
+
+
+def _leaders(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Said]:
+    alike: dict[str, list[Leading]] = {}
+    for cell in group:
+        found = leading(cell, RANGES["forward"])
+        if found is not None:
+            alike.setdefault(found.name.short, []).append(found)
+    if len(alike) > MOST_LEADERS:
+        return
+    on_cpu = all(cell.summary is not None and cell.summary.source == "cpu" for cell in group)
+    for short, each in alike.items():
+        at = "" if len(alike) == 1 else f" at {named([found.cell for found in each], name)}"
+        share = share_range([(found.share, found.cell) for found in each], name)
+        calls = {found.calls for found in each}
+        often = f" in {calls.pop()} a step" if len(calls) == 1 else ""
+        work = "operator" if on_cpu else "kernel"
+        text = f"{where}in forward{at} the most time goes to the {work} {short}, {share}{often}"
+        yield Said(f"{text}{_leaders_elsewhere(each)}.", tuple(found.cell for found in each))
+
+
+def _leaders_elsewhere(each: Sequence[Leading]) -> str:
+    """Whether the same kernel leads backward and the whole step; only where one word fits all cells."""
+    same, others = [], []
+    for what in ("backward", "the step"):
+        found = [leading(one.cell, RANGES[what]) for one in each if has_phase(one.cell, "backward")]
+        leaders = {one.name.short for one in found if one is not None}
+        if len(leaders) != 1:
+            continue
+        (leader,) = leaders
+        if leader == each[0].name.short:
+            same.append(what)
+        else:
+            only = found[0] if len(found) == 1 else None
+            share = f" ({units.share(only.share)} in {only.calls})" if only is not None else ""
+            others.append(f"in {what} it goes to {leader}{share}")
+    also = [f"it is the same in {listed(same)}"] if same else []
+    return "".join(f"; {words}" for words in [*also, *others])
+
+
+# --- classes
+
+
+def _besides_products(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Said]:
+    """What takes time in forward beside matrix products."""
+    shares = [(cell, found) for cell in group if (found := class_shares(cell, RANGES["forward"]))]
+    means: dict[KernelClass, float] = {}
+    for _, found in shares:
+        for kind, share in found.items():
+            means[kind] = means.get(kind, 0.0) + share / len(shares)
+    others = sorted(((share, kind) for kind, share in means.items() if kind != "matmul" and share >= NOTABLE))[::-1]
+    if "matmul" in means and others:
+        words = [
+            f"{NAMES[kind]} {share_range([(found.get(kind, 0.0), cell) for cell, found in shares], name)}"
+            for _, kind in others[:MOST_CLASSES]
+        ]
+        text = f"{where}besides matrix products, forward's time goes to {listed(words)}."
+        yield Said(text, tuple(cell for cell, _ in shares))
+
+
+def _products(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Said]:
+    """The share of matrix products in forward, with backward, and in the step, as far as all profiles have these."""
+    forward = [cell for cell in group if has_phase(cell, "forward")]
+    cells = [cell for cell in forward if has_phase(cell, "backward")]
+    ranges = ["forward", "forward and backward"] if cells else ["forward"]
+    if cells and all(has_phase(cell, "optimizer") for cell in cells):
+        ranges.append("the step")
+    cells = cells or forward
+    if not cells:
+        return
+    shares = {what: [class_shares(cell, RANGES[what]) for cell in cells] for what in ranges}
+    words = []
+    for what, found in shares.items():
+        products = [(share.get("matmul", 0.0), cell) for share, cell in zip(found, cells, strict=True)]
+        words.append(f"{share_range(products, name)} of {what}")
+
+    def mean(what: str, kind: KernelClass) -> float:
+        return sum(each.get(kind, 0.0) for each in shares[what]) / len(cells)
+
+    first, last = ranges[0], ranges[-1]
+    kinds = {kind for each in (*shares[first], *shares[last]) for kind in each} - {"matmul"}
+    rise, kind = max(((mean(last, kind) - mean(first, kind), kind) for kind in kinds), default=(0.0, "other"))
+    gains = ""
+    if rise >= NOTABLE:
+        before, after = units.share(mean(first, kind)), units.share(mean(last, kind))
+        many = " on average" if len(cells) > 1 else ""
+        gains = f"; what grows most from {first} to {last} are {NAMES[kind]}, from {before} to {after}{many}"
+    yield Said(f"{where}matrix products take {listed(words)}{gains}.", tuple(cells))
+
+
+# --- attention
+
+
+def _softmax(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Said]:
+    for phase in ("forward", "backward"):
+        found = []
+        for cell in group:
+            parts = attention_parts(cell.summary, phase) if cell.summary is not None else {}
+            needed = [parts[part] for part in ("scores", "softmax", "output") if part in parts]
+            whole_ns = sum(rate.total_ns for rate in parts.values())
+            if len(needed) == 3 and whole_ns and all(rate.flops is not None for rate in needed):
+                found.append((cell, parts))
+        if found:
+            yield Said(f"{where}softmax: {_softmax_words(found, phase, name)}.", tuple(cell for cell, _ in found))
+
+
+def _softmax_words(found: Sequence[tuple[ProfileCellRecord, dict[str, Rate]]], phase: str, name: Namer) -> str:
+    """Softmax against the two matrix products: its share of the FLOPs and of the time."""
+
+    def share(amount: Callable[[Rate], int], *parts: str) -> str:
+        values = [
+            (sum(amount(rates[part]) for part in parts) / sum(map(amount, rates.values())), cell)
+            for cell, rates in found
+        ]
+        return share_range(values, name)
+
+    flops, time = share(lambda rate: rate.flops or 0, "softmax"), share(lambda rate: rate.total_ns, "softmax")
+    products = share(lambda rate: rate.total_ns, "scores", "output")
+    text = f"{flops} of attention's FLOPs in {phase}, {time} of its time; its two matrix products take {products}"
+    (cell, rates), *others = found
+    if others or cell.summary is None:
+        return text
+    per_step = [
+        units.seconds(sum(rates[part].total_ns for part in parts) / cell.summary.steps * 1e-9)
+        for parts in (("softmax",), ("scores", "output"))
+    ]
+    return f"{text} ({' against '.join(per_step)})"
+
+
+# --- precision and the device
+
+
+def _precision(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Said]:
+    """The number format that matrix products spend most time in, by the names of their kernels."""
+    formats, shares, known_shares = set(), [], []
+    for cell in group:
+        precisions = cell.summary.precisions if cell.summary is not None else {}
+        known = {name: total_ns for name, total_ns in precisions.items() if name != "unknown" and total_ns}
+        if known:
+            most = max(known, key=known.__getitem__)
+            formats.add((most, str(cell.axes["precision"])))
+            shares.append((known[most] / sum(known.values()), cell))
+            known_shares.append(sum(known.values()) / sum(precisions.values()))
+    if len(formats) != 1:
+        return
+    ((format_, asked),) = formats
+    known_share = min(known_shares)
+    partly = "" if known_share > 1 - NOTABLE / 2 else f" (which say it for {units.share(known_share)} of that time)"
+    but = "" if format_ == asked else f", though {asked} was asked for"
+    text = f"{where}matrix products spend {share_range(shares, name)} of their time in {format_}, "
+    yield Said(f"{text}by the names of their kernels{partly}{but}.", tuple(cell for _, cell in shares))
+
+
+def _idle(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterator[Said]:
+    """How long the device does nothing, and how much of that is waiting for launches."""
+    found = sorted(
+        (
+            (use.waiting_ns / use.window_ns, 1 - use.busy_ns / use.window_ns, cell)
+            for cell in cells
+            if cell.summary is not None and (use := cell.summary.device) is not None and use.window_ns
+        ),
+        key=lambda each: each[0],
+    )
+    if not found:
+        return
+    basis = tuple(cell for *_, cell in found)
+    if found[-1][0] < NOTABLE and max(idle for _, idle, _ in found) < NOTABLE:
+        many = "" if len(found) == 1 else f" in all {len(found)} cells"
+        yield Said(f"the device is busy all through the profiled step{many}.", basis)
+        return
+    idles = share_range([(idle, cell) for _, idle, cell in found], name)
+    waits = share_range([(waiting, cell) for waiting, _, cell in found], name)
+    bound = [cell for waiting, _, cell in found if waiting > LAUNCH_BOUND]
+    text = f"the device idles {idles} of the profiled step, {waits} because the host had not launched anything yet"
+    if bound:
+        text += ": launch-bound" if len(found) == 1 else f": launch-bound at {named(bound, name)}"
+    yield Said(f"{text}.", basis)

@@ -17,7 +17,6 @@ from typing import Any, Final
 from sysbench import units
 from sysbench.commands.profile.figures import CLASSES, NEUTRAL, PHASES, ink_on
 from sysbench.commands.profile.figures import PROFILE_PALETTE_INK as INK
-from sysbench.commands.profile.rates import class_in
 from sysbench.commands.profile.shown import NS, Shown
 from sysbench.errors import UsageError
 from sysbench.render import pages
@@ -90,7 +89,7 @@ def tree(summary: ProfileSummary) -> Box:
         for part in folded(summary.modules[module]).split(".") if summary.modules[module] else ():
             box = box.take(("module", part), part, tint, total_ns, calls)
         name = summary.names[kernel]
-        colour = CLASSES[class_in(name, phase_name)]
+        colour = CLASSES[name.class_in(phase_name)]
         box.take(
             ("kernel", kernel), name.short.removeprefix("aten::"), colour, total_ns, calls, name.name or name.short
         )
@@ -182,7 +181,7 @@ def _legend(summary: ProfileSummary, y: float) -> Iterator[str]:
 def _classes(summary: ProfileSummary) -> list[KernelClass]:
     """What the kernel of each row of `spent` does there."""
     rows = zip(summary.spent.kernel, summary.spent.phase, strict=True)
-    return [class_in(summary.names[kernel], summary.phases[phase]) for kernel, phase in rows]
+    return [summary.names[kernel].class_in(summary.phases[phase]) for kernel, phase in rows]
 
 
 def _escaped(text: str) -> str:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from sysbench.commands.profile.rates import class_in
 from sysbench.errors import UsageError, unknown
 from sysbench.render.stack_lines import matching
 from sysbench.render.table import Cell, Column, Measure, Table
@@ -69,7 +68,7 @@ class Shown:
 
     def class_of(self, spent: Spent) -> str:
         """What the kernel does there."""
-        return class_in(self.name(spent), spent.phase)
+        return self.name(spent).class_in(spent.phase)
 
     def per_step(self, total_ns: float) -> Measure:
         """A time over all steps, as one of a single step."""

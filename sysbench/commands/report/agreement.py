@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sysbench.commands.memory.findings import known, peak
-from sysbench.commands.profile.findings import told
+from sysbench.commands.profile.findings import complete
 from sysbench.commands.time.series import believable, samples
 from sysbench.log.records import CellRecord, MemoryCellRecord, ProfileCellRecord, TimeCellRecord
 from sysbench.spec import hardware
@@ -41,7 +41,7 @@ def clock_and_kernels(
 ) -> Iterator[ClockAndKernels]:
     """Every step that was both timed and profiled on a device of the same name; one pair for each."""
     by_step: dict[Hashable, ProfileCellRecord] = {}
-    for cell in told(profiled):
+    for cell in complete(profiled):
         if cell.device is not None and cell.summary is not None and cell.summary.source == "device":
             by_step.setdefault((cell.device.name, _step(cell)), cell)
     for each in believable(timed, alone=False):

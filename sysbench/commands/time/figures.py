@@ -209,7 +209,7 @@ def draw_phases(layout: Layout, heading: Heading) -> Figure:
     for axes, (size, cells) in zip(found, shown, strict=True):
         ticks = dict.fromkeys(_tick(cell, layout.along) for cell in sorted(cells, key=_by_position(layout)))
         panel = BarPanel(size, tuple(ticks), tuple(_bar(cell, layout) for cell in cells if layout.of(cell) in names))
-        longest = max((found.median_s for cell in cells if (found := samples(cell, "step"))), default=1.0)
+        longest = max((timed.median_s for cell in cells if (timed := samples(cell, "step"))), default=1.0)
         draw_stacked(axes, panel, names, PHASES, "s", longest, headroom=1.12, x=layout.along or "")
     present = [phase for phase in PHASES if any(phase in cell.phases for _, cells in shown for cell in cells)]
     legend(figure, [Patch(facecolor=PHASES[phase], label=phase) for phase in present], *rows)

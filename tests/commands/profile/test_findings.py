@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from sysbench.commands.profile.words import headlines, said
+from sysbench.commands.profile.findings import findings, headlines
 from sysbench.log.outcomes import Caution, CautionCode
 from sysbench.log.records import ProfileCellRecord
 from tests.fixtures_profiles import Kernel, attention_rates, profile_cell
@@ -33,7 +33,7 @@ LARGE = [
 
 
 def sentences(cells: Sequence[ProfileCellRecord]) -> list[str]:
-    return [each.text for each in said(cells)]
+    return [each.text for each in findings(cells)]
 
 
 def about(cells: Sequence[ProfileCellRecord], *words: str) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sysbench.commands.profile import words as profile_words
+from sysbench.commands.profile import findings as profile_findings
 from sysbench.commands.report.document import Finding, ReportedRun
 from sysbench.log.records import ProfileRecord
 
 
 def findings(run: ReportedRun[ProfileRecord]) -> Iterator[Finding]:
     """Every sentence that the run carries."""
-    for said in profile_words.said(run.record.cells):
+    for said in profile_findings.findings(run.record.cells):
         yield Finding(said.text, (run.basis(said.cells),), reservation=said.reservation)
