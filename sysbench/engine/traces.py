@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sysbench.commands.profile.record import ProfileRead, TraceWritten
 from sysbench.commands.profile.spec import ProfileCell
 from sysbench.engine import nsys
 from sysbench.engine.plan import PlacedCell
 from sysbench.errors import SysbenchError
-from sysbench.log.events import Event, ProfileRead, StageEntered, TraceWritten
+from sysbench.log.events import Event, StageEntered
 from sysbench.trace.readers.reading import Progress, in_silence
 from sysbench.trace.summary import ProfileSummary
 

@@ -7,18 +7,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sysbench.commands.memory.spec import MemoryCell
-from sysbench.log.events import (
+from sysbench.commands.memory.record import (
     AllocationGroup,
     CodeLine,
-    Event,
     LargestAllocations,
     ModuleMemory,
     ModulesMeasured,
     PhaseMemoryMeasured,
     SnapshotWritten,
-    Source,
 )
+from sysbench.commands.memory.spec import MemoryCell
+from sysbench.log.events import Event, Source
 from sysbench.simulate.memory import SimulatedMemory
 from sysbench.snapshot import snapshot
 from sysbench.snapshot.timeline import CATEGORIES, ModuleNode

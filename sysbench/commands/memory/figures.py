@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from sysbench import cells as spec_axes
 from sysbench.commands.memory.findings import TRAINING, does_not_fit, known
-from sysbench.log.records import MemoryCellRecord
+from sysbench.commands.memory.record import MemoryCellRecord
 from sysbench.render.plots import (
     LIMIT,
     Bar,

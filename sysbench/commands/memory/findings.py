@@ -15,8 +15,7 @@ import numpy as np
 
 from sysbench import cells as axes
 from sysbench import units
-from sysbench.log.events import AllocationGroup
-from sysbench.log.records import MemoryCellRecord
+from sysbench.commands.memory.record import AllocationGroup, MemoryCellRecord
 from sysbench.render.findings import Said, listed, named, namer, share_range, together_named
 
 NOTABLE: Final = 0.01

@@ -10,17 +10,10 @@ from pathlib import Path
 
 from sysbench import units
 from sysbench.commands.memory.allocations import details, phases, write
+from sysbench.commands.memory.record import CandidateTried, LargestFound, PeakMeasured, VerdictReached
 from sysbench.commands.memory.spec import MemoryCell, SearchAxis
 from sysbench.errors import DoesNotFitError, UnavailableError
-from sysbench.log.events import (
-    CandidateTried,
-    Event,
-    GpuSimulated,
-    LargestFound,
-    PeakMeasured,
-    StageEntered,
-    VerdictReached,
-)
+from sysbench.log.events import Event, GpuSimulated, StageEntered
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import SimulatedMemory, simulate

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from sysbench import units
+from sysbench.commands.memory.record import CodeLine
 from sysbench.commands.memory.tables import MODULE, MODULE_COLUMNS, module_rows
 from sysbench.errors import UsageError, unknown
-from sysbench.log.events import CodeLine
 from sysbench.render.declared import DeclaredTable, Field, Fill, leading
 from sysbench.render.stack_lines import place
 from sysbench.render.table import Remark, Sheet

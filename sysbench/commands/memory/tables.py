@@ -11,12 +11,13 @@ from typing import NamedTuple
 
 from sysbench import cells as axes
 from sysbench import units
+from sysbench.commands.memory.record import MemoryCellRecord, MemoryRecord, PhasePeakRecord
 from sysbench.errors import UsageError, unknown
-from sysbench.log.records import MemoryCellRecord, MemoryRecord, PhasePeakRecord
 from sysbench.render import remarks
 from sysbench.render.declared import DeclaredTable, Each, Field, Fill, along, leading
 from sysbench.render.stack_lines import place
 from sysbench.render.table import NOTHING, Cell, Measure, Remark, Sheet, Table, Word
+from sysbench.spec.run import Selection
 
 DEPTH = 4
 """Modules further down are not shown; they are counted in those above them."""
@@ -39,7 +40,7 @@ CATEGORIES = (
 """In the order in which they are shown; see `sysbench.simulate.recording.Category`."""
 
 
-def sheet(record: MemoryRecord, names: Iterable[str] = ()) -> Sheet:
+def sheet(record: MemoryRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
     """Everything that is shown of a record; raises UsageError for a table that is not there, or has nothing to show."""
     devices = [f"simulated for {cell.gpu.title}" for cell in record.cells if cell.gpu]
     devices += [cell.device.name for cell in record.cells if cell.device and cell.source == "measured"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sysbench import units
-from sysbench.commands.profile.spec import ProfileCell, Profiler, ProfileSpec
+from sysbench.commands.profile.spec import ProfileCell, ProfileOptions, Profiler, ProfileSpec
 from sysbench.commands.running import Saved
 from sysbench.engine.launchers import NsysLauncher
 from sysbench.engine.provisions import Provisions
@@ -20,7 +20,6 @@ from sysbench.log import storage
 from sysbench.log.file_names import labels_of, paths_of
 from sysbench.log.records import RunRecord
 from sysbench.render.dashboard.progress import waiting
-from sysbench.spec.run import ProfileOptions
 
 if TYPE_CHECKING:
     from sysbench.trace.chrome_trace import Written

@@ -13,9 +13,9 @@ from sysbench.commands.profile import parts as profile_kernels
 from sysbench.commands.profile import parts as profile_parts
 from sysbench.commands.profile import use as profile_rates
 from sysbench.commands.profile import use as profile_use
+from sysbench.commands.profile.record import ProfileCellRecord, ProfileRecord
 from sysbench.commands.profile.shown import NS, Profiles, Shown
 from sysbench.errors import UsageError, unknown
-from sysbench.log.records import ProfileCellRecord, ProfileRecord
 from sysbench.render import remarks
 from sysbench.render.table import Cell, Column, Measure, Remark, Sheet, Table, Word
 from sysbench.spec.run import Selection
