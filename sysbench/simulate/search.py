@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import dataclass
 
-from sysbench.commands.memory.spec import SearchAxis
+from sysbench.commands.memory.spec import Protocol, SearchAxis
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import SimulatedMemory, simulate
-from sysbench.simulate.protocols import Protocol
 from sysbench.spec.model import ModelCell
 
 AT_MOST = 2**20

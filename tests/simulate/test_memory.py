@@ -18,15 +18,14 @@ import torch
 from torch.cuda import _memory_viz
 
 from sysbench import formulas
-from sysbench.commands.memory.spec import MemoryCell, MemorySpec
+from sysbench.commands.memory.spec import PROCEDURES, MemoryCell, MemorySpec, Protocol
 from sysbench.errors import UnavailableError
 from sysbench.lab.accounting import BLOCK_BYTES, TensorAccounting, rounded
 from sysbench.lab.step import TrainingStep
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import CONTEXT_BYTES, Gpu
 from sysbench.simulate.memory import SimulatedMemory, serve, simulate
-from sysbench.simulate.protocols import Protocol, cell_for, phases_of
-from sysbench.simulate.recording import CATEGORIES, Platform, Recording, record
+from sysbench.simulate.recording import CATEGORIES, Platform, Recording, phases_of, record
 from sysbench.simulate.search import Largest, find_largest
 from sysbench.snapshot import snapshot as snapshots
 from sysbench.snapshot.timeline import CATEGORIES as TIMELINE_CATEGORIES
@@ -85,7 +84,7 @@ def _measured(cell: ModelCell, protocol: Protocol) -> list[Moment]:
     moments = []
     accounting = TensorAccounting()
     with accounting:
-        step = TrainingStep(cell_for(cell, protocol), torch.device("cpu"))
+        step = TrainingStep(cell.model_copy(update={"mode": PROCEDURES[protocol].mode}), torch.device("cpu"))
         moments.append(Moment(-1, "build", accounting.live_bytes, 0))
         for number, phase, run in phases_of(step, protocol):
             accounting.reset_peak()

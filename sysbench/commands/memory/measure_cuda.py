@@ -27,7 +27,7 @@ from sysbench.lab.precision import matmul_precision
 from sysbench.lab.step import TrainingStep
 from sysbench.log.events import DeviceInfo, Event, StageEntered
 from sysbench.simulate.memory import LARGEST
-from sysbench.simulate.protocols import phases_of
+from sysbench.simulate.recording import phases_of
 from sysbench.snapshot import snapshot as snapshots
 from sysbench.snapshot.timeline import Timeline
 from sysbench.snapshot.timeline_sources import from_snapshot
