@@ -264,7 +264,7 @@ GRID = DeclaredTable(
     (_across("mode"), _across("precision"), _across("mode", "precision")),
     parts=_grids,
     rows=lambda grid: grid.rows,
-    leading=along(lambda grid: grid.down, lambda row: next(iter(row.values()))),
+    leading=along(lambda grid: grid.down, lambda row: row.values()),
     notes=("forward keeps its graph and the loss alive",),
     words=_SOURCES,
 )
@@ -311,7 +311,7 @@ PHASES = DeclaredTable(
     leading=(
         along(
             lambda record: axes.varying(axes.axes_of(record.cells)) or ("size",) if len(record.cells) > 1 else (),
-            lambda row: row.cell,
+            lambda row: (row.cell,),
         ),
         leading(Field("phase", get=lambda row: row.name)),
     ),
@@ -350,7 +350,7 @@ CELLS = DeclaredTable(
         for cell in record.cells
         for row in ([_Phase(cell, *item) for item in cell.peaks_by_phase.items()] or [_Phase(cell, None, None)])
     ],
-    leading=along(lambda record: axes.known(axes.axes_of(record.cells)), lambda row: row.cell),
+    leading=along(lambda record: axes.known(axes.axes_of(record.cells)), lambda row: (row.cell,)),
 )
 """Everything in one long table, a row per cell and phase, for data frames."""
 
