@@ -81,9 +81,9 @@ DOES_NOT_FIT: Final = Mark("×", size=11, rise=6, weight="bold")
 
 def figures(cells: Sequence[MemoryCellRecord]) -> Iterator[Drawn]:
     """Everything that there is to draw of a run; what is simulated apart from what is measured."""
-    sources = {cell.axes["simulate"] for cell in cells}
-    for number, source in enumerate(dict.fromkeys(cell.axes["simulate"] for cell in cells), 1):
-        group = [cell for cell in cells if cell.axes["simulate"] == source]
+    sources = {cell.cell.simulate for cell in cells}
+    for number, source in enumerate(dict.fromkeys(cell.cell.simulate for cell in cells), 1):
+        group = [cell for cell in cells if cell.cell.simulate == source]
         for drawn in (_over_contexts(group), _by_phase(group)):
             if drawn is not None:
                 name = f"{drawn.name}-{number}" if len(sources) > 1 else drawn.name
@@ -104,10 +104,10 @@ def _over_contexts(cells: Sequence[MemoryCellRecord]) -> Drawn | None:
     shown = [
         BarPanel(
             title,
-            tuple(str(ctx) for ctx in sorted({cell.axes["ctx"] for cell in row})),
+            tuple(str(ctx) for ctx in sorted({cell.cell.ctx for cell in row})),
             tuple(
                 Bar(
-                    str(cell.axes["ctx"]),
+                    str(cell.cell.ctx),
                     _words(cell, across),
                     _parts(cell),
                     DOES_NOT_FIT if does_not_fit(cell) else None,
@@ -128,7 +128,7 @@ def _over_contexts(cells: Sequence[MemoryCellRecord]) -> Drawn | None:
 
 def _by_phase(cells: Sequence[MemoryCellRecord]) -> Drawn | None:
     """Of the training step under the first of every other choice: a panel for each size and context."""
-    training = [cell for cell in known(cells) if cell.axes["mode"] in TRAINING and len(cell.peaks_by_phase) > 1]
+    training = [cell for cell in known(cells) if cell.cell.mode in TRAINING and len(cell.peaks_by_phase) > 1]
     if not training:
         return None
     differing = spec_axes.varying(spec_axes.axes_of(training))

@@ -64,7 +64,7 @@ def _sources(cells: Sequence[MemoryCellRecord]) -> Iterator[tuple[str, list[Memo
     """Measured cells, and those simulated for each GPU, each with a prefix that names them if there are several."""
     groups = rows(cells, "model", *(axis for axis in axes.TITLES if axis != "simulate"))
     for group in groups:
-        gpu = group[0].axes["simulate"]
+        gpu = group[0].cell.simulate
         where = f"simulated for {gpu}" if gpu else "measured"
         yield f"{where}: " if len(groups) > 1 else "", group
 
@@ -101,12 +101,11 @@ def peak(cell: MemoryCellRecord) -> int:
 
 
 def _ctx(cell: MemoryCellRecord) -> int:
-    return int(cell.axes["ctx"])
+    return cell.cell.ctx
 
 
 def _mode(cell: MemoryCellRecord) -> str:
-    mode = str(cell.axes["mode"])
-    return MODES.get(mode, mode)
+    return MODES.get(cell.cell.mode, cell.cell.mode)
 
 
 def rows(cells: Iterable[MemoryCellRecord], *but: str) -> list[list[MemoryCellRecord]]:
@@ -225,12 +224,11 @@ def copies_bytes(cell: MemoryCellRecord) -> int | None:
 
     None where nothing is copied.
     """
-    if cell.axes["precision"] not in ("bf16", "fp16"):
+    if cell.cell.precision not in ("bf16", "fp16"):
         return None
-    model = cell.axes["model"]
-    d_model, layers = int(model["d_model"]), int(model["layers"])
-    gains = (2 * layers + 1) * d_model
-    return 2 * (cell.model.parameters - int(model["vocab"]) * d_model - gains)
+    shape = cell.cell.model
+    gains = (2 * shape.layers + 1) * shape.d_model
+    return 2 * (cell.model.parameters - shape.vocab * shape.d_model - gains)
 
 
 def category_changes(pair: Pair) -> list[tuple[str, int]]:
@@ -318,7 +316,7 @@ def _peak_phases(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
 
 def _persistent_state(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
     """The share that does not depend on the input: weights, gradients and the optimizer's state."""
-    told = [cell for cell in known(cells) if cell.axes["mode"] in TRAINING and cell.by_category]
+    told = [cell for cell in known(cells) if cell.cell.mode in TRAINING and cell.by_category]
     shares = sorted(
         ((sum(cell.by_category.get(name, 0) for name in PERSISTENT) / peak(cell), cell) for cell in told),
         key=lambda each: each[0],
@@ -331,7 +329,7 @@ def _persistent_state(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
 def _largest_allocations(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
     """The largest single tensors of the largest forward pass that fits, and the group that takes most in total."""
     told = [cell for cell in known(cells) if cell.largest]
-    cell = max([cell for cell in told if cell.axes["mode"] not in TRAINING] or told, key=peak, default=None)
+    cell = max([cell for cell in told if cell.cell.mode not in TRAINING] or told, key=peak, default=None)
     # What libraries keep to work in is not the model's.
     groups = [group for group in cell.largest if group.category != "workspace"] if cell else []
     if cell is None or not groups:
@@ -360,8 +358,8 @@ def _product(cell: MemoryCellRecord, group: AllocationGroup) -> str | None:
     The remainder of a large block, up to 1 MiB, is not split off and counts with it. Different products can be equal
     (heads × ctx and d_ff, say): then the module that the group belongs to decides, or else the result is None.
     """
-    model, batch, ctx = cell.axes["model"], int(cell.axes["batch"]), _ctx(cell)
-    heads, d_model, d_ff, vocab = model["heads"], model["d_model"], model["d_ff"], model["vocab"]
+    shape, batch, ctx = cell.cell.model, cell.cell.batch, cell.cell.ctx
+    heads, d_model, d_ff, vocab = shape.heads, shape.d_model, shape.d_ff, shape.vocab
     products = (  # with a part of the name of the modules that make such tensors
         ("attend", f"batch {batch} × heads {heads} × ctx {ctx}²", batch * heads * ctx * ctx),
         ("feed_forward", f"batch {batch} × ctx {ctx} × d_ff {d_ff}", batch * ctx * d_ff),
@@ -435,15 +433,15 @@ def _searches(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
 def _residual_stream(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
     by_size: dict[str, dict[int, MemoryCellRecord]] = {}
     for cell in sorted((cell for cell in cells if cell.found is None), key=_ctx):
-        by_size.setdefault(str(cell.axes["size"]), {}).setdefault(_ctx(cell), cell)
+        by_size.setdefault(cell.cell.size, {}).setdefault(_ctx(cell), cell)
     rests = tuple(cell for row in by_size.values() for cell in row.values())
-    if len({cell.axes["batch"] for cell in rests}) != 1:
+    if len({cell.cell.batch for cell in rests}) != 1:
         return
-    batch = rests[0].axes["batch"]
+    batch = rests[0].cell.batch
     if len(by_size) == 1:
         ((size, row),) = by_size.items()
         amounts, contexts = listed([units.size(cell.residual_bytes) for cell in rests]), listed(list(map(str, row)))
-        product = f"batch {batch} × ctx × d_model {rests[0].axes['model']['d_model']} × 4 bytes"
+        product = f"batch {batch} × ctx × d_model {rests[0].cell.model.d_model} × 4 bytes"
         yield Said(f"one residual stream of {size} is {amounts} at ctx {contexts}: {product}.", rests)
         return
     words = []

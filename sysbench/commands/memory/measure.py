@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sysbench.commands.memory import measure_cuda, simulate
-from sysbench.commands.memory.allocations import details, phases, write
 from sysbench.commands.memory.record import PeakMeasured
+from sysbench.commands.memory.simulate import details, phases, write
 from sysbench.commands.memory.spec import MemoryCell
 from sysbench.errors import UnavailableError
 from sysbench.lab import allocator

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 
-from sysbench.commands.memory.allocations import FRAMES, modules, write
 from sysbench.commands.memory.record import (
     AllocationGroup,
     CodeLine,
@@ -19,6 +18,7 @@ from sysbench.commands.memory.record import (
     PhaseMemoryMeasured,
     VerdictReached,
 )
+from sysbench.commands.memory.simulate import FRAMES, modules, write
 from sysbench.commands.memory.spec import PROCEDURES, MemoryCell
 from sysbench.lab import allocator
 from sysbench.lab.allocator_history import History

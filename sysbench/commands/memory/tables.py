@@ -12,6 +12,7 @@ from typing import NamedTuple
 from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.memory.record import MemoryCellRecord, MemoryRecord, PhasePeakRecord
+from sysbench.commands.memory.spec import SearchAxis
 from sysbench.errors import UsageError, unknown
 from sysbench.render import remarks
 from sysbench.render.declared import DeclaredTable, Each, Field, Fill, along, leading
@@ -432,10 +433,10 @@ def _as_found(cell: MemoryCellRecord) -> axes.Axes:
     return {**cell.axes, cell.found.axis: _value(cell, cell.found.axis)} if cell.found else cell.axes
 
 
-def _value(cell: MemoryCellRecord, axis: str) -> int:
+def _value(cell: MemoryCellRecord, axis: SearchAxis) -> int:
     """The value of an axis that the cell's numbers are of: what a search has found, or what was asked for."""
     found = cell.found
-    return found.value if found and found.axis == axis and found.value else int(cell.axes[axis])
+    return found.value if found and found.axis == axis and found.value else int(getattr(cell.cell, axis))
 
 
 RESIDUAL = DeclaredTable(
@@ -447,10 +448,10 @@ RESIDUAL = DeclaredTable(
     ),
     rows=lambda record: dict.fromkeys(
         (
-            cell.axes["size"],
+            cell.cell.size,
             _value(cell, "batch"),
             _value(cell, "ctx"),
-            cell.axes["model"]["d_model"],
+            cell.cell.model.d_model,
             cell.residual_bytes,
         )
         for cell in record.cells
@@ -475,8 +476,8 @@ STATE = DeclaredTable(
         Field("optimizer_state", "AdamW's state", "bytes", get=lambda cell: 8 * cell.model.parameters),
         Field("together", unit="bytes", get=lambda cell: 16 * cell.model.parameters),
     ),
-    rows=lambda record: {cell.axes["size"]: cell for cell in record.cells}.values(),
-    leading=leading(Field("size", get=lambda cell: cell.axes["size"])),
+    rows=lambda record: {cell.cell.size: cell for cell in record.cells}.values(),
+    leading=leading(Field("size", get=lambda cell: cell.cell.size)),
     notes=("in fp32 whatever the precision: autocast keeps its copies among the activations. Computed, not measured",),
 )
 """Weights, gradients and AdamW's state, from the number of parameters: 4, 4 and 8 bytes each."""
@@ -539,11 +540,11 @@ def _notes(record: MemoryRecord) -> Iterator[Remark]:
         yield Remark("note", "simulated: worked out without a GPU, by a model of CUDA's caching allocator")
     if len(record.cells) == 1:
         (cell,) = record.cells
-        wide, batch, ctx = cell.axes["model"]["d_model"], _value(cell, "batch"), _value(cell, "ctx")
+        wide, batch, ctx = cell.cell.model.d_model, _value(cell, "batch"), _value(cell, "ctx")
         product_ = f"batch {batch} × ctx {ctx} × d_model {wide} × 4 bytes"
         yield Remark("note", f"one residual stream is {units.size(cell.residual_bytes)}: {product_}")
-        if cell.axes["mode"] in NEW_GRADIENTS:
+        if cell.cell.mode in NEW_GRADIENTS:
             weights = 4 * cell.model.parameters
-            state = f", AdamW's state {units.size(2 * weights)}" if cell.axes["mode"] != "forward-backward" else ""
+            state = f", AdamW's state {units.size(2 * weights)}" if cell.cell.mode != "forward-backward" else ""
             each = f"weights {units.size(weights)}, gradients {units.size(weights)}{state}"
             yield Remark("note", f"of that for good: {each}")

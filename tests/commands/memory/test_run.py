@@ -112,7 +112,7 @@ def test_a_run_folds_into_one_cell_for_each_point_with_sums_that_hold(simulated:
 
 
 def test_the_grid_has_modes_beside_each_other_and_precisions_within(simulated: list[Event]) -> None:
-    (table,) = memory_tables.grid(memory_fold.fold(simulated))
+    (table,) = memory_tables.TABLES["grid"](memory_fold.fold(simulated))
     assert [(column.group, column.title) for column in table.columns[1:]] == [
         ("simulated · forward", "fp32"),
         ("simulated · forward", "bf16"),
