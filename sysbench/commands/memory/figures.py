@@ -120,8 +120,8 @@ def _over_contexts(cells: Sequence[MemoryCellRecord]) -> Drawn | None:
         for title, row in list(rows.items())[:MOST_PANELS]
     ]
     about = subject(told)
-    heading = Heading("what the peak is made of", " · ".join(about), _simulated(told))
-    text = f"Peak allocated memory over the context, by what it is made of{_marked(told)}"
+    heading = Heading("peak breakdown", " · ".join(about), _simulated(told))
+    text = f"Peak allocated memory over the context, by category{_marked(told)}"
     left = _left_out(len(rows), "sizes and modes", len(names))
     return Drawn("peaks", captioned(text, about, left), _drawing(shown, names[:MOST_BARS], heading, "ctx"))
 
@@ -156,7 +156,7 @@ def _by_phase(cells: Sequence[MemoryCellRecord]) -> Drawn | None:
     ]
     about = subject(training)
     heading = Heading("the peak in every phase", " · ".join(about), _simulated(training))
-    text = f"Peak allocated memory in every phase of a training step, by what it is made of{_marked(training)}"
+    text = f"Peak allocated memory in every phase of a training step, by category{_marked(training)}"
     left = _left_out(len(rows), "sizes and contexts", len(names))
     return Drawn("phases", captioned(text, about, left), _drawing(shown, names[:MOST_BARS], heading, ""))
 

@@ -208,8 +208,8 @@ def _difference(found: Sequence[Pair], axis: str) -> str:
     ]
     copies = copies_bytes(high.other) if axis == "precision" and costs else None
     if copies is not None:
-        against = ", against which smaller activations have to stand" if saves else ""
-        why = f": autocast keeps 16-bit copies of the weights, {units.size(copies)} by their number{against}"
+        against = ", which smaller activations partly offset" if saves else ""
+        why = f": autocast keeps 16-bit copies of the weights, {units.size(copies)} computed{against}"
     else:
         changes = category_changes(high if costs else low)[:2]
         words = [f"{category} {'+' if change > 0 else '−'}{units.size(abs(change))}" for category, change in changes]
@@ -278,8 +278,8 @@ def _growth(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
         yield Said(
             f"{name(row[-1])}: the peak is {units.size(law.fixed)} + {units.size(law.linear)} × ctx + "
             f"{units.size(law.square)} × ctx² (ctx {_ctx(row[0])} to {_ctx(row[-1])}, "
-            f"good to {units.share(max(law.worst, 0.001))}); the square overtakes the rest of the growth at ctx "
-            f"{law.linear / law.square:.0f}.",
+            f"within {units.share(max(law.worst, 0.001))}); the quadratic term exceeds the linear one from ctx "
+            f"{law.linear / law.square:.0f} on.",
             tuple(row),
         )
     flat = [
@@ -339,7 +339,7 @@ def _largest_allocations(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
     one = "allocation at the peak is" if each.count == 1 else "allocations at the peak are"
     text = f"{namer(cells)(cell)}: the largest {one} {_explained(cell, each)}"
     if together.total_bytes > each.total_bytes:
-        text += f"; most together take {_explained(cell, together)}"
+        text += f"; the largest group in total is {_explained(cell, together)}"
     yield Said(f"{text}.", (cell,))
 
 

@@ -57,9 +57,9 @@ PHASES = DeclaredTable(
     lambda timeline: _title("peak memory by phase", timeline),
     (
         Field("allocated_peak", "allocated", "bytes", "{source}", get=lambda row: row.peak.allocated_bytes),
-        Field("reserved", "reserved then", "bytes", "{source}", get=_Phase.reserved, optional=True),
-        Field("mostly", importance=1, get=lambda row: row.largest_category()[0]),
-        Field("mostly_bytes", "of that", "bytes", importance=2, get=lambda row: row.largest_category()[1]),
+        Field("reserved", "reserved at that point", "bytes", "{source}", get=_Phase.reserved, optional=True),
+        Field("mostly", "largest category", importance=1, get=lambda row: row.largest_category()[0]),
+        Field("mostly_bytes", "size", "bytes", importance=2, get=lambda row: row.largest_category()[1]),
     ),
     rows=lambda timeline: [_Phase(timeline, *item) for item in timeline.peaks_by_phase().items()],
     leading=leading(Field("phase", get=lambda row: row.name)),
@@ -75,10 +75,10 @@ def _categories(timeline: Timeline) -> list[tuple[str, int, float]]:
 
 CATEGORIES = DeclaredTable(
     "categories",
-    lambda timeline: _title("what the peak is made of", timeline),
+    lambda timeline: _title("peak breakdown", timeline),
     (
         Field("size", "at the peak", "bytes", "{source}", get=lambda row: row[1]),
-        Field("share", "of it", "share", get=lambda row: row[2]),
+        Field("share", "share", "share", get=lambda row: row[2]),
     ),
     rows=_categories,
     leading=leading(Field("category", get=lambda row: row[0])),
@@ -144,7 +144,7 @@ FRAGMENTATION = DeclaredTable(
         Field("reserved", unit="bytes", group="{source}", get=lambda row: row[1].reserved_bytes),
         Field("allocated", unit="bytes", group="{source}", get=lambda row: row[1].allocated_bytes),
         Field("idle", unit="bytes", group="{source}", get=lambda row: row[1].free_bytes),
-        Field("largest_gap", "largest piece of it", "bytes", "{source}", 1, get=lambda row: row[1].largest_free_bytes),
+        Field("largest_gap", "largest free block", "bytes", "{source}", 1, get=lambda row: row[1].largest_free_bytes),
     ),
     rows=_fragmentation,
     leading=leading(Field("when", get=lambda row: row[0])),

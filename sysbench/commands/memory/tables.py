@@ -176,7 +176,7 @@ def _present(record: MemoryRecord) -> list[str]:
 
 CATEGORY_TABLE = DeclaredTable(
     "categories",
-    lambda record: _title("what the peak is made of", record),
+    lambda record: _title("peak breakdown", record),
     (
         Each(
             "category",
@@ -305,8 +305,8 @@ PHASES = DeclaredTable(
     (
         Field("allocated_peak", "allocated", "bytes", "{source}", get=_Phase.allocated),
         Field("reserved_peak", "reserved", "bytes", "{source}", get=lambda row: row.peak.reserved_peak_bytes),
-        Field("mostly", importance=1, get=lambda row: row.largest_category()[0]),
-        Field("mostly_bytes", "of that", "bytes", importance=2, get=lambda row: row.largest_category()[1]),
+        Field("mostly", "largest category", importance=1, get=lambda row: row.largest_category()[0]),
+        Field("mostly_bytes", "size", "bytes", importance=2, get=lambda row: row.largest_category()[1]),
     ),
     rows=_phases,
     leading=(
@@ -468,7 +468,7 @@ RESIDUAL = DeclaredTable(
 
 STATE = DeclaredTable(
     "state",
-    "what training holds for good",
+    "persistent training state",
     (
         Field("parameters", unit="count", get=lambda cell: cell.model.parameters),
         Field("weights", unit="bytes", get=lambda cell: 4 * cell.model.parameters),
@@ -547,4 +547,4 @@ def _notes(record: MemoryRecord) -> Iterator[Remark]:
             weights = 4 * cell.model.parameters
             state = f", AdamW's state {units.size(2 * weights)}" if cell.cell.mode != "forward-backward" else ""
             each = f"weights {units.size(weights)}, gradients {units.size(weights)}{state}"
-            yield Remark("note", f"of that for good: {each}")
+            yield Remark("note", f"persistent training state: {each}")

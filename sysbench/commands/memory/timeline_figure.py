@@ -1,4 +1,4 @@
-"""The active-memory timeline as a picture: live bytes by category, phases, and what the peak is made of."""
+"""The active-memory timeline as a picture: live bytes by category, phases, and the largest allocations at the peak."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BUCKETS: Final = 480
 """Stretches that the timeline is cut into: two points are drawn of each, its highest and its lowest."""
 LARGEST_SHOWN: Final = 3
 _HEADROOM: Final = 1.36
-"""Above the highest line there is room for what the peak is made of."""
+"""Room above the highest line, for the text about the peak."""
 _NARROWEST: Final = 0.002
 """Of the width: phases narrower than this are not shaded."""
 _LONGEST_TEXT: Final = 64
