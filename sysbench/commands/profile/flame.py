@@ -7,8 +7,6 @@ comes from the profile (names of kernels and ranges) reaches the page as data an
 from __future__ import annotations
 
 import html
-import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,8 +38,6 @@ _SHORTEST_LABEL: Final = 3
 _LONGEST_NAME: Final = 400
 """Characters of a recorded name that a hover shows."""
 _NOT_KNOWN: Final = "no known phase"
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-"""What XML cannot hold, or what shows as nothing."""
 _FOLDER: Final = "profile_flame"
 
 
@@ -146,7 +142,7 @@ def _box(box: Box, x: float, y: float, width: float, hover: str) -> Iterator[str
         f'<rect x="{x:.2f}" y="{y:g}" width="{max(width - 0.4, 0.2):.2f}" height="{ROW - 1:g}" rx="1.5" '
         f'fill="{box.colour}"/>'
     )
-    label = _label(_CONTROL.sub(" ", box.name), width - 6)
+    label = _label(pages.printable(box.name), width - 6)
     if label:
         yield f'<text x="{x + 3:.2f}" y="{y + 13:g}" fill="{ink_on(box.colour)}">{_escaped(label)}</text>'
     yield "</g>"
@@ -185,8 +181,7 @@ def _classes(summary: ProfileSummary) -> list[KernelClass]:
 
 
 def _escaped(text: str) -> str:
-    """Text in XML: without what it cannot hold, line ends apart."""
-    return html.escape("\n".join(_CONTROL.sub(" ", line) for line in text.split("\n")))
+    return html.escape(pages.printable(text))
 
 
 # --- as a page
@@ -194,12 +189,7 @@ def _escaped(text: str) -> str:
 
 def page(summary: ProfileSummary, title: str) -> str:
     """The page as text."""
-    parts = {
-        "title": html.escape(_CONTROL.sub(" ", title)),
-        "style": pages.asset(_FOLDER, "page.css"),
-        "data": _harmless(_data(summary)),
-    }
-    return pages.filled(_FOLDER, parts, ["page.js"])
+    return pages.render(_FOLDER, title=title, data=_data(summary))
 
 
 def _data(summary: ProfileSummary) -> dict[str, Any]:
@@ -223,10 +213,3 @@ def _data(summary: ProfileSummary) -> dict[str, Any]:
             "calls": spent.calls,
         },
     }
-
-
-def _harmless(value: dict[str, Any]) -> str:
-    """JSON that a page may hold: no tag can begin in it, and it is ASCII."""
-    return (
-        json.dumps(value, separators=(",", ":")).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-    )

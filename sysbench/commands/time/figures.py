@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sysbench import cells as spec_axes
 from sysbench import units
 from sysbench.commands.time.record import TimeCellRecord
-from sysbench.commands.time.series import samples
+from sysbench.commands.time.samples import samples
 from sysbench.render.findings import namer
 from sysbench.render.plots import (
     INK,
