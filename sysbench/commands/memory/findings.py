@@ -62,7 +62,7 @@ def headlines(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
 
 def _sources(cells: Sequence[MemoryCellRecord]) -> Iterator[tuple[str, list[MemoryCellRecord]]]:
     """Measured cells, and those simulated for each GPU, each with a prefix that names them if there are several."""
-    groups = rows(cells, "model", *(axis for axis in axes.TITLES if axis != "simulate"))
+    groups = axes.alike(cells, "model", *(axis for axis in axes.TITLES if axis != "simulate"))
     for group in groups:
         gpu = group[0].cell.simulate
         where = f"simulated for {gpu}" if gpu else "measured"
@@ -108,16 +108,6 @@ def _mode(cell: MemoryCellRecord) -> str:
     return MODES.get(cell.cell.mode, cell.cell.mode)
 
 
-def rows(cells: Iterable[MemoryCellRecord], *but: str) -> list[list[MemoryCellRecord]]:
-    """Groups of cells that are alike in everything but these axes."""
-    ignored = {*but, "model"} if "size" in but else set(but)
-    found: dict[tuple[tuple[str, str], ...], list[MemoryCellRecord]] = {}
-    for cell in cells:
-        others = tuple(sorted((name, str(value)) for name, value in cell.axes.items() if name not in ignored))
-        found.setdefault(others, []).append(cell)
-    return list(found.values())
-
-
 @dataclass(frozen=True)
 class Pair:
     """Two cells that differ in one axis."""
@@ -136,10 +126,8 @@ class Pair:
         return self.difference / peak(self.base)
 
 
-def pairs(cells: Iterable[MemoryCellRecord], axis: str, base: Any, other: Any) -> list[Pair]:
-    """Pairs of known cells with these two values of an axis, everything else being equal."""
-    by_values = [{cell.axes[axis]: cell for cell in row} for row in rows(known(cells), axis)]
-    return [Pair(each[base], each[other]) for each in by_values if base in each and other in each]
+def _pairs(cells: Iterable[MemoryCellRecord], axis: str, base: Any, other: Any) -> list[Pair]:
+    return [Pair(*each) for each in axes.pairs(known(cells), axis, base, other)]
 
 
 def _cells_of(found: Iterable[Pair]) -> tuple[MemoryCellRecord, ...]:
@@ -151,9 +139,9 @@ def _cells_of(found: Iterable[Pair]) -> tuple[MemoryCellRecord, ...]:
 
 def _steps_against_forward(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
     for mode in TRAINING:
-        found = pairs(cells, "mode", "forward", mode)
+        found = _pairs(cells, "mode", "forward", mode)
         by_base = {pair.base.key: pair for pair in found}
-        along_ctx = rows([pair.base for pair in found], "ctx")
+        along_ctx = axes.alike([pair.base for pair in found], "ctx")
         if len(along_ctx) > MOST_ROWS:
             low, *_, high = sorted(found, key=lambda pair: pair.share)
             label = namer(_cells_of(found), ("mode",))
@@ -179,10 +167,10 @@ def _steps_against_forward(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
 
 
 def _compared(cells: Sequence[MemoryCellRecord], axis: str) -> Iterator[Said]:
-    base, *others = dict.fromkeys(cell.axes[axis] for cell in cells)
+    base, *others = axes.values_along(cells, axis)
     several_modes = len({_mode(cell) for cell in cells}) > 1
     for other in others:
-        found = pairs(cells, axis, base, other)
+        found = _pairs(cells, axis, base, other)
         for mode in dict.fromkeys(_mode(pair.base) for pair in found):
             of_mode = [pair for pair in found if _mode(pair.base) == mode]
             where = f"{mode}: " if several_modes else ""
@@ -271,7 +259,7 @@ def parabola(row: Sequence[MemoryCellRecord]) -> Parabola | None:
 
 
 def _growth(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
-    along_ctx = [sorted(row, key=_ctx) for row in rows(known(cells), "ctx")]
+    along_ctx = [sorted(row, key=_ctx) for row in axes.alike(known(cells), "ctx")]
     name = namer(known(cells), ("ctx",))
     laws = [(row, law) for row in along_ctx if (law := parabola(row)) is not None]
     for row, law in laws[:MOST_ROWS]:
@@ -400,7 +388,7 @@ def _reserved(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
 def _frontiers(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
     """The longest context that fits and the shortest that does not, rows with the same two in one sentence."""
     alike: dict[str, list[tuple[MemoryCellRecord | None, MemoryCellRecord]]] = {}
-    for row in rows([cell for cell in cells if cell.found is None], "ctx"):
+    for row in axes.alike([cell for cell in cells if cell.found is None], "ctx"):
         beyond = min(filter(does_not_fit, row), key=_ctx, default=None)
         if beyond is not None:
             last = max((cell for cell in known(row) if _ctx(cell) < _ctx(beyond)), key=_ctx, default=None)
