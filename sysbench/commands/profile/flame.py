@@ -17,7 +17,7 @@ from typing import Any, Final
 from sysbench import units
 from sysbench.commands.profile.figures import CLASSES, NEUTRAL, PHASES, ink_on
 from sysbench.commands.profile.figures import PROFILE_PALETTE_INK as INK
-from sysbench.commands.profile.shown import NS, Shown
+from sysbench.commands.profile.profiles import NS
 from sysbench.errors import UsageError
 from sysbench.render import pages
 from sysbench.render.theme import elided
@@ -78,8 +78,7 @@ class Box:
 
 def tree(summary: ProfileSummary) -> Box:
     """The boxes of a profile: step, phase, modules with layers taken together, kernels."""
-    shown = Shown((), summary)
-    spent = shown.summary.spent
+    spent = summary.spent
     whole = Box("step", NEUTRAL, "", sum(spent.total_ns), sum(spent.calls))
     columns = zip(spent.phase, spent.module, spent.kernel, spent.total_ns, spent.calls, strict=True)
     for phase, module, kernel, total_ns, calls in columns:
