@@ -55,7 +55,7 @@ class KernelName(Frozen):
         return self.kernel_class
 
 
-class SpentColumns(Frozen):
+class KernelTimeColumns(Frozen):
     """Where the time went: one row for every kernel launched by a module in a phase; columns of one length."""
 
     phase: list[int]
@@ -185,7 +185,7 @@ class ProfileSummary(Frozen):
     phases: list[str]
     modules: list[str]
     names: list[KernelName]
-    spent: SpentColumns
+    spent: KernelTimeColumns
     kernels: list[KernelStatistics]
     operators: list[OperatorStatistics]
     copies: list[CopyStatistics]

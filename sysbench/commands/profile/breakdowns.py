@@ -15,7 +15,7 @@ from sysbench.errors import UsageError
 from sysbench.render.declared import DeclaredTable, Each, Field, Fill, Leading, leading
 from sysbench.render.table import NOTHING, Cell, Measure, Word
 from sysbench.spec.run import Sort
-from sysbench.trace.kernel_statistics import folded
+from sysbench.trace.kernels.statistics import folded
 from sysbench.trace.range_tree import PHASES, part_of
 from sysbench.trace.summary import EVERYWHERE, NO_PHASE, KernelClass, KernelStatistics, Rate
 
@@ -530,7 +530,7 @@ DEVICE = DeclaredTable(
             "s",
             "launches",
             importance=1,
-            get=lambda row: _over(row.of.queue_median_ns, 1 / NS),
+            get=lambda row: row.of.queue_median_ns * NS if row.of.queue_median_ns is not None else None,
             note="queued: median time from launch to start",
         ),
         Field(

@@ -148,7 +148,7 @@ def _show_traces(paths: Sequence[Path], options: ProfileOptions) -> None:
 
 def _read(path: Path, options: ProfileOptions, progress: Progress) -> tuple[ProfileSummary, Cut | None]:
     """What a trace comes down to, and the slice of it that is wanted: taken first, as the summary uses the trace up."""
-    from sysbench.engine import traces
+    from sysbench.trace import traces
 
     recording = traces.read(path, progress)
     cut = profile_files.taken(recording, options.range) if options.window is not None else None

@@ -21,7 +21,7 @@ from sysbench.commands.profile.profiles import NS
 from sysbench.errors import UsageError
 from sysbench.render import pages
 from sysbench.render.theme import elided
-from sysbench.trace.kernel_statistics import folded
+from sysbench.trace.kernels.statistics import folded
 from sysbench.trace.summary import KernelClass, ProfileSummary
 
 FORMATS: Final = ("svg", "html")

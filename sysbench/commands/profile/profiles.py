@@ -12,7 +12,7 @@ from sysbench.log.records import ProfileRecord
 from sysbench.render.stack_lines import matching
 from sysbench.render.table import Cell, Column, Measure
 from sysbench.spec.run import Selection
-from sysbench.trace.kernel_statistics import STEP, folded
+from sysbench.trace.kernels.statistics import STEP, folded
 from sysbench.trace.range_tree import PHASES
 from sysbench.trace.summary import KernelClass, KernelName, ProfileSummary
 

@@ -35,7 +35,7 @@ from sysbench.log.events import (
 from sysbench.log.records import ProfileCellRecord
 from sysbench.render.table import Word
 from sysbench.spec.run import RunOptions
-from sysbench.trace.summary import Check, DeviceUse, KernelName, ProfileSummary, SpentColumns
+from sysbench.trace.summary import Check, DeviceUse, KernelName, KernelTimeColumns, ProfileSummary
 from tests.engine.fakes import CPU, GPU, FakeSampler, ScriptedLauncher, of_kind
 
 
@@ -63,7 +63,7 @@ def summary_of(**fields: Any) -> ProfileSummary:
         "phases": ["", "forward"],
         "modules": [""],
         "names": [KernelName(name="aten::mm", short="aten::mm", kernel_class="matmul", placed=True, precision=None)],
-        "spent": SpentColumns(phase=[1], module=[0], kernel=[0], total_ns=[900_000], calls=[3]),
+        "spent": KernelTimeColumns(phase=[1], module=[0], kernel=[0], total_ns=[900_000], calls=[3]),
         "kernels": [],
         "operators": [],
         "copies": [],

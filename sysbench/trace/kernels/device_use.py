@@ -6,10 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from sysbench.trace.calls import Calls
 from sysbench.trace.grouping import distinct, firsts, grouped
 from sysbench.trace.intervals import Stretches, union
-from sysbench.trace.kernel_time import Counted
+from sysbench.trace.kernels.time import Calls, StepWork
 from sysbench.trace.recording import NONE, Integers
 from sysbench.trace.summary import DeviceUse
 
@@ -21,7 +20,7 @@ class LaunchSums:
         self.launches = self.launch_ns = self.work_ns = 0
         self.streams: set[tuple[int, int]] = set()
 
-    def add(self, part: Counted) -> None:
+    def add(self, part: StepWork) -> None:
         """Take in what counts of a slice."""
         work = part.work
         self.work_ns += int(work.duration_ns.sum())

@@ -15,7 +15,7 @@ from sysbench import formulas
 from sysbench.spec import hardware as known_hardware
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.model import Attention, ModelCell, Precision
-from sysbench.trace.kernel_time import COUNTED_PHASES, Spent
+from sysbench.trace.kernels.time import WORK_PHASES, KernelTime
 from sysbench.trace.range_tree import PARTS, part_of
 from sysbench.trace.summary import KernelClass, KernelName, Rate
 
@@ -129,19 +129,19 @@ _ON_TENSOR_CORES: Final = frozenset({"scores", "output", "matmul", "attention"})
 
 
 def rates(
-    spent: Spent, names: Sequence[KernelName], cell: ModelCell | None, products: Amounts, hardware: Hardware | None
+    time: KernelTime, names: Sequence[KernelName], cell: ModelCell | None, products: Amounts, hardware: Hardware | None
 ) -> Iterator[Rate]:
     """Time against work: attention's parts, then kernel classes, a row for each phase in which one took time.
 
     Work comes from the dimensions of `cell`, or without one from `products`. Attention's parts are left out unless
     scores, softmax and output can all be told apart.
     """
-    parts = [part_of(module) for module in spent.modules]
+    parts = [part_of(module) for module in time.modules]
     by_part: dict[tuple[str, str], int] = {}
     by_class: dict[tuple[str, str], int] = {}
-    columns = spent.columns
+    columns = time.columns
     for number, module, kernel, ns in zip(columns.phase, columns.module, columns.kernel, columns.total_ns, strict=True):
-        phase = COUNTED_PHASES[number]
+        phase = WORK_PHASES[number]
         kind = names[kernel].class_in(phase)
         by_class[kind, phase] = by_class.get((kind, phase), 0) + ns
         if (part := parts[module]) is not None:

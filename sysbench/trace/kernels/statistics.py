@@ -13,17 +13,18 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sysbench.trace.calls import Calls, Kinds
+from sysbench.trace.attribution import Attribution
 from sysbench.trace.grouping import distinct as different
-from sysbench.trace.grouping import summed
-from sysbench.trace.kernel_time import COUNTED_PHASES, Spent, phases_present
+from sysbench.trace.grouping import grouped, summed
+from sysbench.trace.intervals import depths, self_time_ns
+from sysbench.trace.kernels.time import WORK_PHASES, Calls, KernelTime, Kinds, StepWork, phases_present
 from sysbench.trace.recording import NONE, Integers
-from sysbench.trace.summary import KernelStatistics
+from sysbench.trace.summary import KernelStatistics, OperatorStatistics
 
 MOST_RANGES: Final = 80
 """Folded modules that have kernel tables of their own: those that take most time."""
 MOST_KERNELS: Final = 100
-"""Kernels whose statistics are kept for each range: those that take most time in it. The time of all is in `spent`."""
+"""Kernels with statistics in each range: those that take most time in it. `ProfileSummary.spent` has all of them."""
 STEP: Final = "step"
 """The range that is everything."""
 _NUMBER: Final = re.compile(r"(^|\.)\d+(?=\.|$)")
@@ -42,40 +43,40 @@ class KernelRange:
     modules: NDArray[np.bool_]
     """For every module, whether it belongs to it."""
     phase: int | None
-    """Position in COUNTED_PHASES."""
+    """Position in WORK_PHASES."""
 
     def holds(self, module: NDArray[np.integer[Any]], phase: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
         """Which rows of these columns belong to it."""
         chosen = self.modules[module]
         return chosen if self.phase is None else np.asarray(chosen & (phase == self.phase))
 
-    def longest(self, spent: Spent) -> Integers:
-        """Its kernels, as positions in `Spent.kernels`: those that take most time in it, the longest first."""
-        here = self.holds(spent.module, spent.phase)
-        total = summed(spent.total_ns[here], spent.kernel[here], len(spent.kernels))
-        there = np.flatnonzero(np.bincount(spent.kernel[here], minlength=len(spent.kernels)))
+    def longest(self, time: KernelTime) -> Integers:
+        """Its kernels, as positions in `KernelTime.kernels`: those that take most time in it, the longest first."""
+        here = self.holds(time.module, time.phase)
+        total = summed(time.total_ns[here], time.kernel[here], len(time.kernels))
+        there = np.flatnonzero(np.bincount(time.kernel[here], minlength=len(time.kernels)))
         return there[np.argsort(-total[there], kind="stable")][:MOST_KERNELS]
 
 
-def kernel_ranges(spent: Spent, asked: Sequence[str]) -> Iterator[KernelRange]:
+def kernel_ranges(time: KernelTime, asked: Sequence[str]) -> Iterator[KernelRange]:
     """The step, its phases, the modules that take most time, and what is asked for by name beside them."""
-    everywhere = np.ones(len(spent.modules), bool)
-    present = phases_present(spent)
+    everywhere = np.ones(len(time.modules), bool)
+    present = phases_present(time)
     yield KernelRange(STEP, everywhere, None)
     for phase in present:
-        yield KernelRange(COUNTED_PHASES[phase], everywhere, phase)
+        yield KernelRange(WORK_PHASES[phase], everywhere, phase)
     done = set()
-    for name in [*_folded_by_time(spent), *asked]:
+    for name in [*_folded_by_time(time), *asked]:
         before, slash, path = name.rpartition("/")
-        wanted = [COUNTED_PHASES.index(before)] if slash and before in COUNTED_PHASES else present
-        modules = _below(spent.modules, path)
+        wanted = [WORK_PHASES.index(before)] if slash and before in WORK_PHASES else present
+        modules = _below(time.modules, path)
         if path in done or not modules.any():
             continue
         done.add(path)
         if not slash:
             yield KernelRange(path, modules, None)
         for phase in wanted:
-            yield KernelRange(f"{COUNTED_PHASES[phase]}/{path}", modules, phase)
+            yield KernelRange(f"{WORK_PHASES[phase]}/{path}", modules, phase)
 
 
 def _below(modules: Sequence[str], path: str) -> NDArray[np.bool_]:
@@ -84,10 +85,10 @@ def _below(modules: Sequence[str], path: str) -> NDArray[np.bool_]:
     return np.array([module == path or module.startswith(f"{path}.") for module in candidates], bool)
 
 
-def _folded_by_time(spent: Spent) -> list[str]:
+def _folded_by_time(time: KernelTime) -> list[str]:
     """Folded modules, those that take most time together with everything below them first."""
     total: dict[str, int] = {}
-    for path, total_ns in zip(spent.modules, spent.by_module_ns.tolist(), strict=True):
+    for path, total_ns in zip(time.modules, time.by_module_ns.tolist(), strict=True):
         parts = folded(path).split(".") if path else []
         for depth in range(1, len(parts) + 1):
             above = ".".join(parts[:depth])
@@ -102,22 +103,22 @@ _CALLS: Final = 400_000
 
 
 def kernel_statistics(
-    calls: Calls, spent: Spent, ranges: Sequence[KernelRange], shapes: Integers, names: int
+    calls: Calls, time: KernelTime, ranges: Sequence[KernelRange], shapes: Integers, names: int
 ) -> list[KernelStatistics]:
     """A row for every kernel that counts most in each range, range by range, the longest in total first.
 
     `shapes` are the recording's launch shapes, and `names` is how many names it has.
     """
-    wanted = np.zeros((len(ranges), len(spent.kernels)), bool)
+    wanted = np.zeros((len(ranges), len(time.kernels)), bool)
     for number, each in enumerate(ranges):
-        wanted[number, each.longest(spent)] = True
+        wanted[number, each.longest(time)] = True
     found: list[list[KernelStatistics]] = [[] for _ in ranges]
     position = np.full(names, NONE, np.int32)
-    position[spent.kernels] = np.arange(len(spent.kernels))
-    for kernels in _batches(np.flatnonzero(wanted.any(axis=0)), summed(spent.calls, spent.kernel, len(spent.kernels))):
+    position[time.kernels] = np.arange(len(time.kernels))
+    for kernels in _batches(np.flatnonzero(wanted.any(axis=0)), summed(time.calls, time.kernel, len(time.kernels))):
         named = np.zeros(names, bool)
-        named[spent.kernels[kernels]] = True
-        ordered = _Ordered(calls.of_kernels(named), position, spent, shapes)
+        named[time.kernels[kernels]] = True
+        ordered = _Ordered(calls.of_kernels(named), position, time, shapes)
         for number, each in enumerate(ranges):
             if wanted[number, kernels].any():
                 found[number] += ordered.within(each, wanted[number])
@@ -134,13 +135,13 @@ def _batches(kernels: Integers, calls: Integers) -> Iterator[Integers]:
 class _Ordered:
     """Calls of kernels, ordered by kernel and then by duration."""
 
-    def __init__(self, calls: Kinds, position: NDArray[np.int32], spent: Spent, shapes: Integers) -> None:
+    def __init__(self, calls: Kinds, position: NDArray[np.int32], time: KernelTime, shapes: Integers) -> None:
         kernel = position[calls.name]
         order = np.lexsort((calls.duration_ns, kernel))
         self._kernel = kernel[order]
         self._duration_ns = calls.duration_ns[order]
         self._launch_shape = calls.launch_shape[order]
-        self._module = spent.module_places[calls.module[order]]
+        self._module = time.module_places[calls.module[order]]
         self._phase = calls.phase[order]
         self._shapes = shapes
 
@@ -189,3 +190,97 @@ class _Ordered:
         one = np.zeros(len(first), np.int64)
         one[group[known]] = number[known] + NONE
         return (self._shapes[one] if len(self._shapes) else np.zeros((len(first), 6), np.int64)), distinct
+
+
+# --- operators
+
+MOST_OPERATORS = 400
+"""Operators that are kept, and as many again by the shapes of their inputs."""
+
+
+class OperatorSums:
+    """Of the operators in steps and of the work that counts. Grows with every slice."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._width = len(names) + 1
+        self._by_name: list[list[Integers]] = []
+        self._by_shapes: list[list[Integers]] = []
+
+    def add(self, part: StepWork) -> None:
+        """Take in a slice."""
+        operators, found = part.slice.operators, part.found
+        parents = found.operators.parents
+        self_device = _self_device(found, part.is_counted, len(operators.name))
+        outermost = ~_within_same(operators.name, parents)
+        columns = (
+            np.ones(len(operators.name), np.int64),
+            self_time_ns(found.operators, operators.duration_ns),
+            np.where(outermost, operators.duration_ns, 0),
+            self_device,
+            np.where(outermost, _with_those_within(self_device, parents, depths(parents)), 0),
+        )
+        chosen = np.flatnonzero(part.operators_counted)
+        shaped = np.flatnonzero(part.operators_counted & (operators.shapes != NONE))
+        nothing = operators.name[chosen] * self._width
+        self._by_name.append(_added_up(nothing, [column[chosen] for column in columns]))
+        keys = operators.name[shaped] * self._width + operators.shapes[shaped] - NONE
+        self._by_shapes.append(_added_up(keys, [column[shaped] for column in columns]))
+
+    def statistics(self) -> list[OperatorStatistics]:
+        """By name, then by name and shapes of the inputs."""
+        return [*self._rows(self._by_name), *self._rows(self._by_shapes)]
+
+    def _rows(self, parts: list[list[Integers]]) -> list[OperatorStatistics]:
+        """One row for each name with each shapes, those that take most first."""
+        keys, *columns = (np.concatenate(pieces) for pieces in zip(*parts, strict=True))
+        groups, calls, self_host, total_host, self_device, total_device = _added_up(keys, columns)
+        order = np.lexsort((-self_host, -self_device))[:MOST_OPERATORS].tolist()
+        return [
+            OperatorStatistics(
+                name=self._names[groups[row] // self._width],
+                shapes=self._names[shape] if (shape := int(groups[row] % self._width) + NONE) != NONE else None,
+                calls=int(calls[row]),
+                self_host_ns=int(self_host[row]),
+                total_host_ns=int(total_host[row]),
+                self_device_ns=int(self_device[row]),
+                total_device_ns=int(total_device[row]),
+            )
+            for row in order
+        ]
+
+
+def _added_up(keys: Integers, columns: Sequence[Integers]) -> list[Integers]:
+    """The different keys in order, and the sums of each column over each of them."""
+    groups, which = grouped(keys)
+    return [groups, *(summed(column, which, len(groups)) for column in columns)]
+
+
+def _self_device(found: Attribution, work: NDArray[np.bool_], count: int) -> Integers:
+    if found.source != "device":
+        return np.zeros(count, np.int64)
+    caused = work & (found.operator != NONE)
+    return summed(found.work.duration_ns[caused], found.operator[caused], count)
+
+
+def _with_those_within(values: Integers, parents: Integers, depth: Integers) -> Integers:
+    """Every value with those of all operators within, from the innermost outwards."""
+    total = values.copy()
+    order = np.argsort(-depth, kind="stable")
+    levels = np.flatnonzero(np.diff(depth[order], prepend=-1, append=-1))
+    for first, beyond in zip(levels[:-1].tolist(), levels[1:].tolist(), strict=True):
+        here = order[first:beyond]
+        here = here[parents[here] != NONE]
+        np.add.at(total, parents[here], total[here])
+    return total
+
+
+def _within_same(name: Integers, parents: Integers) -> NDArray[np.bool_]:
+    """Whether an operator lies within another one of the same name."""
+    same = np.zeros(len(name), bool)
+    outer, inside = parents.copy(), np.flatnonzero(parents != NONE)
+    while len(inside):
+        same[inside] |= name[inside] == name[outer[inside]]
+        outer[inside] = parents[outer[inside]]
+        inside = inside[(outer[inside] != NONE) & ~same[inside]]
+    return same
