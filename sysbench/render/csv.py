@@ -28,38 +28,61 @@ _SUFFIXES: dict[Unit, str] = {
 _PARTS = {"value": "", "deviation": "_std", "low": "_low", "high": "_high"}
 
 
-def csv_text(table: Table) -> str:
-    """One table as comma-separated values.
+def csv_text(*tables: Table) -> str:
+    """Tables as comma-separated values under one header.
 
-    A number with a deviation or an interval takes a column for each part. A word in a number's place (`oom`) would
-    make the column text, so it stands in a column `outcome` of its own.
+    Axes on which all rows agree are columns like the others. A number with a deviation or an interval takes a column
+    for each part. A word in a number's place (`oom`) would make the column text, so it stands in a column `outcome` of
+    its own. The axes come first. With several tables the column `table` says which one a row is from.
     """
-    parts = [_parts(column, [row[position] for row in table.rows]) for position, column in enumerate(table.columns)]
-    words = any(_outcome(row, table.columns) for row in table.rows)
+    several = len(tables) > 1
+    leading: list[str] = ["table"] if several else []
+    headings: list[str] = []
+    rows: list[dict[str, str]] = []
+    for table in tables:
+        found, fields = _tidy(table)
+        first = table.axes + len(table.constants)
+        leading += found[:first]
+        headings += found[first:]
+        rows += [{**({"table": table.name} if several else {}), **row} for row in fields]
+    if any(row.get("outcome") for row in rows):
+        headings.append("outcome")
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*_headings(table.columns, parts), *(["outcome"] if words else [])])
-    for row in table.rows:
-        fields = [
-            field
-            for cell, column, found in zip(row, table.columns, parts, strict=True)
-            for field in _fields(cell, column, found)
-        ]
-        writer.writerow([*fields, *([_outcome(row, table.columns)] if words else [])])
+    written = list(dict.fromkeys((*leading, *headings)))
+    writer = csv.DictWriter(out, written, restval="", extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
     return out.getvalue()
 
 
-def _parts(column: Column, cells: Sequence[Cell]) -> list[str]:
-    """Which parts of its Measures any cell of the column has; the value is always one."""
+def _tidy(table: Table) -> tuple[list[str], list[dict[str, str]]]:
+    """The headings of a table, and its rows by heading."""
+    constants, values = zip(*table.constants, strict=True) if table.constants else ((), ())
+    columns = (*table.columns[: table.axes], *constants, *table.columns[table.axes :])
+    filled = [(*row[: table.axes], *values, *row[table.axes :]) for row in table.rows]
+    parts = [_parts([row[position] for row in filled]) for position in range(len(columns))]
+    headings = [heading for column, found in zip(columns, parts, strict=True) for heading in _headings(column, found)]
+    rows = []
+    for row in filled:
+        fields = [
+            field
+            for cell, column, found in zip(row, columns, parts, strict=True)
+            for field in _fields(cell, column, found)
+        ]
+        rows.append({"outcome": _outcome(row, columns), **dict(zip(headings, fields, strict=True))})
+    return headings, rows
+
+
+def _parts(cells: Sequence[Cell]) -> list[str]:
+    """Which parts of its Measures any cell of a column has; the value is always one."""
     measures = [cell for cell in cells if isinstance(cell, Measure)]
     return ["value", *(part for part in list(_PARTS)[1:] if any(getattr(each, part) is not None for each in measures))]
 
 
-def _headings(columns: Sequence[Column], parts: Sequence[Sequence[str]]) -> Iterator[str]:
-    for column, found in zip(columns, parts, strict=True):
-        for part in found:
-            value = "_mean" if part == "value" and "deviation" in found else _PARTS[part]
-            yield (column.key + value + _SUFFIXES[column.unit]).lstrip("_") if column.unit else column.key
+def _headings(column: Column, parts: Sequence[str]) -> Iterator[str]:
+    for part in parts:
+        value = "_mean" if part == "value" and "deviation" in parts else _PARTS[part]
+        yield (column.key + value + _SUFFIXES[column.unit]).lstrip("_") if column.unit else column.key
 
 
 def _fields(cell: Cell, column: Column, parts: Sequence[str]) -> Iterator[str]:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import itertools
 import string
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,10 +93,22 @@ class Fill:
 
 @dataclass(frozen=True)
 class Leading:
-    """The columns that say what a row is about: `columns(part)`, and `values(part, row)`."""
+    """The columns that say what a row is about: `columns(part)`, and `values(part, row)`.
+
+    `cells_of` finds the cells that a row is about. Axes that have one value in all of them are kept as constants.
+    """
 
     columns: Callable[[Any], Sequence[Column]]
     values: Callable[[Any, Any], Sequence[Cell]]
+    cells_of: Callable[[Any], Iterable[Any]] | None = None
+
+    def constants(self, rows: Sequence[Any], there: Collection[str]) -> Iterator[tuple[Column, Cell]]:
+        """The axes beside those that are there on which the cells of all rows agree, each with its value."""
+        specs = [cell.axes for row in rows for cell in self.cells_of(row)] if self.cells_of else []
+        for axis in cells.known(specs):
+            value = specs[0].get(axis)
+            if axis not in there and all(spec.get(axis) == value for spec in specs):
+                yield cells.columns([axis])[0], value
 
 
 def varying_or_size(record: Any) -> tuple[str, ...]:
@@ -105,12 +117,14 @@ def varying_or_size(record: Any) -> tuple[str, ...]:
 
 
 def along(
-    axes: Callable[[Any], Sequence[str]] = varying_or_size, cell: Callable[[Any], Any] = lambda row: row
+    axes: Callable[[Any], Sequence[str]] = varying_or_size,
+    cells_of: Callable[[Any], Iterable[Any]] = lambda row: (row,),
 ) -> Leading:
-    """Leading columns for axes of the cell that a row is about."""
+    """Leading columns for axes of the cells that a row is about, which have them in common."""
     return Leading(
         columns=lambda part: cells.columns(axes(part)),
-        values=lambda part, row: cells.values(cell(row).axes, axes(part)),
+        values=lambda part, row: cells.values(next(iter(cells_of(row))).axes, axes(part)),
+        cells_of=cells_of,
     )
 
 
@@ -212,6 +226,7 @@ class DeclaredTable:
             len(axes),
             tuple(self.notes(part) if callable(self.notes) else self.notes),
             tuple(offers),
+            tuple(one for each in first for one in each.constants(rows, {column.key for column in axes})),
         )
 
     def _columns(

@@ -1,9 +1,4 @@
-"""A sheet on stdout, in each of the formats; whatever it is of.
-
-What stands on stdout when a run is over.
-
-Standard output, as the place where results go.
-"""
+"""Sheets on standard output, in each of the formats."""
 
 from __future__ import annotations
 
@@ -43,10 +38,7 @@ def show_sheet(
     if form == "terminal":
         console.print(SheetView(content))
         return
-    if form == "csv":
-        text = "\n".join(csv_text(table) for table in content.tables)
-    else:
-        text = (markdown if form == "markdown" else latex)(content)
+    text = csv_text(*content.tables) if form == "csv" else (markdown if form == "markdown" else latex)(content)
     # Rich would wrap at the terminal's width; a file for other programs has none.
     console.file.write(theme.encodable(theme.harmless(text), console.encoding))
 
@@ -63,9 +55,8 @@ def show(
 
     `columns` are those of its tables that are shown; without any it is what each table has by itself.
 
-    CSV has no place for two tables in one file: without a choice it is the long table of all cells and phases, and of
-    several chosen tables each follows the one before after an empty line. Raises UsageError for a table or a column
-    that does not exist or that this record cannot fill.
+    CSV without a choice is the long table of all cells and phases; of several chosen tables a column `table` says which
+    one a row is of. Raises UsageError for a table or a column that does not exist or that this record cannot fill.
     """
     names = tuple(tables)
     if form == "csv":

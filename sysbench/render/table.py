@@ -1,8 +1,6 @@
 """A table without looks: columns that carry their unit, and cells that keep their numbers at full precision.
 
-Builders in `sysbench.commands.time.tables` make them from a record; renderers in `sysbench.render` show them.
-
-How a finding begins and ends, whichever words it is put together from.
+Declared tables (`sysbench.render.declared`) make them from a record; renderers in `sysbench.render` show them.
 """
 
 from __future__ import annotations
@@ -116,6 +114,8 @@ class Table:
     axes: int = 0
     notes: tuple[str, ...] = ()
     offers: tuple[Offer, ...] = ()
+    constants: tuple[tuple[Column, Cell], ...] = ()
+    """The axes on which all rows agree: said above the table for people, kept as columns for programs."""
 
 
 def notes(table: Table) -> tuple[str, ...]:

@@ -18,10 +18,13 @@ from sysbench.commands.time.tables import TABLES
 from sysbench.log.records import TimeRecord
 from sysbench.render import numbers as columns_shown
 from sysbench.render import output as summary
+from sysbench.render import sheets
 from sysbench.render.table import Column, Measure, Remark, Sheet, Table, Word
 from sysbench.render.terminal import SheetView
 from sysbench.spec.hardware import named
+from sysbench.spec.kinds import Kind
 from sysbench.spec.run import Format
+from tests import fixtures_runs
 from tests import fixtures_timing as runs
 from tests.golden.compare import assert_golden, plain_environment
 
@@ -217,9 +220,20 @@ def test_csv_headings_carry_units_and_uncertainties(pair: TimeRecord) -> None:
     assert {"step_bf16_speedup_low_ratio", "step_bf16_speedup_high_ratio"} <= set(heading)
 
 
-def test_several_csv_tables_are_apart_by_an_empty_line(pair: TimeRecord) -> None:
-    first, second = printed(pair, "csv", "phases", "memory").split("\n\n")
-    assert len(rows_of(first)) == len(rows_of(second)) == 8
+def test_several_csv_tables_have_one_header_and_a_column_that_names_them(pair: TimeRecord) -> None:
+    rows = rows_of(printed(pair, "csv", "phases", "memory"))
+    assert [row["table"] for row in rows] == ["phases"] * 8 + ["memory"] * 8
+    assert {row["optimizer"] for row in rows} == {"foreach"}  # an axis that is the same everywhere is there as well
+    assert all((row["table"] == "phases") == bool(row["forward_mean_s"]) for row in rows)
+
+
+@pytest.mark.parametrize("kind", fixtures_runs.KINDS)
+def test_no_table_has_two_columns_of_one_heading_in_csv(kind: Kind) -> None:
+    record = fixtures_runs.record(kind)
+    for name in sheets.TABLES[kind]:
+        for table in sheets.fillable(record, [name]):
+            columns = (*table.columns, *(column for column, _ in table.constants))
+            assert len({(column.key, column.unit) for column in columns}) == len(columns), table.name
 
 
 def test_csv_quotes_whatever_a_name_holds() -> None:

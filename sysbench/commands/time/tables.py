@@ -453,7 +453,7 @@ def arms_table(axis: str) -> DeclaredTable:
         rows=_Arms.rows,
         leading=along(
             lambda arms: [name for name in axes.varying(axes.axes_of(arms.record.cells)) if name != axis],
-            cell=lambda pair: next(iter(pair.cells.values())),
+            cells_of=lambda pair: pair.cells.values(),
         ),
         parts=lambda record: (_Arms(record, axis),),
         when=lambda arms: len(arms.values) > 1,
@@ -546,7 +546,7 @@ GRID = DeclaredTable(
         ),
     ),
     rows=lambda part: part[2].rows,
-    leading=along(lambda part: part[2].down, cell=_any),
+    leading=along(lambda part: part[2].down, cells_of=lambda row: row.values()),
     parts=_grids,
     name_of=lambda part: f"grid-{part[0]}",
 )
@@ -607,7 +607,7 @@ DEVICES = DeclaredTable(
             ),
             Field("parameters", unit="count", importance=2, get=lambda row: _any(row).model.parameters),
         ),
-        along(lambda part: part.down, cell=_any),
+        along(lambda part: part.down, cells_of=lambda row: row.values()),
     ),
     parts=lambda record: (_Across.of(record, "device", device_name, model=True),),
     when=lambda part: len({device_name(cell) for cell in part.record.cells if cell.device}) > 1,
@@ -619,6 +619,11 @@ DEVICES = DeclaredTable(
 
 Timed = tuple[TimeCellRecord, str, Samples | None]
 """A cell, one of its phases, and what was measured of it."""
+
+
+def _first(row: Sequence[Any]) -> tuple[Any]:
+    """The cell that a row of this kind is about."""
+    return (row[0],)
 
 
 def _timed(cells: Iterable[TimeCellRecord], phases: Sequence[str]) -> Iterator[Timed]:
@@ -660,7 +665,7 @@ SPREAD = DeclaredTable(
         Field("interval_high", "to", "s", importance=2, get=_interval(1)),
     ),
     rows=lambda record: _timed(record.cells, phases_in(record.cells)),
-    leading=(along(cell=lambda row: row[0]), _PHASE),
+    leading=(along(cells_of=_first), _PHASE),
     instead=_unmeasured,
     empty=True,
 )
@@ -711,7 +716,7 @@ FIRST_STEPS = DeclaredTable(
         ),
     ),
     rows=_first_steps,
-    leading=along(cell=lambda row: row[0]),
+    leading=along(cells_of=_first),
     notes=("warm-up steps in brackets",),
 )
 """The first steps of every cell in the order in which they ran, warm-up steps included."""
@@ -721,7 +726,7 @@ WARMUP = DeclaredTable(
     "what warming up does",
     _EXTREMES,
     rows=_warmup_rows,
-    leading=(along(_warmup_last, cell=lambda row: row[0]), _PHASE),
+    leading=(along(_warmup_last, cells_of=_first), _PHASE),
     instead=_unmeasured,
     empty=True,
     below=(FIRST_STEPS,),
@@ -803,7 +808,7 @@ CELLS = DeclaredTable(
         Field("cautions", get=lambda row: " ".join(each.code for each in row[0].cautions)),
     ),
     rows=_phases,
-    leading=along(lambda record: axes.known(axes.axes_of(record.cells)), cell=lambda row: row[0]),
+    leading=along(lambda record: axes.known(axes.axes_of(record.cells)), cells_of=_first),
     empty=True,
 )
 """One row per cell and phase: all axes, the outcome, every statistic by both clocks, rates, memory, cautions."""
