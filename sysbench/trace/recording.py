@@ -1,6 +1,6 @@
 """What a profiler recorded, in columns: the same whether it was torch's (Kineto) or Nsight Systems.
 
-Readers (`analysis.kineto`, `analysis.nsys`) build a `Trace`; attribution, tables and pictures are computed from it.
+Readers (`sysbench.trace.readers`) build a `Trace`; attribution, tables and pictures are computed from it.
 Columns are numpy arrays of one length per class; times are whole nanoseconds since the first of them, so that
 totals can be compared to the last digit. Names are kept once, and columns hold their index.
 """

@@ -52,6 +52,10 @@ def summarise(
     time, windows = sums.time.total(), sums.windows()
     names = [sums.kernels[name] for name in time.kernels.tolist()]
     anywhere, devices = busy(sums.calls, windows)
+    if source == "cpu":
+        device = None
+    elif device is None and recording.devices:
+        device = known_hardware.find(recording.devices[0])
     return ProfileSummary(
         title=recording.title,
         format=recording.format,
@@ -76,7 +80,7 @@ def summarise(
         copies=sums.copies.statistics(time, names),
         device=device_use(sums.calls, devices, sums.launches, windows) if source == "device" else None,
         precisions=_precisions(time, names),
-        rates=list(rates(time, names, cell, sums.shapes.amounts(sums.steps), _hardware(recording, source, device))),
+        rates=list(rates(time, names, cell, sums.shapes.amounts(sums.steps), device)),
         checks=list(sums.products.checks(cell, sums.steps, source)) if cell is not None else [],
         remarks=list(recording.remarks),
     )
@@ -173,9 +177,3 @@ def _precisions(time: KernelTime, names: Sequence[KernelName]) -> dict[str, int]
             known = name.precision or "unknown"
             found[known] = found.get(known, 0) + total_ns
     return found
-
-
-def _hardware(recording: Recording, source: ProfileSource, device: Hardware | None) -> Hardware | None:
-    if source == "cpu":
-        return None
-    return device or (known_hardware.find(recording.devices[0]) if recording.devices else None)

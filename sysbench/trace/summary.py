@@ -6,6 +6,7 @@ Times are whole nanoseconds over all the steps that were profiled, so that total
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from sysbench.spec.frozen import Frozen
@@ -33,6 +34,22 @@ NO_PHASE = ""
 
 EVERYWHERE = ""
 """The path of the model as a whole."""
+
+STEP = "step"
+"""The range that is everything."""
+
+_NUMBER = re.compile(r"(^|\.)\d+(?=\.|$)")
+
+
+def folded(path: str) -> str:
+    """`layers.*.attention`, which stands for every layer, for `layers.3.attention`."""
+    return _NUMBER.sub(r"\1*", path)
+
+
+def ancestry(path: str) -> list[str]:
+    """A module with those around it, the outermost first: `layers`, `layers.3`, `layers.3.attention`."""
+    parts = path.split(".") if path else []
+    return [".".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
 
 
 class KernelName(Frozen):
@@ -115,6 +132,10 @@ class CopyStatistics(Frozen):
     """None where the sizes were not recorded."""
 
 
+LAUNCH_BOUND_SHARE = 0.2
+"""Share of a step spent waiting for the host from which on the step is launch-bound."""
+
+
 class DeviceUse(Frozen):
     """How well the device was kept busy. Absent from a profile of the CPU."""
 
@@ -132,6 +153,11 @@ class DeviceUse(Frozen):
     queue_median_ns: float | None
     """From the launch of a kernel to its start: small where the device keeps up with the host."""
     streams: int
+
+    @property
+    def launch_bound(self) -> bool:
+        """Whether the device waits for the host for so much of the step that the host sets the pace."""
+        return self.waiting_ns > LAUNCH_BOUND_SHARE * self.window_ns
 
 
 class Rate(Frozen):

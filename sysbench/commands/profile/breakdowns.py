@@ -9,15 +9,14 @@ from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 from sysbench import units
-from sysbench.commands.profile.findings import LAUNCH_BOUND, RANGES
-from sysbench.commands.profile.profiles import NS, SLOWER_SHARE, KernelTime, Profile, Profiles, ancestry, range_of
+from sysbench.commands.profile.findings import RANGES
+from sysbench.commands.profile.profiles import NS, SLOWER_SHARE, KernelTime, Profile, Profiles, range_of
 from sysbench.errors import UsageError
 from sysbench.render.declared import DeclaredTable, Each, Field, Fill, Leading, leading
 from sysbench.render.table import NOTHING, Cell, Measure, Word
 from sysbench.spec.run import Sort
-from sysbench.trace.kernels.statistics import folded
 from sysbench.trace.range_tree import PHASES, part_of
-from sysbench.trace.summary import EVERYWHERE, NO_PHASE, KernelClass, KernelStatistics, Rate
+from sysbench.trace.summary import EVERYWHERE, NO_PHASE, KernelClass, KernelStatistics, Rate, ancestry, folded
 
 PROFILE: Final = Leading(columns=lambda profiles: profiles.columns, values=lambda _, row: row.profile.leading)
 """What tells profiles apart, before the columns of every table."""
@@ -536,11 +535,7 @@ DEVICE = DeclaredTable(
         Field(
             "verdict",
             "pace set by",
-            get=lambda row: (
-                Word("host (launch-bound)", "bad")
-                if row.of.waiting_ns > LAUNCH_BOUND * row.of.window_ns
-                else Word("device", "good")
-            ),
+            get=lambda row: Word("host (launch-bound)", "bad") if row.of.launch_bound else Word("device", "good"),
         ),
     ),
     rows=_rows(lambda profile: [use for use in (profile.summary.device,) if use is not None and use.window_ns]),

@@ -43,9 +43,6 @@ MOST_CLASSES: Final = 3
 MOST_LEADERS: Final = 3
 """With more different leading kernels than this, the table says it better than a sentence."""
 
-LAUNCH_BOUND: Final = 0.2
-"""Share of the step spent waiting for the host from which on the step counts as launch-bound."""
-
 NAMES: Final[Mapping[KernelClass, str]] = {
     "matmul": "matrix products",
     "attention": "fused attention",
@@ -355,7 +352,7 @@ def _idle(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterator[Said]:
         return
     idles = share_range([(idle, cell) for _, idle, cell in found], name)
     waits = share_range([(waiting, cell) for waiting, _, cell in found], name)
-    bound = [cell for waiting, _, cell in found if waiting > LAUNCH_BOUND]
+    bound = [cell for *_, cell in found if cell.summary and cell.summary.device and cell.summary.device.launch_bound]
     text = f"the device idles {idles} of the profiled step, {waits} because the host had not launched anything yet"
     if bound:
         text += ": launch-bound" if len(found) == 1 else f": launch-bound at {named(bound, name)}"

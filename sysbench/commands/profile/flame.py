@@ -21,8 +21,7 @@ from sysbench.commands.profile.profiles import NS
 from sysbench.errors import UsageError
 from sysbench.render import pages
 from sysbench.render.theme import elided
-from sysbench.trace.kernels.statistics import folded
-from sysbench.trace.summary import KernelClass, ProfileSummary
+from sysbench.trace.summary import KernelClass, ProfileSummary, folded
 
 FORMATS: Final = ("svg", "html")
 WIDTH: Final = 1200.0

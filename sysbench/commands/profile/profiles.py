@@ -12,9 +12,8 @@ from sysbench.log.records import ProfileRecord
 from sysbench.render.stack_lines import matching
 from sysbench.render.table import Cell, Column, Measure
 from sysbench.spec.run import Selection
-from sysbench.trace.kernels.statistics import STEP, folded
 from sysbench.trace.range_tree import PHASES
-from sysbench.trace.summary import KernelClass, KernelName, ProfileSummary
+from sysbench.trace.summary import STEP, KernelClass, KernelName, ProfileSummary, ancestry, folded
 
 NS: Final = 1e-9
 """Seconds in a nanosecond."""
@@ -136,12 +135,6 @@ def _paths(modules: Sequence[str]) -> Iterator[str]:
     for module in modules:
         for path in ancestry(module):
             yield from (path, folded(path))
-
-
-def ancestry(path: str) -> list[str]:
-    """`layers`, `layers.3`, `layers.3.attention`."""
-    parts = path.split(".") if path else []
-    return [".".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ The ranges that have kernel tables of their own, and which kernels are in them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,20 +18,12 @@ from sysbench.trace.grouping import grouped, summed
 from sysbench.trace.intervals import depths, self_time_ns
 from sysbench.trace.kernels.time import WORK_PHASES, Calls, KernelTime, Kinds, StepWork, phases_present
 from sysbench.trace.recording import NONE, Integers
-from sysbench.trace.summary import KernelStatistics, OperatorStatistics
+from sysbench.trace.summary import STEP, KernelStatistics, OperatorStatistics, ancestry, folded
 
 MOST_RANGES: Final = 80
 """Folded modules that have kernel tables of their own: those that take most time."""
 MOST_KERNELS: Final = 100
 """Kernels with statistics in each range: those that take most time in it. `ProfileSummary.spent` has all of them."""
-STEP: Final = "step"
-"""The range that is everything."""
-_NUMBER: Final = re.compile(r"(^|\.)\d+(?=\.|$)")
-
-
-def folded(path: str) -> str:
-    """`layers.*.attention` for `layers.3.attention`: what stands for every layer."""
-    return _NUMBER.sub(r"\1*", path)
 
 
 @dataclass(frozen=True)
@@ -89,9 +80,7 @@ def _folded_by_time(time: KernelTime) -> list[str]:
     """Folded modules, those that take most time together with everything below them first."""
     total: dict[str, int] = {}
     for path, total_ns in zip(time.modules, time.by_module_ns.tolist(), strict=True):
-        parts = folded(path).split(".") if path else []
-        for depth in range(1, len(parts) + 1):
-            above = ".".join(parts[:depth])
+        for above in ancestry(folded(path)):
             total[above] = total.get(above, 0) + total_ns
     # `layers` says the same as `layers.*`.
     counted = [path for path in total if f"{path}.*" not in total]

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sysbench.trace import gradients as forward_threads
+from sysbench.trace.gradients import resolve_forward_threads
 from sysbench.trace.packed import NAME, Packed, Recording, Stretch, Table, since_the_first
 from sysbench.trace.recording import COPY, KERNEL, NONE, SET, DeviceWork, Integers, Launches, Operators, Ranges, place
 
@@ -75,7 +75,7 @@ _OPERATORS: Final = frozenset({"cpu_op", "operator"})
 _RANGES: Final = frozenset({"user_annotation"})
 _LAUNCHES: Final = re.compile(r"(.*_)?(runtime|driver)")
 _WIDTHS: Final = {"work": 9, "launches": 5, "operators": 7, "ranges": 4}
-"""How many columns there are of each, as `analysis.trace` orders them."""
+"""How many columns there are of each, as `trace.recording` orders them."""
 
 _EXACT_MICROSECONDS: Final = 2**53 / 1000
 """Beyond this many microseconds a float does not hold every nanosecond."""
@@ -215,7 +215,7 @@ class Columns:
         return [event for event, *_ in lasting], start, duration
 
     def _of(self, which: str, events: list[Any]) -> tuple[NDArray[Any], ...]:
-        """Their columns but for times, as `analysis.trace` orders them."""
+        """Their columns but for times, as `trace.recording` orders them."""
         names, threads, shapes = self._names, self._threads, self._shapes
         name = np.array([names[event.name] for event in events], np.int32)
         arguments = [event.args for event in events]
@@ -290,7 +290,7 @@ class Columns:
             said.append(f"{self._without_duration:,} events without a duration were left out")
         if self.in_nanoseconds:
             said.append("times are taken for nanoseconds: as microseconds they would lie in the far future")
-        forward_threads.resolve(self._tables["operators"])
+        resolve_forward_threads(self._tables["operators"])
         return Recording(
             title=title,
             format="kineto",
