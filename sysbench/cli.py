@@ -5,37 +5,25 @@ The `sysbench` application: its commands, and how every error becomes one line a
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 import sysbench
+from sysbench.command import commands
 from sysbench.errors import SysbenchError
+from sysbench.garbage import collection_paused
 
 INTERRUPTED = 130
-
-COMMANDS = {
-    "time": "Time forward, backward and the optimizer step, by size, context, precision and more.",
-    "memory": "See where the memory of a step goes and whether it fits, on a GPU or without one.",
-    "profile": "See which kernels take the time, by the part of the model that launched them.",
-    "attention": "Sweep attention by head dimension, sequence length and implementation; see where it breaks.",
-    "accum": "See what rounding does: to sums, under autocast, in layer norm, to gradients and in matrix products.",
-    "run": "Run an experiment: several of these commands, as one file says them, into one directory.",
-    "report": "Write finished runs up: findings, tables, pictures, cautions, environment and method.",
-    "compare": "See whether B is faster than A, slower, the same, or whether that cannot be told; --ab measures both.",
-    "doctor": "See what this machine is, what will work on it and why not, and what sysbench itself costs.",
-}
-"""Every command and its one line of help; the command `x` is the function `x` of `sysbench.cli.x`."""
 
 
 def application(words: Sequence[str]) -> typer.Typer:
     """The command line; only the commands that `words` name are imported, so that `--help` answers at once."""
     completing = "_SYSBENCH_COMPLETE" in os.environ
-    named = [name for name in COMMANDS if completing or name in words]
+    named = [name for name in commands() if completing or name in words]
     app = typer.Typer(
         help="Where do the time and the memory of a training step go, can the number be trusted, "
         "and how far is it from what the hardware can do?",
@@ -46,14 +34,9 @@ def application(words: Sequence[str]) -> typer.Typer:
         rich_markup_mode="rich" if named else None,
     )
     app.callback()(_root)
-    for name, summary in COMMANDS.items():
-        app.command(name, short_help=summary)(_load(name) if name in named else _listed_only)
+    for name, command in commands().items():
+        app.command(name, short_help=command.help)(command.part("function") if name in named else _listed_only)
     return app
-
-
-def _load(name: str) -> Callable[..., None]:
-    function: Callable[..., None] = getattr(importlib.import_module(f"sysbench.commands.{name}.command"), name)
-    return function
 
 
 def _listed_only() -> None:
@@ -81,7 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(words: list[str]) -> int:
-    command = typer.main.get_command(application(words))
+    with collection_paused():
+        command = typer.main.get_command(application(words))
     try:
         return int(command.main(words, prog_name="sysbench", standalone_mode=False) or 0)
     except KeyboardInterrupt:
@@ -109,7 +93,7 @@ def _explain(error: Exception) -> tuple[str, int]:
 
 
 def _complain(words: list[str], message: str) -> None:
-    prefix = f"sysbench {words[0]}" if words and words[0] in COMMANDS else "sysbench"
+    prefix = f"sysbench {words[0]}" if words and words[0] in commands() else "sysbench"
     print(f"{prefix}: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201
 
 

@@ -12,15 +12,18 @@ from dataclasses import dataclass
 
 from sysbench import formulas as attention_costs
 from sysbench.commands.attention.fold import fold
-from sysbench.commands.attention.spec import AttentionCell, AttentionSpec
-from sysbench.log.events import (
+from sysbench.commands.attention.record import (
     AttentionAccounted,
     AttentionChecked,
     AttentionError,
     AttentionKernels,
     AttentionMemory,
+    AttentionRecord,
     AttentionTensor,
     AttentionTimed,
+)
+from sysbench.commands.attention.spec import AttentionCell, AttentionSpec
+from sysbench.log.events import (
     CellFinished,
     CellStarted,
     Compiled,
@@ -32,7 +35,6 @@ from sysbench.log.events import (
     StageEntered,
     WorkerReady,
 )
-from sysbench.log.records import AttentionRecord
 from sysbench.spec import hardware
 from tests.fixtures_timing import A100, STARTED_AT_S, TWO_CORES, Machine
 

@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sysbench import formulas
-from sysbench.commands.memory.spec import MemorySpec
-from sysbench.log.events import AllocationGroup, CodeLine
-from sysbench.log.outcomes import Caution, Outcome
-from sysbench.log.records import (
+from sysbench.commands.memory.record import (
+    AllocationGroup,
+    CodeLine,
     LargestRecord,
     MemoryCellRecord,
-    ModelRecord,
     PhasePeakRecord,
-    SimulatedGpuRecord,
     VerdictRecord,
 )
+from sysbench.commands.memory.spec import MemorySpec
+from sysbench.log.outcomes import Caution, Outcome
+from sysbench.log.records import ModelRecord, SimulatedGpuRecord
 from tests.fixtures_timing import A100
 
 GIB = 2**30

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sysbench.commands.profile.record import ProfileCellRecord
 from sysbench.commands.profile.spec import ProfileSpec
 from sysbench.log.outcomes import Caution
-from sysbench.log.records import ProfileCellRecord
 from sysbench.trace.kernels.classes import classified
 from sysbench.trace.kernels.names import shortened
 from sysbench.trace.summary import DeviceUse, KernelName, KernelTimeColumns, ProfileSource, ProfileSummary, Rate

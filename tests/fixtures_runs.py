@@ -10,35 +10,36 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from sysbench.command import Kind, measuring
+from sysbench.commands.accum.record import SumMeasured
 from sysbench.commands.accum.spec import AccumSpec
 from sysbench.commands.attention.spec import AttentionSpec
-from sysbench.commands.memory.spec import MemoryCell, MemorySpec
-from sysbench.commands.profile.spec import ProfileSpec
-from sysbench.commands.time.spec import TimeSpec
-from sysbench.log.events import (
+from sysbench.commands.memory.record import (
     AllocationGroup,
-    CellFinished,
-    CellStarted,
     CodeLine,
-    Event,
-    GpuSimulated,
     LargestAllocations,
     ModuleMemory,
     ModulesMeasured,
     PeakMeasured,
     PhaseMemoryMeasured,
-    ProfileRead,
+    VerdictReached,
+)
+from sysbench.commands.memory.spec import MemoryCell, MemorySpec
+from sysbench.commands.profile.record import ProfileRead, TraceWritten
+from sysbench.commands.profile.spec import ProfileSpec
+from sysbench.commands.time.spec import TimeSpec
+from sysbench.log.events import (
+    CellFinished,
+    CellStarted,
+    Event,
+    GpuSimulated,
     RunFinished,
     RunStarted,
-    SumMeasured,
-    TraceWritten,
-    VerdictReached,
     WorkerReady,
     encode,
 )
-from sysbench.log.folds import FOLDS
 from sysbench.log.records import RunRecord
-from sysbench.spec.kinds import Kind, Spec
+from sysbench.spec.cell import RunSpec
 from sysbench.trace.summarise import summarise
 from tests import fixtures_attention, fixtures_timing
 from tests.fixtures_timing import A100, STARTED_AT_S, Machine
@@ -57,7 +58,7 @@ def stream(kind: Kind, name: str = "", machine: Machine = A100) -> list[Event]:
 
 def record(kind: Kind, name: str = "", machine: Machine = A100) -> RunRecord[Any]:
     """What it comes down to."""
-    return FOLDS[kind](stream(kind, name, machine))
+    return measuring(kind).folded(stream(kind, name, machine))
 
 
 def write_log(path: Path, events: list[Event]) -> Path:
@@ -101,7 +102,7 @@ def _attention(name: str, machine: Machine) -> Iterator[Event]:
     yield from fixtures_attention.events(spec, machine, memory_bytes=12 * GIB)
 
 
-def _begin(spec: Spec, machine: Machine, cells: int) -> Iterator[Event]:
+def _begin(spec: RunSpec, machine: Machine, cells: int) -> Iterator[Event]:
     yield RunStarted(
         at_s=STARTED_AT_S,
         kind=spec.kind,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from sysbench import formulas
 from sysbench.commands.time.fold import fold
+from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeCell, TimeSpec
 from sysbench.log.events import (
     CeilingMeasured,
@@ -36,7 +37,6 @@ from sysbench.log.events import (
     WorkerExited,
     WorkerReady,
 )
-from sysbench.log.records import TimeRecord
 
 GIB = 2**30
 STARTED_AT_S = 1_795_182_600.0

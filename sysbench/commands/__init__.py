@@ -1,1 +1,14 @@
-"""One folder per command, all alike."""
+"""One folder per command, all alike: `COMMAND` in its `__init__` says what others need to know about it."""
+
+PACKAGES = (
+    "sysbench.commands.time",
+    "sysbench.commands.memory",
+    "sysbench.commands.profile",
+    "sysbench.commands.attention",
+    "sysbench.commands.accum",
+    "sysbench.commands.run",
+    "sysbench.commands.report",
+    "sysbench.commands.compare",
+    "sysbench.commands.doctor",
+)
+"""The packages of all commands, in the order in which `sysbench --help` lists them."""

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
+from sysbench.command import Kind, measuring
 from sysbench.errors import UsageError, unknown
+from sysbench.garbage import collection_paused
 from sysbench.log.outcomes import FAILURES
+from sysbench.spec.cell import RunCell, RunSpec
 from sysbench.spec.command_options import Given, option_name
-from sysbench.spec.kinds import Cell, Kind, Spec
 from sysbench.spec.run import RunOptions
 
 if TYPE_CHECKING:
@@ -39,14 +41,13 @@ def refuse_unknown_tables(kind: Kind, options: RunOptions) -> None:
     """Raise UsageError for the first table that this kind of run does not have."""
     if not options.tables:
         return
-    from sysbench.render.sheets import TABLES
-
+    tables = measuring(kind).part("tables")
     for name in options.tables:
-        if name not in TABLES[kind]:
-            raise UsageError(f"--tables {unknown(name, 'a table', TABLES[kind])}")
+        if name not in tables:
+            raise UsageError(f"--tables {unknown(name, 'a table', tables)}")
 
 
-def refuse_unknown_columns(spec: Spec, options: RunOptions) -> None:
+def refuse_unknown_columns(spec: RunSpec, options: RunOptions) -> None:
     """Raise UsageError for the first column that no table of this run could have, before it is made."""
     if not options.columns:
         return
@@ -71,19 +72,20 @@ def resumed(kind: Kind, path: Path | None) -> Given:
     return saved.spec(path, kind).model_dump()
 
 
-def show_plan(spec: Spec, options: RunOptions, device: Hardware | None) -> None:
+def show_plan(spec: RunSpec, options: RunOptions, device: Hardware | None) -> None:
     """Show the cells that the spec expands to, and whether they fit on a device; raises UsageError."""
     from sysbench.engine.plan import refuse_impossible
     from sysbench.render import output as summary
     from sysbench.render.output import results
 
-    cells: list[Cell] = list(spec.cells())
+    cells: list[RunCell] = list(spec.cells())
     refuse_impossible(cells)
     with results() as console:
-        summary.show_plan(cells, console, options.format, device, options.columns)
+        shown = measuring(spec.kind).part("plan")(cells, *([device] if device else []))
+        summary.show_sheet(shown, console, options.format, options.columns)
 
 
-def carry_out(spec: Spec, options: RunOptions, provisions: Provisions | None = None) -> RunRecord[Any]:
+def carry_out(spec: RunSpec, options: RunOptions, provisions: Provisions | None = None) -> RunRecord[Any]:
     """Run the spec, save its record and show it; raises UsageError for columns that it will not have."""
     refuse_unknown_columns(spec, options)
     from sysbench.engine import session
@@ -92,23 +94,32 @@ def carry_out(spec: Spec, options: RunOptions, provisions: Provisions | None = N
 
     with session.run(spec, options, provisions=provisions) as running:
         beginning = list(islice(running, 2))
-        # The worker has been started and imports torch: there is time to import what it takes to show its results.
-        from sysbench.log.folds import FOLDS
-        from sysbench.render import output as summary  # noqa: F401
+        # The worker has been started and imports torch: there is time for what it takes to show its results.
+        with collection_paused():
+            from concurrent.futures import ThreadPoolExecutor
 
+            from sysbench.log import events, records
+            from sysbench.render import output as summary  # noqa: F401
+
+            measuring(spec.kind).part("record")
+            events.build()
+            records.build()
         with _progress(spec.kind, options) as progress:
             for event in chain(beginning, running):
                 progress.show(event)
-    record = FOLDS[spec.kind](log.read(running.log_path))
+    record = measuring(spec.kind).folded(log.read(running.log_path))
     saved_to = running.log_path.with_suffix(".json")
     content = record.model_dump_json(indent=1).encode() + b"\n"
-    storage.write_atomically(saved_to, content)
-    if options.json_path not in (None, "-"):
-        storage.write_atomically(Path(options.json_path), content)
-    try:
-        show(record, options)
-    finally:
-        say(f"saved  {saved_to}", options)
+    with ThreadPoolExecutor(max_workers=1) as writer:
+        # A disk may take longer than drawing does, and neither needs the other.
+        written = writer.submit(storage.write_atomically, saved_to, content)
+        if options.json_path not in (None, "-"):
+            storage.write_atomically(Path(options.json_path), content)
+        try:
+            show(record, options)
+        finally:
+            written.result()
+            say(f"saved  {saved_to}", options)
     return record
 
 
@@ -167,12 +178,13 @@ def _progress(kind: Kind, options: RunOptions) -> Progress:
     from sysbench.log import journal as log
     from sysbench.render.dashboard.live import Dashboard, can_draw_on
     from sysbench.render.dashboard.progress import Silent
-    from sysbench.render.dashboard.watching import LINES, PICTURES
 
     if options.quiet:
         return Silent()
     console = Console(stderr=True)
     earlier = log.read(options.resume) if options.resume else ()
-    if options.no_live or kind not in PICTURES or not can_draw_on(console):
-        return LINES[kind](console, earlier=earlier)
-    return Dashboard(console, earlier=earlier, picture=PICTURES[kind])
+    command = measuring(kind)
+    if options.no_live or not command.picture or not can_draw_on(console):
+        lines: Progress = command.part("lines")(console, earlier=earlier)
+        return lines
+    return Dashboard(console, earlier=earlier, picture=command.part("picture"))

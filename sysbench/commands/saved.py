@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from sysbench.command import Kind, spec_of
 from sysbench.errors import LogError
 from sysbench.log import journal as log
 from sysbench.log import runs
 from sysbench.log.events import RunStarted
 from sysbench.log.records import RunRecord
-from sysbench.spec.kinds import Kind, Spec, spec_of
+from sysbench.spec.cell import RunSpec
 
 
 def record(path: Path, kind: Kind) -> RunRecord[Any]:
@@ -20,7 +21,7 @@ def record(path: Path, kind: Kind) -> RunRecord[Any]:
     return found
 
 
-def spec(path: Path, kind: Kind) -> Spec:
+def spec(path: Path, kind: Kind) -> RunSpec:
     """The spec that a log was made with; raises LogError, also for a log of another kind."""
     for event in log.read(path):
         if isinstance(event, RunStarted):

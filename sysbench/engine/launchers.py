@@ -12,7 +12,7 @@ from typing import Protocol
 
 import sysbench
 from sysbench.engine import nsys
-from sysbench.engine.protocol import CAPTURE_RANGE
+from sysbench.meeting import CAPTURE_RANGE
 
 
 def command(module: str) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sysbench import formulas
 from sysbench.errors import UsageError
 from sysbench.log.events import DeviceInfo
-from sysbench.spec.kinds import Cell
+from sysbench.spec.cell import RunCell
 from sysbench.spec.model import DeviceType
 
 
@@ -17,7 +17,7 @@ class PlacedCell:
     """A cell, its place in the whole run, and the device it is measured on."""
 
     index: int
-    cell: Cell
+    cell: RunCell
     device: DeviceInfo
 
     @property
@@ -26,14 +26,14 @@ class PlacedCell:
         return formulas.predicted_bytes(self.cell, self.device.torch_name)
 
 
-def refuse_impossible(cells: Sequence[Cell]) -> None:
+def refuse_impossible(cells: Sequence[RunCell]) -> None:
     """Raise UsageError for the first cell that can run nowhere, or not on the kind of device that it names."""
     kinds: dict[str, DeviceType] = {"cpu": "cpu", "mps": "mps", "cuda": "cuda"}
     for cell in cells:
         _refuse(cell, kinds.get(cell.device.partition(":")[0]))
 
 
-def place(cells: Sequence[Cell], devices: Sequence[DeviceInfo]) -> list[PlacedCell]:
+def place(cells: Sequence[RunCell], devices: Sequence[DeviceInfo]) -> list[PlacedCell]:
     """Every cell on its device; raises UsageError when there is no such device, or the cell cannot run on it."""
     placed = [PlacedCell(index, cell, resolve(cell.device, devices)) for index, cell in enumerate(cells)]
     for each in placed:
@@ -52,7 +52,7 @@ def resolve(name: str, devices: Sequence[DeviceInfo]) -> DeviceInfo:
     raise UsageError(f"--device {name} is not here. There is: {there or 'none at all'}")
 
 
-def _refuse(cell: Cell, kind: DeviceType | None) -> None:
+def _refuse(cell: RunCell, kind: DeviceType | None) -> None:
     problem = cell.problem(kind)
     if problem is not None:
         raise UsageError(problem)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import secrets
 import select
 import signal
 import socket
@@ -12,18 +11,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack, suppress
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
-from sysbench.engine import protocol
+from sysbench import meeting
 from sysbench.engine.launchers import Launcher
 from sysbench.errors import SysbenchError
-from sysbench.log.events import Event, WorkerExited, decode
 from sysbench.log.storage import reason
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+    from sysbench.engine import protocol
+    from sysbench.log.events import Event, WorkerExited
+
+# What launching a worker does not need is imported where it is used: the first worker is launched before all else.
 
 POLL_S = 0.2
 """How often to look whether a process still lives where the system cannot say when it ends."""
@@ -49,12 +53,41 @@ class GarbledError(Exception):
     """The worker sent something that is no event."""
 
 
+_ahead: list[WorkerProcess] = []
+"""The worker that was launched ahead and has not been asked for yet."""
+
+
+@contextmanager
+def launched_ahead(launcher: Launcher) -> Iterator[None]:
+    """Launch a worker for the first `launched` that asks for one with this launcher's command line.
+
+    It imports torch while this process finds out what is to be measured. A worker that nobody has asked for ends with
+    this context. Nothing is raised when it cannot be launched: whoever needs one will find out why.
+    """
+    with suppress(SysbenchError):
+        _ahead.append(WorkerProcess(launcher))
+    try:
+        yield
+    finally:
+        while _ahead:
+            _ahead.pop().close(patience_s=0)
+
+
+def launched(launcher: Launcher) -> WorkerProcess:
+    """The worker that was launched ahead, if it was launched like this, or a new one; raises SysbenchError."""
+    if _ahead and _ahead[0].command == launcher.command():
+        return _ahead.pop()
+    return WorkerProcess(launcher)
+
+
 class WorkerProcess:
     """A worker, which runs in a session of its own: a Ctrl-C in the terminal does not reach it."""
 
     def __init__(self, launcher: Launcher) -> None:
         """Launch it; raises SysbenchError when that is not possible. It connects later, or never."""
-        self._key = secrets.token_bytes(32)
+        self.command = launcher.command()
+        """The command line of the process that was launched."""
+        self._key = os.urandom(32)
         self._connection: Connection | None = None
         with ExitStack() as resources:
             # The doorway, a socket in a private directory, is gone as soon as the worker is through it.
@@ -64,7 +97,7 @@ class WorkerProcess:
                 self._output = resources.enter_context(tempfile.TemporaryFile())
             except OSError as error:
                 raise SysbenchError(f"cannot make temporary files for a worker: {reason(error)}") from error
-            self._process = self._launch(launcher, address)
+            self._process = self._launch(launcher.environment(), address)
             self._sentinel = _sentinel(self._process.pid, resources)
             self._resources = resources.pop_all()
         self._source = self._listener.fileno()
@@ -73,13 +106,12 @@ class WorkerProcess:
             if descriptor is not None:
                 self._poll.register(descriptor, select.POLLIN)
 
-    def _launch(self, launcher: Launcher, address: Path) -> subprocess.Popen[bytes]:
-        command = launcher.command()
-        meeting_point = {protocol.ADDRESS_VARIABLE: str(address), protocol.KEY_VARIABLE: self._key.hex()}
+    def _launch(self, environment: dict[str, str], address: Path) -> subprocess.Popen[bytes]:
+        meeting_point = {meeting.ADDRESS_VARIABLE: str(address), meeting.KEY_VARIABLE: self._key.hex()}
         try:
             return subprocess.Popen(
-                command,
-                env={**launcher.environment(), **meeting_point},
+                self.command,
+                env={**environment, **meeting_point},
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
                 stderr=self._output,
@@ -87,7 +119,7 @@ class WorkerProcess:
             )
         except OSError as error:
             why = "there is no such program" if isinstance(error, FileNotFoundError) else reason(error)
-            raise SysbenchError(f"cannot start {command[0]}: {why}") from error
+            raise SysbenchError(f"cannot start {self.command[0]}: {why}") from error
 
     @property
     def pid(self) -> int:
@@ -113,11 +145,16 @@ class WorkerProcess:
 
         Raises WorkerGoneError at the end of the connection and GarbledError for anything that is no event.
         """
+        from pydantic import ValidationError
+
+        from sysbench.engine.protocol import MESSAGE_LIMIT_BYTES
+        from sysbench.log.events import decode
+
         if self._connection is None:
             self._accept()
             return None
         try:
-            message = self._connection.recv_bytes(protocol.MESSAGE_LIMIT_BYTES)
+            message = self._connection.recv_bytes(MESSAGE_LIMIT_BYTES)
         except (EOFError, ConnectionError) as error:
             raise WorkerGoneError from error
         except OSError as error:
@@ -129,6 +166,8 @@ class WorkerProcess:
 
     def send(self, command: protocol.Command) -> None:
         """Ask for something; raises WorkerGoneError."""
+        from sysbench.engine import protocol
+
         if self._connection is None:
             raise WorkerGoneError
         try:
@@ -138,6 +177,19 @@ class WorkerProcess:
 
     def end(self, patience_s: float) -> WorkerExited:
         """See the process out, by force when it takes longer than `patience_s`, and say what became of it."""
+        from sysbench.log.events import WorkerExited
+
+        code, tail = self.close(patience_s)
+        return WorkerExited(
+            at_s=time.time(),
+            pid=self.pid,
+            exit_code=code if code is not None and code >= 0 else None,
+            signal=_signal_name(-code) if code is not None and code < 0 else None,
+            stderr_tail=tail,
+        )
+
+    def close(self, patience_s: float) -> tuple[int | None, str | None]:
+        """As `end`; returns the exit code, which is less than 0 for a signal, and the last that was printed."""
         if not self._ended(patience_s):
             self._signal(signal.SIGTERM)
             self._ended(TERMINATION_S)
@@ -150,16 +202,13 @@ class WorkerProcess:
         if self._connection is not None:
             self._connection.close()
         self._resources.close()
-        return WorkerExited(
-            at_s=time.time(),
-            pid=self.pid,
-            exit_code=code if code is not None and code >= 0 else None,
-            signal=_signal_name(-code) if code is not None and code < 0 else None,
-            stderr_tail=tail,
-        )
+        return code, tail
 
     def _accept(self) -> None:
         """Let the worker in, or send away someone who does not have the key."""
+        from multiprocessing import AuthenticationError
+        from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+
         accepted, _ = self._listener.accept()
         connection = Connection(accepted.detach())
         try:

@@ -6,33 +6,39 @@ Commands go one way and events (`sysbench.log.events`) the other, each a message
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import ConfigDict, Field, SerializeAsAny, TypeAdapter, model_validator
 
+from sysbench.command import measuring, of_package
 from sysbench.log.events import DeviceInfo
+from sysbench.spec.cell import RunCell
 from sysbench.spec.frozen import Frozen
-from sysbench.spec.kinds import Cell
 from sysbench.spec.model import Precision
-
-ADDRESS_VARIABLE = "SYSBENCH_ADDRESS"
-"""Environment variable with the path of the engine's socket. Launchers like nsys and torchrun close inherited files."""
-
-KEY_VARIABLE = "SYSBENCH_AUTHKEY"
-"""Environment variable with the key, in hexadecimal, by which the two ends know each other."""
-
-CAPTURE_RANGE = "sysbench"
-"""The NVTX range inside which a worker under Nsight Systems is recorded."""
 
 MESSAGE_LIMIT_BYTES = 16 * 1024**2
 """No message is longer than this; what claims to be is not one of ours."""
 
 
-class Measure(Frozen):
+class AboutCell(Frozen):
+    """What is asked about one cell, with the package of its command, where the worker finds what reads it."""
+
+    package: str = ""
+    cell: SerializeAsAny[RunCell]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_package(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        cell = fields["cell"]
+        if isinstance(cell, RunCell):
+            return {"package": measuring(cell.kind).package, **fields}
+        return {**fields, "cell": of_package(fields["package"]).cell_class.model_validate(cell)}
+
+
+class Measure(AboutCell):
     """Do with one cell what its kind says; answered by events, the last of which is its CellFinished."""
 
     command: Literal["measure"] = "measure"
-    cell: Cell
     device: DeviceInfo
     artifact: Path | None = None
     """Where to leave what is too large for events (a memory snapshot); None when nobody wants it."""
@@ -46,14 +52,13 @@ class MeasureCeiling(Frozen):
     precision: Precision
 
 
-class Foresee(Frozen):
+class Foresee(AboutCell):
     """Say by simulation whether a cell will fit into what is free on its device; answered by MemoryForeseen.
 
     Nothing is allocated there. A worker that was asked this should measure nothing afterwards.
     """
 
     command: Literal["foresee"] = "foresee"
-    cell: Cell
     device: DeviceInfo
     free_bytes: int
 
@@ -69,7 +74,7 @@ class Exit(Frozen):
 
 Command = Annotated[Measure | MeasureCeiling | Foresee | Exit, Field(discriminator="command")]
 
-_COMMAND: TypeAdapter[Command] = TypeAdapter(Command)
+_COMMAND: TypeAdapter[Command] = TypeAdapter(Command, config=ConfigDict(defer_build=True))
 
 
 def decode(message: bytes) -> Command:

@@ -25,12 +25,12 @@ from sysbench.log.journal import Log
 from sysbench.log.outcomes import RunStatus
 from sysbench.log.resume import EarlierRun, recall
 from sysbench.log.storage import refuse_unwritable
-from sysbench.spec.kinds import Cell, Spec
+from sysbench.spec.cell import RunCell, RunSpec
 from sysbench.spec.run import RunOptions
 
 
 def run(
-    spec: Spec,
+    spec: RunSpec,
     options: RunOptions,
     *,
     launcher: Launcher | None = None,
@@ -42,7 +42,7 @@ def run(
     Raises UsageError for cells that can run nowhere and for a log that must not be continued, LogError for a log that
     cannot be read, and OutputError when there is no place to write to. Nothing is left behind then.
     """
-    cells: list[Cell] = list(spec.cells())
+    cells: list[RunCell] = list(spec.cells())
     refuse_impossible(cells)
     if options.json_path not in (None, "-"):
         refuse_unwritable(Path(options.json_path))
@@ -75,7 +75,7 @@ class Session:
         self,
         log: Log,
         opening: RunStarted | RunResumed,
-        cells: Sequence[Cell],
+        cells: Sequence[RunCell],
         earlier: EarlierRun | None,
         options: RunOptions,
         launcher: Launcher,
@@ -127,6 +127,7 @@ class Session:
                 interrupts,
                 self._options.timeout_s,
                 self._provisions,
+                ceilings=self._options.ceilings,
             )
             opening = self._written(self._opening)
             try:
@@ -170,7 +171,7 @@ class Session:
         last_words.append(RunFinished(at_s=time.time(), status=status))
         return [self._written(event) for event in last_words]
 
-    def _is_wanted(self, cell: Cell) -> bool:
+    def _is_wanted(self, cell: RunCell) -> bool:
         return self._earlier is None or not self._earlier.keeps(cell)
 
     def _place(self, ready: WorkerReady) -> list[PlacedCell]:
@@ -184,7 +185,7 @@ class Session:
         return [each for each in placed if self._is_wanted(each.cell)]
 
 
-def _beginning(spec: Spec, cells: int, driver: str | None) -> RunStarted:
+def _beginning(spec: RunSpec, cells: int, driver: str | None) -> RunStarted:
     return RunStarted(
         at_s=time.time(),
         kind=spec.kind,
@@ -197,7 +198,7 @@ def _beginning(spec: Spec, cells: int, driver: str | None) -> RunStarted:
     )
 
 
-def _continued(path: Path, spec: Spec) -> tuple[Log, EarlierRun]:
+def _continued(path: Path, spec: RunSpec) -> tuple[Log, EarlierRun]:
     """A log to go on with, and what it holds; locked before it is read, and changed only when it is the right one."""
     log = Log.reopen(path)
     try:

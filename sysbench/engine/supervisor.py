@@ -14,7 +14,7 @@ from sysbench.engine.conversation import GOODBYE_S, Conversation, LostWorkerErro
 from sysbench.engine.interrupts import Interrupts
 from sysbench.engine.launchers import Launcher
 from sysbench.engine.plan import PlacedCell
-from sysbench.engine.process import WorkerProcess
+from sysbench.engine.process import WorkerProcess, launched
 from sysbench.engine.provisions import Provisions
 from sysbench.engine.sensors.sampler import Sampler
 from sysbench.errors import SysbenchError
@@ -30,7 +30,7 @@ from sysbench.log.events import (
     WorkerReady,
 )
 from sysbench.log.outcomes import Outcome
-from sysbench.spec.kinds import Cell
+from sysbench.spec.cell import RunCell
 from sysbench.spec.model import Precision
 
 HARMLESS: frozenset[Outcome] = frozenset({"ok", "invalid", "skipped"})
@@ -51,6 +51,8 @@ class Supervisor:
         interrupts: Interrupts,
         timeout_s: float,
         provisions: Provisions | None = None,
+        *,
+        ceilings: bool = True,
     ) -> None:
         self._provisions = provisions or Provisions()
         self._launcher = launcher
@@ -61,6 +63,7 @@ class Supervisor:
         self._interrupts = interrupts
         self._conversation = Conversation(sampler, interrupts, timeout_s)
         self._worker: WorkerProcess | None = None
+        self._wants_ceilings = ceilings
         self._ceilings: set[tuple[str, str]] = set()
 
     def run(self, placement: Placement) -> Iterator[Event]:
@@ -88,7 +91,7 @@ class Supervisor:
 
     def _attend(self, placed: PlacedCell) -> Iterator[Event]:
         """One cell that is worth it, and what came before and comes after."""
-        if placed.cell.against_ceiling is not None:
+        if self._wants_ceilings and placed.cell.against_ceiling is not None:
             yield from self._measure_ceiling(placed, placed.cell.against_ceiling)
         first = placed.cell.timed_first
         if first is not None:
@@ -199,7 +202,7 @@ class Supervisor:
     def _start_worker(self, launcher: Launcher) -> Generator[Event, None, tuple[WorkerProcess, WorkerReady]]:
         self._conversation.heed_interrupts()
         self._launched_by = launcher
-        self._worker = worker = WorkerProcess(launcher)
+        self._worker = worker = launched(launcher)
         self._sampler.watch(worker.pid)
         try:
             ready = yield from self._conversation.until(worker, WorkerReady)
@@ -247,7 +250,7 @@ def _all_but_the_last(events: Generator[Event, None, CellFinished]) -> Generator
         events.close()
 
 
-def _finished(cell: Cell, outcome: Outcome, detail: str | None = None) -> CellFinished:
+def _finished(cell: RunCell, outcome: Outcome, detail: str | None = None) -> CellFinished:
     return CellFinished(at_s=time.time(), cell=cell.key, outcome=outcome, detail=detail)
 
 

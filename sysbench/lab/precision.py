@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sysbench.log.events import ArithmeticSource
+from sysbench.commands.accum.record import ArithmeticSource
 from sysbench.rounding import FORMATS, FormatName
 from sysbench.spec.model import Precision
 

@@ -14,9 +14,9 @@ from typing import Any, Final, Protocol
 
 import torch
 
-from sysbench.engine.protocol import CAPTURE_RANGE
 from sysbench.errors import OutputError
 from sysbench.lab import ranges
+from sysbench.meeting import CAPTURE_RANGE
 
 _NEXT_TO_NOTHING_BYTES: Final = 1 << 20
 """A disk with less room than this was too full for a trace."""

@@ -9,11 +9,11 @@ import statistics as standard
 from collections.abc import Callable, Iterator, Sequence
 
 from sysbench import formulas, statistics, units
+from sysbench.commands.time.record import RateRecord
 from sysbench.commands.time.spec import TimeCell
 from sysbench.log.collect import CellEvents
 from sysbench.log.events import ReadingsLost
 from sysbench.log.outcomes import Caution
-from sysbench.log.records import RateRecord
 
 WIDE_INTERVAL = 0.05
 """An interval wider than this share of the median does not carry a comparison of a few percent."""

@@ -175,7 +175,7 @@ def of_cell(cell: RunCell, seen: CellEvents) -> dict[str, Any]:
     """The fields of a CellRecord, without its cautions."""
     return {
         "key": cell.key,
-        "axes": cell.model_dump(mode="json"),
+        "axes": cell,
         "device": seen.started.device if seen.started else None,
         "outcome": seen.finished.outcome if seen.finished else "interrupted",
         "detail": seen.finished.detail if seen.finished else "stopped before it was finished",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from sysbench.spec.kinds import Cell
+from sysbench.spec.cell import RunCell
 
 
-def labels_of(cells: Sequence[Cell], axes: Iterable[str]) -> dict[str, str]:
+def labels_of(cells: Sequence[RunCell], axes: Iterable[str]) -> dict[str, str]:
     """By key, what sets a cell apart, fit for a file's name: `ctx128-train`; nothing for a single cell."""
     dumped = [cell.model_dump() for cell in cells]
     differing = [axis for axis in axes if len({each[axis] for each in dumped}) > 1]

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 
 from pydantic_core import from_json, to_json
 
+from sysbench.command import measuring
 from sysbench.errors import LogError, UsageError
 from sysbench.log import upgrades
 from sysbench.log.events import SCHEMA_VERSION, CellFinished, Event, RunFinished, RunResumed, RunStarted, decode, encode
@@ -151,9 +152,12 @@ def _events(path: Path, file: BinaryIO) -> Iterator[Event]:
         if not line.endswith(b"\n") and len(line) < LINE_LIMIT_BYTES:
             return
         try:
-            yield decode(line if schema == SCHEMA_VERSION else _upgraded(line, schema))
+            event = decode(line if schema == SCHEMA_VERSION else _upgraded(line, schema))
+            if isinstance(event, RunStarted):
+                measuring(event.kind).part("record")  # makes its own events known
         except ValueError as error:
             raise LogError(f"{path} is damaged: line {number} is not an event") from error
+        yield event
 
 
 def _upgraded(line: bytes, schema: int) -> bytes:

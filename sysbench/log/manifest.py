@@ -13,9 +13,9 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
+from sysbench.command import Kind
 from sysbench.errors import LogError
 from sysbench.spec.frozen import Frozen
-from sysbench.spec.kinds import Kind
 
 FILE_NAME = "manifest.json"
 MANIFEST_VERSION = 1

@@ -59,7 +59,7 @@ CautionCode = Literal[
 class Caution(BaseModel):
     """A reason to doubt a number, and what would remove it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     code: CautionCode
     message: str

@@ -13,7 +13,7 @@ from sysbench.errors import LogError, UsageError
 from sysbench.log.events import CellFinished, CellStarted, DeviceInfo, RunStarted, WorkerReady
 from sysbench.log.journal import read
 from sysbench.log.outcomes import LASTING, Outcome
-from sysbench.spec.kinds import Cell, Spec
+from sysbench.spec.cell import RunCell, RunSpec
 from sysbench.spec.options import flag_of
 
 
@@ -29,11 +29,11 @@ class EarlierRun:
     devices: dict[str, DeviceInfo] = field(default_factory=dict)
     """By cell, what the last attempt ran on."""
 
-    def keeps(self, cell: Cell) -> bool:
+    def keeps(self, cell: RunCell) -> bool:
         """Whether what the log says of this cell stands."""
         return self.outcomes.get(cell.key) in LASTING
 
-    def refuse_other_spec(self, spec: Spec) -> None:
+    def refuse_other_spec(self, spec: RunSpec) -> None:
         """Raise UsageError naming every difference unless the log was made with this very spec."""
         if self.started.kind != spec.kind:
             raise UsageError(

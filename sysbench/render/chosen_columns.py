@@ -57,8 +57,8 @@ def with_columns(sheet: Sheet, names: Sequence[str], possible: Collection[Name] 
         return sheet
     there = [_name(column) for table in sheet.tables for column in _choosable(table)]
     refuse_unknown(names, (*there, *possible))
-    present = [name for name in names if _is_any(name, there)]
-    absent = [name for name in names if name not in present and _is_any(name, possible)]
+    present = [name for name in names if is_any(name, there)]
+    absent = [name for name in names if name not in present and is_any(name, possible)]
     plain = [name for name in names if not name.startswith(ADDED) and name not in absent]
     tables = _chosen(sheet.tables, plain, [name.removeprefix(ADDED) for name in present if name.startswith(ADDED)])
     notes = (
@@ -80,7 +80,7 @@ def refuse_unknown(names: Sequence[str], known: Collection[Name]) -> None:
 
 def is_known(name: str, columns: Iterable[Name]) -> bool:
     """Whether one of the columns, or an axis, is called so."""
-    return _is_any(name, columns) or _slug(name) in _AXES
+    return is_any(name, columns) or _slug(name) in _AXES
 
 
 def name_of(column: Column) -> str:
@@ -151,10 +151,11 @@ def _choosable(table: Table) -> Iterator[Column]:
 
 
 def _is_called(column: Column, name: str) -> bool:
-    return _is_any(name, [_name(column)])
+    return is_any(name, [_name(column)])
 
 
-def _is_any(name: str, known: Iterable[Name]) -> bool:
+def is_any(name: str, known: Iterable[Name]) -> bool:
+    """Whether one of the columns is called so; axes are not looked at."""
     wanted = _slug(name)
     return bool(wanted) and any(wanted in each.spellings for each in known)
 

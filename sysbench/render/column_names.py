@@ -11,12 +11,12 @@ import string
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from sysbench.command import Kind, measuring
 from sysbench.errors import UsageError
 from sysbench.render import chosen_columns
 from sysbench.render.chosen_columns import Name, is_known
 from sysbench.render.declared import DeclaredTable
-from sysbench.render.sheets import LONG, TABLES
-from sysbench.spec.kinds import Kind, Spec
+from sysbench.spec.cell import RunSpec
 from sysbench.spec.run import Format
 
 _CATEGORIES = "parameters gradients optimizer_state activations inputs temporaries workspace unknown"
@@ -100,34 +100,42 @@ _COMPARING = ("precision", "execution", "attention", "optimizer", "warmup", "dev
 """Axes with a table of their own, which is shown where their values differ."""
 
 
-def names_in(kind: Kind, table: str, spec: Spec | None = None) -> tuple[Name, ...]:
+def names_in(kind: Kind, table: str, spec: RunSpec | None = None) -> tuple[Name, ...]:
     """The columns that a table can have beside its axes; with a spec, those whose names come from its values too."""
-    values, declared = _values(spec), TABLES[kind][table]
+    values, declared = _values(spec), measuring(kind).part("tables")[table]
     if isinstance(declared, DeclaredTable):
         return tuple(dict.fromkeys(declared.names(values)))
     return tuple(dict.fromkeys(name for written in WRITTEN[kind][table].split() for name in _filled(written, values)))
 
 
-def refuse_unknown(names: Sequence[str], spec: Spec, tables: Sequence[str], form: Format) -> None:
+def refuse_unknown(names: Sequence[str], spec: RunSpec, tables: Sequence[str], form: Format) -> None:
     """Raise UsageError for a column that the tables that will be shown of a run cannot have; before it is made."""
     if not names:
         return
-    shown = tables or ((LONG[spec.kind],) if form == "csv" else shown_tables(spec))
-    known = [name for table in shown for name in names_in(spec.kind, table, spec)]
+    known = _of_tables(spec, tables, form)
     for name in names:
-        elsewhere = [table for table in TABLES[spec.kind] if is_known(name, names_in(spec.kind, table, spec))]
+        elsewhere = [
+            table for table in measuring(spec.kind).part("tables") if is_known(name, names_in(spec.kind, table, spec))
+        ]
         if elsewhere and not is_known(name, known):
             which = f"the table{'' if len(elsewhere) == 1 else 's'} {', '.join(elsewhere)}"
             raise UsageError(f"--columns {name} is in {which}: add --tables {elsewhere[0]}")
     chosen_columns.refuse_unknown(names, known)
 
 
+def shows(key: str, names: Sequence[str], spec: RunSpec, tables: Sequence[str], form: Format) -> bool:
+    """Whether what will be shown of a run can have the column with this key, given the `names` on the command line."""
+    columns = [name for name in _of_tables(spec, tables, form) if name.key == key]
+    instead = [name for name in names if not name.startswith(chosen_columns.ADDED)]
+    return bool(columns) if not instead else any(chosen_columns.is_any(name, columns) for name in names)
+
+
 def possible(kind: Kind, tables: Sequence[str]) -> list[Name]:
     """The columns of these tables, or of all that a command has, which a run may have or not."""
-    return [name for table in tables or TABLES[kind] for name in names_in(kind, table)]
+    return [name for table in tables or measuring(kind).part("tables") for name in names_in(kind, table)]
 
 
-def shown_tables(spec: Spec) -> tuple[str, ...]:
+def shown_tables(spec: RunSpec) -> tuple[str, ...]:
     """The tables that are shown of a run of this spec where nobody asks for others."""
     match spec.kind:
         case "time":
@@ -140,11 +148,17 @@ def shown_tables(spec: Spec) -> tuple[str, ...]:
             return ("summary", "device", "classes", "tree", "attention", "kernels")
         case "attention":
             return ("comparison",) if len({cell.implementation for cell in spec.cells()}) > 1 else ("sweep",)
-        case "accum":
+        case _:
             return ("sums", "formats", "dtypes", "norm", "scaling", "matmul")
 
 
-def _values(spec: Spec | None) -> dict[str, list[str]]:
+def _of_tables(spec: RunSpec, tables: Sequence[str], form: Format) -> list[Name]:
+    """The columns of the tables that will be shown of a run of this spec, asked for or not."""
+    shown = tables or ((measuring(spec.kind).long_table,) if form == "csv" else shown_tables(spec))
+    return [name for table in shown for name in names_in(spec.kind, table, spec)]
+
+
+def _values(spec: RunSpec | None) -> dict[str, list[str]]:
     """What stands for a name in braces: the values of each axis, the phases of the steps."""
     values: dict[str, list[str]] = {"source": ["measured", "simulated"]}
     cells: Sequence[Any] = list(spec.cells()) if spec is not None else []

@@ -11,19 +11,17 @@ from typing import Any
 
 from rich.console import Console
 
-from sysbench import cells as axes
+from sysbench.command import measuring
 from sysbench.log.records import RunRecord
 from sysbench.log.storage import cannot_write
-from sysbench.render import column_names, plan, theme
+from sysbench.render import column_names, theme
 from sysbench.render.chosen_columns import Name, with_columns
 from sysbench.render.csv import csv_text
 from sysbench.render.latex import latex
 from sysbench.render.markdown import markdown
-from sysbench.render.sheets import LONG, TABLES, sheet
+from sysbench.render.sheets import sheet
 from sysbench.render.table import Sheet
 from sysbench.render.terminal import SheetView
-from sysbench.spec.hardware import Hardware
-from sysbench.spec.kinds import Cell
 from sysbench.spec.run import Format, Selection
 
 
@@ -60,24 +58,9 @@ def show(
     """
     names = tuple(tables)
     if form == "csv":
-        names = names or (LONG[record.kind],)
+        names = names or (measuring(record.kind).long_table,)
     there = column_names.possible(record.kind, names) if columns else ()
     show_sheet(sheet(record, names, selection), console, form, columns, there)
-
-
-def show_plan(
-    cells: Sequence[Cell],
-    console: Console,
-    form: Format = "terminal",
-    device: Hardware | None = None,
-    columns: Sequence[str] = (),
-) -> None:
-    """Print what a run would do, and whether it fits into `device`."""
-    specs = [cell.model_dump() for cell in cells]
-    show_sheet(Sheet((*axes.subject(specs), *axes.effort(specs)), (plan.plan(cells, device),)), console, form, columns)
-
-
-__all__ = ["TABLES", "show", "show_plan", "show_sheet"]
 
 
 class _Output(Console):

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from sysbench import cells as axes
 from sysbench import formulas
-from sysbench.render.table import Cell, Column, Measure, Table, Word
+from sysbench.render.table import Cell, Column, Measure, Sheet, Table, Word
 from sysbench.spec import hardware
+from sysbench.spec.cell import RunCell
 from sysbench.spec.hardware import Hardware
-from sysbench.spec.kinds import Cell as SpecCell
 from sysbench.spec.model import ModelCell
 
 
-def plan(cells: Sequence[SpecCell], device: Hardware | None = None) -> Table:
+def plan(cells: Sequence[RunCell], device: Hardware | None = None) -> Table:
     """One row per cell: parameters, FLOPs, predicted memory, and whether that fits into a device.
 
     The device is the one that the cell itself is simulated for, or else `device`; without either there is no verdict.
@@ -53,3 +53,9 @@ def _row(cell: ModelCell, device: Hardware | None) -> list[Cell]:
         spare = device.memory_bytes - needed
         row += [Measure(spare), Word("fits", "good") if spare >= 0 else Word("does not fit", "bad")]
     return row
+
+
+def sheet(cells: Sequence[RunCell], device: Hardware | None = None) -> Sheet:
+    """What a run would do, with what its cells have in common above it."""
+    specs = [cell.model_dump() for cell in cells]
+    return Sheet((*axes.subject(specs), *axes.effort(specs)), (plan(cells, device),))

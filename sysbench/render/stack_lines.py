@@ -14,8 +14,8 @@ from pathlib import PurePosixPath
 from types import FrameType
 from typing import Final
 
+from sysbench.commands.memory.record import CodeLine
 from sysbench.errors import UsageError
-from sysbench.log.events import CodeLine
 
 _PACKAGES = ("sysbench", "torch")
 """Below these a path says where it is by itself."""

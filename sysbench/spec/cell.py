@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -32,7 +33,13 @@ def devices(value: object) -> tuple[str, ...]:
 class RunCell(BaseModel):
     """One thing that a worker is asked to do; a command's own cell adds what it is, with `kind` saying whose."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    if TYPE_CHECKING:  # a field of every command's own cell, where its value is the default
+
+        @property
+        def kind(self) -> str:
+            """The command that it is of."""
 
     device: str
 
@@ -106,3 +113,19 @@ class RunCell(BaseModel):
         Unlike `problem`, this makes one cell of a sweep `invalid` and lets the others run.
         """
         return None
+
+
+class RunSpec(BaseModel):
+    """What one run is asked for; a command's own spec adds its axes, with `kind` saying whose."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, validate_default=True)
+
+    if TYPE_CHECKING:  # a field of every command's own spec, where its value is the default
+
+        @property
+        def kind(self) -> str:
+            """The command that it is of."""
+
+    def cells(self) -> Iterator[Any]:
+        """Every cell of the run, in the order in which it is measured."""
+        raise NotImplementedError

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 from pydantic import BaseModel
 
-from sysbench.spec.kinds import Spec
+from sysbench.spec.cell import RunSpec
 from sysbench.spec.options import Option
 from sysbench.spec.validation import option_name, option_of
 
 
-def command_line(spec: Spec) -> str:
+def command_line(spec: RunSpec) -> str:
     """The shortest command with the same cells: what has its default is left out."""
     return shlex.join(["sysbench", spec.kind, *_words(spec)])
 

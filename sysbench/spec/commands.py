@@ -11,35 +11,9 @@ from typing import get_args
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from sysbench.commands.accum.spec import AccumSpec
-from sysbench.commands.attention.spec import AttentionSpec
-from sysbench.commands.memory.spec import MemorySpec
-from sysbench.commands.profile.spec import ProfileSpec
-from sysbench.commands.time.spec import TimeSpec
-from sysbench.spec.kinds import Kind
+from sysbench.command import Kind, measuring
 from sysbench.spec.options import Option
-from sysbench.spec.run import AccumOptions, AttentionOptions, MemoryOptions, ProfileOptions, RunOptions, TimeOptions
 from sysbench.spec.validation import option_name, option_of
-
-KINDS: tuple[Kind, ...] = get_args(Kind)
-
-SPECS: Mapping[Kind, type[BaseModel]] = {
-    "time": TimeSpec,
-    "memory": MemorySpec,
-    "profile": ProfileSpec,
-    "attention": AttentionSpec,
-    "accum": AccumSpec,
-}
-"""What each measures."""
-
-OPTIONS: Mapping[Kind, type[RunOptions]] = {
-    "time": TimeOptions,
-    "memory": MemoryOptions,
-    "profile": ProfileOptions,
-    "attention": AttentionOptions,
-    "accum": AccumOptions,
-}
-"""How each is carried out, and what becomes of its results."""
 
 OF_THE_WHOLE = frozenset(
     {"out", "json_path", "format", "no_live", "quiet", "debug", "plan", "resume", "source", "timeout_s"}
@@ -76,12 +50,13 @@ class Key:
 @cache
 def keys_of(kind: Kind) -> Mapping[str, Key]:
     """Everything that a run of this kind can be told in an experiment, the measured first."""
+    command = measuring(kind)
     keys: dict[str, Key] = {}
-    for model in (SPECS[kind], OPTIONS[kind]):
+    for model in (command.spec_class, command.options_class):
         for field, info in model.model_fields.items():
             if not any(isinstance(mark, Option) for mark in info.metadata):
                 continue
-            if model is OPTIONS[kind] and (field in OF_THE_WHOLE or (kind, field) in _PLANS_ONLY):
+            if model is command.options_class and (field in OF_THE_WHOLE or (kind, field) in _PLANS_ONLY):
                 continue
             keys[long_name(model, field)] = Key(field, model, info)
             for flag, value in option_of(info).shorthands:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from sysbench.spec.axes import choices, integers
 from sysbench.spec.cell import DeviceType as DeviceType
-from sysbench.spec.cell import RunCell, devices
+from sysbench.spec.cell import RunCell, RunSpec, devices
 from sysbench.spec.options import Option
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ VOCABULARY = 10_000
 class ModelShape(BaseModel):
     """The dimensions that decide a Transformer's parameters."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     d_model: int
     d_ff: int
@@ -178,10 +178,10 @@ class ModelCell(GridCell):
         return self
 
 
-class ModelSpec(BaseModel):
+class ModelSpec(RunSpec):
     """The axes of a run over Transformers; each field is a tuple of values and the run is their product."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, validate_default=True)
 
     size: Annotated[
         tuple[str, ...],

@@ -10,27 +10,30 @@ import signal
 import sys
 import time
 
-from sysbench.engine import protocol
-from sysbench.worker.channel import Channel
+from sysbench import meeting
 
 _PR_SET_PDEATHSIG = 1
 """linux/prctl.h"""
 
 
 def main() -> None:
-    """Connect, import torch, say what is there, and do as asked until the engine hangs up."""
-    if protocol.ADDRESS_VARIABLE not in os.environ:
+    """Import torch, connect, say what is there, and do as asked until the engine hangs up."""
+    if meeting.ADDRESS_VARIABLE not in os.environ:
         sys.exit("sysbench.worker is started by sysbench; run `sysbench time` instead")
+    where = {name: os.environ.pop(name) for name in (meeting.ADDRESS_VARIABLE, meeting.KEY_VARIABLE)}
     faulthandler.enable()
     _die_with_the_engine()
-    channel = Channel.connect()
+    gc.disable()  # imports leave no garbage; looking for it took a tenth of their time
     began_s = time.perf_counter()
     import torch  # noqa: F401  Imported here, and before all that needs it, so that the time it takes can be told.
 
     import_s = time.perf_counter() - began_s
+    from sysbench.worker.channel import Channel
     from sysbench.worker.service import serve
 
     gc.freeze()  # what imports leave is there for good: going through it took every collection a sixth of a second
+    gc.enable()
+    channel = Channel.connect(where)
     orderly = serve(channel, import_s)
     channel.close()
     if not orderly:

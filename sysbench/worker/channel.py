@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, MutableMapping
 from multiprocessing.connection import Client, Connection
 
+from sysbench import meeting
 from sysbench.engine import protocol
 from sysbench.log.events import Event, encode
 
@@ -26,8 +27,8 @@ class Channel:
 
         Raises KeyError without an engine, and OSError or multiprocessing.AuthenticationError when it cannot be reached.
         """
-        address = environment.pop(protocol.ADDRESS_VARIABLE)
-        key = bytes.fromhex(environment.pop(protocol.KEY_VARIABLE))
+        address = environment.pop(meeting.ADDRESS_VARIABLE)
+        key = bytes.fromhex(environment.pop(meeting.KEY_VARIABLE))
         return cls(Client(address, authkey=key))
 
     def send(self, event: Event) -> None:

@@ -10,10 +10,10 @@ from sysbench.log.events import DeviceInfo, MemoryForeseen
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import simulate
-from sysbench.spec.kinds import Cell
+from sysbench.spec.cell import RunCell
 
 
-def foresee(cell: Cell, device: DeviceInfo, free_bytes: int) -> MemoryForeseen:
+def foresee(cell: RunCell, device: DeviceInfo, free_bytes: int) -> MemoryForeseen:
     """Simulate the cell's steps on a GPU like `device`, of which this much is free, CUDA's context yet to come.
 
     A mode of `time` is a protocol of `memory` by the same name; that of `forward` computes a loss as well, which

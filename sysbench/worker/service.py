@@ -8,6 +8,7 @@ import time
 import traceback
 from functools import cache
 
+from sysbench.command import of_package
 from sysbench.engine import protocol
 from sysbench.errors import NotTriedError, SysbenchError, UnavailableError
 from sysbench.lab import allocator, ceiling
@@ -15,7 +16,6 @@ from sysbench.lab import devices as device
 from sysbench.log.events import CeilingFailed, CellFinished, Event, MemoryForeseen, WorkerReady
 from sysbench.log.outcomes import Outcome
 from sysbench.worker.channel import Channel, EngineGoneError
-from sysbench.worker.experiments import experiment_for
 
 DETAIL_CHARACTERS = 300
 TRACEBACK_CHARACTERS = 20_000
@@ -53,7 +53,7 @@ def _measure(channel: Channel, request: protocol.Measure) -> CellFinished:
     outcome: Outcome = "ok"
     detail = trace = None
     try:
-        for event in experiment_for(request.cell.kind)(request.cell, request.device, request.artifact):
+        for event in of_package(request.package).measured(request.cell, request.device, request.artifact):
             channel.send(event)
     except Exception as error:  # noqa: BLE001  A cell of a sweep may raise anything, and the others still count.
         outcome, detail, trace = _outcome_of(error), _line(error), _trace(error)

@@ -12,8 +12,9 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
+from sysbench.commands.attention.record import AttentionTimed
 from sysbench.log import journal as log
-from sysbench.log.events import AttentionTimed, CellFinished, CellStarted
+from sysbench.log.events import CellFinished, CellStarted
 
 PROMISED_S = 0.050
 

@@ -18,11 +18,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from sysbench.command import cell_of, measuring
 from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.commands.time.spec import TimeSpec
-from sysbench.log.folds import RECORDS
 from sysbench.log.records import RunRecord
-from sysbench.spec.kinds import cell_of
 from tests import fixtures_attention, fixtures_timing
 
 PROMISED_S = 10.0
@@ -81,7 +80,7 @@ def real(directory: Path, *arguments: str) -> RunRecord[Any]:
     command = [sys.executable, "-m", "sysbench", *arguments, "-q", "--out", str(directory)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     (path,) = directory.glob("*.json")
-    return RECORDS[arguments[0]].model_validate_json(path.read_bytes())  # type: ignore[index]
+    return measuring(arguments[0]).record_class.model_validate_json(path.read_bytes())  # type: ignore[index]
 
 
 def model_runs(directory: Path) -> Iterator[RunRecord[Any]]:

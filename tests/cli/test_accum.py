@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.commands.accum.spec import AccumSpec
-from sysbench.spec.run import AccumOptions
+from sysbench.commands.accum.spec import AccumOptions, AccumSpec
 from tests.cli.running import Ran, answered, only, ran_once, record_in, sysbench
 from tests.cli.test_options import OPTIONS, flags
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.commands.attention.spec import AttentionSpec
+from sysbench.commands.attention.spec import AttentionOptions, AttentionSpec
 from sysbench.spec.options import Option
-from sysbench.spec.run import AttentionOptions
 from tests.cli.running import answered, only, record_in, sysbench
 from tests.cli.test_options import OPTIONS, flags
 

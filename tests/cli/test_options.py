@@ -7,12 +7,11 @@ import pytest
 from pydantic import BaseModel
 
 from sysbench.cli import COMMANDS, _load
-from sysbench.commands.memory.spec import MemorySpec
-from sysbench.commands.profile.spec import ProfileSpec
-from sysbench.commands.time.spec import TimeSpec
+from sysbench.commands.memory.spec import MemoryOptions, MemorySpec
+from sysbench.commands.profile.spec import ProfileOptions, ProfileSpec
+from sysbench.commands.time.spec import TimeOptions, TimeSpec
 from sysbench.spec.command_options import option_name
 from sysbench.spec.options import Option
-from sysbench.spec.run import MemoryOptions, ProfileOptions, TimeOptions
 from tests.cli.running import answered, sysbench
 
 OPTIONS = Path(__file__).parent.parent / "golden" / "time-options.txt"

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sysbench.log.records import TimeRecord
+from sysbench.commands.time.record import TimeRecord
 from tests.cli.running import (
     QUICK,
     Ran,

@@ -8,6 +8,7 @@ import io
 import os
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -16,19 +17,28 @@ from unittest import mock
 
 import matplotlib.font_manager  # noqa: F401  starts fc-list where its cache is empty, which no command line may
 
-from sysbench.__main__ import main
+from sysbench.cli import main
 from tests.compatibility.lines import Line
-from tests.compatibility.shortening import shortened, shortened_json
+from tests.compatibility.shortening import file_content, shortened
 
-FIXTURES = Path(__file__).parent.parent / "fixtures"
+SOURCE = Path(__file__).parents[2]
+FIXTURES = SOURCE / "tests" / "fixtures"
 
-_KEPT = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
+_KEPT = ("PATH", "LANG", "TMPDIR", "SYSTEMROOT", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 """Variables that a command may need to run at all; no other reaches it, so that no terminal or setting shows."""
 
 _MASKS = [
-    (re.compile(r"\b20\d\d-\d\d-\d\dT\d\d-\d\d-\d\d(?=-)"), "DATE"),
-    (re.compile(r"\b20\d\d-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|\+00:00)?"), "DATE"),
+    (re.compile(r"\bsysbench \d+\.\d+\.\d+\w*"), "sysbench VERSION"),
+    (re.compile(r"\b[\w.]+ \(\w{8}\) here"), "VERSION (CODE) here"),
 ]
+"""What changes with every version of the code."""
+
+_MEASURED = [
+    (re.compile(r"\b20\d\d-\d\d-\d\dT\d\d-\d\d-\d\d(?=-)"), "DATE"),
+    (re.compile(r"\btorch \d\S+"), "torch VERSION"),
+    (re.compile(r"(?<=\.py):\d+"), ":LINE"),
+]
+"""What changes with every run, or with every version of torch."""
 
 
 class Answering:
@@ -42,8 +52,8 @@ class Answering:
         _copy(FIXTURES / "snapshots", self._saved / "snapshots")
         self._before = _listing(self._saved)
 
-    def answer(self, line: Line) -> str:
-        """Exit code, stdout, stderr and the files that were written, as text."""
+    def answer(self, line: Line, *, whole: bool = False) -> str:
+        """Exit code, stdout, stderr and every file that was written or changed; what is long only when `whole`."""
         there = self._root / "there"
         shutil.rmtree(there, ignore_errors=True)
         there.mkdir()
@@ -55,16 +65,19 @@ class Answering:
         code, out, err = _ran(line, there)
         if _listing(self._saved) != self._before:
             raise RuntimeError(f"this changed the saved runs: {line.text}")
-        parts = [f"exit {code}", *_section("stdout", shortened_json(out)), *_section("stderr", err)]
+        sections = {"stdout": out, "stderr": err}
         for name, state in _listing(there).items():
             if before.get(name) != state:
-                parts += _section(name, "" if line.measures else shortened(there / name))
-        return self._masked("\n".join(parts) + "\n", line)
+                sections[name] = "" if line.measures else file_content(there / name)
+        parts = [f"exit {code}"]
+        for name, content in sections.items():
+            text = self._masked(content, line)
+            parts.append(_section(self._masked(name, line), text if whole else shortened(text)))
+        return "\n".join(parts) + "\n"
 
     def _masked(self, text: str, line: Line) -> str:
-        for path, name in ((str(self._root), "ROOT"), (str(Path(__file__).parents[2]), "SOURCE")):
-            text = text.replace(path, name)
-        for pattern, name in _MASKS if line.measures else ():
+        text = text.replace(str(self._root), "ROOT").replace(str(SOURCE), "SOURCE").replace("\x1b", "␛")
+        for pattern, name in _MASKS + (_MEASURED if line.measures else []):
             text = pattern.sub(name, text)
         return text
 
@@ -77,14 +90,17 @@ def answering() -> Iterator[Answering]:
 
 
 def _ran(line: Line, there: Path) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command line in a directory; raises what `main` does not answer."""
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
-    settings = {"COLUMNS": "80", "LINES": "24", "TERM": "dumb", "HOME": str(there), "OMP_NUM_THREADS": "1"}
-    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
+    path = os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")])
+    settings = {"COLUMNS": "80", "LINES": "24", "TERM": "dumb", "PYTHONPATH": path, "HOME": str(there)}
+    encoding = line.environment.get("PYTHONIOENCODING", "utf-8")
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding=encoding) for _ in range(2))
     code: object = 0
     with (
-        mock.patch.dict(os.environ, {**kept, **settings, **line.environment}, clear=True),
+        mock.patch.dict(os.environ, {**kept, **settings, "OMP_NUM_THREADS": "1", **line.environment}, clear=True),
         mock.patch.object(sys, "stdin", io.StringIO()),
-        contextlib.nullcontext() if line.measures else mock.patch("subprocess.Popen", _no_process),
+        contextlib.nullcontext() if line.measures else mock.patch.object(subprocess.Popen, "__init__", _no_process),
         contextlib.chdir(there),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
@@ -95,7 +111,7 @@ def _ran(line: Line, there: Path) -> tuple[int, str, str]:
             code = end.code
         finally:
             gc.enable()  # a process that is about to end needs none
-    return int(code or 0), _content(out), _content(err)  # type: ignore[call-overload]
+    return int(str(code or 0)), _content(out), _content(err)
 
 
 def _no_process(*arguments: object, **options: object) -> None:
@@ -104,14 +120,15 @@ def _no_process(*arguments: object, **options: object) -> None:
 
 def _content(stream: io.TextIOWrapper) -> str:
     stream.flush()
-    return stream.buffer.getvalue().decode()  # type: ignore[attr-defined]
+    content: bytes = stream.buffer.getvalue()  # type: ignore[attr-defined]
+    return content.decode(stream.encoding)
 
 
-def _section(name: str, content: str) -> list[str]:
-    """With a mark for a last line without an end."""
+def _section(name: str, content: str) -> str:
+    """A heading and the content under it; with a mark for a last line without an end."""
     if not content:
-        return [f"--- {name}: nothing"]
-    return [f"--- {name}", content.removesuffix("\n") if content.endswith("\n") else f"{content}<no end of line>"]
+        return f"--- {name}"
+    return f"--- {name}\n" + (content[:-1] if content.endswith("\n") else f"{content}<no end of line>")
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -122,10 +139,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _listing(directory: Path) -> dict[str, tuple[int, int]]:
-    """Size and age of every file."""
-    found = {}
-    for path in sorted(directory.rglob("*")):
-        state = path.stat()
-        if not path.is_dir():
-            found[path.relative_to(directory).as_posix()] = (state.st_size, state.st_mtime_ns)
-    return found
+    """Size and age of every file by its name in the directory."""
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    states = ((path.relative_to(directory).as_posix(), path.stat()) for path in files)
+    return {name: (state.st_size, state.st_mtime_ns) for name, state in states}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 
 ANSWERS = Path(__file__).with_name("answers")
@@ -28,3 +30,19 @@ def record(group: str, answers: Mapping[str, str]) -> None:
         f"{_HEADING}{text}\n" + answer.replace(f"\n{_HEADING}", f"\n\\{_HEADING}") for text, answer in answers.items()
     )
     (ANSWERS / f"{group}.txt").write_bytes("\n".join(blocks).encode())
+
+
+LIBRARIES = Path(__file__).with_name("libraries.json")
+"""Versions of the libraries that pictures and help come from, when the answers were recorded."""
+
+
+def record_libraries() -> None:
+    """Write down the versions that are installed."""
+    versions = {name: metadata.version(name) for name in ("matplotlib", "rich", "typer")}
+    LIBRARIES.write_text(json.dumps(versions, indent=1) + "\n", encoding="utf-8")
+
+
+def other_libraries() -> dict[str, str]:
+    """Those that are installed in another version than the answers were recorded with."""
+    versions: dict[str, str] = json.loads(LIBRARIES.read_text(encoding="utf-8"))
+    return {name: now for name, then in versions.items() if (now := metadata.version(name)) != then}

@@ -1,4 +1,4 @@
-"""Long answers as short text that still changes with any byte: a digest, and what a reader would look for."""
+"""Long answers as short text that still changes with any byte: digests, and what a reader would look for."""
 
 from __future__ import annotations
 
@@ -11,32 +11,45 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-SHORT_CHARACTERS = 3000
-"""JSON up to this length is kept as it is."""
+LONGEST_CHARACTERS = 10_000
+"""Text up to this length is kept as it is."""
 
-_PICTURE = re.compile(r"<svg\b.*?</svg>|data:image/[^\"')]+", re.DOTALL)
-_UNSEEN = re.compile(r"<(style|script)\b.*?</\1>", re.DOTALL)
+SHOWN_LINES = 60
+DIGESTED_LINES = 20
+"""Of longer text so many lines are kept, and digests of so many lines each."""
+
+LONGEST_JSON_CHARACTERS = 3_000
+
+_PICTURE = re.compile(r"<svg\b.*?</svg>|<style\b.*?</style>|data:image/[^\"')]+", re.DOTALL)
+_SCRIPT = re.compile(r"<script\b.*?</script>", re.DOTALL)
 _TAG = re.compile(r"<[^>]*>")
 
 
-def shortened(path: Path) -> str:
-    """What a written file holds."""
+def file_content(path: Path) -> str:
+    """What a written file holds, as text: of a picture its digest, of a page digests and the text that is seen."""
     content = path.read_bytes()
     if path.suffix == ".gz":
         content, path = gzip.decompress(content), path.with_suffix("")
-    if path.suffix in (".png", ".pdf", ".pickle"):
-        return f"digest {_digest(content)}\n"
-    text = content.decode()
-    if path.suffix in (".html", ".svg"):
-        return _page(text)
-    return shortened_json(text) if path.suffix == ".json" else text
+    if path.suffix in (".png", ".pdf", ".svg", ".pickle"):
+        return f"picture {_digest(content)}\n"
+    return _page(content.decode()) if path.suffix == ".html" else content.decode()
 
 
-def shortened_json(text: str) -> str:
-    """JSON as an outline, where it is long; any other text as it is."""
-    if len(text) <= SHORT_CHARACTERS or not text.startswith(("{", "[")):
+def shortened(text: str) -> str:
+    """JSON as an outline and other text by its beginning, with digests, where they are long."""
+    if text.startswith(("{", "[{", "[\n")) and len(text) > LONGEST_JSON_CHARACTERS:
+        text = "\n".join([f"digest {_digest(text.encode())}", *_outline("", json.loads(text), 1)]) + "\n"
+    if len(text) <= LONGEST_CHARACTERS:
         return text
-    return "\n".join([f"digest {_digest(text.encode())}", *_outline("", json.loads(text), 1)]) + "\n"
+    lines = text.splitlines(keepends=True)
+    return "".join([*lines[:SHOWN_LINES], *_digests(lines)])
+
+
+def _digests(lines: list[str]) -> Iterator[str]:
+    for start in range(SHOWN_LINES, len(lines), DIGESTED_LINES):
+        block = lines[start : start + DIGESTED_LINES]
+        digest = _digest("".join(block).encode())
+        yield f"lines {start + 1} to {start + len(block)}, digest {digest}: {block[0].strip()[:60]}\n"
 
 
 def _outline(place: str, value: Any, depth: int) -> Iterator[str]:
@@ -53,15 +66,12 @@ def _outline(place: str, value: Any, depth: int) -> Iterator[str]:
 
 
 def _page(text: str) -> str:
-    """A page or a drawing: digests of its markup and of its pictures, and the text that is seen."""
-    if text.lstrip().startswith(("<?xml", "<svg")):
-        pictures, markup = [], text
-    else:
-        pictures, markup = _PICTURE.findall(text), _PICTURE.sub("<picture/>", text)
-    seen = _TAG.sub("\n", _UNSEEN.sub("", markup))
+    """Digests of the markup and of each picture, and the text between the tags."""
+    markup = _PICTURE.sub("<picture/>", text)
+    seen = _TAG.sub("\n", _SCRIPT.sub("", markup))
     lines = (" ".join(html.unescape(line).split()) for line in seen.splitlines())
-    digests = [f"digest {_digest(markup.encode())}", *(f"picture {_digest(each.encode())}" for each in pictures)]
-    return "\n".join([*digests, *(line for line in lines if line)]) + "\n"
+    pictures = (f"picture {_digest(picture.encode())}" for picture in _PICTURE.findall(text))
+    return "\n".join([f"digest {_digest(markup.encode())}", *pictures, *(line for line in lines if line)]) + "\n"
 
 
 def _digest(content: bytes) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from tests.compatibility import answers
@@ -13,6 +15,10 @@ GROUPS = tuple(dict.fromkeys(line.group for line in lines()))
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_answer_is_as_it_was_recorded(group: str) -> None:
+    if group == "help" and {"typer", "rich"} & set(others := answers.other_libraries()):
+        pytest.skip(f"help was recorded with other versions than {others}")
+    if group == "here" and shutil.which("nvidia-smi"):
+        pytest.skip("recorded on a machine without a GPU")
     found = answered([line for line in lines() if line.group == group])
     different = [difference for line, text in found.items() if (difference := compared(line, text))]
     assert not different, "\n".join(different)

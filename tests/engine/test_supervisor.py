@@ -414,6 +414,13 @@ def test_a_ceiling_is_measured_once_for_each_device_and_precision(tmp_path: Path
     assert kinds[0] == "ceiling_measured"
 
 
+def test_a_ceiling_that_nobody_will_see_is_not_measured(tmp_path: Path) -> None:
+    spec = spec_of([16])
+    events = carry_out(spec, tmp_path, ceilings=False)
+    assert of_kind(events, CeilingMeasured) == []
+    assert outcomes(spec, events) == {16: "ok"}
+
+
 @pytest.mark.parametrize(
     ("how", "detail"),
     [

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from sysbench.commands.attention.spec import AttentionSpec
+from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import LogError
 from sysbench.log.events import SCHEMA_VERSION, encode
-from sysbench.log.records import TimeRecord
 from sysbench.log.runs import find, kind_at, load
 from tests import fixtures_attention, fixtures_timing
 

@@ -12,17 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from sysbench.command import kinds, measuring, spec_of
 from sysbench.commands.attention.spec import AttentionSpec
+from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import UsageError
-from sysbench.log.records import TimeRecord
 from sysbench.render import output as summary
 from sysbench.render.chosen_columns import is_known, name_of, with_columns
 from sysbench.render.column_names import WRITTEN, names_in
 from sysbench.render.declared import DeclaredTable
-from sysbench.render.sheets import TABLES, fillable, sheet
+from sysbench.render.sheets import fillable, sheet
 from sysbench.render.table import Column, Measure, Offer, Sheet, Table, notes
-from sysbench.spec.kinds import Spec, spec_of
+from sysbench.spec.cell import RunSpec
 from tests import fixtures_attention, fixtures_runs, fixtures_timing
 
 
@@ -192,14 +193,14 @@ def test_columns_of_other_commands_are_chosen_in_the_same_way() -> None:
             assert column.title in [each.title for each in chosen.columns]
 
 
-def filled() -> Iterator[tuple[Spec, Table]]:
+def filled() -> Iterator[tuple[RunSpec, Table]]:
     """Every table of every kind of run that can be filled without running anything."""
     axes = {"size": "small,medium", "ctx": "128,256", "batch": "2,4", "precision": "fp32,bf16", "warmup": "0,2"}
     wide = TimeSpec(**axes)  # type: ignore[arg-type]
     attention = AttentionSpec(impl="naive,sdpa-flash", dim="16,32", seq="64,128")  # type: ignore[arg-type]
     records = [fixtures_runs.record(kind) for kind in fixtures_runs.KINDS]
     for found in (*records, fixtures_timing.record(wide), fixtures_attention.record(attention)):
-        for name in TABLES[found.kind]:
+        for name in measuring(found.kind).part("tables"):
             for table in fillable(found, [name]):
                 yield spec_of(found.spec), replace(table, name=name)
 
@@ -215,6 +216,7 @@ def test_every_column_that_a_table_turns_out_to_have_was_known_before_the_run() 
 
 
 def test_columns_are_known_of_every_table() -> None:
-    for kind, tables in TABLES.items():
+    for kind in kinds():
+        tables = measuring(kind).part("tables")
         undeclared = {name for name, table in tables.items() if not isinstance(table, DeclaredTable)}
         assert undeclared == set(WRITTEN.get(kind, ()))

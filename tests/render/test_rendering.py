@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
+from sysbench.command import Kind
+from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.commands.time.tables import TABLES
-from sysbench.log.records import TimeRecord
 from sysbench.render import numbers as columns_shown
 from sysbench.render import output as summary
 from sysbench.render import sheets
 from sysbench.render.table import Column, Measure, Remark, Sheet, Table, Word
 from sysbench.render.terminal import SheetView
 from sysbench.spec.hardware import named
-from sysbench.spec.kinds import Kind
 from sysbench.spec.run import Format
 from tests import fixtures_runs
 from tests import fixtures_timing as runs

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from sysbench.commands.profile import command as profile_source
 from sysbench.commands.profile import files as profile_files
+from sysbench.commands.profile.spec import ProfileOptions
 from sysbench.errors import UsageError
-from sysbench.spec.run import ProfileOptions
 from sysbench.trace import chrome_trace, packed, traces, window
 from sysbench.trace.chrome_trace import MOST_ROWS, Written
 from sysbench.trace.packed import Recording, Table

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from sysbench.commands import running
-from sysbench.commands.accum.spec import AccumSpec
+from sysbench.commands.accum.spec import AccumOptions, AccumSpec
 from sysbench.spec.command_options import Given, command_options, validated
-from sysbench.spec.run import AccumOptions
 
 if TYPE_CHECKING:
     from sysbench.log.records import RunRecord

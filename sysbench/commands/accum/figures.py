@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sysbench.commands.accum.findings import finding, mixed_format, short
+from sysbench.commands.accum.record import AccumCellRecord, DriftRecord
 from sysbench.commands.accum.spec import Experiment
-from sysbench.log.records import AccumCellRecord, DriftRecord, RunRecord
+from sysbench.log.records import RunRecord
 from sysbench.render import plots as picture_file
 from sysbench.render.plots import INK, QUIET, printable
 from sysbench.rounding import FORMATS

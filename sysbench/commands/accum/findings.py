@@ -7,8 +7,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sysbench.commands.accum.fold import WRONG
+from sysbench.commands.accum.record import (
+    AccumCellRecord,
+    DtypeRecord,
+    NormRecord,
+    ProductRecord,
+    ScaledRecord,
+    SumRecord,
+)
 from sysbench.commands.accum.spec import Experiment
-from sysbench.log.records import AccumCellRecord, DtypeRecord, NormRecord, ProductRecord, ScaledRecord, SumRecord
 from sysbench.rounding import FORMATS
 
 SHORT_TYPES: Mapping[str, str] = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}

@@ -7,31 +7,29 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 
-from sysbench.commands.accum.spec import AccumCell, AccumSpec
-from sysbench.log import collect as run_record
-from sysbench.log.collect import CellEvents, collect
-from sysbench.log.events import (
-    DtypePart,
-    DtypesMeasured,
-    Event,
-    GradientsMeasured,
-    NormMeasured,
-    NormPoint,
-    ProductMeasured,
-    ScaledBackward,
-    SumMeasured,
-)
-from sysbench.log.records import (
+from sysbench.commands.accum.record import (
     AccumCellRecord,
     AccumRecord,
     DriftRecord,
+    DtypePart,
     DtypeRecord,
+    DtypesMeasured,
+    GradientsMeasured,
     GradientsRecord,
+    NormMeasured,
+    NormPoint,
     NormRecord,
+    ProductMeasured,
     ProductRecord,
+    ScaledBackward,
     ScaledRecord,
+    SumMeasured,
     SumRecord,
 )
+from sysbench.commands.accum.spec import AccumCell, AccumSpec
+from sysbench.log import collect as run_record
+from sysbench.log.collect import CellEvents, collect
+from sysbench.log.events import Event
 from sysbench.rounding import FORMATS, FormatName, exact, stall
 
 WRONG = 0.1

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sysbench.commands.accum.record import NormMeasured, NormPoint
 from sysbench.commands.accum.spec import AccumCell
 from sysbench.lab.devices import torch_device
 from sysbench.lab.precision import TORCH_DTYPES
-from sysbench.log.events import DeviceInfo, Event, NormMeasured, NormPoint
+from sysbench.log.events import DeviceInfo, Event
 from sysbench.rounding import FormatName
 
 EXPONENTS = range(-80, 66)

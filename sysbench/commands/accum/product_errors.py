@@ -10,10 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sysbench.commands.accum.record import Accumulation, ArithmeticSource, ProductMeasured
 from sysbench.commands.accum.spec import AccumCell
 from sysbench.lab.devices import torch_device
 from sysbench.lab.precision import TORCH_DTYPES, matmul_precision, round_to_tf32
-from sysbench.log.events import Accumulation, ArithmeticSource, DeviceInfo, Event, ProductMeasured
+from sysbench.log.events import DeviceInfo, Event
 from sysbench.rounding import FormatName
 
 M = 64

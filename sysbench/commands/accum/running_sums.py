@@ -11,11 +11,12 @@ from typing import Any
 import torch
 
 from sysbench import units
+from sysbench.commands.accum.record import SumMeasured
 from sysbench.commands.accum.spec import AccumCell, Order
 from sysbench.errors import UnavailableError
 from sysbench.lab.devices import torch_device
 from sysbench.lab.precision import Arithmetic
-from sysbench.log.events import DeviceInfo, Event, SumMeasured
+from sysbench.log.events import DeviceInfo, Event
 from sysbench.rounding import FormatName, checkpoints
 
 DRIFT_POINTS = 100

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from sysbench.errors import unknown
 from sysbench.rounding import FormatName
 from sysbench.spec.axes import choices, integers, texts
-from sysbench.spec.cell import RunCell, devices
+from sysbench.spec.cell import RunCell, RunSpec, devices
 from sysbench.spec.model import SIZES, VOCABULARY, ModelCell
 from sysbench.spec.options import Option
+from sysbench.spec.run import OUTPUT, SavedOptions
 
 Experiment = Literal["sums", "autocast", "norm", "scaling", "matmul"]
 """sums      one number added to itself again and again
@@ -147,10 +149,10 @@ class AccumCell(RunCell):
         )
 
 
-class AccumSpec(BaseModel):
+class AccumSpec(RunSpec):
     """A run of `sysbench accum`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, validate_default=True)
 
     kind: Literal["accum"] = "accum"
     experiment: Annotated[
@@ -280,3 +282,11 @@ class AccumSpec(BaseModel):
 
 def _of(names: tuple[str, ...]) -> str:
     return f"that is {', '.join(names)}"
+
+
+class AccumOptions(SavedOptions):
+    """What else there is to see of experiments on rounding."""
+
+    figure: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
+        default=None, description="Draw the experiment, of several each into a file of its own: .png, .svg or .pdf."
+    )

@@ -7,15 +7,23 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from sysbench import units
 from sysbench.commands.accum.findings import WRONG_SHARE, decimal, finding, mixed_format, place, power, short, signed
+from sysbench.commands.accum.record import (
+    AccumCellRecord,
+    AccumRecord,
+    DtypeRecord,
+    NormRecord,
+    ProductRecord,
+    SumRecord,
+)
 from sysbench.commands.accum.spec import ORDERS, AccumCell
 from sysbench.errors import UsageError, unknown
-from sysbench.log.records import AccumCellRecord, AccumRecord, DtypeRecord, NormRecord, ProductRecord, SumRecord
 from sysbench.render.table import NOTHING, Cell, Column, Measure, Remark, Sheet, Table, Word
+from sysbench.spec.run import Selection
 
 LONGEST_DETAIL = 240
 
 
-def sheet(record: AccumRecord, names: Iterable[str] = ()) -> Sheet:
+def sheet(record: AccumRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
     """Everything that is shown of a record; raises UsageError for a table that is not there, or has nothing to show."""
     torch = (f"torch {record.environment.torch.torch}",) if record.environment.torch else ()
     devices = tuple(dict.fromkeys(cell.device.name for cell in record.cells if cell.device))

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from sysbench.commands import running
-from sysbench.commands.attention.spec import AttentionSpec
+from sysbench.commands.attention.spec import AttentionOptions, AttentionSpec
 from sysbench.spec.command_options import Given, command_options, validated
-from sysbench.spec.run import AttentionOptions
 
 if TYPE_CHECKING:
     from sysbench.log.records import RunRecord
@@ -69,7 +68,7 @@ def _draw(record: RunRecord[Any], options: AttentionOptions) -> tuple[Path, ...]
     if options.figure is None and options.heat_map is None:
         return ()
     from sysbench.commands.attention import pictures as attention_pictures
-    from sysbench.log.records import AttentionRecord
+    from sysbench.commands.attention.record import AttentionRecord
 
     assert isinstance(record, AttentionRecord)
     written = attention_pictures.write(record, options.figure, options.heat_map)

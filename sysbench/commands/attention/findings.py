@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, groupby
 
+from sysbench.commands.attention.record import AttentionCellRecord
 from sysbench.commands.attention.series import (
     QUANTITIES,
     TIMES,
@@ -21,7 +22,6 @@ from sysbench.commands.attention.series import (
     samples,
     value,
 )
-from sysbench.log.records import AttentionCellRecord
 from sysbench.statistics import Crossover, NoPowerLaw, PowerLaw, Ratio, crossovers, direction, power_law, ratio
 
 

@@ -7,24 +7,25 @@ from typing import get_args
 
 from sysbench import formulas as attention_costs
 from sysbench import statistics, units
+from sysbench.commands.attention.record import (
+    AttentionAccounted,
+    AttentionCellRecord,
+    AttentionChecked,
+    AttentionKernels,
+    AttentionMemory,
+    AttentionRates,
+    AttentionRecord,
+    AttentionTimed,
+)
 from sysbench.commands.attention.spec import AttentionCell, AttentionSpec
 from sysbench.commands.time.fold import samples_of
 from sysbench.formulas import AttentionCostsPhase as Phase
 from sysbench.log import collect as run_record
 from sysbench.log.cautions import emulation
 from sysbench.log.collect import CellEvents, collect
-from sysbench.log.events import (
-    AttentionAccounted,
-    AttentionChecked,
-    AttentionKernels,
-    AttentionMemory,
-    AttentionTimed,
-    DeviceInfo,
-    Event,
-    GpuSimulated,
-)
+from sysbench.log.events import DeviceInfo, Event, GpuSimulated
 from sysbench.log.outcomes import Caution
-from sysbench.log.records import AttentionCellRecord, AttentionRates, AttentionRecord, Samples, SimulatedGpuRecord
+from sysbench.log.records import Samples, SimulatedGpuRecord
 from sysbench.spec import hardware
 
 HIGHEST_SHARE = 1.1

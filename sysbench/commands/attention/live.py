@@ -20,8 +20,9 @@ from rich.text import Text
 from sysbench import cells as axes
 from sysbench import formulas as attention_costs
 from sysbench import units
+from sysbench.commands.attention.record import AttentionMemory, AttentionTimed
 from sysbench.commands.attention.spec import AttentionCell
-from sysbench.log.events import AttentionMemory, AttentionTimed, CellFinished, Event
+from sysbench.log.events import CellFinished, Event
 from sysbench.render import theme
 from sysbench.render.dashboard import run_state
 from sysbench.render.dashboard.cell_lines import CellLines

@@ -18,6 +18,14 @@ from torch import Tensor
 from sysbench import formulas as attention_costs
 from sysbench import units
 from sysbench.commands.attention.measure_memory import Needs, counted
+from sysbench.commands.attention.record import (
+    AttentionAccounted,
+    AttentionChecked,
+    AttentionError,
+    AttentionKernels,
+    AttentionMemory,
+    AttentionTimed,
+)
 from sysbench.commands.attention.simulate import SimulatedAttention, simulate
 from sysbench.commands.attention.spec import AttentionCell
 from sysbench.commands.memory.simulate import allocator_settings
@@ -40,21 +48,7 @@ from sysbench.lab.clocks import Clock, clock_for
 from sysbench.lab.compilation import compilation, count_from_zero, fresh_compiler
 from sysbench.lab.devices import synchronize, torch_device
 from sysbench.lab.precision import matmul_precision
-from sysbench.log.events import (
-    AttentionAccounted,
-    AttentionChecked,
-    AttentionError,
-    AttentionKernels,
-    AttentionMemory,
-    AttentionTimed,
-    Compiled,
-    DeviceInfo,
-    Event,
-    GpuSimulated,
-    PhaseSample,
-    Stage,
-    StageEntered,
-)
+from sysbench.log.events import Compiled, DeviceInfo, Event, GpuSimulated, PhaseSample, Stage, StageEntered
 from sysbench.simulate.gpu import Gpu
 from sysbench.spec import hardware
 

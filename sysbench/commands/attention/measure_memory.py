@@ -12,11 +12,11 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from sysbench.commands.attention.record import AttentionTensor
 from sysbench.commands.attention.spec import AttentionCell
 from sysbench.lab.accounting import StorageWatch, rounded
 from sysbench.lab.attention_functions import Inputs, function_for
 from sysbench.lab.precision import compute_dtype
-from sysbench.log.events import AttentionTensor
 
 PhaseName = Literal["inputs", "forward", "backward"]
 

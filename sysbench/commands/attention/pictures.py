@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from sysbench.commands.attention import figures as attention_figure
 from sysbench.commands.attention.figures import Caption, Curve, HeatMap, Panel
 from sysbench.commands.attention.findings import frontier, growth
+from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
 from sysbench.commands.attention.series import (
     QUANTITIES,
     Quantity,
@@ -24,7 +25,6 @@ from sysbench.commands.attention.series import (
 from sysbench.commands.attention.tables import status, subject
 from sysbench.commands.attention.words import exponent
 from sysbench.errors import UsageError
-from sysbench.log.records import AttentionCellRecord, AttentionRecord
 from sysbench.render import plots as picture_file
 from sysbench.statistics import PowerLaw
 from sysbench.units import Unit

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from sysbench.log.records import AttentionCellRecord, Samples
+from sysbench.commands.attention.record import AttentionCellRecord
+from sysbench.log.records import Samples
 
 Quantity = Literal["forward", "backward", "saved"]
 """forward and backward are times; saved is what forward keeps in memory for backward."""

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from sysbench.commands.attention.record import AttentionTensor
 from sysbench.commands.attention.spec import AttentionCell, not_simulated
 from sysbench.errors import UnavailableError
 from sysbench.garbage import collection_paused
@@ -28,7 +29,6 @@ from sysbench.lab.attention_functions import (
     gradient_for,
     inputs_for,
 )
-from sysbench.log.events import AttentionTensor
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.attention import flash_attn_on, flex_attention
 from sysbench.simulate.composites import composed_of

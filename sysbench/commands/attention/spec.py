@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import product
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from sysbench.errors import UsageError, unknown
 from sysbench.spec import hardware
 from sysbench.spec.axes import choices, integers, texts
-from sysbench.spec.cell import DeviceType, RunCell, devices
+from sysbench.spec.cell import DeviceType, RunCell, RunSpec, devices
 from sysbench.spec.model import Precision
 from sysbench.spec.options import Option
+from sysbench.spec.run import OUTPUT, SavedOptions
 
 Implementation = Literal[
     "naive", "compiled", "sdpa-math", "sdpa-efficient", "sdpa-flash", "sdpa-cudnn", "flex", "flash-attn"
@@ -128,10 +130,10 @@ class AttentionCell(RunCell):
         return None
 
 
-class AttentionSpec(BaseModel):
+class AttentionSpec(RunSpec):
     """A run of `sysbench attention`; the run is the product of all axes."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, validate_default=True)
 
     kind: Literal["attention"] = "attention"
     sweep: Annotated[bool, Option(panel=SWEEP)] = Field(
@@ -221,3 +223,14 @@ class AttentionSpec(BaseModel):
                     cold=self.cold,
                     seed=self.seed,
                 )
+
+
+class AttentionOptions(SavedOptions):
+    """What else there is to see of a sweep of attention."""
+
+    figure: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
+        default=None, description="Draw times and memory over the sequence length: .png, .svg or .pdf."
+    )
+    heat_map: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
+        default=None, description="Draw them over head dimension and sequence length: .png, .svg or .pdf."
+    )

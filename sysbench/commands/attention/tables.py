@@ -13,6 +13,7 @@ from sysbench import cells as axes
 from sysbench import formulas as attention_costs
 from sysbench import units
 from sysbench.commands.attention.findings import frontier, growth, passages
+from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
 from sysbench.commands.attention.series import (
     TIMES,
     Quantity,
@@ -26,9 +27,10 @@ from sysbench.commands.attention.series import (
 from sysbench.commands.attention.spec import AttentionCell
 from sysbench.commands.attention.words import NAMES, findings, smallest_beyond
 from sysbench.errors import UsageError, unknown
-from sysbench.log.records import AttentionCellRecord, AttentionRecord, Samples, SimulatedGpuRecord
+from sysbench.log.records import Samples, SimulatedGpuRecord
 from sysbench.render import remarks
 from sysbench.render.table import NOTHING, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word
+from sysbench.spec.run import Selection
 from sysbench.statistics import NoPowerLaw
 
 Tables = list[Table]
@@ -49,7 +51,7 @@ MOST_ROWS = 32
 """A longer comparison is about one head dimension, where nobody has asked for it by name."""
 
 
-def sheet(record: AttentionRecord, names: Iterable[str] = ()) -> Sheet:
+def sheet(record: AttentionRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
     """Everything that is shown of a record; raises UsageError for a table that is not there, or has nothing to show."""
     return Sheet(
         subject=subject(record),

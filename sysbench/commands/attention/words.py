@@ -18,6 +18,7 @@ from sysbench.commands.attention.findings import (
     leads,
     passages,
 )
+from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
 from sysbench.commands.attention.series import (
     TIMES,
     Quantity,
@@ -28,7 +29,6 @@ from sysbench.commands.attention.series import (
     usual_dim,
     value,
 )
-from sysbench.log.records import AttentionCellRecord, AttentionRecord
 from sysbench.render.table import Remark
 from sysbench.statistics import NoPowerLaw, PowerLaw, Ratio, direction, ratio
 

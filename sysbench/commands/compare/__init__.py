@@ -1,1 +1,9 @@
 """`sysbench compare`."""
+
+from sysbench.command import Command
+
+COMMAND = Command(
+    name="compare",
+    package=__name__,
+    help="See whether B is faster than A, slower, the same, or whether that cannot be told; --ab measures both.",
+)

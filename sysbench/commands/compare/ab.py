@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from sysbench.command import measuring
 from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.commands.compare.spec import CompareOptions
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import SysbenchError, UsageError, unknown
 from sysbench.log.round_logs import ARMS, Arm
+from sysbench.spec.cell import RunSpec
 from sysbench.spec.command_options import Given, command_options, validated
-from sysbench.spec.kinds import Spec
 
 if TYPE_CHECKING:
     from sysbench.commands.compare.comparison import Comparison
@@ -36,9 +37,9 @@ SPECS: Mapping[str, type[TimeSpec] | type[AttentionSpec]] = {"time": TimeSpec, "
 USUAL = "time"
 
 
-def arms_of(texts: tuple[str, str]) -> dict[Arm, Spec]:
+def arms_of(texts: tuple[str, str]) -> dict[Arm, RunSpec]:
     """Both specs; raises UsageError with one line that names the arm and what is wrong with it."""
-    specs: dict[Arm, Spec] = {}
+    specs: dict[Arm, RunSpec] = {}
     for arm, text in zip(ARMS, texts, strict=True):
         try:
             specs[arm] = spec_of_words(text)
@@ -119,7 +120,7 @@ def compare(options: CompareOptions, texts: tuple[str, str]) -> int:
     return INTERRUPTED if interrupted else _exit_code(found)
 
 
-def _refuse(specs: Mapping[Arm, Spec], options: CompareOptions) -> None:
+def _refuse(specs: Mapping[Arm, RunSpec], options: CompareOptions) -> None:
     """Raise UsageError before anything is measured that could not be compared, or not run, in the end."""
     from sysbench.commands.compare import match as compare_match
     from sysbench.commands.compare.cells import flattened
@@ -131,14 +132,15 @@ def _refuse(specs: Mapping[Arm, Spec], options: CompareOptions) -> None:
         refuse_impossible(list(spec.cells()))
 
 
-def _measure(specs: Mapping[Arm, Spec], options: CompareOptions, directory: Path, logs: Logs) -> bool:
+def _measure(specs: Mapping[Arm, RunSpec], options: CompareOptions, directory: Path, logs: Logs) -> bool:
     """Carry all rounds out, taking down each log; returns whether the user has put an end to it."""
     from sysbench.commands.compare import rounds
     from sysbench.spec.run import RunOptions
 
     lines = _lines(specs, options)
     began_s = time.monotonic()
-    turns = rounds.carry_out(specs, options.rounds, directory, RunOptions(timeout_s=options.timeout_s), lines.show)
+    each = RunOptions(timeout_s=options.timeout_s, ceilings=False)  # both arms are held against each other
+    turns = rounds.carry_out(specs, options.rounds, directory, each, lines.show)
     done = 0
     for turn in turns:
         if turn.interrupted:
@@ -152,7 +154,7 @@ def _measure(specs: Mapping[Arm, Spec], options: CompareOptions, directory: Path
     return done < 2 * options.rounds
 
 
-def _lines(specs: Mapping[Arm, Spec], options: CompareOptions) -> RoundLines:
+def _lines(specs: Mapping[Arm, RunSpec], options: CompareOptions) -> RoundLines:
     from io import StringIO
 
     from rich.console import Console
@@ -226,7 +228,7 @@ def _remove_if_empty(directory: Path) -> None:
             path.rmdir()
 
 
-def _show_plan(specs: Mapping[Arm, Spec], options: CompareOptions) -> None:
+def _show_plan(specs: Mapping[Arm, RunSpec], options: CompareOptions) -> None:
     from sysbench.render import output as summary
     from sysbench.render.output import results
     from sysbench.render.table import Sheet
@@ -242,14 +244,6 @@ def _show_plan(specs: Mapping[Arm, Spec], options: CompareOptions) -> None:
         summary.show_sheet(sheet, console, options.format)
 
 
-def _plan(arm: Arm, spec: Spec) -> Table:
-    from sysbench.commands.attention import tables as attention_tables
-    from sysbench.commands.attention.spec import AttentionSpec
-    from sysbench.render import plan
-
-    table = (
-        attention_tables.plan(list(spec.cells())).tables[0]
-        if isinstance(spec, AttentionSpec)
-        else plan.plan(list(spec.cells()), None)
-    )
+def _plan(arm: Arm, spec: RunSpec) -> Table:
+    table: Table = measuring(spec.kind).part("plan")(list(spec.cells())).tables[0]
     return replace(table, title=f"{arm}: {table.title}" if table.title else arm)

@@ -9,17 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sysbench.command import Kind
+from sysbench.commands.attention.record import AttentionCellRecord
 from sysbench.commands.compare.match import EFFORT, TREATMENTS, UNEQUAL, text
-from sysbench.log.records import (
-    AttentionCellRecord,
-    CellRecord,
-    MemoryCellRecord,
-    ProfileCellRecord,
-    RunRecord,
-    Samples,
-    TimeCellRecord,
-)
-from sysbench.spec.kinds import Kind
+from sysbench.commands.memory.record import MemoryCellRecord
+from sysbench.commands.profile.record import ProfileCellRecord
+from sysbench.commands.time.record import TimeCellRecord
+from sysbench.log.records import CellRecord, RunRecord, Samples
 
 Axes = Mapping[str, Any]
 

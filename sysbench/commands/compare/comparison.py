@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sysbench import __version__, units
+from sysbench.command import Kind
 from sysbench.commands.compare import match as compare_match
 from sysbench.commands.compare.cells import HEADLINES, SAMPLED, Side, SideCell, labels, times_of
 from sysbench.commands.compare.differences import Difference, differences, refuse_other_machines, warnings
@@ -20,7 +21,6 @@ from sysbench.errors import LogError, UsageError
 from sysbench.log.events import SCHEMA_VERSION
 from sysbench.log.outcomes import Outcome
 from sysbench.spec.frozen import Frozen
-from sysbench.spec.kinds import Kind
 from sysbench.statistics.verdict import (
     FEWEST_RUNS,
     MARGIN,

@@ -19,7 +19,7 @@ from sysbench.engine.launchers import Launcher
 from sysbench.log.events import Event, RunFinished
 from sysbench.log.round_logs import Arm, log_name
 from sysbench.log.storage import cannot_write, make_directory
-from sysbench.spec.kinds import Spec
+from sysbench.spec.cell import RunSpec
 from sysbench.spec.run import RunOptions
 
 
@@ -62,7 +62,7 @@ def new_directory(out: Path) -> Path:
 
 
 def carry_out(
-    specs: Mapping[Arm, Spec],
+    specs: Mapping[Arm, RunSpec],
     rounds: int,
     directory: Path,
     options: RunOptions,
@@ -87,7 +87,7 @@ def carry_out(
 
 
 def _turn(
-    spec: Spec,
+    spec: RunSpec,
     number: int,
     arm: Arm,
     directory: Path,

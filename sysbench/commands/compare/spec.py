@@ -20,7 +20,7 @@ OUTPUT = "Output"
 class CompareOptions(BaseModel):
     """Which two, by which standard, and where the result goes."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     a: Annotated[str | None, Option(positional=True, metavar="A")] = Field(
         default=None,

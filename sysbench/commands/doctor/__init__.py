@@ -1,1 +1,9 @@
 """`sysbench doctor`."""
+
+from sysbench.command import Command
+
+COMMAND = Command(
+    name="doctor",
+    package=__name__,
+    help="See what this machine is, what will work on it and why not, and what sysbench itself costs.",
+)

@@ -176,7 +176,7 @@ def _unseen() -> AbstractContextManager[Watcher]:
 
 def _median_step_s(spec: TimeSpec, sampler: Sampler, dashboard: Dashboard, launcher: Launcher | None) -> float:
     with tempfile.TemporaryDirectory(prefix="sysbench-") as directory:
-        options = RunOptions(out=Path(directory), quiet=True)
+        options = RunOptions(out=Path(directory), quiet=True, ceilings=False)
         with session.run(spec, options, launcher=launcher, sampler=sampler) as running, dashboard() as watcher:
             return median(_samples_s(running, watcher))
 

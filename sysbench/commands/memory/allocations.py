@@ -10,19 +10,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sysbench.commands.memory.spec import MemoryCell
-from sysbench.log.events import (
+from sysbench.commands.memory.record import (
     AllocationGroup,
     CodeLine,
-    Event,
     LargestAllocations,
     ModuleMemory,
     ModulesMeasured,
     PeakMeasured,
     PhaseMemoryMeasured,
     SnapshotWritten,
-    Source,
 )
+from sysbench.commands.memory.spec import MemoryCell
+from sysbench.log.events import Event, Source
 from sysbench.simulate.memory import AlikeAllocations, LargeAllocation, ModuleBytes, SimulatedMemory
 from sysbench.snapshot import snapshot
 

@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from sysbench.commands import running
-from sysbench.commands.memory.spec import MemoryCell, MemorySpec
+from sysbench.commands.memory.spec import MemoryCell, MemoryOptions, MemorySpec
 from sysbench.errors import UsageError
 from sysbench.log import storage
 from sysbench.log.file_names import labels_of, paths_of
 from sysbench.log.records import RunRecord
 from sysbench.spec.command_options import Given, command_options, validated
-from sysbench.spec.run import MemoryOptions
 
 if TYPE_CHECKING:
     from sysbench.snapshot.timeline import Timeline

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sysbench import cells as spec_axes
 from sysbench import units
 from sysbench.commands.memory.findings import TRAINING, known
-from sysbench.log.records import MemoryCellRecord
+from sysbench.commands.memory.record import MemoryCellRecord
 from sysbench.render.plots import (
     QUIET,
     Box,

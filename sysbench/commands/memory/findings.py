@@ -12,8 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from sysbench.log.events import AllocationGroup
-from sysbench.log.records import MemoryCellRecord
+from sysbench.commands.memory.record import AllocationGroup, MemoryCellRecord
 
 NOTABLE: Final = 0.01
 """Of a peak: a smaller difference is none."""

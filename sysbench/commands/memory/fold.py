@@ -5,30 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from sysbench import formulas, units
-from sysbench.commands.memory.spec import MemoryCell, MemorySpec
-from sysbench.log import collect as run_record
-from sysbench.log.collect import CellEvents, collect
-from sysbench.log.events import (
+from sysbench.commands.memory.record import (
     CandidateTried,
-    Event,
-    GpuSimulated,
     LargestAllocations,
     LargestFound,
-    ModulesMeasured,
-    PeakMeasured,
-    PhaseMemoryMeasured,
-    SnapshotWritten,
-    VerdictReached,
-)
-from sysbench.log.outcomes import Caution
-from sysbench.log.records import (
     LargestRecord,
     MemoryCellRecord,
     MemoryRecord,
+    ModulesMeasured,
+    PeakMeasured,
+    PhaseMemoryMeasured,
     PhasePeakRecord,
-    SimulatedGpuRecord,
+    SnapshotWritten,
+    VerdictReached,
     VerdictRecord,
 )
+from sysbench.commands.memory.spec import MemoryCell, MemorySpec
+from sysbench.log import collect as run_record
+from sysbench.log.collect import CellEvents, collect
+from sysbench.log.events import Event, GpuSimulated
+from sysbench.log.outcomes import Caution
+from sysbench.log.records import SimulatedGpuRecord
 
 DOUBT = 0.02
 """Of a GPU's memory: a smaller margin is no promise. The context alone was seen to take 300 to 600 MiB, and simulated

@@ -13,16 +13,15 @@ from rich.text import Text
 
 from sysbench import units
 from sysbench.commands.memory.figures import COLOURS
-from sysbench.commands.memory.spec import MemoryCell
-from sysbench.log.events import (
+from sysbench.commands.memory.record import (
     CandidateTried,
-    Event,
-    GpuSimulated,
     LargestFound,
     PeakMeasured,
     PhaseMemoryMeasured,
     VerdictReached,
 )
+from sysbench.commands.memory.spec import MemoryCell
+from sysbench.log.events import Event, GpuSimulated
 from sysbench.render import theme
 from sysbench.render.dashboard import run_state
 from sysbench.render.dashboard.cell_lines import CellLines, label

@@ -10,25 +10,23 @@ from pathlib import Path
 import torch
 
 from sysbench.commands.memory.allocations import FRAMES, write
+from sysbench.commands.memory.record import (
+    AllocationGroup,
+    CodeLine,
+    LargestAllocations,
+    ModuleMemory,
+    ModulesMeasured,
+    PeakMeasured,
+    PhaseMemoryMeasured,
+    VerdictReached,
+)
 from sysbench.commands.memory.spec import PROCEDURES, MemoryCell
 from sysbench.lab import allocator
 from sysbench.lab.allocator_history import History
 from sysbench.lab.devices import synchronize, torch_device
 from sysbench.lab.precision import matmul_precision
 from sysbench.lab.step import TrainingStep
-from sysbench.log.events import (
-    AllocationGroup,
-    CodeLine,
-    DeviceInfo,
-    Event,
-    LargestAllocations,
-    ModuleMemory,
-    ModulesMeasured,
-    PeakMeasured,
-    PhaseMemoryMeasured,
-    StageEntered,
-    VerdictReached,
-)
+from sysbench.log.events import DeviceInfo, Event, StageEntered
 from sysbench.simulate.memory import LARGEST
 from sysbench.simulate.protocols import phases_of
 from sysbench.snapshot import snapshot as snapshots

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from sysbench.commands.memory import measure_cuda as cuda_memory
 from sysbench.commands.memory.allocations import details, fullest, phases, write
+from sysbench.commands.memory.record import PeakMeasured
 from sysbench.commands.memory.spec import MemoryCell
 from sysbench.errors import UnavailableError
 from sysbench.lab import allocator
 from sysbench.lab.devices import torch_device
 from sysbench.lab.precision import matmul_precision
-from sysbench.log.events import DeviceInfo, Event, PeakMeasured, StageEntered
+from sysbench.log.events import DeviceInfo, Event, StageEntered
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import serve

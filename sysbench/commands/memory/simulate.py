@@ -9,9 +9,10 @@ from pathlib import Path
 
 from sysbench import units
 from sysbench.commands.memory.allocations import findings, write
+from sysbench.commands.memory.record import CandidateTried, LargestFound, VerdictReached
 from sysbench.commands.memory.spec import MemoryCell, SearchAxis
 from sysbench.errors import DoesNotFitError, UnavailableError
-from sysbench.log.events import CandidateTried, Event, GpuSimulated, LargestFound, StageEntered, VerdictReached
+from sysbench.log.events import Event, GpuSimulated, StageEntered
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import SimulatedMemory, simulate

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from sysbench import units
 from sysbench.commands.memory import tables as module_tree
+from sysbench.commands.memory.record import CodeLine
 from sysbench.errors import UsageError, unknown
-from sysbench.log.events import CodeLine
 from sysbench.render.stack_lines import place
 from sysbench.render.table import Cell, Column, Measure, Remark, Sheet, Table
 from sysbench.snapshot.timeline import Group, Timeline

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -14,6 +15,7 @@ from sysbench.spec import hardware
 from sysbench.spec.axes import choices, texts
 from sysbench.spec.model import STEP, DeviceType, GridCell, Mode, ModelCell, ModelSpec, Phase
 from sysbench.spec.options import Option
+from sysbench.spec.run import OUTPUT, RunOptions
 
 Protocol = Literal["inference", "forward", "forward-backward", "train-first", "train"]
 """inference         no graph, nothing but the logits is kept
@@ -154,3 +156,20 @@ class MemorySpec(ModelSpec):
         first: dict[str, Any] = {self.find: getattr(self, self.find)[:1]} if self.find else {}
         points = self.model_copy(update=first).grid()
         return [{**point, "device": "cpu"} if self.simulate else point for point in points]
+
+
+class MemoryOptions(RunOptions):
+    """What becomes of the allocations of each cell; with several cells, each file's name says which it is of."""
+
+    source: Annotated[Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT)] = Field(
+        default=None, description="Show a finished log or record, or a snapshot, instead of measuring. Needs no torch."
+    )
+    snapshot: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
+        default=None, description="Write the allocations as a pickle that the public memory viewer opens."
+    )
+    figure: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
+        default=None, description="Draw memory over time by category: .png, .svg or .pdf."
+    )
+    page: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
+        default=None, description="Write a page, for offline use, that zooms to every single allocation and its stack."
+    )

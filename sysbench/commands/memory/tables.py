@@ -14,12 +14,12 @@ from typing import Any
 
 from sysbench import cells as axes
 from sysbench import units
+from sysbench.commands.memory.record import AllocationGroup, MemoryCellRecord, MemoryRecord
 from sysbench.errors import UsageError, unknown
-from sysbench.log.events import AllocationGroup
-from sysbench.log.records import MemoryCellRecord, MemoryRecord
 from sysbench.render import remarks
 from sysbench.render.stack_lines import place
 from sysbench.render.table import NOTHING, Cell, Column, Measure, Remark, Sheet, Table, Word
+from sysbench.spec.run import Selection
 
 DEPTH = 4
 """Modules further down are not shown; they are counted in those above them."""
@@ -72,7 +72,7 @@ CATEGORIES = (
 """In the order in which they are shown; see `sysbench.simulate.recording.Category`."""
 
 
-def sheet(record: MemoryRecord, names: Iterable[str] = ()) -> Sheet:
+def sheet(record: MemoryRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
     """Everything that is shown of a record; raises UsageError for a table that is not there, or has nothing to show."""
     torch = (f"torch {record.environment.torch.torch}",) if record.environment.torch else ()
     return Sheet(

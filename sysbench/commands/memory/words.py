@@ -28,7 +28,7 @@ from sysbench.commands.memory.findings import (
     rows,
     unmoved,
 )
-from sysbench.log.records import MemoryCellRecord
+from sysbench.commands.memory.record import MemoryCellRecord
 from sysbench.render.findings import Namer, Said, listed, named, namer, share_range, together_named
 
 MOST_ROWS: Final = 4

@@ -15,12 +15,11 @@ import typer
 
 from sysbench.commands import running
 from sysbench.commands.profile import files as profile_files
-from sysbench.commands.profile.spec import ProfileSpec
+from sysbench.commands.profile.spec import ProfileOptions, ProfileSpec
 from sysbench.errors import UsageError
 from sysbench.log import storage
 from sysbench.render.dashboard.progress import waiting
 from sysbench.spec.command_options import Given, command_options, validated
-from sysbench.spec.run import ProfileOptions
 
 if TYPE_CHECKING:
     from sysbench.commands.running import Saved
@@ -117,11 +116,11 @@ def _show_record(path: Path, options: ProfileOptions) -> None:
 
 
 def _show_traces(paths: Sequence[Path], options: ProfileOptions) -> None:
+    from sysbench.command import measuring
     from sysbench.commands.profile import tables as profile_tables
-    from sysbench.log.records import TraceRecord
+    from sysbench.commands.profile.record import TraceRecord
     from sysbench.render import output as summary
     from sysbench.render.output import results
-    from sysbench.render.sheets import LONG
 
     if len(paths) > 1 and (options.window or options.flame):
         raise UsageError("--window and --flame are of one trace: give --from one file")
@@ -140,7 +139,7 @@ def _show_traces(paths: Sequence[Path], options: ProfileOptions) -> None:
         else:
             named = [(each.title, each) for each in summaries]
             # As of a record: CSV has no place for several tables.
-            tables = options.tables or ((LONG["profile"],) if options.format == "csv" else ())
+            tables = options.tables or ((measuring("profile").long_table,) if options.format == "csv" else ())
             content = profile_tables.sheet_of(named, tables, options.selection)
             summary.show_sheet(content, console, options.format, options.columns)
     running.said_to_be_saved(_drawn(*read[0], options), options)

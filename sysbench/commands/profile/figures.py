@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from sysbench.commands.profile.findings import RANGES, attention_parts, class_shares, has_phase
-from sysbench.log.records import ProfileCellRecord
+from sysbench.commands.profile.record import ProfileCellRecord
 from sysbench.render.findings import namer
 from sysbench.render.plots import (
     INK,

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sysbench import units
-from sysbench.commands.profile.spec import ProfileCell, Profiler, ProfileSpec
+from sysbench.commands.profile.record import ProfileRead, TraceWritten
+from sysbench.commands.profile.spec import ProfileCell, ProfileOptions, Profiler, ProfileSpec
 from sysbench.commands.running import Saved
 from sysbench.engine import nsys
 from sysbench.engine.launchers import NsysLauncher
@@ -19,12 +20,11 @@ from sysbench.engine.plan import PlacedCell
 from sysbench.engine.provisions import Provisions
 from sysbench.errors import SysbenchError, UsageError
 from sysbench.log import storage
-from sysbench.log.events import Event, ProfileRead, StageEntered, TraceWritten
+from sysbench.log.events import Event, StageEntered
 from sysbench.log.file_names import labels_of, paths_of
 from sysbench.log.records import RunRecord
 from sysbench.render import theme
 from sysbench.render.dashboard.progress import waiting
-from sysbench.spec.run import ProfileOptions
 from sysbench.trace import traces
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import Final
 
 from sysbench import cells as axes
 from sysbench import units
+from sysbench.commands.profile.record import ProfileCellRecord
 from sysbench.log.outcomes import CautionCode
-from sysbench.log.records import ProfileCellRecord
 from sysbench.render.findings import Namer, Said, left_out, listed, named, namer, share_range
 from sysbench.trace.summary import KernelClass, KernelName, ProfileSummary, Rate
 

@@ -13,8 +13,9 @@ from typing import Any
 from rich.text import Text
 
 from sysbench import units
+from sysbench.commands.profile.record import ProfileRead, TraceWritten
 from sysbench.commands.profile.spec import ProfileCell
-from sysbench.log.events import CellFinished, CellStarted, Event, ProfileRead, StageEntered, StepMeasured, TraceWritten
+from sysbench.log.events import CellFinished, CellStarted, Event, StageEntered, StepMeasured
 from sysbench.render import theme
 from sysbench.render.dashboard import run_state
 from sysbench.render.dashboard.cell_lines import CellLines

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+from sysbench.commands.profile.record import ProfileRecord
 from sysbench.errors import UsageError, unknown
-from sysbench.log.records import ProfileRecord
 from sysbench.render.stack_lines import matching
 from sysbench.render.table import Cell, Column, Measure
 from sysbench.spec.run import Selection

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
 from sysbench.commands.time.spec import TimeCell
-from sysbench.spec.axes import choices, integers
+from sysbench.spec.axes import choices, integers, texts
 from sysbench.spec.model import MODEL, STEP, DeviceType, Mode, ModelCell, ModelSpec
 from sysbench.spec.options import Option
+from sysbench.spec.run import OUTPUT, VIEW, RunOptions, Selection, Sort
 
 Profiler = Literal["torch", "nsys"]
 """torch  torch.profiler: operators and, on CUDA, kernels
@@ -101,3 +104,66 @@ class ProfileSpec(ModelSpec):
                 steps=steps,
                 shapes=self.shapes,
             )
+
+
+def _files(value: object) -> tuple[Path, ...]:
+    """Several paths with commas between them, or one that has a comma in it."""
+    if isinstance(value, str):
+        names = (value,) if Path(value).exists() else texts(value)
+        if "" in (value, *names):
+            raise ValueError(f"{value or '(nothing)'} lacks the name of a file")
+        return tuple(Path(name) for name in names)
+    return (value,) if isinstance(value, Path) else tuple(value)  # type: ignore[arg-type]
+
+
+def _pattern(value: object) -> object:
+    """A regular expression, as it was written."""
+    if isinstance(value, str):
+        try:
+            re.compile(value)
+        except re.error as error:
+            raise ValueError(f"{value} is not a regular expression: {error}") from None
+    return value
+
+
+class ProfileOptions(RunOptions):
+    """Which part of a profile is shown, and what becomes of the trace; with several cells, the names of files say which
+    each is of."""
+
+    source: Annotated[
+        tuple[Path, ...], BeforeValidator(_files), Option(flags=("--from",), metavar="FILE,…", panel=OUTPUT)
+    ] = Field(
+        default=(),
+        description="Show traces instead of profiling: .json, .json.gz, .nsys-rep or .sqlite of anyone's, several for "
+        "several ranks, or the directory they are in; or a finished log or record. Needs no torch.",
+    )
+    range: Annotated[str | None, Option(metavar="NAME", panel=VIEW)] = Field(
+        default=None, description="Show only what one range launched: forward, or layers.3.attention, or softmax."
+    )
+    kernel: Annotated[str | None, BeforeValidator(_pattern), Option(metavar="REGEX", panel=VIEW)] = Field(
+        default=None, description="Show only kernels (on a CPU, operators) in whose whole name this is found."
+    )
+    top: Annotated[int, Option(metavar="N", panel=VIEW)] = Field(
+        default=20, ge=0, description="As many rows of a long table; 0 shows all."
+    )
+    sort: Annotated[Sort, Option(metavar="COLUMN", panel=VIEW)] = Field(
+        default="total", description=f"Order of the kernels: {', '.join(get_args(Sort))}."
+    )
+    trace: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
+        default=None,
+        description="Keep the trace: .json or .json.gz, which open in Perfetto; with nsys .nsys-rep or .sqlite.",
+    )
+    window: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
+        default=None,
+        description="Write the part of the trace that --range is about, or as much of a step as browsers bear: at most "
+        "100 MB, as .json or .json.gz.",
+    )
+    flame: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
+        default=None, description="Draw where the time goes, module by module: .svg or .html."
+    )
+
+    @property
+    def selection(self) -> Selection:
+        """What is shown of the profile."""
+        kernel = re.compile(self.kernel) if self.kernel is not None else None
+        return Selection(self.range, kernel, self.top, self.sort)

@@ -12,8 +12,8 @@ from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.profile import breakdowns
 from sysbench.commands.profile.profiles import NS, Profile, Profiles, range_of
+from sysbench.commands.profile.record import ProfileCellRecord, ProfileRecord
 from sysbench.errors import UsageError, unknown
-from sysbench.log.records import ProfileCellRecord, ProfileRecord
 from sysbench.render import remarks
 from sysbench.render.declared import DeclaredTable, Field, along, varying_or_size
 from sysbench.render.table import Cell, Column, Remark, Sheet, Table, Word

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from sysbench.commands.memory.findings import known, peak
+from sysbench.commands.memory.record import MemoryCellRecord
 from sysbench.commands.profile.findings import complete
+from sysbench.commands.profile.record import ProfileCellRecord
+from sysbench.commands.time.record import TimeCellRecord
 from sysbench.commands.time.series import believable, samples
-from sysbench.log.records import CellRecord, MemoryCellRecord, ProfileCellRecord, TimeCellRecord
+from sysbench.log.records import CellRecord
 from sysbench.spec import hardware
 
 _STEP: Final = ("size", "model", "ctx", "batch", "precision", "attention", "execution", "optimizer")

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sysbench import cells as axes
+from sysbench.command import Kind
 from sysbench.commands.report.document import Picture, ReportedRun
 from sysbench.log.records import RunRecord
 from sysbench.render import sheets
 from sysbench.render.plots import DOTS_PER_INCH
 from sysbench.render.table import Table
-from sysbench.spec.kinds import Kind
 from sysbench.spec.run import Selection
 
 if TYPE_CHECKING:
@@ -28,13 +28,13 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import replace
 
+from sysbench.command import spec_of
 from sysbench.commands.report import environment, findings, method, pictures
 from sysbench.commands.report.cautions import gathered, reserved
 from sysbench.commands.report.document import Document, Finding, Section
 from sysbench.commands.report.environment import Identity, Machine
 from sysbench.render.table import Remark, Sheet
 from sysbench.spec.command_line import command_line
-from sysbench.spec.kinds import spec_of
 
 FEW_CELLS = 3
 """Tables that have many rows for every cell are shown of runs with at most as many cells."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from sysbench.command import Kind
+from sysbench.commands.attention.record import AttentionCellRecord
+from sysbench.commands.memory.record import MemoryCellRecord
+from sysbench.commands.profile.record import ProfileCellRecord
 from sysbench.commands.report.document import ReportedRun, Term
-from sysbench.log.records import AttentionCellRecord, MemoryCellRecord, ProfileCellRecord, TimeCellRecord
-from sysbench.spec.kinds import Kind
+from sysbench.commands.time.record import TimeCellRecord
 
 _PHASES: Mapping[str, str] = {
     "zero_grad": "gradients are set to None.",

@@ -6,14 +6,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from sysbench.command import Kind
 from sysbench.commands.accum import figures as accum_figure
+from sysbench.commands.accum.record import AccumRecord
 from sysbench.commands.attention import pictures as attention_pictures
+from sysbench.commands.attention.record import AttentionRecord
 from sysbench.commands.memory import figures as memory_bars
+from sysbench.commands.memory.record import MemoryRecord
 from sysbench.commands.profile import figures as profile_figures
+from sysbench.commands.profile.record import ProfileRecord
 from sysbench.commands.report.document import Picture, ReportedRun, origin_of
 from sysbench.commands.time import figures as time_figures
-from sysbench.log.records import AccumRecord, AttentionRecord, MemoryRecord, ProfileRecord, TimeRecord
-from sysbench.spec.kinds import Kind
+from sysbench.commands.time.record import TimeRecord
 
 
 def of_time(run: ReportedRun[TimeRecord]) -> Iterator[Picture]:

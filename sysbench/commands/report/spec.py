@@ -18,7 +18,7 @@ SUFFIXES = (".html", ".md", ".tex", ".csv")
 class ReportSpec(BaseModel):
     """A report of runs that were made before."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, validate_default=True)
 
     source: Annotated[
         tuple[str, ...],

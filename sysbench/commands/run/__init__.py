@@ -1,1 +1,9 @@
 """`sysbench run`."""
+
+from sysbench.command import Command
+
+COMMAND = Command(
+    name="run",
+    package=__name__,
+    help="Run an experiment: several of these commands, as one file says them, into one directory.",
+)

@@ -8,12 +8,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from sysbench.command import Kind, measuring
 from sysbench.commands.run.experiment_file import Instead, Word, Words, WrittenExperiment, WrittenRun, by_field
 from sysbench.errors import OptionError, UsageError
 from sysbench.log.manifest import Here, RunEntry
-from sysbench.spec.cell import DeviceType
-from sysbench.spec.commands import OPTIONS, SPECS, keys_of, long_name
-from sysbench.spec.kinds import Kind, Spec
+from sysbench.spec.cell import DeviceType, RunSpec
+from sysbench.spec.commands import keys_of, long_name
 from sysbench.spec.validation import Given, validated
 
 MOST_RUNS = 500
@@ -25,7 +25,7 @@ class PlannedRun:
     """One run, as it will be on this machine."""
 
     entry: RunEntry
-    spec: Spec
+    spec: RunSpec
     """What is measured or simulated; what was written where the run is left out."""
     options: Given
     """How it is carried out, as far as the experiment says so, by field; files are relative to its directory."""
@@ -178,7 +178,7 @@ def _said(run: WrittenRun, name: str, word: Word) -> str:
 
 def _written(kind: Kind, words: Words) -> dict[str, str]:
     """The words by long name, in the order of the spec's fields."""
-    models: tuple[type[BaseModel], ...] = (SPECS[kind], OPTIONS[kind])
+    models: tuple[type[BaseModel], ...] = (measuring(kind).spec_class, measuring(kind).options_class)
     return {
         long_name(model, name): text
         for model in models
@@ -187,22 +187,22 @@ def _written(kind: Kind, words: Words) -> dict[str, str]:
     }
 
 
-def _spec_and_options(run: WrittenRun, words: Words) -> tuple[Spec, Given]:
+def _spec_and_options(run: WrittenRun, words: Words) -> tuple[RunSpec, Given]:
     """Both halves of what the words say; raises UsageError, with the line of the wrong word where a file has it."""
     models: dict[str, Any] = {key.field: key.model for key in keys_of(run.command).values()}
     given: Given = {name: word.text or True for name, word in words.items() if word.text is not None}
-    own = {name: value for name, value in given.items() if models[name] is SPECS[run.command]}
+    own = {name: value for name, value in given.items() if models[name] is measuring(run.command).spec_class}
     others = {name: value for name, value in given.items() if name not in own}
     try:
-        spec: Spec = validated(SPECS[run.command], own)  # type: ignore[assignment]
-        validated(OPTIONS[run.command], others)
+        spec: RunSpec = validated(measuring(run.command).spec_class, own)
+        validated(measuring(run.command).options_class, others)
         _refuse_impossible(spec)
     except OptionError as error:
         raise _located(run, words, error) from None
     return spec, others
 
 
-def _refuse_impossible(spec: Spec) -> None:
+def _refuse_impossible(spec: RunSpec) -> None:
     """Raise OptionError for the first cell that can run nowhere."""
     for cell in spec.cells():
         problem = cell.problem(None)

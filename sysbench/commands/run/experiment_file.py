@@ -25,12 +25,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
+from sysbench.command import Kind, kinds
 from sysbench.commands.run.toml_lines import line_of
 from sysbench.errors import UsageError, unknown
 from sysbench.spec import hardware as shipped
 from sysbench.spec.cell import DeviceType
-from sysbench.spec.commands import KINDS, Key, keys_of
-from sysbench.spec.kinds import Kind
+from sysbench.spec.commands import Key, keys_of
 
 ENDING = ".toml"
 
@@ -221,7 +221,7 @@ def _real(path: Path) -> Path:
 
 def _key_of_any(name: str, place: Place) -> Key:
     """What the name stands for; where several commands have it, it is a switch for all of them or for none."""
-    known = {name: key for kind in reversed(KINDS) for name, key in keys_of(kind).items()}
+    known = {name: key for kind in reversed(kinds()) for name, key in keys_of(kind).items()}
     if name not in known:
         raise place.complaint(unknown(name, "an option of any command", known))
     return known[name]
@@ -232,11 +232,11 @@ def _key_of_any(name: str, place: Place) -> Key:
 
 def _run(entry: Mapping[str, Any], place: Place) -> WrittenRun:
     command = _text(entry, "command", place)
-    kind = next((kind for kind in KINDS if kind == command), None)
+    kind = next((kind for kind in kinds() if kind == command), None)
     if kind is None:
         if "command" not in entry:
-            raise place.complaint(f"a run needs a command: {', '.join(KINDS)}")
-        raise place.at("command").complaint(f"command {unknown(command, 'a command that measures', KINDS)}")
+            raise place.complaint(f"a run needs a command: {', '.join(kinds())}")
+        raise place.at("command").complaint(f"command {unknown(command, 'a command that measures', kinds())}")
     name = _text(entry, "name", place) or kind
     _refuse_unfit_name(name, place)
     own = {key: value for key, value in entry.items() if key not in _OF_A_RUN}

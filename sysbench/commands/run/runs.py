@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sysbench import __version__
+from sysbench.command import Kind, measuring
 from sysbench.commands import running, saved
 from sysbench.commands.run import directory as experiment_directory
 from sysbench.commands.run import experiment_file
@@ -30,8 +31,7 @@ from sysbench.render import output as summary
 from sysbench.render import theme
 from sysbench.render.output import results
 from sysbench.render.table import Sheet
-from sysbench.spec.commands import OPTIONS, keys_of
-from sysbench.spec.kinds import Kind
+from sysbench.spec.commands import keys_of
 from sysbench.spec.run import RunOptions
 
 INTERRUPTED = 130
@@ -228,7 +228,7 @@ def _perform(
 
 def _command(kind: Kind) -> Any:
     """The module of a command, which all have what is asked for here."""
-    return importlib.import_module(f"sysbench.commands.{kind}.command")
+    return importlib.import_module(f"{measuring(kind).package}.command")
 
 
 def _options(planned: PlannedRun, directory: Path, log: Path | None, options: ExperimentOptions) -> RunOptions:
@@ -240,7 +240,9 @@ def _options(planned: PlannedRun, directory: Path, log: Path | None, options: Ex
     }
     shared = {field: getattr(options, field) for field in SHARED}
     insisted = {field: True for field in ("no_skip", "force") if getattr(options, field)}
-    return OPTIONS[entry.command](**{**shared, **own, **insisted}, out=directory, log_name=entry.name, resume=log)
+    return measuring(entry.command).options_class(
+        **{**shared, **own, **insisted}, out=directory, log_name=entry.name, resume=log
+    )
 
 
 def _interrupted(ended: Ended) -> bool:

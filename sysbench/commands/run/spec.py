@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, create_model
 
-from sysbench.spec.commands import KINDS, SPECS, keys_of
-from sysbench.spec.kinds import Kind
+from sysbench.command import Kind, kinds, measuring
+from sysbench.spec.commands import keys_of
 from sysbench.spec.options import Option
 from sysbench.spec.run import EXECUTION, OUTPUT, RunOptions
 from sysbench.spec.validation import Given, option_of
@@ -45,16 +45,20 @@ class ExperimentOptions(RunOptions):
 def _overrides() -> type[BaseModel]:
     """A model with a field for every option of any spec that has a flag, all of them as text."""
     having: dict[str, list[Kind]] = {}
-    for kind in KINDS:
+    for kind in kinds():
         for name, key in keys_of(kind).items():
-            if key.model is SPECS[kind] and key.stands_for is None and not option_of(key.info).positional:
+            if (
+                key.model is measuring(kind).spec_class
+                and key.stands_for is None
+                and not option_of(key.info).positional
+            ):
                 having.setdefault(name, []).append(kind)
     return create_model("Overrides", **{_field(name): _definition(name, kinds) for name, kinds in having.items()})
 
 
 def by_long_name(given: Given) -> dict[str, str]:
     """The overrides that were given, as they are named on the command line; "" for a switch."""
-    names = {_field(name): name for kind in KINDS for name in keys_of(kind)}
+    names = {_field(name): name for kind in kinds() for name in keys_of(kind)}
     return {names[field]: "" if word is True else str(word) for field, word in given.items()}
 
 

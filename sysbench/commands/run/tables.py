@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from sysbench import formulas
-from sysbench.commands.accum import tables as accum_tables
-from sysbench.commands.attention import tables as attention_tables
+from sysbench.command import measuring
 from sysbench.commands.run.experiment import PlannedRun
 from sysbench.commands.run.experiment_file import WrittenExperiment
 from sysbench.log.manifest import RunEntry
 from sysbench.log.outcomes import FAILURES
 from sysbench.log.records import RunRecord
-from sysbench.render import plan as plan_of_steps
 from sysbench.render.table import NOTHING, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word
-from sysbench.spec.kinds import Cell as SpecCell
-from sysbench.spec.kinds import Kind
-
-_PLANS: Mapping[Kind, Callable[[Sequence[Any]], tuple[Table, ...]]] = {
-    "time": lambda cells: (plan_of_steps.plan(cells),),
-    "memory": lambda cells: (plan_of_steps.plan(cells),),
-    "profile": lambda cells: (plan_of_steps.plan(cells),),
-    "attention": lambda cells: attention_tables.plan(cells).tables,
-    "accum": lambda cells: accum_tables.plan(cells).tables,
-}
-"""The cells of a run as its own command's --plan has them."""
+from sysbench.spec.cell import RunCell
 
 _TONES: Mapping[str, Tone] = {"as written": "plain", "changed": "strong", "simulated": "strong", "left out": "quiet"}
 
@@ -57,7 +45,7 @@ def heading(entry: RunEntry, number: int, count: int) -> Sheet:
 
 def plan(title: str, planned: Sequence[PlannedRun]) -> Sheet:
     """Every run of an experiment and what becomes of it here, then the cells of each."""
-    cells: list[list[SpecCell]] = [list(each.spec.cells()) if each.entry.here != "left out" else [] for each in planned]
+    cells: list[list[RunCell]] = [list(each.spec.cells()) if each.entry.here != "left out" else [] for each in planned]
     total = sum(map(len, cells))
     columns = (
         Column("number", ""),
@@ -108,12 +96,14 @@ def outcome(title: str, ended: Sequence[Ended]) -> Sheet:
     return Sheet((title,), (Table("outcome", "how the runs went", columns, rows, 2),), tuple(remarks))
 
 
-def _cells(entry: RunEntry, cells: Sequence[SpecCell]) -> tuple[Table, ...]:
+def _cells(entry: RunEntry, cells: Sequence[RunCell]) -> tuple[Table, ...]:
     named = f"{entry.name}: {entry.title}" if entry.title != entry.name else entry.name
-    return tuple(replace(table, title=f"{named}, {table.title}") for table in _PLANS[entry.command](cells))
+    return tuple(
+        replace(table, title=f"{named}, {table.title}") for table in measuring(entry.command).part("plan")(cells).tables
+    )
 
 
-def _largest(cells: Sequence[SpecCell]) -> Cell:
+def _largest(cells: Sequence[RunCell]) -> Cell:
     known = [needed for cell in cells if (needed := formulas.predicted_bytes(cell)) is not None]
     return Measure(max(known)) if known else NOTHING
 

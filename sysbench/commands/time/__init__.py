@@ -1,1 +1,16 @@
 """`sysbench time`."""
+
+from sysbench.command import Command
+
+COMMAND = Command(
+    name="time",
+    package=__name__,
+    help="Time forward, backward and the optimizer step, by size, context, precision and more.",
+    spec="spec:TimeSpec",
+    cell="spec:TimeCell",
+    options="spec:TimeOptions",
+    record="record:TimeRecord",
+    headlines="words:headlines",
+    picture="sysbench.render.dashboard.live:TIME",
+    lines="sysbench.render.dashboard.plain:PlainProgress",
+)

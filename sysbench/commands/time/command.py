@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from sysbench.commands import running
-from sysbench.commands.time.spec import TimeSpec
+from sysbench.commands.time.spec import TimeOptions, TimeSpec
 from sysbench.errors import UsageError
 from sysbench.spec.command_options import Given, command_options, validated
-from sysbench.spec.run import TimeOptions
 
 if TYPE_CHECKING:
     from sysbench.spec.hardware import Hardware
@@ -44,11 +43,21 @@ def time(spec_given: Given, options_given: Given) -> None:
 
 def perform(spec: TimeSpec, options: TimeOptions) -> running.Performed:
     """Carry the run out; raises as `running.carry_out` does."""
-    return running.Performed(running.carry_out(spec, options))
+    ceilings = _needs_ceilings(spec, options)
+    return running.Performed(running.carry_out(spec, options.model_copy(update={"ceilings": ceilings})))
 
 
 def refuse_wrong_files(options: TimeOptions) -> None:
     """Timing writes nothing but a log and a record."""
+
+
+def _needs_ceilings(spec: TimeSpec, options: TimeOptions) -> bool:
+    """Whether a table has a column for them, whatever its width; JSON and experiments, which are reported, have all."""
+    if options.json_path is not None or options.log_name is not None or not (options.tables or options.columns):
+        return True
+    from sysbench.render import column_names
+
+    return column_names.shows("matmul_ceiling", options.columns, spec, options.tables, options.format)
 
 
 def _held_against(options: TimeOptions) -> Hardware | None:

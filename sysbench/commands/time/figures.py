@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from sysbench import cells as spec_axes
 from sysbench import units
 from sysbench.commands.attention.figures import Look
+from sysbench.commands.time.record import TimeCellRecord
 from sysbench.commands.time.series import samples
-from sysbench.log.records import TimeCellRecord
 from sysbench.render.findings import namer
 from sysbench.render.plots import (
     INK,

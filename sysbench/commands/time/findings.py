@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from sysbench.commands.time.record import TimeCellRecord
 from sysbench.commands.time.series import Pair, believable, launch_bound, pairs, places, samples, summed
-from sysbench.log.records import Samples, TimeCellRecord
+from sysbench.log.records import Samples
 from sysbench.statistics import Effect, NoPowerLaw, Pooled, PowerLaw, Ratio, effect, pooled, power_law, ratio
 
 FLAT: Final = 1.1

@@ -15,22 +15,22 @@ import statistics as standard
 from collections.abc import Iterable, Sequence
 
 from sysbench import formulas, statistics
-from sysbench.commands.time.spec import TimeCell, TimeSpec
-from sysbench.log import cautions
-from sysbench.log import collect as run_record
-from sysbench.log.collect import CellEvents, Run, collect
-from sysbench.log.events import Event, PhaseSample, Reading, StepMeasured
-from sysbench.log.records import (
+from sysbench.commands.time.record import (
     CeilingRecord,
     EnergyRecord,
     PeakRecord,
     PhaseRecord,
     RateRecord,
     ReadingsRecord,
-    Samples,
     TimeCellRecord,
     TimeRecord,
 )
+from sysbench.commands.time.spec import TimeCell, TimeSpec
+from sysbench.log import cautions
+from sysbench.log import collect as run_record
+from sysbench.log.collect import CellEvents, Run, collect
+from sysbench.log.events import Event, PhaseSample, Reading, StepMeasured
+from sysbench.log.records import Samples
 from sysbench.spec import hardware
 from sysbench.spec.model import ModelCell
 

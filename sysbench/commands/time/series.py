@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from sysbench.commands.time.record import TimeCellRecord
 from sysbench.log.outcomes import CautionCode
-from sysbench.log.records import CellRecord, Samples, TimeCellRecord
+from sysbench.log.records import CellRecord, Samples
 
 FORWARD_BACKWARD: Final = ("forward", "loss", "backward")
 """What is called forward and backward everywhere: the loss is in it, the optimizer and zeroing gradients are not."""

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field
 from sysbench.spec.axes import choices, integers, share
 from sysbench.spec.model import STEP, Mode, ModelCell, ModelSpec, Precision
 from sysbench.spec.options import Option
+from sysbench.spec.run import EXECUTION, SavedOptions
 
 Sync = Literal["phase", "step"]
 
@@ -74,3 +75,11 @@ class TimeSpec(ModelSpec):
                 max_steps=max(self.max_steps, steps),
                 sync=self.sync,
             )
+
+
+class TimeOptions(SavedOptions):
+    """What goes with timing alone."""
+
+    simulate: Annotated[str | None, Option(metavar="GPU", panel=EXECUTION)] = Field(
+        default=None, description="With --plan: hold the predicted memory against this GPU, which need not be here."
+    )

@@ -14,12 +14,14 @@ from typing import Any
 from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.time.fold import SHORTEST_S, UPDATE_S
+from sysbench.commands.time.record import PhaseRecord, TimeCellRecord, TimeRecord
 from sysbench.commands.time.series import FORWARD_BACKWARD, summed
 from sysbench.errors import UsageError, unknown
-from sysbench.log.records import PhaseRecord, Samples, TimeCellRecord, TimeRecord
+from sysbench.log.records import Samples
 from sysbench.render.declared import DeclaredTable, Each, Field, along, leading
 from sysbench.render.remarks import cautions, outcomes
 from sysbench.render.table import NOTHING, Cell, Measure, Sheet, Table, Tone, Word
+from sysbench.spec.run import Selection
 from sysbench.statistics import Ratio, ratio
 
 # --- times of a cell
@@ -861,7 +863,7 @@ def tables_for(record: TimeRecord, names: Iterable[str] = ()) -> list[Table]:
     return [*SUMMARY(record), *comparison]
 
 
-def sheet(record: TimeRecord, names: Iterable[str] = ()) -> Sheet:
+def sheet(record: TimeRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
     """Everything that is shown of a record at the end of a run."""
     specs = axes.axes_of(record.cells)
     hardware = tuple(dict.fromkeys(cell.device.name for cell in record.cells if cell.device))

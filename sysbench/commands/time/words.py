@@ -33,6 +33,7 @@ from sysbench.commands.time.findings import (
     starts_slow,
     together,
 )
+from sysbench.commands.time.record import TimeCellRecord
 from sysbench.commands.time.series import (
     FORWARD_BACKWARD,
     arms,
@@ -43,7 +44,6 @@ from sysbench.commands.time.series import (
     samples,
     settings,
 )
-from sysbench.log.records import TimeCellRecord
 from sysbench.render.findings import (
     MOST_NAMED,
     Namer,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Self, TypeVar
 
+from sysbench.command import spec_of
 from sysbench.log.events import (
     CellFinished,
     CellStarted,
@@ -20,7 +21,6 @@ from sysbench.log.events import (
     WorkerReady,
 )
 from sysbench.log.outcomes import LASTING, Outcome
-from sysbench.spec.kinds import spec_of
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class CellState:
     """A cell of the run, as far as it is known."""
 
     cell: Any
-    """One of the cells of `sysbench.spec.kinds`; which one, subclasses say."""
+    """The command's own cell."""
     device: DeviceInfo | None = None
     started_s: float | None = None
     stage: Stage | None = None

@@ -7,9 +7,9 @@ from typing import Any
 
 from sysbench.commands.accum import measure as accumulation
 from sysbench.commands.accum.fold import fold
+from sysbench.commands.accum.record import AccumCellRecord, AccumRecord
 from sysbench.commands.accum.spec import AccumSpec
 from sysbench.log.events import CellFinished, CellStarted, DeviceInfo, Event, RunFinished, RunStarted
-from sysbench.log.records import AccumCellRecord, AccumRecord
 from tests.engine.fakes import HOST
 
 CPU = DeviceInfo(name="Made-up CPU", type="cpu")

@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from sysbench.commands.accum import norm_range, product_errors, running_sums
+from sysbench.commands.accum.record import AccumRecord, DtypeRecord, ProductMeasured, ScaledRecord, SumRecord
 from sysbench.commands.accum.spec import AccumCell, AccumSpec
 from sysbench.errors import UnavailableError
 from sysbench.lab.precision import Arithmetic
-from sysbench.log.events import ProductMeasured, decode, encode
-from sysbench.log.records import AccumRecord, DtypeRecord, ScaledRecord, SumRecord
+from sysbench.log.events import decode, encode
 from sysbench.rounding import FORMATS, FormatName, running_sum
 from tests.commands.accum.cells import CPU, cell, record
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from sysbench.command import cell_of, spec_of
 from sysbench.commands.accum.spec import DTYPES, AccumSpec
 from sysbench.errors import UsageError
 from sysbench.spec.command_options import validated
-from sysbench.spec.kinds import cell_of, spec_of
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,14 @@ from sysbench.commands.accum import figures as accum_figure
 from sysbench.commands.accum import tables as accum_tables
 from sysbench.commands.accum.findings import finding, power
 from sysbench.commands.accum.fold import _dtypes as types_of
-from sysbench.log.events import DtypeSeen, DtypesMeasured
-from sysbench.log.records import AccumCellRecord, NormRecord, ProductRecord, ScaledRecord
+from sysbench.commands.accum.record import (
+    AccumCellRecord,
+    DtypeSeen,
+    DtypesMeasured,
+    NormRecord,
+    ProductRecord,
+    ScaledRecord,
+)
 from tests.commands.accum.cells import cell, record
 
 

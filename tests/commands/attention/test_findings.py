@@ -11,12 +11,12 @@ from sysbench import formulas as attention_costs
 from sysbench import statistics
 from sysbench.commands.attention.findings import compared, frontier, growth, leads, passages
 from sysbench.commands.attention.fold import fold
+from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord, AttentionTimed
 from sysbench.commands.attention.series import row_along, settings, usual_dim, value
 from sysbench.commands.attention.spec import AttentionCell, AttentionSpec
 from sysbench.commands.attention.tables import frontiers, sheet
 from sysbench.commands.attention.words import findings
-from sysbench.log.events import AttentionTimed, CellFinished, CellStarted, Event, RunFinished
-from sysbench.log.records import AttentionCellRecord, AttentionRecord
+from sysbench.log.events import CellFinished, CellStarted, Event, RunFinished
 from sysbench.render.table import Word
 from sysbench.statistics import PowerLaw
 from tests import fixtures_attention as runs

@@ -13,22 +13,20 @@ from sysbench import formulas as attention_costs
 from sysbench.commands.attention import measure as experiment
 from sysbench.commands.attention.measure import run
 from sysbench.commands.attention.measure_memory import counted
+from sysbench.commands.attention.record import (
+    AttentionAccounted,
+    AttentionChecked,
+    AttentionKernels,
+    AttentionMemory,
+    AttentionTimed,
+)
 from sysbench.commands.attention.spec import AttentionCell, AttentionSpec
 from sysbench.commands.time.spec import Sync
 from sysbench.errors import BeyondMemoryError, DoesNotFitError, OverBudgetError, UnavailableError
 from sysbench.lab.attention_functions import function_for, inputs_for, naive
 from sysbench.lab.clocks import Call, StepTimes
 from sysbench.lab.compilation import Compilation
-from sysbench.log.events import (
-    AttentionAccounted,
-    AttentionChecked,
-    AttentionKernels,
-    AttentionMemory,
-    AttentionTimed,
-    DeviceInfo,
-    Event,
-    PhaseSample,
-)
+from sysbench.log.events import DeviceInfo, Event, PhaseSample
 
 CPU = DeviceInfo(name="a processor", type="cpu")
 

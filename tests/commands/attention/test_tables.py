@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
+from sysbench.command import measuring
 from sysbench.commands.attention import pictures as attention_pictures
 from sysbench.commands.attention.live import ATTENTION, AttentionLines, AttentionState, advance, draw, folded, left_s
+from sysbench.commands.attention.record import AttentionRecord, AttentionTimed
 from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.commands.attention.tables import TABLES, tables_for
 from sysbench.errors import OutputError, UsageError
-from sysbench.log.events import AttentionTimed, CellFinished, CellStarted, Event, RunResumed
-from sysbench.log.folds import FOLDS
-from sysbench.log.records import AttentionRecord
+from sysbench.log.events import CellFinished, CellStarted, Event, RunResumed
 from sysbench.render import output as summary
 from sysbench.render.dashboard.live import Clock, Dashboard
 from sysbench.render.sheets import sheet
@@ -55,7 +55,7 @@ def stream() -> list[Event]:
 
 @pytest.fixture(scope="module")
 def record(stream: list[Event]) -> AttentionRecord:
-    found = FOLDS["attention"](stream)
+    found = measuring("attention").folded(stream)
     assert isinstance(found, AttentionRecord)
     return found
 
@@ -169,7 +169,7 @@ def test_no_line_is_wider_than_the_terminal(record: AttentionRecord, width: int)
 
 
 def test_a_run_of_which_nothing_is_known_is_shown_all_the_same() -> None:
-    record = FOLDS["attention"](runs.events(SPEC)[:2])
+    record = measuring("attention").folded(runs.events(SPEC)[:2])
     assert "interrupted" in printed(record, "terminal")  # type: ignore[arg-type]
 
 
@@ -228,7 +228,7 @@ def test_each_setting_has_a_picture_of_its_own(tmp_path: Path) -> None:
 
 
 def test_nothing_measured_leaves_no_picture(tmp_path: Path) -> None:
-    record = FOLDS["attention"](runs.events(SPEC)[:2])
+    record = measuring("attention").folded(runs.events(SPEC)[:2])
     assert list(attention_pictures.write(record, tmp_path / "c.png", tmp_path / "h.png")) == []  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
 

@@ -15,11 +15,12 @@ from sysbench.commands.compare import tables as compare_tables
 from sysbench.commands.compare.cells import Side, side
 from sysbench.commands.compare.comparison import Comparison, Rules, compare, gate, refuse_nothing_measured
 from sysbench.commands.time.fold import fold, samples_of
+from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import LogError, SysbenchError, UsageError
 from sysbench.log.events import CellStarted, StepMeasured
 from sysbench.log.outcomes import Outcome
-from sysbench.log.records import RunRecord, TimeRecord
+from sysbench.log.records import RunRecord
 from sysbench.render.latex import latex
 from sysbench.render.output import show_sheet
 from tests import fixtures_attention, fixtures_runs, fixtures_timing

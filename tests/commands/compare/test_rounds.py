@@ -22,7 +22,7 @@ from sysbench.errors import SysbenchError, UsageError
 from sysbench.log.events import Event, StepMeasured, WorkerReady
 from sysbench.log.round_logs import Arm, part_of, parts_of
 from sysbench.log.runs import find, load
-from sysbench.spec.kinds import Spec
+from sysbench.spec.cell import RunSpec
 from sysbench.spec.run import RunOptions
 from tests.engine.fakes import ScriptedLauncher, spec_of
 
@@ -43,7 +43,7 @@ class Watcher:
 
 def measure(tmp_path: Path, rounds: int, watcher: Watcher | None = None, **script: Any) -> tuple[Path, list[Turn]]:
     directory = new_directory(tmp_path / "runs")
-    specs: dict[Arm, Spec] = {"A": spec_of([16]), "B": spec_of([16], execution="compiled")}
+    specs: dict[Arm, RunSpec] = {"A": spec_of([16]), "B": spec_of([16], execution="compiled")}
     launcher = ScriptedLauncher(**script)
     turns = carry_out(specs, rounds, directory, RunOptions(), watcher or Watcher(), launcher)
     return directory, list(turns)

@@ -8,9 +8,9 @@ import pytest
 
 from sysbench import formulas
 from sysbench.commands.memory.findings import copies_bytes, parabola
+from sysbench.commands.memory.record import LargestRecord, MemoryCellRecord
 from sysbench.commands.memory.spec import MemorySpec
 from sysbench.commands.memory.words import headlines, said
-from sysbench.log.records import LargestRecord, MemoryCellRecord
 from tests.fixtures_memory import GIB, MIB, group, memory_cell, third_report
 
 

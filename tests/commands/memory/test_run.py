@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
+from sysbench.worker.experiments import experiment_for
 
 from sysbench.commands.memory import fold as memory_fold
 from sysbench.commands.memory import tables as memory_tables
@@ -21,7 +22,6 @@ from sysbench.lab.allocator_history import _Boundary, label
 from sysbench.lab.step import TrainingStep
 from sysbench.log.events import CellFinished, CellStarted, DeviceInfo, Event, HostInfo, RunFinished, RunStarted
 from sysbench.simulate.protocols import phases_of
-from sysbench.worker.experiments import experiment_for
 
 CPU = DeviceInfo(name="Made-up CPU", type="cpu")
 HOST = HostInfo(

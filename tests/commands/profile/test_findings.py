@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from sysbench.commands.profile.findings import findings, headlines
+from sysbench.commands.profile.record import ProfileCellRecord
 from sysbench.log.outcomes import Caution, CautionCode
-from sysbench.log.records import ProfileCellRecord
 from tests.fixtures_profiles import Kernel, attention_rates, profile_cell
 
 ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)"

@@ -16,23 +16,14 @@ from rich.console import Console
 from sysbench.commands.profile import tables as profile_tables
 from sysbench.commands.profile.fold import fold
 from sysbench.commands.profile.live import ProfileState, advance, draw
+from sysbench.commands.profile.record import ProfileCellRecord, ProfileRead, TraceWritten
 from sysbench.commands.profile.spec import ProfileCell, ProfileSpec
 from sysbench.engine.launchers import Launcher
 from sysbench.engine.plan import PlacedCell
 from sysbench.engine.provisions import Provisions
 from sysbench.engine.session import run
 from sysbench.errors import SysbenchError
-from sysbench.log.events import (
-    CellFinished,
-    CellStarted,
-    Event,
-    ProfileRead,
-    StepMeasured,
-    TraceWritten,
-    WorkerExited,
-    WorkerReady,
-)
-from sysbench.log.records import ProfileCellRecord
+from sysbench.log.events import CellFinished, CellStarted, Event, StepMeasured, WorkerExited, WorkerReady
 from sysbench.render.table import Word
 from sysbench.spec.run import RunOptions
 from sysbench.trace.summary import Check, DeviceUse, KernelName, KernelTimeColumns, ProfileSummary

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from sysbench.commands.memory.record import MemoryCellRecord, MemoryRecord
+from sysbench.commands.profile.record import ProfileCellRecord, ProfileRecord
 from sysbench.commands.report.document import ReportedRun
 from sysbench.commands.report.findings.agreement import clocks, simulations
-from sysbench.log.records import EnvironmentRecord, MemoryCellRecord, MemoryRecord, ProfileCellRecord, ProfileRecord
+from sysbench.log.records import EnvironmentRecord
 from tests.fixtures_findings import H100, MS, spread_about, time_cell, time_record
 from tests.fixtures_memory import GIB, memory_cell
 from tests.fixtures_profiles import Kernel, profile_cell

@@ -13,8 +13,8 @@ import pytest
 from sysbench.commands.memory import figures as memory_bars
 from sysbench.commands.profile import figures as profile_figures
 from sysbench.commands.time import figures as time_figures
+from sysbench.commands.time.record import TimeCellRecord
 from sysbench.commands.time.spec import TimeSpec
-from sysbench.log.records import TimeCellRecord
 from sysbench.render import plots as picture_file
 from sysbench.render.plots import WIDTH_IN, Drawn
 from tests.fixtures_findings import first_report, spread_about, time_cell

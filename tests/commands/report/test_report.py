@@ -18,17 +18,16 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from rich.console import Console
 
+from sysbench.command import Kind, measuring
 from sysbench.commands.report import findings, latex, long_table, markdown, page, pictures, screen
 from sysbench.commands.report.assemble import ORDER, TITLE, document
 from sysbench.commands.report.document import Basis, Document, Finding, ReportedRun
 from sysbench.commands.report.wording import headlines
 from sysbench.commands.time.spec import TimeSpec
-from sysbench.log.folds import FOLDS
 from sysbench.log.outcomes import Caution
 from sysbench.log.records import RunRecord
 from sysbench.render.table import Measure
 from sysbench.render.terminal import SheetView
-from sysbench.spec.kinds import Kind
 from tests import fixtures_timing
 from tests.fixtures_runs import KINDS, record, stream
 from tests.fixtures_timing import A100, TWO_CORES
@@ -113,7 +112,7 @@ def test_a_run_that_was_killed_at_any_point_can_be_reported(kind: Kind) -> None:
     events = stream(kind)
     cuts = sorted({1, 2, 3, *range(4, len(events), max(1, len(events) // 12))})
     for cut in cuts:
-        found = document([ReportedRun(kind, FOLDS[kind](events[:cut]))])
+        found = document([ReportedRun(kind, measuring(kind).folded(events[:cut]))])
         (section,) = found.sections
         assert any("not complete" in remark.text for remark in section.remarks), cut
         assert "interrupted" in found.made_of[0]

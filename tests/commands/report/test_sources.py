@@ -11,6 +11,7 @@ import typer
 from matplotlib.figure import Figure
 
 from sysbench import cli as app
+from sysbench.command import Kind, spec_of
 from sysbench.commands.report.assemble import document, kept
 from sysbench.commands.report.sources import sources
 from sysbench.commands.time.spec import TimeSpec
@@ -19,7 +20,6 @@ from sysbench.log import manifest
 from sysbench.log.manifest import Manifest, RunEntry
 from sysbench.render import plots as picture_file
 from sysbench.spec.command_line import command_line
-from sysbench.spec.kinds import Kind, spec_of
 from tests import fixtures_timing
 from tests.fixtures_runs import KINDS, record, stream, write_log, write_record
 

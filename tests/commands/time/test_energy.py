@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
+from sysbench.command import measuring
 from sysbench.commands.time.fold import UPDATE_S, energy
+from sysbench.commands.time.record import EnergyRecord, TimeRecord
 from sysbench.commands.time.spec import TimeCell, TimeSpec
 from sysbench.log.collect import CellEvents
 from sysbench.log.events import PhaseSample, Reading, StepMeasured
-from sysbench.log.folds import RECORDS
-from sysbench.log.records import EnergyRecord, TimeRecord
 from sysbench.render.sheets import sheet
 from tests import fixtures_timing as runs
 from tests.engine.stub_nvml import FIRST, Driver, compile_driver
@@ -110,7 +110,7 @@ def test_records_from_before_there_was_energy_still_load() -> None:
         assert cell.pop("energy") is not None
     (cell,) = TimeRecord.model_validate(old).cells
     assert cell.energy is None
-    assert RECORDS["time"].model_validate(old).schema_version == record.schema_version
+    assert measuring("time").record_class.model_validate(old).schema_version == record.schema_version
     sheet(TimeRecord.model_validate(old))
 
 

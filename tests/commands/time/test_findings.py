@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from sysbench.commands.time.record import TimeCellRecord
 from sysbench.commands.time.words import said
 from sysbench.log.outcomes import CautionCode
-from sysbench.log.records import TimeCellRecord
 from sysbench.render.findings import Said
 from tests.fixtures_findings import (
     FOURTH_COLD,

@@ -6,10 +6,10 @@ import statistics
 import pytest
 
 from sysbench.commands.time.fold import fold
+from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import LogError
 from sysbench.log.events import CellFinished, CellStarted, Event, Reading, RunFinished, RunResumed, StepMeasured
-from sysbench.log.records import TimeRecord
 from tests.fixtures_timing import A100, TWO_CORES, events, record, until_measuring
 
 SPEC = TimeSpec.model_validate({"size": "small,medium", "ctx": "128,256", "precision": "fp32,bf16"})

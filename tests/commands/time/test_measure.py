@@ -10,9 +10,11 @@ from typing import Any, get_args
 
 import pytest
 import torch
+from sysbench.worker.experiments import experiment_for
 from torch._subclasses.fake_tensor import FakeTensor
 
 from sysbench import formulas
+from sysbench.command import Kind
 from sysbench.commands.time import measure as timing
 from sysbench.commands.time.spec import Sync, TimeCell
 from sysbench.errors import UnavailableError
@@ -30,10 +32,8 @@ from sysbench.log.events import (
     decode,
     encode,
 )
-from sysbench.spec.kinds import Kind
 from sysbench.spec.model import PHASES_OF, Mode, ModelShape
 from sysbench.statistics import settled
-from sysbench.worker.experiments import experiment_for
 
 CPU = DeviceInfo(name="a processor", type="cpu")
 SHAPE = ModelShape(d_model=16, d_ff=24, layers=2, heads=2, vocab=31)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from sysbench import formulas
+from sysbench.commands.time.record import TimeCellRecord, TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.commands.time.tables import TABLES, sheet, tables_for
 from sysbench.errors import UsageError
 from sysbench.log.events import Event, StepMeasured
 from sysbench.log.outcomes import Caution
-from sysbench.log.records import TimeCellRecord, TimeRecord
 from sysbench.render.numbers import shown
 from sysbench.render.plan import plan
 from sysbench.render.remarks import cautions, outcomes

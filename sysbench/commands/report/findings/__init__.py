@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from sysbench.command import Kind
 from sysbench.commands.report.document import Finding, ReportedRun
 from sysbench.commands.report.findings import accum, agreement, attention, memory, profile, time
-from sysbench.spec.kinds import Kind
 
 FINDINGS: Mapping[Kind, Callable[[ReportedRun[Any]], Iterable[Finding]]] = {
     "time": time.findings,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sysbench.commands.accum.findings import finding
+from sysbench.commands.accum.record import AccumRecord
 from sysbench.commands.report.document import Finding, ReportedRun
-from sysbench.log.records import AccumRecord
 
 
 def findings(run: ReportedRun[AccumRecord]) -> Iterator[Finding]:

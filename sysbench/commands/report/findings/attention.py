@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sysbench.commands.attention import words as attention_words
+from sysbench.commands.attention.record import AttentionRecord
 from sysbench.commands.attention.series import settings
 from sysbench.commands.report.document import Finding, ReportedRun, origin_of
-from sysbench.log.records import AttentionRecord
 
 
 def findings(run: ReportedRun[AttentionRecord]) -> Iterator[Finding]:

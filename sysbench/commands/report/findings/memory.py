@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sysbench.commands.memory import words as memory_words
+from sysbench.commands.memory.record import MemoryRecord
 from sysbench.commands.report.document import Finding, ReportedRun, origin_of
-from sysbench.log.records import MemoryRecord
 
 
 def findings(run: ReportedRun[MemoryRecord]) -> Iterator[Finding]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sysbench.commands.profile import findings as profile_findings
+from sysbench.commands.profile.record import ProfileRecord
 from sysbench.commands.report.document import Finding, ReportedRun
-from sysbench.log.records import ProfileRecord
 
 
 def findings(run: ReportedRun[ProfileRecord]) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sysbench.commands.report.document import Finding, ReportedRun
 from sysbench.commands.time import words as time_words
-from sysbench.log.records import TimeRecord
+from sysbench.commands.time.record import TimeRecord
 
 
 def findings(run: ReportedRun[TimeRecord]) -> Iterator[Finding]:

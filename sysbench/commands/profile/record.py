@@ -1,0 +1,79 @@
+"""What `sysbench profile` says of its cells: its own events, and its record."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from sysbench import __version__
+from sysbench.commands.profile.spec import ProfileCell, Profiler
+from sysbench.log.events import (
+    SCHEMA_VERSION,
+    Event,
+)
+from sysbench.log.records import (
+    CellRecord,
+    RunRecord,
+    Samples,
+)
+from sysbench.spec.frozen import Frozen
+from sysbench.trace.summary import ProfileSummary
+
+
+class TraceWritten(Event):
+    """What a profiler recorded of the cell is in a file."""
+
+    event: Literal["trace_written"] = "trace_written"
+    cell: str
+    path: str | None
+    """None of a file that goes when it has been read."""
+    size_bytes: int
+
+
+class ProfileRead(Event):
+    """What the trace comes down to: the engine reads it as soon as the worker is done, since it is not always kept."""
+
+    event: Literal["profile_read"] = "profile_read"
+    cell: str
+    summary: ProfileSummary
+
+
+class ProfileCellRecord(CellRecord):
+    """One cell of `sysbench profile`; None where nothing was profiled."""
+
+    cell: ProfileCell = Field(alias="axes")
+
+    profiler: Profiler
+    build_s: float | None
+    compile_s: float | None
+    attention_kernel: str | None
+    unprofiled: Samples | None
+    """The same step without a profiler, timed first and in another process."""
+    unprofiled_device: Samples | None
+    """The same by the device's own clock, where it has one."""
+    profiled_s: list[float]
+    """The profiled steps, by the host's clock."""
+    cost_share: float | None
+    """By how much the profiler made the median step longer, as a share of it."""
+    coverage: float | None
+    """Of the unprofiled median step, the share in which the device was seen at work; None on a CPU."""
+    trace: str | None
+    """Where the trace is, if it was kept."""
+    trace_bytes: int | None
+    summary: ProfileSummary | None
+
+
+class ProfileRecord(RunRecord[ProfileCellRecord]):
+    """The final summary of `sysbench profile`."""
+
+    kind: Literal["profile"] = "profile"
+
+
+class TraceRecord(Frozen):
+    """What traces of anyone's come down to."""
+
+    schema_version: int = SCHEMA_VERSION
+    kind: Literal["traces"] = "traces"
+    sysbench_version: str = __version__
+    summaries: list[ProfileSummary]

@@ -1,0 +1,121 @@
+"""What `sysbench time` says of its cells: its own events, and its record."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from sysbench.commands.time.spec import TimeCell
+from sysbench.log.records import (
+    ModelCellRecord,
+    RunRecord,
+    Samples,
+)
+from sysbench.spec.frozen import Frozen
+from sysbench.spec.model import Precision
+
+
+class PhaseRecord(Frozen):
+    """One phase over the measured steps, by the host's clock and, where there is one, the device's."""
+
+    wall: Samples | None
+    device: Samples | None
+    enqueue_median_s: float | None
+
+
+class PeakRecord(Frozen):
+    """Peaks over the measured steps, in bytes; None where nothing was measured."""
+
+    allocated_peak_bytes: int | None
+    reserved_peak_bytes: int | None
+    device_used_peak_bytes: int | None
+    """Of the whole device, other processes included."""
+    host_rss_peak_bytes: int | None
+    """Of the worker and its children, sampled from outside during this cell."""
+
+
+class RateRecord(Frozen):
+    """How fast, and how far from what the hardware can do. Over the median step."""
+
+    step_flops: int
+    flops_per_s: float
+    tokens_per_s: float
+    peak_flops_per_s: float | None
+    """The data sheet's dense rate at this precision; None for hardware that is not known."""
+    peak_source: str | None
+    peak_share: float | None
+    ceiling_flops_per_s: float | None
+    """What a large matrix product reached here, in this run."""
+    ceiling_share: float | None
+
+
+class ReadingsRecord(Frozen):
+    """What was seen from outside while the steps were measured: medians, except where the name says otherwise."""
+
+    count: int
+    sm_clock_hz: float | None
+    sm_clock_min_hz: float | None
+    power_w: float | None
+    temperature_max_c: float | None
+    device_utilisation: float | None
+    energy_j: float | None
+    host_cpu_share: float | None
+    throttle_reasons: list[str]
+    other_processes: int | None
+
+
+class EnergyRecord(Frozen):
+    """What the measured steps took from the wall, by the counter of the whole GPU; None where it is withheld."""
+
+    step_j: float | None
+    token_j: float | None
+    power_w: float | None
+    """Mean power between the first and the last reading of the counter inside the window."""
+    window_s: float
+    """From the beginning of the first measured step to the end of the last."""
+    counted_s: float
+    """Between those two readings."""
+    uncertainty_share: float | None
+    """What the counter's rare updates leave open: one update over `counted_s`, either way."""
+    withheld: str | None
+    """Why there are no joules."""
+    steps_needed: int | None
+    """With about this many steps there would be."""
+
+
+class TimeCellRecord(ModelCellRecord):
+    """One cell of `sysbench time`."""
+
+    cell: TimeCell = Field(alias="axes")
+
+    build_s: float | None
+    compile_s: float | None
+    graph_breaks: int | None
+    attention_kernel: str | None
+    loss: float | None
+    phases: dict[str, PhaseRecord]
+    """The mode's phases in order, then `step`; empty when nothing was measured."""
+    warmup_samples_s: list[float]
+    """Wall time of the warm-up steps, in order."""
+    memory: PeakRecord
+    rates: RateRecord | None
+    readings: ReadingsRecord | None
+    energy: EnergyRecord | None = None
+    """None where no counter of energy was read; records of earlier versions have none."""
+
+
+class CeilingRecord(Frozen):
+    """What a large matrix product reached on this machine during the run."""
+
+    device: str
+    precision: Precision
+    matmul_flops_per_s: float
+    matmul_size: int
+
+
+class TimeRecord(RunRecord[TimeCellRecord]):
+    """The final summary of `sysbench time`."""
+
+    kind: Literal["time"] = "time"
+    ceilings: list[CeilingRecord]
