@@ -146,7 +146,7 @@ def _settings(
     differing = [axis for axis in axes.varying(axes.axes_of(cells)) if axis not in _POOLED_AXES]
     found: dict[str, list[ProfileCellRecord]] = {}
     for cell in cells:
-        words = ", ".join(axes.phrase(axis, cell.axes[axis]) for axis in differing)
+        words = ", ".join(axes.phrase(axis, getattr(cell.cell, axis)) for axis in differing)
         found.setdefault(f"{words}: " if words else "", []).append(cell)
     for where, group in found.items():
         yield where, group, namer(group) if len(group) > 1 else namer(everything)
@@ -320,7 +320,7 @@ def _precision(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> I
         known = {name: total_ns for name, total_ns in precisions.items() if name != "unknown" and total_ns}
         if known:
             most = max(known, key=known.__getitem__)
-            formats.add((most, str(cell.axes["precision"])))
+            formats.add((most, cell.cell.precision))
             shares.append((known[most] / sum(known.values()), cell))
             known_shares.append(sum(known.values()) / sum(precisions.values()))
     if len(formats) != 1:
