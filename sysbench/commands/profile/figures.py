@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from sysbench.commands.profile.findings import RANGES, attention_parts, class_shares, has_phase
@@ -127,11 +128,7 @@ def figures(cells: Sequence[ProfileCellRecord]) -> Iterator[Drawn]:
             shown = [bar for bar in found if bar.group in groups[:MOST_CELLS]]
             rest = f"The first {MOST_CELLS} of {len(groups)} profiles." if len(groups) > MOST_CELLS else ""
             heading = Heading(title, " · ".join(about))
-            yield Drawn(name, captioned(what, about, rest), _drawing(shown, colours, heading))
-
-
-def _drawing(bars: Sequence[Bar], colours: Mapping[Any, str], heading: Heading) -> Callable[[], Figure]:
-    return lambda: draw_bars(bars, colours, heading)
+            yield Drawn(name, captioned(what, about, rest), partial(draw_bars, shown, colours, heading))
 
 
 def _class_bars(cells: Sequence[ProfileCellRecord], name: Callable[[ProfileCellRecord], str]) -> list[Bar]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -118,7 +118,8 @@ def range_of(profile: Profile, asked: str | None) -> Range:
     before, slash, path = asked.partition("/")
     phase = before if slash and before in profile.phases else None
     path = path if phase else asked
-    known = dict.fromkeys(_paths(profile.summary.modules))
+    above = (path for module in profile.summary.modules for path in ancestry(module))
+    known = dict.fromkeys(each for path in above for each in (path, folded(path)))
     if path not in known:
         ending = sorted({folded(each) for each in known if each.endswith(f".{path}")})
         if len(ending) > 1:
@@ -128,13 +129,6 @@ def range_of(profile: Profile, asked: str | None) -> Range:
             raise UsageError(f"--range {unknown(asked, 'a range of this profile', offered)}")
         (path,) = ending
     return Range(f"{phase}/{path}" if phase else path, phase, path)
-
-
-def _paths(modules: Sequence[str]) -> Iterator[str]:
-    """Every module and every one above it, by itself and folded."""
-    for module in modules:
-        for path in ancestry(module):
-            yield from (path, folded(path))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sysbench.trace.attribution import Attribution
 from sysbench.trace.grouping import distinct as different
 from sysbench.trace.grouping import grouped, summed
 from sysbench.trace.intervals import depths, self_time_ns
@@ -60,7 +59,8 @@ def kernel_ranges(time: KernelTime, asked: Sequence[str]) -> Iterator[KernelRang
     for name in [*_folded_by_time(time), *asked]:
         before, slash, path = name.rpartition("/")
         wanted = [WORK_PHASES.index(before)] if slash and before in WORK_PHASES else present
-        modules = _below(time.modules, path)
+        candidates = (folded(module) if "*" in path else module for module in time.modules)
+        modules = np.array([module == path or module.startswith(f"{path}.") for module in candidates], bool)
         if path in done or not modules.any():
             continue
         done.add(path)
@@ -68,12 +68,6 @@ def kernel_ranges(time: KernelTime, asked: Sequence[str]) -> Iterator[KernelRang
             yield KernelRange(path, modules, None)
         for phase in wanted:
             yield KernelRange(f"{WORK_PHASES[phase]}/{path}", modules, phase)
-
-
-def _below(modules: Sequence[str], path: str) -> NDArray[np.bool_]:
-    """The modules at the path, folded or not, and below it."""
-    candidates = (folded(module) if "*" in path else module for module in modules)
-    return np.array([module == path or module.startswith(f"{path}.") for module in candidates], bool)
 
 
 def _folded_by_time(time: KernelTime) -> list[str]:
@@ -104,7 +98,11 @@ def kernel_statistics(
     found: list[list[KernelStatistics]] = [[] for _ in ranges]
     position = np.full(names, NONE, np.int32)
     position[time.kernels] = np.arange(len(time.kernels))
-    for kernels in _batches(np.flatnonzero(wanted.any(axis=0)), summed(time.calls, time.kernel, len(time.kernels))):
+    chosen = np.flatnonzero(wanted.any(axis=0))
+    # So many kernels at a time that their calls are not too many.
+    batch = np.cumsum(summed(time.calls, time.kernel, len(time.kernels))[chosen]) // _CALLS
+    for part in different(batch).tolist():
+        kernels = chosen[batch == part]
         named = np.zeros(names, bool)
         named[time.kernels[kernels]] = True
         ordered = _Ordered(calls.of_kernels(named), position, time, shapes)
@@ -112,13 +110,6 @@ def kernel_statistics(
             if wanted[number, kernels].any():
                 found[number] += ordered.within(each, wanted[number])
     return [row for rows in found for row in sorted(rows, key=lambda row: -row.total_ns)]
-
-
-def _batches(kernels: Integers, calls: Integers) -> Iterator[Integers]:
-    """Kernels in order, so many at a time that their calls are not too many."""
-    group = np.cumsum(calls[kernels]) // _CALLS
-    for first in different(group).tolist():
-        yield kernels[group == first]
 
 
 class _Ordered:
@@ -200,7 +191,10 @@ class OperatorSums:
         """Take in a slice."""
         operators, found = part.slice.operators, part.found
         parents = found.operators.parents
-        self_device = _self_device(found, part.is_counted, len(operators.name))
+        self_device = np.zeros(len(operators.name), np.int64)
+        if found.source == "device":
+            caused = part.is_counted & (found.operator != NONE)
+            self_device = summed(found.work.duration_ns[caused], found.operator[caused], len(operators.name))
         outermost = ~_within_same(operators.name, parents)
         columns = (
             np.ones(len(operators.name), np.int64),
@@ -243,13 +237,6 @@ def _added_up(keys: Integers, columns: Sequence[Integers]) -> list[Integers]:
     """The different keys in order, and the sums of each column over each of them."""
     groups, which = grouped(keys)
     return [groups, *(summed(column, which, len(groups)) for column in columns)]
-
-
-def _self_device(found: Attribution, work: NDArray[np.bool_], count: int) -> Integers:
-    if found.source != "device":
-        return np.zeros(count, np.int64)
-    caused = work & (found.operator != NONE)
-    return summed(found.work.duration_ns[caused], found.operator[caused], count)
 
 
 def _with_those_within(values: Integers, parents: Integers, depth: Integers) -> Integers:

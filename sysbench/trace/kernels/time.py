@@ -39,7 +39,15 @@ class Kernels:
         """The kernel of a name, which is given by its index."""
         known = self._known.get(name)
         if known is None:
-            known = self._known[name] = _kernel_name(self._names[name])
+            text = self._names[name]
+            kind = classified(text)
+            known = self._known[name] = KernelName(
+                name=text,
+                short=shortened(text),
+                kernel_class=kind or "other",
+                placed=kind is not None,
+                precision=precision(text) if kind in ("matmul", "attention") else None,
+            )
         return known
 
     def are_products(self, name: Integers) -> NDArray[np.bool_]:
@@ -47,17 +55,6 @@ class Kernels:
         different, which = grouped(name)
         products = [self[each].kernel_class == "matmul" for each in different.tolist()]
         return np.array(products, bool)[which] if products else np.zeros(0, bool)
-
-
-def _kernel_name(text: str) -> KernelName:
-    kind = classified(text)
-    return KernelName(
-        name=text,
-        short=shortened(text),
-        kernel_class=kind or "other",
-        placed=kind is not None,
-        precision=precision(text) if kind in ("matmul", "attention") else None,
-    )
 
 
 @dataclass(frozen=True)
@@ -81,14 +78,20 @@ class StepWork:
     @classmethod
     def of(cls, part: Slice, found: Attribution, ranges: RangeTree) -> StepWork:
         """Choose what counts."""
-        step = _steps(found, ranges)
+        # What no launch is known of belongs to the last step that began before it.
+        before = np.searchsorted(ranges.step_start_ns, found.work.start_ns, side="right") - 1
+        step = np.where((found.step == NONE) & (found.work.thread == NONE), before, found.step)
         counted = step != NONE if ranges.steps else np.ones(len(step), bool)
+        work = found.work
+        if not counted.all():
+            columns: dict[str, Any] = {name: column[counted] for name, column in vars(work).items()}
+            work = replace(work, **columns)
         return cls(
             slice=part,
             found=found,
             ranges=ranges,
             is_counted=counted,
-            work=_only(found.work, counted),
+            work=work,
             step=step[counted],
             phase=found.phase[counted] + 1,
             module=found.module[counted],
@@ -108,19 +111,6 @@ class StepWork:
         here = np.where(around == NONE, NONE, ranges.step[around])
         there = np.where(elsewhere == NONE, NONE, ranges.step[elsewhere])
         return np.asarray((here != NONE) | (there != NONE))
-
-
-def _steps(found: Attribution, ranges: RangeTree) -> Integers:
-    """The step of every piece of work; what no launch is known of belongs to the last step that began before it."""
-    before = np.searchsorted(ranges.step_start_ns, found.work.start_ns, side="right") - 1
-    return np.where((found.step == NONE) & (found.work.thread == NONE), before, found.step)
-
-
-def _only(work: Launched, chosen: NDArray[np.bool_]) -> Launched:
-    if chosen.all():
-        return work
-    columns: dict[str, Any] = {name: column[chosen] for name, column in vars(work).items()}
-    return replace(work, **columns)
 
 
 MOST_MODULES: Final = 4000

@@ -76,7 +76,8 @@ def classes(cell: ModelCell, fused: bool) -> Amounts:
     products = _linear_products(cell)
     if not fused:
         product = _attention_product(cell)
-        products = _sum(products, product, product)
+        amounts = (products, product, product)
+        products = Amount(sum(each.flops or 0 for each in amounts), sum(each.bytes or 0 for each in amounts))
     parameters = formulas.parameters(cell.model)
     found: Amounts = {
         ("matmul", "forward"): products,
@@ -106,10 +107,6 @@ def _linear_products(cell: ModelCell) -> Amount:
     linears = [*layer * shape.layers, (shape.d_model, shape.vocab)]
     moved = sum(tokens * d_in + d_in * d_out + tokens * d_out for d_in, d_out in linears)
     return Amount(sum(2 * tokens * d_in * d_out for d_in, d_out in linears), moved * ITEM_BYTES[cell.precision])
-
-
-def _sum(*amounts: Amount) -> Amount:
-    return Amount(sum(each.flops or 0 for each in amounts), sum(each.bytes or 0 for each in amounts))
 
 
 BACKWARD_PRODUCTS: Final = 2

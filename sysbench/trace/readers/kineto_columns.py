@@ -291,6 +291,8 @@ class Columns:
         if self.in_nanoseconds:
             said.append("times are taken for nanoseconds: as microseconds they would lie in the far future")
         resolve_forward_threads(self._tables["operators"])
+        devices, distributed = header.get("deviceProperties"), header.get("distributedInfo")
+        rank = distributed.get("rank") if isinstance(distributed, dict) else None
         return Recording(
             title=title,
             format="kineto",
@@ -298,8 +300,11 @@ class Columns:
             **self._tables,
             launch_shapes=np.array(self._launch_shapes.rows, np.int64).reshape(-1, 6),
             origin_ns=since_the_first(self._tables.values()),
-            devices=_devices(header),
-            rank=_rank(header),
+            devices=tuple(
+                str(each.get("name", "")) if isinstance(each, dict) else ""
+                for each in (devices if isinstance(devices, list) else ())
+            ),
+            rank=rank if isinstance(rank, int) else None,
             remarks=tuple(said),
         )
 
@@ -336,16 +341,3 @@ def _numbers(values: list[int | None]) -> Integers:
         return np.array(values, np.int64)
     except (OverflowError, TypeError):
         return np.array([NONE if value is None or abs(value) >= 2**63 else value for value in values], np.int64)
-
-
-def _devices(header: dict[str, Any]) -> tuple[str, ...]:
-    found = header.get("deviceProperties")
-    if not isinstance(found, list):
-        return ()
-    return tuple(str(each.get("name", "")) if isinstance(each, dict) else "" for each in found)
-
-
-def _rank(header: dict[str, Any]) -> int | None:
-    distributed = header.get("distributedInfo")
-    rank = distributed.get("rank") if isinstance(distributed, dict) else None
-    return rank if isinstance(rank, int) else None

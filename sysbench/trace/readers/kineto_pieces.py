@@ -220,7 +220,7 @@ def _leniently(text: bytes, exact: bool) -> list[Any] | None:
         events = json.loads(
             text.decode("utf-8", "replace"),
             strict=False,
-            parse_constant=_no_number,
+            parse_constant=lambda _: None,  # NaN and infinity, which JSON has no word for
             parse_float=Decimal if exact else None,
         )
     except (ValueError, RecursionError):
@@ -231,10 +231,6 @@ def _leniently(text: bytes, exact: bool) -> list[Any] | None:
         with suppress(msgspec.ValidationError, TypeError, ValueError, ArithmeticError):
             found.append(msgspec.convert(_sane(event), kind, strict=False))
     return found
-
-
-def _no_number(_: str) -> None:
-    """What JSON has no word for: NaN and infinity."""
 
 
 def _sane(event: Any) -> Any:
