@@ -1,125 +1,218 @@
-"""What an attention sweep has shown, as numbers: growth, crossovers, ratios, and where memory ends.
+"""What an attention sweep shows: how cost grows, who is fastest where, what is saved, and where memory ends.
 
-Every finding holds the cells that it rests on; the words for it are those of `sysbench.views`.
+`findings` puts it in sentences, each with the cells it rests on. The numbers behind them (`growth`, `frontiers`,
+`passages`, `leads`) are what the tables and the figures show.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import combinations, groupby
+from dataclasses import dataclass, replace
+from itertools import combinations, groupby, pairwise
+from typing import Final, Literal
 
-from sysbench.commands.attention.record import AttentionCellRecord
-from sysbench.commands.attention.series import (
-    QUANTITIES,
-    TIMES,
-    Quantity,
-    Row,
-    dims,
-    implementations,
-    over_memory,
-    row_along,
-    samples,
-    value,
+from sysbench import units
+from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
+from sysbench.log.records import Samples
+from sysbench.statistics import (
+    Crossover,
+    NoPowerLaw,
+    PowerLaw,
+    Ratio,
+    crossovers,
+    direction,
+    power_law,
+    ratio,
 )
-from sysbench.statistics import Crossover, NoPowerLaw, PowerLaw, Ratio, crossovers, direction, power_law, ratio
+
+Quantity = Literal["forward", "backward", "saved"]
+"""forward and backward are times; saved is the memory that forward keeps for backward."""
+
+Cells = Sequence[AttentionCellRecord]
+
+QUANTITIES: Final[tuple[Quantity, ...]] = ("forward", "backward", "saved")
+
+TIMES: Final[tuple[Quantity, ...]] = ("forward", "backward")
+
+NAMES: Final[dict[Quantity, str]] = {
+    "forward": "forward",
+    "backward": "backward",
+    "saved": "memory kept for backward",
+}
+
+SYMBOLS: Final = {"seq": "N", "dim": "d"}
+
+USUAL_DIM: Final = 64
+"""The head dimension of most models; sentences are about it where the sweep has it."""
+
+LARGEST: Final = 2
+"""A sentence names this many kinds of tensors."""
+
+_MEMORY: Final = re.compile(r"ran out of memory|\b[KMGT]i?B are free|of memory")
+"""How the engine words it when memory is the reason for not starting a cell."""
+
+_SETTING: Final = ("simulate", "device", "precision", "batch", "heads")
+
+
+# --- cells
+
+
+def dims(cells: Iterable[AttentionCellRecord]) -> list[int]:
+    """The head dimensions of these cells, ascending."""
+    return sorted({int(cell.axes["dim"]) for cell in cells})
+
+
+def implementations(cells: Iterable[AttentionCellRecord]) -> list[str]:
+    """The implementations of these cells, in the order of the run."""
+    return list(dict.fromkeys(str(cell.axes["implementation"]) for cell in cells))
+
+
+def usual_dim(cells: Cells) -> int | None:
+    """The head dimension that sentences are about: 64, or the middle one of those in the sweep."""
+    found = dims(cells)
+    if not found:
+        return None
+    return USUAL_DIM if USUAL_DIM in found else found[(len(found) - 1) // 2]
+
+
+def samples(cell: AttentionCellRecord, quantity: Quantity) -> Samples | None:
+    """The times of a phase, if the cell was measured to the end; None for a size."""
+    if cell.outcome != "ok" or quantity == "saved":
+        return None
+    return cell.forward if quantity == "forward" else cell.backward
+
+
+def value(cell: AttentionCellRecord, quantity: Quantity) -> float | None:
+    """The median of a phase in seconds, or the bytes that forward keeps for backward."""
+    if quantity == "saved":
+        return cell.saved_bytes
+    found = samples(cell, quantity)
+    return found.median_s if found else None
+
+
+def over_memory(cell: AttentionCellRecord) -> bool:
+    """Whether the cell ran out of memory, or was skipped because it would have."""
+    return cell.outcome == "oom" or (cell.outcome == "skipped" and _MEMORY.search(cell.detail or "") is not None)
+
+
+def alike_but_for(cells: Iterable[AttentionCellRecord], *axes: str) -> list[list[AttentionCellRecord]]:
+    """Groups of cells that differ in these axes only, in the order of the run."""
+    found: dict[tuple[tuple[str, str], ...], list[AttentionCellRecord]] = {}
+    for cell in cells:
+        others = tuple(sorted((name, str(value)) for name, value in cell.axes.items() if name not in axes))
+        found.setdefault(others, []).append(cell)
+    return list(found.values())
+
+
+def rows_along(cells: Iterable[AttentionCellRecord], axis: str) -> list[list[AttentionCellRecord]]:
+    """Groups of cells that differ in one axis only, each ascending along it."""
+    return [sorted(row, key=lambda cell: int(cell.axes[axis])) for row in alike_but_for(cells, axis)]
+
+
+def settings(cells: Iterable[AttentionCellRecord]) -> list[list[AttentionCellRecord]]:
+    """The sweeps over implementation, head dimension and sequence length: one for each batch, precision, device, …"""
+    return alike_but_for(cells, "implementation", "dim", "seq")
+
+
+# --- numbers
 
 
 @dataclass(frozen=True)
 class Growth:
-    """How one quantity grows along one axis."""
+    """How one quantity of one implementation grows along one axis."""
 
-    row: Row
+    axis: str
     quantity: Quantity
     law: PowerLaw | NoPowerLaw
+    cells: Cells
+    """The cells that the law is fitted to."""
+
+    @property
+    def implementation(self) -> str:
+        """The implementation that all of these cells run."""
+        return str(self.cells[0].axes["implementation"])
 
 
 def growth(cells: Iterable[AttentionCellRecord], axis: str) -> list[Growth]:
-    """Of every row of at least two cells and every quantity that was measured."""
-    return [
-        Growth(row, quantity, power_law([size for size, _ in points], [found for _, found in points]))
-        for row in row_along(cells, axis)
-        for quantity in QUANTITIES
-        if len(points := _points(row, quantity)) > 1
-    ]
-
-
-def _points(row: Row, quantity: Quantity) -> list[tuple[float, float]]:
-    known = ((float(cell.axes[row.axis]), value(cell, quantity)) for cell in row.cells)
-    return [(size, found) for size, found in known if found]
+    """The growth of each quantity that was measured in two or more cells of a row along `axis`."""
+    found = []
+    for row in rows_along(cells, axis):
+        for quantity in QUANTITIES:
+            points = {int(cell.axes[axis]): (cell, y) for cell in row if (y := value(cell, quantity))}
+            if len(points) > 1:
+                law = power_law(list(points), [y for _, y in points.values()])
+                found.append(Growth(axis, quantity, law, [cell for cell, _ in points.values()]))
+    return found
 
 
 @dataclass(frozen=True)
 class Frontier:
     """Where memory ends along the sequence length."""
 
-    row: Row
+    cells: Cells
+    """All cells of the row, ascending in N."""
     fits: AttentionCellRecord | None
     """The longest that fits; None if none does."""
     beyond: AttentionCellRecord | None
-    """The shortest that does not; None if all fit."""
+    """The shortest that does not fit; None if all do."""
 
     @property
     def untried(self) -> tuple[int, ...]:
-        """Sequence lengths between the two, or beyond the first, of which nothing is known: skipped, or failed."""
+        """Sequence lengths between the two that were skipped or failed, so that nobody knows whether they fit."""
         first = int(self.fits.axes["seq"]) if self.fits else 0
         last = int(self.beyond.axes["seq"]) if self.beyond else None
-        lengths = (int(cell.axes["seq"]) for cell in self.row.cells if cell.outcome != "ok")
+        lengths = (int(cell.axes["seq"]) for cell in self.cells if cell.outcome != "ok")
         return tuple(n for n in lengths if n > first and (last is None or n < last))
 
 
 def frontier(cells: Iterable[AttentionCellRecord]) -> list[Frontier]:
-    """Of every row along the sequence length in which anything is known of fitting."""
+    """The frontier of every row along the sequence length in which a cell is known to fit, or not to."""
     found = []
-    for row in row_along(cells, "seq"):
-        fits = [cell for cell in row.cells if cell.outcome == "ok"]
-        beyond = [cell for cell in row.cells if over_memory(cell)]
+    for row in rows_along(cells, "seq"):
+        fits = [cell for cell in row if cell.outcome == "ok"]
+        beyond = [cell for cell in row if over_memory(cell)]
         if fits or beyond:
             found.append(Frontier(row, fits[-1] if fits else None, beyond[0] if beyond else None))
     return found
 
 
+def smallest_beyond(cells: Cells) -> AttentionCellRecord | None:
+    """The cell that needs the fewest bytes among those that do not fit and whose tensors are known."""
+    over = [row.beyond for row in frontier(cells) if row.beyond is not None and row.beyond.tensors]
+    return min(over, key=lambda cell: sum(each.size_bytes for each in cell.tensors), default=None)
+
+
 @dataclass(frozen=True)
 class Compared:
-    """One implementation against another on the same input: how many times as long the first takes."""
+    """Two implementations on the same input: `ratio` says how many times as long the first takes."""
 
     first: AttentionCellRecord
     second: AttentionCellRecord
-    quantity: Quantity
     ratio: Ratio
 
 
 def compared(cells: Iterable[AttentionCellRecord], first: str, second: str, quantity: Quantity) -> list[Compared]:
-    """Of two implementations everything that both have measured, ascending along the sequence length."""
+    """Every input on which both implementations were measured, ascending along the sequence length."""
     found = []
-    for place in _places(cells):
-        one, other = place.get(first), place.get(second)
-        if one is not None and other is not None and (each := _compared(one, other, quantity)):
-            found.append(each)
+    for row in alike_but_for(cells, "implementation"):
+        by_name = {str(cell.axes["implementation"]): cell for cell in row if samples(cell, quantity)}
+        if first in by_name and second in by_name:
+            one, other = by_name[first], by_name[second]
+            found.append(Compared(one, other, _ratio(one, other, quantity)))
     return sorted(found, key=lambda each: int(each.first.axes["seq"]))
 
 
-def _compared(first: AttentionCellRecord, second: AttentionCellRecord, quantity: Quantity) -> Compared | None:
+def _ratio(first: AttentionCellRecord, second: AttentionCellRecord, quantity: Quantity) -> Ratio:
     one, other = samples(first, quantity), samples(second, quantity)
-    return Compared(first, second, quantity, ratio(one.samples_s, other.samples_s)) if one and other else None
-
-
-def _places(cells: Iterable[AttentionCellRecord]) -> list[dict[str, AttentionCellRecord]]:
-    """By implementation, the cells that have the same input."""
-    return [{str(cell.axes["implementation"]): cell for cell in row} for row in _alike(cells)]
-
-
-def _alike(cells: Iterable[AttentionCellRecord]) -> Iterator[list[AttentionCellRecord]]:
-    found: dict[tuple[tuple[str, str], ...], list[AttentionCellRecord]] = {}
-    for cell in cells:
-        others = tuple(sorted((name, str(value)) for name, value in cell.axes.items() if name != "implementation"))
-        found.setdefault(others, []).append(cell)
-    yield from found.values()
+    assert one is not None
+    assert other is not None
+    return ratio(one.samples_s, other.samples_s)
 
 
 @dataclass(frozen=True)
 class Passage:
-    """Between two implementations, at one head dimension, the faster one changes."""
+    """A sequence length at which one implementation overtakes another, at one head dimension."""
 
     slower_first: str
     """Slower on shorter sequences, faster on longer ones."""
@@ -129,7 +222,7 @@ class Passage:
     crossover: Crossover
 
 
-def passages(cells: Sequence[AttentionCellRecord]) -> list[Passage]:
+def passages(cells: Cells) -> list[Passage]:
     """Every crossover of every two implementations; the cells must be of one setting."""
     found = []
     for dim in dims(cells):
@@ -146,39 +239,277 @@ def passages(cells: Sequence[AttentionCellRecord]) -> list[Passage]:
 
 @dataclass(frozen=True)
 class Lead:
-    """One implementation is the fastest from one sequence length to another."""
+    """A range of sequence lengths on which one implementation is the fastest."""
 
     implementation: str
     alike: tuple[str, ...]
-    """Others that cannot be told apart from it on any of them."""
+    """Others that cannot be told apart from it at any of these lengths."""
     first: int
     last: int
 
+    @property
+    def leader(self) -> str:
+        """The implementation, with those that cannot be told apart from it."""
+        return self.implementation + (f" (or {', '.join(self.alike)}, not to be told apart)" if self.alike else "")
 
-def leads(cells: Sequence[AttentionCellRecord], quantity: Quantity) -> list[Lead]:
+    @property
+    def span(self) -> str:
+        """`at N 256`, or `from N 256 to 1024`."""
+        return f"at N {self.first}" if self.first == self.last else f"from N {self.first} to {self.last}"
+
+
+def leads(cells: Cells, quantity: Quantity) -> list[Lead]:
     """Who is fastest, by ascending sequence length; the cells must be of one setting and one head dimension."""
     best: list[tuple[int, str, frozenset[str]]] = []
-    for place in sorted(_places(cells), key=_length):
-        timed = {name: found for name, cell in place.items() if (found := value(cell, quantity)) is not None}
-        if len(timed) < 2:
-            continue
-        name = min(timed, key=lambda each: timed[each])
-        best.append((_length(place), name, frozenset(_as_fast(place, name, timed, quantity))))
+    for row in sorted(alike_but_for(cells, "implementation"), key=lambda row: int(row[0].axes["seq"])):
+        timed = {str(cell.axes["implementation"]): cell for cell in row if samples(cell, quantity)}
+        if len(timed) > 1:
+            name = min(timed, key=lambda each: value(timed[each], quantity) or 0.0)
+            ratios = {other: _ratio(timed[other], timed[name], quantity) for other in timed if other != name}
+            tied = frozenset(other for other, found in ratios.items() if direction(found) == 0)
+            best.append((int(row[0].axes["seq"]), name, tied))
     runs = [(name, list(group)) for name, group in groupby(best, key=lambda each: each[1])]
     return [
-        Lead(name, tuple(sorted(frozenset.intersection(*(alike for _, _, alike in run)))), run[0][0], run[-1][0])
+        Lead(name, tuple(sorted(frozenset.intersection(*(tied for _, _, tied in run)))), run[0][0], run[-1][0])
         for name, run in runs
     ]
 
 
-def _length(place: dict[str, AttentionCellRecord]) -> int:
-    return int(next(iter(place.values())).axes["seq"])
+# --- sentences
 
 
-def _as_fast(
-    place: dict[str, AttentionCellRecord], best: str, others: Iterable[str], quantity: Quantity
-) -> Iterator[str]:
-    for name in others:
-        found = _compared(place[name], place[best], quantity) if name != best else None
-        if found is not None and direction(found.ratio) == 0:
-            yield name
+@dataclass(frozen=True)
+class Finding:
+    """A sentence, which ends with a full stop, and the cells it rests on."""
+
+    text: str
+    cells: Cells
+    hint: str = ""
+    """Where on the command line there is more of it."""
+
+
+def findings(record: AttentionRecord) -> Iterator[Finding]:
+    """Every sentence that the run carries, setting by setting; each names what sets its setting apart."""
+    groups = settings(record.cells)
+    firsts = [group[0].axes for group in groups]
+    differing = [axis for axis in _SETTING if len({str(axes.get(axis)) for axes in firsts}) > 1]
+    for cells, axes in zip(groups, firsts, strict=True):
+        words = [
+            f"{axis} {axes[axis]}" if axis in ("batch", "heads") else str(axes[axis] or "measured")
+            for axis in differing
+        ]
+        place = f"{', '.join(words)}: " if words else ""
+        for found in _of_setting(cells):
+            yield replace(found, text=f"{place}{found.text}")
+
+
+def _of_setting(cells: Cells) -> Iterator[Finding]:
+    dim = usual_dim(cells)
+    here = [cell for cell in cells if cell.axes["dim"] == dim]
+    mark = "simulated, " if any(cell.source == "simulated" for cell in cells) else ""
+    where = f"{mark}d {dim}"
+    yield from _fastest(here, where)
+    yield from _compiled(here, where)
+    yield from _grows(cells, here, mark)
+    yield from _phases(here, where)
+    yield from _kept(here, where)
+    yield from _ends(cells, mark)
+    yield from _accounted(cells, mark)
+
+
+def _fastest(cells: Cells, where: str) -> Iterator[Finding]:
+    """Who leads at which lengths, and where the lead changes hands."""
+    for quantity in TIMES:
+        found = leads(cells, quantity)
+        timed = [cell for cell in cells if samples(cell, quantity) is not None]
+        if len(found) == 1:
+            yield Finding(_one_lead(cells, found[0], quantity, where), timed)
+        elif found:
+            takes = {(late.implementation, early.implementation) for early, late in pairwise(found)}
+            crossings = [
+                f"; {each.slower_first} overtakes {each.other} near N {each.crossover.at:.0f}, "
+                f"between {each.crossover.below:.0f} and {each.crossover.above:.0f}"
+                for each in passages(cells)
+                if each.quantity == quantity and (each.slower_first, each.other) in takes
+            ]
+            spans = ", ".join(f"{lead.leader} {lead.span}" for lead in found)
+            yield Finding(f"{quantity}: fastest is {spans}{''.join(crossings)} ({where}).", timed)
+
+
+def _one_lead(cells: Cells, lead: Lead, quantity: Quantity, where: str) -> str:
+    """One implementation leads everywhere: by how much over the slowest, at the longest N where they differ."""
+    others = (compared(cells, name, lead.implementation, quantity) for name in implementations(cells)
+              if name != lead.implementation)  # fmt: skip
+    slowest = max((pairs for pairs in others if pairs), key=lambda pairs: pairs[-1].ratio.value)
+    against = next((pair for pair in reversed(slowest) if direction(pair.ratio) != 0), slowest[-1])
+    name, n = against.first.axes["implementation"], against.first.axes["seq"]
+    much = f", {with_interval(against.ratio)} as fast as {name} at N {n}" if name not in lead.alike else ""
+    return f"{quantity}: {lead.leader} is fastest {lead.span}{much} ({where})."
+
+
+def _compiled(cells: Cells, where: str) -> Iterator[Finding]:
+    """Compiled against eager, phase by phase, at the shortest and the longest sequence that both have."""
+    parts: list[str] = []
+    rests_on: list[AttentionCellRecord] = []
+    for quantity in TIMES:
+        pairs = compared(cells, "naive", "compiled", quantity)
+        ends = pairs[:1] + pairs[1:][-1:]
+        rests_on += [cell for pair in ends for cell in (pair.first, pair.second)]
+        at_ends = [
+            f"not to be told apart at N {pair.first.axes['seq']}, {with_interval(pair.ratio)}"
+            if direction(pair.ratio) == 0
+            else f"{with_interval(pair.ratio)} as fast at N {pair.first.axes['seq']}"
+            for pair in ends
+        ]
+        parts += [f"{quantity} {' and '.join(at_ends)}"] if ends else []
+    if parts:
+        yield Finding(f"compiled against naive: {'; '.join(parts)} ({where}).", rests_on)
+
+
+def with_interval(found: Ratio) -> str:
+    """`3.65× (3.61–3.69)`."""
+    decimals = units.ratio_decimals([found.value])
+    interval = f" ({found.low:.{decimals}f}–{found.high:.{decimals}f})" if found.low is not None else ""
+    return f"{units.ratio(found.value)}{interval}"
+
+
+def _grows(cells: Cells, here: Cells, mark: str) -> Iterator[Finding]:
+    """How each implementation grows in N, and its time in d at the longest sequence; those alike in one sentence."""
+    dim, every_dim = usual_dim(cells), dims(cells)
+    timed = [cell for cell in cells if value(cell, "forward") is not None]
+    complete = [row for row in alike_but_for(timed, "implementation", "dim") if dims(row) == every_dim]
+    longest = max((int(row[0].axes["seq"]) for row in complete), default=None)
+    in_n = [each for each in growth(here, "seq") if isinstance(each.law, PowerLaw) or not each.law.too_few]
+    in_d = [
+        each
+        for each in growth([cell for cell in cells if cell.axes["seq"] == longest], "dim")
+        if each.quantity in TIMES and isinstance(each.law, PowerLaw)
+    ]
+    alike: dict[str, list[Growth]] = {}
+    for name in implementations(cells):
+        for growths, where in ((in_n, f"{mark}d {dim}"), (in_d, f"{mark}N {longest}")):
+            if own := [each for each in growths if each.implementation == name]:
+                alike.setdefault(f"{_together(own)} ({where}).", []).extend(own)
+    for text, growths in alike.items():
+        names = dict.fromkeys(each.implementation for each in growths)
+        yield Finding(f"{', '.join(names)}: {text}", [cell for each in growths for cell in each.cells])
+
+
+def _together(growths: Sequence[Growth]) -> str:
+    """`forward grows as N^1.97 ± 0.03 from N 1024 to 16384 (4 sizes)`; quantities over the same sizes share them."""
+    grouped: dict[str, list[str]] = {}
+    for each in growths:
+        symbol, law = SYMBOLS[each.axis], each.law
+        if isinstance(law, PowerLaw):
+            over = f" from {symbol} {law.sizes[0]:.0f} to {law.sizes[-1]:.0f} ({len(law.sizes)} sizes)"
+            power = exponent(law, symbol)
+        else:
+            ends = dict.fromkeys((law.slopes[0], law.slopes[-1]))
+            parts = [f"{symbol}^{end.exponent:.2f} from {end.first:.0f} to {end.last:.0f}" for end in ends]
+            power, over = f"no one power ({', '.join(parts)})", ""
+        grouped.setdefault(over, []).append(f"{NAMES[each.quantity]} as {power}")
+    text = "; ".join(f"{', '.join(powers)}{over}" for over, powers in grouped.items())
+    return text.replace(" as ", " grows as ", 1)
+
+
+def exponent(law: PowerLaw, symbol: str) -> str:
+    """`N^1.97 ± 0.03`."""
+    return f"{symbol}^{law.exponent:.2f} ± {law.half_width:.2f}"
+
+
+def _longest(cells: Iterable[AttentionCellRecord], name: str) -> AttentionCellRecord | None:
+    """The cell of one implementation with the longest sequence."""
+    own = (cell for cell in cells if cell.axes["implementation"] == name)
+    return max(own, key=lambda cell: int(cell.axes["seq"]), default=None)
+
+
+def _phases(cells: Cells, where: str) -> Iterator[Finding]:
+    """Backward against forward, at the longest sequence of each implementation."""
+    both = [cell for cell in cells if samples(cell, "forward") and samples(cell, "backward")]
+    by_length: dict[int, list[tuple[str, AttentionCellRecord]]] = {}
+    for name in implementations(cells):
+        if cell := _longest(both, name):
+            assert cell.forward is not None
+            assert cell.backward is not None
+            much = with_interval(ratio(cell.backward.samples_s, cell.forward.samples_s))
+            by_length.setdefault(int(cell.axes["seq"]), []).append((f"{much} in {name}", cell))
+    for n, parts in by_length.items():
+        text = f"at N {n} backward takes as long as forward times {', '.join(part for part, _ in parts)} ({where})."
+        yield Finding(text, [cell for _, cell in parts])
+
+
+def _kept(cells: Cells, where: str) -> Iterator[Finding]:
+    """What is kept for backward beside inputs and output, against what both kinds of kernel would keep."""
+    known = [cell for cell in cells if cell.saved_bytes is not None]
+    alike: dict[str, list[AttentionCellRecord]] = {}
+    for name in implementations(cells):
+        if cell := _longest(known, name):
+            saved, squares = cell.saved_bytes or 0, cell.naive_saved_bytes
+            two = f"the {units.size(squares)} of two N × N tensors"
+            if saved >= squares / 4:
+                against = f"{saved / squares:.2f} × {two}"
+            else:
+                per_query = f"{saved / cell.fused_saved_bytes:.2f} × one fp32 number a query"
+                against = f"{per_query}, and {saved / squares:.2g} × {two}"
+            kept = f"{units.size(saved)} for backward at N {cell.axes['seq']} beside inputs and output: {against}"
+            alike.setdefault(kept, []).append(cell)
+    for kept, found in alike.items():
+        keep = "keep" if len(found) > 1 else "keeps"
+        yield Finding(f"{', '.join(implementations(found))} {keep} {kept} ({where}).", found)
+
+
+def _ends(cells: Cells, mark: str) -> Iterator[Finding]:
+    """The frontier, head dimensions with the same one together."""
+    grouped: dict[tuple[str, int | None, int, tuple[int, ...]], list[Frontier]] = {}
+    for each in frontier(cells):
+        if each.beyond is not None:
+            fits = int(each.fits.axes["seq"]) if each.fits else None
+            place = (each.beyond.axes["implementation"], fits, int(each.beyond.axes["seq"]), each.untried)
+            grouped.setdefault(place, []).append(each)
+    for (name, fits, beyond, untried), rows in grouped.items():
+        which = ", ".join(str(row.cells[0].axes["dim"]) for row in rows)
+        there = f"the largest N that fits at d {which} is {fits}" if fits else f"no N of this sweep fits at d {which}"
+        ending = "does not"
+        if untried:
+            lengths = f"N {', '.join(map(str, untried))}"
+            there = f"{f'N {fits} fits at d {which}; ' if fits else f'at d {which} '}{lengths} not tried"
+            ending = "does not fit"
+        needs = ""
+        needing = next((row.beyond for row in rows if row.beyond and row.beyond.needed_bytes is not None), None)
+        if needing is not None and needing.needed_bytes is not None:
+            needs = f": it needs {units.size(needing.needed_bytes)}"
+            if needing.available_bytes is not None:
+                needs += f", and there are {units.size(needing.available_bytes)}"
+        ends = [cell for row in rows for cell in (row.fits, row.beyond) if cell is not None]
+        yield Finding(f"{mark}{name}: {there}; {beyond} {ending}{needs}.", ends)
+
+
+def _accounted(cells: Cells, mark: str) -> Iterator[Finding]:
+    """The tensors of the smallest cell that does not fit, those alike together."""
+    cell = smallest_beyond(cells)
+    if cell is None or not cell.tensors:
+        return
+    alike: dict[tuple[str, int], int] = {}
+    for each in sorted(cell.tensors, key=lambda each: -each.size_bytes):
+        shape = " × ".join(str(length) for length in each.shape if length != 1)
+        kind = (f"tensor of {shape} {each.dtype}" if shape else each.name), each.size_bytes
+        alike[kind] = alike.get(kind, 0) + 1
+    parts = [_tensors(kind, size, count) for (kind, size), count in list(alike.items())[:LARGEST]]
+    smaller = sum(list(alike.values())[LARGEST:])
+    parts += [f"{smaller} smaller"] if smaller else []
+    total_bytes = sum(each.size_bytes for each in cell.tensors)
+    total = units.size(total_bytes)
+    if cell.needed_bytes is not None and cell.needed_bytes > total_bytes:
+        total += f", for which the allocator would reserve {units.size(cell.needed_bytes)}"
+    have = f", there are {units.size(cell.available_bytes)}" if cell.available_bytes is not None else ""
+    named = f"{cell.axes['implementation']}, d {cell.axes['dim']}, N {cell.axes['seq']}"
+    text = f"{mark}the smallest that does not fit ({named}) needs {'; '.join(parts)}; together {total}{have}."
+    yield Finding(text, [cell], hint="--tables accounting has them by name")
+
+
+def _tensors(kind: str, size_bytes: int, count: int) -> str:
+    """`3 tensors of 8 × 65536 × 65536 float32, 128.0 GiB each`, or `a tensor of 8 × 64 float32, 2.00 KiB`."""
+    if count == 1:
+        return f"{'a ' if kind.startswith('tensor') else ''}{kind}, {units.size(size_bytes)}"
+    many = kind.replace("tensor of", "tensors of", 1) if kind.startswith("tensor") else f"× {kind}"
+    return f"{count} {many}, {units.size(size_bytes)} each"

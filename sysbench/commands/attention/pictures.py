@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from sysbench.commands.attention import figures as attention_figure
 from sysbench.commands.attention.figures import Caption, Curve, HeatMap, Panel
-from sysbench.commands.attention.findings import frontier, growth
-from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
-from sysbench.commands.attention.series import (
+from sysbench.commands.attention.findings import (
     QUANTITIES,
     Quantity,
     dims,
+    exponent,
+    frontier,
+    growth,
     implementations,
     over_memory,
     samples,
@@ -22,8 +23,8 @@ from sysbench.commands.attention.series import (
     usual_dim,
     value,
 )
+from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
 from sysbench.commands.attention.tables import status, subject
-from sysbench.commands.attention.words import exponent
 from sysbench.errors import UsageError
 from sysbench.render import plots as picture_file
 from sysbench.statistics import PowerLaw

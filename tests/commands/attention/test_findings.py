@@ -9,13 +9,21 @@ import pytest
 
 from sysbench import formulas as attention_costs
 from sysbench import statistics
-from sysbench.commands.attention.findings import compared, frontier, growth, leads, passages
+from sysbench.commands.attention.findings import (
+    compared,
+    frontier,
+    growth,
+    leads,
+    passages,
+    rows_along,
+    settings,
+    usual_dim,
+    value,
+)
 from sysbench.commands.attention.fold import fold
 from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord, AttentionTimed
-from sysbench.commands.attention.series import row_along, settings, usual_dim, value
 from sysbench.commands.attention.spec import AttentionCell, AttentionSpec
 from sysbench.commands.attention.tables import frontiers, sheet
-from sysbench.commands.attention.words import findings
 from sysbench.log.events import CellFinished, CellStarted, Event, RunFinished
 from sysbench.render.table import Word
 from sysbench.statistics import PowerLaw
@@ -35,7 +43,7 @@ def of(record: AttentionRecord, implementation: str, dim: int = 64) -> list[Atte
 
 
 def said(record: AttentionRecord) -> list[str]:
-    return [remark.text for remark in findings(record)]
+    return [remark.text for remark in sheet(record).remarks if remark.kind == "finding"]
 
 
 # The fold
@@ -121,7 +129,7 @@ def test_a_time_under_what_the_hardware_allows_is_doubted() -> None:
 
 
 def test_the_exponent_of_memory_is_exact_and_that_of_time_lies_in_its_interval(record: AttentionRecord) -> None:
-    laws = {(each.row.implementation, each.quantity): each.law for each in growth(of(record, "naive"), "seq")}
+    laws = {(each.implementation, each.quantity): each.law for each in growth(of(record, "naive"), "seq")}
     saved = laws["naive", "saved"]
     assert isinstance(saved, PowerLaw)
     assert saved.exponent == pytest.approx(2, abs=1e-9)
@@ -299,8 +307,8 @@ def test_several_settings_are_told_apart_and_never_compared() -> None:
 
 def test_rows_ascend_whatever_the_order_of_the_axis() -> None:
     record = runs.record(AttentionSpec(impl="naive", dim="64,16", seq="4096,256,1024", repeats=6))
-    for row in row_along(record.cells, "seq"):
-        assert [cell.axes["seq"] for cell in row.cells] == [256, 1024, 4096]
+    for row in rows_along(record.cells, "seq"):
+        assert [cell.axes["seq"] for cell in row] == [256, 1024, 4096]
     assert usual_dim(record.cells) == 64
     assert usual_dim([cell for cell in record.cells if cell.axes["dim"] == 16]) == 16
 
