@@ -102,7 +102,7 @@ def _looked_up(column: Integers, index: Integers) -> Integers:
 def _phases(
     own: Integers, elsewhere: Integers, in_backward: NDArray[np.bool_], recording: NDArray[np.bool_], launched: object
 ) -> Integers:
-    """By what is surest: autograd's engine, ranges on the thread, ranges elsewhere, and that a graph is recorded."""
+    """The phase by the surest evidence: autograd's engine, ranges on the thread, ranges elsewhere, a recorded graph."""
     phase = np.where(own == NONE, elsewhere, own)
     phase = np.where(in_backward, BACKWARD, phase)
     return np.where((phase == NONE) & recording & launched, FORWARD, phase)

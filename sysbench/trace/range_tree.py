@@ -20,7 +20,7 @@ from sysbench.trace.intervals import Nesting, depths
 from sysbench.trace.recording import NONE, Integers, Ranges
 
 PHASES: Final = ("zero_grad", "forward", "loss", "backward", "optimizer")
-"""By their position; see `sysbench.spec.model.Phase`."""
+"""Columns hold positions in these; see `sysbench.spec.model.Phase`."""
 
 BACKWARD: Final = PHASES.index("backward")
 FORWARD: Final = PHASES.index("forward")
@@ -41,7 +41,7 @@ _STEP_NAMES: Final = (
     re.compile(r"ProfilerStep#?\*?\d*"),
     re.compile(r"((train(ing)?[ _-]?)?step|iter(ation)?)[ _#:-]*\d+", re.IGNORECASE),
 )
-"""In the order of preference: where there are ranges of the first kind, the others are no steps."""
+"""Families of names, the preferred first: where one is there, the others mark no steps."""
 _MODULE_PATH: Final = re.compile(r"\w+(\.\w+)*")
 
 
@@ -61,7 +61,7 @@ class RangeTree:
     """Paths; the first is the model as a whole, without a name."""
     step_start_ns: Integers
     step_end_ns: Integers
-    """Of every step, by its number, as the host saw it."""
+    """Bounds of every step, by its number, on the host."""
     milestones: Nesting
     """Steps and phases alone, whatever the thread: what goes on elsewhere while one thread waits."""
     milestone: Integers
@@ -202,7 +202,7 @@ _OTHERS: Final = (
     ("softmax", re.compile(r"(comput\w+ |attention |attn[ _])?softmax", re.IGNORECASE)),
     ("output", re.compile(r"final matmul|attention (output|values)|weighted sum|attn[ _]output", re.IGNORECASE)),
 )
-"""As people call them in programs of their own, which say only what they are."""
+"""Common names of the parts in other programs."""
 
 
 def part_of(module: str) -> str | None:

@@ -41,7 +41,7 @@ class Part:
 
     @property
     def share(self) -> float:
-        """Of the whole."""
+        """Its share of the whole."""
         return self.total_ns / self.whole_ns if self.whole_ns else 0.0
 
     @property
@@ -185,7 +185,7 @@ _GROUPS: Final[Mapping[str, tuple[str, tuple[str, ...] | None]]] = {
     "step": ("full step", None),
     "all": ("everything", None),
 }
-"""By key the heading, and the phases that are meant; None is all of them."""
+"""The heading and the phases of each group by its key; None is all phases."""
 
 
 def _groups(profiles: Profiles) -> list[str]:

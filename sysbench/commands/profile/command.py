@@ -89,7 +89,7 @@ def show(paths: Sequence[Path], options: ProfileOptions) -> None:
 
 
 def _traces_in(directory: Path) -> list[Path]:
-    """As tensorboard_trace_handler leaves them; a report of which the export is there as well counts once."""
+    """The traces in a directory, as tensorboard_trace_handler leaves them; a report and its export count once."""
     found = sorted(path for path in directory.iterdir() if path.name.lower().endswith(_TRACES))
     if not found:
         raise UsageError(f"--from {directory} is a directory without a trace ({', '.join(_TRACES)}) in it")

@@ -56,7 +56,7 @@ PARTS: Final[Mapping[str, str]] = {
     "softmax": "#ee6677",
     "output": "#66ccee",
 }
-"""Of attention that is written out, in order."""
+"""Colours of the parts of attention that is written out, in order."""
 
 PHASES: Final[Mapping[str, str]] = {
     "zero_grad": "#d6dbe1",
@@ -68,7 +68,7 @@ PHASES: Final[Mapping[str, str]] = {
 """Light, since modules are named upon them."""
 
 NEUTRAL: Final = "#e4e7eb"
-"""Of the step itself, and of phases that nothing tells."""
+"""The colour of the step itself, and of unknown phases."""
 
 PROFILE_PALETTE_INK: Final = "#1b1f24"
 
@@ -85,7 +85,7 @@ MOST_CELLS: Final = 10
 """In one picture: each has up to three bars."""
 
 _WRITTEN: Final = 0.06
-"""Of a bar: a narrower part has no room for its number."""
+"""Share of a bar below which a part has no room for its number."""
 
 _SEEN: Final = 0.004
 """A part that is narrower everywhere is not in the legend."""

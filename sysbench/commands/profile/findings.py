@@ -162,7 +162,7 @@ class Leading:
     cell: ProfileCellRecord
     name: KernelName
     share: float
-    """Of the time of all kernels in those phases."""
+    """Its share of the time of all kernels in those phases."""
     calls: str
     """In a step, with the noun."""
 

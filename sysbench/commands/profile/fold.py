@@ -158,7 +158,7 @@ def _walls(steps: Sequence[StepMeasured]) -> list[float]:
 
 
 def _coverage(summary: ProfileSummary | None, step_s: Sequence[float]) -> float | None:
-    """Of steps timed without a profiler, by the device's own clock where it has one, what the profiled kernels cover.
+    """The share of unprofiled steps, by the device's own clock where it has one, that profiled kernels cover.
 
     None on a CPU: the profiler slows the operators themselves, and they would cover more than there was.
     """

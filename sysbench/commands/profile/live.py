@@ -109,7 +109,7 @@ _TIMING, _PROFILING, _READING = "timing without a profiler", "profiling", "readi
 """What is done for a cell, in order."""
 
 _STAGES = {"building": "building the model", "warming-up": "warming up", "writing": "writing the trace"}
-"""What stages are called where their own names say too little."""
+"""Clearer names of some stages."""
 
 
 class ProfileScreen(CellScreen[ProfileState]):
@@ -183,7 +183,7 @@ class ProfileLines(CellLines):
 
 
 def _share(state: ProfileState) -> float:
-    """As little as for timings, while steps are timed or profiled."""
+    """The share of a core for drawing: as little as for timings while steps are timed or profiled."""
     now = state.now
     if now is None or now.outcome is not None or now.stage not in (*HOT, "profiling"):
         return IDLE_SHARE

@@ -50,7 +50,7 @@ _WRAPPERS: Final = frozenset(
         "GemmUniversal",
     }
 )
-"""What is said of these is said by what they are made for."""
+"""Templates that are shown as their argument, which says more."""
 _PLUMBING: Final = frozenset(
     {
         "array",
@@ -110,7 +110,7 @@ def _told(inside: str, depth: int) -> list[str]:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """What stands before the first bracket, and what stands in it if it is one of a template."""
+    """The text before the first bracket, and the text in it where it is a template's."""
     opening = next((position for position, character in enumerate(text) if character in "<("), len(text))
     if opening == len(text) or text[opening] == "(":
         return text[:opening], ""

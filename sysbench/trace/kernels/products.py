@@ -25,7 +25,7 @@ CALLERS: Final = frozenset({"matmul", "linear", "einsum", "inner", "tensordot", 
 
 
 class ProductShapes:
-    """What the operators that launch products are called and given. Grows with every slice."""
+    """Names and input shapes of the operators that launch matrix products. Grows with every slice."""
 
     def __init__(self, names: Sequence[str], kernels: Kernels) -> None:
         self._names = names

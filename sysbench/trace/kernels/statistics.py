@@ -27,7 +27,7 @@ MOST_KERNELS: Final = 100
 
 @dataclass(frozen=True)
 class KernelRange:
-    """What a range's kernels are chosen by: modules, and a phase or all of them."""
+    """A range: modules, in one phase or in all of them."""
 
     name: str
     modules: NDArray[np.bool_]
@@ -82,7 +82,7 @@ def _folded_by_time(time: KernelTime) -> list[str]:
 
 
 _CALLS: Final = 400_000
-"""That are looked at together, where they are not all of one kernel."""
+"""Calls that are sorted at a time, unless a single kernel has more."""
 
 
 def kernel_statistics(
@@ -179,7 +179,7 @@ MOST_OPERATORS = 400
 
 
 class OperatorSums:
-    """Of the operators in steps and of the work that counts. Grows with every slice."""
+    """Sums over the operators in steps, and over the work that they caused. Grows with every slice."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
@@ -211,7 +211,7 @@ class OperatorSums:
         self._by_shapes.append(_added_up(keys, [column[shaped] for column in columns]))
 
     def statistics(self) -> list[OperatorStatistics]:
-        """By name, then by name and shapes of the inputs."""
+        """Operators by name, then by name and shapes of the inputs."""
         return [*self._rows(self._by_name), *self._rows(self._by_shapes)]
 
     def _rows(self, parts: list[list[Integers]]) -> list[OperatorStatistics]:

@@ -25,11 +25,11 @@ from sysbench.trace.slices import ROWS, Launched, Slice
 from sysbench.trace.summary import EVERYWHERE, NO_PHASE, KernelName, KernelTimeColumns
 
 WORK_PHASES = (NO_PHASE, *PHASES)
-"""What `StepWork.phase` is a position in."""
+"""`StepWork.phase` is a position in these."""
 
 
 class Kernels:
-    """What is known of kernels by their names, found out once for each."""
+    """Class, precision and short name of kernels, found out once for each name."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
@@ -65,7 +65,7 @@ class StepWork:
     found: Attribution
     ranges: RangeTree
     is_counted: NDArray[np.bool_]
-    """Of everything in `found`."""
+    """For every piece of work in `found`, whether it counts."""
     work: Launched
     step: Integers
     phase: Integers
@@ -137,7 +137,7 @@ class KernelTime:
 
     @cached_property
     def columns(self) -> KernelTimeColumns:
-        """As the summary holds them."""
+        """The rows as the summary holds them."""
         return KernelTimeColumns(
             phase=self.phase.tolist(),
             module=self.module.tolist(),
@@ -236,7 +236,7 @@ class Moments:
 
 @dataclass(frozen=True)
 class Kinds:
-    """What was called, in columns of one length."""
+    """Kernels of calls, in columns of one length."""
 
     duration_ns: Integers
     name: NDArray[np.int32]

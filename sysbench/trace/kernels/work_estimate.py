@@ -20,7 +20,7 @@ from sysbench.trace.range_tree import PARTS, part_of
 from sysbench.trace.summary import KernelClass, KernelName, Rate
 
 ITEM_BYTES: Final[Mapping[Precision, int]] = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
-"""Of what matrix products read and write."""
+"""Bytes of a number that matrix products read and write."""
 
 SOFTMAX_FLOPS: Final = 5
 """For each number, forward: maximum, difference, exponential, sum, quotient."""
@@ -37,7 +37,7 @@ WRITTEN_OUT: Final[tuple[Attention, ...]] = ("naive",)
 
 @dataclass(frozen=True)
 class Amount:
-    """Of one step, all layers together; None where it cannot be told."""
+    """Work of one step, all layers together; None where it is unknown."""
 
     flops: int | None
     bytes: int | None
@@ -48,7 +48,7 @@ class Amount:
 
 
 Amounts = dict[tuple[str, str], Amount]
-"""By what it is of, and phase."""
+"""Work by part or class, and phase."""
 
 
 def attention_parts(cell: ModelCell) -> Amounts:

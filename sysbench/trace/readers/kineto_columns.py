@@ -21,7 +21,7 @@ _NONE_RECORDED: Final = msgspec.Raw(b"")
 
 
 class Arguments(msgspec.Struct, gc=False, frozen=True):
-    """Of an event, as far as anybody asks; others are not even decoded. In the order in which Kineto writes them."""
+    """The arguments of an event that are used, in the order in which Kineto writes them; others are not decoded."""
 
     device: int | None = NONE
     stream: int | None = NONE
@@ -51,7 +51,7 @@ class Event(msgspec.Struct, gc=False):
 
 
 class ExactEvent(msgspec.Struct, gc=False):
-    """The same with times that a float would not hold to the nanosecond."""
+    """One event, with times that a float would not hold to the nanosecond."""
 
     ph: str = ""
     cat: str = ""
@@ -112,7 +112,7 @@ class _Shapes(dict[bytes, int]):
 
 
 class _LaunchShapes(dict[tuple[Any, Any], int]):
-    """The same for grids with blocks; NONE where either is not known."""
+    """Numbers of pairs of a grid and a block; NONE where either is unknown."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, ...]] = []
@@ -128,7 +128,7 @@ class _LaunchShapes(dict[tuple[Any, Any], int]):
 
 
 class Found(msgspec.Struct):
-    """What a part of a file holds beside its rows, as it is handed from one process to another."""
+    """A part of a file without its rows, as one process hands it to another."""
 
     names: list[str]
     threads: list[tuple[int | str, int | str]]
@@ -146,7 +146,7 @@ class Columns:
 
     def __init__(self) -> None:
         self.in_nanoseconds: bool | None = None
-        """What times are counted in, as the first events tell; None before them."""
+        """Whether times are in nanoseconds, by the first events; None before them."""
         self._names = _Numbers()
         self._threads = _Numbers()
         self._launch_shapes = _LaunchShapes()

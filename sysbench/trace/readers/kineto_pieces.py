@@ -51,7 +51,7 @@ class Blocks:
 
     @property
     def share_read(self) -> float:
-        """Of the part, from 0 to 1."""
+        """The share of the part that has been read, from 0 to 1."""
         return (self._file.tell() - self._begin) / max(self._end - self._begin, 1)
 
     def next(self, size_bytes: int = 0) -> bytes:
@@ -139,7 +139,7 @@ class Pieces:
         return buffer
 
     def _last(self) -> None:
-        """What the end of the file holds, whether or not it is whole."""
+        """Take in the end of the file, whether or not it is whole."""
         buffer = self._buffer
         if buffer.lstrip()[:1] == b"]":
             return
@@ -215,7 +215,7 @@ def decoded(text: bytes, exact: bool) -> list[Any] | None:
 
 
 def _leniently(text: bytes, exact: bool) -> list[Any] | None:
-    """The same, slowly: with bytes that are no UTF-8 replaced, and without the events that are none."""
+    """Decode slowly: replace bytes that are not UTF-8, and leave out what is not an event."""
     try:
         events = json.loads(
             text.decode("utf-8", "replace"),

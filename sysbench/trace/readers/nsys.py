@@ -64,7 +64,7 @@ def read(path: Path, progress: Progress = in_silence) -> Recording:
 
 
 def _of_export(export: Path, path: Path, progress: Progress) -> Recording:
-    """What an export holds of the file that it is or that it was made of."""
+    """The recording in an export, under the name of the file that it was made of."""
     try:
         with closing(opened(export)) as database, Numbers.of(export) as numbers, collection_paused():
             return _Reader(path, database, numbers, progress).recording()
@@ -248,7 +248,7 @@ _WANTED: Final = frozenset({_KERNELS, _COPIES, _SETS, _CALLS, _NVTX})
 
 _KERNEL_NAME: Final = "demangledName"
 _INSTEAD: Final = {_KERNEL_NAME: ("shortName",)}
-"""What stands for a column where it is not there, or empty."""
+"""Columns that replace one that is absent or empty."""
 _ENDED: Final = f'"eventType" IN ({_PUSH_POP}, {_START_END}) AND "end" IS NOT NULL'
 """In SQL: ranges, and not marks."""
 
