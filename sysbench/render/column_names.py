@@ -11,6 +11,7 @@ import string
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from sysbench.cells import CHOICES
 from sysbench.command import Kind, measuring
 from sysbench.errors import UsageError
 from sysbench.render import chosen_columns
@@ -96,7 +97,7 @@ WRITTEN: Mapping[Kind, Mapping[str, str]] = {
 }
 """Of every table that is not declared, without its axes."""
 
-_COMPARING = ("precision", "execution", "attention", "optimizer", "warmup", "device")
+_COMPARING = (*CHOICES, "warmup", "device")
 """Axes with a table of their own, which is shown where their values differ."""
 
 

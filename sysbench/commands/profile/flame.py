@@ -7,8 +7,6 @@ are untrusted: they reach the page as data, and it only ever sets them as text.
 from __future__ import annotations
 
 import html
-import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,8 +37,6 @@ _SHORTEST_LABEL: Final = 3
 _LONGEST_NAME: Final = 400
 """Characters of a recorded name that a hover shows."""
 _NOT_KNOWN: Final = "no known phase"
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-"""Characters that XML cannot hold or that are invisible."""
 _FOLDER: Final = "profile_flame"
 
 
@@ -134,7 +130,7 @@ def _boxes(whole: Box, steps: int, total_ns: int) -> Iterator[str]:
             f'<rect x="{x:.2f}" y="{y:g}" width="{max(width - 0.4, 0.2):.2f}" height="{ROW - 1:g}" rx="1.5" '
             f'fill="{box.colour}"/>'
         )
-        label = _label(_CONTROL.sub(" ", box.name), width - 6)
+        label = _label(pages.printable(box.name), width - 6)
         if label:
             yield f'<text x="{x + 3:.2f}" y="{y + 13:g}" fill="{ink_on(box.colour)}">{_escaped(label)}</text>'
         yield "</g>"
@@ -172,8 +168,7 @@ def _classes(summary: ProfileSummary) -> list[KernelClass]:
 
 
 def _escaped(text: str) -> str:
-    """Text for XML: control characters become spaces, line ends stay."""
-    return html.escape("\n".join(_CONTROL.sub(" ", line) for line in text.split("\n")))
+    return html.escape(pages.printable(text))
 
 
 # --- as a page
@@ -181,14 +176,7 @@ def _escaped(text: str) -> str:
 
 def page(summary: ProfileSummary, title: str) -> str:
     """The page as text."""
-    data = json.dumps(_data(summary), separators=(",", ":"))
-    parts = {
-        "title": html.escape(_CONTROL.sub(" ", title)),
-        "style": pages.asset(_FOLDER, "page.css"),
-        # No tag can begin in this JSON, and it is ASCII.
-        "data": data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"),
-    }
-    return pages.filled(_FOLDER, parts, ["page.js"])
+    return pages.render(_FOLDER, title=title, data=_data(summary))
 
 
 def _data(summary: ProfileSummary) -> dict[str, Any]:
