@@ -20,9 +20,6 @@ from sysbench.render.declared import DeclaredTable
 from sysbench.spec.cell import RunSpec
 from sysbench.spec.run import Format
 
-_CATEGORIES = "parameters gradients optimizer_state activations inputs temporaries workspace unknown"
-_PEAKS = "allocated_peak:allocated:{source} reserved_peak:reserved:{source}"
-_PER_CALL = " ".join(f"{name}:{name}:of_one_call" for name in ("avg", "med", "min", "max", "std"))
 _WORK = "time work bytes rate peak:of_peak bandwidth:of_bandwidth bound:bound_by"
 _HOST_USE = "self_host:itself:host_per_step total_host:with_callees:host_per_step"
 _DEVICE_USE = "self_device:itself:device_per_step total_device:with_callees:device_per_step"
