@@ -19,8 +19,7 @@ from sysbench.render.dashboard.cell_lines import CellLines
 from sysbench.render.dashboard.cell_screen import ALWAYS, CellScreen
 from sysbench.render.dashboard.lines import pieces_that_fit
 from sysbench.render.dashboard.live import CPU_SHARE, DEVICE_SHARE, IDLE_SHARE, Picture
-from sysbench.render.dashboard.run_state import Handler, RunState, in_cell
-from sysbench.render.dashboard.state import HOT, mean_and_deviation
+from sysbench.render.dashboard.run_state import HOT, Handler, RunState, in_cell, mean_and_deviation
 from sysbench.trace.summary import ProfileSummary
 
 
