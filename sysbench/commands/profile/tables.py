@@ -168,11 +168,8 @@ def _of_run(record: ProfileRecord, selection: Selection) -> Profiles:
 
 def _steps(profiles: Profiles) -> Iterator[str]:
     for count, marked in dict.fromkeys((each.summary.steps, each.summary.steps_marked) for each in profiles.each):
-        yield (
-            f"{count} step{'' if count == 1 else 's'} profiled"
-            if marked
-            else "no steps marked: the whole trace counts as one"
-        )
+        profiled = f"{count} step{'' if count == 1 else 's'} profiled"
+        yield profiled if marked else "no steps marked: the whole trace counts as one"
 
 
 def _chosen(profiles: Profiles, names: Sequence[str]) -> list[Table]:
