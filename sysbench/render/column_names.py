@@ -58,34 +58,6 @@ WRITTEN: Mapping[Kind, Mapping[str, str]] = {
         "cells": "source device_name parameters outcome fits margin:to_spare phase allocated_peak:allocated "
         f"reserved_peak:reserved {_CATEGORIES} host_rss_peak:worker_host_memory device_used_peak:device_all_programs",
     },
-    "profile": {
-        "summary": "step:unprofiled:step cost:by_profiling:step busy:kernels busy:operators coverage:covered matmul "
-        "calls:kernels:per_step calls:operators:per_step waiting:waiting_for_the_host",
-        "kernels": f"time total:total:per_step calls:calls:per_step {_PER_CALL} kernel operator class grid block",
-        "tree": "module count share:time total:all:per_step forward:forward:per_step loss:loss:per_step "
-        "backward:backward:per_step zero_grad:zero_grad:per_step optimizer:optimizer:per_step "
-        "calls:kernels:per_step calls:operators:per_step",
-        "phases": "share:time total:total:per_step calls:kernels:per_step calls:operators:per_step",
-        "classes": " ".join(
-            f"{key}:share:{group} {key}_time:time:{group}"
-            for key, group in (
-                ("forward", "forward"),
-                ("forward_backward", "forward_backward"),
-                ("step", "full_step"),
-                ("all", "everything"),
-            )
-        ),
-        "attention": _WORK,
-        "rates": _WORK,
-        "operators": f"{_DEVICE_USE} {_HOST_USE} calls:calls:per_step operator",
-        "operator-shapes": f"{_DEVICE_USE} {_HOST_USE} calls:calls:per_step operator shapes",
-        "copies": "copy total:time:per_step calls:calls:per_step bytes:moved:per_step rate:in_a_second",
-        "device": "step busy:busy:device idle:idle:device waiting:of_it_for_the_host:device overlap:overlap:device "
-        "streams launches:per_step:launches launch:each:launches queue:queued:launches verdict:pace_set_by",
-        "precision": "share total:time:per_step",
-        "checks": "expected:expected:per_step found:found:per_step verdict",
-        "ranks": "",
-    },
     "attention": {
         "sweep": "forward backward memory_before_backward:before_backward:memory status",
         "comparison": _per_time(

@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 import psutil
 import pytest
+from sysbench.spec.kinds import Kind
 
 from sysbench.__main__ import MEASURING, measures
 from sysbench.commands import running
@@ -22,7 +23,6 @@ from sysbench.errors import OutputError
 from sysbench.log import storage
 from sysbench.log.events import WorkerExited, WorkerReady
 from sysbench.log.records import TimeRecord
-from sysbench.spec.kinds import Kind
 from sysbench.spec.run import TimeOptions
 from tests.engine.fakes import FakeSampler, ScriptedLauncher, carry_out, of_kind, spec_of
 
