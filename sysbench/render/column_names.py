@@ -20,9 +20,6 @@ from sysbench.render.declared import DeclaredTable
 from sysbench.spec.cell import RunSpec
 from sysbench.spec.run import Format
 
-_CATEGORIES = "parameters gradients optimizer_state activations inputs temporaries workspace unknown"
-_PEAKS = "allocated_peak:allocated:{source} reserved_peak:reserved:{source}"
-_PER_CALL = " ".join(f"{name}:{name}:of_one_call" for name in ("avg", "med", "min", "max", "std"))
 _WORK = "time work bytes rate peak:of_peak bandwidth:of_bandwidth bound:bound_by"
 _HOST_USE = "self_host:itself:host_per_step total_host:with_callees:host_per_step"
 _DEVICE_USE = "self_device:itself:device_per_step total_device:with_callees:device_per_step"
@@ -39,53 +36,6 @@ def _per_time(template: str) -> str:
 
 
 WRITTEN: Mapping[Kind, Mapping[str, str]] = {
-    "memory": {
-        "summary": _PEAKS + " peak_phase:peak_in host_rss_peak:worker_host_memory:{source} fits margin:to_spare "
-        "largest:largest_that_fits",
-        "grid": "{mode}:{mode}:{source} {precision}:{precision}:{source} {mode}:full_step:{source} "
-        "{mode}:first_step:{source} "
-        + " ".join(
-            f"{{mode}}_{{precision}}:{{precision}}:{{source}}_{shown}"
-            for shown in ("{mode}", "full_step", "first_step")
-        ),
-        "phases": _PEAKS + " mostly mostly_bytes:of_that",
-        "categories": " ".join(f"{name}:{name}:{{source}}" for name in _CATEGORIES.split())
-        + " allocated_peak:together:{source}",
-        "largest": "count size:each:{source} total:together:{source} category phase:made_in line module",
-        "modules": "count total:with_those_below:{source} own:itself:{source}",
-        "residual": "bytes_each residual:residual_stream",
-        "state": "parameters weights gradients optimizer_state:adamw_s_state together",
-        "cells": "source device_name parameters outcome fits margin:to_spare phase allocated_peak:allocated "
-        f"reserved_peak:reserved {_CATEGORIES} host_rss_peak:worker_host_memory device_used_peak:device_all_programs",
-    },
-    "profile": {
-        "summary": "step:unprofiled:step cost:by_profiling:step busy:kernels busy:operators coverage:covered matmul "
-        "calls:kernels:per_step calls:operators:per_step waiting:waiting_for_the_host",
-        "kernels": f"time total:total:per_step calls:calls:per_step {_PER_CALL} kernel operator class grid block",
-        "tree": "module count share:time total:all:per_step forward:forward:per_step loss:loss:per_step "
-        "backward:backward:per_step zero_grad:zero_grad:per_step optimizer:optimizer:per_step "
-        "calls:kernels:per_step calls:operators:per_step",
-        "phases": "share:time total:total:per_step calls:kernels:per_step calls:operators:per_step",
-        "classes": " ".join(
-            f"{key}:share:{group} {key}_time:time:{group}"
-            for key, group in (
-                ("forward", "forward"),
-                ("forward_backward", "forward_backward"),
-                ("step", "full_step"),
-                ("all", "everything"),
-            )
-        ),
-        "attention": _WORK,
-        "rates": _WORK,
-        "operators": f"{_DEVICE_USE} {_HOST_USE} calls:calls:per_step operator",
-        "operator-shapes": f"{_DEVICE_USE} {_HOST_USE} calls:calls:per_step operator shapes",
-        "copies": "copy total:time:per_step calls:calls:per_step bytes:moved:per_step rate:in_a_second",
-        "device": "step busy:busy:device idle:idle:device waiting:of_it_for_the_host:device overlap:overlap:device "
-        "streams launches:per_step:launches launch:each:launches queue:queued:launches verdict:pace_set_by",
-        "precision": "share total:time:per_step",
-        "checks": "expected:expected:per_step found:found:per_step verdict",
-        "ranks": "",
-    },
     "attention": {
         "sweep": "forward backward memory_before_backward:before_backward:memory status",
         "comparison": _per_time(

@@ -43,9 +43,6 @@ MOST_CLASSES: Final = 3
 MOST_LEADERS: Final = 3
 """With more different leading kernels than this, the table says it better than a sentence."""
 
-LAUNCH_BOUND: Final = 0.2
-"""Share of the step spent waiting for the host from which on the step counts as launch-bound."""
-
 NAMES: Final[Mapping[KernelClass, str]] = {
     "matmul": "matrix products",
     "attention": "fused attention",
@@ -74,7 +71,7 @@ def findings(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:
     covered = [(cell.coverage, cell) for cell in known if cell.coverage is not None]
     if covered:
         share = share_range(covered, namer(cells))
-        text = f"kernels, as profiled, cover {share} of the same step timed without a profiler."
+        text = f"profiled kernels cover {share} of the step as timed without a profiler."
         yield Said(text, tuple(cell for _, cell in covered))
     yield from left_out(cells, doubts, "what is said of this run")
 
@@ -149,7 +146,7 @@ def _settings(
     differing = [axis for axis in axes.varying(axes.axes_of(cells)) if axis not in _POOLED_AXES]
     found: dict[str, list[ProfileCellRecord]] = {}
     for cell in cells:
-        words = ", ".join(axes.phrase(axis, cell.axes[axis]) for axis in differing)
+        words = ", ".join(axes.phrase(axis, getattr(cell.cell, axis)) for axis in differing)
         found.setdefault(f"{words}: " if words else "", []).append(cell)
     for where, group in found.items():
         yield where, group, namer(group) if len(group) > 1 else namer(everything)
@@ -165,7 +162,7 @@ class Leading:
     cell: ProfileCellRecord
     name: KernelName
     share: float
-    """Of the time of all kernels in those phases."""
+    """Its share of the time of all kernels in those phases."""
     calls: str
     """In a step, with the noun."""
 
@@ -200,7 +197,7 @@ def _leaders(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Ite
         calls = {found.calls for found in each}
         often = f" in {calls.pop()} a step" if len(calls) == 1 else ""
         work = "operator" if on_cpu else "kernel"
-        text = f"{where}in forward{at} the most time goes to the {work} {short}, {share}{often}"
+        text = f"{where}the {work} that takes the most time in forward{at} is {short}, {share}{often}"
         yield Said(f"{text}{_leaders_elsewhere(each)}.", tuple(found.cell for found in each))
 
 
@@ -218,8 +215,8 @@ def _leaders_elsewhere(each: Sequence[Leading]) -> str:
         else:
             only = found[0] if len(found) == 1 else None
             share = f" ({units.share(only.share)} in {only.calls})" if only is not None else ""
-            others.append(f"in {what} it goes to {leader}{share}")
-    also = [f"it is the same in {listed(same)}"] if same else []
+            others.append(f"in {what} it is {leader}{share}")
+    also = [f"it also leads in {listed(same)}"] if same else []
     return "".join(f"; {words}" for words in [*also, *others])
 
 
@@ -323,15 +320,15 @@ def _precision(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> I
         known = {name: total_ns for name, total_ns in precisions.items() if name != "unknown" and total_ns}
         if known:
             most = max(known, key=known.__getitem__)
-            formats.add((most, str(cell.axes["precision"])))
+            formats.add((most, cell.cell.precision))
             shares.append((known[most] / sum(known.values()), cell))
             known_shares.append(sum(known.values()) / sum(precisions.values()))
     if len(formats) != 1:
         return
     ((format_, asked),) = formats
     known_share = min(known_shares)
-    partly = "" if known_share > 1 - NOTABLE / 2 else f" (which say it for {units.share(known_share)} of that time)"
-    but = "" if format_ == asked else f", though {asked} was asked for"
+    partly = "" if known_share > 1 - NOTABLE / 2 else f" (known for {units.share(known_share)} of that time)"
+    but = "" if format_ == asked else f", although {asked} was requested"
     text = f"{where}matrix products spend {share_range(shares, name)} of their time in {format_}, "
     yield Said(f"{text}by the names of their kernels{partly}{but}.", tuple(cell for _, cell in shares))
 
@@ -351,12 +348,12 @@ def _idle(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterator[Said]:
     basis = tuple(cell for *_, cell in found)
     if found[-1][0] < NOTABLE and max(idle for _, idle, _ in found) < NOTABLE:
         many = "" if len(found) == 1 else f" in all {len(found)} cells"
-        yield Said(f"the device is busy all through the profiled step{many}.", basis)
+        yield Said(f"the device is busy throughout the profiled step{many}.", basis)
         return
     idles = share_range([(idle, cell) for _, idle, cell in found], name)
     waits = share_range([(waiting, cell) for waiting, _, cell in found], name)
-    bound = [cell for waiting, _, cell in found if waiting > LAUNCH_BOUND]
-    text = f"the device idles {idles} of the profiled step, {waits} because the host had not launched anything yet"
+    bound = [cell for *_, cell in found if cell.summary and cell.summary.device and cell.summary.device.launch_bound]
+    text = f"the device idles {idles} of the profiled step, {waits} waiting for the host to launch work"
     if bound:
         text += ": launch-bound" if len(found) == 1 else f": launch-bound at {named(bound, name)}"
     yield Said(f"{text}.", basis)

@@ -11,6 +11,6 @@ COMMAND = Command(
     options="spec:TimeOptions",
     record="record:TimeRecord",
     headlines="findings:headlines",
-    picture="sysbench.render.dashboard.live:TIME",
-    lines="sysbench.render.dashboard.plain:PlainProgress",
+    picture="live:TIME",
+    lines="live:TimeLines",
 )
