@@ -217,7 +217,7 @@ def run(what: RunSpec | str, *, progress: Callable[[Event], object] | None = Non
 
 def read_trace(path: str | Path) -> Profile:
     """What a trace of torch.profiler (JSON) or nsys (SQLite) comes down to; raises SysbenchError for anything else."""
-    from sysbench.engine import traces
+    from sysbench.trace import traces
 
     return Profile(traces.summary_of(traces.read(Path(path))))
 
