@@ -25,16 +25,11 @@ _PER_CALL = " ".join(f"{name}:{name}:of_one_call" for name in ("avg", "med", "mi
 _WORK = "time work bytes rate peak:of_peak bandwidth:of_bandwidth bound:bound_by"
 _HOST_USE = "self_host:itself:host_per_step total_host:with_callees:host_per_step"
 _DEVICE_USE = "self_device:itself:device_per_step total_device:with_callees:device_per_step"
-_TIMES = ("forward", "backward")
 _PRODUCTS = " ".join(
     f"{dtype}_as_it_is:as_it_is:{group} {dtype}_narrow:in_{dtype}:{group} {dtype}_reduced:reduced:{group} "
     f"{dtype}_not_reduced:not_reduced:{group}"
     for dtype, group in (("fp32", "fp32"), ("tf32", "tf32"), ("tf32", "tf32_like"), ("bf16", "bf16"), ("fp16", "fp16"))
 )
-
-
-def _per_time(template: str) -> str:
-    return " ".join(template.replace("TIME", phase) for phase in _TIMES)
 
 
 WRITTEN: Mapping[Kind, Mapping[str, str]] = {
@@ -84,26 +79,6 @@ WRITTEN: Mapping[Kind, Mapping[str, str]] = {
         "precision": "share total:time:per_step",
         "checks": "expected:expected:per_step found:found:per_step verdict",
         "ranks": "",
-    },
-    "attention": {
-        "sweep": "forward backward memory_before_backward:before_backward:memory status",
-        "comparison": _per_time(
-            "TIME:median:TIME TIME_to_best:to_best:TIME TIME_rate:rate:TIME TIME_moved:moved:TIME "
-            "TIME_limit:of_limit:TIME"
-        )
-        + " saved:kept_for_backward memory_before_backward:before_backward peak:allocated:peak "
-        "peak_reserved:reserved:peak error gradient_error:of_gradients kernel:ran_as",
-        "grid": "seq_{seq}:{seq}:seq_len",
-        "exponents": "exponent scatter sizes:over",
-        "crossovers": "overtakes:from_there_on_faster overtaken:than at:near_n bracket:measured_between",
-        "frontier": "fits:largest_n_that_fits before_backward:with_before_backward beyond:does_not_fit needs available "
-        "how:known_by",
-        "accounting": "shape dtype:type phase:made_in size forward naive:two_n_n_tensors inputs:q_k_v_and_output",
-        "memory": "memory_before_backward:before_backward saved:kept_for_backward naive:two_n_n_tensors "
-        "saved_of_naive:of_these fused:one_number_a_query peak:allocated:peak peak_reserved:reserved:peak",
-        "cells": "causal source device_name kernel "
-        + _per_time("TIME TIME_median TIME_rate TIME_limit:TIME_of_limit")
-        + " memory_before_backward saved:kept_for_backward peak error status",
     },
     "accum": {
         "sums": "rounded_addend:x_is result:sum error representation_error:of_x accumulation_error:of_adding",

@@ -65,8 +65,8 @@ def _subject(cells: Sequence[AccumCellRecord]) -> tuple[str, ...]:
 
 def _title(cell: AccumCellRecord) -> str:
     if cell.experiment == "sums":
-        return f"{_spaced(cell.axes['count'])} × {cell.axes['value']:g}"
-    return f"{cell.experiment} of {cell.axes['size']}" if cell.axes.get("size") else cell.experiment
+        return f"{_spaced(cell.cell.count or 0)} × {cell.cell.value:g}"
+    return f"{cell.experiment} of {cell.cell.size}" if cell.cell.size else cell.experiment
 
 
 def _remarks(record: AccumRecord) -> Iterator[Remark]:
@@ -102,7 +102,7 @@ def sums(cell: AccumCellRecord) -> list[Table]:
     rows = [each for each in cell.sums if each.order == "sequential" and _is_one_of_four(each, narrow)]
     if not rows:
         return []
-    count, value = cell.axes["count"], cell.axes["value"]
+    count, value = cell.cell.count or 0, cell.cell.value or 0.0
     columns = (
         Column("accumulator", "s"),
         Column("addend", "+= x"),
@@ -164,7 +164,7 @@ def formats(cell: AccumCellRecord) -> list[Table]:
         )
     methods = {
         "kahan": "Kahan: what a step loses goes into the next",
-        "blocked": f"blocked: {cell.axes['block']} each, then their sums",
+        "blocked": f"blocked: {cell.cell.block} each, then their sums",
     }
     rounded = any(each.source == "rounded" for each in cell.sums)
     notes = (
@@ -215,7 +215,7 @@ def dtypes(cell: AccumCellRecord) -> list[Table]:
     )
     rows = tuple(_dtype_row([by_place.get((precision, *place)) for precision in precisions]) for place in places)
     notes = ("modules: what they put out; CUDA, simulated: by its rules, without data; ≠: differs",)
-    title = f"types in {cell.axes['size']} under autocast"
+    title = f"types in {cell.cell.size} under autocast"
     return [Table("dtypes", title, columns, rows, 1, notes)]
 
 
@@ -251,7 +251,7 @@ def norm(cell: AccumCellRecord) -> list[Table]:
         Column("error_at_one", "error at 1", "number"),
     )
     notes = (
-        f"scales of {cell.axes['width']} inputs of mean 1 and deviation 1, in powers of two; eps {cell.axes['eps']:g}",
+        f"scales of {cell.cell.width} inputs of mean 1 and deviation 1, in powers of two; eps {cell.cell.eps:g}",
         "inside: the format of mean, variance and rsqrt, each operation rounded; rsqrt: of the variance without eps",
         f"output wrong: ‖y − y64‖ / ‖y64‖ is {WRONG_SHARE} or more; error at 1: the same at scale 1",
     )
@@ -306,7 +306,7 @@ def scaling(cell: AccumCellRecord) -> list[Table]:
         *_magnitudes(cell),
     ]
     return [
-        Table("scaling", f"gradients of {cell.axes['size']} through one backward pass", columns, rows, 2, tuple(notes))
+        Table("scaling", f"gradients of {cell.cell.size} through one backward pass", columns, rows, 2, tuple(notes))
     ]
 
 
