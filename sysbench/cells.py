@@ -1,62 +1,72 @@
-"""What cells differ in, what they share, and how either is said.
+"""Axes along which cells differ, and cells that are alike in all but some of them.
 
-What axes are called at the head of a column.
+An axis has its title, its phrase and its role here and nowhere else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
 
 from sysbench.log.records import CellRecord
 from sysbench.render.table import Cell, Column
 
-TITLES = {
-    "device": "device",
-    "size": "size",
-    "batch": "batch",
-    "ctx": "ctx",
-    "mode": "mode",
-    "attention": "attention",
-    "execution": "execution",
-    "optimizer": "optimizer",
-    "precision": "precision",
-    "warmup": "warm-up",
-    "steps": "steps",
-    "simulate": "simulated GPU",
-    "heads": "heads",
-    "implementation": "implementation",
-    "dim": "d_model",
-    "seq": "seq_len",
-    "profiler": "profiler",
-    "active": "active",
-}
-"""Every axis along which cells can differ, in the order in which they are named, with its heading."""
 
+@dataclass(frozen=True)
+class Axis:
+    """One axis: what it is called at the head of a column, and how one of its values reads in a sentence.
+
+    Its role says what it means when two cells differ in it: they ran on another `machine`, are of another `extent`, did
+    other `work`, made another `choice` of how to compute it, or were measured with more or less `effort`.
+    """
+
+    title: str
+    role: Literal["machine", "extent", "work", "choice", "effort"]
+    phrase: str = "{}"
+    counted: bool = False
+    """The phrase is of something countable: `1 step`, `2 steps`."""
+
+    def said(self, value: object) -> str:
+        """`ctx 512`, `bf16`, `5 warm-ups`."""
+        return self.phrase.format(value) + ("s" if self.counted and value != 1 else "")
+
+
+AXES: Mapping[str, Axis] = {
+    "device": Axis("device", "machine"),
+    "size": Axis("size", "extent"),
+    "batch": Axis("batch", "extent", "batch {}"),
+    "ctx": Axis("ctx", "extent", "ctx {}"),
+    "mode": Axis("mode", "work"),
+    "attention": Axis("attention", "choice", "{} attention"),
+    "execution": Axis("execution", "choice"),
+    "optimizer": Axis("optimizer", "choice", "{} AdamW"),
+    "precision": Axis("precision", "choice"),
+    "warmup": Axis("warm-up", "effort", "{} warm-up", counted=True),
+    "steps": Axis("steps", "effort", "{} step", counted=True),
+    "simulate": Axis("simulated GPU", "machine"),
+    "heads": Axis("heads", "extent", "{} heads"),
+    "implementation": Axis("implementation", "choice"),
+    "dim": Axis("d_model", "extent", "d {}"),
+    "seq": Axis("seq_len", "extent", "N {}"),
+    "profiler": Axis("profiler", "choice", "with {}"),
+    "active": Axis("active", "effort", "{} profiled step", counted=True),
+}
+"""Every axis along which cells can differ, in the order in which columns and names have them."""
+
+TITLES: Mapping[str, str] = {name: axis.title for name, axis in AXES.items()}
+
+CHOICES = ("precision", "execution", "attention", "optimizer")
+"""How a training step is computed: the choices between which one wants to decide, most asked for first."""
+
+_SUBJECT = ("size", "ctx", "batch", "precision", "mode", "attention", "execution", "optimizer")
 
 Axes = Mapping[str, Any]
 """A cell's spec, complete, as `TimeCell.model_dump()` has it."""
 
-_PHRASES = {
-    "ctx": "ctx {}",
-    "batch": "batch {}",
-    "dim": "d {}",
-    "seq": "N {}",
-    "profiler": "with {}",
-    "attention": "{} attention",
-    "optimizer": "{} AdamW",
-}
-_COUNTED = {"warmup": "{} warm-up", "steps": "{} step", "active": "{} profiled step"}
+AnyCell = TypeVar("AnyCell", bound=CellRecord)
 
-
-def varying(cells: Sequence[Axes]) -> tuple[str, ...]:
-    """The axes in which these cells differ."""
-    return tuple(axis for axis in TITLES if len({cell.get(axis) for cell in cells}) > 1)
-
-
-def known(cells: Sequence[Axes]) -> tuple[str, ...]:
-    """The axes that any of these cells has at all."""
-    return tuple(axis for axis in TITLES if any(axis in cell for cell in cells))
+# --- what cells differ in, and what they have in common
 
 
 def axes_of(cells: Sequence[CellRecord]) -> list[Axes]:
@@ -64,15 +74,45 @@ def axes_of(cells: Sequence[CellRecord]) -> list[Axes]:
     return [cell.axes for cell in cells]
 
 
+def varying(cells: Sequence[Axes]) -> tuple[str, ...]:
+    """The axes in which these cells differ."""
+    return tuple(axis for axis in AXES if len({cell.get(axis) for cell in cells}) > 1)
+
+
+def known(cells: Sequence[Axes]) -> tuple[str, ...]:
+    """The axes that any of these cells has at all."""
+    return tuple(axis for axis in AXES if any(axis in cell for cell in cells))
+
+
+def alike(cells: Iterable[AnyCell], *but: str) -> list[list[AnyCell]]:
+    """Cells that agree on every axis but these, together and in the order of the run; `size` stands for its model."""
+    free = {*but, "model"} if "size" in but else set(but)
+    found: dict[tuple[tuple[str, str], ...], list[AnyCell]] = {}
+    for cell in cells:
+        shared = tuple(sorted((axis, str(value)) for axis, value in cell.axes.items() if axis not in free))
+        found.setdefault(shared, []).append(cell)
+    return list(found.values())
+
+
+def values_along(cells: Iterable[CellRecord], axis: str) -> list[Any]:
+    """The values of an axis, in the order of the run."""
+    return list(dict.fromkeys(cell.axes.get(axis) for cell in cells))
+
+
+def pairs(cells: Iterable[AnyCell], axis: str, base: object, other: object) -> Iterator[tuple[AnyCell, AnyCell]]:
+    """The cells that differ in one axis alone, one with each of its two values."""
+    for row in alike(cells, axis):
+        by_value = {cell.axes[axis]: cell for cell in row}
+        if base in by_value and other in by_value:
+            yield by_value[base], by_value[other]
+
+
+# --- how they are named
+
+
 def phrase(axis: str, value: object) -> str:
-    """One axis and its value as people say it: `ctx 512`, `bf16`, `5 warm-ups`."""
-    match axis:
-        case "heads":
-            return f"{value} heads" if value else "no heads"
-        case "warmup" | "steps" | "active":
-            return _COUNTED[axis].format(value) + ("" if value == 1 else "s")
-        case _:
-            return _PHRASES.get(axis, "{}").format(value)
+    """One axis and its value as people say it: `ctx 512`, `bf16`, `5 warm-ups`, `no heads`."""
+    return "no heads" if axis == "heads" and not value else AXES[axis].said(value) if axis in AXES else str(value)
 
 
 def label(cell: Axes, axes: Sequence[str]) -> str:
@@ -81,17 +121,25 @@ def label(cell: Axes, axes: Sequence[str]) -> str:
 
 
 def subject(cells: Sequence[Axes]) -> tuple[str, ...]:
-    """What the cells have in common, in phrases; an axis along which they differ is left out."""
+    """What the cells have in common, in phrases; an axis along which they differ is left out.
+
+    An optimizer has a bearing on `train` only, and eager goes without saying.
+    """
     if not cells:
         return ()
     cell, differing = cells[0], varying(cells)
     phrases = [
         phrase(axis, cell[axis])
-        for axis in ("size", "ctx", "batch", "precision", "mode", "attention", "execution", "optimizer")
-        if axis not in differing and _worth_saying(axis, cell)
+        for axis in _SUBJECT
+        if axis not in differing
+        and (axis != "optimizer" or str(cell["mode"]).startswith("train"))
+        and (axis != "execution" or cell["execution"] != "eager")
     ]
     if cell["size"] == "custom" and "size" not in differing:
-        phrases[0] = _dimensions(cell["model"])
+        model = cell["model"]
+        phrases[0] = (
+            f"d_model {model['d_model']}, d_ff {model['d_ff']}, {model['layers']} layers, {model['heads']} heads"
+        )
     return tuple(phrases)
 
 
@@ -105,22 +153,14 @@ def effort(cells: Sequence[Axes]) -> tuple[str, ...]:
     )
 
 
+# --- in tables
+
+
 def columns(axes: Sequence[str]) -> tuple[Column, ...]:
     """The leading columns of a table whose rows differ along these axes."""
-    return tuple(Column(axis, TITLES[axis]) for axis in axes)
+    return tuple(Column(axis, AXES[axis].title) for axis in axes)
 
 
 def values(cell: Axes, axes: Sequence[str]) -> tuple[Cell, ...]:
     """What those columns hold for one cell."""
     return tuple(cell[axis] for axis in axes)
-
-
-def _worth_saying(axis: str, cell: Axes) -> bool:
-    """Whether an axis has a bearing on this cell: an optimizer on `train` only, and eager goes without saying."""
-    if axis == "optimizer":
-        return str(cell["mode"]).startswith("train")
-    return axis != "execution" or bool(cell["execution"] != "eager")
-
-
-def _dimensions(model: Axes) -> str:
-    return f"d_model {model['d_model']}, d_ff {model['d_ff']}, {model['layers']} layers, {model['heads']} heads"

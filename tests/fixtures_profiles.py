@@ -9,9 +9,9 @@ from typing import Any
 from sysbench.commands.profile.record import ProfileCellRecord
 from sysbench.commands.profile.spec import ProfileSpec
 from sysbench.log.outcomes import Caution
-from sysbench.trace.kernel_classes import classified
-from sysbench.trace.kernel_names import shortened
-from sysbench.trace.summary import DeviceUse, KernelName, ProfileSource, ProfileSummary, Rate, SpentColumns
+from sysbench.trace.kernels.classes import classified
+from sysbench.trace.kernels.names import shortened
+from sysbench.trace.summary import DeviceUse, KernelName, KernelTimeColumns, ProfileSource, ProfileSummary, Rate
 from tests.fixtures_timing import A100
 
 
@@ -116,7 +116,7 @@ def _summary(
             )
             for name in names
         ],
-        spent=SpentColumns(
+        spent=KernelTimeColumns(
             phase=[phases.index(kernel.phase) for kernel in kernels],
             module=[0] * len(kernels),
             kernel=[names.index(kernel.name) for kernel in kernels],

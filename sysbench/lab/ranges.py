@@ -1,6 +1,6 @@
 """Names around parts of a step, for a profiler to show; while none is on, they are not there at all.
 
-A profile of sysbench's own workload has these ranges, and `sysbench.analysis` reads it by their names:
+A profile of sysbench's own workload has these ranges, and `sysbench.trace` reads it by their names:
 
     step                            one step of those that are profiled; it ends when the device is done with it
       zero_grad                     the phases of the step's mode, in this order

@@ -6,12 +6,11 @@ How a run went is not said here: its log says that. A run that is not in the dir
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from sysbench.command import Kind
 from sysbench.errors import LogError
@@ -70,6 +69,13 @@ class RunEntry(Frozen):
         return shlex.join(words)
 
 
+class _Versioned(BaseModel):
+    """What every version of a manifest says of itself."""
+
+    manifest_version: int = MANIFEST_VERSION
+    sysbench_version: str = "unknown"
+
+
 class Manifest(Frozen):
     """An experiment as it was carried out in one directory."""
 
@@ -102,22 +108,14 @@ def read(directory: Path) -> Manifest:
     except OSError as error:
         raise LogError(f"cannot read {path}: {error.strerror}") from error
     try:
-        _refuse_newer(path, content)
+        version = _Versioned.model_validate_json(content)
+        if version.manifest_version > MANIFEST_VERSION:
+            raise LogError(
+                f"{path} was written by sysbench {version.sysbench_version} in version {version.manifest_version}; "
+                f"this version reads up to {MANIFEST_VERSION}"
+            )
         return Manifest.model_validate_json(content)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise LogError(f"{path} is not a manifest of sysbench: {first['msg']} at {where or 'its top'}") from None
-
-
-def _refuse_newer(path: Path, content: bytes) -> None:
-    try:
-        top = json.loads(content)
-    except ValueError:
-        return  # what is wrong with it is said by whoever validates it
-    version = top.get("manifest_version") if isinstance(top, dict) else None
-    if isinstance(version, int) and version > MANIFEST_VERSION:
-        raise LogError(
-            f"{path} was written by sysbench {top.get('sysbench_version', 'unknown')} in version {version}; "
-            f"this version reads up to {MANIFEST_VERSION}"
-        )

@@ -11,6 +11,7 @@ import string
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from sysbench.cells import CHOICES
 from sysbench.command import Kind, measuring
 from sysbench.errors import UsageError
 from sysbench.render import chosen_columns
@@ -21,10 +22,6 @@ from sysbench.spec.run import Format
 
 _CATEGORIES = "parameters gradients optimizer_state activations inputs temporaries workspace unknown"
 _PEAKS = "allocated_peak:allocated:{source} reserved_peak:reserved:{source}"
-_PER_CALL = " ".join(f"{name}:{name}:of_one_call" for name in ("avg", "med", "min", "max", "std"))
-_WORK = "time work bytes rate peak:of_peak bandwidth:of_bandwidth bound:bound_by"
-_HOST_USE = "self_host:itself:host_per_step total_host:with_callees:host_per_step"
-_DEVICE_USE = "self_device:itself:device_per_step total_device:with_callees:device_per_step"
 _PRODUCTS = " ".join(
     f"{dtype}_as_it_is:as_it_is:{group} {dtype}_narrow:in_{dtype}:{group} {dtype}_reduced:reduced:{group} "
     f"{dtype}_not_reduced:not_reduced:{group}"
@@ -52,34 +49,6 @@ WRITTEN: Mapping[Kind, Mapping[str, str]] = {
         "cells": "source device_name parameters outcome fits margin:to_spare phase allocated_peak:allocated "
         f"reserved_peak:reserved {_CATEGORIES} host_rss_peak:worker_host_memory device_used_peak:device_all_programs",
     },
-    "profile": {
-        "summary": "step:unprofiled:step cost:by_profiling:step busy:kernels busy:operators coverage:covered matmul "
-        "calls:kernels:per_step calls:operators:per_step waiting:waiting_for_the_host",
-        "kernels": f"time total:total:per_step calls:calls:per_step {_PER_CALL} kernel operator class grid block",
-        "tree": "module count share:time total:all:per_step forward:forward:per_step loss:loss:per_step "
-        "backward:backward:per_step zero_grad:zero_grad:per_step optimizer:optimizer:per_step "
-        "calls:kernels:per_step calls:operators:per_step",
-        "phases": "share:time total:total:per_step calls:kernels:per_step calls:operators:per_step",
-        "classes": " ".join(
-            f"{key}:share:{group} {key}_time:time:{group}"
-            for key, group in (
-                ("forward", "forward"),
-                ("forward_backward", "forward_backward"),
-                ("step", "full_step"),
-                ("all", "everything"),
-            )
-        ),
-        "attention": _WORK,
-        "rates": _WORK,
-        "operators": f"{_DEVICE_USE} {_HOST_USE} calls:calls:per_step operator",
-        "operator-shapes": f"{_DEVICE_USE} {_HOST_USE} calls:calls:per_step operator shapes",
-        "copies": "copy total:time:per_step calls:calls:per_step bytes:moved:per_step rate:in_a_second",
-        "device": "step busy:busy:device idle:idle:device waiting:of_it_for_the_host:device overlap:overlap:device "
-        "streams launches:per_step:launches launch:each:launches queue:queued:launches verdict:pace_set_by",
-        "precision": "share total:time:per_step",
-        "checks": "expected:expected:per_step found:found:per_step verdict",
-        "ranks": "",
-    },
     "accum": {
         "sums": "rounded_addend:x_is result:sum error representation_error:of_x accumulation_error:of_adding",
         "formats": "sequential:one_by_one pairwise kahan blocked in_fp32 stall_step:stalls_at",
@@ -99,7 +68,7 @@ WRITTEN: Mapping[Kind, Mapping[str, str]] = {
 }
 """Of every table that is not declared, without its axes."""
 
-_COMPARING = ("precision", "execution", "attention", "optimizer", "warmup", "device")
+_COMPARING = (*CHOICES, "warmup", "device")
 """Axes with a table of their own, which is shown where their values differ."""
 
 

@@ -17,7 +17,7 @@ from rich.segment import Segment
 from rich.style import Style
 
 from sysbench.render import theme
-from sysbench.render.numbers import ShownColumn
+from sysbench.render.numbers import ShownColumn, groups, repeated_axes
 from sysbench.render.table import Cell, Measure, Table, Word
 
 GAP = 2
@@ -45,9 +45,7 @@ class Grid:
 
     def _lines(self) -> Iterator[Line]:
         widths = widths_of(self.columns)
-        rights = [
-            _right(column, [row[position] for row in self.table.rows]) for position, column in enumerate(self.columns)
-        ]
+        rights = [each.right for each in self.columns]
         if any(each.column.group for each in self.columns):
             yield _groups(self.columns, widths)
         titles = [each.column.title for each in self.columns]
@@ -65,7 +63,7 @@ class Grid:
 def widths_of(columns: Sequence[ShownColumn]) -> list[int]:
     """What every column takes; the last one of a group also what its heading takes beyond the group's columns."""
     widths = [max(cell_len(text) for text in (each.column.title, each.symbol, *each.texts)) for each in columns]
-    for group, members in _spans(columns):
+    for group, members in groups(columns):
         missing = cell_len(group) - _across([widths[position] for position in members])
         widths[members[-1]] += max(0, missing)
     return widths
@@ -75,16 +73,10 @@ def _across(widths: Sequence[int]) -> int:
     return sum(widths) + GAP * (len(widths) - 1)
 
 
-def _spans(columns: Sequence[ShownColumn]) -> list[tuple[str, list[int]]]:
-    """Neighbouring columns with the same group, by their positions."""
-    numbered = groupby(enumerate(columns), lambda each: each[1].column.group)
-    return [(group, [position for position, _ in members]) for group, members in numbered]
-
-
 def _groups(columns: Sequence[ShownColumn], widths: Sequence[int]) -> Line:
     """Every group's heading in the middle of its columns."""
     line: Line = []
-    for group, members in _spans(columns):
+    for group, members in groups(columns):
         width = _across([widths[position] for position in members])
         line += [(" " * (GAP if line else 0), ""), (group.center(width), theme.ACCENT)]
     return line
@@ -101,22 +93,14 @@ def _beside(texts: Sequence[str], styles: Sequence[str], widths: Sequence[int], 
 
 def _styles(cells: Sequence[Cell], above: Sequence[Cell]) -> list[str]:
     """How the cells of a row are seen; an axis that repeats what stands above it steps back."""
-    styles, repeats = [], True
-    for position, cell in enumerate(cells):
-        repeats = repeats and position < len(above) and above[position] == cell
-        styles.append(theme.QUIET if repeats else _style(cell))
-    return styles
+    repeated = repeated_axes(cells, above)
+    return [theme.QUIET] * repeated + [_style(cell) for cell in cells[repeated:]]
 
 
 def _style(cell: Cell) -> str:
     if isinstance(cell, Measure | Word):
         return TONES[cell.tone]
     return theme.QUIET if cell is None else ""
-
-
-def _right(column: ShownColumn, cells: Sequence[Cell]) -> bool:
-    """Numbers stand to the right, and so do whole numbers in columns without a unit."""
-    return column.column.numeric or all(isinstance(cell, int) for cell in cells)
 
 
 def _segments(line: Line) -> Iterator[Segment]:

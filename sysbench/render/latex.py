@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import Final
 
-from sysbench.render.numbers import ShownColumn, indent, shown
+from sysbench.render.numbers import ShownColumn, groups, indent, shown
 from sysbench.render.table import Remark, Sheet, Table, notes
 
 _SPECIAL: Final[Mapping[str, str]] = {
@@ -144,9 +144,9 @@ def _cell(text: str) -> str:
 def _headings(columns: Sequence[ShownColumn], units_apart: bool) -> Iterator[str]:
     """The groups with a rule under each, where there are any; then every column's own name and unit."""
     if any(each.column.group for each in columns):
-        spans = [(group, len(list(members))) for group, members in groupby(columns, lambda each: each.column.group)]
-        yield _row([rf"\multicolumn{{{count}}}{{c}}{{{escaped(group)}}}" for group, count in spans])
-        yield " ".join(_rules(spans))
+        spans = groups(columns)
+        yield _row([rf"\multicolumn{{{len(members)}}}{{c}}{{{escaped(group)}}}" for group, members in spans])
+        yield " ".join(rf"\cmidrule(lr){{{members[0] + 1}-{members[-1] + 1}}}" for group, members in spans if group)
     if units_apart:
         yield _row([escaped(each.column.title) for each in columns])
         if any(each.symbol for each in columns):
@@ -155,14 +155,6 @@ def _headings(columns: Sequence[ShownColumn], units_apart: bool) -> Iterator[str
     yield _row(
         [escaped(f"{each.column.title} ({each.symbol})" if each.symbol else each.column.title) for each in columns]
     )
-
-
-def _rules(spans: Sequence[tuple[str, int]]) -> Iterator[str]:
-    first = 1
-    for group, count in spans:
-        if group:
-            yield rf"\cmidrule(lr){{{first}-{first + count - 1}}}"
-        first += count
 
 
 def _row(texts: Sequence[str]) -> str:

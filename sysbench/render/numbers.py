@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby, takewhile
 
 from sysbench.render.table import Cell, Column, Measure, Table, Word
 from sysbench.units import UNKNOWN, Scale, Unit, quantity, ratio_decimals, shared_decimals, shared_scale
@@ -24,10 +25,15 @@ class ShownColumn:
     symbol: str
     texts: tuple[str, ...]
 
+    @property
+    def right(self) -> bool:
+        """Numbers stand to the right, and so do whole numbers in columns without a unit."""
+        return self.column.numeric or (bool(self.texts) and all(text.isdigit() for text in self.texts))
+
 
 def shown(table: Table, *, deviations: bool = True) -> tuple[ShownColumn, ...]:
     """Every column of a table as text; without `deviations` the `± …` are left out, for want of width."""
-    scales = {column.unit: _scale(table, column.unit) for column in table.columns if column.unit}
+    scales = {unit: _scale(table, unit) for unit in {column.unit for column in table.columns if column.unit}}
     by_column = list(zip(table.columns, _transposed(table), strict=True))
     families: dict[object, list[Measure]] = {}
     for column, cells in by_column:
@@ -121,6 +127,17 @@ def _alone(cell: Cell, unit: Unit | None, deviations: bool) -> str:
     scale = shared_scale(unit, [cell.value])
     decimals = shared_decimals(scale, [cell.value], [cell.deviation])
     return f"{scale.digits(cell.value, decimals)} ± {scale.digits(cell.deviation, decimals)} {scale.symbol}"
+
+
+def groups(columns: Sequence[ShownColumn]) -> list[tuple[str, list[int]]]:
+    """The headings that neighbouring columns share, "" for none, with the positions of these columns."""
+    numbered = groupby(enumerate(columns), lambda each: each[1].column.group)
+    return [(group, [position for position, _ in members]) for group, members in numbered]
+
+
+def repeated_axes(cells: Sequence[Cell], above: Sequence[Cell]) -> int:
+    """How many of the first cells say the same as those above them, and can step back."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(cells, above, strict=False)))
 
 
 def indent(text: str) -> int:

@@ -1,24 +1,26 @@
 """HTML pages that need nothing else: no network, no server, no other file.
 
-A page is a template (`page.html`) in a folder of `assets`, filled with styles, scripts and content. Its policy
-(Content-Security-Policy) lets a browser load nothing, and run only the scripts that were put there: they are named by
-their hash, so that markup that should ever slip in with a name could not run.
+A page is the jinja2 template `page.html` in a folder of `assets`, with the styles and scripts beside it. Its policy
+(Content-Security-Policy) lets a browser load nothing and run only the scripts that belong to the page: it names them
+by their hash, so markup that slips in with a name cannot run.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import html
 import re
-from collections.abc import Mapping, Sequence
-from importlib import resources
+from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sysbench.errors import OutputError
 from sysbench.render.theme import elided
 
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+ASSETS: Final = Path(__file__).with_name("assets")
 LONGEST_LINE: Final = 300
 """Characters of a title, a label, a caption."""
 LONGEST_TEXT: Final = 2000
@@ -26,28 +28,53 @@ LONGEST_TEXT: Final = 2000
 
 _UNIT: Final = re.compile(r"(?<=\d) (?=(?:[%±×]|[mµn]?s|[KMGT]?i?B|[kMGTP]?FLOP|tokens)(?![\w]))")
 """A space between a number and its unit, at which no line should end."""
-_PLACE: Final = re.compile(r"\{\{(\w+)\}\}")
 _UNPRINTABLE: Final = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
-"""Control characters, those that turn the direction of what follows, halves of characters: none belongs on a page."""
+"""Control characters, marks that change the direction of text, and lone surrogates: none belongs on a page."""
 
 
-def filled(folder: str, parts: Mapping[str, str], scripts: Sequence[str] = ()) -> str:
-    """The folder's template with `parts` in their places, and `scripts`, one after the other, in theirs.
+def render(folder: str, **content: object) -> str:
+    """Fill the folder's template with `content`; its `assets("a.js", "b.js")` are files of the folder.
 
-    In one pass: what is put in is not looked at again. Parts are markup; `escaped` makes it of text.
+    Text is escaped; only `markupsafe.Markup` reaches the page as it is.
     """
-    script = "\n" + "\n".join(asset(folder, name) for name in scripts) + "\n"
-    # A browser hashes what stands between the tags, line ends included.
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    everything = {**parts, "script": script, "script_source": f"'sha256-{digest}'"}
-    return _PLACE.sub(lambda place: everything[place[1]], asset(folder, "page.html"))
+    from markupsafe import Markup
+
+    def assets(*names: str) -> Markup:
+        return Markup("\n".join(asset(folder, name) for name in names))
+
+    return _environment().get_template(f"{folder}/page.html").render(assets=assets, **content)
+
+
+@cache
+def _environment() -> Environment:
+    # Importing it takes a tenth of a second, which only those wait for who write a page.
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(ASSETS),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        # Markup is a `str` of another type: scripts and drawings stay as they are.
+        finalize=lambda value: printable(value) if type(value) is str else value,
+    )
+    environment.filters |= {"line": line, "prose": lambda text: line(text, LONGEST_TEXT), "sha256": _sha256}
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    return environment
+
+
+def _sha256(text: str) -> str:
+    """The hash of a script as a Content-Security-Policy names it; a browser hashes all that stands between the tags."""
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def asset(folder: str, name: str) -> str:
     """A file that pages are made of."""
-    return (resources.files("sysbench.render") / "assets" / folder / name).read_text(encoding="utf-8")
+    return (ASSETS / folder / name).read_text(encoding="utf-8")
 
 
 def printable(text: str) -> str:
@@ -55,14 +82,9 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub(" ", text)
 
 
-def escaped(text: str) -> str:
-    """Text as markup, fit for elements and for quoted attributes."""
-    return html.escape(printable(text))
-
-
 def line(text: str, longest: int = LONGEST_LINE) -> str:
-    """Text on one line as markup; of what is longer than anyone reads the middle is left out."""
-    return escaped(_UNIT.sub("\u00a0", elided(" ".join(text.split()), longest)))
+    """Text on one line, without the middle of what is longer than anyone reads."""
+    return printable(_UNIT.sub("\u00a0", elided(" ".join(text.split()), longest)))
 
 
 def write(path: Path, page: str) -> None:

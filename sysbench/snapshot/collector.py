@@ -1,4 +1,4 @@
-"""Turns the dicts of a memory snapshot into columns while they are still being read.
+"""Turns the dicts of a memory snapshot into columns while it is still being read.
 
 Every layout since 2022 is known here: addresses of blocks left out, `history` in place of `frames`, no traces, a bare
 list of segments. Sources: torch/cuda/memory.py (`_snapshot`), torch/csrc/cuda/Module.cpp and memory_snapshot.cpp.
@@ -7,9 +7,11 @@ list of segments. Sources: torch/cuda/memory.py (`_snapshot`), torch/csrc/cuda/M
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, repeat
-from operator import is_
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, repeat, takewhile
+from operator import is_, itemgetter
+from types import NoneType
 from typing import Any, Final
 
 import numpy as np
@@ -28,76 +30,13 @@ from sysbench.snapshot.layout import (
     Stacks,
     Trace,
 )
-from sysbench.snapshot.pickled_rows import decode_numbers, encode_number
 from sysbench.snapshot.plain_pickle import UnreadableError
 
 METADATA_KEY: Final = "sysbench"
 
-_STATE_CODE: Final[Mapping[object, int]] = {
-    **{name: code for code, name in enumerate(STATES)},
-    # The documentation's name for what the code calls active_pending_free.
-    "active_awaiting_free": STATES.index("active_pending_free"),
-}
-
-_NUMBERS: Final = ("addr", "device_free", "size", "stream", "time_us")
-_OBJECTS: Final = ("action", "frames", "category", "user_metadata")
-_FRAMES: Final = _OBJECTS.index("frames")
-_BATCH_ROWS: Final = 1 << 13
-_ENTRY_BYTES: Final = 50
-_FRAME_BYTES: Final = 250
-_STACK_BYTES: Final = 150
-"""What each costs to keep, beside the frames of a stack."""
-
-_BLOCK_COLUMNS: Final = {
-    "address": "Q",
-    "size_bytes": "q",
-    "requested_bytes": "q",
-    "state": "B",
-    "stack": "i",
-    "category": "i",
-    "label": "i",
-}
-_SEGMENT_COLUMNS: Final = {
-    "device": "i",
-    "address": "Q",
-    "total_bytes": "q",
-    "allocated_bytes": "q",
-    "active_bytes": "q",
-    "stream": "q",
-    "expandable": "B",
-    "stack": "i",
-    "blocks": "q",
-}
-
-
-class _Frame:
-    """Stands for a frame that is in its table."""
-
-    __slots__ = ("index",)
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-
-
-class _Stack:
-    """Stands for a list of frames that is in its table."""
-
-    __slots__ = ("index",)
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-
-
-class _Row:
-    """Stands for every dict of one kind whose values have become a row."""
-
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-
-
-_ENTRY: Final = _Row("trace entry")
-_BLOCK: Final = _Row("block")
-_SEGMENT: Final = _Row("segment")
+_BATCH_ROWS: Final = 1 << 11
+_PICKLED_TOGETHER: Final = 1000
+"""pickle fills lists in batches of this many (`_BATCHSIZE` in Lib/pickle.py): more may follow a full one."""
 
 
 class _Names(dict[object, int]):
@@ -115,191 +54,221 @@ class _Names(dict[object, int]):
         return position
 
 
-class _ActionCodes(dict[object, int]):
-    """Codes of actions; 0 for one that is not known."""
+class _Codes(dict[object, int]):
+    """Codes of names; 0 for one that is not known."""
 
-    def __missing__(self, action: object) -> int:
+    def __missing__(self, name: object) -> int:
         return 0
 
 
-_ACTION_CODES: Final = _ActionCodes(ACTION_CODE)
+_ACTION_CODES: Final = _Codes(ACTION_CODE)
+_STATE_CODES: Final = _Codes({name: code for code, name in enumerate(STATES)})
+# The documentation's name for what the code calls active_pending_free.
+_STATE_CODES["active_awaiting_free"] = _STATE_CODES["active_pending_free"]
 
 
-class _TraceRows:
-    """Trace entries, decoded a batch at a time."""
-
-    def __init__(self, categories: _Names, labels: _Names) -> None:
-        self.count = 0
-        self._categories = categories
-        self._labels = labels
-        self._numbers: list[tuple[bytes, ...]] = []
-        self._objects: list[list[object]] = []
-        self._batches: list[dict[str, Column]] = []
-
-    def add(self, numbers: tuple[bytes, ...], objects: list[object]) -> None:
-        """One more row: its numbers as opcodes in the order of `_NUMBERS`, its objects in that of `_OBJECTS`."""
-        self.count += 1
-        self._numbers.append(numbers)
-        self._objects.append(objects)
-        if len(self._numbers) == _BATCH_ROWS:
-            self._decode()
-
-    def columns(self) -> dict[str, Column]:
-        """All rows, as the columns of `Trace` but for the device; afterwards there are none left.
-
-        Raises UnreadableError.
-        """
-        self._decode()
-        # Column by column, so that nothing is there twice for longer than it takes to join it.
-        return {name: np.concatenate([batch.pop(name) for batch in self._batches]) for name in list(self._batches[0])}
-
-    def _decode(self) -> None:
-        numbers = zip(*self._numbers, strict=True) if self._numbers else [()] * len(_NUMBERS)
-        objects = zip(*self._objects, strict=True) if self._objects else [()] * len(_OBJECTS)
-        self._numbers, self._objects = [], []
-        address, device_free, size, stream, time = (decode_numbers(column) for column in numbers)
-        if (size < 0).any():
-            raise UnreadableError("is not a memory snapshot: the size of a trace entry is below zero")
-        actions, stacks, categories, labels = objects
-        try:
-            columns = {
-                "action": _coded(_ACTION_CODES, actions, np.uint8),
-                "stack": np.fromiter(map(_stack, stacks), np.int32, len(stacks)),
-                "category": _coded(self._categories, categories, np.int32),
-                "label": _coded(self._labels, labels, np.int32),
-            }
-        except TypeError as error:
-            raise UnreadableError(f"is not a memory snapshot: in a trace entry, {error}") from None
-        # An `oom` has device_free in place of an address; whichever is missing counts as 0.
-        columns |= {"address": (address + device_free).view(np.uint64), "size_bytes": size}
-        self._batches.append(columns | {"stream": stream, "time_us": time})
+class _Stack(int):
+    """Position of a stack in the table; stands in a list in place of its frames."""
 
 
-def _coded(codes: Mapping[object, int], values: Sequence[object], kind: type[np.generic]) -> Column:
-    return np.fromiter(map(codes.__getitem__, values), kind, len(values))
+_FRAME: Final = object()
+"""The only key of a dict that was a frame; its value is the frame's position in the table."""
 
 
-class SnapshotCollector:
-    """Takes the containers of a snapshot as they are completed and keeps columns of them."""
+class _StackTable:
+    """Distinct frames and stacks.
 
-    row: object = _ENTRY
-    row_numbers = _NUMBERS
-    row_objects = _OBJECTS
+    A pickle may refer again to any frame and to any list of them, so both are changed in place.
+    """
 
     def __init__(self) -> None:
-        self._frames: dict[Frame, _Frame] = {}
+        self._frames: dict[Frame, int] = {}
         self._stacks: dict[bytes, _Stack] = {}
-        self._stacks_bytes = 0
-        self._categories = _Names()
-        self._labels = _Names()
-        self._rows = _TraceRows(self._categories, self._labels)
-        self._blocks = {name: array(code) for name, code in _BLOCK_COLUMNS.items()}
-        self._segments = {name: array(code) for name, code in _SEGMENT_COLUMNS.items()}
 
-    @property
-    def kept_bytes(self) -> int:
-        """What rows, frames and stacks take."""
-        columns = (*self._blocks.values(), *self._segments.values())
-        tables = sum(len(column) * column.itemsize for column in columns)
-        return tables + _ENTRY_BYTES * self._rows.count + _FRAME_BYTES * len(self._frames) + self._stacks_bytes
-
-    def add_row(self, numbers: tuple[bytes, ...], objects: list[object]) -> None:
-        """One trace entry."""
-        if type(objects[_FRAMES]) is list:
-            objects[_FRAMES] = self._complete(objects[_FRAMES])
-        self._rows.add(numbers, objects)
-
-    def finish_list(self, items: list[object]) -> object:
-        """A list of frames becomes a stack."""
-        if not items or set(map(type, items)) != {_Frame}:
-            return items
-        key = array("I", [frame.index for frame in items]).tobytes()  # type: ignore[attr-defined]
-        known = self._stacks.get(key)
-        if known is None:
-            known = self._stacks[key] = _Stack(len(self._stacks))
-            self._stacks_bytes += len(key) + _STACK_BYTES
-        return known
-
-    def finish_dict(self, record: dict[object, object]) -> object:
-        """Frames, trace entries, blocks and segments become rows; whatever else there is stays."""
+    def add(self, items: list[Any]) -> None:
+        """Put a list of frames in the table; other lists stay as they are."""
+        for record in items:
+            if type(record) is dict and "filename" in record:
+                self._add_frame(record)
         try:
-            if "action" in record:
-                return self._entry(record)
-            if "filename" in record:
-                return self._frame(record)
-            if "state" in record and "size" in record:
-                return self._block(record)
-            if "blocks" in record and "total_size" in record:
-                return self._segment(record)
-        except (TypeError, OverflowError, KeyError) as error:
-            reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-            raise UnreadableError(f"is not a memory snapshot: in {_shown(record)}, {reason}") from None
-        return record
+            key = array("I", map(itemgetter(_FRAME), items)).tobytes()
+        except (KeyError, TypeError):
+            return
+        items[:] = [self._stacks.setdefault(key, _Stack(len(self._stacks)))]
 
-    def _entry(self, record: dict[object, object]) -> object:
-        numbers = tuple(encode_number(_whole_or_none(record.get(key))) for key in _NUMBERS)
-        self.add_row(numbers, [record.get(key) for key in _OBJECTS])
-        return _ENTRY
-
-    def _frame(self, record: dict[object, object]) -> object:
+    def _add_frame(self, record: dict[object, Any]) -> None:
         filename, line, name = record["filename"], record.get("line"), record.get("name")
         frame = Frame(
             filename if isinstance(filename, str) else "",
             line if isinstance(line, int) else 0,
             name if isinstance(name, str) else "",
         )
-        known = self._frames.get(frame)
-        if known is None:
-            known = self._frames[frame] = _Frame(len(self._frames))
-        return known
+        record.clear()
+        record[_FRAME] = self._frames.setdefault(frame, len(self._frames))
 
-    def _block(self, record: dict[object, object]) -> object:
-        column, first = self._blocks, _first(record.get("history"))
-        size, state = _whole(record["size"]), record["state"]
-        column["address"].append(_whole(record.get("address", 0)))
-        column["size_bytes"].append(size)
-        column["requested_bytes"].append(_whole(record.get("requested_size", first.get("real_size", size))))
-        column["state"].append(_STATE_CODE.get(state, 0) if isinstance(state, str) else 0)
-        column["stack"].append(_stack(self._complete(record.get("frames", first.get("frames")))))
-        column["category"].append(self._categories[record.get("category")])
-        column["label"].append(self._labels[record.get("user_metadata")])
-        return _BLOCK
+    def position(self, frames: Any) -> int:
+        """The position of a stack, or NONE for no frames. Raises TypeError for anything else."""
+        if not frames:
+            return NONE
+        if type(frames) is list:
+            if type(frames[0]) is not _Stack:
+                self.add(frames)
+            if len(frames) == 1 and type(frames[0]) is _Stack:
+                return frames[0]
+        raise TypeError("the frames are not frames")
 
-    def _segment(self, record: dict[object, object]) -> object:
-        column, blocks = self._segments, record["blocks"]
-        if not isinstance(blocks, list) or not all(map(is_, blocks, repeat(_BLOCK))):
-            raise TypeError("its blocks are not blocks")
-        column["device"].append(_whole(record.get("device", 0)))
-        column["address"].append(_whole(record["address"]))
-        column["total_bytes"].append(_whole(record["total_size"]))
-        column["allocated_bytes"].append(_whole(record.get("allocated_size", NONE)))
-        column["active_bytes"].append(_whole(record.get("active_size", NONE)))
-        column["stream"].append(_whole(record.get("stream") or 0))
-        column["expandable"].append(bool(record.get("is_expandable", False)))
-        column["stack"].append(_stack(self._complete(record.get("frames"))))
-        column["blocks"].append(len(blocks))
-        return _SEGMENT
+    def columns(self) -> Stacks:
+        """The whole table."""
+        frame = np.frombuffer(b"".join(self._stacks), dtype=np.uint32)
+        lengths = np.array([len(key) // frame.itemsize for key in self._stacks], dtype=np.int64)
+        return Stacks(frames=tuple(self._frames), frame=frame, start=_starts(lengths))
 
-    def _complete(self, frames: object) -> object:
-        """Frames whose list was long enough that there might have been more."""
-        return self.finish_list(frames) if isinstance(frames, list) else frames
+
+class _Rows:
+    """Dicts of one kind, which become rows a batch at a time. In their list, this stands for each of them."""
+
+    def __init__(self, kind: str, columns_of: Callable[[list[dict[object, Any]]], dict[str, Column]]) -> None:
+        self.kind = kind
+        self.count = 0
+        self._columns_of = columns_of
+        self._waiting: list[dict[object, Any]] = []
+        self._batches: list[dict[str, Column]] = []
+
+    def add(self, records: list[dict[object, Any]]) -> None:
+        """More rows; the dicts are empty in the end. Raises UnreadableError."""
+        self.count += len(records)
+        self._waiting += records
+        if len(self._waiting) >= _BATCH_ROWS:
+            self._pack()
+
+    def columns(self) -> dict[str, Column]:
+        """All rows; afterwards there are none left. Raises UnreadableError."""
+        self._pack()
+        # Column by column, so that nothing is there twice for longer than it takes to join it.
+        return {name: np.concatenate([batch.pop(name) for batch in self._batches]) for name in list(self._batches[0])}
+
+    def _pack(self) -> None:
+        records, self._waiting = self._waiting, []
+        try:
+            self._batches.append(self._columns_of(records))
+        except (KeyError, OverflowError, TypeError) as error:
+            reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            raise UnreadableError(f"is not a memory snapshot: in a {self.kind}, {reason}") from None
+        for record in records:
+            record.clear()
+
+
+def _coded(codes: Mapping[object, int], values: Iterable[object], kind: type[np.generic]) -> Column:
+    return np.fromiter(map(codes.__getitem__, values), kind)
+
+
+def _numbers(values: Sequence[Any], kind: type[np.generic] = np.int64) -> Column:
+    """Whole numbers as a column; None counts as 0. Raises TypeError and OverflowError."""
+    if not set(map(type, values)) <= {int, NoneType}:
+        wrong = next(value for value in values if type(value) not in (int, NoneType))
+        raise TypeError(f"{wrong!r:.40} is not a whole number")
+    return np.fromiter((value or 0 for value in values), kind, len(values))
+
+
+class SnapshotCollector:
+    """Takes the lists of a snapshot as they are filled and keeps columns of what is in them."""
+
+    def __init__(self) -> None:
+        self._stacks = _StackTable()
+        self._categories = _Names()
+        self._labels = _Names()
+        self._entries = _Rows("trace entry", self._entry_columns)
+        self._blocks = _Rows("block", self._block_columns)
+        self._segments = _Rows("segment", self._segment_columns)
+        self._kinds = {"action": self._entries, "state": self._blocks, "total_size": self._segments}
+
+    def finish(self, items: list[Any]) -> None:
+        """Make rows of the dicts that a list was given, if they are of one kind, and one stack of frames."""
+        fresh = list(takewhile(lambda item: type(item) is dict, reversed(items)))[::-1]
+        if not fresh:
+            return
+        for key, rows in self._kinds.items():
+            if key in fresh[0] and all(key in record for record in fresh):
+                rows.add(fresh)
+                items[len(items) - len(fresh) :] = [rows] * len(fresh)
+                return
+        if len(items) % _PICKLED_TOGETHER:
+            self._stacks.add(items)
+
+    def _entry_columns(self, entries: list[dict[object, Any]]) -> dict[str, Column]:
+        sizes = _numbers([entry.get("size") for entry in entries])
+        if (sizes < 0).any():
+            raise TypeError("the size is below zero")
+        return {
+            "action": _coded(_ACTION_CODES, (entry["action"] for entry in entries), np.uint8),
+            # An `oom` has device_free in place of an address.
+            "address": _numbers([entry.get("addr") or entry.get("device_free") for entry in entries], np.uint64),
+            "size_bytes": sizes,
+            "stream": _numbers([entry.get("stream") for entry in entries]),
+            "time_us": _numbers([entry.get("time_us") for entry in entries]),
+            "stack": np.array([self._stacks.position(entry.get("frames")) for entry in entries], np.int32),
+            "category": _coded(self._categories, (entry.get("category") for entry in entries), np.int32),
+            "label": _coded(self._labels, (entry.get("user_metadata") for entry in entries), np.int32),
+        }
+
+    def _block_columns(self, blocks: list[dict[object, Any]]) -> dict[str, Column]:
+        # In the layout of 2022, the latest use of a block says what newer ones say of the block itself.
+        used = [{"real_size": block["size"], **_first(block.get("history"))} for block in blocks]
+        both = list(zip(blocks, used, strict=True))
+        return {
+            "address": _numbers([block.get("address") for block in blocks], np.uint64),
+            "size_bytes": _numbers([block["size"] for block in blocks]),
+            "requested_bytes": _numbers([block.get("requested_size", use["real_size"]) for block, use in both]),
+            "state": _coded(_STATE_CODES, (block["state"] for block in blocks), np.uint8),
+            "stack": np.array(
+                [self._stacks.position(block.get("frames", use.get("frames"))) for block, use in both], np.int32
+            ),
+            "category": _coded(self._categories, (block.get("category") for block in blocks), np.int32),
+            "label": _coded(self._labels, (block.get("user_metadata") for block in blocks), np.int32),
+        }
+
+    def _segment_columns(self, segments: list[dict[object, Any]]) -> dict[str, Column]:
+        for segment in segments:
+            if type(segment["blocks"]) is not list or not all(map(is_, segment["blocks"], repeat(self._blocks))):
+                raise TypeError("the blocks are not blocks")
+        return {
+            "device": _numbers([segment.get("device") for segment in segments], np.int32),
+            "address": _numbers([segment["address"] for segment in segments], np.uint64),
+            "total_bytes": _numbers([segment["total_size"] for segment in segments]),
+            "allocated_bytes": _numbers([segment.get("allocated_size", NONE) for segment in segments]),
+            "active_bytes": _numbers([segment.get("active_size", NONE) for segment in segments]),
+            "stream": _numbers([segment.get("stream") for segment in segments]),
+            "expandable": np.array([bool(segment.get("is_expandable")) for segment in segments], bool),
+            "stack": np.array([self._stacks.position(segment.get("frames")) for segment in segments], np.int32),
+            "blocks": _numbers([len(segment["blocks"]) for segment in segments]),
+        }
 
     def snapshot(self, root: object) -> Snapshot:
         """Everything that was collected, once it hangs together. Raises UnreadableError when it does not."""
-        if isinstance(root, list) and root and root[0] is _SEGMENT:
+        if isinstance(root, list) and root and root[0] is self._segments:
             root = {"segments": root}
         if not isinstance(root, dict) or not ({"segments", "device_traces"} & root.keys()):
             raise UnreadableError(f"is a pickle, but not of a memory snapshot: it holds {_shown(root)}")
-        _refuse_misplaced(_listed(root.get("segments")), _SEGMENT, len(self._segments["address"]))
-        if len(self._blocks["address"]) != sum(self._segments["blocks"]):
+        traces = _listed(root.get("device_traces"))
+        if not all(isinstance(trace, list) for trace in traces):
+            raise UnreadableError("is not a memory snapshot: its device_traces are not lists")
+        _refuse_misplaced(_listed(root.get("segments")), self._segments)
+        _refuse_misplaced(list(chain.from_iterable(traces)), self._entries)
+        segment_columns = self._segments.columns()
+        blocks_per_segment = segment_columns.pop("blocks")
+        if self._blocks.count != blocks_per_segment.sum():
             raise UnreadableError("is not a memory snapshot: it has blocks outside its segments")
+        segments = Segments(first_block=_starts(blocks_per_segment), **segment_columns)
+        segment_of_block = np.repeat(np.arange(len(segments)), blocks_per_segment)
         metadata, settings = root.get(METADATA_KEY), root.get("allocator_settings")
-        segments = self._segment_columns()
         return Snapshot(
-            trace=self._trace(_listed(root.get("device_traces"))),
+            trace=Trace(
+                device=np.repeat(np.arange(len(traces), dtype=np.int32), [len(trace) for trace in traces]),
+                **self._entries.columns(),
+            ),
             segments=segments,
-            blocks=self._block_columns(segments),
-            stacks=self._stack_table(),
+            blocks=_with_addresses(Blocks(segment=segment_of_block, **self._blocks.columns()), segments),
+            stacks=self._stacks.columns(),
             categories=tuple(self._categories.texts),
             labels=tuple(self._labels.texts),
             annotations=tuple(_annotations(_listed(root.get("external_annotations")))),
@@ -307,60 +276,17 @@ class SnapshotCollector:
             metadata=metadata if isinstance(metadata, dict) else {},
         )
 
-    def _trace(self, device_traces: list[Any]) -> Trace:
-        if not all(isinstance(trace, list) for trace in device_traces):
-            raise UnreadableError("is not a memory snapshot: its device_traces are not lists")
-        lengths = [len(trace) for trace in device_traces]
-        _refuse_misplaced(list(chain.from_iterable(device_traces)), _ENTRY, self._rows.count)
-        device = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
-        return Trace(device=device, **self._rows.columns())
 
-    def _segment_columns(self) -> Segments:
-        columns = _columns(self._segments)
-        first_block = _starts(columns.pop("blocks"))
-        expandable = columns.pop("expandable").astype(bool)
-        return Segments(expandable=expandable, first_block=first_block, **columns)
-
-    def _block_columns(self, segments: Segments) -> Blocks:
-        columns = _columns(self._blocks)
-        segment = np.repeat(np.arange(len(segments)), np.diff(segments.first_block))
-        # Old layouts leave addresses out: blocks fill their segment without gaps.
-        start = _starts(columns["size_bytes"])
-        offset = start[:-1] - start[segments.first_block[:-1]][segment]
-        computed = segments.address[segment] + offset.astype(np.uint64)
-        columns["address"] = np.where(columns["address"] == 0, computed, columns["address"])
-        return Blocks(segment=segment, **columns)
-
-    def _stack_table(self) -> Stacks:
-        frame = np.frombuffer(b"".join(self._stacks), dtype=np.uint32)
-        lengths = np.array([len(key) // frame.itemsize for key in self._stacks], dtype=np.int64)
-        return Stacks(frames=tuple(self._frames), frame=frame, start=_starts(lengths))
+def _with_addresses(blocks: Blocks, segments: Segments) -> Blocks:
+    """Old layouts leave addresses of blocks out: blocks fill their segment without gaps."""
+    start = _starts(blocks.size_bytes)
+    offset = start[:-1] - start[segments.first_block[:-1]][blocks.segment]
+    computed = segments.address[blocks.segment] + offset.astype(np.uint64)
+    return replace(blocks, address=np.where(blocks.address == 0, computed, blocks.address))
 
 
 def _starts(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-
-
-def _columns(arrays: Mapping[str, array[Any]]) -> dict[str, Column]:
-    return {name: np.array(column, dtype=column.typecode) for name, column in arrays.items()}
-
-
-def _whole(value: object) -> int:
-    if type(value) is not int:
-        raise TypeError(f"{value!r:.40} is not a whole number")
-    return value
-
-
-def _whole_or_none(value: object) -> int | None:
-    return None if value is None else _whole(value)
-
-
-def _stack(frames: object) -> int:
-    if type(frames) is _Stack:
-        return frames.index
-    if not frames:
-        return NONE
-    raise TypeError("the frames are not frames")
 
 
 def _first(history: object) -> Mapping[object, object]:
@@ -383,13 +309,13 @@ def _annotations(entries: list[Any]) -> Iterable[Annotation]:
             yield Annotation(name, stage, time_us, device)
 
 
-def _refuse_misplaced(rows: list[object], expected: _Row, collected: int) -> None:
+def _refuse_misplaced(found: list[object], rows: _Rows) -> None:
     """Everything that became a row must be where rows of its kind belong."""
-    if not all(map(is_, rows, repeat(expected))):
-        misfit = next(row for row in rows if row is not expected)
-        raise UnreadableError(f"is not a memory snapshot: {_shown(misfit)} stands where a {expected.kind} belongs")
-    if len(rows) != collected:
-        raise UnreadableError(f"is not a memory snapshot: it has a {expected.kind} in the wrong place")
+    misfit = next((item for item in found if item is not rows), None)
+    if misfit is not None:
+        raise UnreadableError(f"is not a memory snapshot: {_shown(misfit)} stands where a {rows.kind} belongs")
+    if len(found) != rows.count:
+        raise UnreadableError(f"is not a memory snapshot: it has a {rows.kind} in the wrong place")
 
 
 def _shown(value: object) -> str:
@@ -400,4 +326,4 @@ def _shown(value: object) -> str:
     if isinstance(value, list | tuple):
         kind = type(value).__name__
         return f"a {kind} of {len(value)}" if value else f"an empty {kind}"
-    return f"a {value.kind}" if isinstance(value, _Row) else f"a {type(value).__name__}"
+    return f"a {value.kind}" if isinstance(value, _Rows) else f"a {type(value).__name__}"

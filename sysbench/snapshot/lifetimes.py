@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from sysbench.snapshot.layout import ACTION_CODE, NONE, STATES, Column, Snapshot
+from sysbench.snapshot.layout import ACTION_CODE, NONE, STATES, Snapshot
 from sysbench.snapshot.reserved import Reserved, SegmentHistory
 from sysbench.snapshot.timeline import OutOfMemory
 
@@ -58,10 +58,12 @@ def lifetimes(snapshot: Snapshot, device: int) -> Lifetimes:
 
     moves = np.flatnonzero((action == _ALLOC) | freed)
     born, died, row, freed_row = _pair(rows[moves], state[moves], freed[moves], snapshot, states)
-    block = _blocks_left(snapshot, device)
+    blocks = snapshot.blocks
+    block = np.flatnonzero((blocks.state == _ACTIVE) & (snapshot.segments.device[blocks.segment] == device))
     found = _match_blocks(snapshot, block, row, died == states)
     kept = block[~np.isin(block, found)]
     padding = np.full(len(kept), NONE, np.int64)
+    time_us = trace.time_us[rows][counted]
     return Lifetimes(
         states=states,
         born=np.concatenate([born, np.zeros(len(kept), np.int64)]),
@@ -69,7 +71,8 @@ def lifetimes(snapshot: Snapshot, device: int) -> Lifetimes:
         row=np.concatenate([row, padding]),
         freed_row=np.concatenate([freed_row, padding]),
         block=np.concatenate([found, kept]),
-        time_us=_times(trace.time_us[rows], counted),
+        # What was there before the trace is as old as its first event.
+        time_us=np.concatenate([time_us[:1], time_us]) if trace.time_us[rows].any() and len(time_us) else None,
         reserved=_reserved(snapshot, device, rows[changes], state[changes], states),
         failures=tuple(
             OutOfMemory(int(state[index]), int(trace.size_bytes[rows[index]]), int(trace.address[rows[index]]))
@@ -110,12 +113,6 @@ def _pair(
     )
 
 
-def _blocks_left(snapshot: Snapshot, device: int) -> npt.NDArray[np.int64]:
-    """Positions of the blocks of a device that are allocated at the end."""
-    blocks = snapshot.blocks
-    return np.flatnonzero((blocks.state == _ACTIVE) & (snapshot.segments.device[blocks.segment] == device))
-
-
 def _match_blocks(
     snapshot: Snapshot, block: npt.NDArray[np.int64], row: npt.NDArray[np.int64], lives: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.int64]:
@@ -130,14 +127,6 @@ def _match_blocks(
     place = np.minimum(np.searchsorted(sorted_address, address), len(order) - 1)
     found[living] = np.where(sorted_address[place] == address, order[place], NONE)
     return found
-
-
-def _times(time_us: Column, counted: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64] | None:
-    """One time per state; what was there before the trace is as old as its first event."""
-    if not counted.any() or not time_us.any():
-        return None
-    times = time_us[counted]
-    return np.concatenate([times[:1], times]).astype(np.int64)
 
 
 def _reserved(

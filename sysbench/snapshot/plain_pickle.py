@@ -1,70 +1,73 @@
-"""A streaming reader of pickles that hold plain data, and nothing else.
+"""Reads pickles of plain data from anyone: at the speed of C, in bounded memory, without running anything in them.
 
-Only dict, list, tuple, str, int, float, bool, None and bytes can come out of it. The opcodes that name, build or call
-anything do not exist here, so there is nothing for a hostile file to run. What a file may make us keep in memory is
-bounded: containers are handed to a collector as soon as they are complete, and it may keep something smaller in
-their place, everywhere they are referred to. That is how a file of a gigabyte is read without its objects ever
-existing at the same time.
+`pickle.Unpickler` does the reading, but it never sees the file. It sees a screened copy, made a window at a time:
 
-Opcodes: Lib/pickletools.py of CPython. Protocols 2 to 5 are read, as written by pickle, and by the C++ pickler of
-torch/csrc/jit/serialization/pickler.cpp.
+- Only opcodes of plain data pass: dict, list, tuple, str, int, float, bool, None and bytes. A file that names, builds
+  or calls something is refused, as are texts and memo slots larger than any snapshot has.
+- After every opcode that fills a list, the copy has a BINPERSID, which makes the unpickler hand the list to
+  `persistent_load`. The caller can thus replace what is in it by something smaller while the rest is still unread. That
+  is how a file of a gigabyte is read without its objects ever existing at the same time.
+
+The screen is a regular expression. Opcodes are a prefix code, so a pattern of whole opcodes that is matched from the
+first one on can only cut the bytes where the opcodes do. Opcodes: Lib/pickletools.py of CPython, protocols 2 to 5.
 """
 
 from __future__ import annotations
 
+import gc
+import pickle
+import pickletools
 import re
 import struct
-from collections.abc import Callable, Sequence
-from operator import itemgetter
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Protocol
 
-from sysbench.snapshot.pickled_rows import ABSENT, REFERENCES_LISTED, Form, RowShape, shape_of
+import psutil
 
-CHUNK_BYTES = 1 << 20
-LONGEST_TEXT_BYTES = 16 << 20
-DEEPEST_NESTING = 100
-DEFAULT_BUDGET_BYTES = 2 << 30
-_MARGIN_BYTES = 272
-"""More than any opcode and its argument take, texts aside (LONG1: 2 + 255): short arguments never cross a window."""
-_CONTAINER_BYTES = 120
-_ITEM_BYTES = 40
-"""What a kept container costs, and each thing in it, for the budget: a number and its place."""
-_LONGEST_NUMBER_BYTES = 16
-_BATCH = 1000
-"""pickle appends to lists in batches of this many (`_BATCHSIZE` in Lib/pickle.py): a shorter batch is the last one."""
+CHUNK_BYTES = 1 << 18
+LONGEST_TEXT_BYTES: Final = 16 << 20
+DEFAULT_BUDGET_BYTES: Final = 2 << 30
+_REMEMBERED_BYTES: Final = 64 << 20
 
-_NAMING = {
-    0x63: "GLOBAL",
-    0x69: "INST",
-    0x6F: "OBJ",
-    0x50: "PERSID",
-    0x51: "BINPERSID",
-    0x52: "REDUCE",
-    0x62: "BUILD",
-    0x81: "NEWOBJ",
-    0x82: "EXT1",
-    0x83: "EXT2",
-    0x84: "EXT4",
-    0x92: "NEWOBJ_EX",
-    0x93: "STACK_GLOBAL",
-    0x97: "NEXT_BUFFER",
+
+def _by_length(lengths: range) -> bytes:
+    """Anything that begins with its length in a byte, which a pattern can only spell out."""
+    return b"(?:" + b"|".join(re.escape(bytes([n])) + b".{%d}" % n for n in lengths) + b")"
+
+
+_TEXT: Final = rb"\x8c" + _by_length(range(96))
+_NUMBER: Final = rb"(?:K.|M..|J.{4}|\x8a" + _by_length(range(9, -1, -1)) + rb")"
+_REFERENCES: Final = rb"(?:(?:j....)++|(?:h.)++)++"
+_LIST: Final = rb"\](?!\x94\([hj])"
+"""A new list, unless it begins with a reference."""
+_PAIR: Final = rb"h.(?:K.K.\x86\x94|" + _NUMBER + rb"|h.|" + _LIST + rb"\x94|" + _TEXT + rb"\x94|)"
+"""A key and its value: most of a snapshot. It would pass without this, but not as fast."""
+_MEMO: Final = rb"q.|r...[\x00-\x03]"
+"""Slots to store something in. The unpickler makes room for all below, so there may be 2²⁶ of them."""
+_PASSING: Final = rb"|".join(
+    (rb"(?:" + _PAIR + rb")++", rb"[\x94(}uNsd\x88\x89)]++", _LIST, rb"(?:j....)++", _NUMBER, _TEXT, rb"G.{8}", _MEMO)
+)
+_RUN: Final = re.compile(rb"(?:" + _PASSING + rb")*+(?:\]\x94\((" + _REFERENCES + rb")e|([eal\x85-\x87t]))?", re.DOTALL)
+"""Opcodes that pass, up to a whole list of references, or to one that completes a list or a tuple."""
+
+_INT32: Final = struct.Struct("<i")
+_OPCODES: Final = {opcode.code.encode("latin-1"): opcode.name for opcode in pickletools.opcodes}
+_FIXED_BYTES: Final = {"PROTO": 2, "FRAME": 9, "STOP": 1, "EMPTY_LIST": 1}
+"""Opcodes that pass, but not in a run. An EMPTY_LIST does where its references are not all in the window."""
+_LENGTHS: Final = {
+    "SHORT_BINUNICODE": struct.Struct("<B"),
+    "BINUNICODE": struct.Struct("<I"),
+    "BINUNICODE8": struct.Struct("<Q"),
+    "SHORT_BINBYTES": struct.Struct("<B"),
+    "BINBYTES": struct.Struct("<I"),
+    "BINBYTES8": struct.Struct("<Q"),
 }
-"""Opcodes that reach for something outside the file."""
-
-_LIST_OF_REFERENCES = re.compile(rb"(?:(\x94)|q(.)|r(.{4}))(" + REFERENCES_LISTED + b")", re.DOTALL)
-"""A list of what was seen before, after its `]`: its memo slot, then one or several gets."""
-_ONE_REFERENCE = re.compile(rb"h(.)|j(.{4})", re.DOTALL)
-_REMEMBERED_BYTES = 64 << 20
-_MOST_ROW_SHAPES = 16
-_NUMBER_FORMS: frozenset[Form] = frozenset({"number", "none"})
-_OBJECT_FORMS: frozenset[Form] = frozenset({"reference", "list", "text", "none"})
-
-_INT32 = struct.Struct("<i")
-_UINT32 = struct.Struct("<I")
-_UINT16 = struct.Struct("<H")
-NOWHERE = -1
-_UINT64 = struct.Struct("<Q")
-_FLOAT64 = struct.Struct(">d")
+_LIMITED: Final = b"KMJ\x8aGhjqr"
+"""Opcodes that pass in a run if their argument is whole, and no larger than it says."""
+_HEAD_BYTES: Final = 256
+"""More than any of these takes, and what is shown of names."""
+_NAMED: Final = re.compile(rb"[ci][^\n]*\n[^\n]*\n|\x93")
+"""GLOBAL, INST and STACK_GLOBAL pass as the last ones: `find_class` is then asked for what they name, and refuses."""
 
 
 class UnreadableError(Exception):
@@ -78,545 +81,172 @@ class ByteStream(Protocol):
         """Up to `size` bytes; none at the end."""
 
 
-class Collector(Protocol):
-    """Is shown every dict and list that is complete, and says what to keep in its place."""
+def load(stream: ByteStream, finish: Callable[[list[Any]], None], budget_bytes: int = DEFAULT_BUDGET_BYTES) -> object:
+    """The object that a pickle holds.
 
-    row: object
-    """What `finish_dict` returns for a dict that has become a row: only for such dicts are rows read as rows."""
+    `finish` is shown every list that has items, each time it was given some, and may put something smaller in their
+    place. If it leaves one item of a list, later lists of the same objects are not shown, and have that item.
 
-    @property
-    def row_numbers(self) -> Sequence[str]:
-        """Keys of a row whose values are whole numbers; two or more."""
-
-    @property
-    def row_objects(self) -> Sequence[str]:
-        """Keys of a row whose values are texts or lists; two or more."""
-
-    def add_row(self, numbers: tuple[bytes, ...], objects: list[object]) -> None:
-        """One more row: its numbers undecoded, its objects as they are; None for what it lacks."""
-
-    @property
-    def kept_bytes(self) -> int:
-        """What the collector itself holds on to, for the budget."""
-
-    def finish_dict(self, record: dict[object, object]) -> object:
-        """What stands for this dict from now on; the dict itself to keep it. Raises UnreadableError."""
-
-    def finish_list(self, items: list[object]) -> object:
-        """What stands for this list from now on; the list itself to keep it."""
-
-
-class _Missing:
-    """A memo slot that was never filled."""
-
-
-_MISSING = _Missing()
+    Raises UnreadableError for anything that is not a whole pickle of plain data, and when this process grows by more
+    than `budget_bytes`.
+    """
+    screen = _Screen(stream, budget_bytes)
+    collects = gc.isenabled()
+    # There is no garbage, only more and more objects that every collection would visit.
+    gc.disable()
+    try:
+        return _Unpickler(screen, finish).load()
+    except (
+        pickle.UnpicklingError,
+        AttributeError,
+        EOFError,
+        LookupError,
+        OverflowError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise UnreadableError(f"is damaged before byte {screen.offset}: {error}") from error
+    except MemoryError:
+        raise UnreadableError("needs more memory than there is") from None
+    finally:
+        if collects:
+            gc.enable()
 
 
-class _RowPlan:
-    """How rows of one shape are taken apart."""
+class _Unpickler(pickle.Unpickler):
+    """Reads the screened copy and shows what is completed."""
 
-    def __init__(self, shape: RowShape, numbers: list[int], objects: list[int]) -> None:
-        self.match = shape.match
-        self.memoized = shape.memoized
-        self.numbers: Callable[[tuple[bytes, ...]], tuple[bytes, ...]] = itemgetter(*numbers)
-        self.objects: Callable[[tuple[bytes, ...]], tuple[bytes, ...]] = itemgetter(*objects)
-        self.following: _RowPlan | None = None
-        """The plan of the row that came after the latest one of this."""
+    def __init__(self, screen: _Screen, finish: Callable[[list[Any]], None]) -> None:
+        super().__init__(screen)
+        self._finish = finish
+        self._left = screen.left
+        self._latest: list[Any] = []
+
+    def find_class(self, module: str, name: str) -> object:
+        """Refuse."""
+        wish = f"{module}.{name}"[:80]
+        raise UnreadableError(f"is refused: it asks to use {wish!r}, and a snapshot holds plain data only")
+
+    def persistent_load(self, shown: Any) -> object:
+        """What takes the place of a list or a tuple on the stack, or of the number of a list."""
+        if type(shown) is list:
+            self._finish(shown)
+            self._latest = shown
+        elif type(shown) is tuple:
+            # As a key it would be hashed, which takes time that is exponential in its depth.
+            if tuple in map(type, shown):
+                raise UnreadableError("holds a tuple in a tuple: no snapshot does")
+        elif shown in self._left:
+            return self._left[shown]
+        elif len(self._latest) == 1:
+            self._left[shown] = self._latest[0]
+        return shown
 
 
-class _Values(dict[bytes, Any]):
-    """Values of rows by their opcodes, worked out once; what memo slots hold does not change once it is complete."""
+class _Screen:
+    """The screened copy, as a file. Every window of it is a frame, which the unpickler reads as a whole."""
 
-    def __init__(self, work_out: Callable[[bytes], object]) -> None:
-        super().__init__()
-        self._work_out = work_out
-        self._bytes = 0
-
-    def __missing__(self, opcodes: bytes) -> object:
-        if self._bytes > _REMEMBERED_BYTES:
-            self._bytes = 0
-            self.clear()
-        self._bytes += len(opcodes) + 100
-        value = self[opcodes] = self._work_out(opcodes)
-        return value
-
-
-class PlainUnpickler:
-    """Reads one pickle from `stream` and shows its containers to `collector` as they are completed."""
-
-    def __init__(self, stream: ByteStream, collector: Collector, budget_bytes: int = DEFAULT_BUDGET_BYTES) -> None:
+    def __init__(self, stream: ByteStream, budget_bytes: int) -> None:
+        self.offset = 0
+        """How much of the stream was read."""
+        self.left: dict[int, object] = {}
+        """What is left of lists of references, by their numbers, where that is one item."""
+        self._numbers: dict[bytes, int] = {}
+        """Numbers of lists of references, in the order in which they first appear."""
+        self._numbered_bytes = 0
         self._stream = stream
-        self._collector = collector
         self._budget_bytes = budget_bytes
-        self._buffer = b""
+        self._process = psutil.Process()
+        self._rss_bytes = self._process.memory_info().rss
+        self._windows = self._screened()
+        self._frame = b""
         self._position = 0
-        self._limit = 0
-        self._before_buffer = 0
-        self._ended = False
-        self._padded = False
-        self._stack: list[object] = []
-        self._marks: list[int] = []
-        self._memo: list[object] = []
-        self._slots: dict[int, int] = {}
-        self._texts: dict[bytes, str] = {}
-        self._tuples: dict[object, object] = {}
-        self._values = _Values(self._value)
-        self._plans: list[_RowPlan] = []
-        self._last_plan: _RowPlan | None = None
-        self._dict_start = NOWHERE
-        self._texts_bytes = 0
-        self._containers = 0
-        self._items = 0
-        self._stopped = False
-        self._table: list[Callable[[], None]] = [self._unknown] * 256
-        for opcode, handler in self._handlers().items():
-            self._table[opcode] = handler
 
-    def load(self) -> object:
-        """The object that the pickle holds, with completed containers as the collector left them.
+    def read(self, size: int) -> bytes:
+        """The next bytes: some of the head of a frame, or all of its body."""
+        if self._position == len(self._frame):
+            if self._process.memory_info().rss - self._rss_bytes > self._budget_bytes:
+                limit = f"{self._budget_bytes >> 20} MiB of memory"
+                raise UnreadableError(f"needs more than {limit} to read: no snapshot does")
+            window = next(self._windows)
+            self._frame = b"\x95" + struct.pack("<Q", len(window)) + window
+            self._position = 0
+        self._position += size
+        return self._frame[self._position - size : self._position]
 
-        Raises UnreadableError for anything that is not a whole pickle of plain data within the budget.
-        """
-        try:
-            self._refill()
-            if self._buffer[self._position] != 0x80:
+    def readline(self) -> bytes:
+        """Nothing: lines lie within frames, where the unpickler finds them without asking."""
+        return b""
+
+    def _screened(self) -> Iterator[bytes]:
+        """Windows of the copy, without the frames of the file itself."""
+        window = b""
+        while chunk := self._stream.read(CHUNK_BYTES):
+            if not self.offset and not chunk.startswith(b"\x80"):
                 raise UnreadableError("is not a pickle (of protocol 2 or later)")
-            self._run()
-        except (IndexError, struct.error):
-            raise UnreadableError(f"is damaged near byte {self._offset}: an opcode finds nothing to work on") from None
-        if len(self._stack) != 1 or self._marks:
-            raise UnreadableError("is damaged: something is left over at its end")
-        return self._stack[0]
-
-    @property
-    def _offset(self) -> int:
-        return self._before_buffer + self._position
-
-    def _run(self) -> None:
-        table = self._table
-        while not self._stopped:
-            if self._position >= self._limit:
-                self._refill()
-            opcode = self._buffer[self._position]
-            self._position += 1
-            table[opcode]()
-
-    # --- the window over the stream
-
-    def _refill(self, needed_bytes: int = _MARGIN_BYTES) -> None:
-        """Move the window so that `needed_bytes` lie ahead, or the end of the file; raises when it is passed."""
-        self._check_budget()
-        parts = [self._buffer[self._position :]]
-        self._before_buffer += self._position
-        self._position = 0
-        self._dict_start = NOWHERE
-        available = len(parts[0])
-        while not self._ended and available < needed_bytes + CHUNK_BYTES:
-            chunk = self._stream.read(CHUNK_BYTES)
-            self._ended = not chunk
-            parts.append(chunk)
-            available += len(chunk)
-        self._buffer = b"".join(parts)
-        self._limit = available - _MARGIN_BYTES
-        if self._ended:
-            self._pad()
-
-    def _pad(self) -> None:
-        """At the end of the file: a margin of zeros, so that the last opcodes need no care of their own."""
-        content = len(self._buffer) - (_MARGIN_BYTES if self._padded else 0)
-        if content <= 0:
-            raise UnreadableError(f"is truncated: it ends after {self._before_buffer + max(content, 0)} bytes")
-        if not self._padded:
-            self._buffer += bytes(_MARGIN_BYTES)
-            self._padded = True
-        self._limit = content
-
-    def _take(self, size_bytes: int) -> bytes:
-        """The next `size_bytes` bytes, which may lie past the window."""
-        if size_bytes > LONGEST_TEXT_BYTES:
-            raise UnreadableError(f"holds a text of {size_bytes} bytes near byte {self._offset}: no snapshot does")
-        start = self._position
-        if start + size_bytes > self._limit:
-            self._refill(size_bytes + _MARGIN_BYTES)
-            start = self._position
-            if start + size_bytes > self._limit:
-                raise UnreadableError(f"is truncated: it ends after {self._before_buffer + self._limit} bytes")
-        self._position = start + size_bytes
-        return self._buffer[start : self._position]
-
-    def _check_budget(self) -> None:
-        """Raises when the file makes us keep more than any snapshot needs; asked once a window."""
-        kept = (
-            8 * len(self._memo)
-            + _CONTAINER_BYTES * (self._containers + len(self._tuples))
-            + _ITEM_BYTES * (self._items + len(self._stack))
-            + self._texts_bytes
-            + self._collector.kept_bytes
-        )
-        if kept > self._budget_bytes:
-            raise UnreadableError(f"needs more than {self._budget_bytes >> 20} MiB of memory to read: no snapshot does")
-
-    # --- opcodes
-
-    def _handlers(self) -> dict[int, Callable[[], None]]:
-        push = self._stack.append
-        plain: dict[int, Callable[[], None]] = {
-            0x80: self._protocol,
-            0x95: self._frame,
-            0x2E: self._stop,
-            0x28: self._mark,
-            0x4E: lambda: push(None),
-            0x88: lambda: push(True),
-            0x89: lambda: push(False),
-            0x4A: self._binint,
-            0x4B: self._binint1,
-            0x4D: self._binint2,
-            0x8A: self._long1,
-            0x47: self._binfloat,
-            0x8C: self._short_text,
-            0x58: self._text,
-            0x8D: self._long_text,
-            0x43: self._short_bytes,
-            0x42: self._bytes,
-            0x8E: self._long_bytes,
-            0x5D: self._empty_list,
-            0x6C: self._list,
-            0x61: self._append,
-            0x65: self._appends,
-            0x7D: self._empty_dict,
-            0x64: self._dict,
-            0x73: self._setitem,
-            0x75: self._setitems,
-            0x29: lambda: push(()),
-            0x74: self._tuple,
-            0x85: lambda: self._tuple_of(1),
-            0x86: lambda: self._tuple_of(2),
-            0x87: lambda: self._tuple_of(3),
-            0x94: self._memoize,
-            0x71: lambda: self._put(self._byte()),
-            0x72: lambda: self._put(self._uint32()),
-            0x68: self._binget,
-            0x6A: self._long_binget,
-        }
-        return plain | dict.fromkeys(_NAMING, self._naming)
-
-    def _unknown(self) -> None:
-        opcode = self._buffer[self._position - 1]
-        raise UnreadableError(f"is not a pickle of plain data: opcode 0x{opcode:02x} at byte {self._offset - 1}")
-
-    def _naming(self) -> None:
-        """Anything that would import, call or fetch: refused, and said by name where the file gives one."""
-        opcode = self._buffer[self._position - 1]
-        named = ""
-        if opcode == 0x93 and all(isinstance(part, str) for part in self._stack[-2:]):
-            named = ".".join(str(part) for part in self._stack[-2:])
-        elif opcode in (0x63, 0x69):
-            line = self._buffer[self._position : self._position + 200].split(b"\n", 2)
-            named = b".".join(line[:2]).decode("ascii", "replace")
-        wish = f"use {named[:80]!r}" if named else f"run {_NAMING[opcode]}"
-        raise UnreadableError(f"is refused: it asks to {wish}, and a snapshot holds plain data only")
-
-    def _protocol(self) -> None:
-        version = self._byte()
-        if not 2 <= version <= 5:
-            raise UnreadableError(f"is a pickle of protocol {version}, which is not known")
-
-    def _frame(self) -> None:
-        self._position += 8
-
-    def _stop(self) -> None:
-        self._stopped = True
-
-    def _mark(self) -> None:
-        if len(self._marks) >= DEEPEST_NESTING:
-            raise UnreadableError(f"is nested more than {DEEPEST_NESTING} deep: no snapshot is")
-        self._marks.append(len(self._stack))
-
-    def _byte(self) -> int:
-        self._position += 1
-        return self._buffer[self._position - 1]
-
-    def _uint32(self) -> int:
-        self._position += 4
-        number: int = _UINT32.unpack_from(self._buffer, self._position - 4)[0]
-        return number
-
-    def _uint64(self) -> int:
-        self._position += 8
-        number: int = _UINT64.unpack_from(self._buffer, self._position - 8)[0]
-        return number
-
-    def _binint(self) -> None:
-        self._stack.append(_INT32.unpack_from(self._buffer, self._position)[0])
-        self._position += 4
-
-    def _binint1(self) -> None:
-        self._stack.append(self._buffer[self._position])
-        self._position += 1
-
-    def _binint2(self) -> None:
-        self._stack.append(_UINT16.unpack_from(self._buffer, self._position)[0])
-        self._position += 2
-
-    def _long1(self) -> None:
-        start = self._position + 1
-        size_bytes = self._buffer[start - 1]
-        if size_bytes > _LONGEST_NUMBER_BYTES:
-            raise UnreadableError(f"holds a number of {size_bytes} bytes near byte {self._offset}: no snapshot does")
-        self._position = start + size_bytes
-        self._stack.append(int.from_bytes(self._buffer[start : self._position], "little", signed=True))
-
-    def _binfloat(self) -> None:
-        self._stack.append(_FLOAT64.unpack_from(self._buffer, self._position)[0])
-        self._position += 8
-
-    def _short_text(self) -> None:
-        self._push_text(self._take(self._byte()))
-
-    def _text(self) -> None:
-        self._push_text(self._take(self._uint32()))
-
-    def _long_text(self) -> None:
-        self._push_text(self._take(self._uint64()))
-
-    def _push_text(self, encoded: bytes) -> None:
-        self._stack.append(self._shared_text(encoded))
-
-    def _shared_text(self, encoded: bytes) -> str:
-        """Equal texts are one object, whether or not the file says so."""
-        text = self._texts.get(encoded)
-        if text is None:
-            text = encoded.decode("utf-8", "replace")
-            self._texts[encoded] = text
-            self._texts_bytes += 2 * len(encoded) + 150
-        return text
-
-    def _short_bytes(self) -> None:
-        self._push_bytes(self._byte())
-
-    def _bytes(self) -> None:
-        self._push_bytes(self._uint32())
-
-    def _long_bytes(self) -> None:
-        self._push_bytes(self._uint64())
-
-    def _push_bytes(self, size_bytes: int) -> None:
-        self._texts_bytes += size_bytes + 40
-        self._stack.append(self._take(size_bytes))
-
-    # --- containers
-
-    def _empty_dict(self) -> None:
-        """A new dict; where it has the shape of rows seen before, that row and the ones that follow."""
-        start = self._position - 1
-        if not self._read_rows(start):
-            self._dict_start = start
-            self._containers += 1
-            self._stack.append({})
-
-    def _read_rows(self, start: int) -> bool:
-        """Read rows for as long as they go on, beginning at `start`; whether there was one at all."""
-        memo, values, collector = self._memo, self._values, self._collector
-        row = collector.row
-        position, last = start, self._last_plan
-        while True:
-            # Shapes come in turns: an allocation of this size, a release of that kind.
-            plan = last.following if last is not None else None
-            match = plan.match(self._buffer, position) if plan is not None else None
-            if plan is None or match is None:
-                plan, match = self._fitting_plan(position)
-                if plan is None or match is None:
+            self.offset += len(chunk)
+            window += chunk
+            position, passed = 0, bytearray()
+            while True:
+                run = _RUN.match(window, position)
+                if run is not None and run.end() > position:
+                    passed += self._shown(run)
+                    position = run.end()
+                    continue
+                size_bytes = self._size_bytes(window[position : position + _HEAD_BYTES])
+                if not size_bytes or position + size_bytes > len(window):
                     break
-                if last is not None:
-                    last.following = plan
-            opcodes = (*match.groups(), ABSENT)
-            memo.append(row)
-            for index in plan.memoized:
-                memo.append(values[opcodes[index]])
-            collector.add_row(plan.numbers(opcodes), [values[part] for part in plan.objects(opcodes)])
-            self._stack.append(row)
-            position, last = match.end(), plan
-        if position == start:
-            return False
-        self._position, self._last_plan = position, last
-        return True
+                opcode = window[position]
+                if opcode not in b"\x80\x95":
+                    passed += window[position : position + size_bytes]
+                if opcode in b".ci\x93":
+                    yield bytes(passed)
+                    return
+                position += size_bytes
+            window = window[position:]
+            if passed:
+                yield bytes(passed)
+        raise UnreadableError(f"is truncated: it ends after {self.offset} bytes")
 
-    def _fitting_plan(self, position: int) -> tuple[_RowPlan | None, re.Match[bytes] | None]:
-        for plan in self._plans:
-            match = plan.match(self._buffer, position)
-            if match is not None:
-                return plan, match
-        return None, None
+    def _shown(self, run: re.Match[bytes]) -> bytes:
+        """A run, so that what it completes is shown: `BINPERSID` after it.
 
-    def _learn_row(self) -> None:
-        """Remember the shape of the row that was just read opcode by opcode, if it is a flat one."""
-        if self._dict_start == NOWHERE or len(self._plans) >= _MOST_ROW_SHAPES:
-            return
-        shape = shape_of(self._buffer[self._dict_start : self._position])
-        if shape is None:
-            return
-        place = {self._values[key]: index for index, key in enumerate(shape.keys)}
-        absent = len(shape.keys)
-        numbers = [place.get(key, absent) for key in self._collector.row_numbers]
-        objects = [place.get(key, absent) for key in self._collector.row_objects]
-        forms: tuple[Form, ...] = (*shape.forms, "none")
-        if {forms[index] for index in numbers} <= _NUMBER_FORMS and {
-            forms[index] for index in objects
-        } <= _OBJECT_FORMS:
-            self._plans.append(_RowPlan(shape, numbers, objects))
+        A list of references, shown, is followed by its number, shown and dropped: `BININT number BINPERSID POP`. When
+        the same references come again, the number alone gives what is left of the list: `EMPTY_LIST MEMOIZE BININT
+        number BINPERSID APPEND`.
+        """
+        references, completing = run.groups()
+        if references is None:
+            return run[0] + b"Q" if completing else run[0]
+        number = self._numbers.get(references)
+        if number is None:
+            self._numbered_bytes += len(references) + 200
+            if self._numbered_bytes > _REMEMBERED_BYTES:
+                return run[0] + b"Q"
+            number = self._numbers[references] = len(self._numbers)
+        numbered = b"J" + _INT32.pack(number) + b"Q"
+        if number not in self.left:
+            return run[0] + b"Q" + numbered + b"0"
+        return run.string[run.start() : run.start(1) - 1] + numbered + b"a"
 
-    def _empty_list(self) -> None:
-        """A new list; where the file spells out a whole list of references, all of it at once."""
-        complete = _LIST_OF_REFERENCES.match(self._buffer, self._position)
-        if complete is None:
-            self._containers += 1
-            self._stack.append([])
-            return
-        memoized, put, long_put, listed = complete.groups()
-        kept = self._values[b"]" + listed]
-        # A full batch may not be the last: the list stays open, and is nobody else's.
-        self._stack.append(list(kept) if type(kept) is list else kept)
-        if memoized:
-            self._memoize()
-        else:
-            self._put(put[0] if put else _UINT32.unpack(long_put)[0])
-        self._position = complete.end()
-
-    def _value(self, opcodes: bytes) -> object:
-        """What some opcodes of a row's value put on the stack."""
-        kind = opcodes[:1]
-        if kind in (b"h", b"j"):
-            return self._recall(int.from_bytes(opcodes[1:], "little"))
-        if kind == b"K":
-            return self._shared_tuple((opcodes[1], opcodes[3]))
-        if kind == b"\x8c":
-            return self._shared_text(opcodes[2:-1])
-        if kind != b"]":
-            return None
-        references = _ONE_REFERENCE.findall(opcodes[2:] if opcodes[1:2] == b"\x94" else opcodes[1:])
-        items = [self._recall(int.from_bytes(short or long, "little")) for short, long in references]
-        kept = self._collector.finish_list(items) if len(items) < _BATCH else items
-        if kept is items:
-            self._containers += 1
-            self._items += len(items)
-        return kept
-
-    def _recall(self, index: int) -> object:
-        item = self._memo[index]
-        if item is _MISSING:
-            raise UnreadableError(f"is damaged near byte {self._offset}: it refers to what it never stored")
-        return item
-
-    def _since_mark(self) -> list[object]:
-        start = self._marks.pop()
-        items = self._stack[start:]
-        del self._stack[start:]
-        return items
-
-    def _list(self) -> None:
-        items = self._since_mark()
-        self._containers += 1
-        self._stack.append([])
-        self._extend(items)
-
-    def _append(self) -> None:
-        item = self._stack.pop()
-        self._extend([item])
-
-    def _appends(self) -> None:
-        self._extend(self._since_mark())
-
-    def _extend(self, items: list[object]) -> None:
-        target = self._stack[-1]
-        if type(target) is not list:
-            raise UnreadableError(f"is damaged near byte {self._offset}: it appends to what is not a list")
-        target.extend(items)
-        self._items += len(items)
-        if len(items) < _BATCH:
-            self._replace(target, self._collector.finish_list(target), len(target))
-
-    def _dict(self) -> None:
-        items = self._since_mark()
-        self._containers += 1
-        self._stack.append({})
-        self._update(items)
-
-    def _setitem(self) -> None:
-        value = self._stack.pop()
-        self._update([self._stack.pop(), value])
-
-    def _setitems(self) -> None:
-        self._update(self._since_mark())
-
-    def _update(self, items: list[object]) -> None:
-        target = self._stack[-1]
-        if type(target) is not dict or len(items) % 2:
-            raise UnreadableError(f"is damaged near byte {self._offset}: it fills what is not a dict")
-        try:
-            target.update(zip(items[::2], items[1::2], strict=True))
-        except TypeError:
-            raise UnreadableError(f"is damaged near byte {self._offset}: a key cannot be one") from None
-        self._items += len(items)
-        kept = self._collector.finish_dict(target)
-        if kept is self._collector.row:
-            self._learn_row()
-        self._replace(target, kept, 2 * len(target))
-
-    def _replace(self, open_container: object, kept: object, items: int) -> None:
-        """Put `kept` where the container with `items` items was: on top of the stack, and in its memo slot."""
-        if kept is open_container:
-            return
-        self._containers -= 1
-        self._items -= items
-        self._stack[-1] = kept
-        slot = self._slots.pop(id(open_container), None)
-        if slot is not None:
-            self._memo[slot] = kept
-
-    def _tuple(self) -> None:
-        self._push_tuple(tuple(self._since_mark()))
-
-    def _tuple_of(self, length: int) -> None:
-        items = tuple(self._stack[-length:])
-        if len(items) < length or (self._marks and len(self._stack) - length < self._marks[-1]):
-            raise UnreadableError(f"is damaged near byte {self._offset}: a tuple lacks its items")
-        del self._stack[-length:]
-        self._push_tuple(items)
-
-    def _push_tuple(self, items: tuple[object, ...]) -> None:
-        """Equal tuples of numbers are one object: every trace entry carries one."""
-        if set(map(type, items)) == {int}:
-            self._stack.append(self._shared_tuple(items))
-        else:
-            self._containers += 1
-            self._items += len(items)
-            self._stack.append(items)
-
-    def _shared_tuple(self, items: tuple[object, ...]) -> object:
-        return self._tuples.setdefault(items, items)
-
-    # --- the memo
-
-    def _memoize(self) -> None:
-        top = self._stack[-1]
-        if type(top) is dict or type(top) is list:
-            if id(top) in self._slots:
-                raise UnreadableError(f"is damaged near byte {self._offset}: it stores one thing twice")
-            self._slots[id(top)] = len(self._memo)
-        self._memo.append(top)
-
-    def _put(self, index: int) -> None:
-        """Store the top of the stack; picklers count up, one by one (the C pickler of Python 2 from 1)."""
-        if not len(self._memo) <= index <= len(self._memo) + 1:
-            raise UnreadableError(f"is damaged near byte {self._offset}: memo slot {index} is out of order")
-        if index > len(self._memo):
-            self._memo.append(_MISSING)
-        self._memoize()
-
-    def _binget(self) -> None:
-        self._stack.append(self._recall(self._buffer[self._position]))
-        self._position += 1
-
-    def _long_binget(self) -> None:
-        self._stack.append(self._recall(self._uint32()))
+    def _size_bytes(self, head: bytes) -> int:
+        """How long the opcode is that stopped a run; 0 if the window ends within it. Raises UnreadableError."""
+        name = _OPCODES.get(head[:1], f"opcode 0x{head[:1].hex()}")
+        if name == "PROTO" and head[1:2] > b"\x05":
+            raise UnreadableError(f"is a pickle of protocol {head[1]}, which is not known")
+        if name in _FIXED_BYTES:
+            return _FIXED_BYTES[name]
+        length = _LENGTHS.get(name)
+        if length is not None and len(head) > length.size:
+            (text_bytes,) = length.unpack_from(head, 1)
+            if text_bytes > LONGEST_TEXT_BYTES:
+                raise UnreadableError(f"holds a text of {text_bytes} bytes before byte {self.offset}: no snapshot does")
+            return 1 + length.size + int(text_bytes)
+        if head[:1] in _LIMITED and len(head) == _HEAD_BYTES:
+            raise UnreadableError(f"has a {name} before byte {self.offset} that is larger than any in a snapshot")
+        if length is not None or head[:1] in _LIMITED:
+            return 0
+        named = _NAMED.match(head)
+        if named is None:
+            raise UnreadableError(f"is refused: it asks to run {name}, and a snapshot holds plain data only")
+        return named.end()

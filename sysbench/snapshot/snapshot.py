@@ -24,20 +24,32 @@ from typing import Any
 from sysbench.errors import LogError, OutputError
 from sysbench.snapshot.collector import SnapshotCollector
 from sysbench.snapshot.layout import Snapshot
-from sysbench.snapshot.plain_pickle import DEFAULT_BUDGET_BYTES, ByteStream, PlainUnpickler, UnreadableError
+from sysbench.snapshot.plain_pickle import DEFAULT_BUDGET_BYTES, ByteStream, UnreadableError, load
+
+_FOREIGN = {
+    b"PK\x03\x04": "is a zip archive, as torch.save writes, not a memory snapshot",
+    b"{": "looks like JSON, not like a pickled memory snapshot",
+    b"[": "looks like JSON, not like a pickled memory snapshot",
+    b"SQLi": "is an SQLite database, not a memory snapshot",
+}
+"""What other files begin with."""
 
 
 def read(path: Path, budget_bytes: int = DEFAULT_BUDGET_BYTES) -> Snapshot:
     """The snapshot in a file, plain or gzipped.
 
-    Nothing in the file is ever executed, and reading it takes no more than about `budget_bytes` of memory. Raises
+    Nothing in the file is ever executed, and reading it takes little more than `budget_bytes` of memory. Raises
     LogError with one line for a file that is hostile, truncated, foreign or not there.
     """
     try:
         with path.open("rb") as file:
             head = file.read(4)
             file.seek(0)
-            _refuse_foreign(path, head)
+            if not head:
+                raise LogError(f"{path} is empty")
+            for magic, what in _FOREIGN.items():
+                if head.startswith(magic):
+                    raise LogError(f"{path} {what}")
             if head.startswith(b"\x1f\x8b"):
                 with gzip.GzipFile(fileobj=file) as unpacked:
                     return _load(path, unpacked, budget_bytes)
@@ -68,28 +80,10 @@ def write(path: Path, snapshot: Mapping[str, Any]) -> None:
         raise OutputError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
 
 
-# --- reading
-
-
-_FOREIGN = {
-    b"": "is empty",
-    b"PK\x03\x04": "is a zip archive, as torch.save writes, not a memory snapshot",
-    b"{": "looks like JSON, not like a pickled memory snapshot",
-    b"[": "looks like JSON, not like a pickled memory snapshot",
-    b"SQLi": "is an SQLite database, not a memory snapshot",
-}
-
-
-def _refuse_foreign(path: Path, head: bytes) -> None:
-    for magic, what in _FOREIGN.items():
-        if head == magic or (magic and head.startswith(magic)):
-            raise LogError(f"{path} {what}")
-
-
 def _load(path: Path, stream: ByteStream, budget_bytes: int) -> Snapshot:
     collector = SnapshotCollector()
     try:
-        return collector.snapshot(PlainUnpickler(stream, collector, budget_bytes).load())
+        return collector.snapshot(load(stream, collector.finish, budget_bytes))
     except UnreadableError as problem:
         raise LogError(f"{path} {problem}") from None
 

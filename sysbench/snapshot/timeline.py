@@ -7,7 +7,7 @@ allocations are exact in every state.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, Literal
@@ -259,7 +259,12 @@ class Timeline:
         np.add.at(sizes, member.reshape(-1), allocations.size_bytes[live])
         root = ModuleNode("")
         for (module, category), size in zip(kinds, sizes, strict=True):
-            _add_to_tree(root, self.modules[module] if module != NONE else (), CATEGORIES[category], int(size))
+            node, name = root, CATEGORIES[category]
+            for part in ("", *(self.modules[module] if module != NONE else ())):
+                node = node.children.setdefault(part, ModuleNode(part)) if part else node
+                node.total_bytes += int(size)
+                node.by_category[name] = node.by_category.get(name, 0) + int(size)
+            node.own_bytes += int(size)
         return root
 
     def frames_of(self, allocation: int) -> tuple[Frame, ...]:
@@ -284,12 +289,3 @@ class Timeline:
             allocated_bytes=int(self.allocated_bytes[state]),
             largest_free_bytes=history.largest_gap(state, *taken) if history else None,
         )
-
-
-def _add_to_tree(root: ModuleNode, path: Sequence[str], category: str, size_bytes: int) -> None:
-    node = root
-    for part in ("", *path):
-        node = node.children.setdefault(part, ModuleNode(part)) if part else node
-        node.total_bytes += size_bytes
-        node.by_category[category] = node.by_category.get(category, 0) + size_bytes
-    node.own_bytes += size_bytes

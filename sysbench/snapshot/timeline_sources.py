@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -39,7 +38,8 @@ def from_snapshot(snapshot: Snapshot, device: int | None = None) -> Timeline:
     Where the snapshot names categories they are taken as they are; otherwise they are inferred, and the timeline
     says so. Raises UsageError for a device that the snapshot does not have.
     """
-    device = _busiest(snapshot) if device is None else device
+    if device is None:
+        device = max(snapshot.devices, key=lambda device: _activity(snapshot, device), default=0)
     if device not in snapshot.devices:
         held = ", ".join(map(str, snapshot.devices)) or "none"
         raise UsageError(f"the snapshot has nothing about device {device} (it has: {held})")
@@ -78,14 +78,10 @@ def from_snapshot(snapshot: Snapshot, device: int | None = None) -> Timeline:
     )
 
 
-def _busiest(snapshot: Snapshot) -> int:
-    def activity(device: int) -> tuple[int, int]:
-        held = snapshot.segments.total_bytes[snapshot.segments.device == device]
-        return int((snapshot.trace.device == device).sum()), int(held.sum())
-
-    if not snapshot.devices:
-        return 0
-    return max(snapshot.devices, key=activity)
+def _activity(snapshot: Snapshot, device: int) -> tuple[int, int]:
+    """How many trace entries a device has, and how many bytes it holds."""
+    held = snapshot.segments.total_bytes[snapshot.segments.device == device]
+    return int((snapshot.trace.device == device).sum()), int(held.sum())
 
 
 def _picked(lives: Lifetimes, of_trace: Column, of_blocks: Column) -> Column:
@@ -185,20 +181,64 @@ class PhaseBegan(NamedTuple):
 MemoryEvent: TypeAlias = Allocated | Released | ReservedChanged | PhaseBegan
 
 
-@dataclass
-class _Open:
-    """What is being put together from events."""
+class _Ledger:
+    """The allocations of events."""
 
-    states: int
-    rows: list[tuple[int, int, int, int, int, int]]
-    """(size, requested, born, category, module, stack)"""
-    died: list[int]
-    live: dict[int, int]
-    times_us: list[int]
-    reserved_bytes: list[int]
-    marks: list[tuple[str, int]]
-    modules: dict[str, int]
-    stacks: dict[tuple[Frame, ...], int]
+    def __init__(self) -> None:
+        self._rows: list[tuple[int, int, int, int, int, int]] = []
+        """(size, requested, born, category, module, stack)"""
+        self._died: list[int] = []
+        self._live: dict[int, int] = {}
+        self._modules: dict[str, int] = {"": NONE}
+        self._stacks: dict[tuple[Frame, ...], int] = {(): NONE}
+
+    def allocate(self, event: Allocated, born: int) -> None:
+        """Raises ValueError for an unknown category, and for a key that is live."""
+        if event.category not in CATEGORIES:
+            raise ValueError(f"{event.category!r} is not a category of memory")
+        if event.key in self._live:
+            raise ValueError(f"{event.key} is allocated twice")
+        self._live[event.key] = len(self._rows)
+        requested = event.size_bytes if event.requested_bytes is None else event.requested_bytes
+        module = self._modules.setdefault(event.module, len(self._modules) - 1)
+        stack = self._stacks.setdefault(event.stack, len(self._stacks) - 1)
+        self._rows.append((event.size_bytes, requested, born, CATEGORIES.index(event.category), module, stack))
+        self._died.append(NONE)
+
+    def release(self, event: Released, died: int) -> None:
+        """Raises ValueError for a key that is not live."""
+        if event.key not in self._live:
+            raise ValueError(f"{event.key} is released and was not allocated")
+        self._died[self._live.pop(event.key)] = died
+
+    def allocations(self, states: int) -> Allocations:
+        """All of them, on a timeline of so many states."""
+        size, requested, born, category, module, stack = np.array(self._rows, np.int64).reshape(-1, 6).T
+        died = np.array(self._died, np.int64)
+        return Allocations(
+            size_bytes=size,
+            requested_bytes=requested,
+            born=born,
+            died=np.where(died == NONE, states, died),
+            category=category.astype(np.uint8),
+            module=module.astype(np.int32),
+            stack=stack.astype(np.int32),
+            freed_stack=np.full(len(size), NONE, np.int32),
+            address=np.zeros(len(size), np.uint64),
+            stream=np.zeros(len(size), np.int64),
+        )
+
+    def modules(self) -> tuple[tuple[str, ...], ...]:
+        """Paths of modules in parts; allocations have positions in this."""
+        return tuple(tuple(module.split(".")) for module in list(self._modules)[1:])
+
+    def stacks(self) -> Stacks:
+        """Distinct stacks; allocations have positions in this."""
+        stacks = list(self._stacks)[1:]
+        frames: dict[Frame, int] = {}
+        places: list[Any] = [frames.setdefault(frame, len(frames)) for stack in stacks for frame in stack]
+        start = np.concatenate([[0], np.cumsum([len(stack) for stack in stacks])]).astype(np.int64)
+        return Stacks(tuple(frames), np.array(places, np.uint32), start)
 
 
 def from_events(
@@ -211,83 +251,35 @@ def from_events(
 
     Raises ValueError for a category that is none of CATEGORIES, and for a release of what is not live.
     """
-    work = _Open(1, [], [], {}, [0], [0], [], {"": NONE}, {(): NONE})
+    ledger = _Ledger()
+    times_us, reserved_bytes = [0], [0]
+    marks: list[tuple[str, int]] = []
     for allocated in before:
-        _allocate(work, allocated, born=0)
+        ledger.allocate(allocated, born=0)
     for event in events:
-        _take(work, event)
-    return _finished(work, source, device_name)
-
-
-def _take(work: _Open, event: MemoryEvent) -> None:
-    if isinstance(event, PhaseBegan):
-        work.marks.append((event.name, work.states - 1))
-        return
-    reserved = work.reserved_bytes[-1]
-    if isinstance(event, Allocated):
-        _allocate(work, event, born=work.states)
-    elif isinstance(event, Released):
-        if event.key not in work.live:
-            raise ValueError(f"{event.key} is released and was not allocated")
-        work.died[work.live.pop(event.key)] = work.states
-    else:
-        reserved = event.total_bytes
-    work.states += 1
-    work.times_us.append(event.time_us)
-    work.reserved_bytes.append(reserved)
-
-
-def _allocate(work: _Open, event: Allocated, born: int) -> None:
-    if event.category not in CATEGORIES:
-        raise ValueError(f"{event.category!r} is not a category of memory")
-    if event.key in work.live:
-        raise ValueError(f"{event.key} is allocated twice")
-    work.live[event.key] = len(work.rows)
-    requested = event.size_bytes if event.requested_bytes is None else event.requested_bytes
-    module = work.modules.setdefault(event.module, len(work.modules) - 1)
-    stack = work.stacks.setdefault(event.stack, len(work.stacks) - 1)
-    work.rows.append((event.size_bytes, requested, born, CATEGORIES.index(event.category), module, stack))
-    work.died.append(NONE)
-
-
-def _finished(work: _Open, source: Literal["measured", "simulated"], device_name: str | None) -> Timeline:
-    table = np.array(work.rows, np.int64).reshape(-1, 6)
-    size, requested, born, category, module, stack = table.T
-    died = np.array(work.died, np.int64)
-    died[died == NONE] = work.states
-    marks = [*work.marks, ("", work.states - 1)]
-    phases = [Phase(name, first, end + 1) for (name, first), (_, end) in itertools.pairwise(marks) if name]
-    times = np.array(work.times_us, np.int64)
-    times[0] = times[min(1, len(times) - 1)]
-    reserved = np.array(work.reserved_bytes, np.int64)
+        state = len(times_us)
+        if isinstance(event, PhaseBegan):
+            marks.append((event.name, state - 1))
+            continue
+        if isinstance(event, Allocated):
+            ledger.allocate(event, born=state)
+        elif isinstance(event, Released):
+            ledger.release(event, died=state)
+        times_us.append(event.time_us)
+        reserved_bytes.append(event.total_bytes if isinstance(event, ReservedChanged) else reserved_bytes[-1])
+    states = len(times_us)
+    # What was there before the first event is as old as that.
+    times_us[0] = times_us[min(1, states - 1)]
+    marks.append(("", states - 1))
     return Timeline(
-        allocations=Allocations(
-            size_bytes=size,
-            requested_bytes=requested,
-            born=born,
-            died=died,
-            category=category.astype(np.uint8),
-            module=module.astype(np.int32),
-            stack=stack.astype(np.int32),
-            freed_stack=np.full(len(size), NONE, np.int32),
-            address=np.zeros(len(size), np.uint64),
-            stream=np.zeros(len(size), np.int64),
-        ),
-        states=work.states,
-        phases=tuple(phases),
-        modules=tuple(tuple(module.split(".")) for module in list(work.modules)[1:]),
-        stacks=_stack_table([stack for stack in work.stacks if stack]),
-        reserved=Reserved(reserved) if reserved.any() else None,
-        time_us=times if times.any() else None,
+        allocations=ledger.allocations(states),
+        states=states,
+        phases=tuple(Phase(name, first, end + 1) for (name, first), (_, end) in itertools.pairwise(marks) if name),
+        modules=ledger.modules(),
+        stacks=ledger.stacks(),
+        reserved=Reserved(np.array(reserved_bytes, np.int64)) if any(reserved_bytes) else None,
+        time_us=np.array(times_us, np.int64) if any(times_us) else None,
         source=source,
         inferred=False,
         device_name=device_name,
     )
-
-
-def _stack_table(stacks: list[tuple[Frame, ...]]) -> Stacks:
-    frames: dict[Frame, int] = {}
-    places = [[frames.setdefault(frame, len(frames)) for frame in stack] for stack in stacks]
-    flat: list[Any] = [place for stack in places for place in stack]
-    start = np.concatenate([[0], np.cumsum([len(stack) for stack in stacks])]).astype(np.int64)
-    return Stacks(tuple(frames), np.array(flat, np.uint32), start)

@@ -49,12 +49,15 @@ def attribute(part: Slice, ranges: RangeTree, names: Sequence[str]) -> Attributi
         operator = np.arange(len(work.name), dtype=np.int64)
     else:
         work = part.work
-        operator = _innermost_operator(work, operators)
+        operator = np.full(len(work.name), NONE, np.int64)
     launched = work.thread != NONE
+    if part.work is not None:
+        operator[launched] = operators.innermost(work.thread[launched], work.at_ns[launched])
     around = np.full(len(work.name), NONE, np.int64)
     around[launched] = ranges.at(work.thread[launched], work.at_ns[launched])
     gradients = _Gradients(part, operators, names, ranges)
-    step, phase, module = _of_ranges(ranges, around)
+    step, phase = _looked_up(ranges.step, around), _looked_up(ranges.phase, around)
+    module = np.maximum(_looked_up(ranges.module, around), 0)
     elsewhere = ranges.milestone_at(work.at_ns)
     step = np.where(step == NONE, _looked_up(ranges.step, elsewhere), step)
     in_backward, inherited = gradients.of(operator, around)
@@ -89,18 +92,6 @@ def _host_work(operators: Operators, nesting: Nesting) -> Launched:
     )
 
 
-def _innermost_operator(work: Launched, operators: Nesting) -> Integers:
-    launched = work.thread != NONE
-    found = np.full(len(work.name), NONE, np.int64)
-    found[launched] = operators.innermost(work.thread[launched], work.at_ns[launched])
-    return found
-
-
-def _of_ranges(ranges: RangeTree, around: Integers) -> tuple[Integers, Integers, Integers]:
-    module = np.maximum(_looked_up(ranges.module, around), 0)
-    return _looked_up(ranges.step, around), _looked_up(ranges.phase, around), module
-
-
 def _looked_up(column: Integers, index: Integers) -> Integers:
     """The column's value at each index; NONE where that is NONE."""
     if not len(column):
@@ -111,7 +102,7 @@ def _looked_up(column: Integers, index: Integers) -> Integers:
 def _phases(
     own: Integers, elsewhere: Integers, in_backward: NDArray[np.bool_], recording: NDArray[np.bool_], launched: object
 ) -> Integers:
-    """By what is surest: autograd's engine, ranges on the thread, ranges elsewhere, and that a graph is recorded."""
+    """The phase by the surest evidence: autograd's engine, ranges on the thread, ranges elsewhere, a recorded graph."""
     phase = np.where(own == NONE, elsewhere, own)
     phase = np.where(in_backward, BACKWARD, phase)
     return np.where((phase == NONE) & recording & launched, FORWARD, phase)

@@ -39,10 +39,10 @@ LARGEST_BYTES: Final = 100_000_000
 """Before compression; Chrome's own viewer ends at 500 to 800 MB, and takes its time long before."""
 
 _SMALLEST_BYTES: Final = 80
-"""No event takes less."""
+"""The smallest size of an event."""
 
 MOST_ROWS: Final = LARGEST_BYTES // _SMALLEST_BYTES
-"""No slice holds more."""
+"""The most rows that a slice can hold."""
 
 _END: Final = b"\n]}\n"
 _AT_A_TIME: Final = 65_536
@@ -58,7 +58,7 @@ _KINDS: dict[int, str] = {KERNEL: "kernel", COPY: "gpu_memcpy", SET: "gpu_memset
 
 @dataclass(frozen=True)
 class Written:
-    """What became of it."""
+    """How much of a slice was written."""
 
     events: int
     cut_off_ns: int | None
@@ -84,7 +84,7 @@ def write(path: Path, cut: Cut, largest_bytes: int) -> Written:
 
 
 def _beginning(recorded: Recorded) -> bytes:
-    """What stands before the events: as Kineto writes it, as far as it is known."""
+    """The header before the events, as Kineto writes it."""
     header: dict[str, object] = {"displayTimeUnit": "ns"}
     if recorded.devices:
         header["deviceProperties"] = [{"id": number, "name": name} for number, name in enumerate(recorded.devices)]
@@ -156,7 +156,7 @@ def _arguments(trace: Trace, part: Ranges | Operators | Launches, row: int) -> d
 
 @lru_cache(maxsize=65_536)
 def _shapes(text: str) -> object:
-    """As lists where they are written as lists."""
+    """Shapes as lists where they are written as lists."""
     try:
         return msgspec.Raw(_ENCODER.encode(msgspec.json.decode(text)))
     except (msgspec.DecodeError, RecursionError):

@@ -1,20 +1,18 @@
-"""Which forward operator, and thereby which module, a backward operator computes a gradient for.
+"""Backward operators: the forward operator, the module and the thread whose gradient each computes.
 
-Autograd gives every node of its graph a number, and both sides carry it. Forward and backward may lie far apart, so
-they are looked for in all of a trace; numbers are taken some at a time, so that memory does not grow with it.
+Autograd gives every node of its graph a sequence number, which the forward and the backward operator both carry. They
+can lie far apart, so they are matched across the whole trace, some numbers at a time to bound memory.
 
-Which thread of a trace ran the forward pass that a backward operator belongs to.
-
-Kineto gives every backward operator its `Fwd thread id`, which is torch's own count of threads and nothing that the
-trace's threads are called; 0 stands for none (torch/csrc/autograd/profiler_kineto.cpp). Both sides carry autograd's
-sequence numbers, which every thread counts for itself: the thread whose numbers fit best is the one.
+Kineto gives every backward operator a `Fwd thread id`, which counts torch's threads and names none of the trace's; 0
+stands for none (torch/csrc/autograd/profiler_kineto.cpp). Every thread counts sequence numbers for itself: the forward
+thread is the one whose numbers fit best.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -41,25 +39,16 @@ def is_backward(name: Integers, names: Sequence[str]) -> NDArray[np.bool_]:
 def add_modules(operators: Table, names: Sequence[str], ranges: RangeTree) -> None:
     """Append a column to a table of operators: the module whose gradient each computes, or NONE."""
     module = np.full(len(operators), NONE, np.int32)
-    for first, beyond in _numbers(operators):
-        rows, columns = operators.between(_SEQUENCE, first, beyond)
+    first, last = operators.bounds(_SEQUENCE) or (NONE, NONE)
+    step = (last - first) // -(-len(operators) // AT_A_TIME) + 1 if last != NONE else 1
+    for number in range(first, last + 1, step) if last != NONE else ():
+        rows, columns = operators.between(_SEQUENCE, number, number + step)
         found = Operators(*columns)
         forward = _forward_of(found, is_backward(found.name, names))
         linked = np.flatnonzero(forward != NONE)
         made = forward[linked]
         module[rows[linked]] = ranges.module_at(found.thread[made], found.start_ns[made])
     operators.append(1, lambda rows: [module[rows].astype(np.int64)])
-
-
-def _numbers(operators: Table) -> Iterator[tuple[int, int]]:
-    """Stretches of sequence numbers that together hold them all, few enough at a time."""
-    bounds = operators.bounds(_SEQUENCE)
-    if bounds is None or bounds == (NONE, NONE):
-        return
-    first, last = bounds
-    step = (last - first) // -(-len(operators) // AT_A_TIME) + 1
-    for each in range(first, last + 1, step):
-        yield each, each + step
 
 
 def _forward_of(operators: Operators, backward_: NDArray[np.bool_]) -> Integers:
@@ -107,50 +96,43 @@ def _last_maker(operators: Operators, makers: Integers, asked: Integers, threads
     return np.where(same, makers[np.maximum(found, 0)], NONE)
 
 
-_THREAD, _FORWARD_THREADS_SEQUENCE, _FORWARD_THREAD = (
-    place(Operators, name) for name in ("thread", "sequence", "forward_thread")
-)
+_THREAD, _FORWARD_THREAD = place(Operators, "thread"), place(Operators, "forward_thread")
 
 
-def resolve(operators: Table) -> None:
-    """Put the index of its forward thread to each operator, in place of torch's count of it (0 and less for none).
+def resolve_forward_threads(operators: Table) -> None:
+    """Replace torch's count of the forward thread (0 and less for none) by the trace's index of that thread.
 
     NONE where there is none, where no thread shares a sequence number with it, and where two fit equally well.
     """
     made: dict[int, list[Integers]] = defaultdict(list)
     asked: dict[int, list[Integers]] = defaultdict(list)
-    for thread, sequence, counted in operators.stretches(_THREAD, _FORWARD_THREADS_SEQUENCE, _FORWARD_THREAD):
+    for thread, sequence, counted in operators.stretches(_THREAD, _SEQUENCE, _FORWARD_THREAD):
         numbered, backward = sequence != NONE, counted > 0
         for each in distinct(thread[~backward]).tolist():
             made[each].append(distinct(sequence[numbered & ~backward & (thread == each)]))
         for each in distinct(counted[backward]).tolist():
             asked[each].append(distinct(sequence[numbered & (counted == each)]))
-    by_thread = {thread: _together(parts) for thread, parts in made.items()}
-    forward = {count: _best(_together(parts), by_thread) for count, parts in asked.items()}
+    by_thread = {thread: distinct(np.concatenate(parts)) for thread, parts in made.items()}
+    forward = {count: _best_fit(distinct(np.concatenate(parts)), by_thread) for count, parts in asked.items()}
     counts = np.array([*sorted(forward)], np.int64)
     threads = np.array([forward[each] for each in counts.tolist()], np.int64)
-    operators.replace(_FORWARD_THREAD, lambda counted: _replaced(counted, counts, threads), _FORWARD_THREAD)
+
+    def replaced(counted: Integers) -> Integers:
+        found = np.full(len(counted), NONE, np.int64)
+        backward = counted > 0
+        found[backward] = threads[np.searchsorted(counts, counted[backward])]
+        return found
+
+    operators.replace(_FORWARD_THREAD, replaced, _FORWARD_THREAD)
 
 
-def _together(parts: list[Integers]) -> Integers:
-    return distinct(np.concatenate(parts))
-
-
-def _replaced(counted: Integers, counts: Integers, threads: Integers) -> Integers:
-    found = np.full(len(counted), NONE, np.int64)
-    backward = counted > 0
-    found[backward] = threads[np.searchsorted(counts, counted[backward])]
-    return found
-
-
-def _best(asked: Integers, made: dict[int, Integers]) -> int:
-    """The thread that has most numbers in common with those asked for, as a share of all in either."""
-    fits = sorted(((_likeness(asked, numbers), each) for each, numbers in made.items()), reverse=True)
+def _best_fit(asked: Integers, made: dict[int, Integers]) -> int:
+    """The thread that shares the most numbers with those asked for, as a share of all in either; NONE without one."""
+    fits = []
+    for thread, numbers in made.items():
+        common = len(np.intersect1d(asked, numbers, assume_unique=True))
+        fits.append((common / (len(asked) + len(numbers) - common) if common else 0.0, thread))
+    fits.sort(reverse=True)
     if not fits or fits[0][0] == 0 or (len(fits) > 1 and fits[0][0] == fits[1][0]):
         return NONE
     return fits[0][1]
-
-
-def _likeness(some: Integers, others: Integers) -> float:
-    common = len(np.intersect1d(some, others, assume_unique=True))
-    return common / (len(some) + len(others) - common) if common else 0.0

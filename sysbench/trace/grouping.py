@@ -1,4 +1,4 @@
-"""What is different among many numbers, and sums by it, without sorting where that is not needed."""
+"""Distinct numbers and sums by group; numbers in a small span need no sorting."""
 
 from __future__ import annotations
 

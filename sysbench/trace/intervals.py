@@ -24,7 +24,7 @@ class Nesting:
     """
 
     thread: Integers
-    """Of every stretch in `order`."""
+    """The thread of every stretch in `order`."""
     start_ns: Integers
     end_ns: Integers
     around: Integers

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from sysbench.trace.recording import DeviceWork, Integers, Launches, Operators, Ranges, Recorded, Trace
 
 _ROWS: Final = 65_536
-"""That are packed at a time: a few megabytes before, a few hundred kilobytes after."""
+"""Rows that are packed at a time: a few megabytes before, a few hundred kilobytes after."""
 _TYPES: Final = ("uint8", "uint16", "uint32")
 
 
@@ -46,21 +46,21 @@ class Packed(msgspec.Struct, frozen=True, array_like=True):
         return cls(len(column), least, largest, kind, (column - least).astype(kind).tobytes())
 
     def numbers(self) -> Integers:
-        """What was packed."""
+        """The numbers that were packed."""
         if not self.kind:
             return np.full(self.length, self.least, np.int64)
         found = np.frombuffer(self.differences, self.kind).astype(np.int64)
         return found if self.kind == "int64" else found + self.least
 
     def moved(self, by: int) -> Packed:
-        """The same numbers, all of them more by so much."""
+        """These numbers, each increased by so much."""
         if self.kind == "int64":
             return Packed.of(self.numbers() + by)
         return msgspec.structs.replace(self, least=self.least + by, largest=self.largest + by)
 
 
 Stretch = list[Packed]
-"""The same rows of every column."""
+"""Some rows, packed column by column."""
 
 
 class Table:

@@ -1,10 +1,8 @@
-"""What the ranges of a trace say: which step it is, which phase of it, and which module of the model.
+"""What the ranges of a trace mean: which step, which phase of it, and which module of the model.
 
-The ranges of sysbench's own workload are listed in `sysbench.lab.ranges`. Those of others are taken for what
-they look like: `ProfilerStep#4` is a step, `Optimizer.step#AdamW.step` the optimizer, and whatever else someone named
-stands as a module below what encloses it.
-
-The parts of attention that is written out, recognised by the names of ranges.
+`sysbench.lab.ranges` lists the ranges of sysbench's own workload. Those of other programs are recognised by name:
+`ProfilerStep#4` is a step, `Optimizer.step#AdamW.step` the optimizer, and any other range stands as a module below the
+one around it. Parts of attention that is written out are recognised by name as well.
 """
 
 from __future__ import annotations
@@ -12,7 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from itertools import pairwise
+from typing import Final
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from sysbench.trace.intervals import Nesting, depths
 from sysbench.trace.recording import NONE, Integers, Ranges
 
 PHASES: Final = ("zero_grad", "forward", "loss", "backward", "optimizer")
-"""By their position; see `sysbench.spec.model.Phase`."""
+"""Columns hold positions in these; see `sysbench.spec.model.Phase`."""
 
 BACKWARD: Final = PHASES.index("backward")
 FORWARD: Final = PHASES.index("forward")
@@ -42,10 +41,8 @@ _STEP_NAMES: Final = (
     re.compile(r"ProfilerStep#?\*?\d*"),
     re.compile(r"((train(ing)?[ _-]?)?step|iter(ation)?)[ _#:-]*\d+", re.IGNORECASE),
 )
-"""In the order of preference: where there are ranges of the first kind, the others are no steps."""
+"""Families of names, the preferred first: where one is there, the others mark no steps."""
 _MODULE_PATH: Final = re.compile(r"\w+(\.\w+)*")
-
-_Meaning = Literal["step", "phase", "module", "nothing"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +61,7 @@ class RangeTree:
     """Paths; the first is the model as a whole, without a name."""
     step_start_ns: Integers
     step_end_ns: Integers
-    """Of every step, by its number, as the host saw it."""
+    """Bounds of every step, by its number, on the host."""
     milestones: Nesting
     """Steps and phases alone, whatever the thread: what goes on elsewhere while one thread waits."""
     milestone: Integers
@@ -90,44 +87,62 @@ class RangeTree:
         return np.where(found == NONE, NONE, self.milestone[found]) if len(self.milestone) else found
 
 
+_STEP: Final = len(PHASES)
+_TRANSPARENT: Final = _STEP + 1
+_MODULE: Final = _STEP + 2
+"""Meanings of names beyond PHASES: a step, a step of another family, a module."""
+
+_FROM_TORCH: Final = (PHASES.index("zero_grad"), PHASES.index("optimizer"))
+"""Phases that torch marks itself."""
+
+
 def read(ranges: Ranges, names: Sequence[str]) -> RangeTree:
-    """Find out what every range means, from its name and those around it."""
+    """Find out what every range means, from its name and the ranges around it, all of one depth at a time."""
     nesting = Nesting.of(ranges.thread, ranges.start_ns, ranges.duration_ns)
-    parents = nesting.parents
-    meaning = _meanings(ranges.name, names)
-    is_step = meaning[ranges.name] == _STEP if len(ranges.name) else np.zeros(0, bool)
-    marks = np.flatnonzero(is_step)
+    parents, count = nesting.parents, len(ranges.name)
+    meaning = _meanings(ranges.name, names)[ranges.name] if count else np.zeros(0, np.int64)
+    marks = np.flatnonzero(meaning == _STEP)
     marks = marks[np.argsort(ranges.start_ns[marks], kind="stable")]
-    own_step = np.full(len(ranges.name), NONE, np.int64)
+    own_step = np.full(count, NONE, np.int64)
     own_step[marks] = np.arange(len(marks))
-    reader = _Reader(ranges, names, meaning, parents, own_step)
-    reader.read()
-    milestone = np.flatnonzero(meaning[ranges.name] <= _PHASE_LAST) if len(ranges.name) else marks
-    ends = ranges.start_ns + ranges.duration_ns
+    step, phase, module = np.full(count, NONE, np.int64), np.full(count, NONE, np.int64), np.zeros(count, np.int64)
+    modules = _Modules(names)
+    depth = depths(parents)
+    order = np.argsort(depth, kind="stable")
+    levels = np.searchsorted(depth[order], np.arange(int(depth.max(initial=-1)) + 2))
+    for first, beyond in pairwise(levels.tolist()):
+        here = order[first:beyond]
+        parent, means = parents[here], meaning[here]
+        outer_phase = np.where(parent == NONE, NONE, phase[parent])
+        outer_module = np.where(parent == NONE, 0, module[parent])
+        is_step = means == _STEP
+        is_phase = (means < _STEP) & (outer_phase == NONE)
+        # `forward` within forward is a name that someone gave to a part of it; the optimizer's own say nothing new.
+        is_module = (means == _MODULE) | ((means < _STEP) & ~is_phase & ~np.isin(means, _FROM_TORCH))
+        step[here] = np.where(is_step, own_step[here], np.where(parent == NONE, NONE, step[parent]))
+        phase[here] = np.where(is_step, NONE, np.where(is_phase, means, outer_phase))
+        module[here] = np.where(is_step | is_phase, 0, outer_module)
+        module[here[is_module]] = modules.numbered(outer_module[is_module], ranges.name[here[is_module]])
+    milestone = np.flatnonzero(meaning <= _STEP)
+    milestones = Nesting.of(
+        np.zeros(len(milestone), np.int64), ranges.start_ns[milestone], ranges.duration_ns[milestone]
+    )
     return RangeTree(
         nesting=nesting,
         start_ns=ranges.start_ns,
-        step=reader.step,
-        phase=reader.phase,
-        module=reader.module,
-        modules=tuple(reader.modules),
+        step=step,
+        phase=phase,
+        module=module,
+        modules=tuple(modules.paths),
         step_start_ns=ranges.start_ns[marks],
-        step_end_ns=ends[marks],
-        milestones=Nesting.of(
-            np.zeros(len(milestone), np.int64), ranges.start_ns[milestone], ranges.duration_ns[milestone]
-        ),
+        step_end_ns=(ranges.start_ns + ranges.duration_ns)[marks],
+        milestones=milestones,
         milestone=milestone,
     )
 
 
-_STEP: Final = len(PHASES)
-_PHASE_LAST: Final = _STEP
-_TRANSPARENT: Final = _STEP + 1
-_MODULE: Final = _STEP + 2
-
-
 def _meanings(used: Integers, names: Sequence[str]) -> Integers:
-    """For every name, a position in PHASES, or that it is a step, nothing, or a module."""
+    """For every name a position in PHASES, or one of the meanings beyond them."""
     meaning = np.full(len(names), _MODULE, np.int64)
     used_names = distinct(used).tolist()
     family = next((each for each in _STEP_NAMES if any(each.fullmatch(names[name]) for name in used_names)), None)
@@ -141,65 +156,29 @@ def _meanings(used: Integers, names: Sequence[str]) -> Integers:
     return meaning
 
 
-class _Reader:
-    """Goes through the ranges from the outermost inwards, all of one depth at a time."""
+class _Modules:
+    """The paths of modules, numbered in the order in which they are met; the first is the model as a whole."""
 
-    def __init__(
-        self, ranges: Ranges, names: Sequence[str], meaning: Integers, parents: Integers, own_step: Integers
-    ) -> None:
-        count = len(ranges.name)
-        self.names, self.name, self.meaning, self.parents, self.own_step = (
-            names,
-            ranges.name,
-            meaning,
-            parents,
-            own_step,
-        )
-        self.step = np.full(count, NONE, np.int64)
-        self.phase = np.full(count, NONE, np.int64)
-        self.module = np.zeros(count, np.int64)
-        self.modules = [""]
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self.paths = [""]
         self._numbers = {"": 0}
         self._below: dict[tuple[int, int], int] = {}
 
-    def read(self) -> None:
-        depth = depths(self.parents)
-        order = np.argsort(depth, kind="stable")
-        levels = np.searchsorted(depth[order], np.arange(int(depth.max(initial=-1)) + 2))
-        for first, beyond in zip(levels[:-1].tolist(), levels[1:].tolist(), strict=True):
-            self._read_level(order[first:beyond])
-
-    def _read_level(self, here: Integers) -> None:
-        parent, meaning = self.parents[here], self.meaning[self.name[here]]
-        outer_step = np.where(parent == NONE, NONE, self.step[parent])
-        outer_phase = np.where(parent == NONE, NONE, self.phase[parent])
-        outer_module = np.where(parent == NONE, 0, self.module[parent])
-        is_step = meaning == _STEP
-        is_phase = (meaning < _STEP) & (outer_phase == NONE)
-        # `forward` within forward is a name that someone gave to a part of it; the optimizer's own say nothing new.
-        is_module = (meaning == _MODULE) | ((meaning < _STEP) & ~is_phase & ~np.isin(meaning, _FROM_TORCH))
-        self.step[here] = np.where(is_step, self.own_step[here], outer_step)
-        self.phase[here] = np.where(is_step, NONE, np.where(is_phase, meaning, outer_phase))
-        self.module[here] = np.where(is_step | is_phase, 0, outer_module)
-        self.module[here[is_module]] = self._modules(outer_module[is_module], self.name[here[is_module]])
-
-    def _modules(self, outer: Integers, name: Integers) -> Integers:
-        pairs, which = grouped(outer * len(self.names) + name)
-        below = [self._module(*divmod(pair, len(self.names))) for pair in pairs.tolist()]
+    def numbered(self, outer: Integers, name: Integers) -> Integers:
+        """The number of each module, by that of the one around it and by its own name."""
+        pairs, which = grouped(outer * len(self._names) + name)
+        below = []
+        for pair in pairs.tolist():
+            around, own = divmod(pair, len(self._names))
+            if (around, own) not in self._below:
+                path = module_path(self.paths[around], self._names[own])
+                if path not in self._numbers:
+                    self._numbers[path] = len(self.paths)
+                    self.paths.append(path)
+                self._below[around, own] = self._numbers[path]
+            below.append(self._below[around, own])
         return np.array(below, np.int64)[which]
-
-    def _module(self, outer: int, name: int) -> int:
-        known = self._below.get((outer, name))
-        if known is None:
-            path = module_path(self.modules[outer], self.names[name])
-            if path not in self._numbers:
-                self._numbers[path] = len(self.modules)
-                self.modules.append(path)
-            known = self._below[outer, name] = self._numbers[path]
-        return known
-
-
-_FROM_TORCH: Final = (PHASES.index("zero_grad"), PHASES.index("optimizer"))
 
 
 def module_path(outer: str, name: str) -> str:
@@ -223,7 +202,7 @@ _OTHERS: Final = (
     ("softmax", re.compile(r"(comput\w+ |attention |attn[ _])?softmax", re.IGNORECASE)),
     ("output", re.compile(r"final matmul|attention (output|values)|weighted sum|attn[ _]output", re.IGNORECASE)),
 )
-"""As people call them in programs of their own, which say only what they are."""
+"""Common names of the parts in other programs."""
 
 
 def part_of(module: str) -> str | None:

@@ -1,6 +1,6 @@
-"""What a profiler recorded, in columns: the same whether it was torch's (Kineto) or Nsight Systems.
+"""A profiler's recording in columns, the same for torch (Kineto) and for Nsight Systems.
 
-Readers (`analysis.kineto`, `analysis.nsys`) build a `Trace`; attribution, tables and pictures are computed from it.
+Readers (`sysbench.trace.readers`) build a `Trace`; attribution, tables and pictures are computed from it.
 Columns are numpy arrays of one length per class; times are whole nanoseconds since the first of them, so that
 totals can be compared to the last digit. Names are kept once, and columns hold their index.
 """
@@ -19,12 +19,12 @@ NONE = -1
 """In a column of integers: not known."""
 
 KERNEL, COPY, SET = 0, 1, 2
-"""What a piece of device work is: a kernel, a memory copy, or memory set to a value."""
+"""Kinds of device work: a kernel, a memory copy, memory set to a value."""
 
 
 @dataclass(frozen=True)
 class DeviceWork:
-    """What ran on devices: kernels, copies, sets. On a CPU-only trace it is empty."""
+    """Work on devices: kernels, copies, sets. Empty for a CPU-only trace."""
 
     start_ns: Integers
     duration_ns: Integers
@@ -35,7 +35,7 @@ class DeviceWork:
     device: Integers
     stream: Integers
     correlation: Integers
-    """The same number as that of the runtime call that launched it; NONE if not recorded."""
+    """The correlation number of the runtime call that launched it; NONE if not recorded."""
     launch_shape: Integers
     """Index into `Recorded.launch_shapes`; NONE for copies and sets, and where it was not recorded."""
     bytes: Integers
@@ -85,20 +85,20 @@ class Recorded:
     """One process on one machine, as a profiler saw it: everything but what happened."""
 
     title: str
-    """What to call it: the file's name, without its directory."""
+    """The file's name, without its directory."""
     format: Literal["kineto", "nsys"]
     names: tuple[str, ...]
-    """As recorded, demangled where the profiler did that; they are not to be trusted, only to be shown escaped."""
+    """Names as recorded, demangled where the profiler did that; they are untrusted and must be shown escaped."""
     launch_shapes: Integers
     """(shapes, 6): a grid, in blocks, and a block, in threads; none of them twice."""
     origin_ns: int
-    """What the file says for the moment that is zero here."""
+    """The file's time at the moment that is zero here."""
     devices: tuple[str, ...] = ()
-    """By index, the hardware's name; empty where the file does not tell."""
+    """Names of the hardware by index; empty where the file does not tell."""
     rank: int | None = None
-    """Of a distributed run; None where the file does not tell."""
+    """Rank in a distributed run; None where the file does not tell."""
     remarks: tuple[str, ...] = field(default=())
-    """What was wrong with the file and how it was read nonetheless: `cut off at byte 1,048,576`; one line each."""
+    """Defects of the file and how it was read nonetheless: `cut off at byte 1,048,576`; one line each."""
 
 
 @dataclass(frozen=True, kw_only=True)

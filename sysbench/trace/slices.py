@@ -35,7 +35,7 @@ class Launched(DeviceWork):
     launch: Integers
     """Index into the recording's launches; NONE where it was not recorded."""
     thread: Integers
-    """That launched it; NONE where that was not recorded."""
+    """The thread that launched it; NONE where that was not recorded."""
     at_ns: Integers
     """When it was launched; without a launch, when it started."""
     launch_ns: Integers
@@ -140,7 +140,7 @@ def _sample(table: Table, at: int) -> Integers:
 
 
 def _chosen(moments: Integers, rows_before: Integers) -> list[int]:
-    """Of the moments, as few as may be with at least ROWS rows between two of them."""
+    """As few moments as possible, with at least ROWS rows between two of them."""
     chosen, done = [], 0
     while (next_ := int(np.searchsorted(rows_before, done + ROWS))) < len(moments):
         chosen.append(int(moments[next_]))

@@ -10,21 +10,19 @@ import numpy as np
 from sysbench import units
 from sysbench.spec import hardware as known_hardware
 from sysbench.trace.attribution import attribute
-from sysbench.trace.calls import Calls
-from sysbench.trace.device_use import LaunchSums, busy, device_use
 from sysbench.trace.grouping import grouped, summed
 from sysbench.trace.intervals import Stretches, union
-from sysbench.trace.kernel_statistics import kernel_ranges, kernel_statistics
-from sysbench.trace.kernel_time import COUNTED_PHASES, Counted, Kernels, Spent, SpentSums
-from sysbench.trace.operator_statistics import OperatorSums
+from sysbench.trace.kernels.device_use import LaunchSums, busy, device_use
+from sysbench.trace.kernels.products import ProductCounts, ProductShapes
+from sysbench.trace.kernels.statistics import OperatorSums, kernel_ranges, kernel_statistics
+from sysbench.trace.kernels.time import WORK_PHASES, Calls, Kernels, KernelTime, KernelTimeSums, StepWork
+from sysbench.trace.kernels.work_estimate import rates
 from sysbench.trace.packed import Recording
-from sysbench.trace.products import ProductCounts, ProductShapes
 from sysbench.trace.range_tree import RangeTree
 from sysbench.trace.readers.reading import Progress, in_silence
 from sysbench.trace.recording import KERNEL, NONE, Integers
 from sysbench.trace.slices import sliced
 from sysbench.trace.summary import CopyStatistics, KernelName, ProfileSource, ProfileSummary
-from sysbench.trace.work_estimate import rates
 
 if TYPE_CHECKING:
     from sysbench.spec.hardware import Hardware
@@ -50,10 +48,14 @@ def summarise(
     sums = _Sums(recording, tree, source)
     for number, part in enumerate(slices):
         progress(units.share(number / len(slices)))
-        sums.add(Counted.of(part, attribute(part, tree, recording.names), tree))
-    spent, windows = sums.spent.spent(), sums.windows()
-    names = [sums.kernels[name] for name in spent.kernels.tolist()]
+        sums.add(StepWork.of(part, attribute(part, tree, recording.names), tree))
+    time, windows = sums.time.total(), sums.windows()
+    names = [sums.kernels[name] for name in time.kernels.tolist()]
     anywhere, devices = busy(sums.calls, windows)
+    if source == "cpu":
+        device = None
+    elif device is None and recording.devices:
+        device = known_hardware.find(recording.devices[0])
     return ProfileSummary(
         title=recording.title,
         format=recording.format,
@@ -67,18 +69,18 @@ def summarise(
         left_out=sums.left_out,
         left_out_ns=sums.left_out_ns,
         unlinked_ns=sums.unlinked_ns,
-        phases=list(COUNTED_PHASES),
-        modules=list(spent.modules),
+        phases=list(WORK_PHASES),
+        modules=list(time.modules),
         names=names,
-        spent=spent.columns,
+        spent=time.columns,
         kernels=kernel_statistics(
-            sums.calls, spent, list(kernel_ranges(spent, ranges)), recording.launch_shapes, len(recording.names)
+            sums.calls, time, list(kernel_ranges(time, ranges)), recording.launch_shapes, len(recording.names)
         ),
         operators=sums.operators.statistics(),
-        copies=sums.copies.statistics(spent, names),
+        copies=sums.copies.statistics(time, names),
         device=device_use(sums.calls, devices, sums.launches, windows) if source == "device" else None,
-        precisions=_precisions(spent, names),
-        rates=list(rates(spent, names, cell, sums.shapes.amounts(sums.steps), _hardware(recording, source, device))),
+        precisions=_precisions(time, names),
+        rates=list(rates(time, names, cell, sums.shapes.amounts(sums.steps), device)),
         checks=list(sums.products.checks(cell, sums.steps, source)) if cell is not None else [],
         remarks=list(recording.remarks),
     )
@@ -91,7 +93,7 @@ class _Sums:
         self._tree = tree
         self._source = source
         self.kernels: Final = Kernels(recording.names)
-        self.spent: Final = SpentSums(tree.modules, len(recording.names))
+        self.time: Final = KernelTimeSums(tree.modules, len(recording.names))
         self.calls: Final = Calls()
         self.operators: Final = OperatorSums(recording.names)
         self.launches: Final = LaunchSums()
@@ -104,9 +106,9 @@ class _Sums:
         self._extent_ns: tuple[int, int] | None = None
         """From the first launch to the end of the last piece of work."""
 
-    def add(self, part: Counted) -> None:
+    def add(self, part: StepWork) -> None:
         """Take in a slice."""
-        for each in (self.spent, self.calls, self.operators, self.launches, self.products, self.shapes, self.copies):
+        for each in (self.time, self.calls, self.operators, self.launches, self.products, self.shapes, self.copies):
             each.add(part)
         work, found = part.work, part.found.work
         self.left_out += int((~part.is_counted).sum())
@@ -118,7 +120,7 @@ class _Sums:
             self.operators_busy_ns += union(start, start + operators.duration_ns[part.is_counted]).total_ns
         self._add_moments(part)
 
-    def _add_moments(self, part: Counted) -> None:
+    def _add_moments(self, part: StepWork) -> None:
         work = part.work
         if not len(work.start_ns):
             return
@@ -145,7 +147,7 @@ class _Copies:
         self._sums: dict[int, Integers] = {}
         """Calls, nanoseconds, bytes, and calls whose bytes are not known, by name."""
 
-    def add(self, part: Counted) -> None:
+    def add(self, part: StepWork) -> None:
         work = part.work
         rows = np.flatnonzero(work.kind != KERNEL)
         names, which = grouped(work.name[rows])
@@ -156,28 +158,22 @@ class _Copies:
         for name, row in zip(names.tolist(), sums, strict=True):
             self._sums[name] = self._sums.get(name, 0) + row
 
-    def statistics(self, spent: Spent, names: Sequence[KernelName]) -> list[CopyStatistics]:
+    def statistics(self, time: KernelTime, names: Sequence[KernelName]) -> list[CopyStatistics]:
         """The longest in total first."""
         rows = [
             CopyStatistics(name=kernel.name, calls=calls, total_ns=total_ns, bytes=None if unknown else moved)
-            for name, kernel in zip(spent.kernels.tolist(), names, strict=True)
+            for name, kernel in zip(time.kernels.tolist(), names, strict=True)
             if name in self._sums
             for calls, total_ns, moved, unknown in [self._sums[name].tolist()]
         ]
         return sorted(rows, key=lambda row: -row.total_ns)
 
 
-def _precisions(spent: Spent, names: Sequence[KernelName]) -> dict[str, int]:
+def _precisions(time: KernelTime, names: Sequence[KernelName]) -> dict[str, int]:
     """Time of matrix products by the format in their names."""
     found: dict[str, int] = {}
-    for name, total_ns in zip(names, spent.by_kernel_ns.tolist(), strict=True):
+    for name, total_ns in zip(names, time.by_kernel_ns.tolist(), strict=True):
         if name.kernel_class in ("matmul", "attention"):
             known = name.precision or "unknown"
             found[known] = found.get(known, 0) + total_ns
     return found
-
-
-def _hardware(recording: Recording, source: ProfileSource, device: Hardware | None) -> Hardware | None:
-    if source == "cpu":
-        return None
-    return device or (known_hardware.find(recording.devices[0]) if recording.devices else None)

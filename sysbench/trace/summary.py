@@ -1,4 +1,4 @@
-"""What a profile comes down to: everything that its tables and pictures are made of, bounded in size.
+"""The summary of a profile: everything that its tables and pictures are made of, bounded in size.
 
 Times are whole nanoseconds over all the steps that were profiled, so that totals can be compared to the last digit;
 `steps` says over how many. Modules and kernels are referred to by their position in `modules` and `names`.
@@ -6,6 +6,7 @@ Times are whole nanoseconds over all the steps that were profiled, so that total
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from sysbench.spec.frozen import Frozen
@@ -23,25 +24,41 @@ KernelClass = Literal[
     "communication",
     "other",
 ]
-"""What a kernel does. `attention` is fused attention: matrix products, softmax and all in one kernel."""
+"""Classes of kernels. `attention` is fused attention: matrix products and softmax in one kernel."""
 
 ProfileSource = Literal["device", "cpu"]
 """device: kernels, as they ran on a device. cpu: operators, by the time that they took themselves on the host."""
 
 NO_PHASE = ""
-"""Stands where nothing tells to which phase something belongs."""
+"""The phase of work that nothing assigns to a phase."""
 
 EVERYWHERE = ""
 """The path of the model as a whole."""
+
+STEP = "step"
+"""The range that is everything."""
+
+_NUMBER = re.compile(r"(^|\.)\d+(?=\.|$)")
+
+
+def folded(path: str) -> str:
+    """`layers.*.attention`, which stands for every layer, for `layers.3.attention`."""
+    return _NUMBER.sub(r"\1*", path)
+
+
+def ancestry(path: str) -> list[str]:
+    """A module with those around it, the outermost first: `layers`, `layers.3`, `layers.3.attention`."""
+    parts = path.split(".") if path else []
+    return [".".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
 
 
 class KernelName(Frozen):
     """One kernel, or on the CPU one operator."""
 
     name: str
-    """As it was recorded."""
+    """The name as recorded."""
     short: str
-    """As it is shown: without template arguments that say nothing to people."""
+    """The name as shown: without uninformative template arguments."""
     kernel_class: KernelClass
     placed: bool
     """False where no pattern knows the name, and the class is `other` for want of a better one."""
@@ -55,7 +72,7 @@ class KernelName(Frozen):
         return self.kernel_class
 
 
-class SpentColumns(Frozen):
+class KernelTimeColumns(Frozen):
     """Where the time went: one row for every kernel launched by a module in a phase; columns of one length."""
 
     phase: list[int]
@@ -96,11 +113,11 @@ class OperatorStatistics(Frozen):
 
     name: str
     shapes: str | None
-    """Of its inputs, as written; None where operators are taken together whatever their inputs are."""
+    """Shapes of its inputs, as written; None for operators with any inputs together."""
     calls: int
     self_host_ns: int
     total_host_ns: int
-    """With the operators that it calls; an operator that calls itself counts once."""
+    """Host time including callees; recursive calls count once."""
     self_device_ns: int
     total_device_ns: int
 
@@ -115,23 +132,32 @@ class CopyStatistics(Frozen):
     """None where the sizes were not recorded."""
 
 
+LAUNCH_BOUND_SHARE = 0.2
+"""Share of a step spent waiting for the host from which on the step is launch-bound."""
+
+
 class DeviceUse(Frozen):
     """How well the device was kept busy. Absent from a profile of the CPU."""
 
     window_ns: int
     """From the beginning of each step until both its host and its device are done with it."""
     busy_ns: int
-    """Of that, how long at least one kernel or copy was running."""
+    """How much of the window at least one kernel or copy was running."""
     work_ns: int
     """Durations of everything that ran, added up: more than `busy_ns` where streams overlap."""
     waiting_ns: int
-    """Of the idle time, what passed before the next kernel had even been launched: the device waited for the host."""
+    """Idle time before the next kernel had even been launched: the device waited for the host."""
     launches: int
     launch_ns: int
-    """What the host spent in launch calls."""
+    """Host time in launch calls."""
     queue_median_ns: float | None
     """From the launch of a kernel to its start: small where the device keeps up with the host."""
     streams: int
+
+    @property
+    def launch_bound(self) -> bool:
+        """Whether the device waits for the host for so much of the step that the host sets the pace."""
+        return self.waiting_ns > LAUNCH_BOUND_SHARE * self.window_ns
 
 
 class Rate(Frozen):
@@ -147,14 +173,14 @@ class Rate(Frozen):
     bytes: int | None
     """Per step: what must be read and written if every operand moves once; None where it cannot be known."""
     peak_flops_per_s: float | None
-    """Of the hardware, for the units that this part runs on; None for hardware that is not known."""
+    """The hardware's peak for the units that this part runs on; None for unknown hardware."""
     peak_bytes_per_s: float | None
     basis: Literal["model", "shapes"]
     """Whether the work is computed from the model's dimensions or from the operators' recorded shapes."""
 
 
 class Check(Frozen):
-    """Something that is known of the model beforehand, and what the profile says."""
+    """A count that is known of the model beforehand, and the count in the profile."""
 
     name: str
     expected: int
@@ -181,11 +207,11 @@ class ProfileSummary(Frozen):
     """Kernels launched outside every step, which are in none of the tables."""
     left_out_ns: int
     unlinked_ns: int
-    """Of kernels of which it was not recorded who launched them."""
+    """Time of kernels whose launch was not recorded."""
     phases: list[str]
     modules: list[str]
     names: list[KernelName]
-    spent: SpentColumns
+    spent: KernelTimeColumns
     kernels: list[KernelStatistics]
     operators: list[OperatorStatistics]
     copies: list[CopyStatistics]
@@ -195,4 +221,4 @@ class ProfileSummary(Frozen):
     rates: list[Rate]
     checks: list[Check]
     remarks: list[str]
-    """What was wrong with the file, and what could not be told from it."""
+    """Defects of the file, and what it does not tell."""

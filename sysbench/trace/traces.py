@@ -1,19 +1,29 @@
-"""Reads a trace, whichever profiler wrote it: what a file is, it says itself, whatever it is called."""
+"""Reads a trace, whichever profiler wrote it, and sums it up. numpy and the parsers are imported on use."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from sysbench.errors import LogError
-from sysbench.trace.packed import Recording
-from sysbench.trace.readers import kineto, nsys
+from sysbench.errors import LogError, SysbenchError
 from sysbench.trace.readers.reading import Progress, in_silence
+from sysbench.trace.summary import ProfileSummary
+
+if TYPE_CHECKING:
+    from sysbench.spec.model import ModelCell
+    from sysbench.trace.packed import Recording
 
 _BEGINNING_BYTES = 64
 
 
 def read(path: Path, progress: Progress = in_silence) -> Recording:
-    """What a file holds; raises LogError for one that holds no trace."""
+    """What a file holds, by its content and not its name; raises LogError for one that holds no trace."""
+    from sysbench.trace.readers import kineto, nsys
+
+    def told(so_far: str) -> None:
+        progress(f"reading {path.name}: {so_far}")
+
     try:
         with path.open("rb") as file:
             beginning = file.read(_BEGINNING_BYTES)
@@ -24,7 +34,26 @@ def read(path: Path, progress: Progress = in_silence) -> Recording:
     if not beginning:
         raise LogError(f"{path} is empty")
     if nsys.is_export(beginning) or path.suffix.lower() in nsys.REPORT_SUFFIXES:
-        return nsys.read(path, progress)
+        return nsys.read(path, told)
     if kineto.is_kineto(beginning):
-        return kineto.read(path, progress)
+        return kineto.read(path, told)
     raise LogError(f"{path} is not a trace: it is neither JSON of torch.profiler nor an export of Nsight Systems")
+
+
+def summary_of(
+    recording: Recording, cell: ModelCell | None = None, ranges: Sequence[str] = (), progress: Progress = in_silence
+) -> ProfileSummary:
+    """The summary of a recording, which cannot be used afterwards; raises SysbenchError when nothing is in it.
+
+    `cell` is the cell that was profiled, where the trace is of a run of sysbench. `ranges` get kernel tables of their
+    own, beside the ranges that always have one.
+    """
+    from sysbench.trace.summarise import summarise
+
+    summary = summarise(
+        recording, cell, ranges=ranges, progress=lambda so_far: progress(f"attributing {recording.title}: {so_far}")
+    )
+    if not summary.names:
+        why = f" ({'; '.join(summary.remarks)})" if summary.remarks else ""
+        raise SysbenchError(f"the profile is empty: {recording.title} holds no kernels and no operators{why}")
+    return summary

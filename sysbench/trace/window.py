@@ -35,13 +35,13 @@ class Window:
     """The name of the range that it is of; None for the whole trace."""
 
     def holds(self, start_ns: Integers) -> Truths:
-        """What began before would reach into the window without its beginning."""
+        """Which of these start in the window; what started before it would be shown without its beginning."""
         return (start_ns >= self.start_ns) & (start_ns <= self.end_ns)
 
 
 @dataclass(frozen=True)
 class Cut:
-    """What belongs to a window."""
+    """The rows that belong to a window."""
 
     window: Window
     recording: Recording

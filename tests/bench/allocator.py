@@ -9,9 +9,9 @@ import argparse
 import time
 
 from sysbench.simulate.allocator import CachingAllocator
-from sysbench.simulate.allocator.replay import reproduce
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from tests.simulate.allocator_calls import Call, play, training_calls
+from tests.unit.allocator_replay import reproduce
 
 PROMISED_S = 2.0
 CAPACITY_BYTES = 192 * 2**30

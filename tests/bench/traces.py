@@ -41,8 +41,8 @@ print(json.dumps({{
 
 IMPORTS = """
 from pathlib import Path
-from sysbench.analysis import chrome_trace, traces, window
-from sysbench.analysis.profile import summarise
+from sysbench.trace import chrome_trace, traces, window
+from sysbench.trace.summarise import summarise
 """
 
 SYSBENCH = SPENT.format(

@@ -24,8 +24,8 @@ INSTANCE = "MIG-33333333-aaaa-bbbb-cccc-000000000003"
 PRELUDE = f"""
 import json, os, subprocess, sys
 from pathlib import Path
-from sysbench.engine.sampler import SystemSampler
-from sysbench.events import DeviceInfo
+from sysbench.engine.sensors.sampler import SystemSampler
+from sysbench.log.events import DeviceInfo
 
 FIRST, SECOND, INSTANCE = {FIRST!r}, {SECOND!r}, {INSTANCE!r}
 

@@ -136,7 +136,7 @@ FILLING = """
 import resource, signal, sys
 from pathlib import Path
 from sysbench.errors import OutputError
-from sysbench.events import StepMeasured, WorkerReady
+from sysbench.log.events import StepMeasured, WorkerReady
 from tests.unit.engine_fakes import ScriptedLauncher, spec_of, start
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

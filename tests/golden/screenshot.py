@@ -13,10 +13,10 @@ from pathlib import Path
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
+from sysbench.commands.time.live_state import LiveState, advance
+from sysbench.commands.time.screen import draw
 from sysbench.log import journal as log
 from sysbench.log.events import StepMeasured
-from sysbench.render.dashboard.screen import draw
-from sysbench.render.dashboard.state import LiveState, advance
 
 COLUMNS, LINES = 96, 27
 

@@ -15,3 +15,16 @@ def test_the_wheel_holds_every_profile_where_an_installed_package_looks_for_it(t
     there = {f"sysbench/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "profiles").glob("*/*.toml")}
     assert held == there
     assert "sysbench/profiles/runs/quick.toml" in held
+
+
+def test_the_wheel_holds_every_template_script_and_style_of_the_pages(tmp_path: Path) -> None:
+    (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    with zipfile.ZipFile(wheel) as archive:
+        held = set(archive.namelist())
+    there = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "sysbench").rglob("*.*")
+        if path.suffix in (".html", ".js", ".css")
+    }
+    assert there
+    assert there <= held

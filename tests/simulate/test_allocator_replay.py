@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from sysbench.simulate.allocator import CachingAllocator, SimulatedOutOfMemoryError
 from sysbench.simulate.allocator.blocks import Block
-from sysbench.simulate.allocator.replay import replay, reproduce, segment_events
-from sysbench.simulate.allocator.rewind import segments_before
 from sysbench.simulate.allocator.settings import MIB, AllocatorSettings
 from tests.simulate.allocator_calls import Call, play, random_calls, training_calls
+from tests.unit.allocator_replay import replay, reproduce, segment_events
+from tests.unit.allocator_rewind import segments_before
 
 GIB = 1024 * MIB
 DIRECTORY = Path(__file__).parents[1] / "fixtures" / "snapshots"

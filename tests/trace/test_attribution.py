@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sysbench.trace import calls, gradients, kernel_statistics, packed, slices
+from sysbench.trace import gradients, packed, slices
 from sysbench.trace.attribution import attribute
+from sysbench.trace.kernels import statistics as kernel_statistics
+from sysbench.trace.kernels import time as kernel_time
 from sysbench.trace.range_tree import PHASES, module_path, part_of
 from sysbench.trace.recording import NONE, Trace
 from sysbench.trace.summarise import summarise
@@ -73,7 +75,7 @@ def test_any_trace_is_attributed_as_the_slow_definition_does_it_in_slices_of_any
 def test_a_summary_made_of_slices_is_that_of_the_whole(trace: Trace, rows: int) -> None:
     whole = summarise(recording(trace))
     with pytest.MonkeyPatch.context() as patch:
-        for module in (slices, calls):
+        for module in (slices, kernel_time):
             patch.setattr(module, "ROWS", rows)
         patch.setattr(gradients, "AT_A_TIME", rows)
         patch.setattr(kernel_statistics, "_CALLS", rows)
@@ -85,7 +87,7 @@ def test_a_training_step_is_cut_between_its_operators() -> None:
     trace = training(steps=4, layers=3).trace()
     whole = summarise(recording(trace))
     with pytest.MonkeyPatch.context() as patch:
-        for module in (slices, calls):
+        for module in (slices, kernel_time):
             patch.setattr(module, "ROWS", 20)
         assert len(list(slices.sliced(recording(trace))[1])) > 5
         assert summarise(recording(trace)) == whole

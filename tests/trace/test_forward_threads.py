@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sysbench.trace.gradients import resolve
+from sysbench.trace.gradients import resolve_forward_threads
 from sysbench.trace.packed import Table
 from sysbench.trace.recording import NONE, Integers
 
@@ -19,7 +19,7 @@ def resolved(thread: Integers, sequence: Integers, counted: Integers) -> Integer
     """The forward threads of operators with these columns."""
     none = np.zeros(len(thread), np.int64)
     operators = Table.of([none, none, none, thread, sequence, counted, none])
-    resolve(operators)
+    resolve_forward_threads(operators)
     return operators.column(5)
 
 

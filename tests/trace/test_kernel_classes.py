@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.trace.kernel_classes import classified, precision
-from sysbench.trace.kernel_names import LONGEST, elided, shortened
+from sysbench.trace.kernels.classes import classified, precision
+from sysbench.trace.kernels.names import LONGEST, elided, shortened
 
 MATMUL: list[tuple[str, str | None]] = [
     ("ampere_sgemm_128x64_nn", "fp32"),

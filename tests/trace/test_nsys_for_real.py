@@ -18,8 +18,8 @@ from sysbench.trace.range_tree import PHASES
 
 PROGRAM = """
 import torch
-from sysbench.instruments import ranges
-from sysbench.instruments.recorder import NsysRecorder
+from sysbench.lab import ranges
+from sysbench.lab.recorder import NsysRecorder
 
 model = torch.nn.ModuleDict({"layers": torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))})
 model.forward = lambda x: model["layers"](x)

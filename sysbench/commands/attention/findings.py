@@ -13,6 +13,7 @@ from itertools import combinations, groupby, pairwise
 from typing import Final, Literal
 
 from sysbench import units
+from sysbench.cells import alike
 from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
 from sysbench.log.records import Samples
 from sysbench.statistics import (
@@ -96,23 +97,14 @@ def over_memory(cell: AttentionCellRecord) -> bool:
     return cell.outcome == "oom" or (cell.outcome == "skipped" and _MEMORY.search(cell.detail or "") is not None)
 
 
-def alike_but_for(cells: Iterable[AttentionCellRecord], *axes: str) -> list[list[AttentionCellRecord]]:
-    """Groups of cells that differ in these axes only, in the order of the run."""
-    found: dict[tuple[tuple[str, str], ...], list[AttentionCellRecord]] = {}
-    for cell in cells:
-        others = tuple(sorted((name, str(value)) for name, value in cell.axes.items() if name not in axes))
-        found.setdefault(others, []).append(cell)
-    return list(found.values())
-
-
 def rows_along(cells: Iterable[AttentionCellRecord], axis: str) -> list[list[AttentionCellRecord]]:
     """Groups of cells that differ in one axis only, each ascending along it."""
-    return [sorted(row, key=lambda cell: int(cell.axes[axis])) for row in alike_but_for(cells, axis)]
+    return [sorted(row, key=lambda cell: int(cell.axes[axis])) for row in alike(cells, axis)]
 
 
 def settings(cells: Iterable[AttentionCellRecord]) -> list[list[AttentionCellRecord]]:
     """The sweeps over implementation, head dimension and sequence length: one for each batch, precision, device, …"""
-    return alike_but_for(cells, "implementation", "dim", "seq")
+    return alike(cells, "implementation", "dim", "seq")
 
 
 # --- numbers
@@ -195,7 +187,7 @@ class Compared:
 def compared(cells: Iterable[AttentionCellRecord], first: str, second: str, quantity: Quantity) -> list[Compared]:
     """Every input on which both implementations were measured, ascending along the sequence length."""
     found = []
-    for row in alike_but_for(cells, "implementation"):
+    for row in alike(cells, "implementation"):
         by_name = {cell.cell.implementation: cell for cell in row if samples(cell, quantity)}
         if first in by_name and second in by_name:
             one, other = by_name[first], by_name[second]
@@ -261,7 +253,7 @@ class Lead:
 def leads(cells: Cells, quantity: Quantity) -> list[Lead]:
     """Who is fastest, by ascending sequence length; the cells must be of one setting and one head dimension."""
     best: list[tuple[int, str, frozenset[str]]] = []
-    for row in sorted(alike_but_for(cells, "implementation"), key=lambda row: row[0].cell.seq):
+    for row in sorted(alike(cells, "implementation"), key=lambda row: row[0].cell.seq):
         timed = {cell.cell.implementation: cell for cell in row if samples(cell, quantity)}
         if len(timed) > 1:
             name = min(timed, key=lambda each: value(timed[each], quantity) or 0.0)
@@ -377,7 +369,7 @@ def _grows(cells: Cells, here: Cells, mark: str) -> Iterator[Finding]:
     """How each implementation grows in N, and its time in d at the longest sequence; those alike in one sentence."""
     dim, every_dim = usual_dim(cells), dims(cells)
     timed = [cell for cell in cells if value(cell, "forward") is not None]
-    complete = [row for row in alike_but_for(timed, "implementation", "dim") if dims(row) == every_dim]
+    complete = [row for row in alike(timed, "implementation", "dim") if dims(row) == every_dim]
     longest = max((row[0].cell.seq for row in complete), default=None)
     in_n = [each for each in growth(here, "seq") if isinstance(each.law, PowerLaw) or not each.law.too_few]
     in_d = [
@@ -385,12 +377,12 @@ def _grows(cells: Cells, here: Cells, mark: str) -> Iterator[Finding]:
         for each in growth([cell for cell in cells if cell.cell.seq == longest], "dim")
         if each.quantity in TIMES and isinstance(each.law, PowerLaw)
     ]
-    alike: dict[str, list[Growth]] = {}
+    grouped: dict[str, list[Growth]] = {}
     for name in implementations(cells):
         for growths, where in ((in_n, f"{mark}d {dim}"), (in_d, f"{mark}N {longest}")):
             if own := [each for each in growths if each.implementation == name]:
-                alike.setdefault(f"{_together(own)} ({where}).", []).extend(own)
-    for text, growths in alike.items():
+                grouped.setdefault(f"{_together(own)} ({where}).", []).extend(own)
+    for text, growths in grouped.items():
         names = dict.fromkeys(each.implementation for each in growths)
         yield Finding(f"{', '.join(names)}: {text}", [cell for each in growths for cell in each.cells])
 
@@ -441,7 +433,7 @@ def _phases(cells: Cells, where: str) -> Iterator[Finding]:
 def _kept(cells: Cells, where: str) -> Iterator[Finding]:
     """What is kept for backward beside inputs and output, against what both kinds of kernel would keep."""
     known = [cell for cell in cells if cell.saved_bytes is not None]
-    alike: dict[str, list[AttentionCellRecord]] = {}
+    grouped: dict[str, list[AttentionCellRecord]] = {}
     for name in implementations(cells):
         if cell := _longest(known, name):
             saved, squares = cell.saved_bytes or 0, cell.naive_saved_bytes
@@ -452,8 +444,8 @@ def _kept(cells: Cells, where: str) -> Iterator[Finding]:
                 per_query = f"{saved / cell.fused_saved_bytes:.2f} × one fp32 number a query"
                 against = f"{per_query}, and {saved / squares:.2g} × {two}"
             kept = f"{units.size(saved)} for backward at N {cell.cell.seq} beside inputs and output: {against}"
-            alike.setdefault(kept, []).append(cell)
-    for kept, found in alike.items():
+            grouped.setdefault(kept, []).append(cell)
+    for kept, found in grouped.items():
         keep = "keep" if len(found) > 1 else "keeps"
         yield Finding(f"{', '.join(implementations(found))} {keep} {kept} ({where}).", found)
 
@@ -489,13 +481,13 @@ def _accounted(cells: Cells, mark: str) -> Iterator[Finding]:
     cell = smallest_beyond(cells)
     if cell is None or not cell.tensors:
         return
-    alike: dict[tuple[str, int], int] = {}
+    grouped: dict[tuple[str, int], int] = {}
     for each in sorted(cell.tensors, key=lambda each: -each.size_bytes):
         shape = " × ".join(str(length) for length in each.shape if length != 1)
         kind = (f"tensor of {shape} {each.dtype}" if shape else each.name), each.size_bytes
-        alike[kind] = alike.get(kind, 0) + 1
-    parts = [_tensors(kind, size, count) for (kind, size), count in list(alike.items())[:LARGEST]]
-    smaller = sum(list(alike.values())[LARGEST:])
+        grouped[kind] = grouped.get(kind, 0) + 1
+    parts = [_tensors(kind, size, count) for (kind, size), count in list(grouped.items())[:LARGEST]]
+    smaller = sum(list(grouped.values())[LARGEST:])
     parts += [f"{smaller} smaller"] if smaller else []
     total_bytes = sum(each.size_bytes for each in cell.tensors)
     total = units.size(total_bytes)

@@ -23,7 +23,6 @@ from sysbench.commands.attention.findings import (
     Frontier,
     Growth,
     Quantity,
-    alike_but_for,
     dims,
     findings,
     frontier,
@@ -263,7 +262,7 @@ class _Comparison:
 
         best = {
             (cell.key, phase): min(times)
-            for row in alike_but_for(self.cells, "implementation")
+            for row in axes.alike(self.cells, "implementation")
             for phase in TIMES
             if (times := [found for cell in row if (found := value(cell, phase)) is not None])
             for cell in row

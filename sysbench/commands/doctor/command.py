@@ -133,10 +133,11 @@ def _unseen_dashboard() -> Iterator[Watcher]:
     """The dashboard of `sysbench time`, drawn as for a terminal of 120 × 40 and sent nowhere."""
     from rich.console import Console as Terminal
 
+    from sysbench.commands.time.live import TIME
     from sysbench.render.dashboard.live import Dashboard
 
     with (
         Path(os.devnull).open("w", encoding="utf-8") as nowhere,
-        Dashboard(Terminal(file=nowhere, force_terminal=True, width=120, height=40)) as dashboard,
+        Dashboard(Terminal(file=nowhere, force_terminal=True, width=120, height=40), picture=TIME) as dashboard,
     ):
         yield dashboard

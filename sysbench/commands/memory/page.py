@@ -8,7 +8,6 @@ text there; the few words that stand in the markup are escaped.
 from __future__ import annotations
 
 import base64
-import html
 import json
 import zlib
 from pathlib import Path
@@ -22,22 +21,7 @@ from sysbench.snapshot.layout import Column, Stacks
 from sysbench.snapshot.timeline import CATEGORIES, Group, Timeline
 
 GROUPS_SHOWN: Final = 40
-_INFERRED: Final = (
-    "Categories, phases and modules are inferred from stacks and lifetimes: the snapshot does not name them."
-)
 _FOLDER: Final = "memory_page"
-_SCRIPTS: Final = (
-    "data.js",
-    "model.js",
-    "painter.js",
-    "view.js",
-    "drawing.js",
-    "panels.js",
-    "finder.js",
-    "hands.js",
-    "page.js",
-)
-"""In the order in which they stand on the page."""
 
 
 def write(path: Path, timeline: Timeline, title: str) -> None:
@@ -47,27 +31,8 @@ def write(path: Path, timeline: Timeline, title: str) -> None:
 
 def render(timeline: Timeline, title: str) -> str:
     """The page as text."""
-    parts = {
-        "title": html.escape(title),
-        "banner": _banner(timeline),
-        "style": pages.asset(_FOLDER, "page.css"),
-        "data": base64.b64encode(zlib.compress(_pack(timeline), 6)).decode("ascii"),
-    }
-    return pages.filled(_FOLDER, parts, _SCRIPTS)
-
-
-def _banner(timeline: Timeline) -> str:
-    """What must be known before anything on the page is believed."""
-    banners = []
-    if timeline.source == "simulated":
-        device = f" for {html.escape(timeline.device_name)}" if timeline.device_name else ""
-        banners.append(
-            f'<p class="banner" id="simulated"><strong>SIMULATED</strong>{device}. '
-            "Nothing on this page was measured.</p>"
-        )
-    if timeline.inferred:
-        banners.append(f'<p class="note" id="inferred">{html.escape(_INFERRED)}</p>')
-    return "\n  ".join(banners)
+    data = base64.b64encode(zlib.compress(_pack(timeline), 6)).decode("ascii")
+    return pages.render(_FOLDER, title=title, timeline=timeline, data=data)
 
 
 # --- the data

@@ -1,6 +1,6 @@
 """`sysbench profile`: options → spec → run → show, draw.
 
-`sysbench profile --from FILE,…`: traces of anyone's, one by one or in a directory, or a log or record of ours.
+`--from FILE,…` takes traces of any program, one by one or in a directory, or a log or record of sysbench.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from sysbench.errors import UsageError
 from sysbench.log import storage
 from sysbench.render.dashboard.progress import waiting
 from sysbench.spec.command_options import Given, command_options, validated
+from sysbench.trace import traces
 
 if TYPE_CHECKING:
     from sysbench.commands.running import Saved
@@ -49,23 +50,17 @@ def profile(spec_given: Given, options_given: Given) -> None:
 
 
 def perform(spec: ProfileSpec, options: ProfileOptions) -> running.Performed:
-    """Carry the run out and draw what is wanted of it; raises as `running.carry_out` does, and for a wrong file."""
-    from sysbench.commands.profile.files import Files
-
-    with Files.prepared(spec, options) as files:
+    """Run the cells and draw what was asked for; raises as `running.carry_out` does, and for a wrong file."""
+    with profile_files.Files.prepared(spec, options) as files:
         record = running.carry_out(spec, options, files.provisions)
         return running.Performed(record, running.said_to_be_saved(files.draw(record), options))
 
 
-def refuse_wrong_files(options: ProfileOptions) -> None:
-    """Raise UsageError for files in a format that there is not."""
-    from sysbench.commands.profile.files import refuse_other_endings
-
-    refuse_other_endings(options)
+refuse_wrong_files = profile_files.refuse_other_endings
 
 
-_OURS = re.compile(rb'\s*\{\s*"schema_version"')
-"""How a record begins, and no trace."""
+_RECORD = re.compile(rb'\s*\{\s*"schema_version"')
+"""How a record begins, and no trace does."""
 
 _BEGINNING_BYTES = 256
 
@@ -74,22 +69,27 @@ _TRACES = (".json", ".json.gz", ".sqlite", _REPORT)
 
 
 def show(paths: Sequence[Path], options: ProfileOptions) -> None:
-    """Show what the files hold, and write what is wanted of it; raises LogError for a file that is none of these."""
+    """Show what the files hold and write what was asked for; raises LogError for other files than these."""
     if options.trace is not None:
         raise UsageError("--trace keeps the trace of a run; --from has one already")
     profile_files.refuse_other_endings(options)
     paths = [each for path in paths for each in (_traces_in(path) if path.is_dir() else [path])]
-    ours = [path for path in paths if _is_ours(path)]
-    if not ours:
+    ours = next((path for path in paths if _is_ours(path)), None)
+    if ours is None:
         _show_traces(paths, options)
-    elif len(paths) == 1:
-        _show_record(paths[0], options)
-    else:
-        raise UsageError(f"--from takes one log or record, or several traces; {ours[0]} is a log or record")
+        return
+    if len(paths) > 1:
+        raise UsageError(f"--from takes one log or record, or several traces; {ours} is a log or record")
+    for name in ("window", "flame"):
+        if getattr(options, name) is not None:
+            raise UsageError(f"--{name} needs a trace, which {ours} is not: give that to --from")
+    from sysbench.commands import saved
+
+    running.show(saved.record(ours, "profile"), options)
 
 
 def _traces_in(directory: Path) -> list[Path]:
-    """As tensorboard_trace_handler leaves them; a report of which the export is there as well counts once."""
+    """The traces in a directory, as tensorboard_trace_handler leaves them; a report and its export count once."""
     found = sorted(path for path in directory.iterdir() if path.name.lower().endswith(_TRACES))
     if not found:
         raise UsageError(f"--from {directory} is a directory without a trace ({', '.join(_TRACES)}) in it")
@@ -97,30 +97,21 @@ def _traces_in(directory: Path) -> list[Path]:
 
 
 def _is_ours(path: Path) -> bool:
+    """Whether a file is a log or record of sysbench."""
     if path.suffix != ".json":
         return path.suffix == ".jsonl"
     try:
         with path.open("rb") as file:
-            return _OURS.match(file.read(_BEGINNING_BYTES)) is not None
+            return _RECORD.match(file.read(_BEGINNING_BYTES)) is not None
     except OSError:
         return False  # whoever reads it says why it cannot be read
 
 
-def _show_record(path: Path, options: ProfileOptions) -> None:
-    from sysbench.commands import saved
-
-    for name in ("window", "flame"):
-        if getattr(options, name) is not None:
-            raise UsageError(f"--{name} needs a trace, which {path} is not: give that to --from")
-    running.show(saved.record(path, "profile"), options)
-
-
 def _show_traces(paths: Sequence[Path], options: ProfileOptions) -> None:
     from sysbench.command import measuring
-    from sysbench.commands.profile import tables as profile_tables
     from sysbench.commands.profile.record import TraceRecord
-    from sysbench.render import output as summary
-    from sysbench.render.output import results
+    from sysbench.commands.profile.tables import sheet_of
+    from sysbench.render import output
 
     if len(paths) > 1 and (options.window or options.flame):
         raise UsageError("--window and --flame are of one trace: give --from one file")
@@ -133,28 +124,25 @@ def _show_traces(paths: Sequence[Path], options: ProfileOptions) -> None:
     written = TraceRecord(summaries=summaries).model_dump_json(indent=1) + "\n"
     if options.json_path not in (None, "-"):
         storage.write_atomically(Path(options.json_path), written.encode())
-    with results() as console:
+    with output.results() as console:
         if options.json_path == "-":
             sys.stdout.write(written)
         else:
-            named = [(each.title, each) for each in summaries]
             # As of a record: CSV has no place for several tables.
             tables = options.tables or ((measuring("profile").long_table,) if options.format == "csv" else ())
-            content = profile_tables.sheet_of(named, tables, options.selection)
-            summary.show_sheet(content, console, options.format, options.columns)
-    running.said_to_be_saved(_drawn(*read[0], options), options)
+            sheet = sheet_of([(each.title, each) for each in summaries], tables, options.selection)
+            output.show_sheet(sheet, console, options.format, options.columns)
+    running.said_to_be_saved(_written(*read[0], options), options)
 
 
 def _read(path: Path, options: ProfileOptions, progress: Progress) -> tuple[ProfileSummary, Cut | None]:
-    """What a trace comes down to, and the slice of it that is wanted: taken first, as the summary uses the trace up."""
-    from sysbench.engine import traces
-
+    """A trace's summary, and the slice that was asked for: taken first, as the summary uses the recording up."""
     recording = traces.read(path, progress)
     cut = profile_files.taken(recording, options.range) if options.window is not None else None
     return traces.summary_of(recording, ranges=profile_files.ranges_wanted(options), progress=progress), cut
 
 
-def _drawn(summary: ProfileSummary, cut: Cut | None, options: ProfileOptions) -> Iterator[Saved]:
+def _written(summary: ProfileSummary, cut: Cut | None, options: ProfileOptions) -> Iterator[Saved]:
     if options.window is not None and cut is not None:
         with waiting(f"writing {options.window.name}", silent=options.quiet):
             file = profile_files.write_window(options.window, cut)

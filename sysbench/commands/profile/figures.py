@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from sysbench.commands.profile.findings import RANGES, attention_parts, class_shares, has_phase
@@ -55,7 +56,7 @@ PARTS: Final[Mapping[str, str]] = {
     "softmax": "#ee6677",
     "output": "#66ccee",
 }
-"""Of attention that is written out, in order."""
+"""Colours of the parts of attention that is written out, in order."""
 
 PHASES: Final[Mapping[str, str]] = {
     "zero_grad": "#d6dbe1",
@@ -67,7 +68,7 @@ PHASES: Final[Mapping[str, str]] = {
 """Light, since modules are named upon them."""
 
 NEUTRAL: Final = "#e4e7eb"
-"""Of the step itself, and of phases that nothing tells."""
+"""The colour of the step itself, and of unknown phases."""
 
 PROFILE_PALETTE_INK: Final = "#1b1f24"
 
@@ -84,7 +85,7 @@ MOST_CELLS: Final = 10
 """In one picture: each has up to three bars."""
 
 _WRITTEN: Final = 0.06
-"""Of a bar: a narrower part has no room for its number."""
+"""Share of a bar below which a part has no room for its number."""
 
 _SEEN: Final = 0.004
 """A part that is narrower everywhere is not in the legend."""
@@ -127,11 +128,7 @@ def figures(cells: Sequence[ProfileCellRecord]) -> Iterator[Drawn]:
             shown = [bar for bar in found if bar.group in groups[:MOST_CELLS]]
             rest = f"The first {MOST_CELLS} of {len(groups)} profiles." if len(groups) > MOST_CELLS else ""
             heading = Heading(title, " · ".join(about))
-            yield Drawn(name, captioned(what, about, rest), _drawing(shown, colours, heading))
-
-
-def _drawing(bars: Sequence[Bar], colours: Mapping[Any, str], heading: Heading) -> Callable[[], Figure]:
-    return lambda: draw_bars(bars, colours, heading)
+            yield Drawn(name, captioned(what, about, rest), partial(draw_bars, shown, colours, heading))
 
 
 def _class_bars(cells: Sequence[ProfileCellRecord], name: Callable[[ProfileCellRecord], str]) -> list[Bar]:

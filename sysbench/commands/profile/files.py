@@ -1,8 +1,9 @@
-"""The files that a run of `sysbench profile` leaves beside its record: traces, slices of them, pictures."""
+"""The files of a run of `sysbench profile` beside its record: traces, slices of them, pictures."""
 
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -10,19 +11,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sysbench import units
+from sysbench.commands.profile.record import ProfileRead, TraceWritten
 from sysbench.commands.profile.spec import ProfileCell, ProfileOptions, Profiler, ProfileSpec
 from sysbench.commands.running import Saved
+from sysbench.engine import nsys
 from sysbench.engine.launchers import NsysLauncher
+from sysbench.engine.plan import PlacedCell
 from sysbench.engine.provisions import Provisions
-from sysbench.engine.traces import TraceReader, read
-from sysbench.errors import UsageError
+from sysbench.errors import SysbenchError, UsageError
 from sysbench.log import storage
+from sysbench.log.events import Event, StageEntered
 from sysbench.log.file_names import labels_of, paths_of
 from sysbench.log.records import RunRecord
+from sysbench.render import theme
 from sysbench.render.dashboard.progress import waiting
+from sysbench.trace import traces
 
 if TYPE_CHECKING:
-    from sysbench.trace.chrome_trace import Written
     from sysbench.trace.packed import Recording
     from sysbench.trace.summary import ProfileSummary
     from sysbench.trace.window import Cut
@@ -31,11 +36,37 @@ AXES = (
     *("size", "batch", "ctx", "attention", "execution", "optimizer", "precision", "mode", "device"),
     *("profiler", "active", "warmup", "steps"),
 )
-"""In the order in which names say them."""
+"""The axes that file names can name, in this order."""
 
 TRACE_ENDINGS: Mapping[Profiler, tuple[str, ...]] = {"torch": (".json", ".json.gz"), "nsys": (".nsys-rep",)}
-WINDOW_ENDINGS = (".json", ".json.gz")
-FLAME_ENDINGS = (".svg", ".html")
+
+
+@dataclass(frozen=True)
+class TraceReader:
+    """Reads what a profiler left of a cell, in the parent: the worker is done measuring, or under nsys gone, by then.
+
+    The summary goes into the log. The trace itself is large, and is kept only on request: the tables must not need it.
+    """
+
+    kept: bool
+    """Whether traces stay when they have been read."""
+    ranges: Sequence[str] = ()
+    """These get a kernel table of their own, beside the ranges that always have one."""
+
+    def __call__(self, placed: PlacedCell, trace: Path) -> Iterator[Event]:
+        """The events that a trace gives; raises SysbenchError when there is none, it cannot be read, or it is empty."""
+        cell = placed.cell
+        if not isinstance(cell, ProfileCell):
+            raise TypeError(f"{cell.kind} leaves no trace")
+        yield StageEntered(at_s=time.time(), cell=cell.key, stage="reading")
+        if cell.profiler == "nsys":
+            nsys.complete(trace)
+        if not trace.is_file():
+            raise SysbenchError("nsys left no report" if cell.profiler == "nsys" else "the worker left no trace")
+        path = str(trace) if self.kept else None
+        yield TraceWritten(at_s=time.time(), cell=cell.key, path=path, size_bytes=trace.stat().st_size)
+        summary = traces.summary_of(traces.read(trace), cell, self.ranges)
+        yield ProfileRead(at_s=time.time(), cell=cell.key, summary=summary)
 
 
 @dataclass(frozen=True)
@@ -60,15 +91,20 @@ class Files:
         labels = labels_of(cells, AXES)
         kept, windows, flames = (paths_of(path, labels) for path in (options.trace, options.window, options.flame))
         with ExitStack() as temporary:
-            traces = kept or _temporary(cells, temporary)
+            artifacts = kept
+            if not kept:
+                directory = Path(temporary.enter_context(tempfile.TemporaryDirectory(prefix="sysbench-")))
+                artifacts = {cell.key: directory / f"{cell.key}{TRACE_ENDINGS[cell.profiler][0]}" for cell in cells}
             for cell in cells:
-                _refuse_other_ending("--trace", traces[cell.key], TRACE_ENDINGS[cell.profiler], cell.profiler)
+                _refuse_other_ending("--trace", artifacts[cell.key], TRACE_ENDINGS[cell.profiler], cell.profiler)
             for path in (*kept.values(), *windows.values(), *flames.values()):
                 storage.refuse_unwritable(path)
-            launchers = {cell.key: NsysLauncher(traces[cell.key]) for cell in cells if cell.profiler == "nsys"}
-            reader = TraceReader(bool(kept), ranges_wanted(options))
-            titles = {cell.key: _title(cell) for cell in cells}
-            provisions = Provisions(traces, launchers, reader)
+            launchers = {cell.key: NsysLauncher(artifacts[cell.key]) for cell in cells if cell.profiler == "nsys"}
+            titles = {
+                cell.key: f"{cell.size} · ctx {cell.ctx} · batch {cell.batch} · {cell.precision} · {cell.mode}"
+                for cell in cells
+            }
+            provisions = Provisions(artifacts, launchers, TraceReader(bool(kept), ranges_wanted(options)))
             yield cls(provisions, bool(kept), windows, flames, titles, options.range, options.quiet)
 
     def draw(self, record: RunRecord[Any]) -> Iterator[Saved]:
@@ -84,14 +120,14 @@ class Files:
                 # Read again: a cell is measured whether or not its slice can be cut and written, and a run that is
                 # resumed has traces that were read by another one.
                 with waiting(f"cutting {window.name} out of the trace", silent=self.quiet):
-                    file = write_window(window, taken(read(trace), self.range))
+                    file = write_window(window, taken(traces.read(trace), self.range))
                 yield file
             if flame is not None:
                 yield write_flame(flame, cell.summary, self.titles[cell.key])
 
 
 def taken(recording: Recording, range: str | None) -> Cut:
-    """The slice that is wanted, as it can be written; raises UsageError where there is no such range."""
+    """The slice that is wanted, no larger than can be written; raises UsageError where there is no such range."""
     from sysbench.trace import chrome_trace, window
 
     return window.cut(recording, window.find(recording, range), chrome_trace.MOST_ROWS)
@@ -105,38 +141,32 @@ def write_window(path: Path, cut: Cut) -> Saved:
         written = chrome_trace.write(path, cut, chrome_trace.LARGEST_BYTES)
     except OSError as error:
         raise storage.cannot_write(path, error) from error
-    return Saved(path, _told(cut, written))
-
-
-def write_flame(path: Path, summary: ProfileSummary, title: str) -> Saved:
-    """Draw the picture of a summary; raises OutputError."""
-    from sysbench.commands.profile import flame as profile_flame
-
-    profile_flame.write(path, summary, title)
-    return Saved(path)
-
-
-def _told(cut: Cut, written: Written) -> str:
-    from sysbench.render import theme
-    from sysbench.trace.chrome_trace import LARGEST_BYTES
-
-    window = cut.window
+    window, remark = cut.window, ""
     of = "the trace" if window.range is None else f"`{theme.harmless(window.range)}`"
     if written.cut_off_ns is not None:
         whole_ns = max(window.end_ns, cut.last_ns) - window.start_ns
         there, whole = (units.seconds(each / 1e9) for each in (max(written.cut_off_ns - window.start_ns, 0), whole_ns))
-        return f"the first {there} of {whole} of {of}: a slice is at most {LARGEST_BYTES / 1e6:g} MB"
-    return f"nothing but ranges: no operator and no kernel is in {of}" if cut.is_empty else ""
+        limit = f"a slice is at most {chrome_trace.LARGEST_BYTES / 1e6:g} MB"
+        remark = f"the first {there} of {whole} of {of}: {limit}"
+    elif cut.is_empty:
+        remark = f"nothing but ranges: no operator and no kernel is in {of}"
+    return Saved(path, remark)
+
+
+def write_flame(path: Path, summary: ProfileSummary, title: str) -> Saved:
+    """Draw the picture of a summary; raises OutputError."""
+    from sysbench.commands.profile import flame
+
+    flame.write(path, summary, title)
+    return Saved(path)
 
 
 def refuse_other_endings(options: ProfileOptions) -> None:
-    """Raise UsageError for files in a format that there is not."""
-    for name, path, endings in (
-        ("--window", options.window, WINDOW_ENDINGS),
-        ("--flame", options.flame, FLAME_ENDINGS),
-    ):
-        if path is not None:
-            _refuse_other_ending(name, path, endings)
+    """Raise UsageError for a file in a format that does not exist."""
+    if options.window is not None:
+        _refuse_other_ending("--window", options.window, (".json", ".json.gz"))
+    if options.flame is not None:
+        _refuse_other_ending("--flame", options.flame, (".svg", ".html"))
 
 
 def ranges_wanted(options: ProfileOptions) -> Sequence[str]:
@@ -148,13 +178,3 @@ def _refuse_other_ending(option: str, path: Path, endings: Sequence[str], profil
     if not path.name.lower().endswith(tuple(endings)):
         told = f" with --with {profiler}" if profiler is not None else ""
         raise UsageError(f"{option} {path.name} must end in {' or '.join(endings)}{told}")
-
-
-def _temporary(cells: Sequence[ProfileCell], open_until_then: ExitStack) -> dict[str, Path]:
-    """A directory that goes when everything has been read."""
-    directory = Path(open_until_then.enter_context(tempfile.TemporaryDirectory(prefix="sysbench-")))
-    return {cell.key: directory / f"{cell.key}{TRACE_ENDINGS[cell.profiler][0]}" for cell in cells}
-
-
-def _title(cell: ProfileCell) -> str:
-    return f"{cell.size} · ctx {cell.ctx} · batch {cell.batch} · {cell.precision} · {cell.mode}"

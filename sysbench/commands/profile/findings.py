@@ -43,9 +43,6 @@ MOST_CLASSES: Final = 3
 MOST_LEADERS: Final = 3
 """With more different leading kernels than this, the table says it better than a sentence."""
 
-LAUNCH_BOUND: Final = 0.2
-"""Share of the step spent waiting for the host from which on the step counts as launch-bound."""
-
 NAMES: Final[Mapping[KernelClass, str]] = {
     "matmul": "matrix products",
     "attention": "fused attention",
@@ -149,7 +146,7 @@ def _settings(
     differing = [axis for axis in axes.varying(axes.axes_of(cells)) if axis not in _POOLED_AXES]
     found: dict[str, list[ProfileCellRecord]] = {}
     for cell in cells:
-        words = ", ".join(axes.phrase(axis, cell.axes[axis]) for axis in differing)
+        words = ", ".join(axes.phrase(axis, getattr(cell.cell, axis)) for axis in differing)
         found.setdefault(f"{words}: " if words else "", []).append(cell)
     for where, group in found.items():
         yield where, group, namer(group) if len(group) > 1 else namer(everything)
@@ -165,7 +162,7 @@ class Leading:
     cell: ProfileCellRecord
     name: KernelName
     share: float
-    """Of the time of all kernels in those phases."""
+    """Its share of the time of all kernels in those phases."""
     calls: str
     """In a step, with the noun."""
 
@@ -323,7 +320,7 @@ def _precision(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> I
         known = {name: total_ns for name, total_ns in precisions.items() if name != "unknown" and total_ns}
         if known:
             most = max(known, key=known.__getitem__)
-            formats.add((most, str(cell.axes["precision"])))
+            formats.add((most, cell.cell.precision))
             shares.append((known[most] / sum(known.values()), cell))
             known_shares.append(sum(known.values()) / sum(precisions.values()))
     if len(formats) != 1:
@@ -355,7 +352,7 @@ def _idle(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterator[Said]:
         return
     idles = share_range([(idle, cell) for _, idle, cell in found], name)
     waits = share_range([(waiting, cell) for waiting, _, cell in found], name)
-    bound = [cell for waiting, _, cell in found if waiting > LAUNCH_BOUND]
+    bound = [cell for *_, cell in found if cell.summary and cell.summary.device and cell.summary.device.launch_bound]
     text = f"the device idles {idles} of the profiled step, {waits} because the host had not launched anything yet"
     if bound:
         text += ": launch-bound" if len(found) == 1 else f": launch-bound at {named(bound, name)}"

@@ -1,14 +1,12 @@
-"""Where the time goes as an icicle: the step, its phases, modules within modules, kernels, each as wide as it takes.
+"""The flame graph: the step, its phases, modules within modules, kernels, each as wide as the time that it takes.
 
-As SVG for reports, layers taken together; as one HTML page that needs nothing else, on which one can look closer. What
-comes from the profile (names of kernels and ranges) reaches the page as data and is only ever set as text there.
+An SVG for reports, with layers taken together; or a self-contained HTML page that zooms. Names of kernels and ranges
+are untrusted: they reach the page as data, and it only ever sets them as text.
 """
 
 from __future__ import annotations
 
 import html
-import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,12 +15,11 @@ from typing import Any, Final
 from sysbench import units
 from sysbench.commands.profile.figures import CLASSES, NEUTRAL, PHASES, ink_on
 from sysbench.commands.profile.figures import PROFILE_PALETTE_INK as INK
-from sysbench.commands.profile.shown import NS, Shown
+from sysbench.commands.profile.profiles import NS
 from sysbench.errors import UsageError
 from sysbench.render import pages
 from sysbench.render.theme import elided
-from sysbench.trace.kernel_statistics import folded
-from sysbench.trace.summary import KernelClass, ProfileSummary
+from sysbench.trace.summary import KernelClass, ProfileSummary, folded
 
 FORMATS: Final = ("svg", "html")
 WIDTH: Final = 1200.0
@@ -31,17 +28,15 @@ MARGIN: Final = 10.0
 TITLE: Final = 26.0
 LEGEND: Final = 26.0
 NARROWEST: Final = 0.3
-"""Of a drawn box; narrower ones would not be seen, and would only make the file large."""
+"""Narrower boxes are not drawn: nobody would see them, and they would make the file large."""
 _CHARACTER: Final = 6.4
-"""Width of one at 11 px, a little more than most."""
+"""Width of a character at 11 px, a little more than that of most."""
 _WIDE: Final = frozenset("mwMW@%")
 _WIDE_CHARACTER: Final = 11.0
 _SHORTEST_LABEL: Final = 3
 _LONGEST_NAME: Final = 400
 """Characters of a recorded name that a hover shows."""
 _NOT_KNOWN: Final = "no known phase"
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-"""What XML cannot hold, or what shows as nothing."""
 _FOLDER: Final = "profile_flame"
 
 
@@ -78,8 +73,7 @@ class Box:
 
 def tree(summary: ProfileSummary) -> Box:
     """The boxes of a profile: step, phase, modules with layers taken together, kernels."""
-    shown = Shown((), summary)
-    spent = shown.summary.spent
+    spent = summary.spent
     whole = Box("step", NEUTRAL, "", sum(spent.total_ns), sum(spent.calls))
     columns = zip(spent.phase, spent.module, spent.kernel, spent.total_ns, spent.calls, strict=True)
     for phase, module, kernel, total_ns, calls in columns:
@@ -127,45 +121,34 @@ def _boxes(whole: Box, steps: int, total_ns: int) -> Iterator[str]:
         if width < NARROWEST:
             continue
         y = MARGIN + TITLE + depth * ROW
-        yield from _box(box, x, y, width, _hover(box, steps, total_ns))
-        for part in _ordered(box):
+        share = units.share(box.total_ns / total_ns) if total_ns else ""
+        calls = f"{box.calls / steps:.10g} call{'' if box.calls == steps else 's'}"
+        name = (box.recorded or box.name)[:_LONGEST_NAME]
+        hover = f"{name}\n{units.seconds(box.total_ns * NS / steps)} per step · {share} · {calls}"
+        yield f"<g><title>{_escaped(hover)}</title>"
+        yield (
+            f'<rect x="{x:.2f}" y="{y:g}" width="{max(width - 0.4, 0.2):.2f}" height="{ROW - 1:g}" rx="1.5" '
+            f'fill="{box.colour}"/>'
+        )
+        label = _label(pages.printable(box.name), width - 6)
+        if label:
+            yield f'<text x="{x + 3:.2f}" y="{y + 13:g}" fill="{ink_on(box.colour)}">{_escaped(label)}</text>'
+        yield "</g>"
+        # Phases and modules as they come, then kernels, the longest first.
+        outer = [part for part in box.within.values() if not part.recorded]
+        kernels = [part for part in box.within.values() if part.recorded]
+        for part in (*outer, *sorted(kernels, key=lambda part: -part.total_ns)):
             waiting.append((part, x, depth + 1))
             x += part.total_ns * scale
 
 
-def _ordered(box: Box) -> list[Box]:
-    """Phases and modules as they come, then kernels, the longest first."""
-    outer = [part for part in box.within.values() if not part.recorded]
-    kernels = [part for part in box.within.values() if part.recorded]
-    return [*outer, *sorted(kernels, key=lambda part: -part.total_ns)]
-
-
-def _box(box: Box, x: float, y: float, width: float, hover: str) -> Iterator[str]:
-    yield f"<g><title>{_escaped(hover)}</title>"
-    yield (
-        f'<rect x="{x:.2f}" y="{y:g}" width="{max(width - 0.4, 0.2):.2f}" height="{ROW - 1:g}" rx="1.5" '
-        f'fill="{box.colour}"/>'
-    )
-    label = _label(_CONTROL.sub(" ", box.name), width - 6)
-    if label:
-        yield f'<text x="{x + 3:.2f}" y="{y + 13:g}" fill="{ink_on(box.colour)}">{_escaped(label)}</text>'
-    yield "</g>"
-
-
 def _label(name: str, room: float) -> str:
-    """As much of a name as there is room for; nothing where that is too little to know it by."""
+    """As much of a name as fits; nothing where that would be unrecognisable."""
     for length in range(int(room / _CHARACTER), _SHORTEST_LABEL - 1, -1):
         label = elided(name, length)
         if sum(_WIDE_CHARACTER if letter in _WIDE else _CHARACTER for letter in label) <= room:
             return label
     return ""
-
-
-def _hover(box: Box, steps: int, total_ns: int) -> str:
-    share = units.share(box.total_ns / total_ns) if total_ns else ""
-    calls = f"{box.calls / steps:.10g} call{'' if box.calls == steps else 's'}"
-    name = (box.recorded or box.name)[:_LONGEST_NAME]
-    return f"{name}\n{units.seconds(box.total_ns * NS / steps)} per step · {share} · {calls}"
 
 
 def _legend(summary: ProfileSummary, y: float) -> Iterator[str]:
@@ -179,14 +162,13 @@ def _legend(summary: ProfileSummary, y: float) -> Iterator[str]:
 
 
 def _classes(summary: ProfileSummary) -> list[KernelClass]:
-    """What the kernel of each row of `spent` does there."""
+    """The kernel class of each row of `spent`."""
     rows = zip(summary.spent.kernel, summary.spent.phase, strict=True)
     return [summary.names[kernel].class_in(summary.phases[phase]) for kernel, phase in rows]
 
 
 def _escaped(text: str) -> str:
-    """Text in XML: without what it cannot hold, line ends apart."""
-    return html.escape("\n".join(_CONTROL.sub(" ", line) for line in text.split("\n")))
+    return html.escape(pages.printable(text))
 
 
 # --- as a page
@@ -194,12 +176,7 @@ def _escaped(text: str) -> str:
 
 def page(summary: ProfileSummary, title: str) -> str:
     """The page as text."""
-    parts = {
-        "title": html.escape(_CONTROL.sub(" ", title)),
-        "style": pages.asset(_FOLDER, "page.css"),
-        "data": _harmless(_data(summary)),
-    }
-    return pages.filled(_FOLDER, parts, ["page.js"])
+    return pages.render(_FOLDER, title=title, data=_data(summary))
 
 
 def _data(summary: ProfileSummary) -> dict[str, Any]:
@@ -223,10 +200,3 @@ def _data(summary: ProfileSummary) -> dict[str, Any]:
             "calls": spent.calls,
         },
     }
-
-
-def _harmless(value: dict[str, Any]) -> str:
-    """JSON that a page may hold: no tag can begin in it, and it is ASCII."""
-    return (
-        json.dumps(value, separators=(",", ":")).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-    )

@@ -1,15 +1,9 @@
-"""Folds the event log of `sysbench profile` into its record.
-
-Doubts about a profile: what it should have shown and did not, and what it cost.
-
-What is known of the model before it is profiled, and what the profile says: if they differ, one of them is wrong.
-"""
+"""Folds the event log of `sysbench profile` into its record, with cautions about what a profile lacks or cost."""
 
 from __future__ import annotations
 
 import statistics as standard
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
 
 from sysbench import units
 from sysbench.commands.profile.record import ProfileCellRecord, ProfileRead, ProfileRecord, TraceWritten
@@ -22,57 +16,42 @@ from sysbench.log.events import Event, ReadingsLost, StepMeasured
 from sysbench.log.outcomes import Caution
 from sysbench.trace.summary import ProfileSummary
 
-if TYPE_CHECKING:
-    pass
-
-
 COSTLY_SHARE = 0.5
-"""A profiled step that is longer than the unprofiled one by more than this share of it is no measure of time."""
+"""A profiled step that takes longer than the unprofiled one by more than this share of it is no measure of time."""
 
 SLOWER_SHARE = 0.1
-"""Kernels that together take longer than the unprofiled step, by more than this share of it, ran slower than usual."""
+"""Kernels that together take longer than the unprofiled step by more than this share of it ran slower than usual."""
 
 UNLINKED_SHARE = 0.01
-"""Of the time of all kernels that may be of unknown origin before it is said."""
-
-WAITING_SHARE = 0.2
-"""Of the step in which the device waits for the host: from here on the host sets the pace."""
+"""Share of kernel time of unknown origin from which on there is a caution."""
 
 FOREIGN_SHARE = 0.02
-"""Of the time of matrix products that may be in another precision than was asked for before it is said."""
+"""Share of the time of matrix products in another precision than the cell's from which on there is a caution."""
 
 
 def judge(
     cell: ProfileCell, record: ProfileCellRecord, seen: CellEvents, timed: CellEvents, lost: Sequence[ReadingsLost]
 ) -> list[Caution]:
-    """Every caution that applies to a cell, the gravest first; nothing for a cell that was not profiled."""
+    """Every caution that applies to a cell, the gravest first; none for a cell that was not profiled."""
     summary = record.summary
     if summary is None:
         return []
-    rules: tuple[Callable[[], Iterator[Caution]], ...] = (
-        lambda: _damage(summary),
-        lambda: _kernels(record, summary),
-        lambda: _checks(summary),
-        lambda: _precision(cell, summary),
-        lambda: _agreement(record),
-        lambda: _cost(record, summary),
-        lambda: _launching(summary),
-        lambda: emulation(cell.precision, seen),
-        lambda: surroundings(timed, lost),
-        lambda: compilation(seen),
+    rules = (
+        _incomplete(record, summary),
+        _precision(cell, summary),
+        _perturbed(record, summary),
+        emulation(cell.precision, seen),
+        surroundings(timed, lost),
+        compilation(seen),
     )
-    return [caution for rule in rules for caution in rule()]
+    return [caution for rule in rules for caution in rule]
 
 
-def _damage(summary: ProfileSummary) -> Iterator[Caution]:
+def _incomplete(record: ProfileCellRecord, summary: ProfileSummary) -> Iterator[Caution]:
+    """What the profile lacks: parts of its file, kernels, their launches, or work that the model must have done."""
     for remark in summary.remarks:
         yield Caution(code="trace-damaged", message=remark, remedy="profile again if anything is missing")
-
-
-def _kernels(record: ProfileCellRecord, summary: ProfileSummary) -> Iterator[Caution]:
-    """A device that was at work without a kernel being seen; and kernels that nobody is known to have launched."""
-    on_device = record.device is not None and record.device.type != "cpu"
-    if on_device and summary.source == "cpu":
+    if record.device is not None and record.device.type != "cpu" and summary.source == "cpu":
         yield Caution(
             code="kernels-missing",
             message="the profiler saw no kernels of the device: what is shown are operators, by their time on the host",
@@ -86,9 +65,6 @@ def _kernels(record: ProfileCellRecord, summary: ProfileSummary) -> Iterator[Cau
             "so that it is in no range",
             remedy="compare the tables of ranges with that of the whole step",
         )
-
-
-def _checks(summary: ProfileSummary) -> Iterator[Caution]:
     for check in summary.checks:
         if check.found != check.expected:
             yield Caution(
@@ -100,50 +76,39 @@ def _checks(summary: ProfileSummary) -> Iterator[Caution]:
 
 
 def _precision(cell: ProfileCell, summary: ProfileSummary) -> Iterator[Caution]:
-    """Matrix products whose kernels are named after another format than was asked for."""
-    known_ns = {name: total_ns for name, total_ns in summary.precisions.items() if name != "unknown"}
+    """Matrix products whose kernels are named after another format than the cell's precision."""
     whole_ns = sum(summary.precisions.values())
     # The optimizer and the loss stay in fp32 under autocast, but they multiply no matrices.
-    foreign = {name: ns for name, ns in known_ns.items() if name != cell.precision and ns > FOREIGN_SHARE * whole_ns}
-    for name, total_ns in foreign.items():
+    for name, total_ns in summary.precisions.items():
+        if name not in ("unknown", cell.precision) and total_ns > FOREIGN_SHARE * whole_ns:
+            yield Caution(
+                code="precision-differs",
+                message=f"{units.share(total_ns / whole_ns)} of the time of matrix products is in kernels for {name}, "
+                f"not {cell.precision}",
+                remedy=f"--precision {name} if that is what you want; otherwise do not call it {cell.precision}",
+            )
+
+
+def _perturbed(record: ProfileCellRecord, summary: ProfileSummary) -> Iterator[Caution]:
+    """How the profiled step differs from the unprofiled one: slower kernels, a slower host, a device that waits."""
+    if record.coverage is not None and record.coverage > 1 + SLOWER_SHARE:
         yield Caution(
-            code="precision-differs",
-            message=f"{units.share(total_ns / whole_ns)} of the time of matrix products is in kernels for {name}, "
-            f"not {cell.precision}",
-            remedy=f"--precision {name} if that is what you want; otherwise do not call it {cell.precision}",
+            code="kernels-slower",
+            message=f"kernels took {units.share(record.coverage)} of the whole step as it was timed without the "
+            "profiler: they ran slower, or overlap",
+            remedy="look whether the clocks were lower or the GPU was shared; more --warmup",
         )
-
-
-def _agreement(record: ProfileCellRecord) -> Iterator[Caution]:
-    """Kernels together against the time of the unprofiled step by the device's clock."""
-    if record.coverage is None or record.coverage <= 1 + SLOWER_SHARE:
-        return
-    yield Caution(
-        code="kernels-slower",
-        message=f"kernels took {units.share(record.coverage)} of the whole step as it was timed without the profiler: "
-        "they ran slower, or overlap",
-        remedy="look whether the clocks were lower or the GPU was shared; more --warmup",
-    )
-
-
-def _cost(record: ProfileCellRecord, summary: ProfileSummary) -> Iterator[Caution]:
-    if record.cost_share is None or record.unprofiled is None or record.cost_share <= COSTLY_SHARE:
-        return
-    profiled_s = standard.median(record.profiled_s)
-    kernels = (
-        "kernels keep their own times" if summary.source == "device" else "small operators look larger than they are"
-    )
-    yield Caution(
-        code="profiler-costly",
-        message=f"under the profiler the step took {units.seconds(profiled_s)} instead of "
-        f"{units.seconds(record.unprofiled.median_s)}: {kernels}",
-        remedy="take step times from sysbench time, and shares from here",
-    )
-
-
-def _launching(summary: ProfileSummary) -> Iterator[Caution]:
+    if record.cost_share is not None and record.unprofiled is not None and record.cost_share > COSTLY_SHARE:
+        kept = summary.source == "device"
+        effect = "kernels keep their own times" if kept else "small operators look larger than they are"
+        yield Caution(
+            code="profiler-costly",
+            message=f"under the profiler the step took {units.seconds(standard.median(record.profiled_s))} instead of "
+            f"{units.seconds(record.unprofiled.median_s)}: {effect}",
+            remedy="take step times from sysbench time, and shares from here",
+        )
     use = summary.device
-    if use is not None and use.window_ns and use.waiting_ns > WAITING_SHARE * use.window_ns:
+    if use is not None and use.launch_bound:
         yield Caution(
             code="launch-bound",
             message=f"the device waited for the host in {units.share(use.waiting_ns / use.window_ns)} of the profiled "
@@ -193,7 +158,7 @@ def _walls(steps: Sequence[StepMeasured]) -> list[float]:
 
 
 def _coverage(summary: ProfileSummary | None, step_s: Sequence[float]) -> float | None:
-    """Of steps timed without a profiler, by the device's own clock where it has one, what the profiled kernels cover.
+    """The share of unprofiled steps, by the device's own clock where it has one, that profiled kernels cover.
 
     None on a CPU: the profiler slows the operators themselves, and they would cover more than there was.
     """

@@ -1,12 +1,9 @@
-"""A run of `sysbench profile` while it goes on: what has been done for a cell, and the cells that are done.
-
-What a run of `sysbench profile` has come to, folded from its events; what is shown meanwhile is drawn from this.
-"""
+"""A run of `sysbench profile` while it goes on: its state, folded from events, and the dashboard drawn from it."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,8 +19,7 @@ from sysbench.render.dashboard.cell_lines import CellLines
 from sysbench.render.dashboard.cell_screen import ALWAYS, CellScreen
 from sysbench.render.dashboard.lines import pieces_that_fit
 from sysbench.render.dashboard.live import CPU_SHARE, DEVICE_SHARE, IDLE_SHARE, Picture
-from sysbench.render.dashboard.run_state import Handler, RunState, in_cell
-from sysbench.render.dashboard.state import HOT, mean_and_deviation
+from sysbench.render.dashboard.run_state import HOT, Handler, RunState, in_cell, mean_and_deviation
 from sysbench.trace.summary import ProfileSummary
 
 
@@ -109,89 +105,62 @@ _HANDLERS = run_state.handlers(
 
 
 _TIMING, _PROFILING, _READING = "timing without a profiler", "profiling", "reading the trace"
-_LABEL = len(_TIMING)
-"""Width of the names of what there is to do."""
+"""What is done for a cell, in order."""
 
 _STAGES = {"building": "building the model", "warming-up": "warming up", "writing": "writing the trace"}
-"""What stages are called where their own names say too little."""
-
-
-def draw(state: ProfileState, now_s: float) -> ProfileScreen:
-    """The dashboard at one moment; laid out for the terminal only when it is printed."""
-    return ProfileScreen(state, now_s)
+"""Clearer names of some stages."""
 
 
 class ProfileScreen(CellScreen[ProfileState]):
-    """What there is to do for a cell, and how far it has come."""
+    """What is done for a cell, and how far it has come; laid out for the terminal only when it is printed."""
 
     command = "profile"
 
     def running(self, width: int, plain: bool) -> list[Text]:
-        """The hardware, and a line for each thing that is done for the cell."""
-        return [*self._hardware(width), Text(), *self._doings()]
-
-    def ended(self, cell: CellState) -> str:
-        """As a line says it, where there is no terminal."""
-        return result(cell)
-
-    def _hardware(self, width: int) -> list[Text]:
+        """The hardware, and a line for each thing that is done: its result, or how long it has been going on."""
         now, torch = self.state.now, self.state.torch
         pieces = [(now.device.name, theme.QUIET)] if now is not None and now.device is not None else []
         pieces += [(f"torch {torch.torch}", theme.QUIET)] if torch is not None else []
-        return [pieces_that_fit(pieces, width)] if pieces else []
-
-    def _doings(self) -> list[Text]:
-        """One line for each thing that is done for a cell: what came of it, or how long it has been going on."""
-        now = self.state.now
+        lines = [*([pieces_that_fit(pieces, width)] if pieces else []), Text()]
         if now is None:
-            return [Text("starting the worker", theme.QUIET)]
-        return [
-            _doing(name, result, self._progress(now) if name == _current(now) else None) for name, result in _done(now)
-        ]
+            return [*lines, Text("starting the worker", theme.QUIET)]
+        current = None
+        if now.outcome is None:
+            current = _TIMING if now.timing else _READING if now.stage == "reading" else _PROFILING
+        for name, result in _results(now):
+            mark, style = ("✓", "") if result else (" ", theme.QUIET)
+            said = [result]
+            if name == current:
+                waited = units.duration(max(0.0, self.now_s - now.stage_since_s))
+                stage = _STAGES.get(now.stage or "", now.stage or "starting the worker")
+                said.append(waited if stage in (current, "measuring", "reading") else f"{stage} {waited}")
+                mark, style = "▸", "bold"
+            line = Text(f"{mark} {name.ljust(len(_TIMING))}  ", style)
+            lines.append(line.append(", ".join(filter(None, said)), "" if name == current else theme.QUIET))
+        return lines
 
-    def _progress(self, now: CellState) -> str:
-        waited = units.duration(max(0.0, self.now_s - now.stage_since_s))
-        stage = _STAGES.get(now.stage or "", now.stage or "starting the worker")
-        return waited if stage in (_current(now), "measuring", "reading") else f"{stage} {waited}"
+    def ended(self, cell: CellState) -> str:
+        """How a cell ended, on one line."""
+        return result(cell)
 
 
-def _current(now: CellState) -> str | None:
-    """What is going on."""
-    if now.outcome is not None:
-        return None
-    if now.timing:
-        return _TIMING
-    return _READING if now.stage == "reading" else _PROFILING
-
-
-def _done(now: CellState) -> Iterator[tuple[str, str]]:
-    """What there is to do, in order, with what has come of it."""
+def _results(now: CellState) -> Iterator[tuple[str, str]]:
+    """Each thing that is done for a cell, with its result so far."""
     if now.cell.steps:
-        yield _TIMING, f"{len(now.timed_s)}/{now.cell.steps} steps, {_estimate(now.timed_s)}" if now.timed_s else ""
-    steps = f"{units.seconds(statistics.mean(now.profiled_s))} a step" if now.profiled_s else ""
-    yield _PROFILING, steps
-    seen = _seen(now.summary) if now.summary is not None else ""
-    sized = f"{units.size(now.trace_bytes)}" if now.trace_bytes is not None else ""
-    yield _READING, ", ".join(filter(None, (sized, seen)))
+        timed = ""
+        if len(now.timed_s) > 1:
+            timed = units.seconds_with_deviation(*mean_and_deviation(now.timed_s))
+        elif now.timed_s:
+            timed = units.seconds(now.timed_s[0])
+        yield _TIMING, f"{len(now.timed_s)}/{now.cell.steps} steps, {timed}" if timed else ""
+    yield _PROFILING, f"{units.seconds(statistics.mean(now.profiled_s))} a step" if now.profiled_s else ""
+    size = units.size(now.trace_bytes) if now.trace_bytes is not None else ""
+    yield _READING, ", ".join(filter(None, (size, _calls(now.summary) if now.summary is not None else "")))
 
 
-def _estimate(timed_s: Sequence[float]) -> str:
-    """The running mean with its deviation, which a single step has not."""
-    if len(timed_s) > 1:
-        return units.seconds_with_deviation(*mean_and_deviation(timed_s))
-    return units.seconds(timed_s[0])
-
-
-def _doing(name: str, result: str, progress: str | None) -> Text:
-    mark, style = ("▸", "bold") if progress is not None else ("✓", "") if result else (" ", theme.QUIET)
-    text = Text(f"{mark} {name.ljust(_LABEL)}  ", style)
-    return text.append(", ".join(filter(None, (result, progress))), theme.QUIET if progress is None else "")
-
-
-def _seen(summary: ProfileSummary) -> str:
+def _calls(summary: ProfileSummary) -> str:
     calls = sum(summary.spent.calls) // summary.steps
-    what = "kernels" if summary.source == "device" else "operators"
-    return f"{units.count(calls)} {what} a step"
+    return f"{units.count(calls)} {'kernels' if summary.source == 'device' else 'operators'} a step"
 
 
 def result(cell: CellState) -> str:
@@ -200,7 +169,7 @@ def result(cell: CellState) -> str:
         return f"{cell.outcome}: {cell.detail}" if cell.detail else str(cell.outcome)
     words = [f"step {units.seconds(statistics.median(cell.timed_s))}"] if cell.timed_s else []
     words += [f"{units.seconds(statistics.median(cell.profiled_s))} profiled"] if cell.profiled_s else []
-    return ", ".join([*words, _seen(cell.summary)])
+    return ", ".join([*words, _calls(cell.summary)])
 
 
 class ProfileLines(CellLines):
@@ -213,11 +182,11 @@ class ProfileLines(CellLines):
 
 
 def _share(state: ProfileState) -> float:
-    """As little as for timings, while steps are timed or profiled."""
+    """The share of a core for drawing: as little as for timings while steps are timed or profiled."""
     now = state.now
     if now is None or now.outcome is not None or now.stage not in (*HOT, "profiling"):
         return IDLE_SHARE
     return CPU_SHARE if now.device is None or now.device.type == "cpu" else DEVICE_SHARE
 
 
-PROFILE = Picture(ProfileState(), advance, draw, _share)
+PROFILE = Picture(ProfileState(), advance, ProfileScreen, _share)

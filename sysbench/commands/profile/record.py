@@ -1,4 +1,4 @@
-"""What `sysbench profile` says of its cells: its own events, and its record."""
+"""The events and the record of `sysbench profile`."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from sysbench.trace.summary import ProfileSummary
 
 
 class TraceWritten(Event):
-    """What a profiler recorded of the cell is in a file."""
+    """The trace of the cell is in a file."""
 
     event: Literal["trace_written"] = "trace_written"
     cell: str
     path: str | None
-    """None of a file that goes when it has been read."""
+    """None for a file that is deleted when it has been read."""
     size_bytes: int
 
 
 class ProfileRead(Event):
-    """What the trace comes down to: the engine reads it as soon as the worker is done, since it is not always kept."""
+    """The summary of the trace, which is read as soon as the worker is done, since it is not always kept."""
 
     event: Literal["profile_read"] = "profile_read"
     cell: str
@@ -49,17 +49,17 @@ class ProfileCellRecord(CellRecord):
     compile_s: float | None
     attention_kernel: str | None
     unprofiled: Samples | None
-    """The same step without a profiler, timed first and in another process."""
+    """The step without a profiler, timed first and in another process."""
     unprofiled_device: Samples | None
-    """The same by the device's own clock, where it has one."""
+    """The unprofiled step by the device's own clock, where it has one."""
     profiled_s: list[float]
     """The profiled steps, by the host's clock."""
     cost_share: float | None
-    """By how much the profiler made the median step longer, as a share of it."""
+    """How much longer the profiler makes the median step, as a share of it."""
     coverage: float | None
-    """Of the unprofiled median step, the share in which the device was seen at work; None on a CPU."""
+    """Busy time of the profiled step over the unprofiled median step; None on a CPU."""
     trace: str | None
-    """Where the trace is, if it was kept."""
+    """The path of the trace, if it was kept."""
     trace_bytes: int | None
     summary: ProfileSummary | None
 
@@ -71,7 +71,7 @@ class ProfileRecord(RunRecord[ProfileCellRecord]):
 
 
 class TraceRecord(Frozen):
-    """What traces of anyone's come down to."""
+    """Summaries of traces that any program has recorded."""
 
     schema_version: int = SCHEMA_VERSION
     kind: Literal["traces"] = "traces"

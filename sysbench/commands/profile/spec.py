@@ -1,4 +1,4 @@
-"""What `sysbench profile` can be asked for."""
+"""The spec, cells and options of `sysbench profile`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ProfileCell(ModelCell):
 
     @property
     def timed_first(self) -> TimeCell | None:
-        """The same step, unprofiled and unperturbed: it is synchronized as a whole, as the profiled one is."""
+        """The unprofiled step, which is synchronized as a whole, as the profiled one is."""
         if not self.steps:
             return None
         shared = {name: getattr(self, name) for name in ModelCell.model_fields}
@@ -164,6 +164,6 @@ class ProfileOptions(RunOptions):
 
     @property
     def selection(self) -> Selection:
-        """What is shown of the profile."""
+        """The part of the profile that is shown."""
         kernel = re.compile(self.kernel) if self.kernel is not None else None
         return Selection(self.range, kernel, self.top, self.sort)

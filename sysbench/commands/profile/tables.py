@@ -1,50 +1,113 @@
-"""From profiles to tables: which kernels take the time, and which part of the model launched them.
+"""What `sysbench profile` shows: one row for every cell, the breakdowns of its profiles, and remarks about them.
 
-`TABLES` has them all by name.
+`TABLES` has all of them by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from sysbench import cells as axes
 from sysbench import units
-from sysbench.commands.profile import parts as profile_kernels
-from sysbench.commands.profile import parts as profile_parts
-from sysbench.commands.profile import use as profile_rates
-from sysbench.commands.profile import use as profile_use
+from sysbench.commands.profile import breakdowns
+from sysbench.commands.profile.profiles import NS, Profile, Profiles, range_of
 from sysbench.commands.profile.record import ProfileCellRecord, ProfileRecord
-from sysbench.commands.profile.shown import NS, Profiles, Shown
 from sysbench.errors import UsageError, unknown
 from sysbench.render import remarks
-from sysbench.render.table import Cell, Column, Measure, Remark, Sheet, Table, Word
+from sysbench.render.declared import DeclaredTable, Field, along, varying_or_size
+from sysbench.render.table import Cell, Column, Remark, Sheet, Table, Word
 from sysbench.spec.run import Selection
-from sysbench.trace.summary import ProfileSummary
+from sysbench.trace.range_tree import part_of
+from sysbench.trace.summary import ProfileSummary, Rate
 
-_COVERED = "covered: how much of the unprofiled step's time the device was seen at work"
 
-Builder = Callable[[Profiles], list[Table]]
+def _step(cell: ProfileCellRecord) -> Cell | float:
+    """The unprofiled step; the outcome of a cell without a profile."""
+    if cell.summary is None:
+        return Word(cell.outcome, "quiet" if cell.outcome in ("skipped", "interrupted") else "bad")
+    return cell.unprofiled.median_s if cell.unprofiled else None
 
-_BUILDERS: dict[str, Builder] = {
-    "kernels": profile_kernels.kernels,
-    "tree": profile_parts.tree,
-    "phases": profile_parts.phases,
-    "classes": profile_parts.classes,
-    "attention": profile_rates.attention,
-    "rates": profile_rates.rates,
-    "operators": profile_use.operators,
-    "operator-shapes": profile_use.operator_shapes,
-    "copies": profile_use.copies,
-    "device": profile_use.device,
-    "precision": profile_use.precision,
-    "checks": profile_use.checks,
-    "ranks": profile_use.ranks,
+
+def _matmul_share(cell: ProfileCellRecord) -> float | None:
+    profile = Profile((), cell.summary) if cell.summary is not None else None
+    return profile.by_class().get("matmul", 0) / profile.total_ns if profile is not None and profile.total_ns else None
+
+
+def _waiting(cell: ProfileCellRecord) -> float | None:
+    use = cell.summary.device if cell.summary else None
+    return use.waiting_ns / use.window_ns if use and use.window_ns else None
+
+
+SUMMARY: Final = DeclaredTable(
+    "summary",
+    "profiles",
+    (
+        Field("step", "unprofiled", "s", "step", get=_step),
+        Field(
+            "cost",
+            "by profiling",
+            "share",
+            "step",
+            signed=True,
+            importance=1,
+            get=lambda cell: cell.cost_share if cell.summary else None,
+        ),
+        Field(
+            "busy",
+            "{work}s",
+            "s",
+            importance=2,
+            get=lambda cell: cell.summary.busy_ns * NS / cell.summary.steps if cell.summary else None,
+        ),
+        Field(
+            "coverage",
+            "covered",
+            "share",
+            get=lambda cell: cell.coverage,
+            optional=True,
+            note="covered: how much of the unprofiled step's time the device was seen at work",
+        ),
+        Field("matmul", unit="share", get=_matmul_share),
+        Field(
+            "calls",
+            "{work}s",
+            "count",
+            "per step",
+            importance=2,
+            get=lambda cell: sum(cell.summary.spent.calls) / cell.summary.steps if cell.summary else None,
+        ),
+        Field("waiting", "waiting for the host", "share", importance=3, get=_waiting, optional=True),
+    ),
+    rows=lambda profiles: profiles.record.cells,
+    when=lambda profiles: profiles.record is not None,
+    leading=along(lambda profiles: varying_or_size(profiles.record)),
+    words=breakdowns.WORK,
+)
+"""What was profiled, how much of the step the profile covers, and what profiling cost."""
+
+TABLES: Final[dict[str, DeclaredTable]] = {
+    table.name: table
+    for table in (
+        SUMMARY,
+        breakdowns.KERNELS,
+        breakdowns.TREE,
+        breakdowns.PHASE_TABLE,
+        breakdowns.CLASSES,
+        breakdowns.ATTENTION,
+        breakdowns.RATES,
+        breakdowns.OPERATORS,
+        breakdowns.OPERATOR_SHAPES,
+        breakdowns.COPIES,
+        breakdowns.DEVICE,
+        breakdowns.PRECISION,
+        breakdowns.CHECKS,
+        breakdowns.RANKS,
+    )
 }
+"""Every table of `Profiles` by its name; `summary` needs a run."""
 
-TABLES: dict[str, object] = {"summary": None, **_BUILDERS}
-"""Every table that a profile can be shown as; `summary` is of a run alone."""
-
-_NEEDS = {
+_NEEDS: Final = {
     "attention": "it needs attention that is written out, with ranges around its parts: --attention naive",
     "operator-shapes": "it needs the shapes of operators' inputs: --shapes",
     "operators": "it needs operators, which nsys does not record: --with torch",
@@ -59,171 +122,140 @@ _NEEDS = {
 
 
 def sheet(record: ProfileRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
-    """Everything that is shown of a run; raises UsageError for a table or a part that is not there."""
-    specs = axes.axes_of(record.cells)
-    profiled = [cell for cell in record.cells if cell.summary is not None]
-    profiles = _profiles(record, selection or Selection())
+    """Everything that is shown of a run; raises UsageError for a table or a range that does not exist."""
+    profiles = _of_run(record, selection or Selection())
     hardware = tuple(dict.fromkeys(cell.device.name for cell in record.cells if cell.device))
     torch = (f"torch {record.environment.torch.torch}",) if record.environment.torch else ()
+    titles = {"torch": "torch.profiler", "nsys": "Nsight Systems"}
+    profilers = dict.fromkeys(titles[cell.profiler] for cell in record.cells if cell.summary is not None)
     return Sheet(
-        subject=(*axes.subject(specs), *hardware, *torch, *_profilers(profiled)),
-        tables=tuple(_chosen(profiles, tuple(names), _summary(record, profiles.work))),
+        subject=(*axes.subject(axes.axes_of(record.cells)), *hardware, *torch, *profilers, *_steps(profiles)),
+        tables=tuple(_chosen(profiles, tuple(names))),
         remarks=(*remarks.outcomes(record), *remarks.cautions(record), *_remarks(profiles)),
     )
-
-
-def fillable(record: ProfileRecord, names: Iterable[str], selection: Selection) -> list[Table]:
-    """Those of the tables called `names` that the record can fill."""
-    profiles = _profiles(record, selection)
-    if not profiles.each:
-        return []
-    found = ((_summary(record, profiles.work) if name == "summary" else _BUILDERS[name](profiles)) for name in names)
-    return [table for tables in found for table in tables]
-
-
-def _profiles(record: ProfileRecord, selection: Selection) -> Profiles:
-    named = axes.varying(axes.axes_of(record.cells))
-    shown = (Shown(axes.values(cell.axes, named), cell.summary) for cell in record.cells if cell.summary is not None)
-    return Profiles(axes.columns(named), tuple(shown), selection)
 
 
 def sheet_of(
     summaries: Sequence[tuple[str, ProfileSummary]], names: Iterable[str] = (), selection: Selection | None = None
 ) -> Sheet:
-    """Everything that is shown of traces; raises UsageError for a table or a part that is not there."""
+    """Everything that is shown of titled traces; raises UsageError for a table or a range that does not exist."""
     several = len(summaries) > 1
-    shown = tuple(Shown((_file(title, summary),) if several else (), summary) for title, summary in summaries)
-    profiles = Profiles((Column("file", "file"),) if several else (), shown, selection or Selection())
+    each = tuple(
+        Profile((title if summary.rank is None else f"rank {summary.rank}",) if several else (), summary)
+        for title, summary in summaries
+    )
+    profiles = Profiles((Column("file", "file"),) if several else (), each, selection or Selection())
     devices = dict.fromkeys(device for _, summary in summaries for device in summary.devices)
+    damage = (Remark("caution", f"{summary.title}: {remark}") for _, summary in summaries for remark in summary.remarks)
     return Sheet(
-        subject=(*(title for title, _ in summaries[:4]), *devices, *_steps([summary for _, summary in summaries])),
-        tables=tuple(_chosen(profiles, tuple(names), [])),
-        remarks=(*_damage(profiles), *_remarks(profiles)),
+        subject=(*(title for title, _ in summaries[:4]), *devices, *_steps(profiles)),
+        tables=tuple(_chosen(profiles, tuple(names))),
+        remarks=(*damage, *_remarks(profiles)),
     )
 
 
-def _file(title: str, summary: ProfileSummary) -> str:
-    return f"rank {summary.rank}" if summary.rank is not None else title
+def fillable(record: ProfileRecord, names: Iterable[str], selection: Selection) -> list[Table]:
+    """Those of the tables called `names` that the record can fill."""
+    profiles = _of_run(record, selection)
+    return [table for name in names for table in TABLES[name](profiles)] if profiles.each else []
 
 
-def _profilers(cells: Sequence[ProfileCellRecord]) -> Iterator[str]:
-    yield from dict.fromkeys({"torch": "torch.profiler", "nsys": "Nsight Systems"}[cell.profiler] for cell in cells)
-    yield from _steps([cell.summary for cell in cells if cell.summary is not None])
+def _of_run(record: ProfileRecord, selection: Selection) -> Profiles:
+    named = axes.varying(axes.axes_of(record.cells))
+    each = (Profile(axes.values(cell.axes, named), cell.summary) for cell in record.cells if cell.summary is not None)
+    return Profiles(axes.columns(named), tuple(each), selection, record)
 
 
-def _steps(summaries: Sequence[ProfileSummary]) -> Iterator[str]:
-    for count, marked in dict.fromkeys((summary.steps, summary.steps_marked) for summary in summaries):
+def _steps(profiles: Profiles) -> Iterator[str]:
+    for count, marked in dict.fromkeys((each.summary.steps, each.summary.steps_marked) for each in profiles.each):
         yield f"{count} step{'' if count == 1 else 's'} profiled" if marked else "no steps marked: all of it as one"
 
 
-def _chosen(profiles: Profiles, names: Sequence[str], summary: list[Table]) -> list[Table]:
+def _chosen(profiles: Profiles, names: Sequence[str]) -> list[Table]:
     """The tables called `names`, or those that say most of what is there."""
+    asked = profiles.selection
+    if not names and profiles.each and (asked.range or asked.kernel):
+        names = ("kernels", "tree")
     if names:
-        return [table for name in names for table in _named(profiles, name, summary)]
+        return [table for name in names for table in _named(profiles, name)]
     if not profiles.each:
         return []
-    if profiles.selection.range or profiles.selection.kernel:
-        return [table for name in ("kernels", "tree") for table in _named(profiles, name, summary)]
-    if len(profiles.each) > 1:
-        return [*summary, *([] if summary else profile_use.ranks(profiles))]
-    builders = ("device", "classes", "tree", "attention", "kernels")
-    return [*summary, *(table for name in builders for table in _BUILDERS[name](profiles))]
+    # Of files there is no summary; several profiles have too many other tables to show all of them.
+    several = ("summary",) if profiles.record is not None else ("ranks",)
+    shown = several if len(profiles.each) > 1 else ("summary", "device", "classes", "tree", "attention", "kernels")
+    return [table for name in shown for table in TABLES[name](profiles)]
 
 
-def _named(profiles: Profiles, name: str, summary: list[Table]) -> list[Table]:
+def _named(profiles: Profiles, name: str) -> list[Table]:
     if name not in TABLES:
         raise UsageError(unknown(name, "a table", TABLES))
-    found = summary if name == "summary" else _BUILDERS[name](profiles)
-    pattern = profiles.selection.kernel
-    if not found and pattern is not None and not any(profiles.chosen(shown) for shown in profiles.each):
-        where = f" in {profiles.selection.range}" if profiles.selection.range else ""
-        raise UsageError(f"--kernel {pattern.pattern} is found in the name of no {profiles.work}{where}")
+    found, asked = TABLES[name](profiles), profiles.selection
+    if not found and asked.kernel is not None and not any(profiles.chosen(profile) for profile in profiles.each):
+        where = f" in {asked.range}" if asked.range else ""
+        raise UsageError(f"--kernel {asked.kernel.pattern} is found in the name of no {profiles.work}{where}")
     if not found:
         why = _NEEDS.get(name, "nothing of it was profiled")
         raise UsageError(f"this profile has nothing to show as the table {name}: {why}")
     return found
 
 
-# --- one row for every cell
-
-
-def _summary(record: ProfileRecord, work: str) -> list[Table]:
-    """What was profiled, how much of the step it covers, and what profiling cost."""
-    named = axes.varying(axes.axes_of(record.cells)) or ("size",)
-    covered = any(cell.coverage is not None for cell in record.cells)
-    waited = any(_waiting(cell) is not None for cell in record.cells)
-    columns = (
-        *axes.columns(named),
-        Column("step", "unprofiled", "s", "step"),
-        Column("cost", "by profiling", "share", "step", signed=True, importance=1),
-        Column("busy", f"{work}s", "s", importance=2),
-        *((Column("coverage", "covered", "share", note=_COVERED),) if covered else ()),
-        Column("matmul", "matmul", "share"),
-        Column("calls", f"{work}s", "count", "per step", importance=2),
-        *((Column("waiting", "waiting for the host", "share", importance=3),) if waited else ()),
-    )
-    rows = tuple((*axes.values(cell.axes, named), *_summary_row(cell, covered, waited)) for cell in record.cells)
-    return [Table("summary", "profiles", columns, rows, len(named))] if rows else []
-
-
-def _summary_row(cell: ProfileCellRecord, covered: bool, waited: bool) -> tuple[Cell, ...]:
-    step = Measure(cell.unprofiled.median_s) if cell.unprofiled else None
-    if cell.summary is None:
-        return (
-            Word(cell.outcome, "quiet" if cell.outcome in ("skipped", "interrupted") else "bad"),
-            *[None] * (4 + covered + waited),
-        )
-    shown = Shown((), cell.summary)
-    whole_ns = shown.total_ns
-    matmul_ns = sum(spent.total_ns for spent in shown.spent if shown.class_of(spent) == "matmul")
-    return (
-        step,
-        Measure(cell.cost_share) if cell.cost_share is not None else None,
-        Measure(cell.summary.busy_ns * NS / cell.summary.steps),
-        *((Measure(cell.coverage) if cell.coverage is not None else None,) if covered else ()),
-        Measure(matmul_ns / whole_ns) if whole_ns else None,
-        shown.calls_per_step(sum(cell.summary.spent.calls)),
-        *((_waiting(cell),) if waited else ()),
-    )
-
-
-def _waiting(cell: ProfileCellRecord) -> Measure | None:
-    """The share of a step in which the device waits for the host."""
-    use = cell.summary.device if cell.summary else None
-    return Measure(use.waiting_ns / use.window_ns) if use and use.window_ns else None
-
-
-# --- what has to be said
-
-
-def _damage(profiles: Profiles) -> Iterator[Remark]:
-    for shown in profiles.each:
-        for remark in shown.summary.remarks:
-            yield Remark("caution", f"{shown.summary.title}: {remark}")
+# --- remarks
 
 
 def _remarks(profiles: Profiles) -> Iterator[Remark]:
     """Findings, then what is not in the tables."""
-    slowest = profile_use.slowest_of(profiles.each) if len(profiles.each) > 1 and not _of_one_run(profiles) else None
-    if slowest is not None:
-        shown = profiles.each[slowest]
-        step_s = shown.summary.window_ns * NS / shown.summary.steps
-        yield Remark("finding", f"{profile_use.label(shown)} is slowest: {units.seconds(step_s)} for a step")
-    for shown in profiles.each:
+    if profiles.record is None and len(profiles.each) > 1 and profiles.slowest is not None:
+        slowest = profiles.each[profiles.slowest]
+        step_s = slowest.per_step(slowest.summary.window_ns).value
+        yield Remark("finding", f"{slowest.label} is slowest: {units.seconds(step_s)} for a step")
+    for profile in profiles.each:
+        summary = profile.summary
         if len(profiles.each) == 1:
-            yield from profile_rates.findings(shown, profiles.selection.range)
-        summary = shown.summary
+            yield from _softmax_remarks(profile, profiles.selection.range)
         if summary.left_out:
             kernels = f"{summary.left_out} {profiles.work}{'' if summary.left_out == 1 else 's'}"
             yield Remark("note", f"{kernels}, {units.seconds(summary.left_out_ns * NS)}, outside every step: left out")
         if summary.unlinked_ns and summary.source == "device":
-            unlinked = units.seconds(summary.unlinked_ns * NS / summary.steps)
+            unlinked = units.seconds(profile.per_step(summary.unlinked_ns).value)
             yield Remark("note", f"{unlinked} per step in kernels whose launch was not recorded: in no range")
-
-    if any(shown.summary.source == "cpu" for shown in profiles.each):
+    if any(profile.summary.source == "cpu" for profile in profiles.each):
         yield Remark("note", "CPU: operators, by the time that each took itself, without those that it called")
 
 
-def _of_one_run(profiles: Profiles) -> bool:
-    """Whether these are the cells of one run, which differ on purpose."""
-    return [column.key for column in profiles.columns] != ["file"]
+def _softmax_remarks(profile: Profile, asked: str | None) -> Iterator[Remark]:
+    """Softmax against the two matrix products around it, in each phase of which the range has all softmax."""
+    here, steps = range_of(profile, asked), profile.summary.steps
+    parts = {(rate.part, rate.phase): rate for rate in profile.summary.rates if rate.kind == "attention"}
+    for phase in ("forward", "backward"):
+        softmax = parts.get(("softmax", phase))
+        products = [parts[part, phase] for part in ("scores", "output") if (part, phase) in parts]
+        times = [each for each in profile.times if each.phase == phase and part_of(each.module) == "softmax"]
+        if softmax is None or len(products) < 2 or not all(map(here.holds, times)):
+            continue
+        product_ns = sum(rate.total_ns for rate in products)
+        text = f"{phase}: softmax takes {units.seconds(softmax.total_ns * NS / steps)}"
+        if product_ns:
+            text += f", {units.ratio(softmax.total_ns / product_ns)} as long as the two matmuls of attention together"
+        text += f" ({units.seconds(product_ns * NS / steps)})"
+        flops = sum(rate.flops or 0 for rate in products)
+        if softmax.flops and all(rate.flops is not None for rate in products):
+            text += f", for {flops / softmax.flops:.0f}× fewer FLOPs ({units.flops(softmax.flops)}, not "
+            text += f"{units.flops(flops)}){_intensity(softmax, products, steps)}"
+        yield Remark("finding", text)
+
+
+def _intensity(softmax: Rate, products: Sequence[Rate], steps: int) -> str:
+    """The FLOPs for each byte that must be moved, and what they mean on hardware that is known."""
+    moved = sum(rate.bytes or 0 for rate in products)
+    if not softmax.flops or not softmax.bytes or not moved:
+        return ""
+    intensity, denser = softmax.flops / softmax.bytes, sum(rate.flops or 0 for rate in products) / moved
+    why = f": {intensity:.2g} FLOP for each byte that must be moved, where the matmuls have {denser:.2g}"
+    if softmax.peak_flops_per_s is None or softmax.peak_bytes_per_s is None:
+        return why
+    ridge = softmax.peak_flops_per_s / softmax.peak_bytes_per_s
+    reached = softmax.bytes / (softmax.total_ns * NS / steps) / softmax.peak_bytes_per_s if softmax.total_ns else 0.0
+    return (
+        f"{why}. Below {ridge:.2g} this GPU is bound by memory; softmax moves them at {units.share(reached)} of its "
+        "bandwidth"
+    )

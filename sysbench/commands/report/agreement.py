@@ -6,16 +6,17 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from sysbench.cells import CHOICES
 from sysbench.commands.memory.findings import known, peak
 from sysbench.commands.memory.record import MemoryCellRecord
 from sysbench.commands.profile.findings import complete
 from sysbench.commands.profile.record import ProfileCellRecord
 from sysbench.commands.time.record import TimeCellRecord
-from sysbench.commands.time.series import believable, samples
+from sysbench.commands.time.samples import believable, samples
 from sysbench.log.records import CellRecord
 from sysbench.spec import hardware
 
-_STEP: Final = ("size", "model", "ctx", "batch", "precision", "attention", "execution", "optimizer")
+_STEP: Final = ("size", "model", "ctx", "batch", *CHOICES)
 """Axes in which two commands must agree to be about the same step, beside their mode or phase."""
 
 

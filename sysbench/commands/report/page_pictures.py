@@ -10,12 +10,15 @@ import base64
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from xml.etree import ElementTree
 
 from sysbench.commands.report.document import Picture
 from sysbench.render import plots as picture_file
-from sysbench.render.pages import LONGEST_TEXT, escaped, line, printable
+from sysbench.render.pages import line, printable
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 LARGEST_SVG_BYTES: Final = 400_000
 """A picture that would be larger is put on the page as pixels: tens of thousands of points make any browser slow."""
@@ -37,32 +40,24 @@ class Looks:
         """The class of a style."""
         return self.classes.setdefault(style, f"v{len(self.classes):x}")
 
-    def styles(self) -> str:
+    def styles(self) -> Markup:
         """As CSS."""
-        return "\n".join(f".{name}{{{printable(style)}}}" for style, name in self.classes.items())
+        from markupsafe import Markup
+
+        return Markup("\n".join(f".{name}{{{printable(style)}}}" for style, name in self.classes.items()))
 
 
-def figure(content: Picture, number: int, looks: Looks, mark: str = "") -> str:
-    """A picture with its caption; `number` is unique on the page, `mark` is markup before the caption."""
-    name = escaped(content.name)
-    return (
-        f'<figure id="_picture_{name}"><div class="picture">{_drawn(content, number, looks)}</div>'
-        f"<figcaption><span>Figure {number}.{mark} {line(content.caption, LONGEST_TEXT)}</span></figcaption></figure>"
-    )
+def drawn(content: Picture, number: int, looks: Looks) -> Markup:
+    """A drawing as an element of a page, named by its caption; `number` is unique on the page."""
+    from markupsafe import Markup
 
-
-def _drawn(content: Picture, number: int, looks: Looks) -> str:
-    """The drawing itself as markup, named by its caption."""
-    drawn = picture_file.content(content.draw, "svg")
-    if len(drawn) > 2 * LARGEST_SVG_BYTES:
-        return _pixels(content)
-    markup = inline(drawn.decode("utf-8"), f"p{number}-", content.caption, looks)
-    return markup if len(markup) <= LARGEST_SVG_BYTES else _pixels(content)
-
-
-def _pixels(content: Picture) -> str:
+    markup = picture_file.content(content.draw, "svg")
+    if len(markup) <= 2 * LARGEST_SVG_BYTES:
+        inlined = inline(markup.decode("utf-8"), f"p{number}-", content.caption, looks)
+        if len(inlined) <= LARGEST_SVG_BYTES:
+            return Markup(inlined)
     encoded = base64.b64encode(picture_file.content(content.draw, "png")).decode("ascii")
-    return f'<img src="data:image/png;base64,{encoded}" alt="{line(content.caption)}">'
+    return Markup('<img src="data:image/png;base64,{}" alt="{}">').format(encoded, line(content.caption))
 
 
 def inline(svg: str, prefix: str, label: str, looks: Looks) -> str:
@@ -70,11 +65,10 @@ def inline(svg: str, prefix: str, label: str, looks: Looks) -> str:
     root = ElementTree.fromstring(svg)
     names = {name: f"{prefix}{number}" for number, name in enumerate(sorted(_referred(root)))}
     size = root.get("viewBox", "0 0 100 100")
-    inner = "".join("".join(_element(each, names, looks)) for each in root)
-    return (
-        f'<svg viewBox="{escaped(size)}" style="--width:{float(size.split()[2]):g}px" role="img" '
-        f'aria-label="{line(label)}">{inner}</svg>'
-    )
+    width = f"--width:{float(size.split()[2]):g}px"
+    whole = ElementTree.Element("svg", {"viewBox": size, "style": width, "role": "img", "aria-label": line(label)})
+    whole.extend(part for each in root for part in _slimmed(each, names, looks))
+    return printable(ElementTree.tostring(whole, encoding="unicode"))
 
 
 def _referred(root: ElementTree.Element) -> set[str]:
@@ -87,21 +81,21 @@ def _referred(root: ElementTree.Element) -> set[str]:
     return found
 
 
-def _element(element: ElementTree.Element, names: dict[str, str], looks: Looks) -> Iterator[str]:
-    tag = _local(element.tag)
+def _slimmed(element: ElementTree.Element, names: dict[str, str], looks: Looks) -> list[ElementTree.Element]:
+    """What a page needs of an element: itself without what says nothing, its parts alone, or nothing."""
+    tag, text = _local(element.tag), (element.text or "").strip()
     if tag in _DROPPED:
-        return
-    attributes = "".join(f' {key}="{escaped(value)}"' for key, value in _attributes(element, names, looks))
-    inner = [part for each in element for part in _element(each, names, looks)]
-    text = (element.text or "").strip()
+        return []
+    attributes = dict(_attributes(element, names, looks))
+    inner = [part for each in element for part in _slimmed(each, names, looks)]
     if tag == "g" and not attributes:
-        yield from inner
-    elif inner or text:
-        yield f"<{tag}{attributes}>{escaped(text)}"
-        yield from inner
-        yield f"</{tag}>"
-    elif tag not in ("g", "defs"):
-        yield f"<{tag}{attributes}/>"
+        return inner
+    if tag in ("g", "defs") and not inner and not text:
+        return []
+    slim = ElementTree.Element(tag, attributes)
+    slim.text = text
+    slim.extend(inner)
+    return [slim]
 
 
 def _attributes(element: ElementTree.Element, names: dict[str, str], looks: Looks) -> Iterator[tuple[str, str]]:

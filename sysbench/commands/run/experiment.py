@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import reduce
+from itertools import count
 
 from pydantic import BaseModel
 
@@ -74,10 +75,14 @@ def plan(
     """
     outermost = _Overrides({name: Word(text) for name, text in overrides.items()}, experiment.name)
     planned: list[PlannedRun] = []
-    for written, part, layers in _all(experiment, (outermost,), nested=False):
+    for written, part, layers in _all(experiment, (outermost,)):
         if len(planned) == MOST_RUNS:
             raise UsageError(f"{experiment.path} includes more than {MOST_RUNS} runs")
-        name = _free_name(written.name if part is experiment else f"{part.name}-{written.name}", planned)
+        name = written.name if part is experiment else f"{part.name}-{written.name}"
+        taken = {each.entry.name.lower() for each in planned}
+        # With a number where an experiment is included twice.
+        names = (name if number == 1 else f"{name}-{number}" for number in count(1))
+        name = next(candidate for candidate in names if candidate.lower() not in taken)
         planned.append(_planned(written, name, part.title, layers, devices))
     outermost.refuse_useless()
     return tuple(planned)
@@ -88,43 +93,31 @@ def refuse_mistakes(experiment: WrittenExperiment, overrides: Mapping[str, str])
     plan(experiment, overrides, ("cuda",))
 
 
-def _refuse_wrong(run: WrittenRun) -> None:
-    """Raise UsageError for options that are wrong on any kind of device that the run may land on."""
-    for words in (run.words, *({**run.words, **instead.words} for instead in run.instead.values())):
-        _spec_and_options(run, words)
-
-
 def _all(
-    experiment: WrittenExperiment, layers: tuple[_Overrides, ...], nested: bool
+    experiment: WrittenExperiment, layers: tuple[_Overrides, ...]
 ) -> Iterator[tuple[WrittenRun, WrittenExperiment, tuple[_Overrides, ...]]]:
     """Every run, with the experiment that it is written in and what is changed from outside, the innermost first."""
     for inclusion in experiment.inclusions:
         own = _Overrides(inclusion.overrides, inclusion.experiment.name)
-        yield from _all(inclusion.experiment, (own, *layers), nested=True)
+        yield from _all(inclusion.experiment, (own, *layers))
         own.refuse_useless()
     for run in experiment.runs:
         yield run, experiment, layers
 
 
-def _free_name(name: str, planned: Iterable[PlannedRun]) -> str:
-    """The name, or with a number where an experiment is included twice."""
-    taken = {each.entry.name.lower() for each in planned}
-    candidates = (name if number == 1 else f"{name}-{number}" for number in range(1, MOST_RUNS + 2))
-    return next(candidate for candidate in candidates if candidate.lower() not in taken)
-
-
 def _planned(
     run: WrittenRun, name: str, part: str, layers: Sequence[_Overrides], devices: Sequence[DeviceType]
 ) -> PlannedRun:
-    _refuse_wrong(run)
-    changed = run.words
-    for layer in layers:
-        changed = layer.over(run, changed)
-    landing = _landing(changed, devices)
-    instead = run.instead.get(landing, Instead({}, None))
-    words: Words = {**run.words, **instead.words}
-    for layer in layers:
-        words = layer.over(run, words)
+    for each in (Instead(), *run.instead.values()):
+        # What is wrong on any kind of device is refused on all.
+        _spec_and_options(run, {**run.words, **each.words})
+
+    def changed(words: Words) -> Words:
+        return reduce(lambda so_far, layer: layer.over(run, so_far), layers, words)
+
+    landing = _landing(changed(run.words), devices)
+    instead = run.instead.get(landing, Instead())
+    words = changed({**run.words, **instead.words})
     if "simulate" in words:
         # What is simulated is on no device: one that was named has said where the run would have landed.
         words = {name: word for name, word in words.items() if name != "device"}
@@ -189,31 +182,18 @@ def _written(kind: Kind, words: Words) -> dict[str, str]:
 
 def _spec_and_options(run: WrittenRun, words: Words) -> tuple[RunSpec, Given]:
     """Both halves of what the words say; raises UsageError, with the line of the wrong word where a file has it."""
-    models: dict[str, Any] = {key.field: key.model for key in keys_of(run.command).values()}
     given: Given = {name: word.text or True for name, word in words.items() if word.text is not None}
-    own = {name: value for name, value in given.items() if models[name] is measuring(run.command).spec_class}
+    own = {name: value for name, value in given.items() if name in measuring(run.command).spec_class.model_fields}
     others = {name: value for name, value in given.items() if name not in own}
     try:
         spec: RunSpec = validated(measuring(run.command).spec_class, own)
         validated(measuring(run.command).options_class, others)
-        _refuse_impossible(spec)
+        impossible = next(filter(None, (cell.problem(None) for cell in spec.cells())), None)
+        if impossible is not None:
+            raise OptionError(impossible, None)
     except OptionError as error:
-        raise _located(run, words, error) from None
+        word = words.get(error.field or "", Word(None, run.place))
+        if word.place is None:
+            raise UsageError(f"{error} (for {run.name} of `{run.command}`)") from None
+        raise word.place.complaint(str(error)) from None
     return spec, others
-
-
-def _refuse_impossible(spec: RunSpec) -> None:
-    """Raise OptionError for the first cell that can run nowhere."""
-    for cell in spec.cells():
-        problem = cell.problem(None)
-        if problem is not None:
-            raise OptionError(problem, None)
-
-
-def _located(run: WrittenRun, words: Words, error: OptionError) -> UsageError:
-    word = words.get(error.field or "")
-    if word is None:
-        return run.place.complaint(str(error))
-    if word.place is None:
-        return UsageError(f"{error} (for {run.name} of `{run.command}`)")
-    return word.place.complaint(str(error))

@@ -23,7 +23,9 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, TypeVar, get_args
+
+from pydantic import AfterValidator, BaseModel, Field, StringConstraints, ValidationError
 
 from sysbench.command import Kind, kinds
 from sysbench.commands.run.toml_lines import line_of
@@ -31,10 +33,9 @@ from sysbench.errors import UsageError, unknown
 from sysbench.spec import hardware as shipped
 from sysbench.spec.cell import DeviceType
 from sysbench.spec.commands import Key, keys_of
+from sysbench.spec.frozen import Frozen
 
 ENDING = ".toml"
-
-Steps = tuple[str | int, ...]
 
 _ON: Mapping[str, DeviceType] = {f"on_{name}": name for name in get_args(DeviceType)}
 _OF_A_FILE = ("title", "question", "include", "run")
@@ -44,14 +45,18 @@ _SKIP = "skip"
 _WIDEST_NUMBER_BITS = 1024
 """Python does not even write wider ones out."""
 
+_Model = TypeVar("_Model", bound=BaseModel)
+
+Text = Annotated[str, AfterValidator(lambda text: " ".join(text.split()))]
+
 
 @dataclass(frozen=True)
 class Place:
-    """Where something is said."""
+    """Where something is said: a file, its text, and the keys that lead there."""
 
     file: Path
     text: str = field(repr=False)
-    steps: Steps = ()
+    steps: tuple[str | int, ...] = ()
 
     def at(self, *steps: str | int) -> Place:
         """A place within this one."""
@@ -75,22 +80,20 @@ Words = Mapping[str, Word]
 """By the fields of a spec and of its options."""
 
 
-@dataclass(frozen=True)
-class Instead:
+class Instead(Frozen):
     """What is different on one kind of device."""
 
-    words: Words
-    skip: str | None
+    words: Words = Field(default_factory=dict)
+    skip: Text | None = None
     """Why the run is left out there; None where it is not."""
 
 
-@dataclass(frozen=True)
-class WrittenRun:
+class WrittenRun(Frozen):
     """One run as the file has it."""
 
-    name: str
-    title: str
-    question: str
+    name: Annotated[str, StringConstraints(strip_whitespace=True, pattern="^-*[A-Za-z0-9][A-Za-z0-9-]*$")]
+    title: Text
+    question: Text
     command: Kind
     words: Words
     instead: Mapping[DeviceType, Instead]
@@ -99,27 +102,27 @@ class WrittenRun:
     place: Place
 
 
-@dataclass(frozen=True)
-class Inclusion:
+class Inclusion(Frozen):
     """Another experiment, all of whose runs are taken."""
 
     experiment: WrittenExperiment
-    overrides: Mapping[str, Word]
+    overrides: Words
     """By long name, for every run that has the option."""
-    place: Place
 
 
-@dataclass(frozen=True)
-class WrittenExperiment:
+class WrittenExperiment(Frozen):
     """A file."""
 
-    name: str
-    """That of its file, without ending."""
     path: Path
-    title: str
-    question: str
+    title: Text
+    question: Text
     inclusions: tuple[Inclusion, ...]
     runs: tuple[WrittenRun, ...]
+
+    @property
+    def name(self) -> str:
+        """That of its file, without ending."""
+        return self.path.stem
 
 
 def names() -> list[str]:
@@ -135,60 +138,81 @@ def load(name: str) -> WrittenExperiment:
     return _read(found(name), ())
 
 
-def found(name: str) -> Path:
+def found(name: str, beside: Path = Path()) -> Path:
     """The file of an experiment by its name, or as it was named; raises UsageError for a name that there is not."""
-    return _found(name, Path(), None)
-
-
-def _found(name: str, beside: Path, place: Place | None) -> Path:
     if name.isprintable() and (name.endswith(ENDING) or "/" in name):
         return beside / name
     if name in names():
         return shipped.directory("runs") / f"{name}{ENDING}"
-    what = unknown(name, f"an experiment that ships, nor a file, which ends in {ENDING}", names())
-    raise place.complaint(what) if place is not None else UsageError(what)
+    raise UsageError(unknown(name, f"an experiment that ships, nor a file, which ends in {ENDING}", names()))
 
 
 def _read(path: Path, including: tuple[Path, ...]) -> WrittenExperiment:
-    top = Place(path, _text_of(path))
-    document = _parsed(top)
-    _refuse_unknown_keys(document, _OF_A_FILE, top, "a key of an experiment")
-    chain = (*including, _real(path))
-    runs = tuple(_run(entry, top.at("run", number)) for number, entry in enumerate(_tables(document, "run", top)))
-    _refuse_repeated_names(runs)
-    inclusions = tuple(_inclusions(document, top, chain))
+    top, document = _parsed(path)
+    for key in document:
+        if key not in _OF_A_FILE:
+            raise top.at(key).complaint(unknown(key, "a key of an experiment", _OF_A_FILE))
+    entries = document.get("run", [])
+    if not isinstance(entries, list):
+        raise top.at("run").complaint("run is a list of tables: begin each with [[run]]")
+    runs = [_run(entry, top.at("run", number)) for number, entry in enumerate(entries)]
+    for number, run in enumerate(runs):
+        if any(run.name.lower() == other.name.lower() for other in runs[:number]):
+            raise run.place.complaint(f"there are two runs called {run.name}: give each a name of its own")
+    # Unlike `Path.resolve`, it finds the place of links in a circle too.
+    inclusions = tuple(_inclusions(document.get("include", []), top, (*including, Path(os.path.realpath(path)))))
     if not runs and not inclusions:
         raise UsageError(f'{path} has no runs: each is a table [[run]], and include = ["sizes"] takes those of others')
-    return WrittenExperiment(
-        path.stem, path, _text(document, "title", top) or path.stem, _text(document, "question", top), inclusions, runs
+    return _made(
+        WrittenExperiment,
+        top,
+        path=path,
+        title=_or(document, "title", path.stem),
+        question=document.get("question", ""),
+        inclusions=inclusions,
+        runs=runs,
     )
 
 
-def _text_of(path: Path) -> str:
+def _parsed(path: Path) -> tuple[Place, dict[str, Any]]:
     try:
-        return path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
+        return Place(path, text), tomllib.loads(text)
     except FileNotFoundError:
         raise UsageError(f"cannot read {path}: no such file") from None
     except UnicodeDecodeError:
         raise UsageError(f"{path} is not a text in UTF-8") from None
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
-
-
-def _parsed(top: Place) -> dict[str, Any]:
-    try:
-        return tomllib.loads(top.text)
     except ValueError as error:  # of TOML, or of a number with thousands of digits
-        raise UsageError(f"{top.file} is not TOML: {error}") from None
+        raise UsageError(f"{path} is not TOML: {error}") from None
     except RecursionError:
-        raise UsageError(f"{top.file} is nested too deeply") from None
+        raise UsageError(f"{path} is nested too deeply") from None
+
+
+def _made(model: type[_Model], place: Place, /, **values: Any) -> _Model:
+    """The model of these values; the first that it does not take is answered with its line."""
+    try:
+        return model(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0])
+        if first["type"] == "string_pattern_mismatch":
+            what = f"{key} {first['input']!r} becomes a file's: write letters, digits and hyphens"
+        else:
+            what = f"{key} is a text: write it in quotation marks"
+        raise place.at(key).complaint(what) from None
+
+
+def _or(entry: Mapping[str, Any], key: str, otherwise: str) -> Any:
+    """What a table has under a key; an empty text says as little as none."""
+    return otherwise if entry.get(key, "") == "" else entry[key]
 
 
 # --- other experiments
 
 
-def _inclusions(document: Mapping[str, Any], top: Place, chain: tuple[Path, ...]) -> Iterator[Inclusion]:
-    entries = document.get("include", [])
+def _inclusions(entries: object, top: Place, chain: tuple[Path, ...]) -> Iterator[Inclusion]:
     if not isinstance(entries, list):
         raise top.at("include").complaint(f"include takes a list of experiments, not {entries!r}")
     for number, entry in enumerate(entries):
@@ -196,84 +220,89 @@ def _inclusions(document: Mapping[str, Any], top: Place, chain: tuple[Path, ...]
         table = {"run": entry} if isinstance(entry, str) else entry
         if not isinstance(table, dict) or not isinstance(table.get("run"), str):
             raise place.complaint('an inclusion names its experiment: "sizes", or run = "sizes" in [[include]]')
-        path = _found(table["run"], top.file.parent, place)
-        _refuse_circle(path, chain, place)
+        try:
+            path = found(table["run"], top.file.parent)
+        except UsageError as error:
+            raise place.complaint(str(error)) from None
+        real = Path(os.path.realpath(path))
+        if real in chain:
+            circle = (*chain[chain.index(real) :], real)
+            raise place.complaint(f"includes itself: {' → '.join(each.name for each in circle)}")
         experiment = _read(path, chain)
-        overrides = {
-            name: _word(name, value, place.at(name), _key_of_any(name, place.at(name)))
-            for name, value in table.items()
-            if name != "run"
-        }
-        yield Inclusion(experiment, overrides, place)
-
-
-def _refuse_circle(path: Path, chain: tuple[Path, ...], place: Place) -> None:
-    real = _real(path)
-    if real in chain:
-        circle = (*chain[chain.index(real) :], real)
-        raise place.complaint(f"includes itself: {' → '.join(each.name for each in circle)}")
-
-
-def _real(path: Path) -> Path:
-    """Where a file really is; unlike `Path.resolve`, of links in a circle too."""
-    return Path(os.path.realpath(path))
-
-
-def _key_of_any(name: str, place: Place) -> Key:
-    """What the name stands for; where several commands have it, it is a switch for all of them or for none."""
-    known = {name: key for kind in reversed(kinds()) for name, key in keys_of(kind).items()}
-    if name not in known:
-        raise place.complaint(unknown(name, "an option of any command", known))
-    return known[name]
+        # Where several commands have an option, it is a switch for all of them or for none.
+        known = {name: key for kind in reversed(kinds()) for name, key in keys_of(kind).items()}
+        options = {name: value for name, value in table.items() if name != "run"}
+        yield Inclusion(experiment=experiment, overrides=_written(options, place, known, "an option of any command"))
 
 
 # --- runs
 
 
-def _run(entry: Mapping[str, Any], place: Place) -> WrittenRun:
-    command = _text(entry, "command", place)
+def _run(entry: object, place: Place) -> WrittenRun:
+    entry = _table(entry, place)
+    if "command" not in entry:
+        raise place.complaint(f"a run needs a command: {', '.join(kinds())}")
+    command = entry["command"]
     kind = next((kind for kind in kinds() if kind == command), None)
     if kind is None:
-        if "command" not in entry:
-            raise place.complaint(f"a run needs a command: {', '.join(kinds())}")
-        raise place.at("command").complaint(f"command {unknown(command, 'a command that measures', kinds())}")
-    name = _text(entry, "name", place) or kind
-    _refuse_unfit_name(name, place)
-    own = {key: value for key, value in entry.items() if key not in _OF_A_RUN}
-    instead = {
-        device: _instead(kind, _table(entry[key], place.at(key)), place.at(key))
-        for key, device in _ON.items()
-        if key in entry
-    }
-    return WrittenRun(
-        name,
-        _text(entry, "title", place) or name,
-        _text(entry, "question", place),
-        kind,
-        _words(kind, own, place, _OF_A_RUN),
-        instead,
-        frozenset(_kept(kind, entry.get("keep", []), place.at("keep"))),
+        raise place.at("command").complaint(f"command {unknown(str(command), 'a command that measures', kinds())}")
+    name = _or(entry, "name", kind)
+    return _made(
+        WrittenRun,
         place,
+        name=name,
+        title=_or(entry, "title", name),
+        question=entry.get("question", ""),
+        command=kind,
+        words=_words(kind, entry, place, _OF_A_RUN),
+        instead={
+            device: _instead(kind, _table(entry[key], place.at(key)), place.at(key))
+            for key, device in _ON.items()
+            if key in entry
+        },
+        keep=frozenset(_kept(kind, entry.get("keep", []), place.at("keep"))),
+        place=place,
     )
 
 
+def _table(value: object, place: Place) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise place.complaint(f"{place.steps[-1]} is a table of options, not {value!r}")
+    return value
+
+
 def _instead(kind: Kind, entry: Mapping[str, Any], place: Place) -> Instead:
-    words = _words(kind, {key: value for key, value in entry.items() if key != _SKIP}, place, (_SKIP,))
-    skip = _text(entry, _SKIP, place) if _SKIP in entry else None
-    if skip is not None and words:
+    instead = _made(Instead, place, words=_words(kind, entry, place, (_SKIP,)), skip=entry.get(_SKIP))
+    if instead.skip is not None and instead.words:
         raise place.at(_SKIP).complaint("a run that is left out takes no options beside skip")
-    return Instead(words, skip)
+    return instead
+
+
+def _kept(kind: Kind, value: object, place: Place) -> Iterator[str]:
+    keys = keys_of(kind)
+    for name in value if isinstance(value, list) else [value]:
+        if not isinstance(name, str) or name not in keys:
+            raise place.complaint(unknown(str(name), f"an option of `{kind}` to keep", keys))
+        yield keys[name].field
+
+
+# --- options
 
 
 def _words(kind: Kind, entry: Mapping[str, Any], place: Place, also: Sequence[str]) -> Words:
-    """By field; a shorthand adds its value to what its field is given in the same table."""
-    keys = keys_of(kind)
-    written: dict[str, Word] = {}
-    for key, value in entry.items():
-        if key not in keys:
-            raise place.at(key).complaint(unknown(key, f"an option of `{kind}`", (*keys, *also)))
-        written[key] = _word(key, value, place.at(key), keys[key])
-    return by_field(kind, written)
+    """The options in a table by field; it may also hold keys that are none."""
+    options = {key: value for key, value in entry.items() if key not in also}
+    return by_field(kind, _written(options, place, keys_of(kind), f"an option of `{kind}`", also))
+
+
+def _written(
+    options: Mapping[str, Any], place: Place, known: Mapping[str, Key], noun: str, also: Sequence[str] = ()
+) -> Words:
+    """Options by long name."""
+    for name in options:
+        if name not in known:
+            raise place.at(name).complaint(unknown(name, noun, (*known, *also)))
+    return {name: _word(name, value, place.at(name), known[name]) for name, value in options.items()}
 
 
 def by_field(kind: Kind, written: Mapping[str, Word]) -> Words:
@@ -311,51 +340,3 @@ def _word(name: str, value: object, place: Place, key: Key) -> Word:
             raise place.complaint(f"{name} is written to the directory of the experiment: give it a name, not a path")
         return Word(str(value), place)
     raise place.complaint(f"{name} takes text, a number, true, false, or a list of texts or numbers")
-
-
-def _kept(kind: Kind, value: object, place: Place) -> Iterator[str]:
-    keys = keys_of(kind)
-    for name in value if isinstance(value, list) else [value]:
-        if not isinstance(name, str) or name not in keys:
-            raise place.complaint(unknown(str(name), f"an option of `{kind}` to keep", keys))
-        yield keys[name].field
-
-
-def _refuse_unfit_name(name: str, place: Place) -> None:
-    if not name.isascii() or not name.replace("-", "").isalnum():
-        raise place.at("name").complaint(f"name {name!r} becomes a file's: write letters, digits and hyphens")
-
-
-def _refuse_repeated_names(runs: Sequence[WrittenRun]) -> None:
-    for number, run in enumerate(runs):
-        if any(run.name.lower() == other.name.lower() for other in runs[:number]):
-            raise run.place.complaint(f"there are two runs called {run.name}: give each a name of its own")
-
-
-# --- what TOML holds
-
-
-def _refuse_unknown_keys(document: Mapping[str, Any], known: Sequence[str], place: Place, noun: str) -> None:
-    for key in document:
-        if key not in known:
-            raise place.at(key).complaint(unknown(key, noun, known))
-
-
-def _tables(document: Mapping[str, Any], key: str, top: Place) -> list[Mapping[str, Any]]:
-    entries = document.get(key, [])
-    if not isinstance(entries, list):
-        raise top.at(key).complaint(f"{key} is a list of tables: begin each with [[{key}]]")
-    return [_table(entry, top.at(key, number)) for number, entry in enumerate(entries)]
-
-
-def _table(value: object, place: Place) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise place.complaint(f"{place.steps[-1]} is a table of options, not {value!r}")
-    return value
-
-
-def _text(entry: Mapping[str, Any], key: str, place: Place) -> str:
-    value = entry.get(key, "")
-    if not isinstance(value, str):
-        raise place.at(key).complaint(f"{key} is a text: write it in quotation marks")
-    return " ".join(value.split())

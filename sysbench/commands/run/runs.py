@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from sysbench.commands.run import experiment_file
 from sysbench.commands.run import tables as experiment_tables
 from sysbench.commands.run.directory import ExperimentDirectory
 from sysbench.commands.run.experiment import PlannedRun
-from sysbench.commands.run.experiment_file import ENDING, WrittenExperiment
+from sysbench.commands.run.experiment_file import WrittenExperiment
 from sysbench.commands.run.spec import ExperimentOptions
 from sysbench.commands.run.tables import Ended
 from sysbench.commands.running import Performed
@@ -55,7 +54,7 @@ def begun(
     name = options.experiment or experiment.name
     content = Manifest(
         sysbench_version=__version__,
-        experiment=str(experiment.path.resolve()) if _is_file(name) else name,
+        experiment=name if name in experiment_file.names() else str(experiment.path.resolve()),
         title=experiment.title,
         question=experiment.question,
         overrides=dict(overrides),
@@ -76,7 +75,7 @@ def continued(path: Path, options: ExperimentOptions, overrides: Mapping[str, st
         found = directory.manifest
         name = options.experiment or found.experiment
         experiment = experiment_file.load(name)
-        if not _same(experiment, found.experiment):
+        if experiment.path.resolve() != experiment_file.found(found.experiment).resolve():
             raise UsageError(f"--resume {path}: it is of the experiment {found.experiment}, not of {name}")
         planned = planner(experiment, {**found.overrides, **overrides})
         _refuse_other_runs(path, found.runs, [each.entry for each in planned])
@@ -95,14 +94,6 @@ def _refuse_wrong_results(planned: PlannedRun, options: ExperimentOptions) -> No
         _command(planned.entry.command).refuse_wrong_files(own)
     except UsageError as error:
         raise UsageError(f"{planned.entry.name}: {error}") from None
-
-
-def _is_file(name: str) -> bool:
-    return name.endswith(ENDING) or "/" in name
-
-
-def _same(experiment: WrittenExperiment, name: str) -> bool:
-    return experiment.path.resolve() == experiment_file.found(name).resolve()
 
 
 def _refuse_other_runs(path: Path, there: Sequence[RunEntry], here: Sequence[RunEntry]) -> None:
@@ -134,24 +125,20 @@ def _said(word: str | None) -> str:
 
 def _carry_out(directory: ExperimentDirectory, planned: Sequence[PlannedRun], options: ExperimentOptions) -> int:
     ended: list[Ended] = []
-    with _parting_words(directory, options):
+    try:
         for number, each in enumerate(planned, start=1):
-            last = _attend(directory, each, number, len(planned), options)
-            ended.append(last)
-            if _interrupted(last):
+            ended.append(_attend(directory, each, number, len(planned), options))
+            if _interrupted(ended[-1]):
                 break
         _show(experiment_tables.outcome(directory.manifest.title, ended), options)
-    return _exit_code(ended)
-
-
-@contextmanager
-def _parting_words(directory: ExperimentDirectory, options: ExperimentOptions) -> Iterator[None]:
-    """Say where everything is, however it ends."""
-    try:
-        yield
     finally:
+        # However it ends, it says where everything is.
         _say(f"saved  {directory.path}", options)
         _say(f"→ sysbench report {directory.path} -o report.html makes a document of it", options)
+    if any(map(_interrupted, ended)):
+        return INTERRUPTED
+    codes = [running.exit_code(each.record) for each in ended if each.record is not None]
+    return 1 if any(each.complaint for each in ended) or any(codes) or not codes else 0
 
 
 def _say(text: str, options: ExperimentOptions) -> None:
@@ -175,22 +162,25 @@ def _attend(
 ) -> Ended:
     """One run, unless it is left out or was finished earlier; an error becomes a part of the manifest."""
     entry = directory.entry(planned.entry.name)
+    named = f"run {number}/{count}  {entry.name}"
     if entry.here == "left out":
-        _say(f"run {number}/{count}  {entry.name}: left out, {entry.why}", options)
+        _say(f"{named}: left out, {entry.why}", options)
         return Ended(entry, None)
     try:
         log = directory.log_of(entry)
         finished = _finished(log, entry.command)
         if finished is not None:
-            _say(f"run {number}/{count}  {entry.name}: finished before", options)
+            _say(f"{named}: finished before", options)
             return Ended(entry, finished)
         if not sys.stdout.isatty():  # where the heading would be seen beside it
-            _say(f"run {number}/{count}  {entry.name}: {entry.title}", options)
+            _say(f"{named}: {entry.title}", options)
         _show(experiment_tables.heading(entry, number, count), options, first=number == 1)
-        performed = _perform(planned, directory, log, options)
+        performed: Performed = _command(entry.command).perform(
+            planned.spec, _options(planned, directory.path, log, options)
+        )
     except SysbenchError as error:
         # What is wrong with one run is no reason not to make the others.
-        _say(f"run {number}/{count}  {entry.name} failed: {error}", options)
+        _say(f"{named} failed: {error}", options)
         begun = directory.log_of(entry)
         entry = entry.model_copy(update={"failure": None if begun else str(error)})
         directory.note(entry)
@@ -218,14 +208,6 @@ def _earlier(log: Path | None, kind: Kind) -> RunRecord[Any] | None:
         return None
 
 
-def _perform(
-    planned: PlannedRun, directory: ExperimentDirectory, log: Path | None, options: ExperimentOptions
-) -> Performed:
-    command = _command(planned.entry.command)
-    performed: Performed = command.perform(planned.spec, _options(planned, directory.path, log, options))
-    return performed
-
-
 def _command(kind: Kind) -> Any:
     """The module of a command, which all have what is asked for here."""
     return importlib.import_module(f"{measuring(kind).package}.command")
@@ -247,11 +229,3 @@ def _options(planned: PlannedRun, directory: Path, log: Path | None, options: Ex
 
 def _interrupted(ended: Ended) -> bool:
     return ended.complaint is None and ended.record is not None and ended.record.status == "interrupted"
-
-
-def _exit_code(ended: Sequence[Ended]) -> int:
-    """0 measured, 1 when anything failed or nothing was measured, 130 interrupted."""
-    if any(map(_interrupted, ended)):
-        return INTERRUPTED
-    codes = [running.exit_code(each.record) for each in ended if each.record is not None]
-    return 1 if any(each.complaint for each in ended) or any(codes) or not codes else 0

@@ -10,7 +10,7 @@ COMMAND = Command(
     cell="spec:TimeCell",
     options="spec:TimeOptions",
     record="record:TimeRecord",
-    headlines="words:headlines",
-    picture="sysbench.render.dashboard.live:TIME",
-    lines="sysbench.render.dashboard.plain:PlainProgress",
+    headlines="findings:headlines",
+    picture="live:TIME",
+    lines="live:TimeLines",
 )

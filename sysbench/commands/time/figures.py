@@ -14,7 +14,7 @@ from sysbench import cells as spec_axes
 from sysbench import units
 from sysbench.commands.attention.figures import Look
 from sysbench.commands.time.record import TimeCellRecord
-from sysbench.commands.time.series import samples
+from sysbench.commands.time.samples import samples
 from sysbench.render.findings import namer
 from sysbench.render.plots import (
     INK,

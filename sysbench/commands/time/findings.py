@@ -1,245 +1,512 @@
-"""What a timing run has shown, as numbers: ratios, growth, warm-up, spread; each holds the cells it rests on.
+"""What a timing run has shown: sentences with their numbers, each with the cells that it rests on.
 
-`sysbench.commands.time.words` has the words. Cells with doubts (see `time_series.DOUBTFUL`) are in none.
+Cells with doubts (`sysbench.commands.time.samples.DOUBTFUL`) are in none, and a last sentence says which those are.
 """
 
 from __future__ import annotations
 
 import itertools
 import statistics as standard
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from sysbench import cells as axes
+from sysbench import units
 from sysbench.commands.time.record import TimeCellRecord
-from sysbench.commands.time.series import Pair, believable, launch_bound, pairs, places, samples, summed
+from sysbench.commands.time.samples import FORWARD_BACKWARD, believable, doubts, launch_bound, samples, summed
 from sysbench.log.records import Samples
-from sysbench.statistics import Effect, NoPowerLaw, Pooled, PowerLaw, Ratio, effect, pooled, power_law, ratio
+from sysbench.render.findings import (
+    MOST_NAMED,
+    Namer,
+    Said,
+    counted,
+    left_out,
+    listed,
+    loosely,
+    multiple,
+    named,
+    namer,
+    percentage,
+    share_range,
+    share_with_interval,
+    together_named,
+    with_interval,
+)
+from sysbench.statistics import Effect, Pooled, PowerLaw, Ratio, effect, pooled, power_law, ratio
 
-FLAT: Final = 1.1
-"""A time that grows by less than this while the work grows at least half as much again does not follow the work."""
+Cells = Sequence[TimeCellRecord]
 
-MORE_WORK: Final = 1.5
+MOST_SETTINGS: Final = 4
+"""As many ways of computing get a sentence each."""
 
-SETTLED: Final = 0.02
-"""A step is as later ones where it exceeds the slowest of them by no more than this share of their median, or where
-it is less than `FAR_OUT` of their deviations above that."""
+MOST_ROWS: Final = 4
+"""As many rows along an axis are said one by one."""
 
 
-FAR_OUT: Final = 4
-"""Standard deviations of the other steps by which one of the first stands out."""
+def said(cells: Cells) -> Iterator[Said]:
+    """Every sentence that these cells carry, the most asked for first."""
+    everywhere = namer(cells)
+    yield from headlines(cells)
+    yield from _work_without_time(cells)
+    yield from _growth(cells)
+    yield from _optimizer(cells)
+    yield from _rates(cells)
+    yield from _first_steps(cells, everywhere)
+    yield from _spreads(cells, everywhere)
+    yield from _peaks(cells, everywhere)
+    yield from _frontiers(cells)
+    said_of = "what is said of this run, or of its comparisons"
+    yield from left_out(cells, lambda cell: doubts(cell, alone=False), said_of)
+
+
+def headlines(cells: Cells) -> Iterator[Said]:
+    """Those that are worth a line below the tables on a screen, which say the rest by themselves."""
+    yield from _comparisons(cells)
+    yield from _backward(cells)
+    yield from _warmup_study(cells)
+
+
+def _by_setting(cells: Cells, whole: Callable[[Cells], bool]) -> Iterator[tuple[str, Cells]]:
+    """All cells, if one sentence fits them all or settings are too many for one each; else those of each setting.
+
+    A setting is how cells are computed, whatever their size: device, mode, precision, … Words for it come with its
+    cells, to stand before the sentence.
+    """
+    groups = axes.alike(cells, "size", "ctx", "batch", "warmup", "steps", "until", "max_steps", "sync", "seed")
+    if not 1 < len(groups) <= MOST_SETTINGS or whole(cells):
+        yield "", cells
+        return
+    differing = axes.varying([group[0].axes for group in groups])
+    for group in groups:
+        yield f"{', '.join(axes.phrase(axis, group[0].axes[axis]) for axis in differing)}: ", group
+
+
+# --- one way of computing against another
 
 
 @dataclass(frozen=True)
-class Part:
-    """Some phases of one cell as a multiple, or a share, of others."""
+class _Compared:
+    """Two ways of computing on the same input: how many times as fast the other is."""
 
-    cell: TimeCellRecord
-    ratio: Ratio
-
-
-@dataclass(frozen=True)
-class Parts:
-    """The same of many cells, and what they agree on, if they do."""
-
-    each: tuple[Part, ...]
-    """Ascending."""
-    common: Pooled | None
-
-
-def parts(cells: Iterable[TimeCellRecord], upper: Sequence[str], lower: Sequence[str]) -> Parts | None:
-    """The time of `upper` over that of `lower` in every believable cell that has an interval of it."""
-    found = [
-        Part(cell, much)
-        for cell in believable(cells)
-        if (one := summed(cell, upper)) and (other := summed(cell, lower)) and standard.median(other) > 0
-        if standard.median(one) > 0 and (much := ratio(one, other)).low is not None
-    ]
-    return together(found)
-
-
-def together(found: Iterable[Part]) -> Parts | None:
-    """What several cells show, or None without any."""
-    ordered = tuple(sorted(found, key=lambda each: each.ratio.value))
-    return Parts(ordered, pooled([each.ratio for each in ordered])) if ordered else None
-
-
-# --- cells against each other
-
-
-@dataclass(frozen=True)
-class Compared:
-    """One way of computing against another on the same input: how many times as fast the second is."""
-
-    pair: Pair
+    base: TimeCellRecord
+    other: TimeCellRecord
     effect: Effect
 
+    @property
+    def value(self) -> float:
+        """The speed-up."""
+        return self.effect.ratio.value
+
 
 @dataclass(frozen=True)
-class Comparison:
-    """The same over all inputs."""
+class _Comparison:
+    """The same over all inputs, ascending in how much faster the arm is."""
 
     axis: str
     base: object
     arm: object
     phase: str
-    each: tuple[Compared, ...]
-    """Ascending in how much faster the arm is."""
+    each: tuple[_Compared, ...]
     common: Pooled | None
     """The speed-up that all of them agree on; None where they do not or where it is none."""
 
-    @property
-    def mean(self) -> float:
-        """The geometric mean of the speed-ups."""
-        return standard.geometric_mean(each.effect.ratio.value for each in self.each)
-
-    def decided(self, direction: int) -> list[Compared]:
-        """Those that go one way without doubt."""
+    def decided(self, direction: int) -> list[_Compared]:
+        """Those that go one way without doubt, or with 0 those that go neither way."""
         return [each for each in self.each if each.effect.direction == direction]
 
+    @property
+    def cells(self) -> tuple[TimeCellRecord, ...]:
+        """All that it rests on."""
+        return tuple(cell for each in self.each for cell in (each.base, each.other))
 
-def comparison(cells: Iterable[TimeCellRecord], axis: str, base: object, arm: object, phase: str) -> Comparison | None:
+    def where(self, cells: Cells, among: Cells | None = None) -> str:
+        """Names for some of its cells."""
+        return together_named(cells, [each.base for each in self.each] if among is None else among, (self.axis,))
+
+
+def _comparisons(cells: Cells) -> Iterator[Said]:
+    """A sentence for each arm that was measured on something that the first one was measured on too."""
+    for axis in ("device", *axes.CHOICES):
+        values = axes.values_along(cells, axis)
+        phase = "optimizer" if axis == "optimizer" else "step"
+        for arm in values[1:]:
+            found = _comparison(cells, axis, values[0], arm, phase)
+            if found is not None and len(found.decided(-1)) == len(found.each):
+                # What is slower everywhere is what the other one is faster than.
+                found = _comparison(cells, axis, arm, values[0], phase)
+            if found is not None:
+                yield Said(_compared_words(found, cells), found.cells)
+                yield from _payback(found, cells)
+
+
+def _comparison(cells: Cells, axis: str, base: object, arm: object, phase: str) -> _Comparison | None:
     """One value of an axis against another; None where nothing was measured under both."""
     both = [
-        (pair, one.samples_s, other.samples_s)
-        for pair in pairs(believable(cells, alone=False), axis, base, arm)
-        if (one := samples(pair.base, phase)) is not None and (other := samples(pair.other, phase)) is not None
+        (first, second, one.samples_s, other.samples_s)
+        for first, second in axes.pairs(believable(cells, alone=False), axis, base, arm)
+        if (one := samples(first, phase)) is not None and (other := samples(second, phase)) is not None
     ]
-    compared = [Compared(pair, effect(one, other, len(both))) for pair, one, other in both]
-    known = [each for each in compared if each.effect.ratio.low is not None]
-    if not known:
+    compared = [_Compared(first, second, effect(one, other, len(both))) for first, second, one, other in both]
+    ordered = sorted((each for each in compared if each.effect.ratio.low is not None), key=lambda each: each.value)
+    if not ordered:
         return None
-    ordered = tuple(sorted(known, key=lambda each: each.effect.ratio.value))
-    alike = pooled([each.effect.ratio for each in ordered])
-    return Comparison(axis, base, arm, phase, ordered, alike)
+    return _Comparison(axis, base, arm, phase, tuple(ordered), pooled([each.effect.ratio for each in ordered]))
 
 
-@dataclass(frozen=True)
-class Payback:
-    """How long compiling takes, and after how many steps faster ones have made up for it."""
+def _compared_words(found: _Comparison, cells: Cells) -> str:
+    of = "" if found.phase == "step" else f"{found.phase}: "
+    arm, base = (axes.phrase(found.axis, value) for value in (found.arm, found.base))
+    least, most = found.each[0], found.each[-1]
+    undecided = len(found.decided(0))
+    if len(found.each) == 1:
+        much = with_interval(least.effect.ratio)
+        return (
+            f"{of}{arm} and {base} cannot be told apart: {much}."
+            if undecided
+            else f"{of}{arm} is {much} as fast as {base}."
+        )
+    count = counted(len(found.each))
+    if undecided == len(found.each):
+        ends = f"{units.ratio(least.value)} to {units.ratio(most.value)}"
+        return f"{of}{arm} and {base} cannot be told apart in {count}: {ends}."
+    if found.common is not None and not undecided:
+        return f"{of}{arm} is {multiple(found.common)} as fast as {base} in {count}."
+    name, mean = namer(cells, (found.axis,)), standard.geometric_mean(each.value for each in found.each)
+    return (
+        f"{of}{arm} is {units.ratio(most.value)} as fast as {base} at {name(most.base)} and {units.ratio(least.value)} "
+        f"at {name(least.base)}, {units.ratio(mean)} in the geometric mean of {len(found.each)} cells"
+        f"{_by_phase(found, cells)}{_trends(found)}{_exceptions(found)}{_held_back(found)}."
+    )
 
-    cell: TimeCellRecord
-    compile_s: float
-    steps: float
+
+def _by_phase(found: _Comparison, cells: Cells) -> str:
+    """`(forward 1.50 to 2.51×, backward 1.81 to 2.58×)`."""
+    parts = []
+    for phase in ("forward", "backward") if found.phase == "step" else ():
+        of_phase = _comparison(cells, found.axis, found.base, found.arm, phase)
+        if of_phase is not None and "backward" in of_phase.each[0].base.phases:
+            parts.append(f"{phase} {of_phase.each[0].value:.2f} to {units.ratio(of_phase.each[-1].value)}")
+    return f" ({', '.join(parts)})" if parts else ""
 
 
-def paybacks(found: Comparison) -> list[Payback]:
-    """Of every compiled cell that is faster without doubt, ascending; nothing for other comparisons."""
-    paid = []
-    for each in found.each:
-        before, after = (samples(cell, found.phase) for cell in (each.pair.base, each.pair.other))
-        compile_s = each.pair.other.compile_s
-        if compile_s is None or each.effect.direction != 1 or before is None or after is None:
-            continue
-        paid.append(Payback(each.pair.other, compile_s, compile_s / (before.median_s - after.median_s)))
-    return sorted(paid, key=lambda each: each.steps)
+def _trends(found: _Comparison) -> str:
+    """`; the larger the model and the longer the context, the more`."""
+    more = {"size": "the larger the model", "ctx": "the longer the context"}
+    words = [words for axis, words in more.items() if _gains_along(found, axis)]
+    return f"; {' and '.join(words)}, the more" if words else ""
 
 
-def gains_along(found: Comparison, axis: str) -> bool:
+def _gains_along(found: _Comparison, axis: str) -> bool:
     """Whether the arm gains the more the larger the model is (`size`), or the longer the context (`ctx`).
 
     In every row of three or more, all else being equal: no step goes down without doubt, and the last one's interval
     is above the first one's.
     """
-    by_place: dict[tuple[tuple[str, str], ...], list[Compared]] = {}
-    for each in found.each:
-        but = (axis, "model") if axis == "size" else (axis,)
-        others = tuple((name, str(value)) for name, value in each.pair.base.axes.items() if name not in but)
-        by_place.setdefault(others, []).append(each)
-    rows = [sorted(row, key=lambda each: _extent(each.pair.base, axis)) for row in by_place.values() if len(row) > 2]
-    return bool(rows) and all(_ascends([each.effect.ratio for each in row]) for row in rows)
-
-
-def _ascends(ratios: Sequence[Ratio]) -> bool:
-    """Whether no step goes down without doubt, and the whole goes up without doubt."""
-    up = all((after.high or 0) >= (before.low or 0) for before, after in itertools.pairwise(ratios))
-    return up and (ratios[-1].low or 0) > (ratios[0].high or 0)
-
-
-# --- growth
-
-
-@dataclass(frozen=True)
-class Growth:
-    """How a phase grows along an axis, everything else being equal."""
-
-    axis: str
-    phase: str
-    cells: tuple[TimeCellRecord, ...]
-    law: PowerLaw | NoPowerLaw
-
-
-def growth(cells: Iterable[TimeCellRecord], axis: str, phase: str) -> list[Growth]:
-    """Of every row of at least three believable cells along `ctx`, `batch`, or `size` (by number of parameters).
-
-    Where launching kernels sets the pace, time does not grow with anything of these, and a cell is in no row.
-    """
-    found, usable = [], believable(cells, alone=False)
-    waiting = {cell.key for cell in paced_by_launches(usable)}
-    for row in places([cell for cell in usable if cell.key not in waiting], axis):
-        points = sorted(
-            (_extent(cell, axis), number, timed.median_s, cell)
-            for number, cell in enumerate(row)
-            if (timed := samples(cell, phase)) is not None and timed.median_s > 0
-        )
-        sizes = [extent for extent, *_ in points]
-        if len(set(sizes)) == len(sizes) > 2:
-            law = power_law(sizes, [median_s for _, _, median_s, _ in points])
-            found.append(Growth(axis, phase, tuple(cell for *_, cell in points), law))
-    return found
+    by_base = {each.base.key: each.effect.ratio for each in found.each}
+    rows = [
+        [by_base[cell.key] for cell in sorted(row, key=lambda cell: _extent(cell, axis))]
+        for row in axes.alike([each.base for each in found.each], axis)
+        if len(row) > 2
+    ]
+    return bool(rows) and all(
+        all((after.high or 0) >= (before.low or 0) for before, after in itertools.pairwise(row))
+        and (row[-1].low or 0) > (row[0].high or 0)
+        for row in rows
+    )
 
 
 def _extent(cell: TimeCellRecord, axis: str) -> int:
     return cell.model.parameters if axis == "size" else int(cell.axes[axis])
 
 
+def _exceptions(found: _Comparison) -> str:
+    """Where the arm is slower, though it is faster elsewhere, and where nothing can be told."""
+    slower, same = found.decided(-1), found.decided(0)
+    text = ""
+    if slower and found.decided(1):
+        text += f"; it is slower at {found.where([each.base for each in slower])}"
+    if same:
+        text += f"; the two cannot be told apart at {found.where([each.base for each in same])}"
+    return text
+
+
+def _held_back(found: _Comparison) -> str:
+    """Where the arm gains least, what was seen to hold it back; nothing where that holds back what gains most too."""
+    if found.axis not in ("precision", "attention"):
+        return ""
+    waiting = {cell.key for cell in paced_by_launches(list({cell.key: cell for cell in found.cells}.values()))}
+    if found.each[0].other.key not in waiting or found.each[-1].other.key in waiting:
+        return ""
+    held = [each.other for each in found.each if each.other.key in waiting]
+    return f": launching kernels, not arithmetic, sets the pace of {found.where(held, found.cells)}"
+
+
+def _payback(found: _Comparison, cells: Cells) -> Iterator[Said]:
+    """How long compiling takes, and after how many faster steps it was worth it; nothing for other comparisons."""
+    paid: list[tuple[float, float, TimeCellRecord]] = []
+    for each in found.each:
+        before, after, compile_s = (
+            samples(each.base, found.phase),
+            samples(each.other, found.phase),
+            each.other.compile_s,
+        )
+        if compile_s is not None and each.effect.direction == 1 and before is not None and after is not None:
+            paid.append((compile_s / (before.median_s - after.median_s), compile_s, each.other))
+    if not paid:
+        return
+    paid.sort(key=lambda each: each[0])
+    name = namer(cells, (found.axis,))
+    (fewest, compile_s, first), (most, _, last) = paid[0], paid[-1]
+    if len(paid) == 1:
+        text = f"compiling takes {units.seconds(compile_s)}, which faster steps make up for after {fewest:.0f} of them"
+    else:
+        ends = sorted(each[1] for each in paid)
+        text = (
+            f"compiling takes {units.seconds(ends[0])} to {units.seconds(ends[-1])}, which faster steps make up for "
+            f"after {fewest:.0f} ({name(first)}) to {most:.0f} of them ({name(last)})"
+        )
+    yield Said(f"{text}.", tuple(cell for *_, cell in paid))
+
+
+# --- parts of a step
+
+
 @dataclass(frozen=True)
-class Flat:
-    """From one context to another a phase takes as long, though its work grows."""
+class _Parts:
+    """Some phases as a multiple, or a share, of others, in cells by ascending value."""
 
-    phase: str
-    first: TimeCellRecord
-    last: TimeCellRecord
-    cells: tuple[TimeCellRecord, ...]
-    ratio: Ratio
-    """The last one's time over the first one's."""
-    work: float
-    """The last one's FLOPs over the first one's."""
+    each: tuple[tuple[Ratio, TimeCellRecord], ...]
+
+    @property
+    def common(self) -> Pooled | None:
+        """What all cells agree on; None where they do not."""
+        return pooled([found for found, _ in self.each])
+
+    @property
+    def cells(self) -> tuple[TimeCellRecord, ...]:
+        """All that it rests on."""
+        return tuple(cell for _, cell in self.each)
 
 
-def flat(cells: Iterable[TimeCellRecord], phase: str) -> list[Flat]:
-    """Of every row along the context the longest beginning over which the time does not follow the work."""
-    found = []
-    for row in places(believable(cells, alone=False), "ctx"):
-        timed = sorted((cell for cell in row if samples(cell, phase)), key=lambda cell: int(cell.axes["ctx"]))
-        beginnings = [_flat(timed[:end], phase) for end in range(len(timed), 1, -1)]
-        found += [each for each in beginnings if each is not None][:1]
+def _parts(cells: Cells, upper: Sequence[str], lower: Sequence[str]) -> _Parts | None:
+    """The time of `upper` over that of `lower` in every believable cell that has an interval of it."""
+    found = [
+        (much, cell)
+        for cell in believable(cells)
+        if (one := summed(cell, upper)) and (other := summed(cell, lower)) and standard.median(other) > 0
+        if standard.median(one) > 0 and (much := ratio(one, other)).low is not None
+    ]
+    return _Parts(tuple(sorted(found, key=lambda each: each[0].value))) if found else None
+
+
+def _parts_by_setting(cells: Cells, upper: str, lower: str) -> Iterator[tuple[str, Cells, _Parts, Namer]]:
+    """The parts in all cells where they agree, or else in each setting, with names for its cells."""
+
+    def agreed(some: Cells) -> bool:
+        found = _parts(some, (upper,), (lower,))
+        return found is not None and found.common is not None
+
+    for where, group in _by_setting(cells, agreed):
+        if (found := _parts(group, (upper,), (lower,))) is not None:
+            # What all cells of a setting share was said before.
+            yield where, group, found, namer(group) if len(group) > 1 else namer(cells)
+
+
+def _backward(cells: Cells) -> Iterator[Said]:
+    for where, group, found, name in _parts_by_setting(cells, "backward", "forward"):
+        (low, least), (high, most), common = found.each[0], found.each[-1], found.common
+        if len(found.each) == 1:
+            text = f"backward takes {with_interval(low)} as long as forward"
+        elif common is not None:
+            both = _parts(group, FORWARD_BACKWARD, ("forward",))
+            together = both.common if both is not None else None
+            all_three = f"; forward, loss and backward together take {multiple(together)} forward" if together else ""
+            text = f"backward takes {multiple(common)} forward in {counted(len(found.each))}{all_three}"
+        else:
+            ends = f"{loosely(low, name(least))} to {loosely(high, name(most))}"
+            text = f"backward takes {ends} as long as forward{_where_work_decides(found, group)}"
+        yield Said(f"{where}{text}.", found.cells)
+
+
+def _where_work_decides(found: _Parts, group: Cells) -> str:
+    """The same for the cells in which work sets the pace, and not the launching of kernels."""
+    waiting = {cell.key for cell in paced_by_launches(group)}
+    working = _Parts(tuple(each for each in found.each if each[1].key not in waiting))
+    if not waiting or not 2 <= len(working.each) < len(found.each):
+        return ""
+    low, high = working.each[0][0].value, working.each[-1][0].value
+    much = multiple(working.common) if working.common else f"{low:.2f} to {units.ratio(high)}"
+    where = together_named(working.cells, group)
+    return f"; where work, not launching kernels, sets the pace it is {much} ({where})"
+
+
+def _optimizer(cells: Cells) -> Iterator[Said]:
+    for where, _, found, name in _parts_by_setting(cells, "optimizer", "step"):
+        if len(found.each) == 1:
+            share = f"{share_with_interval(found.each[0][0])} of the step"
+        elif found.common is not None:
+            share = f"{percentage(found.common)} of the step in {counted(len(found.each))}"
+        else:
+            share = f"{share_range([(much.value, cell) for much, cell in found.each], name)} of the step"
+        yield Said(f"{where}the optimizer takes {share}.", found.cells)
+
+
+# --- time that does not follow the work
+
+FLAT: Final = 1.1
+"""A time that grows by less than this while the work grows at least half as much again does not follow the work."""
+
+MORE_WORK: Final = 1.5
+
+
+def _flat(cells: Cells) -> list[tuple[Cells, float]]:
+    """Of every row along the context the longest beginning over which forward does not follow the work.
+
+    With each comes how many times the FLOPs of its first cell its last one has.
+    """
+    found: list[tuple[Cells, float]] = []
+    for row in axes.alike(believable(cells, alone=False), "ctx"):
+        timed = sorted((cell for cell in row if samples(cell, "forward")), key=lambda cell: int(cell.axes["ctx"]))
+        for end in range(len(timed), 1, -1):
+            before, after = samples(timed[0], "forward"), samples(timed[end - 1], "forward")
+            assert before is not None
+            assert after is not None
+            longer = ratio(after.samples_s, before.samples_s).high
+            work = timed[end - 1].model.forward_flops / timed[0].model.forward_flops
+            if longer is not None and longer <= FLAT and work >= MORE_WORK:
+                found.append((timed[:end], work))
+                break
     return found
 
 
-def _flat(row: Sequence[TimeCellRecord], phase: str) -> Flat | None:
-    first, last = row[0], row[-1]
-    before, after = samples(first, phase), samples(last, phase)
-    if before is None or after is None:
-        return None
-    longer, work = ratio(after.samples_s, before.samples_s), last.model.forward_flops / first.model.forward_flops
-    if longer.high is None or longer.high > FLAT or work < MORE_WORK:
-        return None
-    return Flat(phase, first, last, tuple(row), longer, work)
-
-
-def paced_by_launches(cells: Sequence[TimeCellRecord]) -> list[TimeCellRecord]:
+def paced_by_launches(cells: Cells) -> Cells:
     """The cells in which launching kernels sets the pace: seen by their clocks, or by a forward that is flat."""
-    by_time = {cell.key for each in flat(cells, "forward") for cell in each.cells}
+    by_time = {cell.key for row, _ in _flat(cells) for cell in row}
     return [cell for cell in cells if launch_bound(cell) or cell.key in by_time]
 
 
-# --- warming up, and spread
+def _work_without_time(cells: Cells) -> Iterator[Said]:
+    seen = [cell for cell in believable(cells) if launch_bound(cell)]
+    if seen:
+        text = "launch-bound, so that the host sets the pace and not the device"
+        yield Said(f"{text}: {together_named(seen, cells)}.", tuple(seen))
+    for where, group in _by_setting(cells, lambda _: False):
+        found = _flat(group)
+        if not found:
+            continue
+        shown = [_flat_words(row, work, group) for row, work in found[:MOST_ROWS]]
+        more = [f"{len(found) - MOST_ROWS} more rows"] if len(found) > MOST_ROWS else []
+        rests = tuple(cell for row, _ in found for cell in row)
+        if all(map(launch_bound, rests)):
+            pace = ": launching kernels sets the pace there"
+        else:
+            device = rests[0].device
+            likely = ", launching kernels most likely does" if device is not None and device.type != "cpu" else ""
+            pace = f"; arithmetic does not set the pace there{likely}"
+        yield Said(f"{where}forward takes hardly longer for more work: {listed([*shown, *more])}{pace}.", rests)
+
+
+def _flat_words(row: Cells, work: float, group: Cells) -> str:
+    """`medium at ctx 128 and 256 (66.6 and 65.9 ms, 2.01× the FLOPs)`."""
+    medians_s = [found.median_s if (found := samples(cell, "forward")) else 0.0 for cell in (row[0], row[-1])]
+    scale = units.time_scale(medians_s[0])
+    first, last = (scale.digits(median_s, 1) for median_s in medians_s)
+    contexts = f"ctx {row[0].axes['ctx']} and {row[-1].axes['ctx']}"
+    name = namer(group, ("ctx",))(row[0])
+    return f"{name} at {contexts} ({first} and {last} {scale.symbol}, {units.ratio(work)} the FLOPs)"
+
+
+# --- growth
+
+
+def _laws(cells: Cells, axis: str) -> list[tuple[PowerLaw, Cells]]:
+    """How the step grows in every row of at least three believable cells along `ctx` or `size`, where by one power.
+
+    Where launching kernels sets the pace, time does not grow with anything of these, and a cell is in no row.
+    """
+    found: list[tuple[PowerLaw, Cells]] = []
+    usable = believable(cells, alone=False)
+    waiting = {cell.key for cell in paced_by_launches(usable)}
+    for row in axes.alike([cell for cell in usable if cell.key not in waiting], axis):
+        points = sorted(
+            (_extent(cell, axis), number, timed.median_s, cell)
+            for number, cell in enumerate(row)
+            if (timed := samples(cell, "step")) is not None and timed.median_s > 0
+        )
+        sizes = [extent for extent, *_ in points]
+        if len(set(sizes)) == len(sizes) > 2:
+            law = power_law(sizes, [median_s for _, _, median_s, _ in points])
+            if isinstance(law, PowerLaw):
+                found.append((law, [cell for *_, cell in points]))
+    return found
+
+
+def _growth(cells: Cells) -> Iterator[Said]:
+    for axis, symbol, noun in (("ctx", "ctx", "the context"), ("size", "P", "the number of parameters P")):
+        for where, group in _by_setting(cells, lambda _: False):
+            if laws := _laws(group, axis):
+                what = "forward" if group[0].axes["mode"] in ("forward", "inference") else "the step"
+                text = f"{where}{what} grows with {noun} {_powers(laws, group, axis, symbol)}."
+                yield Said(text, tuple(cell for _, row in laws for cell in row))
+
+
+def _powers(laws: Sequence[tuple[PowerLaw, Cells]], group: Cells, axis: str, symbol: str) -> str:
+    """`as ctx^1.08 ± 0.03 in small (ctx 128 to 1024), …`; those beyond a few as the range of their exponents."""
+    name = namer(group, (axis,))
+    if len(laws) > MOST_ROWS:
+        ordered = sorted(laws, key=lambda each: each[0].exponent)
+        ends = " to ".join(f"{_power(law, symbol)} ({name(row[0])})" for law, row in (ordered[0], ordered[-1]))
+        return f"as {ends}, of {len(laws)} rows"
+    alone = len(axes.alike(group, axis)) == 1
+    words = []
+    for law, row in laws:
+        ends = " to ".join(
+            units.count(size) if axis == "size" else f"{size:.0f}" for size in (law.sizes[0], law.sizes[-1])
+        )
+        at = "" if alone else f" at {name(row[0])}"
+        words.append(f"as {_power(law, symbol)}{at} ({ends}, {len(law.sizes)} sizes)")
+    return ", ".join(words)
+
+
+def _power(law: PowerLaw, symbol: str) -> str:
+    return f"{symbol}^{law.exponent:.2f} ± {law.half_width:.2f}"
+
+
+# --- rates
+
+
+def _rates(cells: Cells) -> Iterator[Said]:
+    """For each peak the shares of it that believable cells reach over the whole step."""
+    by_peak: dict[tuple[str, float], list[tuple[float, TimeCellRecord]]] = {}
+    for cell in believable(cells):
+        rates = cell.rates
+        if rates is not None and rates.peak_share is not None and rates.peak_flops_per_s is not None:
+            place = (str(cell.axes["precision"]), rates.peak_flops_per_s)
+            by_peak.setdefault(place, []).append((rates.peak_share, cell))
+    # The precision of the cell with the smallest share of all comes first.
+    for (precision, peak), found in sorted(by_peak.items(), key=lambda each: min(share for share, _ in each[1])):
+        found.sort(key=lambda each: each[0])
+        rates = found[-1][1].rates
+        source = f" ({rates.peak_source})" if rates and rates.peak_source else ""
+        reached = share_range(found, namer(cells, ("precision",)))
+        text = f"over the whole step, matrix products run at {reached} of the hardware's peak for {precision}"
+        yield Said(f"{text}, {units.flop_rate(peak)}{source}.", tuple(cell for _, cell in found))
+
+
+# --- warming up
+
+SETTLED: Final = 0.02
+"""A step is as later ones where it exceeds the slowest of them by no more than this share of their median, or where
+it is less than `FAR_OUT` of their deviations above that."""
+
+FAR_OUT: Final = 4
+"""Standard deviations of the other steps by which one of the first stands out."""
 
 
 @dataclass(frozen=True)
-class FirstSteps:
-    """What the first steps take, against those that count."""
+class _FirstSteps:
+    """What the first steps of a cell take, against those that count."""
 
     cell: TimeCellRecord
     first: float
@@ -248,36 +515,70 @@ class FirstSteps:
     """From this step on, counted from 0, steps are as the ones that count."""
     excess_share: float
     """By how much the mean of as many steps would have been longer, had they been counted from the very first."""
+    steps: int
 
 
-def first_steps(cells: Iterable[TimeCellRecord]) -> list[FirstSteps]:
-    """Of every believable cell that was warmed up."""
-    found = []
-    for cell in believable(cells):
-        timed = samples(cell, "step")
-        if timed is None or not cell.warmup_samples_s or cell.phases["step"].wall is None:
-            continue
-        every = [*cell.warmup_samples_s, *timed.samples_s][: len(timed.samples_s)]
-        found.append(
-            FirstSteps(
-                cell,
-                cell.warmup_samples_s[0] / timed.median_s,
-                _settled(cell.warmup_samples_s, timed),
-                standard.fmean(every) / timed.mean_s - 1,
-            )
-        )
-    return found
-
-
-def _settled(warmup_s: Sequence[float], timed: Samples) -> int:
+def _warmed_up(cell: TimeCellRecord) -> _FirstSteps | None:
+    """None for a cell that was not warmed up, or whose steps have no clock of the host."""
+    timed, warmup_s = samples(cell, "step"), cell.warmup_samples_s
+    if timed is None or not warmup_s or cell.phases["step"].wall is None:
+        return None
     limit_s = max(timed.max_s + SETTLED * timed.median_s, timed.median_s + FAR_OUT * timed.std_s)
-    slow = [number for number, taken_s in enumerate(warmup_s) if taken_s > limit_s]
-    return slow[-1] + 1 if slow else 0
+    settles_after = max((number + 1 for number, taken_s in enumerate(warmup_s) if taken_s > limit_s), default=0)
+    count = len(timed.samples_s)
+    excess = standard.fmean([*warmup_s, *timed.samples_s][:count]) / timed.mean_s - 1
+    return _FirstSteps(cell, warmup_s[0] / timed.median_s, settles_after, excess, count)
 
 
-def starts_slow(cell: TimeCellRecord) -> bool:
+def _first_steps(cells: Cells, name: Namer) -> Iterator[Said]:
+    found = [first for cell in believable(cells) if (first := _warmed_up(cell)) is not None]
+    slow = sorted((each for each in found if each.settles_after), key=lambda each: -each.first)
+    if found and not slow:
+        where = f" in {counted(len(found))}" if len(found) > 1 else ""
+        text = f"the first step, a warm-up, takes no longer than those that count{where}."
+        yield Said(text, tuple(each.cell for each in found))
+    if not slow:
+        return
+    worst = slow[0]
+    excess = f"without warming up the mean of {worst.steps} steps would be {units.share(worst.excess_share)} longer"
+    after = f"from step {max(each.settles_after for each in slow) + 1} on all are as the later ones"
+    if len(found) == 1:
+        text = f"the first step takes {_times(worst.first)} as long as later ones; {after}; {excess}."
+    else:
+        ends = f"{_times(slow[-1].first)} to " if len(slow) > 1 else ""
+        where = f"in {counted(len(found))}" if len(slow) == len(found) else f"in {len(slow)} of {len(found)} cells"
+        text = (
+            f"the first step takes {ends}{_times(worst.first)} as long as later ones {where}; {after}; "
+            f"most at {name(worst.cell)}, where {excess}."
+        )
+    yield Said(text, tuple(each.cell for each in slow))
+
+
+def _times(value: float) -> str:
+    return f"{value:.0f}×" if value >= 20 else f"{value:.1f}×"
+
+
+def _warmup_study(cells: Cells) -> Iterator[Said]:
+    """What counting from the first step on does to the mean: against the median, which a slow step does not move."""
+    if len(axes.values_along(cells, "warmup")) < 2:
+        return
+    name = namer(cells, ("warmup",))
+    rows = axes.alike([cell for cell in cells if cell.outcome == "ok" and samples(cell, "step")], "warmup")
+    for row in rows:
+        ordered = sorted(row, key=lambda cell: int(cell.axes["warmup"]))
+        if len(ordered) < 2:
+            continue
+        where = f"{name(ordered[0])}: " if len(rows) > 1 else ""
+        if _starts_slow(samples(ordered[0], "step")):
+            text = listed([_mean_over_median(cell, first=number == 0) for number, cell in enumerate(ordered)])
+        else:
+            few = axes.phrase("warmup", ordered[0].axes["warmup"]) if ordered[0].axes["warmup"] else "no warm-up"
+            text = f"even with {few} the first step takes no longer than the others, so that the mean does not suffer"
+        yield Said(f"{where}{text}.", tuple(ordered))
+
+
+def _starts_slow(timed: Samples | None) -> bool:
     """Whether the first step that counts is slower than all others, by far more than they differ."""
-    timed = samples(cell, "step")
     if timed is None or len(timed.samples_s) < 3:
         return False
     first, *others = timed.samples_s
@@ -285,65 +586,108 @@ def starts_slow(cell: TimeCellRecord) -> bool:
     return first > max(max(others), level + FAR_OUT * spread, (1 + SETTLED) * level)
 
 
-@dataclass(frozen=True)
-class Spread:
-    """The standard deviation of a phase as a share of its mean."""
-
-    cell: TimeCellRecord
-    phase: str
-    share: float
+NOTICEABLE: Final = 0.0005
+"""A mean that is nearer to the median reads as the same."""
 
 
-def spreads(cells: Iterable[TimeCellRecord], phase: str) -> list[Spread]:
-    """Of every cell that was measured to the end, ascending: doubts about a cell are no reason to hide its spread."""
-    found = [
-        Spread(cell, phase, timed.std_s / timed.mean_s)
-        for cell in cells
-        if cell.outcome == "ok" and (timed := samples(cell, phase)) is not None and len(timed.samples_s) > 2
-        if timed.mean_s > 0
-    ]
-    return sorted(found, key=lambda each: each.share)
+def _mean_over_median(cell: TimeCellRecord, *, first: bool) -> str:
+    """`without warming up the mean of 10 steps is 116 % above their median (301.9 ± 513.5 ms)`."""
+    found = samples(cell, "step")
+    few = axes.phrase("warmup", cell.axes["warmup"]) if cell.axes["warmup"] else ""
+    if found is None:
+        return few
+    excess = found.mean_s / found.median_s - 1
+    side = "above" if excess >= 0 else "below"
+    amount = f"{units.share(abs(excess))} {side}" if abs(excess) >= NOTICEABLE else "no farther than 0.05 % from"
+    what = f"the mean of {len(found.samples_s)} steps is " if first else "it is "
+    median = " their median" if first else " it"
+    when = f"after {few}" if few else "without warming up"
+    return f"{when} {what}{amount}{median} ({units.seconds_with_deviation(found.mean_s, found.std_s)})"
 
 
-# --- rates and memory
+# --- spread
+
+STEADY: Final = 0.02
+"""A standard deviation of at most this share of the mean is called small, and beyond `RESTLESS` high."""
+
+RESTLESS: Final = 0.1
+
+_TYPICAL: Final = 4
+"""Of fewer cells none is typical."""
+
+Spread = tuple[float, TimeCellRecord]
+"""The standard deviation of a phase as a share of its mean."""
 
 
-@dataclass(frozen=True)
-class Rated:
-    """A cell and the share of the hardware's peak that its median step reaches."""
+def _spreads(cells: Cells, name: Namer) -> Iterator[Said]:
+    """Doubts about a cell are no reason to hide its spread."""
+    by_phase: dict[str, list[Spread]] = {}
+    for phase in ("forward", "backward", "step"):
+        found = [
+            (timed.std_s / timed.mean_s, cell)
+            for cell in cells
+            if cell.outcome == "ok" and (timed := samples(cell, phase)) is not None and len(timed.samples_s) > 2
+            if timed.mean_s > 0
+        ]
+        if found:
+            by_phase[phase] = sorted(found, key=lambda each: each[0])
+    if "backward" not in by_phase and len(by_phase) == 2:
+        # The step is forward alone.
+        del by_phase["step"]
+    if not by_phase:
+        return
+    words = [f"{'the step' if phase == 'step' else phase} {_spread(found, name)}" for phase, found in by_phase.items()]
+    worst = max(found[-1][0] for found in by_phase.values())
+    typical = max(found[len(found) // 2][0] for found in by_phase.values())
+    verdict = ""
+    if typical <= STEADY:
+        verdict = "; small" if worst <= STEADY else "; mostly small"
+    elif typical > RESTLESS:
+        verdict = "; high"
+    text = f"standard deviation, as a share of the mean: {', '.join(words)}{verdict}."
+    every = {cell.key: cell for found in by_phase.values() for _, cell in found}
+    yield Said(text, tuple(every.values()))
 
-    cell: TimeCellRecord
-    share: float
-    peak_flops_per_s: float
+
+def _spread(found: Sequence[Spread], name: Namer) -> str:
+    low, typical, high = (units.share(found[place][0]) for place in (0, len(found) // 2, -1))
+    if len(found) == 1:
+        return high
+    if typical == high and (low == typical or len(found) >= _TYPICAL):
+        return typical
+    return (
+        f"{low} to {high}" if len(found) < _TYPICAL else f"typically {typical}, at most {high} ({name(found[-1][1])})"
+    )
 
 
-def rated(cells: Iterable[TimeCellRecord]) -> list[Rated]:
-    """Every believable cell on hardware whose peak is known, ascending."""
-    found = [
-        Rated(cell, cell.rates.peak_share, cell.rates.peak_flops_per_s)
-        for cell in believable(cells)
-        if cell.rates is not None and cell.rates.peak_share is not None and cell.rates.peak_flops_per_s is not None
-    ]
-    return sorted(found, key=lambda each: each.share)
+# --- memory
 
 
-@dataclass(frozen=True)
-class Frontier:
-    """Where memory ends along the context."""
+def _peaks(cells: Cells, name: Namer) -> Iterator[Said]:
+    known = sorted(
+        ((peak, cell) for cell in cells if cell.outcome == "ok" and (peak := cell.memory.allocated_peak_bytes)),
+        key=lambda each: each[0],
+    )
+    if known:
+        (low, least), (high, most) = known[0], known[-1]
+        ends = f"{units.size(low)} ({name(least)}) to {units.size(high)} ({name(most)})"
+        text = ends if len(known) > 1 else units.size(high)
+        yield Said(f"peak allocated memory: {text}.", tuple(cell for _, cell in known))
 
-    fits: TimeCellRecord | None
-    """The longest that ran; None if none did."""
-    beyond: TimeCellRecord
-    """The shortest that did not."""
 
-
-def frontiers(cells: Iterable[TimeCellRecord]) -> list[Frontier]:
-    """Of every row along the context in which a cell ran out of memory."""
-    found = []
-    for row in places(cells, "ctx"):
+def _frontiers(cells: Cells) -> Iterator[Said]:
+    """Where memory ends along the context; rows that end alike, together."""
+    alike: dict[tuple[str, str], list[tuple[TimeCellRecord | None, TimeCellRecord]]] = {}
+    for row in axes.alike(cells, "ctx"):
         ordered = sorted(row, key=lambda cell: int(cell.axes["ctx"]))
-        beyond = [cell for cell in ordered if cell.outcome == "oom"]
-        if beyond:
-            fits = [cell for cell in ordered if cell.outcome == "ok"]
-            found.append(Frontier(fits[-1] if fits else None, beyond[0]))
-    return found
+        beyond = next((cell for cell in ordered if cell.outcome == "oom"), None)
+        if beyond is None:
+            continue
+        last = next((cell for cell in reversed(ordered) if cell.outcome == "ok"), None)
+        fits = f"ctx {last.axes['ctx']} fits" if last is not None else "no smaller context was measured"
+        alike.setdefault((f"ctx {beyond.axes['ctx']}", fits), []).append((last, beyond))
+    for (ends, fits), found in alike.items():
+        which = named([beyond for _, beyond in found], namer(cells, ("ctx",)), MOST_NAMED)
+        verb = "runs" if len(found) == 1 else "run"
+        rests = tuple(cell for each in found for cell in each if cell is not None)
+        yield Said(f"{which} {verb} out of memory at {ends}; {fits}.", rests)

@@ -15,7 +15,7 @@ from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.time.fold import SHORTEST_S, UPDATE_S
 from sysbench.commands.time.record import PhaseRecord, TimeCellRecord, TimeRecord
-from sysbench.commands.time.series import FORWARD_BACKWARD, summed
+from sysbench.commands.time.samples import FORWARD_BACKWARD, summed
 from sysbench.errors import UsageError, unknown
 from sysbench.log.records import Samples
 from sysbench.render.declared import DeclaredTable, Each, Field, along, leading
@@ -299,9 +299,6 @@ PHASE_TABLE = DeclaredTable(
 
 # --- the values of one axis beside each other
 
-CATEGORICAL = ("precision", "execution", "attention", "optimizer")
-"""Axes whose values are choices between which one wants to decide, most asked for first."""
-
 
 @dataclass(frozen=True)
 class _Arms:
@@ -313,7 +310,7 @@ class _Arms:
     @cached_property
     def values(self) -> list[Any]:
         """The arms, the one that the others are held against first."""
-        return list(dict.fromkeys(cell.axes[self.axis] for cell in self.record.cells))
+        return axes.values_along(self.record.cells, self.axis)
 
     @cached_property
     def phases(self) -> list[str]:
@@ -325,12 +322,9 @@ class _Arms:
 
     def rows(self) -> Iterator[_Pair]:
         """For each combination of everything else the cells that differ in this axis alone."""
-        found: dict[str, dict[Any, TimeCellRecord]] = {}
-        for cell in self.record.cells:
-            others = str(sorted((name, str(value)) for name, value in cell.axes.items() if name != self.axis))
-            found.setdefault(others, {})[cell.axes[self.axis]] = cell
         base = self.values[0]
-        for cells in found.values():
+        for row in axes.alike(self.record.cells, self.axis):
+            cells = {cell.axes[self.axis]: cell for cell in row}
             compared = {
                 (phase, arm): _compared(cells.get(base), cells.get(arm), phase)
                 for phase in self.phases
@@ -822,7 +816,7 @@ TABLES: dict[str, DeclaredTable] = {
     for table in (
         SUMMARY,
         GRID,
-        *(arms_table(axis) for axis in CATEGORICAL),
+        *(arms_table(axis) for axis in axes.CHOICES),
         DEVICES,
         PHASE_TABLE,
         WARMUP,
@@ -834,7 +828,7 @@ TABLES: dict[str, DeclaredTable] = {
 }
 """Every table that a record can be shown as."""
 
-COMPARISONS: dict[str, str] = {"warmup": "warmup", "device": "devices", **{axis: axis for axis in CATEGORICAL}}
+COMPARISONS: dict[str, str] = {"warmup": "warmup", "device": "devices", **{axis: axis for axis in axes.CHOICES}}
 """The table that an axis asks for by varying; the first one that varies is shown without being asked for."""
 
 SUMMARY_ROWS = 24

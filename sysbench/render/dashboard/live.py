@@ -25,8 +25,6 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 from sysbench.log.events import Event
-from sysbench.render.dashboard.screen import draw
-from sysbench.render.dashboard.state import LiveState, advance
 
 INTERVAL_S = 0.25
 
@@ -77,13 +75,6 @@ class Pace:
             self._drawn_s = self.clock.monotonic()
 
 
-def share_allowed(state: LiveState) -> float:
-    """The share of a core that drawing may take in this state."""
-    if not state.hot:
-        return IDLE_SHARE
-    return DEVICE_SHARE if state.on_gpu else CPU_SHARE
-
-
 State = TypeVar("State")
 
 
@@ -100,9 +91,6 @@ class Picture(Generic[State]):
     """The share of a core that drawing may take in this state."""
 
 
-TIME = Picture(LiveState(), advance, draw, share_allowed)
-
-
 class Dashboard:
     """Shows a run on a terminal while it goes on, and is gone when it is over.
 
@@ -115,8 +103,8 @@ class Dashboard:
         console: Console,
         clock: Clock | None = None,
         *,
+        picture: Picture[Any],
         earlier: Iterable[Event] = (),
-        picture: Picture[Any] = TIME,
     ) -> None:
         self._console = console
         self._clock = clock or Clock()

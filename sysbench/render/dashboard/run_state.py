@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Self, TypeVar
 
@@ -21,6 +22,9 @@ from sysbench.log.events import (
     WorkerReady,
 )
 from sysbench.log.outcomes import LASTING, Outcome
+
+HOT: frozenset[str] = frozenset({"warming-up", "measuring"})
+"""Stages in which the worker's steps are timed, and whatever else runs on the machine disturbs them."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,14 @@ class RunState(Generic[AnyCell]):
     def put(self, key: str, cell: AnyCell) -> Self:
         """The same with this cell in its place."""
         return replace(self, cells=tuple((each, cell if each == key else old) for each, old in self.cells))
+
+
+def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and sample standard deviation; 0 for the deviation of a single value."""
+    mean = math.fsum(values) / len(values)
+    if len(values) < 2:
+        return mean, 0.0
+    return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 Handler = Callable[[Any, Any], Any]

@@ -21,7 +21,7 @@ from sysbench.trace.readers.kineto_pieces import GZIP, Blocks, Pieces
 from sysbench.trace.readers.reading import Progress, in_silence
 
 _HEADER_BYTES: Final = 16 * 1024**2
-"""What comes before the events is smaller than this; a file without any in so many bytes is no trace."""
+"""The header is smaller than this; a file without events in so many bytes is no trace."""
 _EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BARE: Final = re.compile(rb"\s*\[(?=\s*(\{|\]|$))")
 """Chrome's other form: nothing but the events."""

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sysbench.trace import gradients as forward_threads
+from sysbench.trace.gradients import resolve_forward_threads
 from sysbench.trace.packed import NAME, Packed, Recording, Stretch, Table, since_the_first
 from sysbench.trace.recording import COPY, KERNEL, NONE, SET, DeviceWork, Integers, Launches, Operators, Ranges, place
 
@@ -21,7 +21,7 @@ _NONE_RECORDED: Final = msgspec.Raw(b"")
 
 
 class Arguments(msgspec.Struct, gc=False, frozen=True):
-    """Of an event, as far as anybody asks; others are not even decoded. In the order in which Kineto writes them."""
+    """The arguments of an event that are used, in the order in which Kineto writes them; others are not decoded."""
 
     device: int | None = NONE
     stream: int | None = NONE
@@ -51,7 +51,7 @@ class Event(msgspec.Struct, gc=False):
 
 
 class ExactEvent(msgspec.Struct, gc=False):
-    """The same with times that a float would not hold to the nanosecond."""
+    """One event, with times that a float would not hold to the nanosecond."""
 
     ph: str = ""
     cat: str = ""
@@ -75,7 +75,7 @@ _OPERATORS: Final = frozenset({"cpu_op", "operator"})
 _RANGES: Final = frozenset({"user_annotation"})
 _LAUNCHES: Final = re.compile(r"(.*_)?(runtime|driver)")
 _WIDTHS: Final = {"work": 9, "launches": 5, "operators": 7, "ranges": 4}
-"""How many columns there are of each, as `analysis.trace` orders them."""
+"""How many columns there are of each, as `trace.recording` orders them."""
 
 _EXACT_MICROSECONDS: Final = 2**53 / 1000
 """Beyond this many microseconds a float does not hold every nanosecond."""
@@ -112,7 +112,7 @@ class _Shapes(dict[bytes, int]):
 
 
 class _LaunchShapes(dict[tuple[Any, Any], int]):
-    """The same for grids with blocks; NONE where either is not known."""
+    """Numbers of pairs of a grid and a block; NONE where either is unknown."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, ...]] = []
@@ -128,7 +128,7 @@ class _LaunchShapes(dict[tuple[Any, Any], int]):
 
 
 class Found(msgspec.Struct):
-    """What a part of a file holds beside its rows, as it is handed from one process to another."""
+    """A part of a file without its rows, as one process hands it to another."""
 
     names: list[str]
     threads: list[tuple[int | str, int | str]]
@@ -146,7 +146,7 @@ class Columns:
 
     def __init__(self) -> None:
         self.in_nanoseconds: bool | None = None
-        """What times are counted in, as the first events tell; None before them."""
+        """Whether times are in nanoseconds, by the first events; None before them."""
         self._names = _Numbers()
         self._threads = _Numbers()
         self._launch_shapes = _LaunchShapes()
@@ -215,7 +215,7 @@ class Columns:
         return [event for event, *_ in lasting], start, duration
 
     def _of(self, which: str, events: list[Any]) -> tuple[NDArray[Any], ...]:
-        """Their columns but for times, as `analysis.trace` orders them."""
+        """Their columns but for times, as `trace.recording` orders them."""
         names, threads, shapes = self._names, self._threads, self._shapes
         name = np.array([names[event.name] for event in events], np.int32)
         arguments = [event.args for event in events]
@@ -290,7 +290,9 @@ class Columns:
             said.append(f"{self._without_duration:,} events without a duration were left out")
         if self.in_nanoseconds:
             said.append("times are taken for nanoseconds: as microseconds they would lie in the far future")
-        forward_threads.resolve(self._tables["operators"])
+        resolve_forward_threads(self._tables["operators"])
+        devices, distributed = header.get("deviceProperties"), header.get("distributedInfo")
+        rank = distributed.get("rank") if isinstance(distributed, dict) else None
         return Recording(
             title=title,
             format="kineto",
@@ -298,8 +300,11 @@ class Columns:
             **self._tables,
             launch_shapes=np.array(self._launch_shapes.rows, np.int64).reshape(-1, 6),
             origin_ns=since_the_first(self._tables.values()),
-            devices=_devices(header),
-            rank=_rank(header),
+            devices=tuple(
+                str(each.get("name", "")) if isinstance(each, dict) else ""
+                for each in (devices if isinstance(devices, list) else ())
+            ),
+            rank=rank if isinstance(rank, int) else None,
             remarks=tuple(said),
         )
 
@@ -336,16 +341,3 @@ def _numbers(values: list[int | None]) -> Integers:
         return np.array(values, np.int64)
     except (OverflowError, TypeError):
         return np.array([NONE if value is None or abs(value) >= 2**63 else value for value in values], np.int64)
-
-
-def _devices(header: dict[str, Any]) -> tuple[str, ...]:
-    found = header.get("deviceProperties")
-    if not isinstance(found, list):
-        return ()
-    return tuple(str(each.get("name", "")) if isinstance(each, dict) else "" for each in found)
-
-
-def _rank(header: dict[str, Any]) -> int | None:
-    distributed = header.get("distributedInfo")
-    rank = distributed.get("rank") if isinstance(distributed, dict) else None
-    return rank if isinstance(rank, int) else None

@@ -28,7 +28,7 @@ from sysbench.trace.readers.reading import Progress, in_silence, process, proces
 PART_BYTES: Final = 64 * 1024**2
 """A process of its own is worth starting for no less."""
 OWN_HEAD_BYTES: Final = 32 * 1024**2
-"""What the process that others are started from reads until they have started."""
+"""The first process reads this much while the others start."""
 MOST_PARTS: Final = 4
 """Each takes 80 MB of memory beside what it finds."""
 
@@ -37,7 +37,7 @@ _THIS: Final = "sysbench.trace.readers.kineto_parts"
 
 
 class Part(msgspec.Struct):
-    """What a process found in its part."""
+    """The result of a process for its part."""
 
     found: Found
     whole: bool

@@ -51,7 +51,7 @@ class Blocks:
 
     @property
     def share_read(self) -> float:
-        """Of the part, from 0 to 1."""
+        """The share of the part that has been read, from 0 to 1."""
         return (self._file.tell() - self._begin) / max(self._end - self._begin, 1)
 
     def next(self, size_bytes: int = 0) -> bytes:
@@ -139,7 +139,7 @@ class Pieces:
         return buffer
 
     def _last(self) -> None:
-        """What the end of the file holds, whether or not it is whole."""
+        """Take in the end of the file, whether or not it is whole."""
         buffer = self._buffer
         if buffer.lstrip()[:1] == b"]":
             return
@@ -215,12 +215,12 @@ def decoded(text: bytes, exact: bool) -> list[Any] | None:
 
 
 def _leniently(text: bytes, exact: bool) -> list[Any] | None:
-    """The same, slowly: with bytes that are no UTF-8 replaced, and without the events that are none."""
+    """Decode slowly: replace bytes that are not UTF-8, and leave out what is not an event."""
     try:
         events = json.loads(
             text.decode("utf-8", "replace"),
             strict=False,
-            parse_constant=_no_number,
+            parse_constant=lambda _: None,  # NaN and infinity, which JSON has no word for
             parse_float=Decimal if exact else None,
         )
     except (ValueError, RecursionError):
@@ -231,10 +231,6 @@ def _leniently(text: bytes, exact: bool) -> list[Any] | None:
         with suppress(msgspec.ValidationError, TypeError, ValueError, ArithmeticError):
             found.append(msgspec.convert(_sane(event), kind, strict=False))
     return found
-
-
-def _no_number(_: str) -> None:
-    """What JSON has no word for: NaN and infinity."""
 
 
 def _sane(event: Any) -> Any:

@@ -42,6 +42,7 @@ _SETS: Final = "CUPTI_ACTIVITY_KIND_MEMSET"
 _CALLS: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _NVTX: Final = "NVTX_EVENTS"
 _STRINGS: Final = "StringIds"
+_DEVICES: Final = "TARGET_INFO_GPU"
 _PUSH_POP, _START_END = 59, 60
 _EXPORT_TIMEOUT_S: Final = 1800.0
 
@@ -63,7 +64,7 @@ def read(path: Path, progress: Progress = in_silence) -> Recording:
 
 
 def _of_export(export: Path, path: Path, progress: Progress) -> Recording:
-    """What an export holds of the file that it is or that it was made of."""
+    """The recording in an export, under the name of the file that it was made of."""
     try:
         with closing(opened(export)) as database, Numbers.of(export) as numbers, collection_paused():
             return _Reader(path, database, numbers, progress).recording()
@@ -101,7 +102,9 @@ class _Reader:
         self._progress = progress
         tables = {str(name) for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         self._columns = {
-            name: self._columns_of(name) for name in (*_WANTED, _STRINGS, "TARGET_INFO_GPU") if name in tables
+            name: frozenset(str(row[1]) for row in database.execute(f'PRAGMA table_info("{name}")'))
+            for name in (*_WANTED, _STRINGS, _DEVICES)
+            if name in tables
         }
         if not self._columns.keys() & _WANTED:
             raise LogError(
@@ -110,7 +113,10 @@ class _Reader:
         self._names: dict[str, int] = {}
         self._threads: dict[int, int] = {}
         self._launch_shapes: dict[tuple[int, ...], int] = {}
-        self._strings = self._read_strings()
+        self._strings: dict[int, str] = {}
+        if _STRINGS in self._columns:
+            found = database.execute("SELECT id, value FROM StringIds")
+            self._strings = {number: str(value) for number, value in found}
 
     def recording(self) -> Recording:
         """Everything that is asked for."""
@@ -119,6 +125,14 @@ class _Reader:
         tables = (work, launches, operators, ranges)
         if not any(len(table) for table in tables):
             raise LogError(f"{self._path} holds no kernels, no calls and no ranges")
+        remarks = [] if len(work) else ["nothing that ran on a GPU was recorded"]
+        if not len(ranges) and not len(operators):
+            remarks.append("no NVTX ranges were recorded: nothing tells what part of the program launched what")
+        devices: tuple[str, ...] = ()
+        if {"id", "name"} <= self._columns.get(_DEVICES, frozenset()):
+            with suppress(sqlite3.Error):
+                named = self._database.execute(f'SELECT name FROM {_DEVICES} ORDER BY "id"')
+                devices = tuple(str(name) for (name,) in named)
         return Recording(
             title=self._path.name,
             format="nsys",
@@ -129,20 +143,12 @@ class _Reader:
             ranges=ranges,
             launch_shapes=np.array([*self._launch_shapes], np.int64).reshape(-1, 6),
             origin_ns=since_the_first(tables),
-            devices=self._devices(),
-            remarks=tuple(self._remarks(work, ranges, operators)),
+            devices=devices,
+            remarks=tuple(remarks),
         )
-
-    def _columns_of(self, table: str) -> frozenset[str]:
-        return frozenset(str(row[1]) for row in self._database.execute(f'PRAGMA table_info("{table}")'))
 
     def _name(self, name: str) -> int:
         return self._names.setdefault(name, len(self._names))
-
-    def _read_strings(self) -> dict[int, str]:
-        if _STRINGS not in self._columns:
-            return {}
-        return {number: str(value) for number, value in self._database.execute("SELECT id, value FROM StringIds")}
 
     def _rows(self, table: str, wanted: Sequence[str], condition: str = "") -> Iterator[dict[str, Integers]]:
         """Columns by name, some rows at a time; NONE where there is no such column, or nothing in it."""
@@ -158,28 +164,21 @@ class _Reader:
         work = Table(9)
         for rows in self._rows(_KERNELS, (*_TIMES, _KERNEL_NAME, *_PLACE, *_GRID, *_BLOCK)):
             none = np.full(len(rows["start"]), NONE, np.int64)
-            shape = self._shapes([rows[name] for name in (*_GRID, *_BLOCK)])
+            shapes, which = launch_shapes([rows[name] for name in (*_GRID, *_BLOCK)])
+            ours = [self._launch_shapes.setdefault(tuple(row), len(self._launch_shapes)) for row in shapes.tolist()]
+            shape = np.array([*ours, NONE], np.int64)[which]
             work.add(_of_work(rows, self._named(rows[_KERNEL_NAME]), KERNEL, shape, none))
             self._progress(f"{units.count(len(work))} kernels")
         for rows in self._rows(_COPIES, (*_TIMES, "copyKind", *_PLACE, "bytes")):
             none = np.full(len(rows["start"]), NONE, np.int64)
-            work.add(_of_work(rows, self._copy_names(rows["copyKind"]), COPY, none, rows["bytes"]))
+            kinds, which = grouped(rows["copyKind"])
+            names = [self._name(f"Memcpy {_COPY_KINDS.get(kind, 'other')}") for kind in kinds.tolist()]
+            work.add(_of_work(rows, np.array(names, np.int64)[which], COPY, none, rows["bytes"]))
         for rows in self._rows(_SETS, (*_TIMES, *_PLACE, "bytes")):
             none = np.full(len(rows["start"]), NONE, np.int64)
             name = np.full(len(rows["start"]), self._name("Memset"), np.int64)
             work.add(_of_work(rows, name, SET, none, rows["bytes"]))
         return work
-
-    def _shapes(self, columns: Sequence[Integers]) -> Integers:
-        """Our numbers of launch shapes."""
-        shapes, which = launch_shapes(columns)
-        ours = [self._launch_shapes.setdefault(tuple(row), len(self._launch_shapes)) for row in shapes.tolist()]
-        return np.array([*ours, NONE], np.int64)[which]
-
-    def _copy_names(self, kinds: Integers) -> Integers:
-        different, which = grouped(kinds)
-        ours = [self._name(f"Memcpy {_COPY_KINDS.get(kind, 'other')}") for kind in different.tolist()]
-        return np.array(ours, np.int64)[which]
 
     def _launches(self) -> Table:
         launches = Table(5)
@@ -194,9 +193,11 @@ class _Reader:
         operators, ranges = Table(7), Table(4)
         if _NVTX in self._columns and "eventType" not in self._columns[_NVTX]:
             raise LogError(f"{self._path} has NVTX events of an unknown form: they have no eventType")
-        for rows, texts in zip(
-            self._rows(_NVTX, (*_TIMES, "textId", "globalTid"), _ENDED), self._texts(), strict=False
-        ):
+        # What NVTX events are called that have no registered name, as many at a time as there are rows.
+        written: Iterator[list[str | None]] = repeat([])
+        if "text" in self._columns.get(_NVTX, ()):
+            written = self._numbers.texts(Question(_NVTX, (("text",),), _ENDED))
+        for rows, texts in zip(self._rows(_NVTX, (*_TIMES, "textId", "globalTid"), _ENDED), written, strict=False):
             start, end, text, thread = rows.values()
             name, sequence, shapes = self._marks(text, texts)
             every = [start, end - start, name, self._thread(thread)]
@@ -206,12 +207,6 @@ class _Reader:
             ranges.add([column[own] for column in every])
             self._progress(f"{units.count(len(operators) + len(ranges))} ranges")
         return operators, ranges
-
-    def _texts(self) -> Iterator[list[str | None]]:
-        """What NVTX events are called that have no number of a registered name, as many at a time as there are rows."""
-        if "text" not in self._columns.get(_NVTX, ()):
-            return repeat([])
-        return self._numbers.texts(Question(_NVTX, (("text",),), _ENDED))
 
     def _marks(self, numbers: Integers, texts: Sequence[str | None]) -> Integers:
         """(3, n) of ranges: names; for what torch emitted sequence numbers, and shapes where it did."""
@@ -244,21 +239,6 @@ class _Reader:
         ours = [self._threads.setdefault(number, len(self._threads)) for number in different.tolist()]
         return np.array(ours, np.int64)[which] if ours else np.zeros(0, np.int64)
 
-    def _devices(self) -> tuple[str, ...]:
-        if not {"id", "name"} <= self._columns.get("TARGET_INFO_GPU", frozenset()):
-            return ()
-        with suppress(sqlite3.Error):
-            return tuple(
-                str(name) for (name,) in self._database.execute('SELECT name FROM TARGET_INFO_GPU ORDER BY "id"')
-            )
-        return ()
-
-    def _remarks(self, work: Table, ranges: Table, operators: Table) -> Iterator[str]:
-        if not len(work):
-            yield "nothing that ran on a GPU was recorded"
-        if not len(ranges) and not len(operators):
-            yield "no NVTX ranges were recorded: nothing tells what part of the program launched what"
-
 
 _TIMES: Final = ("start", "end")
 _PLACE: Final = ("deviceId", "streamId", "correlationId")
@@ -268,7 +248,7 @@ _WANTED: Final = frozenset({_KERNELS, _COPIES, _SETS, _CALLS, _NVTX})
 
 _KERNEL_NAME: Final = "demangledName"
 _INSTEAD: Final = {_KERNEL_NAME: ("shortName",)}
-"""What stands for a column where it is not there, or empty."""
+"""Columns that replace one that is absent or empty."""
 _ENDED: Final = f'"eventType" IN ({_PUSH_POP}, {_START_END}) AND "end" IS NOT NULL'
 """In SQL: ranges, and not marks."""
 

@@ -24,7 +24,7 @@ from sysbench.trace.readers.reading import processors
 from sysbench.trace.recording import NONE, Integers
 
 ROWS: Final = 65_536
-"""That are read at a time."""
+"""Rows that are read at a time."""
 _MOST_PARTS: Final = 4096
 """Where rows are numbered with gaps between, stretches of numbers are longer."""
 _MOST_THREADS: Final = 4
@@ -113,7 +113,7 @@ class Numbers:
         return self._answers(question, _columns)
 
     def texts(self, question: Question) -> Iterator[list[str | None]]:
-        """What is written in its one column, as many rows at a time as `columns` would; raises sqlite3.Error."""
+        """The texts of its one column, as many rows at a time as `columns` gives; raises sqlite3.Error."""
         return self._answers(question, _texts)
 
     def _answers(
@@ -168,7 +168,7 @@ def _columns(database: sqlite3.Connection, question: Question, part: str) -> lis
 
 
 def _numbers(text: str | None) -> Integers:
-    """As many as are written at its beginning."""
+    """The numbers at the beginning of a text."""
     if not text:
         return np.zeros(0, np.int64)
     # What is no number ends them, with an error or, before NumPy 2.3, a warning.

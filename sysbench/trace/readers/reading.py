@@ -1,4 +1,4 @@
-"""What readers of large files have in common."""
+"""Processes and progress, which the readers of large files share."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import sysbench
 _LENGTH_BYTES: Final = 8
 
 Progress = Callable[[str], None]
-"""Is told in words how far reading has come."""
+"""Receives in words how far reading has come."""
 
 
 def processors() -> int:
-    """How many this process may use."""
+    """The number of processors that this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on every system
@@ -27,7 +27,7 @@ def processors() -> int:
 
 
 def in_silence(_: str) -> None:
-    """Nobody wants to know."""
+    """Report no progress."""
 
 
 @contextmanager

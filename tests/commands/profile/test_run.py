@@ -15,7 +15,7 @@ from rich.console import Console
 
 from sysbench.commands.profile import tables as profile_tables
 from sysbench.commands.profile.fold import fold
-from sysbench.commands.profile.live import ProfileState, advance, draw
+from sysbench.commands.profile.live import ProfileScreen, ProfileState, advance
 from sysbench.commands.profile.record import ProfileCellRecord, ProfileRead, TraceWritten
 from sysbench.commands.profile.spec import ProfileCell, ProfileSpec
 from sysbench.engine.launchers import Launcher
@@ -26,7 +26,7 @@ from sysbench.errors import SysbenchError
 from sysbench.log.events import CellFinished, CellStarted, Event, StepMeasured, WorkerExited, WorkerReady
 from sysbench.render.table import Word
 from sysbench.spec.run import RunOptions
-from sysbench.trace.summary import Check, DeviceUse, KernelName, ProfileSummary, SpentColumns
+from sysbench.trace.summary import Check, DeviceUse, KernelName, KernelTimeColumns, ProfileSummary
 from tests.engine.fakes import CPU, GPU, FakeSampler, ScriptedLauncher, of_kind
 
 
@@ -54,7 +54,7 @@ def summary_of(**fields: Any) -> ProfileSummary:
         "phases": ["", "forward"],
         "modules": [""],
         "names": [KernelName(name="aten::mm", short="aten::mm", kernel_class="matmul", placed=True, precision=None)],
-        "spent": SpentColumns(phase=[1], module=[0], kernel=[0], total_ns=[900_000], calls=[3]),
+        "spent": KernelTimeColumns(phase=[1], module=[0], kernel=[0], total_ns=[900_000], calls=[3]),
         "kernels": [],
         "operators": [],
         "copies": [],
@@ -121,7 +121,7 @@ def test_the_dashboard_says_how_far_steps_are_apart_once_there_are_two(tmp_path:
     for event in chain.from_iterable([event] * (3 if isinstance(event, StepMeasured) else 1) for event in once):
         state = advance(state, event)
         console = Console(file=io.StringIO(), width=100, height=30)
-        console.print(draw(state, event.at_s))
+        console.print(ProfileScreen(state, event.at_s))
         seen += re.findall(r"(\d)/3 steps, [\d.]+( ±)?", console.file.getvalue())  # type: ignore[attr-defined]
     assert list(dict.fromkeys(seen)) == [("1", ""), ("2", " ±"), ("3", " ±")]
 

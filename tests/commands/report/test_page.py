@@ -307,7 +307,7 @@ def test_everything_written_can_be_read_on_what_it_stands_on(name: str) -> None:
 
 def test_pictures_have_their_text_as_text_and_names_of_their_own() -> None:
     looks = page_pictures.Looks()
-    twice = [page_pictures.figure(Picture(f"a{number}", "A curve", curve), number, looks) for number in (1, 2)]
+    twice = [page_pictures.drawn(Picture(f"a{number}", "A curve", curve), number, looks) for number in (1, 2)]
     anchors = [re.findall(r'\bid="([^"]+)"', each) for each in twice]
     assert anchors[0]
     assert not set(anchors[0]) & set(anchors[1])
@@ -323,7 +323,7 @@ def test_pictures_have_their_text_as_text_and_names_of_their_own() -> None:
 
 def test_a_picture_that_would_slow_the_page_down_is_put_there_as_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_pictures, "LARGEST_SVG_BYTES", 30_000)
-    figure = page_pictures.figure(Picture("a", "Many points", lambda: curve(500)), 1, page_pictures.Looks())
+    figure = page_pictures.drawn(Picture("a", "Many points", lambda: curve(500)), 1, page_pictures.Looks())
     assert "<svg" not in figure
     assert 'alt="Many points"' in figure
 

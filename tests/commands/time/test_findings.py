@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from sysbench.commands.time.findings import said
 from sysbench.commands.time.record import TimeCellRecord
-from sysbench.commands.time.words import said
 from sysbench.log.outcomes import CautionCode
 from sysbench.render.findings import Said
 from tests.fixtures_findings import (

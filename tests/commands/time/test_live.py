@@ -15,6 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from sysbench.commands.time import blocks
+from sysbench.commands.time.eta import cell_left_s, expected_steps, run_left_s
+from sysbench.commands.time.live import TIME, TimeLines
+from sysbench.commands.time.live_state import advance, folded
+from sysbench.commands.time.screen import draw, slow_without_gpu
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.log.events import (
     CellFinished,
@@ -26,13 +31,8 @@ from sysbench.log.events import (
     StageEntered,
     StepMeasured,
 )
-from sysbench.render.dashboard import blocks
-from sysbench.render.dashboard.eta import cell_left_s, expected_steps, run_left_s
 from sysbench.render.dashboard.live import Clock, Dashboard, can_draw_on
-from sysbench.render.dashboard.plain import PlainProgress
 from sysbench.render.dashboard.progress import Progress, Silent
-from sysbench.render.dashboard.screen import draw, slow_without_gpu
-from sysbench.render.dashboard.state import advance, folded
 from tests import fixtures_timing as runs
 from tests.golden.compare import assert_golden, plain_environment
 
@@ -116,7 +116,7 @@ def test_a_resumed_run_keeps_what_lasts_and_waits_for_the_rest() -> None:
     assert state.current is None
     assert state.started_s == resumed.at_s
     console = Console(file=io.StringIO(), width=80)
-    with PlainProgress(console, earlier=crashed) as progress:
+    with TimeLines(console, earlier=crashed) as progress:
         again = next(done.key for done in folded(crashed).done if done.outcome == "crashed")
         for event in (resumed, *(event for event in log[1:] if getattr(event, "cell", again) == again)):
             progress.show(event)
@@ -314,7 +314,7 @@ def measuring(device: str) -> list[Event]:
 @pytest.mark.parametrize(("device", "share"), [("cpu", 0.005), ("cuda", 0.01)])
 def test_drawing_stays_within_its_share_of_a_core_while_steps_are_timed(device: str, share: float) -> None:
     events, time = measuring(device), FakeClock(cost_s=0.004)
-    with Dashboard(terminal(), time.clock()) as dashboard:
+    with Dashboard(terminal(), time.clock(), picture=TIME) as dashboard:
         for event in events:
             dashboard.show(event)
         before, since_s = time.drawings, time.now_s
@@ -328,7 +328,7 @@ def test_drawing_stays_within_its_share_of_a_core_while_steps_are_timed(device: 
 
 def test_it_never_draws_more_than_four_times_a_second() -> None:
     events, time = measuring("cuda"), FakeClock(cost_s=0.0)
-    with Dashboard(terminal(), time.clock()) as dashboard:
+    with Dashboard(terminal(), time.clock(), picture=TIME) as dashboard:
         for _ in range(400):
             time.now_s += 0.025
             dashboard.show(events[0])
@@ -344,7 +344,7 @@ def emulated(output: str, emulator: pyte.Screen) -> list[str]:
 def test_a_resized_terminal_is_redrawn_at_once_and_shows_nothing_of_the_old_picture(sweep: list[Event]) -> None:
     events, time, console = runs.until_measuring(sweep, 5, 6), FakeClock(cost_s=1.0), terminal(200, 50)
     emulator = pyte.Screen(200, 50)
-    with Dashboard(console, time.clock()) as dashboard:
+    with Dashboard(console, time.clock(), picture=TIME) as dashboard:
         for event in events:
             time.now_s = event.at_s
             dashboard.show(event)
@@ -379,7 +379,7 @@ def test_a_dashboard_is_for_terminals_that_can_move_their_cursor(monkeypatch: py
 def test_the_terminal_is_left_as_it_was_however_the_run_ends(error: type[BaseException] | None) -> None:
     console = terminal()
     try:
-        with Dashboard(console) as dashboard:
+        with Dashboard(console, picture=TIME) as dashboard:
             for event in measuring("cpu"):
                 dashboard.show(event)
             if error:
@@ -393,7 +393,7 @@ def test_the_terminal_is_left_as_it_was_however_the_run_ends(error: type[BaseExc
 
 def test_what_is_written_to_stderr_meanwhile_is_shown_afterwards(capsys: pytest.CaptureFixture[str]) -> None:
     console = Console(stderr=True, force_terminal=True, width=80, height=24)
-    with Dashboard(console) as dashboard:
+    with Dashboard(console, picture=TIME) as dashboard:
         dashboard.show(measuring("cpu")[0])
         print("a warning from elsewhere", file=sys.stderr)
         during = capsys.readouterr().err
@@ -416,7 +416,7 @@ class LostTerminal(io.StringIO):
 def test_a_terminal_that_goes_away_does_not_end_the_run() -> None:
     file, time = LostTerminal(), FakeClock(cost_s=0.0)
     console = Console(file=file, force_terminal=True, width=80, height=24)
-    with Dashboard(console, time.clock()) as dashboard:
+    with Dashboard(console, time.clock(), picture=TIME) as dashboard:
         dashboard.show(measuring("cpu")[0])
         file.lost = True
         for event in measuring("cpu"):
@@ -438,7 +438,7 @@ def test_no_color_means_no_colour(sweep: list[Event]) -> None:
 
 def plainly(events: Sequence[Event]) -> list[str]:
     console = Console(file=io.StringIO(), width=40)
-    with PlainProgress(console) as progress:
+    with TimeLines(console) as progress:
         for event in events:
             progress.show(event)
     return written(console).splitlines()
@@ -480,14 +480,14 @@ def test_plain_progress_says_that_a_run_is_resumed(sweep: list[Event]) -> None:
 def test_plain_progress_outlives_its_reader(sweep: list[Event]) -> None:
     file = LostTerminal()
     file.lost = True
-    with PlainProgress(Console(file=file)) as progress:
+    with TimeLines(Console(file=file)) as progress:
         for event in sweep:
             progress.show(event)
 
 
 def test_a_stream_without_utf_8_gets_plain_characters(sweep: list[Event]) -> None:
     file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    with PlainProgress(Console(file=file)) as progress:
+    with TimeLines(Console(file=file)) as progress:
         for event in sweep:
             progress.show(event)
     assert b"step 109.6 +/- 0.2 ms" in file.buffer.getvalue()  # type: ignore[attr-defined]
@@ -503,8 +503,8 @@ def test_silence_shows_nothing_and_all_three_are_shown_events_alike(
 
     follow(Silent())
     assert capsys.readouterr() == ("", "")
-    follow(PlainProgress(Console(file=io.StringIO())))
-    follow(Dashboard(terminal()))
+    follow(TimeLines(Console(file=io.StringIO())))
+    follow(Dashboard(terminal(), picture=TIME))
 
 
 def test_a_finished_cell_says_done_until_the_next_one_starts(sweep: list[Event]) -> None:

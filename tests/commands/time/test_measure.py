@@ -6,15 +6,14 @@ import gc
 import itertools
 import weakref
 from collections.abc import Iterator, Mapping
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
-from sysbench.worker.experiments import experiment_for
 from torch._subclasses.fake_tensor import FakeTensor
 
 from sysbench import formulas
-from sysbench.command import Kind
+from sysbench.command import kinds, measuring
 from sysbench.commands.time import measure as timing
 from sysbench.commands.time.spec import Sync, TimeCell
 from sysbench.errors import UnavailableError
@@ -157,8 +156,8 @@ def test_a_cpu_has_a_resident_peak_and_no_allocator_peaks() -> None:
 
 
 def test_every_kind_of_run_has_an_experiment_of_its_own() -> None:
-    assert experiment_for("time") is timing.run
-    found = [experiment_for(kind) for kind in get_args(Kind)]
+    assert measuring("time").part("measure") is timing.run
+    found = [measuring(kind).part("measure") for kind in kinds()]
     assert len(set(found)) == len(found)
 
 

@@ -1,4 +1,4 @@
-"""Progress of `sysbench time` where there is no terminal."""
+"""A run of `sysbench time` while it goes on: the dashboard, and lines where there is no terminal."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Iterator
 
 from sysbench import cells as axes
 from sysbench import units
+from sysbench.commands.time.live_state import Done, LiveState, Planned, advance
+from sysbench.commands.time.screen import draw, slow_without_gpu
 from sysbench.log.events import CellFinished, Event, RunResumed, WorkerReady
 from sysbench.render.dashboard.cell_lines import Lines, resumed_line
-from sysbench.render.dashboard.screen import slow_without_gpu
-from sysbench.render.dashboard.state import Done, LiveState, Planned, advance
+from sysbench.render.dashboard.live import CPU_SHARE, DEVICE_SHARE, IDLE_SHARE, Picture
 
 
-class PlainProgress(Lines[LiveState]):
+class TimeLines(Lines[LiveState]):
     """A line for what is measured on, one for every cell when it is over, and one where it will take long."""
 
     blank = LiveState()
@@ -61,3 +62,13 @@ def _result(done: Done) -> str:
     if done.outcome == "ok" and done.step:
         return f"step {units.seconds_with_deviation(*done.step)}"
     return f"{done.outcome}: {done.detail}" if done.detail else done.outcome
+
+
+def share_allowed(state: LiveState) -> float:
+    """The share of a core that drawing may take in this state."""
+    if not state.hot:
+        return IDLE_SHARE
+    return DEVICE_SHARE if state.on_gpu else CPU_SHARE
+
+
+TIME = Picture(LiveState(), advance, draw, share_allowed)

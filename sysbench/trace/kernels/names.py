@@ -50,7 +50,7 @@ _WRAPPERS: Final = frozenset(
         "GemmUniversal",
     }
 )
-"""What is said of these is said by what they are made for."""
+"""Templates that are shown as their argument, which says more."""
 _PLUMBING: Final = frozenset(
     {
         "array",
@@ -73,7 +73,10 @@ def shortened(name: str) -> str:
     """The name as it is shown, of at most LONGEST characters."""
     text = name[:_READ].removeprefix(_ENGINE)
     if _CODE.search(text):
-        text = _function(_quiet(text), 0) or text
+        quiet = text
+        for pattern, instead in _NOISE:
+            quiet = pattern.sub(instead, quiet)
+        text = _function(quiet.removeprefix("void ").strip(), 0) or text
     return elided(" ".join(text.split()) or "(no name)", LONGEST)
 
 
@@ -83,12 +86,6 @@ def elided(text: str, longest: int) -> str:
         return text
     tail = longest // 3
     return f"{text[: longest - tail - 1]}…{text[-tail:]}"
-
-
-def _quiet(text: str) -> str:
-    for pattern, instead in _NOISE:
-        text = pattern.sub(instead, text)
-    return text.removeprefix("void ").strip()
 
 
 def _function(text: str, depth: int) -> str:
@@ -113,7 +110,7 @@ def _told(inside: str, depth: int) -> list[str]:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """What stands before the first bracket, and what stands in it if it is one of a template."""
+    """The text before the first bracket, and the text in it where it is a template's."""
     opening = next((position for position, character in enumerate(text) if character in "<("), len(text))
     if opening == len(text) or text[opening] == "(":
         return text[:opening], ""

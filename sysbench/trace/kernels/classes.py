@@ -1,4 +1,4 @@
-"""What kernels do, and in which number format, by patterns of their names.
+"""The class of a kernel and its number format, by patterns of its name.
 
 The names are those of cuBLAS and cuBLASLt (from Ampere's `ampere_sgemm` and `sm80_xmma_gemm` to Blackwell's `nvjet`),
 CUTLASS, cuDNN, FlashAttention, PyTorch's own kernels, Triton as Inductor names what it generates, NCCL, rocBLAS, and of
@@ -303,7 +303,7 @@ _NO_ARITHMETIC: Final = re.compile(
     r"detach_?|enumerate\(DataLoader\).*|DataParallel\..*|DistributedDataParallel\..*|torch/.*|(aten|prim)::(is_|sym_|_assert).*",
     re.DOTALL,
 )
-"""What calls operators and does nothing itself."""
+"""Names that only call operators and do nothing themselves."""
 
 _PRECISIONS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
     ("fp4", _any(r"e2m1", r"nvf4", r"mxf4", r"fp4")),
@@ -334,7 +334,7 @@ _PRECISIONS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
 
 @lru_cache(maxsize=65_536)
 def classified(name: str) -> KernelClass | None:
-    """What a kernel or operator of this name does; None where no pattern knows it."""
+    """The class of a kernel or operator by its name; None where no pattern matches."""
     text = name[:_READ]
     if text.startswith(("aten::", "prims::")):
         return _operator(text)

@@ -12,11 +12,12 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 
 from sysbench import units
+from sysbench.commands.time import blocks
+from sysbench.commands.time.eta import cell_left_s, expected_steps, run_left_s
+from sysbench.commands.time.live_state import Current, LiveState
 from sysbench.render import theme
-from sysbench.render.dashboard import blocks, board
-from sysbench.render.dashboard.eta import cell_left_s, expected_steps, run_left_s
 from sysbench.render.dashboard.lines import Block, Lines, beside
-from sysbench.render.dashboard.state import Current, LiveState, mean_and_deviation
+from sysbench.render.dashboard.run_state import mean_and_deviation
 
 WIDE = 128
 """From this width on there are two columns: the running cell, and all cells."""
@@ -156,7 +157,7 @@ class _Layout:
     def _rows_wanted(self) -> dict[str, int]:
         """The rows there are to show in each block that has rows; of steps, as many as there will be."""
         state, current = self.state, self.state.current
-        places = board.layout(state.planned)
+        places = blocks.layout(state.planned)
         steps = min(STEPS, current.cell.warmup + current.cell.steps) if current and current.steps else 0
         return {"board": len(places.rows) if places else 0, "finished": len(state.done), "steps": steps}
 
@@ -240,13 +241,13 @@ class _Layout:
 
     def board(self, width: int, rows: int) -> Block | None:
         state = self.state
-        if board.layout(state.planned) is None:
+        if blocks.layout(state.planned) is None:
             return None
-        return board.board(state.planned, state.done, state.running, rows, width, self.encoding)
+        return blocks.board(state.planned, state.done, state.running, rows, width, self.encoding)
 
     def finished(self, width: int, rows: int) -> Block | None:
         done = self.state.done
-        return board.finished(self.state.planned, done, rows, width, self.encoding) if done else None
+        return blocks.finished(self.state.planned, done, rows, width, self.encoding) if done else None
 
     def steps(self, width: int, rows: int) -> Block | None:
         every = self.state.current.steps if self.state.current else ()

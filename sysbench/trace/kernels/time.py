@@ -5,28 +5,31 @@ What of a slice counts: work that was launched within a step, or all of it where
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sysbench.trace import kernel_classes, kernel_names
 from sysbench.trace.attribution import Attribution
 from sysbench.trace.grouping import distinct, grouped, summed
+from sysbench.trace.kernels.classes import classified, precision
+from sysbench.trace.kernels.names import shortened
+from sysbench.trace.packed import Table
 from sysbench.trace.range_tree import PHASES, RangeTree
 from sysbench.trace.recording import NONE, Integers
-from sysbench.trace.slices import Launched, Slice
-from sysbench.trace.summary import EVERYWHERE, NO_PHASE, KernelName, SpentColumns
+from sysbench.trace.slices import ROWS, Launched, Slice
+from sysbench.trace.summary import EVERYWHERE, NO_PHASE, KernelName, KernelTimeColumns
 
-COUNTED_PHASES = (NO_PHASE, *PHASES)
-"""What `Counted.phase` is a position in."""
+WORK_PHASES = (NO_PHASE, *PHASES)
+"""`StepWork.phase` is a position in these."""
 
 
 class Kernels:
-    """What is known of kernels by their names, found out once for each."""
+    """Class, precision and short name of kernels, found out once for each name."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
@@ -36,7 +39,15 @@ class Kernels:
         """The kernel of a name, which is given by its index."""
         known = self._known.get(name)
         if known is None:
-            known = self._known[name] = _kernel_name(self._names[name])
+            text = self._names[name]
+            kind = classified(text)
+            known = self._known[name] = KernelName(
+                name=text,
+                short=shortened(text),
+                kernel_class=kind or "other",
+                placed=kind is not None,
+                precision=precision(text) if kind in ("matmul", "attention") else None,
+            )
         return known
 
     def are_products(self, name: Integers) -> NDArray[np.bool_]:
@@ -46,46 +57,41 @@ class Kernels:
         return np.array(products, bool)[which] if products else np.zeros(0, bool)
 
 
-def _kernel_name(text: str) -> KernelName:
-    kind = kernel_classes.classified(text)
-    return KernelName(
-        name=text,
-        short=kernel_names.shortened(text),
-        kernel_class=kind or "other",
-        placed=kind is not None,
-        precision=kernel_classes.precision(text) if kind in ("matmul", "attention") else None,
-    )
-
-
 @dataclass(frozen=True)
-class Counted:
+class StepWork:
     """A slice, attributed; columns have a row for each piece of work that counts."""
 
     slice: Slice
     found: Attribution
     ranges: RangeTree
     is_counted: NDArray[np.bool_]
-    """Of everything in `found`."""
+    """For every piece of work in `found`, whether it counts."""
     work: Launched
     step: Integers
     phase: Integers
-    """Position in COUNTED_PHASES."""
+    """Position in WORK_PHASES."""
     module: Integers
     """Position in `ranges.modules`."""
     operator: Integers
     """Index into the slice's operators: the innermost around the launch; NONE where there is none."""
 
     @classmethod
-    def of(cls, part: Slice, found: Attribution, ranges: RangeTree) -> Counted:
+    def of(cls, part: Slice, found: Attribution, ranges: RangeTree) -> StepWork:
         """Choose what counts."""
-        step = _steps(found, ranges)
+        # What no launch is known of belongs to the last step that began before it.
+        before = np.searchsorted(ranges.step_start_ns, found.work.start_ns, side="right") - 1
+        step = np.where((found.step == NONE) & (found.work.thread == NONE), before, found.step)
         counted = step != NONE if ranges.steps else np.ones(len(step), bool)
+        work = found.work
+        if not counted.all():
+            columns: dict[str, Any] = {name: column[counted] for name, column in vars(work).items()}
+            work = replace(work, **columns)
         return cls(
             slice=part,
             found=found,
             ranges=ranges,
             is_counted=counted,
-            work=_only(found.work, counted),
+            work=work,
             step=step[counted],
             phase=found.phase[counted] + 1,
             module=found.module[counted],
@@ -107,25 +113,12 @@ class Counted:
         return np.asarray((here != NONE) | (there != NONE))
 
 
-def _steps(found: Attribution, ranges: RangeTree) -> Integers:
-    """The step of every piece of work; what no launch is known of belongs to the last step that began before it."""
-    before = np.searchsorted(ranges.step_start_ns, found.work.start_ns, side="right") - 1
-    return np.where((found.step == NONE) & (found.work.thread == NONE), before, found.step)
-
-
-def _only(work: Launched, chosen: NDArray[np.bool_]) -> Launched:
-    if chosen.all():
-        return work
-    columns: dict[str, Any] = {name: column[chosen] for name, column in vars(work).items()}
-    return replace(work, **columns)
-
-
 MOST_MODULES: Final = 4000
 """Modules that are told apart; where there are more, time is counted for what encloses them."""
 
 
 @dataclass(frozen=True)
-class Spent:
+class KernelTime:
     """Time and calls, a row for every kernel that a module launched in a phase."""
 
     modules: tuple[str, ...]
@@ -143,9 +136,9 @@ class Spent:
     calls: Integers
 
     @cached_property
-    def columns(self) -> SpentColumns:
-        """As the summary holds them."""
-        return SpentColumns(
+    def columns(self) -> KernelTimeColumns:
+        """The rows as the summary holds them."""
+        return KernelTimeColumns(
             phase=self.phase.tolist(),
             module=self.module.tolist(),
             kernel=self.kernel.tolist(),
@@ -164,7 +157,7 @@ class Spent:
         return summed(self.total_ns, self.kernel, len(self.kernels))
 
 
-class SpentSums:
+class KernelTimeSums:
     """Grows with every slice."""
 
     def __init__(self, modules: tuple[str, ...], names: int) -> None:
@@ -173,7 +166,7 @@ class SpentSums:
         self._begun_ns = np.full(len(modules), np.iinfo(np.int64).max, np.int64)
         self._groups: list[tuple[Integers, Integers, Integers]] = []
 
-    def add(self, part: Counted) -> None:
+    def add(self, part: StepWork) -> None:
         """Take in what counts of a slice."""
         np.minimum.at(self._begun_ns, part.module, part.work.at_ns)
         keys = (part.phase * len(self._modules) + part.module) * self._names + part.work.name
@@ -181,7 +174,7 @@ class SpentSums:
         total = summed(part.work.duration_ns, which, len(different))
         self._groups.append((different, total, np.bincount(which, minlength=len(different))))
 
-    def spent(self) -> Spent:
+    def total(self) -> KernelTime:
         """Everything together."""
         keys, total_ns, calls = _added(*(np.concatenate(parts) for parts in zip(*self._groups, strict=True)))
         outer, name = np.divmod(keys, self._names)
@@ -192,7 +185,7 @@ class SpentSums:
         keys, total_ns, calls = _added(rows, total_ns, calls)
         outer, kernel = np.divmod(keys, max(len(kernels), 1))
         phase, module = np.divmod(outer, len(modules))
-        return Spent(modules, places, kernels, phase, module, kernel, total_ns, calls)
+        return KernelTime(modules, places, kernels, phase, module, kernel, total_ns, calls)
 
     def _bounded(self, module: Integers, total_ns: Integers) -> tuple[tuple[str, ...], Integers]:
         """The modules that did something, in the order in which they began, and the place of each among them.
@@ -220,6 +213,72 @@ def _added(keys: Integers, total_ns: Integers, calls: Integers) -> tuple[Integer
     return different, summed(total_ns, which, len(different)), summed(calls, which, len(different))
 
 
-def phases_present(spent: Spent) -> list[int]:
-    """Positions in COUNTED_PHASES of the phases in which anything was done."""
-    return [phase for phase in distinct(spent.phase).tolist() if COUNTED_PHASES[phase]]
+def phases_present(time: KernelTime) -> list[int]:
+    """Positions in WORK_PHASES of the phases in which anything was done."""
+    return [phase for phase in distinct(time.phase).tolist() if WORK_PHASES[phase]]
+
+
+# --- single calls
+
+_START, _DURATION, _DEVICE, _LAUNCHED, _NAME, _MODULE, _PHASE, _LAUNCH_SHAPE = range(8)
+
+
+@dataclass(frozen=True)
+class Moments:
+    """When work ran, in columns of one length."""
+
+    start_ns: Integers
+    duration_ns: Integers
+    device: Integers
+    launched_ns: Integers
+    """NONE where the launch is not known."""
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """Kernels of calls, in columns of one length."""
+
+    duration_ns: Integers
+    name: NDArray[np.int32]
+    module: NDArray[np.int32]
+    """Position in `RangeTree.modules`."""
+    phase: NDArray[np.int32]
+    """Position in WORK_PHASES."""
+    launch_shape: NDArray[np.int32]
+
+
+class Calls:
+    """Grows with every slice."""
+
+    def __init__(self) -> None:
+        self._table = Table(8)
+
+    def add(self, part: StepWork) -> None:
+        """Take in what counts of a slice."""
+        work = part.work
+        launched = np.where(work.launch == NONE, NONE, work.at_ns)
+        moments = [work.start_ns, work.duration_ns, work.device, launched]
+        self._table.add([*moments, work.name, part.module, part.phase, work.launch_shape])
+
+    def in_order_of_time(self) -> Iterator[Moments]:
+        """All of it, some at a time: those that start in one stretch of time, then those of the next."""
+        sample = [column[:: max(1, ROWS // 64)] for (column,) in self._table.stretches(_START)]
+        starts = distinct(np.concatenate(sample)) if sample else np.zeros(0, np.int64)
+        every = max(1, len(starts) * ROWS // max(len(self._table), 1))
+        for first, beyond in pairwise([-(2**63), *starts[every::every].tolist(), 2**63 - 1]):
+            yield Moments(*self._table.between(_START, first, beyond)[1][: _LAUNCHED + 1])
+
+    def of_kernels(self, wanted: NDArray[np.bool_]) -> Kinds:
+        """The calls of some kernels, all at once; `wanted` holds for every name whether it is wanted."""
+        durations, others = [], []
+        for duration_ns, *rest in self._table.stretches(_DURATION, _NAME, _MODULE, _PHASE, _LAUNCH_SHAPE):
+            chosen = wanted[rest[0]]
+            durations.append(duration_ns[chosen])
+            others.append([column[chosen].astype(np.int32) for column in rest])
+        columns = (np.concatenate(parts) for parts in zip(*others, strict=True))
+        return Kinds(np.concatenate(durations), *columns)
+
+    def queues_ns(self) -> Integers:
+        """How long each waited from its launch to its start, where its launch is known."""
+        waits = [(start - launched)[launched != NONE] for start, launched in self._table.stretches(_START, _LAUNCHED)]
+        return np.concatenate(waits) if waits else np.zeros(0, np.int64)

@@ -7,8 +7,9 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from sysbench import formulas
+from sysbench.commands.time.live_state import Current, Done, LiveState, Planned
 from sysbench.render.dashboard.lines import remembered
-from sysbench.render.dashboard.state import Current, Done, LiveState, Planned, mean_and_deviation
+from sysbench.render.dashboard.run_state import mean_and_deviation
 
 RECENT = 10
 """As many of the last steps say how long the next one takes."""

@@ -15,12 +15,12 @@ from sysbench import formulas
 from sysbench.spec import hardware as known_hardware
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.model import Attention, ModelCell, Precision
-from sysbench.trace.kernel_time import COUNTED_PHASES, Spent
+from sysbench.trace.kernels.time import WORK_PHASES, KernelTime
 from sysbench.trace.range_tree import PARTS, part_of
 from sysbench.trace.summary import KernelClass, KernelName, Rate
 
 ITEM_BYTES: Final[Mapping[Precision, int]] = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
-"""Of what matrix products read and write."""
+"""Bytes of a number that matrix products read and write."""
 
 SOFTMAX_FLOPS: Final = 5
 """For each number, forward: maximum, difference, exponential, sum, quotient."""
@@ -37,7 +37,7 @@ WRITTEN_OUT: Final[tuple[Attention, ...]] = ("naive",)
 
 @dataclass(frozen=True)
 class Amount:
-    """Of one step, all layers together; None where it cannot be told."""
+    """Work of one step, all layers together; None where it is unknown."""
 
     flops: int | None
     bytes: int | None
@@ -48,7 +48,7 @@ class Amount:
 
 
 Amounts = dict[tuple[str, str], Amount]
-"""By what it is of, and phase."""
+"""Work by part or class, and phase."""
 
 
 def attention_parts(cell: ModelCell) -> Amounts:
@@ -76,7 +76,8 @@ def classes(cell: ModelCell, fused: bool) -> Amounts:
     products = _linear_products(cell)
     if not fused:
         product = _attention_product(cell)
-        products = _sum(products, product, product)
+        amounts = (products, product, product)
+        products = Amount(sum(each.flops or 0 for each in amounts), sum(each.bytes or 0 for each in amounts))
     parameters = formulas.parameters(cell.model)
     found: Amounts = {
         ("matmul", "forward"): products,
@@ -108,10 +109,6 @@ def _linear_products(cell: ModelCell) -> Amount:
     return Amount(sum(2 * tokens * d_in * d_out for d_in, d_out in linears), moved * ITEM_BYTES[cell.precision])
 
 
-def _sum(*amounts: Amount) -> Amount:
-    return Amount(sum(each.flops or 0 for each in amounts), sum(each.bytes or 0 for each in amounts))
-
-
 BACKWARD_PRODUCTS: Final = 2
 """Backward has one product for the gradient of each of a product's operands."""
 
@@ -129,19 +126,19 @@ _ON_TENSOR_CORES: Final = frozenset({"scores", "output", "matmul", "attention"})
 
 
 def rates(
-    spent: Spent, names: Sequence[KernelName], cell: ModelCell | None, products: Amounts, hardware: Hardware | None
+    time: KernelTime, names: Sequence[KernelName], cell: ModelCell | None, products: Amounts, hardware: Hardware | None
 ) -> Iterator[Rate]:
     """Time against work: attention's parts, then kernel classes, a row for each phase in which one took time.
 
     Work comes from the dimensions of `cell`, or without one from `products`. Attention's parts are left out unless
     scores, softmax and output can all be told apart.
     """
-    parts = [part_of(module) for module in spent.modules]
+    parts = [part_of(module) for module in time.modules]
     by_part: dict[tuple[str, str], int] = {}
     by_class: dict[tuple[str, str], int] = {}
-    columns = spent.columns
+    columns = time.columns
     for number, module, kernel, ns in zip(columns.phase, columns.module, columns.kernel, columns.total_ns, strict=True):
-        phase = COUNTED_PHASES[number]
+        phase = WORK_PHASES[number]
         kind = names[kernel].class_in(phase)
         by_class[kind, phase] = by_class.get((kind, phase), 0) + ns
         if (part := parts[module]) is not None:

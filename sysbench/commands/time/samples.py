@@ -1,10 +1,9 @@
-"""The cells of a timing run by what they have in common: which may be believed, in rows, side by side."""
+"""What was measured of a timed cell, and whether it may be believed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from sysbench.commands.time.record import TimeCellRecord
 from sysbench.log.outcomes import CautionCode
@@ -30,9 +29,6 @@ DOUBTFUL: Final[frozenset[CautionCode]] = frozenset(
 
 INCOMPARABLE: Final[frozenset[CautionCode]] = frozenset({"throttled", "gpu-shared", "compile-fell-back"})
 """Cautions under which a cell may be compared with itself only: others did not run under the same conditions."""
-
-_EXTENT: Final = ("size", "model", "ctx", "batch", "warmup", "steps", "until", "max_steps", "sync", "seed")
-"""Axes that say how large a cell is, and how it was measured; all others say how it is computed."""
 
 
 def doubts(cell: CellRecord, *, alone: bool) -> frozenset[CautionCode]:
@@ -63,43 +59,3 @@ def summed(cell: TimeCellRecord, phases: Sequence[str]) -> list[float] | None:
 def launch_bound(cell: CellRecord) -> bool:
     """Whether the host was seen to set the pace."""
     return any(caution.code == "launch-bound" for caution in cell.cautions)
-
-
-def settings(cells: Iterable[TimeCellRecord]) -> list[list[TimeCellRecord]]:
-    """The cells by how they are computed: device, mode, precision, attention, …, whatever their size."""
-    return _grouped(cells, _EXTENT)
-
-
-def places(cells: Iterable[TimeCellRecord], axis: str) -> list[list[TimeCellRecord]]:
-    """Cells that are alike in everything but one axis."""
-    return _grouped(cells, (axis, "model") if axis == "size" else (axis,))
-
-
-def _grouped(cells: Iterable[TimeCellRecord], but: Sequence[str]) -> list[list[TimeCellRecord]]:
-    found: dict[tuple[tuple[str, str], ...], list[TimeCellRecord]] = {}
-    for cell in cells:
-        others = tuple(sorted((name, str(value)) for name, value in cell.axes.items() if name not in but))
-        found.setdefault(others, []).append(cell)
-    return list(found.values())
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two cells that differ in one axis only."""
-
-    axis: str
-    base: TimeCellRecord
-    other: TimeCellRecord
-
-
-def arms(cells: Iterable[CellRecord], axis: str) -> list[Any]:
-    """The values of an axis, in the order of the run."""
-    return list(dict.fromkeys(cell.axes.get(axis) for cell in cells))
-
-
-def pairs(cells: Iterable[TimeCellRecord], axis: str, base: object, other: object) -> Iterator[Pair]:
-    """Whatever was measured under both values of an axis, everything else being equal."""
-    for place in places(cells, axis):
-        by_value: Mapping[object, TimeCellRecord] = {cell.axes[axis]: cell for cell in place}
-        if base in by_value and other in by_value:
-            yield Pair(axis, by_value[base], by_value[other])

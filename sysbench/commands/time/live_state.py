@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Literal
@@ -33,9 +32,7 @@ from sysbench.log.events import (
     WorkerReady,
 )
 from sysbench.log.outcomes import LASTING, Outcome, RunStatus
-
-HOT: frozenset[str] = frozenset({"warming-up", "measuring"})
-"""Stages in which the worker's steps are timed, and whatever else runs on the machine disturbs them."""
+from sysbench.render.dashboard.run_state import HOT, mean_and_deviation
 
 
 @dataclass(frozen=True)
@@ -153,14 +150,6 @@ def advance(state: LiveState, event: Event) -> LiveState:
 def folded(events: Iterable[Event]) -> LiveState:
     """The state after all of these events: of the log of an earlier run, say, which is then resumed."""
     return reduce(advance, events, LiveState())
-
-
-def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and sample standard deviation; 0 for the deviation of a single value."""
-    mean = math.fsum(values) / len(values)
-    if len(values) < 2:
-        return mean, 0.0
-    return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 def phase_means(steps: Iterable[Step]) -> tuple[tuple[str, float, float], ...]:

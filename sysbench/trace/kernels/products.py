@@ -12,10 +12,10 @@ import numpy as np
 
 from sysbench.spec.model import ModelCell
 from sysbench.trace.grouping import distinct, firsts, grouped
-from sysbench.trace.kernel_time import COUNTED_PHASES, Counted, Kernels
+from sysbench.trace.kernels.time import WORK_PHASES, Kernels, StepWork
+from sysbench.trace.kernels.work_estimate import Amount, Amounts, products_expected
 from sysbench.trace.recording import NONE
 from sysbench.trace.summary import Check, ProfileSource
-from sysbench.trace.work_estimate import Amount, Amounts, products_expected
 
 PRODUCTS: Final = frozenset({"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm", "mv", "dot"})
 """Operators of ATen that are one product of matrices each."""
@@ -25,7 +25,7 @@ CALLERS: Final = frozenset({"matmul", "linear", "einsum", "inner", "tensordot", 
 
 
 class ProductShapes:
-    """What the operators that launch products are called and given. Grows with every slice."""
+    """Names and input shapes of the operators that launch matrix products. Grows with every slice."""
 
     def __init__(self, names: Sequence[str], kernels: Kernels) -> None:
         self._names = names
@@ -34,7 +34,7 @@ class ProductShapes:
         """Operators by phase, name and shapes."""
         self._complete = True
 
-    def add(self, part: Counted) -> None:
+    def add(self, part: StepWork) -> None:
         """Take in what counts of a slice."""
         operators = part.slice.operators
         rows = np.flatnonzero(self._kernels.are_products(part.work.name) & (part.work.duration_ns > 0))
@@ -63,7 +63,7 @@ class ProductShapes:
             ]
             known = [each * times for each, times in flops if each is not None]
             if len(known) == len(flops):
-                found["matmul", COUNTED_PHASES[phase]] = Amount(sum(known) // steps, None)
+                found["matmul", WORK_PHASES[phase]] = Amount(sum(known) // steps, None)
         return found
 
 
@@ -107,7 +107,7 @@ class ProductCounts:
         """The operators that called them."""
         self._without_caller: set[str] = set()
 
-    def add(self, part: Counted) -> None:
+    def add(self, part: StepWork) -> None:
         """Take in what counts of a slice."""
         names, which = grouped(part.work.name)
         are_products = []
@@ -121,7 +121,7 @@ class ProductCounts:
         rows = np.flatnonzero(np.array(are_products, bool)[which]) if len(names) else which
         phases = part.phase[rows]
         for number in distinct(phases).tolist():
-            here, phase = rows[phases == number], COUNTED_PHASES[number]
+            here, phase = rows[phases == number], WORK_PHASES[number]
             self._called[phase] += len(here)
             self._callers[phase] += len(distinct(part.operator[here]))
             if (part.operator[here] == NONE).any():

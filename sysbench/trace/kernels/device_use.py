@@ -1,4 +1,4 @@
-"""How well devices were kept busy: idle time, whom it was spent waiting for, and what launching cost."""
+"""How busy devices were: idle time, how much of it was waiting for the host, and the cost of launches."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from sysbench.trace.calls import Calls
 from sysbench.trace.grouping import distinct, firsts, grouped
 from sysbench.trace.intervals import Stretches, union
-from sysbench.trace.kernel_time import Counted
+from sysbench.trace.kernels.time import Calls, StepWork
 from sysbench.trace.recording import NONE, Integers
 from sysbench.trace.summary import DeviceUse
 
 
 class LaunchSums:
-    """What launching cost. Grows with every slice; whatever one call launched is in one of them."""
+    """The cost of launches. Grows with every slice; everything that a call launched is in one slice."""
 
     def __init__(self) -> None:
         self.launches = self.launch_ns = self.work_ns = 0
         self.streams: set[tuple[int, int]] = set()
 
-    def add(self, part: Counted) -> None:
+    def add(self, part: StepWork) -> None:
         """Take in what counts of a slice."""
         work = part.work
         self.work_ns += int(work.duration_ns.sum())
@@ -43,7 +42,7 @@ class Timeline:
         self.total_ns = 0
         """How long at least one was running."""
         self.busy_ns = 0
-        """Of that, in the windows."""
+        """How much of that lies in the windows."""
         self.waiting_ns = 0
         """Idle time that passed before whatever ended it had been launched."""
         self._open = np.zeros((3, 0), np.int64)
@@ -96,7 +95,7 @@ def busy(calls: Calls, windows: Stretches) -> tuple[Timeline, dict[int, Timeline
 
 
 def device_use(calls: Calls, devices: Mapping[int, Timeline], launched: LaunchSums, windows: Stretches) -> DeviceUse:
-    """Of the work that counts, in the steps' windows; where there are several devices, added up over them."""
+    """The use of devices by the work that counts, within the steps' windows; added up over several devices."""
     queues_ns = calls.queues_ns()
     return DeviceUse(
         window_ns=windows.total_ns * len(devices),

@@ -1,0 +1,740 @@
+"""Declared tables of profiles: the time by kernel, module, phase, class and operator; what the device and ranks did."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final, Literal, NamedTuple, get_args
+
+from sysbench import units
+from sysbench.commands.profile.findings import RANGES
+from sysbench.commands.profile.profiles import NS, SLOWER_SHARE, KernelTime, Profile, Profiles, range_of
+from sysbench.errors import UsageError
+from sysbench.render.declared import DeclaredTable, Each, Field, Fill, Leading, leading
+from sysbench.render.table import NOTHING, Cell, Measure, Word
+from sysbench.spec.run import Sort
+from sysbench.trace.range_tree import PHASES, part_of
+from sysbench.trace.summary import EVERYWHERE, NO_PHASE, KernelClass, KernelStatistics, Rate, ancestry, folded
+
+PROFILE: Final = Leading(columns=lambda profiles: profiles.columns, values=lambda _, row: row.profile.leading)
+"""What tells profiles apart, before the columns of every table."""
+
+WORK: Final = {"work": Fill(("kernel", "operator"), lambda profiles: profiles.work)}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A row: what one profile spent on some kernels together, and its share of a whole."""
+
+    profile: Profile
+    label: str
+    times: Sequence[KernelTime]
+    whole_ns: int
+    count: str = ""
+
+    @cached_property
+    def total_ns(self) -> int:
+        """All of its time, over all steps."""
+        return sum(each.total_ns for each in self.times)
+
+    @property
+    def share(self) -> float:
+        """Its share of the whole."""
+        return self.total_ns / self.whole_ns if self.whole_ns else 0.0
+
+    @property
+    def total(self) -> Measure:
+        """Its time in a step."""
+        return self.profile.per_step(self.total_ns)
+
+    @property
+    def calls(self) -> Measure:
+        """Its calls in a step."""
+        return self.profile.calls_per_step(sum(each.calls for each in self.times))
+
+    def of_phase(self, phase: str) -> Measure:
+        """Its time within a phase, in a step."""
+        return self.profile.per_step(sum(each.total_ns for each in self.times if each.phase == phase))
+
+
+# --- modules and phases
+
+DEPTH: Final = 6
+"""Modules further down are counted in those above them."""
+
+
+def _tree_title(profiles: Profiles) -> str:
+    pattern, asked = profiles.selection.kernel, profiles.selection.range
+    of = f" of {profiles.work}s with {pattern.pattern}" if pattern else ""
+    return f"where the time{of}{f' in {asked}' if asked else ''} goes"
+
+
+def _tree_phases(profiles: Profiles) -> list[str]:
+    there = {each.phase for profile in profiles.each for each in profiles.chosen(profile)}
+    return [phase for phase in PHASES if phase in there]
+
+
+def _tree(profiles: Profiles) -> Iterator[Part]:
+    """A row for every folded module, in the order of the model, each with everything below it."""
+    for profile in profiles.each:
+        times = profiles.chosen(profile)
+        if not times:
+            continue
+        whole_ns = sum(each.total_ns for each in times)
+        yield Part(profile, "everything", times, whole_ns)
+        inclusive, members = _inclusive(times)
+        first: dict[str, int] = {}
+        for number, module in enumerate(profile.summary.modules):
+            for path in ancestry(folded(module)):
+                first.setdefault(path, number)
+        for path in sorted(inclusive, key=lambda path: [first[above] for above in ancestry(path)]):
+            above = [each for each in ancestry(path)[:-1] if each in inclusive]
+            name = f"{'  ' * len(above)}  {path[len(above[-1]) + 1 :] if above else path}"
+            count = len(members[path])
+            yield Part(profile, name, inclusive[path], whole_ns, f"{count} ×" if count > 1 else "")
+        outside = [each for each in times if each.module == EVERYWHERE]
+        if inclusive and outside:
+            yield Part(profile, "  outside modules", outside, whole_ns)
+
+
+def _inclusive(times: Sequence[KernelTime]) -> tuple[dict[str, list[KernelTime]], dict[str, set[str]]]:
+    """For every folded path the times there and below, and the modules that it stands for."""
+    inclusive: dict[str, list[KernelTime]] = defaultdict(list)
+    members: dict[str, set[str]] = defaultdict(set)
+    for each in times:
+        for path in ancestry(each.module)[:DEPTH]:
+            inclusive[folded(path)].append(each)
+            members[folded(path)].add(path)
+    # A list of layers says nothing that its layers together do not say.
+    for path in list(inclusive):
+        if len(inclusive[path]) == len(inclusive.get(f"{path}.*", ())):
+            del inclusive[path]
+    return inclusive, members
+
+
+TREE = DeclaredTable(
+    "tree",
+    _tree_title,
+    (
+        Field("module", elastic=True, get=lambda row: row.label),
+        Field("count", importance=2, get=lambda row: row.count),
+        Field("share", "time", "share", get=lambda row: row.share),
+        Field("total", "all", "s", "per step", get=lambda row: row.total),
+        Each(
+            "phase",
+            (
+                Field(
+                    "{phase}",
+                    unit="s",
+                    group="per step",
+                    importance=lambda _, phase: {"forward": 0, "backward": 0, "optimizer": 2}.get(phase, 4),
+                    get=lambda row, phase: row.of_phase(phase),
+                ),
+            ),
+            values=_tree_phases,
+            ahead=PHASES,
+        ),
+        Field("calls", "{work}s", "count", "per step", importance=1, get=lambda row: row.calls),
+    ),
+    rows=_tree,
+    leading=PROFILE,
+    words=WORK,
+)
+"""Modules below those that contain them, and the time of each in every phase."""
+
+
+def _phases(profiles: Profiles) -> Iterator[Part]:
+    for profile in profiles.each:
+        for phase in (*profile.phases, NO_PHASE):
+            times = [each for each in profile.times if each.phase == phase]
+            if times:
+                yield Part(profile, phase or "not known", times, profile.total_ns)
+        yield Part(profile, "all", profile.times, profile.total_ns)
+
+
+PHASE_TABLE = DeclaredTable(
+    "phases",
+    "time by phase",
+    (
+        Field("share", "time", "share", get=lambda row: 1.0 if row.label == "all" else row.share),
+        Field("total", unit="s", group="per step", get=lambda row: row.total),
+        Field("calls", "{work}s", "count", "per step", get=lambda row: row.calls),
+    ),
+    rows=_phases,
+    leading=(PROFILE, leading(Field("phase", get=lambda row: row.label))),
+    words=WORK,
+)
+"""What was launched in each phase."""
+
+# --- classes
+
+LARGE_UNPLACED_SHARE: Final = 0.01
+"""Share of time from which on kernels that match no pattern are named."""
+MOST_UNPLACED: Final = 5
+LARGE_OTHER_SHARE: Final = 0.1
+"""Share of time from which on the kernels in class `other` are named."""
+MOST_OTHERS: Final = 3
+MOST_WRITTEN_OUT: Final = 2
+"""Classes that are named as those of a softmax without a kernel of its own."""
+
+_GROUPS: Final[Mapping[str, tuple[str, tuple[str, ...] | None]]] = {
+    "forward": ("forward", RANGES["forward"]),
+    "forward_backward": ("forward + backward", RANGES["forward and backward"]),
+    "step": ("full step", None),
+    "all": ("everything", None),
+}
+"""The heading and the phases of each group by its key; None is all phases."""
+
+
+def _groups(profiles: Profiles) -> list[str]:
+    """The groups that say something that the ones before them do not."""
+    adds: Mapping[str, Callable[[Profile], bool]] = {
+        "forward": lambda profile: "forward" in profile.phases,
+        "forward_backward": lambda profile: "backward" in profile.phases,
+        "step": lambda profile: any(each.phase not in ("forward", "loss", "backward") for each in profile.times),
+    }
+    return [key for key, has in adds.items() if any(map(has, profiles.each))] or ["all"]
+
+
+@dataclass(frozen=True)
+class _ClassRow:
+    """A kernel class, or all together, with its time and the whole time of each group."""
+
+    profile: Profile
+    label: str
+    time_ns: Mapping[str, int]
+    whole_ns: Mapping[str, int]
+
+    def share(self, group: str) -> float:
+        whole_ns = self.whole_ns[group]
+        return self.time_ns[group] / whole_ns if whole_ns else float(self.label == "all")
+
+
+def _classes(profiles: Profiles) -> Iterator[_ClassRow]:
+    groups = _groups(profiles)
+    for profile in profiles.each:
+        times = {group: profile.by_class(_GROUPS[group][1]) for group in groups}
+        wholes = {group: sum(found.values()) for group, found in times.items()}
+        largest = {name: max(found.get(name, 0) for found in times.values()) for name in get_args(KernelClass)}
+        present = [name for name in largest if any(name in found for found in times.values())]
+        for name in sorted(present, key=lambda name: -largest[name]):
+            yield _ClassRow(profile, name, {group: found.get(name, 0) for group, found in times.items()}, wholes)
+        yield _ClassRow(profile, "all", wholes, wholes)
+
+
+def _class_notes(profiles: Profiles) -> list[str]:
+    """Kernels without a class, the kernels in `other` where these matter, and where a softmax is counted."""
+    notes = []
+    for profile in profiles.each:
+        total_ns, unplaced, others = profile.total_ns, defaultdict[int, int](int), defaultdict[int, int](int)
+        softmax: dict[KernelClass, int] = defaultdict(int)
+        for each in profile.times:
+            if not each.name.placed:
+                unplaced[each.number] += each.total_ns
+            elif each.kernel_class == "other":
+                others[each.number] += each.total_ns
+            if part_of(each.module) == "softmax" and each.kernel_class != "other":
+                softmax[each.kernel_class] += each.total_ns
+
+        def named(time_ns: Mapping[int, int], most: int, least_ns: float, profile: Profile = profile) -> str:
+            longest = sorted(time_ns, key=lambda kernel: -time_ns[kernel])[:most]
+            names = [
+                f"{profile.summary.names[kernel].short} {units.share(time_ns[kernel] / profile.total_ns)}"
+                for kernel in longest
+                if time_ns[kernel] > least_ns
+            ]
+            more = len(time_ns) - len(names)
+            return ", ".join([*names, *([f"{more} more"] if more else [])])
+
+        least_ns = LARGE_UNPLACED_SHARE * total_ns
+        if sum(unplaced.values()) > least_ns:
+            notes.append(f"in no class, and counted as other: {named(unplaced, MOST_UNPLACED, least_ns)}")
+        if sum(others.values()) > LARGE_OTHER_SHARE * total_ns:
+            notes.append(f"in other: {named(others, MOST_OTHERS, -1)}")
+        most = sorted(softmax, key=lambda kind: -softmax[kind])[:MOST_WRITTEN_OUT]
+        if most and "softmax" not in most:
+            notes.append(
+                f"softmax within attention is written out, and counts as {' and '.join(most)}: "
+                "the table attention has its time"
+            )
+    return notes
+
+
+CLASSES = DeclaredTable(
+    "classes",
+    lambda profiles: f"time by class of {profiles.work}, per step",
+    (
+        Each(
+            "group",
+            (
+                Field("{group}", "share", "share", "{group}", get=lambda row, group: row.share(group)),
+                Field(
+                    "{group}_time",
+                    "time",
+                    "s",
+                    "{group}",
+                    importance=1,
+                    get=lambda row, group: row.profile.per_step(row.time_ns[group]),
+                ),
+            ),
+            values=_groups,
+            ahead=tuple(_GROUPS),
+            said=lambda group: _GROUPS[group][0],
+        ),
+    ),
+    rows=_classes,
+    leading=(PROFILE, leading(Field("class", get=lambda row: row.label))),
+    notes=_class_notes,
+)
+"""The share of each kernel class in forward, in forward and backward, and in the whole step."""
+
+# --- kernels
+
+_SORTS: Mapping[Sort, Callable[[KernelStatistics], float]] = {
+    "total": lambda row: row.total_ns,
+    "calls": lambda row: row.calls,
+    "avg": lambda row: row.mean_ns,
+    "med": lambda row: row.median_ns,
+    "min": lambda row: row.min_ns,
+    "max": lambda row: row.max_ns,
+    "std": lambda row: row.std_ns,
+}
+"""From the largest down."""
+
+
+@dataclass(frozen=True)
+class _KernelRow(Part):
+    """A kernel within a range, or all that are not listed: these have no statistics."""
+
+    statistics: KernelStatistics | None = field(kw_only=True)
+
+    def one_call(self, name: str) -> Cell:
+        if self.statistics is not None:
+            return Measure(getattr(self.statistics, name) * NS)
+        calls = sum(each.calls for each in self.times)
+        return Measure(self.total_ns * NS / calls) if name == "mean_ns" else NOTHING
+
+    @property
+    def kernel_class(self) -> Cell:
+        if self.statistics is None:
+            return NOTHING
+        name = self.profile.summary.names[self.statistics.kernel]
+        return name.kernel_class if name.placed else Word("unplaced", "bad")
+
+    def shape(self, name: str) -> Cell:
+        """`128×4×1`; the number of different ones where calls differ."""
+        if self.statistics is None:
+            return NOTHING
+        shape, kinds = getattr(self.statistics, name), self.statistics.launch_shapes
+        return "×".join(map(str, shape)) if shape is not None else f"{kinds} kinds" if kinds > 1 else None
+
+
+def _kernels(profiles: Profiles) -> Iterator[_KernelRow]:
+    """The kernels of a range that match, sorted, and the rest in one row."""
+    for profile in profiles.each:
+        here, names = range_of(profile, profiles.selection.range), profile.summary.names
+        found = [row for row in profile.summary.kernels if row.range == here.name]
+        times = [each for each in profile.times if here.holds(each)]
+        if not found and times:
+            raise UsageError(
+                f"--range {here.name} has no statistics in this record, which keeps those of folded modules: "
+                "layers.*.attention instead of layers.3.attention; or give the trace to --from"
+            )
+        chosen = [row for row in found if profiles.matches(names[row.kernel].name)]
+        if profiles.selection.sort == "name":
+            chosen.sort(key=lambda row: names[row.kernel].short.casefold())
+        else:
+            value = _SORTS[profiles.selection.sort]
+            chosen.sort(key=lambda row: -value(row))
+        listed = chosen[: profiles.top(len(chosen))]
+        whole_ns = sum(each.total_ns for each in times)
+        by_kernel: dict[int, list[KernelTime]] = defaultdict(list)
+        for each in times:
+            by_kernel[each.number].append(each)
+        for row in listed:
+            yield _KernelRow(profile, names[row.kernel].short, by_kernel.pop(row.kernel, []), whole_ns, statistics=row)
+        rest = {number: each for number, each in by_kernel.items() if profiles.matches(names[number].name)}
+        if rest:
+            label = f"{len(rest)} others" if len(rest) > 1 else "1 other"
+            together = [each for of_kernel in rest.values() for each in of_kernel]
+            yield _KernelRow(profile, label, together, whole_ns, statistics=None)
+
+
+def _one_call(key: str, name: str, importance: int) -> Field:
+    return Field(key, unit="s", group="of one call", importance=importance, get=lambda row: row.one_call(name))
+
+
+KERNELS = DeclaredTable(
+    "kernels",
+    lambda profiles: (
+        f"{profiles.work}s launched in {profiles.selection.range}"
+        if profiles.selection.range
+        else f"{profiles.work}s of a step"
+    ),
+    (
+        Field("time", unit="share", get=lambda row: row.share),
+        Field("total", unit="s", group="per step", get=lambda row: row.total),
+        Field("calls", unit="count", group="per step", get=lambda row: row.calls),
+        _one_call("avg", "mean_ns", 0),
+        _one_call("med", "median_ns", 1),
+        _one_call("min", "min_ns", 3),
+        _one_call("max", "max_ns", 3),
+        _one_call("std", "std_ns", 2),
+        Field("{work}", elastic=True, get=lambda row: row.label),
+        Field("class", importance=4, get=lambda row: row.kernel_class),
+        Field(
+            "grid", importance=5, get=lambda row: row.shape("grid"), when=lambda profiles: profiles.launches_recorded
+        ),
+        Field(
+            "block", importance=5, get=lambda row: row.shape("block"), when=lambda profiles: profiles.launches_recorded
+        ),
+    ),
+    rows=_kernels,
+    leading=PROFILE,
+    words=WORK,
+)
+"""The kernels of the range that was asked for, or of the whole step: how often and how long each ran."""
+
+# --- what is listed as it was recorded
+
+
+@dataclass(frozen=True)
+class Row:
+    """Something of a profile's summary: an operator, a copy, a check, a rate."""
+
+    profile: Profile
+    of: Any
+
+    def per_step(self, name: str) -> Measure:
+        """A time that it has in nanoseconds, in seconds per step."""
+        return self.profile.per_step(getattr(self.of, name))
+
+    def count(self, name: str) -> Measure:
+        """A count per step."""
+        return self.profile.calls_per_step(getattr(self.of, name))
+
+
+def _rows(found: Callable[[Profile], Iterable[Any]]) -> Callable[[Profiles], Iterator[Row]]:
+    return lambda profiles: (Row(profile, each) for profile in profiles.each for each in found(profile))
+
+
+def _operator_table(name: str, shapes: bool) -> DeclaredTable:
+    def rows(profiles: Profiles) -> Iterator[Row]:
+        for profile in profiles.each:
+            chosen = [
+                row
+                for row in profile.summary.operators
+                if (row.shapes is not None) == shapes and profiles.matches(row.name)
+            ]
+            yield from (Row(profile, row) for row in chosen[: profiles.top(len(chosen))])
+
+    def on_device(profiles: Profiles) -> bool:
+        return any(profile.summary.source == "device" for profile in profiles.each)
+
+    def time(key: str, title: str, place: str, importance: int) -> Field:
+        return Field(
+            key,
+            title,
+            "s",
+            f"{place}, per step",
+            importance,
+            get=lambda row: row.per_step(f"{key}_ns"),
+            when=on_device if place == "device" else None,
+        )
+
+    return DeclaredTable(
+        name,
+        "operators, per step",
+        (
+            time("self_device", "itself", "device", 0),
+            time("total_device", "with callees", "device", 1),
+            time("self_host", "itself", "host", 0),
+            time("total_host", "with callees", "host", 1),
+            Field("calls", unit="count", group="per step", get=lambda row: row.count("calls")),
+            Field("operator", elastic=True, get=lambda row: row.of.name),
+            *((Field("shapes", elastic=True, get=lambda row: row.of.shapes),) if shapes else ()),
+        ),
+        rows=rows,
+        leading=PROFILE,
+    )
+
+
+OPERATORS = _operator_table("operators", shapes=False)
+"""PyTorch's operators: time on the host, and on the device for what they launched."""
+OPERATOR_SHAPES = _operator_table("operator-shapes", shapes=True)
+"""PyTorch's operators, one row for each shapes of their inputs."""
+
+
+def _over(value: float | None, by: float | None) -> float | None:
+    return value / by if value is not None and by else None
+
+
+COPIES = DeclaredTable(
+    "copies",
+    "memory copied and set",
+    (
+        Field("total", "time", "s", "per step", get=lambda row: row.per_step("total_ns")),
+        Field("calls", unit="count", group="per step", get=lambda row: row.count("calls")),
+        Field("bytes", "moved", "bytes", "per step", get=lambda row: _over(row.of.bytes, row.profile.summary.steps)),
+        Field("rate", "in a second", "bytes", get=lambda row: _over(row.of.bytes, row.of.total_ns * NS)),
+    ),
+    rows=_rows(lambda profile: profile.summary.copies),
+    leading=(PROFILE, leading(Field("copy", elastic=True, get=lambda row: row.of.name))),
+)
+"""Memory that the driver copied and set."""
+
+DEVICE = DeclaredTable(
+    "device",
+    "how busy the device was",
+    (
+        Field(
+            "step",
+            unit="s",
+            get=lambda row: row.profile.per_step(row.profile.summary.window_ns),
+            note="step: from its beginning until host and device are done, under the profiler",
+        ),
+        Field("busy", unit="share", group="device", get=lambda row: row.of.busy_ns / row.of.window_ns),
+        Field("idle", unit="share", group="device", get=lambda row: 1 - row.of.busy_ns / row.of.window_ns),
+        Field(
+            "waiting",
+            "of it for the host",
+            "share",
+            "device",
+            get=lambda row: row.of.waiting_ns / row.of.window_ns,
+            note="for the host: idle time that passed before the next kernel had even been launched",
+        ),
+        Field(
+            "overlap",
+            unit="ratio",
+            group="device",
+            importance=2,
+            get=lambda row: _over(row.of.work_ns, row.of.busy_ns),
+            note="overlap: kernel time over busy time",
+        ),
+        Field("streams", importance=3, get=lambda row: row.of.streams),
+        Field("launches", "per step", "count", "launches", get=lambda row: row.count("launches")),
+        Field(
+            "launch",
+            "each",
+            "s",
+            "launches",
+            importance=1,
+            get=lambda row: _over(row.of.launch_ns * NS, row.of.launches),
+        ),
+        Field(
+            "queue",
+            "queued",
+            "s",
+            "launches",
+            importance=1,
+            get=lambda row: row.of.queue_median_ns * NS if row.of.queue_median_ns is not None else None,
+            note="queued: median time from launch to start",
+        ),
+        Field(
+            "verdict",
+            "pace set by",
+            get=lambda row: Word("host (launch-bound)", "bad") if row.of.launch_bound else Word("device", "good"),
+        ),
+    ),
+    rows=_rows(lambda profile: [use for use in (profile.summary.device,) if use is not None and use.window_ns]),
+    leading=PROFILE,
+)
+"""How busy the device was, what it waited for, and what launching cost."""
+
+
+class _Format(NamedTuple):
+    name: str
+    total_ns: int
+    share: float
+
+
+def _formats(profile: Profile) -> Iterator[_Format]:
+    precisions = profile.summary.precisions
+    whole_ns = sum(precisions.values())
+    for name, total_ns in sorted(precisions.items(), key=lambda item: -item[1]):
+        yield _Format(name, total_ns, total_ns / whole_ns if whole_ns else 0.0)
+
+
+PRECISION = DeclaredTable(
+    "precision",
+    "number formats of matrix products",
+    (
+        Field("share", unit="share", get=lambda row: row.of.share),
+        Field("total", "time", "s", "per step", get=lambda row: row.per_step("total_ns")),
+    ),
+    rows=_rows(_formats),
+    leading=(PROFILE, leading(Field("format", get=lambda row: row.of.name))),
+    when=lambda profiles: any(set(profile.summary.precisions) - {"unknown"} for profile in profiles.each),
+    notes=("as the names of matmul and attention kernels have it; unknown: the name does not say",),
+)
+"""The time of matrix products by the number format in their kernels' names."""
+
+CHECKS = DeclaredTable(
+    "checks",
+    "what must be",
+    (
+        Field("expected", unit="count", group="per step", get=lambda row: row.count("expected")),
+        Field("found", unit="count", group="per step", get=lambda row: row.count("found")),
+        Field(
+            "verdict",
+            get=lambda row: Word("right", "good") if row.of.found == row.of.expected else Word("wrong", "bad"),
+        ),
+    ),
+    rows=_rows(lambda profile: profile.summary.checks),
+    leading=(PROFILE, leading(Field("check", get=lambda row: row.of.name))),
+)
+"""Counts that are known of the model beforehand, beside those found."""
+
+# --- time against work
+
+
+class _RateRow(Row):
+    """A part of attention or a class of kernels: its work, and the rates that it achieves."""
+
+    @property
+    def seconds(self) -> float:
+        return float(self.of.total_ns * NS / self.profile.summary.steps)
+
+    @property
+    def achieved(self) -> float | None:
+        return _over(self.of.flops, self.seconds)
+
+    @property
+    def moved(self) -> float | None:
+        return _over(self.of.bytes, self.seconds)
+
+
+def bound(rate: Rate) -> Literal["compute", "memory"] | None:
+    """Which of the two would take longer at the hardware's peak; None where that is not known."""
+    arithmetic, traffic = _over(rate.flops, rate.peak_flops_per_s), _over(rate.bytes, rate.peak_bytes_per_s)
+    if arithmetic is None or traffic is None:
+        return None
+    return "compute" if arithmetic > traffic else "memory"
+
+
+def _rate_table(name: str, title: str, part: str, kind: str) -> DeclaredTable:
+    def rows(profiles: Profiles) -> list[_RateRow]:
+        return [
+            _RateRow(profile, rate)
+            for profile in profiles.each
+            for rate in profile.summary.rates
+            if rate.kind == kind and (kind == "attention" or rate.flops is not None)
+        ]
+
+    def has_work(profiles: Profiles) -> bool:
+        return any(row.of.flops is not None for row in rows(profiles))
+
+    def has_peak(profiles: Profiles) -> bool:
+        return any(bound(row.of) is not None for row in rows(profiles))
+
+    return DeclaredTable(
+        name,
+        f"{title}, per step",
+        (
+            Field("time", unit="s", get=lambda row: row.seconds),
+            Field("work", unit="flops", get=lambda row: row.of.flops, when=has_work),
+            Field(
+                "bytes",
+                unit="bytes",
+                importance=1,
+                get=lambda row: row.of.bytes,
+                optional=True,
+                note="bytes: every operand and result moved once, which is the least there can be",
+            ),
+            Field("rate", unit="flops_per_s", importance=1, get=lambda row: row.achieved, when=has_work),
+            Field(
+                "peak",
+                "of peak",
+                "share",
+                importance=2,
+                get=lambda row: _over(row.achieved, row.of.peak_flops_per_s),
+                when=has_peak,
+            ),
+            Field(
+                "bandwidth",
+                "of bandwidth",
+                "share",
+                importance=2,
+                get=lambda row: _over(row.moved, row.of.peak_bytes_per_s),
+                when=has_peak,
+            ),
+            Field("bound", "bound by", get=lambda row: bound(row.of), when=has_peak),
+        ),
+        rows=rows,
+        leading=(
+            PROFILE,
+            leading(
+                Field("part", part, get=lambda row: row.of.part),
+                Field("phase", get=lambda row: row.of.phase or "not known"),
+            ),
+        ),
+    )
+
+
+ATTENTION = _rate_table("attention", "attention, part by part", "part", "attention")
+"""Scores, mask, softmax and output: time, work, rates."""
+RATES = _rate_table("rates", "time against work, by class", "class", "class")
+"""Kernel classes whose work is known."""
+
+# --- several files beside each other
+
+
+class _File(NamedTuple):
+    """A column for a file, numbered in its key and named in its heading."""
+
+    number: int
+    heading: str
+
+    def __str__(self) -> str:
+        return str(self.number)
+
+
+class _RankRow(NamedTuple):
+    label: str
+    cells: Sequence[Cell]
+
+
+def _files(profiles: Profiles) -> list[_File]:
+    return [
+        _File(number, f"{profile.label} (slowest)" if number == profiles.slowest else profile.label)
+        for number, profile in enumerate(profiles.each)
+    ]
+
+
+def _ranks(profiles: Profiles) -> Iterator[_RankRow]:
+    """The step, its busy time, and the time of each class, in which the largest stands out if it is any larger."""
+    for label, name in (("step", "window_ns"), ("busy", "busy_ns")):
+        yield _RankRow(label, [profile.per_step(getattr(profile.summary, name)) for profile in profiles.each])
+    times = [profile.by_class() for profile in profiles.each]
+    for kind in get_args(KernelClass):
+        if any(kind in each for each in times):
+            values = [
+                profile.per_step(each.get(kind, 0)).value for profile, each in zip(profiles.each, times, strict=True)
+            ]
+            largest = max(values)
+            stands_out = largest > (1 + SLOWER_SHARE) * min(values)
+            yield _RankRow(
+                kind,
+                [Measure(value, tone="strong" if stands_out and value == largest else "plain") for value in values],
+            )
+
+
+RANKS = DeclaredTable(
+    "ranks",
+    "files beside each other",
+    (
+        Each(
+            "file",
+            (Field("file_{file}", "{file}", "s", get=lambda row, file: row.cells[file.number]),),
+            values=_files,
+            ahead=(),
+            said=lambda file: file.heading,
+        ),
+    ),
+    rows=_ranks,
+    leading=leading(Field("what", "per step", get=lambda row: row.label)),
+    when=lambda profiles: len(profiles.each) > 1,
+)
+"""A column for every file: the step, the time of its kernels by class, idle time; the slowest is marked."""
