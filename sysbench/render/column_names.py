@@ -22,11 +22,6 @@ from sysbench.spec.run import Format
 
 _CATEGORIES = "parameters gradients optimizer_state activations inputs temporaries workspace unknown"
 _PEAKS = "allocated_peak:allocated:{source} reserved_peak:reserved:{source}"
-_PRODUCTS = " ".join(
-    f"{dtype}_as_it_is:as_it_is:{group} {dtype}_narrow:in_{dtype}:{group} {dtype}_reduced:reduced:{group} "
-    f"{dtype}_not_reduced:not_reduced:{group}"
-    for dtype, group in (("fp32", "fp32"), ("tf32", "tf32"), ("tf32", "tf32_like"), ("bf16", "bf16"), ("fp16", "fp16"))
-)
 
 
 WRITTEN: Mapping[Kind, Mapping[str, str]] = {
@@ -48,22 +43,6 @@ WRITTEN: Mapping[Kind, Mapping[str, str]] = {
         "state": "parameters weights gradients optimizer_state:adamw_s_state together",
         "cells": "source device_name parameters outcome fits margin:to_spare phase allocated_peak:allocated "
         f"reserved_peak:reserved {_CATEGORIES} host_rss_peak:worker_host_memory device_used_peak:device_all_programs",
-    },
-    "accum": {
-        "sums": "rounded_addend:x_is result:sum error representation_error:of_x accumulation_error:of_adding",
-        "formats": "sequential:one_by_one pairwise kahan blocked in_fp32 stall_step:stalls_at",
-        "dtypes": " ".join(
-            f"{precision}_here:{device}:under_{precision} {precision}_cuda:cuda_simulated:under_{precision}"
-            for precision in ("fp16", "bf16")
-            for device in ("cpu", "mps", "this_cuda", "here")
-        ),
-        "norm": "mean_overflows_from:mean:overflows_from variance_overflows_from:variance:overflows_from "
-        "variance_vanishes_to:is_0_to:variance reciprocal_overflows_to:rsqrt_inf_to:variance "
-        "wrong_to:to:output_wrong wrong_from:from:output_wrong error_at_one:error_at_1",
-        "scaling": "lost lost_share:of_all overflowed_share:overflowed relative_error:error step:scaler",
-        "matmul": _PRODUCTS,
-        "matmul-sums": _PRODUCTS,
-        "cells": "number word",
     },
 }
 """Of every table that is not declared, without its axes."""
