@@ -1,14 +1,8 @@
-"""Which columns a run could have, known before it has begun: what `--columns` may name.
-
-Declared tables know. For tables that are not declared yet names are written down here, each as `key:title:group` where
-title and group differ from the key; `{ctx}` stands for each value that the run has on that axis.
-"""
+"""The columns that a run can have, as its declared tables know before it begins: what `--columns` may name."""
 
 from __future__ import annotations
 
-import itertools
-import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from sysbench.cells import CHOICES
@@ -20,43 +14,14 @@ from sysbench.render.declared import DeclaredTable
 from sysbench.spec.cell import RunSpec
 from sysbench.spec.run import Format
 
-_CATEGORIES = "parameters gradients optimizer_state activations inputs temporaries workspace unknown"
-_PEAKS = "allocated_peak:allocated:{source} reserved_peak:reserved:{source}"
-
-
-WRITTEN: Mapping[Kind, Mapping[str, str]] = {
-    "memory": {
-        "summary": _PEAKS + " peak_phase:peak_in host_rss_peak:worker_host_memory:{source} fits margin:to_spare "
-        "largest:largest_that_fits",
-        "grid": "{mode}:{mode}:{source} {precision}:{precision}:{source} {mode}:full_step:{source} "
-        "{mode}:first_step:{source} "
-        + " ".join(
-            f"{{mode}}_{{precision}}:{{precision}}:{{source}}_{shown}"
-            for shown in ("{mode}", "full_step", "first_step")
-        ),
-        "phases": _PEAKS + " mostly mostly_bytes:of_that",
-        "categories": " ".join(f"{name}:{name}:{{source}}" for name in _CATEGORIES.split())
-        + " allocated_peak:together:{source}",
-        "largest": "count size:each:{source} total:together:{source} category phase:made_in line module",
-        "modules": "count total:with_those_below:{source} own:itself:{source}",
-        "residual": "bytes_each residual:residual_stream",
-        "state": "parameters weights gradients optimizer_state:adamw_s_state together",
-        "cells": "source device_name parameters outcome fits margin:to_spare phase allocated_peak:allocated "
-        f"reserved_peak:reserved {_CATEGORIES} host_rss_peak:worker_host_memory device_used_peak:device_all_programs",
-    },
-}
-"""Of every table that is not declared, without its axes."""
-
 _COMPARING = (*CHOICES, "warmup", "device")
 """Axes with a table of their own, which is shown where their values differ."""
 
 
 def names_in(kind: Kind, table: str, spec: RunSpec | None = None) -> tuple[Name, ...]:
     """The columns that a table can have beside its axes; with a spec, those whose names come from its values too."""
-    values, declared = _values(spec), measuring(kind).part("tables")[table]
-    if isinstance(declared, DeclaredTable):
-        return tuple(dict.fromkeys(declared.names(values)))
-    return tuple(dict.fromkeys(name for written in WRITTEN[kind][table].split() for name in _filled(written, values)))
+    declared: DeclaredTable = measuring(kind).part("tables")[table]
+    return tuple(dict.fromkeys(declared.names(_values(spec))))
 
 
 def refuse_unknown(names: Sequence[str], spec: RunSpec, tables: Sequence[str], form: Format) -> None:
@@ -121,11 +86,3 @@ def _values(spec: RunSpec | None) -> dict[str, list[str]]:
                     known.append(str(value))
     phases = dict.fromkeys(phase for cell in cells for phase in getattr(cell, "phases", ()))
     return {**values, "phase": [*phases, "step"], "device": ["cpu", "mps", "cuda", *values.get("device", [])]}
-
-
-def _filled(written: str, values: Mapping[str, Sequence[str]]) -> Iterator[Name]:
-    """A name for each combination of the values that it has places for."""
-    places = list(dict.fromkeys(place for _, place, _, _ in string.Formatter().parse(written) if place))
-    for combination in itertools.product(*(values.get(place, ()) for place in places)):
-        parts = written.format(**dict(zip(places, combination, strict=True))).split(":")
-        yield Name(*parts)
