@@ -27,11 +27,6 @@ _WORK = "time work bytes rate peak:of_peak bandwidth:of_bandwidth bound:bound_by
 _HOST_USE = "self_host:itself:host_per_step total_host:with_callees:host_per_step"
 _DEVICE_USE = "self_device:itself:device_per_step total_device:with_callees:device_per_step"
 _TIMES = ("forward", "backward")
-_PRODUCTS = " ".join(
-    f"{dtype}_as_it_is:as_it_is:{group} {dtype}_narrow:in_{dtype}:{group} {dtype}_reduced:reduced:{group} "
-    f"{dtype}_not_reduced:not_reduced:{group}"
-    for dtype, group in (("fp32", "fp32"), ("tf32", "tf32"), ("tf32", "tf32_like"), ("bf16", "bf16"), ("fp16", "fp16"))
-)
 
 
 def _per_time(template: str) -> str:
@@ -77,22 +72,6 @@ WRITTEN: Mapping[Kind, Mapping[str, str]] = {
         "cells": "causal source device_name kernel "
         + _per_time("TIME TIME_median TIME_rate TIME_limit:TIME_of_limit")
         + " memory_before_backward saved:kept_for_backward peak error status",
-    },
-    "accum": {
-        "sums": "rounded_addend:x_is result:sum error representation_error:of_x accumulation_error:of_adding",
-        "formats": "sequential:one_by_one pairwise kahan blocked in_fp32 stall_step:stalls_at",
-        "dtypes": " ".join(
-            f"{precision}_here:{device}:under_{precision} {precision}_cuda:cuda_simulated:under_{precision}"
-            for precision in ("fp16", "bf16")
-            for device in ("cpu", "mps", "this_cuda", "here")
-        ),
-        "norm": "mean_overflows_from:mean:overflows_from variance_overflows_from:variance:overflows_from "
-        "variance_vanishes_to:is_0_to:variance reciprocal_overflows_to:rsqrt_inf_to:variance "
-        "wrong_to:to:output_wrong wrong_from:from:output_wrong error_at_one:error_at_1",
-        "scaling": "lost lost_share:of_all overflowed_share:overflowed relative_error:error step:scaler",
-        "matmul": _PRODUCTS,
-        "matmul-sums": _PRODUCTS,
-        "cells": "number word",
     },
 }
 """Of every table that is not declared, without its axes."""

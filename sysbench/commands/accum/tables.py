@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from sysbench import units
 from sysbench.commands.accum.findings import WRONG_SHARE, decimal, finding, mixed_format, place, power, short, signed
@@ -17,6 +17,7 @@ from sysbench.commands.accum.record import (
 )
 from sysbench.commands.accum.spec import ORDERS, AccumCell
 from sysbench.errors import UsageError, unknown
+from sysbench.render.declared import DeclaredTable, Each, Field, leading
 from sysbench.render.table import NOTHING, Cell, Column, Measure, Remark, Sheet, Table, Word
 from sysbench.spec.run import Selection
 
@@ -38,7 +39,8 @@ def tables_for(record: AccumRecord, names: Iterable[str] = ()) -> list[Table]:
     """The tables called `names`, or without any those of the experiments that were made."""
     chosen = tuple(names)
     if not chosen:
-        return [table for cell in record.cells for name in _SHOWN[cell.experiment] for table in _OF_A_CELL[name](cell)]
+        alone = (record.model_copy(update={"cells": [cell]}) for cell in record.cells)
+        return [table for one in alone for name in SHOWN[one.cells[0].experiment] for table in TABLES[name](one)]
     return [table for name in chosen for table in _named(record, name)]
 
 
@@ -93,221 +95,225 @@ def _relative(value: float | None, *, bad: bool = False) -> Cell:
     return _exactly(value, lambda number: f"{number:.1e}", "bad" if bad else "plain")
 
 
+def _cells(record: AccumRecord) -> list[AccumCellRecord]:
+    return record.cells
+
+
 # --- sums
 
 
-def sums(cell: AccumCellRecord) -> list[Table]:
-    """The four sums: fp32, a narrow format, and the narrow one added to fp32 in both ways."""
+def _four_sums(cell: AccumCellRecord) -> list[SumRecord]:
+    """fp32, a narrow format, and the narrow one added to fp32 in both ways."""
     narrow = mixed_format(cell)
-    rows = [each for each in cell.sums if each.order == "sequential" and _is_one_of_four(each, narrow)]
-    if not rows:
-        return []
-    count, value = cell.axes["count"], cell.axes["value"]
-    columns = (
-        Column("accumulator", "s"),
-        Column("addend", "+= x"),
-        Column("rounded_addend", "x is", "number"),
-        Column("result", "sum", "number"),
-        Column("error", "error", "number"),
-        Column("representation_error", "of x", "number"),
-        Column("accumulation_error", "of adding", "number"),
-    )
-    notes = (f"x: {value:g} in its format; error of x: {_spaced(count)} times its rounding; adding: the rest",)
-    title = f"s += x, {_spaced(count)} times {value:g}: exactly {count * value:.10g}"
-    return [Table("sums", title, columns, tuple(_sum_row(each) for each in rows), 2, notes)]
+    four = (("fp32", "fp32"), (narrow, narrow), ("fp32", narrow))
+    return [each for each in cell.sums if each.order == "sequential" and (each.accumulator, each.addend) in four]
 
 
-def _is_one_of_four(each: SumRecord, narrow: str) -> bool:
-    return (each.accumulator, each.addend) in (("fp32", "fp32"), (narrow, narrow), ("fp32", narrow))
+def _addend(each: SumRecord) -> str:
+    return f"{each.accumulator}({each.addend})" if each.upcast else each.addend
 
 
-def _sum_row(each: SumRecord) -> tuple[Cell, ...]:
-    return (
-        each.accumulator,
-        f"{each.accumulator}({each.addend})" if each.upcast else each.addend,
-        _exactly(each.rounded_addend, lambda number: f"{number:.8g}"),
-        _exactly(each.result, decimal),
-        _exactly(each.error, signed),
-        _exactly(each.representation_error, signed),
-        _exactly(each.accumulation_error, signed),
-    )
+SUMS = DeclaredTable(
+    "sums",
+    lambda cell: (
+        f"s += x, {_spaced(cell.axes['count'])} times {cell.axes['value']:g}: "
+        f"exactly {cell.axes['count'] * cell.axes['value']:.10g}"
+    ),
+    (
+        Field("rounded_addend", "x is", "number", get=lambda each: _exactly(each.rounded_addend, lambda x: f"{x:.8g}")),
+        Field("result", "sum", "number", get=lambda each: _exactly(each.result, decimal)),
+        Field("error", unit="number", get=lambda each: _exactly(each.error, signed)),
+        Field("representation_error", "of x", "number", get=lambda each: _exactly(each.representation_error, signed)),
+        Field("accumulation_error", "of adding", "number", get=lambda each: _exactly(each.accumulation_error, signed)),
+    ),
+    rows=_four_sums,
+    leading=leading(Field("accumulator", "s", get=lambda each: each.accumulator), Field("addend", "+= x", get=_addend)),
+    parts=_cells,
+    notes=lambda cell: (
+        f"x: {cell.axes['value']:g} in its format; error of x: {_spaced(cell.axes['count'])} times its rounding; "
+        "adding: the rest",
+    ),
+)
+"""The four sums: fp32, a narrow format, and the narrow one added to fp32 in both ways."""
+
+Sums = Mapping[tuple[str, str], SumRecord]
+"""The sums of one format, by accumulator and order."""
 
 
-def _stall(each: SumRecord) -> Cell:
+def _sums_by_format(cell: AccumCellRecord) -> Iterator[tuple[str, Sums]]:
+    for name in dict.fromkeys(each.addend for each in cell.sums):
+        yield (
+            name,
+            {(each.accumulator, each.order): each for each in cell.sums if each.addend == name and not each.upcast},
+        )
+
+
+def _sum(row: tuple[str, Sums], accumulator: str, order: str) -> Cell:
+    found = row[1].get((accumulator, order))
+    return _exactly(found.result if found else None, lambda value: f"{value:.6g}")
+
+
+def _orders(cell: AccumCellRecord) -> list[str]:
+    return [order for order in ORDERS if any(each.order == order for each in cell.sums)]
+
+
+def _stall(row: tuple[str, Sums]) -> Cell:
+    each = row[1].get((row[0], "sequential"))
+    if each is None:
+        return None
     if each.stall_step is None:
         return Word("never", "quiet") if each.rounded_addend else Word("0", "quiet")
-    return Measure(each.stall_step, text=f"{each.stall_step:,}".replace(",", " "))
+    return Measure(each.stall_step, text=_spaced(each.stall_step))
 
 
-def formats(cell: AccumCellRecord) -> list[Table]:
-    """Every format in every order, and added to fp32."""
-    names = list(dict.fromkeys(each.addend for each in cell.sums))
-    by_way = {(each.accumulator, each.addend, each.order): each for each in cell.sums if not each.upcast}
-    orders = [order for order in ORDERS if any(each.order == order for each in cell.sums)]
-    if not names:
-        return []
-    titles = {"sequential": "one by one", "pairwise": "pairwise", "kahan": "Kahan", "blocked": "blocked"}
-    columns = (
-        Column("dtype", "format"),
-        *(Column(order, titles[order], "number") for order in orders),
-        Column("in_fp32", "in fp32", "number"),
-        Column("stall_step", "stalls at", "number"),
-    )
-    rows = []
-    for name in names:
-        found = [by_way.get((name, name, order)) for order in orders]
-        wide = by_way.get(("fp32", name, "sequential"))
-        alone = by_way.get((name, name, "sequential"))
-        own = [_exactly(each.result if each else None, _six) for each in found]
-        rows.append(
-            (_format_name(name), *own, _exactly(wide.result if wide else None, _six), _stall(alone) if alone else None)
-        )
+def _sum_notes(cell: AccumCellRecord) -> list[str]:
     methods = {
         "kahan": "Kahan: what a step loses goes into the next",
         "blocked": f"blocked: {cell.axes['block']} each, then their sums",
     }
     rounded = any(each.source == "rounded" for each in cell.sums)
     notes = (
-        "; ".join(said for order, said in methods.items() if order in orders),
+        "; ".join(said for order, said in methods.items() if order in _orders(cell)),
         "tf32, fp8: fp64, every result rounded; " * rounded + "stalls at: s no longer changes then",
     )
-    return [
-        Table(
-            "formats",
-            "sums in each format, in several orders; and one by one in fp32",
-            columns,
-            tuple(rows),
-            1,
-            tuple(filter(None, notes)),
-        )
-    ]
+    return [note for note in notes if note]
 
 
-def _six(value: float) -> str:
-    return f"{value:.6g}"
-
-
-def _format_name(name: str) -> str:
-    return "tf32-like" if name == "tf32" else name
-
+FORMATS = DeclaredTable(
+    "formats",
+    "sums in each format, in several orders; and one by one in fp32",
+    (
+        Each(
+            "order",
+            (Field("{order}", unit="number", get=lambda row, order: _sum(row, row[0], order)),),
+            values=_orders,
+            ahead=ORDERS,
+            said=lambda order: {"sequential": "one by one", "kahan": "Kahan"}.get(order, order),
+        ),
+        Field("in_fp32", "in fp32", "number", get=lambda row: _sum(row, "fp32", "sequential")),
+        Field("stall_step", "stalls at", "number", get=_stall),
+    ),
+    rows=_sums_by_format,
+    leading=leading(Field("dtype", "format", get=lambda row: "tf32-like" if row[0] == "tf32" else row[0])),
+    parts=_cells,
+    notes=_sum_notes,
+)
+"""Every format in every order, and added to fp32."""
 
 # --- types
 
+Dtypes = Mapping[str, DtypeRecord]
+"""One part of a model by precision."""
 
-def dtypes(cell: AccumCellRecord) -> list[Table]:
-    """Parameters, every module's output, logits, loss and gradients: here, and as CUDA has them."""
-    precisions = list(dict.fromkeys(each.precision for each in cell.dtypes))
-    if not precisions:
-        return []
-    here = cell.device.type if cell.device else "here"
-    places = list(dict.fromkeys((each.part, each.name) for each in cell.dtypes))
-    by_place = {(each.precision, each.part, each.name): each for each in cell.dtypes}
-    columns = (
-        Column("what", "what"),
-        *(
-            column
-            for precision in precisions
-            for column in (
-                Column(f"{precision}_here", here if here != "cuda" else "this cuda", group=f"under {precision}"),
-                Column(f"{precision}_cuda", "CUDA, simulated", group=f"under {precision}"),
-            )
+
+def _dtypes_by_part(cell: AccumCellRecord) -> list[Dtypes]:
+    found: dict[tuple[str, str], dict[str, DtypeRecord]] = {}
+    for each in cell.dtypes:
+        found.setdefault((each.part, each.name), {})[each.precision] = each
+    return list(found.values())
+
+
+def _part(row: Dtypes) -> str:
+    known = next(iter(row.values()))
+    return place(known) if known.name or known.count == 1 else f"{place(known)}, all {known.count}"
+
+
+def _on_cuda(row: Dtypes, precision: str, here: str) -> Cell:
+    each = row.get(precision)
+    if each is None:
+        return None
+    differs = each.here is not None and each.on_cuda is not None and each.here != each.on_cuda
+    return Word(f"{short(each.on_cuda)} ≠", "bad") if differs else Word(short(each.on_cuda))
+
+
+def _device(cell: AccumCellRecord) -> list[str]:
+    name = cell.device.type if cell.device else "here"
+    return ["this cuda" if name == "cuda" else name]
+
+
+DTYPES = DeclaredTable(
+    "dtypes",
+    lambda cell: f"types in {cell.axes['size']} under autocast",
+    (
+        Each(
+            "precision",
+            (
+                Each(
+                    "here",
+                    (
+                        Field(
+                            "{precision}_here",
+                            "{here}",
+                            group="under {precision}",
+                            get=lambda row, precision, here: (
+                                Word(short(row[precision].here)) if precision in row else None
+                            ),
+                        ),
+                        Field("{precision}_cuda", "CUDA, simulated", group="under {precision}", get=_on_cuda),
+                    ),
+                    values=_device,
+                    ahead=("cpu", "mps", "this cuda", "here"),
+                ),
+            ),
+            values=lambda cell: list(dict.fromkeys(each.precision for each in cell.dtypes)),
+            ahead=("fp16", "bf16"),
         ),
-    )
-    rows = tuple(_dtype_row([by_place.get((precision, *place)) for precision in precisions]) for place in places)
-    notes = ("modules: what they put out; CUDA, simulated: by its rules, without data; ≠: differs",)
-    title = f"types in {cell.axes['size']} under autocast"
-    return [Table("dtypes", title, columns, rows, 1, notes)]
-
-
-def _dtype_row(found: Sequence[DtypeRecord | None]) -> tuple[Cell, ...]:
-    known = next(each for each in found if each is not None)
-    row: list[Cell] = [place(known) if known.name or known.count == 1 else f"{place(known)}, all {known.count}"]
-    for each in found:
-        if each is None:
-            row += [None, None]
-            continue
-        differs = each.here is not None and each.on_cuda is not None and each.here != each.on_cuda
-        on_cuda = Word(f"{short(each.on_cuda)} ≠", "bad") if differs else Word(short(each.on_cuda))
-        row += [Word(short(each.here)), on_cuda]
-    return tuple(row)
-
+    ),
+    rows=_dtypes_by_part,
+    leading=leading(Field("what", get=_part)),
+    parts=_cells,
+    notes=("modules: what they put out; CUDA, simulated: by its rules, without data; ≠: differs",),
+)
+"""Parameters, every module's output, logits, loss and gradients: here, and as CUDA has them."""
 
 # --- layer norm
 
 
-def norm(cell: AccumCellRecord) -> list[Table]:
-    """For each format the scales of the inputs at which a step of layer norm leaves its range."""
-    if not cell.norms:
-        return []
-    columns = (
-        Column("dtype", "inputs"),
-        Column("statistics", "inside"),
-        Column("mean_overflows_from", "mean", "number", "overflows from"),
-        Column("variance_overflows_from", "variance", "number", "overflows from"),
-        Column("variance_vanishes_to", "is 0 to", "number", "variance"),
-        Column("reciprocal_overflows_to", "rsqrt inf to", "number", "variance", importance=1),
-        Column("wrong_to", "to", "number", "output wrong"),
-        Column("wrong_from", "from", "number", "output wrong"),
-        Column("error_at_one", "error at 1", "number"),
-    )
-    notes = (
+def _scale(key: str, title: str, group: str, importance: int = 0) -> Field:
+    """The scale of the inputs at which something happens."""
+
+    def shown(each: NormRecord) -> Cell:
+        scale = getattr(each, key)
+        return Word("never", "quiet") if scale is None else _exactly(scale, power)
+
+    return Field(key, title, "number", group, importance, get=shown)
+
+
+NORM = DeclaredTable(
+    "norm",
+    "layer norm: the scale of the inputs at which each step breaks",
+    (
+        _scale("mean_overflows_from", "mean", "overflows from"),
+        _scale("variance_overflows_from", "variance", "overflows from"),
+        _scale("variance_vanishes_to", "is 0 to", "variance"),
+        _scale("reciprocal_overflows_to", "rsqrt inf to", "variance", 1),
+        _scale("wrong_to", "to", "output wrong"),
+        _scale("wrong_from", "from", "output wrong"),
+        Field("error_at_one", "error at 1", "number", get=lambda each: _relative(each.error_at_one)),
+    ),
+    rows=lambda cell: cell.norms,
+    leading=leading(
+        Field("dtype", "inputs", get=lambda each: each.dtype),
+        Field("statistics", "inside", get=lambda each: each.statistics),
+    ),
+    parts=_cells,
+    notes=lambda cell: (
         f"scales of {cell.axes['width']} inputs of mean 1 and deviation 1, in powers of two; eps {cell.axes['eps']:g}",
         "inside: the format of mean, variance and rsqrt, each operation rounded; rsqrt: of the variance without eps",
         f"output wrong: ‖y − y64‖ / ‖y64‖ is {WRONG_SHARE} or more; error at 1: the same at scale 1",
-    )
-    title = "layer norm: the scale of the inputs at which each step breaks"
-    return [Table("norm", title, columns, tuple(_norm_row(each) for each in cell.norms), 2, notes)]
-
-
-def _norm_row(each: NormRecord) -> tuple[Cell, ...]:
-    scales = (
-        each.mean_overflows_from,
-        each.variance_overflows_from,
-        each.variance_vanishes_to,
-        each.reciprocal_overflows_to,
-        each.wrong_to,
-        each.wrong_from,
-    )
-    shown = (Word("never", "quiet") if scale is None else _exactly(scale, power) for scale in scales)
-    return (each.dtype, each.statistics, *shown, _relative(each.error_at_one))
-
+    ),
+)
+"""For each format the scales of the inputs at which a step of layer norm leaves its range."""
 
 # --- gradients
 
 
-def scaling(cell: AccumCellRecord) -> list[Table]:
-    """For each scale of the loss what becomes of the gradients."""
-    if not cell.scaled:
-        return []
-    columns = (
-        Column("precision", "autocast"),
-        Column("scale", "loss ×", "number"),
-        Column("lost", "lost", "number"),
-        Column("lost_share", "of all", "number"),
-        Column("overflowed_share", "overflowed", "number"),
-        Column("relative_error", "error", "number"),
-        Column("step", "scaler"),
-    )
-    rows = tuple(
-        (
-            each.precision,
-            Measure(each.scale, text=_spaced(each.scale)),
-            Measure(each.lost, text=_spaced(each.lost)),
-            Measure(each.lost_share, text=_percent(each.lost_share)),
-            Measure(each.overflowed_share, text=_percent(each.overflowed_share)),
-            _relative(each.relative_error),
-            Word("takes the step", "good") if each.step_kept else Word("leaves it out", "bad"),
-        )
-        for each in cell.scaled
-    )
-    notes = [
-        f"of {_spaced(cell.scaled[0].gradients)} gradients of parameters that are not 0 in fp32; loss × 1 is no scaler",
-        "lost: 0 after backward under autocast; overflowed: inf or NaN; error: ‖g − g32‖ / ‖g32‖ after unscaling",
-        *_magnitudes(cell),
-    ]
-    return [
-        Table("scaling", f"gradients of {cell.axes['size']} through one backward pass", columns, rows, 2, tuple(notes))
-    ]
+def _spaced(value: float) -> str:
+    return f"{value:,.0f}".replace(",", " ")
+
+
+def _percent(share: float) -> Measure:
+    return Measure(share, text="0" if share == 0 else f"{share * 100:.2g} %")
 
 
 def _magnitudes(cell: AccumCellRecord) -> Iterator[str]:
@@ -319,57 +325,90 @@ def _magnitudes(cell: AccumCellRecord) -> Iterator[str]:
     yield f"in fp32 {units.share(small / present)} of them are below 2^-14, where fp16 has ever fewer bits"
 
 
-def _spaced(value: float) -> str:
-    return f"{value:,.0f}".replace(",", " ")
-
-
-def _percent(share: float) -> str:
-    return "0" if share == 0 else f"{share * 100:.2g} %"
-
+SCALING = DeclaredTable(
+    "scaling",
+    lambda cell: f"gradients of {cell.axes['size']} through one backward pass",
+    (
+        Field("lost", unit="number", get=lambda each: Measure(each.lost, text=_spaced(each.lost))),
+        Field("lost_share", "of all", "number", get=lambda each: _percent(each.lost_share)),
+        Field("overflowed_share", "overflowed", "number", get=lambda each: _percent(each.overflowed_share)),
+        Field("relative_error", "error", "number", get=lambda each: _relative(each.relative_error)),
+        Field(
+            "step",
+            "scaler",
+            get=lambda each: Word("takes the step", "good") if each.step_kept else Word("leaves it out", "bad"),
+        ),
+    ),
+    rows=lambda cell: cell.scaled,
+    leading=leading(
+        Field("precision", "autocast", get=lambda each: each.precision),
+        Field("scale", "loss ×", "number", get=lambda each: Measure(each.scale, text=_spaced(each.scale))),
+    ),
+    parts=_cells,
+    when=lambda cell: bool(cell.scaled),
+    notes=lambda cell: (
+        f"of {_spaced(cell.scaled[0].gradients)} gradients of parameters that are not 0 in fp32; loss × 1 is no scaler",
+        "lost: 0 after backward under autocast; overflowed: inf or NaN; error: ‖g − g32‖ / ‖g32‖ after unscaling",
+        *_magnitudes(cell),
+    ),
+)
+"""For each scale of the loss what becomes of the gradients."""
 
 # --- products
 
-
-def matmul(cell: AccumCellRecord) -> list[Table]:
-    """Errors against fp64 of the inputs as they were: over the length of the sums, for each format and way."""
-    title = "relative error of matrix products against fp64"
-    note = "error: ‖C − C64‖ / ‖C64‖, with what rounding the inputs does (--tables matmul-sums leaves that out)"
-    return _products(cell, "matmul", title, note, lambda each: each.total_error)
+Way = tuple[str, str, str]
+"""A format, how its sums are formed, and where the numbers are from."""
 
 
-def matmul_sums(cell: AccumCellRecord) -> list[Table]:
-    """Errors against fp64 of the inputs as they were rounded: of forming the sums alone."""
-    title = "relative error of the sums alone"
-    note = "error: ‖C − C64‖ / ‖C64‖, C64 being of the same rounded inputs"
-    return _products(cell, "matmul-sums", title, note, lambda each: each.relative_error)
+def _products(name: str, title: str, note: str, error: Callable[[ProductRecord], float]) -> DeclaredTable:
+    """Errors over the length of the sums, for each format and way of forming them."""
 
+    def by_length(cell: AccumCellRecord) -> Iterator[tuple[int, Mapping[tuple[str, str], ProductRecord]]]:
+        for k in dict.fromkeys(each.k for each in cell.products):
+            yield k, {(each.dtype, each.accumulation): each for each in cell.products if each.k == k}
 
-def _products(
-    cell: AccumCellRecord, name: str, title: str, note: str, error: Callable[[ProductRecord], float]
-) -> list[Table]:
-    ways = list(dict.fromkeys((each.dtype, each.accumulation, each.source) for each in cell.products))
-    if not ways:
-        return []
-    by_place = {(each.k, each.dtype, each.accumulation): each for each in cell.products}
-    m = cell.products[0].m
-    columns = (
-        Column("k", "k"),
-        *(
-            Column(
-                f"{dtype}_{way}".replace(" ", "_"),
-                f"in {dtype}" if way == "narrow" else way,
-                "number",
-                "tf32-like" if source == "rounded" else dtype,
-            )
-            for dtype, way, source in ways
+    def shown(row: tuple[int, Mapping[tuple[str, str], ProductRecord]], way: Way) -> Cell:
+        found = row[1].get(way[:2])
+        return _relative(error(found)) if found else None
+
+    def ways(cell: AccumCellRecord) -> list[Way]:
+        return list(dict.fromkeys((each.dtype, each.accumulation, each.source) for each in cell.products))
+
+    way_column = Field("{way[0]}_{way[1]}", "{way[1]}", "number", "{way[0]}", get=shown)
+    return DeclaredTable(
+        name,
+        title,
+        (
+            Each(
+                "way",
+                (way_column,),
+                values=ways,
+                ahead=tuple(
+                    (dtype, way, source)
+                    for dtype, source in (
+                        ("fp32", "device"),
+                        ("tf32", "device"),
+                        ("tf32", "rounded"),
+                        ("bf16", "device"),
+                        ("fp16", "device"),
+                    )
+                    for way in ("as it is", "narrow", "reduced", "not reduced")
+                ),
+                said=lambda way: (
+                    "tf32-like" if way[2] == "rounded" else way[0],
+                    f"in {way[0]}" if way[1] == "narrow" else way[1],
+                ),
+            ),
+        ),
+        rows=by_length,
+        leading=leading(Field("k", get=lambda row: row[0])),
+        parts=_cells,
+        when=lambda cell: bool(cell.products),
+        notes=lambda cell: (
+            f"({cell.products[0].m} × k) · (k × {cell.products[0].m}), entries uniform from 0 to 1; {note}",
+            *_ways(ways(cell)),
         ),
     )
-    rows = tuple(
-        (k, *(_relative(error(each)) if (each := by_place.get((k, *way[:2]))) else None for way in ways))
-        for k in dict.fromkeys(each.k for each in cell.products)
-    )
-    notes = [f"({m} × k) · (k × {m}), entries uniform from 0 to 1; {note}", *_ways(ways)]
-    return [Table(name, title, columns, rows, 1, tuple(notes))]
 
 
 def _ways(ways: Sequence[tuple[str, str, str]]) -> Iterator[str]:
@@ -384,20 +423,23 @@ def _ways(ways: Sequence[tuple[str, str, str]]) -> Iterator[str]:
         yield "tf32-like: inputs rounded to 10 bits of mantissa, sums in fp32; this device has no TF32"
 
 
+MATMUL = _products(
+    "matmul",
+    "relative error of matrix products against fp64",
+    "error: ‖C − C64‖ / ‖C64‖, with what rounding the inputs does (--tables matmul-sums leaves that out)",
+    lambda each: each.total_error,
+)
+"""Errors against fp64 of the inputs as they were: over the length of the sums, for each format and way."""
+
+MATMUL_SUMS = _products(
+    "matmul-sums",
+    "relative error of the sums alone",
+    "error: ‖C − C64‖ / ‖C64‖, C64 being of the same rounded inputs",
+    lambda each: each.relative_error,
+)
+"""Errors against fp64 of the inputs as they were rounded: of forming the sums alone."""
+
 # --- everything, for programs
-
-
-def everything(cell: AccumCellRecord) -> list[Table]:
-    """Every number that was measured, one a row."""
-    columns = (
-        Column("experiment", "experiment"),
-        Column("subject", "subject"),
-        Column("quantity", "quantity"),
-        Column("number", "number", "number"),
-        Column("word", "word"),
-    )
-    rows = tuple((cell.experiment, *row) for row in _long(cell))
-    return [Table("cells", "everything", columns, rows, 3)] if rows else []
 
 
 def _long(cell: AccumCellRecord) -> Iterator[tuple[Cell, ...]]:
@@ -431,36 +473,30 @@ def _number(value: float | None) -> Cell:
     return None if value is None else Measure(value, text=repr(value))
 
 
-CellTables = Callable[[AccumCellRecord], list[Table]]
+CELLS = DeclaredTable(
+    "cells",
+    "everything",
+    (Field("number", unit="number", get=lambda row: row[3]), Field("word", get=lambda row: row[4])),
+    rows=lambda cell: ((cell.experiment, *row) for row in _long(cell)),
+    leading=leading(
+        Field("experiment", get=lambda row: row[0]),
+        Field("subject", get=lambda row: row[1]),
+        Field("quantity", get=lambda row: row[2]),
+    ),
+    parts=_cells,
+)
+"""Every number that was measured, one a row."""
 
-_OF_A_CELL: dict[str, CellTables] = {
-    "sums": sums,
-    "formats": formats,
-    "dtypes": dtypes,
-    "norm": norm,
-    "scaling": scaling,
-    "matmul": matmul,
-    "matmul-sums": matmul_sums,
-    "cells": everything,
+TABLES: dict[str, DeclaredTable] = {
+    table.name: table for table in (SUMS, FORMATS, DTYPES, NORM, SCALING, MATMUL, MATMUL_SUMS, CELLS)
 }
+"""Every table that a record can be shown as."""
 
-_SHOWN: dict[str, tuple[str, ...]] = {
+SHOWN: dict[str, tuple[str, ...]] = {
     "sums": ("sums", "formats"),
     "autocast": ("dtypes",),
     "norm": ("norm",),
     "scaling": ("scaling",),
     "matmul": ("matmul",),
 }
-
-
-def _of_all_cells(build: CellTables) -> Callable[[AccumRecord], list[Table]]:
-    def tables(record: AccumRecord) -> list[Table]:
-        return [table for cell in record.cells for table in build(cell)]
-
-    return tables
-
-
-TABLES: dict[str, Callable[[AccumRecord], list[Table]]] = {
-    name: _of_all_cells(build) for name, build in _OF_A_CELL.items()
-}
-"""Every table that a record can be shown as."""
+"""The tables of each experiment that are shown without being asked for."""
