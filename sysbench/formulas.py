@@ -1,11 +1,7 @@
-"""What a Transformer costs, from its dimensions alone: parameters, floating-point operations, bytes.
+"""What a Transformer and attention cost, from dimensions alone: parameters, floating-point operations, bytes.
 
-The architecture they describe is `sysbench.lab.transformer`; tests hold them to it. One multiply-add is two
-operations.
-
-What attention costs, from its dimensions alone: operations, bytes moved, bytes kept.
-
-R = batch × heads attentions of N queries and N keys, each of d numbers of s bytes. One multiply-add is two operations.
+One multiply-add is two operations. The Transformer is `sysbench.lab.transformer`; tests compare the formulas with it.
+For attention by itself, R = batch × heads attentions have N queries and N keys, each of d numbers of s bytes.
 """
 
 from __future__ import annotations

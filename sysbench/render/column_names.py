@@ -20,9 +20,6 @@ from sysbench.render.declared import DeclaredTable
 from sysbench.spec.cell import RunSpec
 from sysbench.spec.run import Format
 
-_CATEGORIES = "parameters gradients optimizer_state activations inputs temporaries workspace unknown"
-_PEAKS = "allocated_peak:allocated:{source} reserved_peak:reserved:{source}"
-_PER_CALL = " ".join(f"{name}:{name}:of_one_call" for name in ("avg", "med", "min", "max", "std"))
 _WORK = "time work bytes rate peak:of_peak bandwidth:of_bandwidth bound:bound_by"
 _HOST_USE = "self_host:itself:host_per_step total_host:with_callees:host_per_step"
 _DEVICE_USE = "self_device:itself:device_per_step total_device:with_callees:device_per_step"
@@ -34,25 +31,6 @@ def _per_time(template: str) -> str:
 
 
 WRITTEN: Mapping[Kind, Mapping[str, str]] = {
-    "memory": {
-        "summary": _PEAKS + " peak_phase:peak_in host_rss_peak:worker_host_memory:{source} fits margin:to_spare "
-        "largest:largest_that_fits",
-        "grid": "{mode}:{mode}:{source} {precision}:{precision}:{source} {mode}:full_step:{source} "
-        "{mode}:first_step:{source} "
-        + " ".join(
-            f"{{mode}}_{{precision}}:{{precision}}:{{source}}_{shown}"
-            for shown in ("{mode}", "full_step", "first_step")
-        ),
-        "phases": _PEAKS + " mostly mostly_bytes:of_that",
-        "categories": " ".join(f"{name}:{name}:{{source}}" for name in _CATEGORIES.split())
-        + " allocated_peak:together:{source}",
-        "largest": "count size:each:{source} total:together:{source} category phase:made_in line module",
-        "modules": "count total:with_those_below:{source} own:itself:{source}",
-        "residual": "bytes_each residual:residual_stream",
-        "state": "parameters weights gradients optimizer_state:adamw_s_state together",
-        "cells": "source device_name parameters outcome fits margin:to_spare phase allocated_peak:allocated "
-        f"reserved_peak:reserved {_CATEGORIES} host_rss_peak:worker_host_memory device_used_peak:device_all_programs",
-    },
     "attention": {
         "sweep": "forward backward memory_before_backward:before_backward:memory status",
         "comparison": _per_time(

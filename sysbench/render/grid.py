@@ -45,7 +45,9 @@ class Grid:
 
     def _lines(self) -> Iterator[Line]:
         widths = widths_of(self.columns)
-        rights = [each.right for each in self.columns]
+        rights = [
+            _right(column, [row[position] for row in self.table.rows]) for position, column in enumerate(self.columns)
+        ]
         if any(each.column.group for each in self.columns):
             yield _groups(self.columns, widths)
         titles = [each.column.title for each in self.columns]
@@ -101,6 +103,11 @@ def _style(cell: Cell) -> str:
     if isinstance(cell, Measure | Word):
         return TONES[cell.tone]
     return theme.QUIET if cell is None else ""
+
+
+def _right(column: ShownColumn, cells: Sequence[Cell]) -> bool:
+    """Numbers stand to the right, and so do whole numbers in columns without a unit."""
+    return column.column.numeric or all(isinstance(cell, int) for cell in cells)
 
 
 def _segments(line: Line) -> Iterator[Segment]:

@@ -25,11 +25,6 @@ class ShownColumn:
     symbol: str
     texts: tuple[str, ...]
 
-    @property
-    def right(self) -> bool:
-        """Numbers stand to the right, and so do whole numbers in columns without a unit."""
-        return self.column.numeric or (bool(self.texts) and all(text.isdigit() for text in self.texts))
-
 
 def shown(table: Table, *, deviations: bool = True) -> tuple[ShownColumn, ...]:
     """Every column of a table as text; without `deviations` the `± …` are left out, for want of width."""

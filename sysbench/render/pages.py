@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -44,15 +45,26 @@ def render(folder: str, **content: object) -> str:
     def assets(*names: str) -> Markup:
         return Markup("\n".join(asset(folder, name) for name in names))
 
-    return _environment().get_template(f"{folder}/page.html").render(assets=assets, **content)
+    return _html().get_template(f"{folder}/page.html").render(assets=assets, **content)
 
 
 @cache
-def _environment() -> Environment:
+def _html() -> Environment:
+    found = environment(printable)
+    found.filters |= {"line": line, "prose": lambda text: line(text, LONGEST_TEXT), "sha256": _sha256}
+    found.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    return found
+
+
+def environment(finalized: Callable[[str], str], **syntax: str) -> Environment:
+    """Where templates are rendered; all text that is put into one goes through `finalized`.
+
+    What that returns is escaped as HTML unless it is `markupsafe.Markup`.
+    """
     # Importing it takes a tenth of a second, which only those wait for who write a page.
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    environment = Environment(
+    return Environment(
         loader=FileSystemLoader(ASSETS),
         autoescape=True,
         undefined=StrictUndefined,
@@ -60,11 +72,9 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
         # Markup is a `str` of another type: scripts and drawings stay as they are.
-        finalize=lambda value: printable(value) if type(value) is str else value,
+        finalize=lambda value: finalized(value) if type(value) is str else value,
+        **syntax,  # type: ignore[arg-type]
     )
-    environment.filters |= {"line": line, "prose": lambda text: line(text, LONGEST_TEXT), "sha256": _sha256}
-    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-    return environment
 
 
 def _sha256(text: str) -> str:

@@ -9,21 +9,17 @@ Figures are as wide as a page of text, and their panels stand in rows.
 from __future__ import annotations
 
 import io
+import math
 import unicodedata
 import warnings
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-
-from sysbench.errors import OutputError, UsageError
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from sysbench import cells as axes_of_cells
+from sysbench import units
+from sysbench.errors import OutputError, UsageError
 from sysbench.log.records import CellRecord
 
 if TYPE_CHECKING:
@@ -37,7 +33,6 @@ INK: Final = "#222222"
 QUIET: Final = "#666666"
 SIMULATED: Final = "#b45309"
 """Of the word that says so."""
-_LONGEST_TEXT: Final = 110
 _STYLE: Final[Any] = {
     "font.size": 9,
     "font.family": "sans-serif",
@@ -76,10 +71,10 @@ def content(draw: Callable[[], Figure], suffix: str) -> bytes:
     return file.getvalue()
 
 
-def printable(text: str) -> str:
+def printable(text: str, longest: int = 110) -> str:
     """One short line without control characters, which XML cannot hold."""
     clean = "".join(char for char in text if unicodedata.category(char)[0] != "C")
-    return clean if len(clean) <= _LONGEST_TEXT else f"{clean[: _LONGEST_TEXT - 1]}…"
+    return clean if len(clean) <= longest else f"{clean[: longest - 1]}…"
 
 
 def _undated(suffix: str) -> dict[str, Any]:
@@ -274,8 +269,10 @@ def spaced(axes: Axes, ticks: Sequence[str]) -> None:
 _FEWEST_GROUPS: Final = 4
 
 
-def dressed(axes: Axes, *, title: str = "", x: str = "", y: str = "", lines: str = "y") -> None:
-    """The looks that all panels share."""
+def dressed(
+    axes: Axes, *, title: str = "", x: str = "", y: str = "", lines: Literal["x", "y", "both", ""] = "y"
+) -> None:
+    """Give a panel the look that all panels share, with grid `lines` along these axes."""
     if title:
         axes.set_title(printable(title), fontsize=9, color=INK, loc="left", pad=5)
     axes.set_xlabel(x, color=INK, fontsize=8.5)
@@ -283,9 +280,158 @@ def dressed(axes: Axes, *, title: str = "", x: str = "", y: str = "", lines: str
     axes.tick_params(colors=QUIET, labelsize=8, length=3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_axisbelow(True)
-    if lines == "y":
-        axes.grid(axis="y", color=GRID, linewidth=0.6)
-    elif lines == "x":
-        axes.grid(axis="x", color=GRID, linewidth=0.6)
-    elif lines == "both":
-        axes.grid(axis="both", color=GRID, linewidth=0.6)
+    if lines:
+        axes.grid(axis=lines, color=GRID, linewidth=0.6)
+
+
+# --- stacked bars
+
+HATCHES: Final = ("", "////", "\\\\\\\\", "xxx")
+"""Tell bars that stand beside each other apart."""
+
+LIMIT: Final = "#c1121f"
+"""Of where memory ends, and of what lies beyond it."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What stands on the axis in place of a bar."""
+
+    text: str
+    size: float
+    rise: float
+    """Above the axis, in points."""
+    colour: str = LIMIT
+    weight: str = "normal"
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One stacked bar: its parts from below, or a mark where there is nothing."""
+
+    tick: str
+    series: str
+    """Which of the bars at its tick it is."""
+    parts: Mapping[str, float]
+    absent: Mark | None = None
+
+    @property
+    def height(self) -> float:
+        """All of its parts together."""
+        return sum(self.parts.values())
+
+
+@dataclass(frozen=True)
+class BarPanel:
+    """Bars that share an axis."""
+
+    title: str
+    ticks: tuple[str, ...]
+    bars: tuple[Bar, ...]
+    limit: float | None = None
+    """A line across the panel, which then reaches up to it."""
+
+    @property
+    def highest(self) -> float:
+        """Of its bars."""
+        return max((bar.height for bar in self.bars), default=0.0)
+
+
+def series_handles(names: Sequence[str]) -> list[Any]:
+    """The legend's entries for the hatches of several series."""
+    from matplotlib.patches import Patch
+
+    return [
+        Patch(facecolor="white", edgecolor=QUIET, hatch=HATCHES[number], label=printable(name))
+        for number, name in enumerate(names if len(names) > 1 else ())
+    ]
+
+
+def cross_handle(label: str) -> Any:
+    """The legend's entry for a cross that marks what memory was not enough for."""
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], color=LIMIT, linestyle="none", marker="x", markersize=5, label=label)
+
+
+def draw_stacked(
+    axes: Axes,
+    panel: BarPanel,
+    names: Sequence[str],
+    colours: Mapping[str, str],
+    unit: units.Unit,
+    top: float,
+    headroom: float,
+    x: str,
+) -> None:
+    """Draw a panel of stacked bars, one beside the other for each series.
+
+    The vertical axis reaches up to `top`, and beyond it by the factor `headroom`; `x` is the name of the other axis.
+    """
+    scale = units.shared_scale(unit, [float(top) or 1.0])
+    width = 0.8 / len(names)
+    for number, name in enumerate(names):
+        boxes = []
+        for bar in (bar for bar in panel.bars if bar.series == name):
+            where, below = panel.ticks.index(bar.tick) + (number - (len(names) - 1) / 2) * width, 0.0
+            for part, colour in colours.items():
+                height = bar.parts.get(part, 0) / scale.factor
+                if height:
+                    boxes.append(Box(where - 0.46 * width, below, 0.92 * width, height, colour))
+                below += height
+            if bar.absent is not None:
+                mark = bar.absent
+                axes.annotate(
+                    mark.text, (where, 0), (0, mark.rise), textcoords="offset points", fontsize=mark.size,
+                    fontweight=mark.weight, color=mark.colour, ha="center", va="center",
+                )  # fmt: skip
+        draw_boxes(axes, boxes, HATCHES[number])
+    if panel.limit:
+        axes.axhline(panel.limit / scale.factor, color=LIMIT, linewidth=1, linestyle=(0, (5, 2)), zorder=3)
+    axes.set_ylim(0, top / scale.factor * headroom or 1.0)
+    dressed(axes, title=panel.title, x=x, y=scale.symbol)
+    spaced(axes, panel.ticks)
+
+
+# --- lines
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a line is told apart."""
+
+    colour: str
+    marker: str
+    dashes: Any = "-"
+    """As matplotlib takes them."""
+
+
+Point = tuple[float, float, float | None, float | None]
+"""A place, a value, and the ends of its interval where there is one."""
+
+
+def draw_error_bars(axes: Axes, points: Sequence[Point], colour: str, cap: float, zorder: float) -> None:
+    """Draw the intervals of those points that have one."""
+    bars = [(x, y, low, high) for x, y, low, high in points if low is not None and high is not None]
+    if bars:
+        axes.errorbar(
+            [x for x, *_ in bars],
+            [y for _, y, *_ in bars],
+            # An interval of the median may lie to one side of what is drawn.
+            yerr=[[max(y - low, 0.0) for _, y, low, _ in bars], [max(high - y, 0.0) for _, y, _, high in bars]],
+            fmt="none",
+            ecolor=colour,
+            elinewidth=1,
+            capsize=cap,
+            zorder=zorder,
+        )
+
+
+def draw_crosses(axes: Axes, at: float, colours: Sequence[str], size: float, apart: float, zorder: float) -> None:
+    """Draw crosses near the upper edge where lines would go on if there were memory, in a row for several lines."""
+    for number, colour in enumerate(colours):
+        axes.annotate(
+            "×", (at, 0.93), ((number - (len(colours) - 1) / 2) * apart, 0), xycoords=("data", "axes fraction"),
+            textcoords="offset points", fontsize=size, fontweight="bold", color=colour, ha="center", va="center",
+            zorder=zorder,
+        )  # fmt: skip

@@ -107,39 +107,39 @@ class Autocast:
     def kernels(self, rules: AutocastRules) -> dict[str, Kernel]:
         """What the dispatcher is to call for each operator that the rules are about."""
         policies: dict[Callable[[str], Kernel], frozenset[str]] = {
-            self._lower_precision: rules.lower_precision,
-            self._fp32: rules.fp32,
+            self._converting(lambda values: torch.get_autocast_dtype("cpu")): rules.lower_precision,
+            self._converting(lambda values: torch.float32): rules.fp32,
             self._fp32_result: rules.fp32_result,
             self._fp32_appended: rules.fp32_appended,
-            self._promote: rules.promote,
-            self._banned: rules.banned,
+            self._converting(_widest): rules.promote,
+            _banned: rules.banned,
         }
-        return {name: policy(name) for policy, names in policies.items() for name in names if _exists(name)}
+        return {
+            name: policy(name)
+            for policy, names in policies.items()
+            for name in names
+            if torch._C._dispatch_has_kernel(f"aten::{name}")
+        }
 
-    def _lower_precision(self, name: str) -> Kernel:
-        return self._converting(name, lambda values: torch.get_autocast_dtype("cpu"))
+    def _converting(self, dtype_for: Callable[[list[Any]], torch.dtype]) -> Callable[[str], Kernel]:
+        """Cast all arguments to the type that `dtype_for` says for them."""
 
-    def _fp32(self, name: str) -> Kernel:
-        return self._converting(name, lambda values: torch.float32)
+        def policy(name: str) -> Kernel:
+            operator = _operator(name)
 
-    def _promote(self, name: str) -> Kernel:
-        return self._converting(name, _widest)
+            def kernel(*args: Any, **kwargs: Any) -> Any:
+                with torch._C._ExcludeDispatchKeyGuard(_ALL_OF_KEY):
+                    dtype = dtype_for([*args, *kwargs.values()])
+                    converted = {key: self.cast(value, dtype) for key, value in kwargs.items()}
+                    return operator(*(self.cast(value, dtype) for value in args), **converted)
 
-    def _converting(self, name: str, dtype_for: Callable[[list[Any]], torch.dtype]) -> Kernel:
-        operator = _operator(name)
+            return kernel
 
-        def kernel(*args: Any, **kwargs: Any) -> Any:
-            with torch._C._ExcludeDispatchKeyGuard(_ALL_OF_KEY):
-                dtype = dtype_for([*args, *kwargs.values()])
-                converted = {key: self.cast(value, dtype) for key, value in kwargs.items()}
-                return operator(*(self.cast(value, dtype) for value in args), **converted)
-
-        return kernel
+        return policy
 
     def _fp32_result(self, name: str) -> Kernel:
         operator = _operator(name)
-        names = [argument.name for argument in operator._schema.arguments]
-        position = names.index("dtype")
+        position = [argument.name for argument in operator._schema.arguments].index("dtype")
 
         def kernel(*args: Any, **kwargs: Any) -> Any:
             is_open = kwargs.get("dtype") is None and (len(args) <= position or args[position] is None)
@@ -160,11 +160,12 @@ class Autocast:
 
         return kernel
 
-    def _banned(self, name: str) -> Kernel:
-        def kernel(*args: Any, **kwargs: Any) -> Any:
-            raise RuntimeError(f"{name} is unsafe to autocast; {name}_with_logits is safe")
 
-        return kernel
+def _banned(name: str) -> Kernel:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError(f"{name} is unsafe to autocast; {name}_with_logits is safe")
+
+    return kernel
 
 
 @contextmanager
@@ -190,10 +191,6 @@ def cuda_autocast(rules: AutocastRules = CUDA_RULES) -> Iterator[Autocast]:
     finally:
         autocast.clear()
         library._destroy()
-
-
-def _exists(name: str) -> bool:
-    return torch._C._dispatch_has_kernel(f"aten::{name}")
 
 
 def _operator(name: str) -> Any:

@@ -6,25 +6,32 @@ memory of the GPU. The peaks are those of the step that counts; it fits if every
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+from sysbench.commands.memory.spec import Protocol
 from sysbench.errors import UnavailableError
 from sysbench.log.events import Source
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
-from sysbench.simulate.origins import Frame, Stack
-from sysbench.simulate.protocols import Protocol
-from sysbench.simulate.recording import CATEGORIES, Allocation, Category, Platform, Recording, StepRecording, record
+from sysbench.simulate.origins import Stack
+from sysbench.simulate.recording import (
+    CATEGORIES,
+    Allocation,
+    Category,
+    Platform,
+    Recording,
+    StepRecording,
+    record,
+)
 from sysbench.simulate.serving import Replay, Verdict, verdict_of
+from sysbench.snapshot.timeline import ModuleNode
 from sysbench.spec.model import ModelCell
 
-ByCategory = Mapping[Category, int]
-"""Bytes of blocks, as the allocator counts them; what has none is left out."""
-
 LARGEST = 20
-"""How many of the largest allocations a result names."""
+"""How many of the largest groups of allocations a result names."""
 
 
 @dataclass(frozen=True)
@@ -34,54 +41,26 @@ class PhasePeak:
     phase: str
     allocated_peak_bytes: int
     reserved_peak_bytes: int
-    by_category: ByCategory
-    """At the first moment at which that much is allocated; adds up to it."""
+    by_category: Mapping[Category, int]
+    """Bytes of blocks at the first moment at which that much is allocated; adds up to it. Omits empty categories."""
+    position: int
+    """After how many events of the recording that moment is."""
 
 
 @dataclass(frozen=True)
-class LargeAllocation:
-    """One of the largest allocations that are there at the peak."""
-
-    size_bytes: int
-    """Of its block."""
-    requested_bytes: int
-    category: Category
-    module: str
-    """`layers.3.attention.attend`; empty for what belongs to no module."""
-    phase: str
-    """In which it was made: `build`, or a phase of a step."""
-    stack: Stack
-    """Innermost frame first; in backward, the lines that the gradient is of. Empty without origins."""
-
-    @property
-    def location(self) -> Frame | None:
-        """The line that it comes from."""
-        return next((frame for frame in self.stack if frame.line), None)
-
-
-@dataclass(frozen=True)
-class AlikeAllocations:
-    """Allocations of one size, category, phase and stack that are there at the peak."""
+class SimilarAllocations:
+    """Allocations of one size, category, phase and stack that are live at the peak."""
 
     count: int
-    first: LargeAllocation
-    last: LargeAllocation
-
-
-@dataclass(frozen=True)
-class ModuleBytes:
-    """A module and those below it, at the peak."""
-
-    name: str
-    """The last part of its path; empty for the whole."""
-    total_bytes: int
-    """With everything below it."""
-    own_bytes: int
-    """Without."""
-    by_category: ByCategory
-    """Of the total."""
-    children: tuple[ModuleBytes, ...]
-    """Largest first."""
+    size_bytes: int
+    """Of each block."""
+    category: Category
+    phase: str
+    """In which they were made: `build`, or a phase of a step."""
+    stack: Stack
+    """Innermost frame first; in backward, the lines that the gradient is of. Empty without origins."""
+    modules: tuple[str, ...]
+    """The first and the last module that they belong to: `layers.0.attention`, `layers.31.attention`."""
 
 
 @dataclass(frozen=True)
@@ -95,28 +74,77 @@ class SimulatedMemory:
     recording: StepRecording = field(repr=False)
     gpu: Gpu
     settings: AllocatorSettings
-    allocated_peak_bytes: int
-    """Of the step that counts, or until memory ran out: `torch.cuda.max_memory_allocated`."""
-    reserved_peak_bytes: int
-    """`torch.cuda.max_memory_reserved`."""
-    workspace_bytes: int
     alloc_retries: int
     """How often everything cached had to be given back to the device, from the beginning."""
     verdict: Verdict
     phases: tuple[PhasePeak, ...]
     """Of the step that counts, as far as it came."""
-    by_category: ByCategory
-    """At the peak."""
-    largest: tuple[LargeAllocation, ...]
-    """At the peak, largest first."""
-    groups: tuple[AlikeAllocations, ...]
-    """At the peak, those first that have the most bytes together."""
-    tree: ModuleBytes
-    """At the peak."""
     block_bytes: tuple[int, ...] = field(repr=False)
     """Of every allocation of the recording, by number, as far as it came."""
     reserved_bytes: tuple[int, ...] = field(repr=False)
     """After every event of the recording, as far as it came."""
+
+    @property
+    def fullest(self) -> PhasePeak:
+        """The phase in which the peak is reached first."""
+        return max(self.phases, key=lambda phase: phase.allocated_peak_bytes)
+
+    @property
+    def allocated_peak_bytes(self) -> int:
+        """Of the step that counts, or until memory ran out: `torch.cuda.max_memory_allocated`."""
+        return self.fullest.allocated_peak_bytes
+
+    @property
+    def reserved_peak_bytes(self) -> int:
+        """`torch.cuda.max_memory_reserved`."""
+        return max(phase.reserved_peak_bytes for phase in self.phases)
+
+    @property
+    def workspace_bytes(self) -> int:
+        """What cuBLAS holds at the peak."""
+        return self.by_category.get("workspace", 0)
+
+    @property
+    def by_category(self) -> Mapping[Category, int]:
+        """At the peak."""
+        return self.fullest.by_category
+
+    @cached_property
+    def _live(self) -> list[int]:
+        """Numbers of the allocations that are live at the peak."""
+        return self.recording.live_at(self.fullest.position)
+
+    @property
+    def groups(self) -> list[SimilarAllocations]:
+        """At the peak, those first that have the most bytes together."""
+        recording = self.recording
+        phases = {
+            event: span.name
+            for span in recording.spans
+            for event in recording.events[span.first : span.end]
+            if event >= 0
+        }
+        alike: dict[tuple[int, Category, str, Stack], list[str]] = {}
+        for number in sorted(self._live, key=lambda number: -self.block_bytes[number]):
+            allocation = recording.allocations[number]
+            stack = recording.stacks[allocation.stack]
+            key = (self.block_bytes[number], allocation.category, phases[number], stack)
+            alike.setdefault(key, []).append(allocation.module)
+        groups = [
+            SimilarAllocations(len(modules), *key, tuple(dict.fromkeys(filter(None, (modules[0], modules[-1])))))
+            for key, modules in alike.items()
+        ]
+        return sorted(groups, key=lambda group: -group.count * group.size_bytes)[:LARGEST]
+
+    @property
+    def tree(self) -> ModuleNode:
+        """The modules with the bytes that each holds at the peak."""
+        root = ModuleNode("")
+        for number in self._live:
+            allocation = self.recording.allocations[number]
+            path = allocation.module.split(".") if allocation.module else ()
+            root.add(path, allocation.category, self.block_bytes[number])
+        return root
 
     @property
     def cell(self) -> ModelCell:
@@ -191,107 +219,32 @@ def serve(recording: StepRecording, gpu: Gpu, settings: AllocatorSettings | None
     """What becomes of a recording on `gpu`; it has to be of the kernels of that generation."""
     settings = settings or AllocatorSettings()
     replay = Replay(recording, gpu, settings)
-    peaks = replay.peaks_of_last_step()
-    fullest = max(peaks, key=lambda peak: peak.allocated_bytes)
-    moments = {peak.position: _by_category(recording, replay.sizes, peak.position) for peak in peaks}
-    live = recording.live_at(fullest.position)
-    statistics = replay.allocator.statistics
-    everything = _largest(recording, replay.sizes, live, _phases_of(recording))
     return SimulatedMemory(
         recording=recording,
         gpu=gpu,
         settings=settings,
-        allocated_peak_bytes=fullest.allocated_bytes,
-        reserved_peak_bytes=max(peak.reserved_bytes for peak in peaks),
-        workspace_bytes=moments[fullest.position].get("workspace", 0),
-        alloc_retries=statistics.alloc_retries,
+        alloc_retries=replay.allocator.statistics.alloc_retries,
         verdict=verdict_of(replay, recording, gpu, settings),
         phases=tuple(
-            PhasePeak(peak.span.name, peak.allocated_bytes, peak.reserved_bytes, moments[peak.position])
-            for peak in peaks
+            PhasePeak(
+                phase=peak.span.name,
+                allocated_peak_bytes=peak.allocated_bytes,
+                reserved_peak_bytes=peak.reserved_bytes,
+                by_category=_by_category(recording, replay.sizes, peak.position),
+                position=peak.position,
+            )
+            for peak in replay.peaks_of_last_step()
         ),
-        by_category=moments[fullest.position],
-        largest=tuple(everything[:LARGEST]),
-        groups=tuple(_groups(everything)),
-        tree=_tree(recording, replay.sizes, live),
         block_bytes=tuple(replay.sizes),
         reserved_bytes=tuple(replay.reserved_bytes),
     )
 
 
-def _by_category(recording: Recording, sizes: list[int], position: int) -> ByCategory:
-    return _sums((recording.allocations[number], sizes[number]) for number in recording.live_at(position))
-
-
-def _sums(blocks: Iterable[tuple[Allocation, int]]) -> ByCategory:
+def _by_category(recording: Recording, block_bytes: Sequence[int], position: int) -> dict[Category, int]:
     sums = dict.fromkeys(CATEGORIES, 0)
-    for allocation, size_bytes in blocks:
-        sums[allocation.category] += size_bytes
+    for number in recording.live_at(position):
+        sums[recording.allocations[number].category] += block_bytes[number]
     return {category: size_bytes for category, size_bytes in sums.items() if size_bytes}
-
-
-def _largest(
-    recording: Recording, sizes: list[int], live: list[int], phases: Mapping[int, str]
-) -> list[LargeAllocation]:
-    found = []
-    for number in sorted(live, key=lambda number: -sizes[number]):
-        allocation = recording.allocations[number]
-        found.append(
-            LargeAllocation(
-                size_bytes=sizes[number],
-                requested_bytes=allocation.size_bytes,
-                category=allocation.category,
-                module=allocation.module,
-                phase=phases[number],
-                stack=recording.stacks[allocation.stack],
-            )
-        )
-    return found
-
-
-def _groups(allocations: Iterable[LargeAllocation]) -> list[AlikeAllocations]:
-    alike: dict[tuple[object, ...], list[LargeAllocation]] = {}
-    for each in allocations:
-        alike.setdefault((each.size_bytes, each.category, each.phase, each.stack), []).append(each)
-    groups = (AlikeAllocations(len(every), every[0], every[-1]) for every in alike.values())
-    return sorted(groups, key=lambda group: -group.count * group.first.size_bytes)[:LARGEST]
-
-
-def _phases_of(recording: Recording) -> dict[int, str]:
-    """In which phase each allocation was made."""
-    return {
-        event: span.name for span in recording.spans for event in recording.events[span.first : span.end] if event >= 0
-    }
-
-
-def _tree(recording: Recording, sizes: list[int], live: list[int]) -> ModuleBytes:
-    by_path: dict[tuple[str, ...], list[int]] = {}
-    for number in live:
-        module = recording.allocations[number].module
-        by_path.setdefault(tuple(module.split(".")) if module else (), []).append(number)
-    return _branch("", by_path, recording, sizes)
-
-
-def _branch(
-    name: str, by_path: Mapping[tuple[str, ...], list[int]], recording: Recording, sizes: list[int]
-) -> ModuleBytes:
-    """The module at the empty path, and everything below it."""
-    below: dict[str, dict[tuple[str, ...], list[int]]] = {}
-    for path, numbers in by_path.items():
-        if path:
-            below.setdefault(path[0], {})[path[1:]] = numbers
-    children = sorted(
-        (_branch(part, rest, recording, sizes) for part, rest in below.items()), key=lambda child: -child.total_bytes
-    )
-    own_bytes = sum(sizes[number] for number in by_path.get((), ()))
-    everything = (number for numbers in by_path.values() for number in numbers)
-    return ModuleBytes(
-        name=name,
-        total_bytes=own_bytes + sum(child.total_bytes for child in children),
-        own_bytes=own_bytes,
-        by_category=_sums((recording.allocations[number], sizes[number]) for number in everything),
-        children=tuple(children),
-    )
 
 
 def _describe(entry: dict[str, Any], allocation: Allocation) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
+from sysbench.commands.memory.spec import PROCEDURES, Protocol
 from sysbench.errors import UnavailableError
 from sysbench.garbage import collection_paused
 from sysbench.lab.step import TrainingStep
@@ -22,10 +23,9 @@ from sysbench.simulate.composites import Composites, composed_of, composites_on
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.kernels import MATRIX_PRODUCTS, SCRATCH, Scratch
 from sysbench.simulate.origins import OUTSIDE, Origin, Origins, Stack
-from sysbench.simulate.protocols import PROCEDURES, Protocol, cell_for, phases_of
 from sysbench.simulate.real import RealDevice
 from sysbench.simulate.tensors import DEVICE, Arguments, DeviceObserver, Operator, SimulatedDevice
-from sysbench.spec.model import ModelCell
+from sysbench.spec.model import ModelCell, Phase
 
 Category = Literal["parameters", "gradients", "optimizer state", "activations", "inputs", "temporaries", "workspace"]
 """parameters       what is learnt
@@ -176,7 +176,7 @@ def _carry_out(
     """Yields the number of its step after each phase."""
     with collection_paused():
         with recorder.span(-1, BUILD):
-            step = TrainingStep(cell_for(cell, protocol), device)
+            step = TrainingStep(cell.model_copy(update={"mode": PROCEDURES[protocol].mode}), device)
             # The trial of the attention kernel, when it is a process's first, leaves cycles that hold its tensors.
             after_build()
         recorder.built(step)
@@ -188,6 +188,20 @@ def _carry_out(
                 recorder.ended(phase, step)
                 yield number
         recorder.device.stop()
+
+
+def phases_of(step: TrainingStep, protocol: Protocol) -> Iterator[tuple[int, Phase, Callable[[], None]]]:
+    """The phases to be run, in order, each with the number of its step; the last step is the one that counts.
+
+    Whatever the step before has put out is released before the first phase of the next one is given: peaks that are
+    reset then are without it.
+    """
+    procedure = PROCEDURES[protocol]
+    for number in range(procedure.earlier_steps + 1):
+        step.forget()
+        implementations = step.phases
+        for phase in procedure.phases:
+            yield number, phase, implementations[phase]
 
 
 Device = SimulatedDevice | RealDevice

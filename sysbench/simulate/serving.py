@@ -78,18 +78,15 @@ class Replay:
         position = 0
         for span in self._recording.spans:
             self._serve(position, span.first)
-            self._enter(span)
+            self.allocator.reset_peaks()
+            self.allocator.annotate(span.name, "START")
+            peak = self._serve(span.first, span.end)
+            self.allocator.annotate(span.name, "END")
+            statistics = self.allocator.statistics
+            self.peaks.append(SpanPeak(span, statistics.allocated_peak_bytes, statistics.reserved_peak_bytes, peak))
             position = span.end
             if self.failure is not None:
                 return
-
-    def _enter(self, span: Span) -> None:
-        self.allocator.reset_peaks()
-        self.allocator.annotate(span.name, "START")
-        peak = self._serve(span.first, span.end)
-        self.allocator.annotate(span.name, "END")
-        statistics = self.allocator.statistics
-        self.peaks.append(SpanPeak(span, statistics.allocated_peak_bytes, statistics.reserved_peak_bytes, peak))
 
     def _serve(self, first: int, end: int) -> int:
         """Serve these events; returns where the most is allocated first, before or among them."""

@@ -139,15 +139,18 @@ class _Rows:
         self.count += len(records)
         self._waiting += records
         if len(self._waiting) >= _BATCH_ROWS:
-            self._pack()
+            self.pack()
 
     def columns(self) -> dict[str, Column]:
         """All rows; afterwards there are none left. Raises UnreadableError."""
-        self._pack()
+        self.pack()
         # Column by column, so that nothing is there twice for longer than it takes to join it.
         return {name: np.concatenate([batch.pop(name) for batch in self._batches]) for name in list(self._batches[0])}
 
-    def _pack(self) -> None:
+    def pack(self) -> None:
+        """Make columns of the rows so far. Raises UnreadableError."""
+        if self._batches and not self._waiting:
+            return
         records, self._waiting = self._waiting, []
         try:
             self._batches.append(self._columns_of(records))
@@ -189,6 +192,10 @@ class SnapshotCollector:
             return
         for key, rows in self._kinds.items():
             if key in fresh[0] and all(key in record for record in fresh):
+                for other in self._kinds.values():
+                    if other is not rows:
+                        # Names are numbered in the order in which they are packed, which is that of the file.
+                        other.pack()
                 rows.add(fresh)
                 items[len(items) - len(fresh) :] = [rows] * len(fresh)
                 return

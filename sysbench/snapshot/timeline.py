@@ -7,7 +7,7 @@ allocations are exact in every state.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, Literal
@@ -114,11 +114,21 @@ class ModuleNode:
     by_category: dict[str, int] = field(default_factory=dict)
     children: dict[str, ModuleNode] = field(default_factory=dict)
 
-    def walk(self, depth: int = 0) -> Iterator[tuple[int, ModuleNode]]:
-        """This node and all below it, each with its depth, largest first among siblings."""
-        yield depth, self
+    def add(self, path: Sequence[str], category: str, size_bytes: int) -> None:
+        """Count these bytes for the module at a path below this one, and for every module above it."""
+        node = self
+        for part in ("", *path):
+            node = node.children.setdefault(part, ModuleNode(part)) if part else node
+            node.total_bytes += size_bytes
+            node.by_category[category] = node.by_category.get(category, 0) + size_bytes
+        node.own_bytes += size_bytes
+
+    def walk(self, above: str = "") -> Iterator[tuple[str, ModuleNode]]:
+        """This node and all below it, each with its path (`layers.3.attention`), largest first among siblings."""
+        path = f"{above}.{self.name}" if above else self.name
+        yield path, self
         for child in sorted(self.children.values(), key=lambda node: -node.total_bytes):
-            yield from child.walk(depth + 1)
+            yield from child.walk(path)
 
 
 @dataclass(frozen=True)
@@ -259,12 +269,7 @@ class Timeline:
         np.add.at(sizes, member.reshape(-1), allocations.size_bytes[live])
         root = ModuleNode("")
         for (module, category), size in zip(kinds, sizes, strict=True):
-            node, name = root, CATEGORIES[category]
-            for part in ("", *(self.modules[module] if module != NONE else ())):
-                node = node.children.setdefault(part, ModuleNode(part)) if part else node
-                node.total_bytes += int(size)
-                node.by_category[name] = node.by_category.get(name, 0) + int(size)
-            node.own_bytes += int(size)
+            root.add(self.modules[module] if module != NONE else (), CATEGORIES[category], int(size))
         return root
 
     def frames_of(self, allocation: int) -> tuple[Frame, ...]:

@@ -11,7 +11,7 @@ import time
 from sysbench.simulate.allocator import CachingAllocator
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from tests.simulate.allocator_calls import Call, play, training_calls
-from tests.unit.allocator_replay import reproduce
+from tests.simulate.allocator_replay import reproduce
 
 PROMISED_S = 2.0
 CAPACITY_BYTES = 192 * 2**30

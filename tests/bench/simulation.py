@@ -38,7 +38,7 @@ def report(**found):
 """
 
 GPU = """
-from sysbench.hardware import named
+from sysbench.spec.hardware import named
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import simulate
 gpu = Gpu.of(named("a100-80gb"))
@@ -46,7 +46,7 @@ gpu = Gpu.of(named("a100-80gb"))
 
 ONE = """
 import tempfile, pathlib
-from sysbench.analysis import snapshot
+from sysbench.snapshot import snapshot
 result = simulate(cell(), "train", gpu)
 with tempfile.TemporaryDirectory() as directory:
     snapshot.write(pathlib.Path(directory) / "snapshot.pickle", result.snapshot())

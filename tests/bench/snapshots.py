@@ -26,8 +26,8 @@ PROMISED_ENTRIES = 100_000
 READ = """
 import json, resource, sys, time
 from pathlib import Path
-from sysbench.analysis import snapshot
-from sysbench.analysis.timeline_sources import from_snapshot
+from sysbench.snapshot import snapshot
+from sysbench.snapshot.timeline_sources import from_snapshot
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

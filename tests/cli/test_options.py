@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from sysbench.cli import COMMANDS, _load
+from sysbench.command import commands
 from sysbench.commands.memory.spec import MemoryOptions, MemorySpec
 from sysbench.commands.profile.spec import ProfileOptions, ProfileSpec
 from sysbench.commands.time.spec import TimeOptions, TimeSpec
@@ -55,8 +55,8 @@ def test_help_shows_every_option_and_every_default() -> None:
 
 
 def test_the_list_of_commands_says_what_each_commands_own_help_says() -> None:
-    for name, summary in COMMANDS.items():
-        assert (inspect.getdoc(_load(name)) or "").splitlines()[0] == summary
+    for command in commands().values():
+        assert (inspect.getdoc(command.part("function")) or "").splitlines()[0] == command.help
 
 
 def test_version_is_the_packages() -> None:
@@ -128,7 +128,7 @@ def test_a_mistake_is_answered_in_one_line_that_names_it(arguments: list[str], c
     assert ran.complaint.startswith(complaint)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", commands())
 def test_a_mistake_ends_the_process_of_every_command_with_2_and_one_line(name: str) -> None:
     ran = sysbench(name, "--nonsense")
     assert (ran.code, ran.out) == (2, "")

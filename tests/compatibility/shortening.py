@@ -26,18 +26,20 @@ _TAG = re.compile(r"<[^>]*>")
 
 
 def file_content(path: Path) -> str:
-    """What a written file holds, as text: of a picture its digest, of a page digests and the text that is seen."""
+    """What a written file holds, as text; of a picture its digest."""
     content = path.read_bytes()
     if path.suffix == ".gz":
         content, path = gzip.decompress(content), path.with_suffix("")
     if path.suffix in (".png", ".pdf", ".svg", ".pickle"):
         return f"picture {_digest(content)}\n"
-    return _page(content.decode()) if path.suffix == ".html" else content.decode()
+    return content.decode()
 
 
 def shortened(text: str) -> str:
-    """JSON as an outline and other text by its beginning, with digests, where they are long."""
-    if text.startswith(("{", "[{", "[\n")) and len(text) > LONGEST_JSON_CHARACTERS:
+    """A page by its pictures and its words; long JSON as an outline; other long text by its beginning and digests."""
+    if text.startswith("<!doctype html>"):
+        text = _page(text)
+    elif text.startswith(("{", "[{", "[\n")) and len(text) > LONGEST_JSON_CHARACTERS:
         text = "\n".join([f"digest {_digest(text.encode())}", *_outline("", json.loads(text), 1)]) + "\n"
     if len(text) <= LONGEST_CHARACTERS:
         return text

@@ -345,7 +345,7 @@ def test_the_archive_holds_what_is_worth_most_and_no_more_than_can_be_carried(
 
 
 def test_places_of_this_machine_are_taken_out_of_recordings() -> None:
-    frames = [{"filename": f"{ROOT}/sysbench/workload/step.py", "line": 3, "name": "f"}]
+    frames = [{"filename": f"{ROOT}/sysbench/lab/step.py", "line": 3, "name": "f"}]
     frames += [{"filename": "/opt/x/lib/python3.12/site-packages/torch/nn/modules/module.py", "line": 1, "name": "g"}]
     clean = fixtures.without_places({"segments": [{"frames": frames, "address": 512}], "device_traces": [[]]})
     assert [frame["filename"] for frame in clean["segments"][0]["frames"]] == [

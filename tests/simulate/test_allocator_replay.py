@@ -16,8 +16,8 @@ from sysbench.simulate.allocator import CachingAllocator, SimulatedOutOfMemoryEr
 from sysbench.simulate.allocator.blocks import Block
 from sysbench.simulate.allocator.settings import MIB, AllocatorSettings
 from tests.simulate.allocator_calls import Call, play, random_calls, training_calls
-from tests.unit.allocator_replay import replay, reproduce, segment_events
-from tests.unit.allocator_rewind import segments_before
+from tests.simulate.allocator_replay import replay, reproduce, segment_events
+from tests.simulate.allocator_rewind import segments_before
 
 GIB = 1024 * MIB
 DIRECTORY = Path(__file__).parents[1] / "fixtures" / "snapshots"

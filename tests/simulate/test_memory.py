@@ -18,16 +18,15 @@ import torch
 from torch.cuda import _memory_viz
 
 from sysbench import formulas
-from sysbench.commands.memory.spec import MemoryCell, MemorySpec
+from sysbench.commands.memory.spec import PROCEDURES, MemoryCell, MemorySpec, Protocol
 from sysbench.errors import UnavailableError
 from sysbench.lab.accounting import BLOCK_BYTES, TensorAccounting, rounded
 from sysbench.lab.step import TrainingStep
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import CONTEXT_BYTES, Gpu
-from sysbench.simulate.memory import ModuleBytes, SimulatedMemory, serve, simulate
-from sysbench.simulate.protocols import Protocol, cell_for, phases_of
-from sysbench.simulate.recording import CATEGORIES, Platform, Recording, record
-from sysbench.simulate.search import find_largest
+from sysbench.simulate.memory import SimulatedMemory, serve, simulate
+from sysbench.simulate.recording import CATEGORIES, Platform, Recording, phases_of, record
+from sysbench.simulate.search import Largest, find_largest
 from sysbench.snapshot import snapshot as snapshots
 from sysbench.snapshot.timeline import CATEGORIES as TIMELINE_CATEGORIES
 from sysbench.snapshot.timeline_sources import (
@@ -85,7 +84,7 @@ def _measured(cell: ModelCell, protocol: Protocol) -> list[Moment]:
     moments = []
     accounting = TensorAccounting()
     with accounting:
-        step = TrainingStep(cell_for(cell, protocol), torch.device("cpu"))
+        step = TrainingStep(cell.model_copy(update={"mode": PROCEDURES[protocol].mode}), torch.device("cpu"))
         moments.append(Moment(-1, "build", accounting.live_bytes, 0))
         for number, phase, run in phases_of(step, protocol):
             accounting.reset_peak()
@@ -276,13 +275,9 @@ def _check_sums(result: SimulatedMemory) -> None:
 
 
 def test_modules_add_up_to_the_peak(result: SimulatedMemory) -> None:
-    def check(module: ModuleBytes) -> None:
-        assert module.total_bytes == module.own_bytes + sum(child.total_bytes for child in module.children)
+    for _, module in result.tree.walk():
+        assert module.total_bytes == module.own_bytes + sum(child.total_bytes for child in module.children.values())
         assert sum(module.by_category.values()) == module.total_bytes
-        for child in module.children:
-            check(child)
-
-    check(result.tree)
     assert result.tree.total_bytes == result.allocated_peak_bytes
 
 
@@ -391,11 +386,11 @@ def test_backward_is_attributed_to_the_lines_of_forward(result: SimulatedMemory)
 
 
 def test_the_largest_allocations_name_their_module_and_line(result: SimulatedMemory) -> None:
-    sizes = [each.size_bytes for each in result.largest]
+    sizes = [each.count * each.size_bytes for each in result.groups]
     assert sizes == sorted(sizes, reverse=True)
-    scores = next(each for each in result.largest if each.module == "layers.0.attention.attend")
-    assert scores.location is not None
-    assert scores.location.filename.endswith("sysbench/lab/attention.py")
+    scores = next(each for each in result.groups if "layers.0.attention.attend" in each.modules)
+    line = next(frame for frame in scores.stack if frame.line)
+    assert line.filename.endswith("sysbench/lab/attention.py")
     assert scores.phase in ("forward", "backward")
 
 
@@ -590,35 +585,44 @@ def _gpu_for(which: ModelCell, protocol: Protocol) -> Gpu:
     return replace(A100, memory_bytes=CONTEXT_BYTES + needed_bytes + 10 * MIB)
 
 
-@pytest.mark.parametrize(("axis", "multiple_of"), [("batch", 1), ("ctx", 64)])
-def test_the_largest_that_fits_is_found(axis: Any, multiple_of: int) -> None:
+def _search(*arguments: Any, **options: Any) -> tuple[Largest, list[tuple[int, SimulatedMemory]]]:
+    """What a search finds, and what it tries."""
+    search, tried = find_largest(*arguments, **options), []
+    while True:
+        try:
+            tried.append(next(search))
+        except StopIteration as end:
+            return end.value, tried
+
+
+@pytest.mark.parametrize(("axis", "step"), [("batch", 1), ("ctx", 64)])
+def test_the_largest_that_fits_is_found(axis: Any, step: int) -> None:
     shape = ModelShape(d_model=256, d_ff=1024, layers=2, heads=4, vocab=5000)
     gpu = _gpu_for(cell(model=shape, ctx=320, batch=11), "train")
     start = cell(model=shape, ctx=320 if axis == "batch" else 64, batch=1 if axis == "batch" else 11)
-    tries: list[int] = []
-    found = find_largest(start, axis, gpu, multiple_of=multiple_of, on_try=lambda value, _: tries.append(value))
+    found, tried = _search(start, axis, gpu)
     assert found.result is not None
     assert found.beyond is not None
     assert found.result.verdict.fits
     assert found.result.tree.children
     assert not found.beyond.verdict.fits
-    values = range(multiple_of, found.value + 3 * multiple_of, multiple_of)
+    assert getattr(found.beyond.cell, axis) == found.value + 1
+    values = range(step, found.value + 3 * step, step)
     fitting = [
         value
         for value in values
         if simulate(start.model_copy(update={axis: value}), "train", gpu, origins=False).verdict.fits
     ]
-    assert fitting == list(range(multiple_of, found.value + 1, multiple_of))
+    assert fitting == list(range(step, found.value + 1, step))
     assert found.value >= (11 if axis == "batch" else 320)
-    assert found.monotone
-    assert tries == [value for value, _ in found.tried]
-    assert len(tries) <= 10
+    assert all(result.verdict.fits == (value <= found.value) for value, result in tried)
+    assert len(tried) == len({value for value, _ in tried}) <= (10 if axis == "batch" else 16)
 
 
 def test_a_search_ends_where_nothing_fits_and_where_everything_does() -> None:
     tiny = replace(A100, memory_bytes=CONTEXT_BYTES + 2 * MIB)
-    nothing = find_largest(cell(batch=8), "batch", tiny)
+    nothing, _ = _search(cell(batch=8), "batch", tiny)
     assert (nothing.value, nothing.result) == (0, None)
-    everything = find_largest(cell(batch=1), "batch", A100, at_most=5)
+    everything, _ = _search(cell(batch=1), "batch", A100, at_most=5)
     assert everything.value == 5
     assert everything.beyond is None

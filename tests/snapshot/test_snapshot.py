@@ -357,7 +357,7 @@ BOMBS = {
 READ_BOMB = """
 import resource, sys
 from pathlib import Path
-from sysbench.analysis import plain_pickle, snapshot
+from sysbench.snapshot import plain_pickle, snapshot
 from sysbench.errors import LogError
 
 def peak_bytes():

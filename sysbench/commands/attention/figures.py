@@ -15,22 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from sysbench import units
-from sysbench.render.plots import INK, QUIET, SIMULATED, printable
+from sysbench.render.plots import INK, QUIET, SIMULATED, Heading, Look, Point, draw_crosses, draw_error_bars, printable
 from sysbench.units import Unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-
-@dataclass(frozen=True)
-class Look:
-    """Of one implementation's line."""
-
-    colour: str
-    marker: str
-    dashes: Any = "-"
-    """As matplotlib takes them."""
 
 
 _LOOKS: Final = {
@@ -81,7 +71,7 @@ class Curve:
     """One implementation over the sequence length."""
 
     implementation: str
-    points: tuple[tuple[int, float, float | None, float | None], ...]
+    points: tuple[Point, ...]
     """Sequence length, value, and the ends of its interval where there is one."""
     beyond: int | None = None
     """The first sequence length that does not fit."""
@@ -119,17 +109,7 @@ class HeatMap:
     simulated: bool = False
 
 
-@dataclass(frozen=True)
-class Caption:
-    """What a picture is of."""
-
-    title: str
-    subtitle: str = ""
-    simulated: str = ""
-    """The GPU that everything is simulated for; empty when it was measured, or some of it."""
-
-
-def draw_curves(panels: Sequence[Panel], caption: Caption) -> Figure:
+def draw_curves(panels: Sequence[Panel], caption: Heading) -> Figure:
     """Panels beside each other, both axes logarithmic; a cross above marks what does not fit."""
     from matplotlib.figure import Figure
 
@@ -198,7 +178,7 @@ def _all_lengths(panel: Panel) -> list[int]:
 
 
 def _lengths(curve: Curve) -> list[int]:
-    return [n for n, *_ in curve.points] + ([curve.beyond] if curve.beyond is not None else [])
+    return [int(n) for n, *_ in curve.points] + ([curve.beyond] if curve.beyond is not None else [])
 
 
 def _draw_curve(axes: Axes, curve: Curve, names: Sequence[str]) -> None:
@@ -219,19 +199,7 @@ def _draw_curve(axes: Axes, curve: Curve, names: Sequence[str]) -> None:
         markeredgecolor=style.colour,
         zorder=4,
     )
-    bars = [(n, value, low, high) for n, value, low, high in curve.points if low is not None and high is not None]
-    if bars:
-        reach = [[value - low for _, value, low, _ in bars], [high - value for _, value, _, high in bars]]
-        axes.errorbar(
-            [n for n, *_ in bars],
-            [value for _, value, _, _ in bars],
-            yerr=np.maximum(reach, 0.0),
-            fmt="none",
-            ecolor=style.colour,
-            elinewidth=1,
-            capsize=2,
-            zorder=3,
-        )
+    draw_error_bars(axes, curve.points, style.colour, cap=2, zorder=3)
 
 
 def _draw_beyond(axes: Axes, curves: Sequence[Curve], names: Sequence[str]) -> None:
@@ -241,21 +209,8 @@ def _draw_beyond(axes: Axes, curves: Sequence[Curve], names: Sequence[str]) -> N
         if curve.beyond is not None:
             at.setdefault(curve.beyond, []).append(curve)
     for n, stopped in at.items():
-        for number, curve in enumerate(stopped):
-            offset = (number - (len(stopped) - 1) / 2) * 11
-            axes.annotate(
-                "×",
-                (n, 0.93),
-                (offset, 0),
-                xycoords=("data", "axes fraction"),
-                textcoords="offset points",
-                ha="center",
-                va="center",
-                fontsize=14,
-                fontweight="bold",
-                zorder=6,
-                color=look(curve.implementation, names).colour,
-            )
+        colours = [look(curve.implementation, names).colour for curve in stopped]
+        draw_crosses(axes, n, colours, size=14, apart=11, zorder=6)
         axes.axvline(n, color=_FRONTIER, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
 
 
@@ -303,7 +258,7 @@ def _tick(unit: Unit, value: float) -> str:
     return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {symbol}"
 
 
-def _draw_caption(figure: Figure, caption: Caption, width: float, height: float) -> None:
+def _draw_caption(figure: Figure, caption: Heading, width: float, height: float) -> None:
     left = 0.2 / width
     figure.text(left, 1 - 0.3 / height, printable(caption.title), fontsize=11, fontweight="bold", color=INK)
     if caption.subtitle:
@@ -360,7 +315,7 @@ def _draw_legend(figure: Figure, panels: Sequence[Panel], names: Sequence[str], 
 # --- heat maps
 
 
-def draw_heat_maps(maps: Sequence[HeatMap], caption: Caption) -> Figure:
+def draw_heat_maps(maps: Sequence[HeatMap], caption: Heading) -> Figure:
     """Quantities down, implementations across; one colour scale per quantity, and a line where memory ends."""
     from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure

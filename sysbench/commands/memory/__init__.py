@@ -10,7 +10,7 @@ COMMAND = Command(
     cell="spec:MemoryCell",
     options="spec:MemoryOptions",
     record="record:MemoryRecord",
-    headlines="words:headlines",
+    headlines="findings:headlines",
     picture="live:MEMORY",
     lines="live:MemoryLines",
 )

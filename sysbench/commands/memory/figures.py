@@ -6,33 +6,32 @@ Colours and order of memory by category, the same in the figure and on the page.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from sysbench import cells as spec_axes
-from sysbench import units
-from sysbench.commands.memory.findings import TRAINING, known
+from sysbench.commands.memory.findings import TRAINING, does_not_fit, known
 from sysbench.commands.memory.record import MemoryCellRecord
 from sysbench.render.plots import (
-    QUIET,
-    Box,
+    LIMIT,
+    Bar,
+    BarPanel,
     Drawn,
     Frame,
     Heading,
+    Mark,
     captioned,
-    draw_boxes,
-    dressed,
+    cross_handle,
+    draw_stacked,
     in_rows,
     legend,
     panels,
-    printable,
-    spaced,
+    series_handles,
     subject,
 )
 from sysbench.snapshot.timeline import CATEGORIES
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -68,8 +67,6 @@ MOST_PANELS: Final = 9
 MOST_BARS: Final = 4
 """Beside each other for one context."""
 
-_HATCHES: Final = ("", "////", "\\\\\\\\", "xxx")
-_LIMIT: Final = "#c1121f"
 _WORTH_SEEING: Final = 0.35
 """Of the device's memory: where peaks stay below, the line that marks it would only flatten them."""
 
@@ -79,32 +76,14 @@ _SEEN: Final = 0.004
 _SHORT: Final = {"zero_grad": "zero", "forward": "fwd", "backward": "bwd", "optimizer": "opt"}
 
 
-@dataclass(frozen=True)
-class Bar:
-    """One bar: what it is made of, or why there is nothing."""
-
-    tick: str
-    series: str
-    parts: Mapping[str, int]
-    fits: bool = True
-
-
-@dataclass(frozen=True)
-class Panel:
-    """Bars that share an axis."""
-
-    title: str
-    ticks: tuple[str, ...]
-    bars: tuple[Bar, ...]
-    limit: int | None
-    """Bytes of the device's memory, where they are all of one."""
+DOES_NOT_FIT: Final = Mark("×", size=11, rise=6, weight="bold")
 
 
 def figures(cells: Sequence[MemoryCellRecord]) -> Iterator[Drawn]:
     """Everything that there is to draw of a run; what is simulated apart from what is measured."""
-    sources = {cell.axes["simulate"] for cell in cells}
-    for number, source in enumerate(dict.fromkeys(cell.axes["simulate"] for cell in cells), 1):
-        group = [cell for cell in cells if cell.axes["simulate"] == source]
+    sources = {cell.cell.simulate for cell in cells}
+    for number, source in enumerate(dict.fromkeys(cell.cell.simulate for cell in cells), 1):
+        group = [cell for cell in cells if cell.cell.simulate == source]
         for drawn in (_over_contexts(group), _by_phase(group)):
             if drawn is not None:
                 name = f"{drawn.name}-{number}" if len(sources) > 1 else drawn.name
@@ -123,11 +102,16 @@ def _over_contexts(cells: Sequence[MemoryCellRecord]) -> Drawn | None:
     for cell in told:
         rows.setdefault(_words(cell, apart), []).append(cell)
     shown = [
-        Panel(
+        BarPanel(
             title,
-            tuple(str(ctx) for ctx in sorted({cell.axes["ctx"] for cell in row})),
+            tuple(str(ctx) for ctx in sorted({cell.cell.ctx for cell in row})),
             tuple(
-                Bar(str(cell.axes["ctx"]), _words(cell, across), _parts(cell), not _beyond(cell))
+                Bar(
+                    str(cell.cell.ctx),
+                    _words(cell, across),
+                    _parts(cell),
+                    DOES_NOT_FIT if does_not_fit(cell) else None,
+                )
                 for cell in row
                 if _words(cell, across) in names[:MOST_BARS]
             ),
@@ -136,15 +120,15 @@ def _over_contexts(cells: Sequence[MemoryCellRecord]) -> Drawn | None:
         for title, row in list(rows.items())[:MOST_PANELS]
     ]
     about = subject(told)
-    heading = Heading("what the peak is made of", " · ".join(about), _simulated(told))
-    text = f"Peak allocated memory over the context, by what it is made of{_marked(told)}"
+    heading = Heading("peak breakdown", " · ".join(about), _simulated(told))
+    text = f"Peak allocated memory over the context, by category{_marked(told)}"
     left = _left_out(len(rows), "sizes and modes", len(names))
     return Drawn("peaks", captioned(text, about, left), _drawing(shown, names[:MOST_BARS], heading, "ctx"))
 
 
 def _by_phase(cells: Sequence[MemoryCellRecord]) -> Drawn | None:
     """Of the training step under the first of every other choice: a panel for each size and context."""
-    training = [cell for cell in known(cells) if cell.axes["mode"] in TRAINING and len(cell.peaks_by_phase) > 1]
+    training = [cell for cell in known(cells) if cell.cell.mode in TRAINING and len(cell.peaks_by_phase) > 1]
     if not training:
         return None
     differing = spec_axes.varying(spec_axes.axes_of(training))
@@ -157,7 +141,7 @@ def _by_phase(cells: Sequence[MemoryCellRecord]) -> Drawn | None:
     # The largest are what people ask about.
     chosen = list(rows.items())[-MOST_PANELS:]
     shown = [
-        Panel(
+        BarPanel(
             title,
             tuple(_SHORT.get(phase, phase) for phase in row[0].peaks_by_phase),
             tuple(
@@ -172,7 +156,7 @@ def _by_phase(cells: Sequence[MemoryCellRecord]) -> Drawn | None:
     ]
     about = subject(training)
     heading = Heading("the peak in every phase", " · ".join(about), _simulated(training))
-    text = f"Peak allocated memory in every phase of a training step, by what it is made of{_marked(training)}"
+    text = f"Peak allocated memory in every phase of a training step, by category{_marked(training)}"
     left = _left_out(len(rows), "sizes and contexts", len(names))
     return Drawn("phases", captioned(text, about, left), _drawing(shown, names[:MOST_BARS], heading, ""))
 
@@ -183,7 +167,7 @@ def _left_out(rows: int, what: str, names: int) -> str:
     return f"Shown are {' and '.join(parts)}." if parts else ""
 
 
-def _drawing(shown: Sequence[Panel], names: Sequence[str], heading: Heading, x: str) -> Callable[[], Figure]:
+def _drawing(shown: Sequence[BarPanel], names: Sequence[str], heading: Heading, x: str) -> Callable[[], Figure]:
     return lambda: draw(shown, names, heading, x)
 
 
@@ -193,13 +177,9 @@ def _words(cell: MemoryCellRecord, across: Sequence[str]) -> str:
 
 def _parts(cell: MemoryCellRecord) -> Mapping[str, int]:
     """By category; all of it as unknown where categories are not told; nothing where it does not fit."""
-    if cell.outcome != "ok" or not cell.peak_allocated_bytes or _beyond(cell):
+    if cell.outcome != "ok" or not cell.peak_allocated_bytes or does_not_fit(cell):
         return {}
     return cell.by_category or {"unknown": cell.peak_allocated_bytes}
-
-
-def _beyond(cell: MemoryCellRecord) -> bool:
-    return cell.outcome == "oom" or (cell.verdict is not None and not cell.verdict.fits)
 
 
 def _limit(cells: Sequence[MemoryCellRecord]) -> int | None:
@@ -218,22 +198,24 @@ def _marked(cells: Sequence[MemoryCellRecord]) -> str:
     return f"; simulated for {simulated}" if simulated else ""
 
 
-def draw(shown: Sequence[Panel], names: Sequence[str], heading: Heading, x: str) -> Figure:
+def draw(shown: Sequence[BarPanel], names: Sequence[str], heading: Heading, x: str) -> Figure:
     """Stacked bars in panels, and a line where the device's memory ends, if they come near to it."""
+    from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     bars = [bar for panel in shown for bar in panel.bars]
-    present = [
-        part for part in COLOURS if any(bar.parts.get(part, 0) > _SEEN * sum(bar.parts.values()) for bar in bars)
-    ]
-    handles: list[Any] = [Patch(facecolor=COLOURS[part], label=part) for part in present]
-    kinds: list[Any] = [
-        Patch(facecolor="white", edgecolor=QUIET, hatch=_HATCHES[number], label=printable(name))
-        for number, name in enumerate(names if len(names) > 1 else ())
-    ]
-    limited = [panel for panel in shown if panel.limit and _highest(panel) > _WORTH_SEEING * panel.limit]
-    kinds += _marks(shown, bool(limited))
-    rows = [*in_rows(handles), *in_rows(kinds)]
+    present = [part for part in COLOURS if any(bar.parts.get(part, 0) > _SEEN * bar.height for bar in bars)]
+    kinds = series_handles(names)
+    near = [
+        panel if panel.limit and panel.highest > _WORTH_SEEING * panel.limit
+        else replace(panel, limit=None)
+        for panel in shown
+    ]  # fmt: skip
+    if any(panel.limit for panel in near):
+        kinds.append(Line2D([], [], color=LIMIT, linewidth=1, linestyle=(0, (5, 2)), label="memory of the device"))
+    if any(bar.absent for bar in bars):
+        kinds.append(cross_handle("does not fit"))
+    rows = [*in_rows([Patch(facecolor=COLOURS[part], label=part) for part in present]), *in_rows(kinds)]
     frame = Frame(
         min(3, len(shown)),
         1.6 if len(shown) > 1 else 2.4,
@@ -242,51 +224,7 @@ def draw(shown: Sequence[Panel], names: Sequence[str], heading: Heading, x: str)
         legend_lines=len(rows),
     )
     figure, found = panels(frame, len(shown), heading)
-    for place, panel in zip(found, shown, strict=True):
-        _draw_panel(place, panel, names, x, limited=panel in limited)
+    for axes, panel in zip(found, near, strict=True):
+        draw_stacked(axes, panel, names, COLOURS, "bytes", panel.limit or panel.highest, headroom=1.08, x=x)
     legend(figure, *rows)
     return figure
-
-
-def _marks(shown: Sequence[Panel], limited: bool) -> list[Any]:
-    from matplotlib.lines import Line2D
-
-    found = []
-    if limited:
-        found.append(Line2D([], [], color=_LIMIT, linewidth=1, linestyle=(0, (5, 2)), label="memory of the device"))
-    if any(not bar.fits for panel in shown for bar in panel.bars):
-        found.append(Line2D([], [], color=_LIMIT, linestyle="none", marker="x", markersize=5, label="does not fit"))
-    return found
-
-
-def _highest(panel: Panel) -> int:
-    return max((sum(bar.parts.values()) for bar in panel.bars), default=0)
-
-
-def _draw_panel(place: Axes, panel: Panel, names: Sequence[str], x: str, *, limited: bool) -> None:
-    highest = float(panel.limit or 0) if limited else float(_highest(panel))
-    scale = units.shared_scale("bytes", [highest or 1.0])
-    width = 0.8 / len(names)
-    for number, name in enumerate(names):
-        row = [bar for bar in panel.bars if bar.series == name]
-        at = [panel.ticks.index(bar.tick) + (number - (len(names) - 1) / 2) * width for bar in row]
-        boxes = []
-        for bar, where in zip(row, at, strict=True):
-            below = 0.0
-            for part, colour in COLOURS.items():
-                height = bar.parts.get(part, 0) / scale.factor
-                if height:
-                    boxes.append(Box(where - 0.46 * width, below, 0.92 * width, height, colour))
-                below += height
-        draw_boxes(place, boxes, _HATCHES[number])
-        for bar, where in zip(row, at, strict=True):
-            if not bar.fits:
-                place.annotate(
-                    "×", (where, 0), (0, 6), textcoords="offset points", fontsize=11, fontweight="bold",
-                    color=_LIMIT, ha="center", va="center",
-                )  # fmt: skip
-    if limited and panel.limit:
-        place.axhline(panel.limit / scale.factor, color=_LIMIT, linewidth=1, linestyle=(0, (5, 2)), zorder=3)
-    place.set_ylim(0, highest / scale.factor * 1.08 or 1.0)
-    dressed(place, title=panel.title, x=x, y=scale.symbol)
-    spaced(place, panel.ticks)

@@ -1,74 +1,111 @@
-"""What memory measurements and simulations have shown, as numbers: growth, what precision changes, what is largest.
+"""What memory measurements and simulations show, in sentences, with the cells that each sentence rests on.
 
-Peaks are exact for the cell that they are of: nothing here has an interval. Differences below `NOTABLE` are none, since
-simulated peaks lay within 1 % of recorded ones. The words are those of `sysbench.commands.memory.words`.
+Peaks are exact for the cell they belong to, so nothing here has an interval. A difference below `NOTABLE` counts as
+none: simulated peaks were within 1 % of recorded ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any, Final
 
 import numpy as np
 
+from sysbench import cells as axes
+from sysbench import units
 from sysbench.commands.memory.record import AllocationGroup, MemoryCellRecord
+from sysbench.render.findings import Said, listed, named, namer, share_range, together_named
 
 NOTABLE: Final = 0.01
-"""Of a peak: a smaller difference is none."""
+"""The smallest share of a peak by which two peaks differ noticeably."""
 
 EXACT: Final = 0.01
-"""Of every value: as far as a formula for growth may be off."""
+"""The largest relative error of a growth formula at any of its points."""
 
 FEWEST: Final = 4
-"""Contexts: through three a parabola always goes, and nothing says whether it means anything."""
+"""The fewest contexts for a growth formula: a parabola passes through any three points, which proves nothing."""
+
+MOST_ROWS: Final = 4
+"""The most rows that get a sentence each; for more rows, one sentence states the extremes."""
 
 TRAINING: Final = ("train", "train-first")
-
-FOR_GOOD: Final = ("parameters", "gradients", "optimizer state")
-
-_HALF: Final = ("bf16", "fp16")
+MODES: Final = {"train": "a full training step", "train-first": "the first training step"}
+PERSISTENT: Final = ("parameters", "gradients", "optimizer state")
+COMPARED_AXES: Final = ("precision", "attention", "execution", "optimizer")
 
 ROUNDING: Final = 512
-"""What the allocator rounds up to."""
+"""The allocator rounds sizes up to a multiple of this."""
 
 SPLIT: Final = 1 << 20
-"""What is left of a large block has to be larger to be split off."""
+"""The allocator splits the remainder off a large block only if it is larger than this."""
+
+
+def said(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
+    """Every finding, the most asked for first; measured and simulated cells never share a sentence."""
+    for where, group in _sources(cells):
+        for kind in (
+            _headlines, _growth, _peak_phases, _persistent_state, _largest_allocations, _reserved, _frontiers,
+            _searches, _residual_stream,
+        ):  # fmt: skip
+            for sentence in kind(group):
+                yield Said(f"{where}{sentence.text}", sentence.cells)
+
+
+def headlines(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
+    """The findings worth a line below the tables on a screen; the tables themselves show the rest."""
+    for where, group in _sources(cells):
+        for sentence in _headlines(group):
+            yield Said(f"{where}{sentence.text}", sentence.cells)
+
+
+def _sources(cells: Sequence[MemoryCellRecord]) -> Iterator[tuple[str, list[MemoryCellRecord]]]:
+    """Measured cells, and those simulated for each GPU, each with a prefix that names them if there are several."""
+    groups = axes.alike(cells, "model", *(axis for axis in axes.TITLES if axis != "simulate"))
+    for group in groups:
+        gpu = group[0].cell.simulate
+        where = f"simulated for {gpu}" if gpu else "measured"
+        yield f"{where}: " if len(groups) > 1 else "", group
+
+
+def _headlines(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
+    yield from _steps_against_forward(cells)
+    for axis in COMPARED_AXES:
+        yield from _compared(cells, axis)
+
+
+# --- cells alike but for one axis
 
 
 def known(cells: Iterable[MemoryCellRecord]) -> list[MemoryCellRecord]:
-    """The cells that came to an end with a peak, and for which there is memory enough, as far as that is known.
+    """The cells that finished with a peak that fits, as far as that is known.
 
-    What a search has found is of another size than was asked for, and stands beside none of these.
+    The result of a search is for another size than its cell's axes say, and is comparable with none of these.
     """
     return [
         cell
         for cell in cells
-        if cell.outcome == "ok"
-        and cell.found is None
-        and cell.peak_allocated_bytes
-        and (cell.verdict is None or cell.verdict.fits)
+        if cell.outcome == "ok" and cell.found is None and cell.peak_allocated_bytes and not does_not_fit(cell)
     ]
 
 
+def does_not_fit(cell: MemoryCellRecord) -> bool:
+    """Whether the cell ran out of memory, or would."""
+    return cell.outcome == "oom" or (cell.verdict is not None and not cell.verdict.fits)
+
+
 def peak(cell: MemoryCellRecord) -> int:
-    """Bytes allocated at the peak; of a cell that is known."""
+    """Bytes allocated at the peak; 0 where it is not known."""
     return cell.peak_allocated_bytes or 0
 
 
-def contexts(cell: MemoryCellRecord) -> int:
-    """The context that a cell is of."""
-    return int(cell.axes["ctx"])
+def _ctx(cell: MemoryCellRecord) -> int:
+    return cell.cell.ctx
 
 
-def rows(cells: Iterable[MemoryCellRecord], *axes: str) -> list[list[MemoryCellRecord]]:
-    """Cells that are alike in everything but these axes."""
-    but = {*axes, "model"} if "size" in axes else set(axes)
-    found: dict[tuple[tuple[str, str], ...], list[MemoryCellRecord]] = {}
-    for cell in cells:
-        others = tuple(sorted((name, str(value)) for name, value in cell.axes.items() if name not in but))
-        found.setdefault(others, []).append(cell)
-    return list(found.values())
+def _mode(cell: MemoryCellRecord) -> str:
+    return MODES.get(cell.cell.mode, cell.cell.mode)
 
 
 @dataclass(frozen=True)
@@ -79,24 +116,115 @@ class Pair:
     other: MemoryCellRecord
 
     @property
-    def share(self) -> float:
-        """By how much the other one's peak is larger, as a share of the first one's."""
-        return peak(self.other) / peak(self.base) - 1
-
-    @property
     def difference(self) -> int:
-        """In bytes."""
+        """How many bytes more the other peak is."""
         return peak(self.other) - peak(self.base)
 
+    @property
+    def share(self) -> float:
+        """The difference as a share of the base's peak."""
+        return self.difference / peak(self.base)
 
-def pairs(cells: Iterable[MemoryCellRecord], axis: str, base: Any, other: Any) -> list[Pair]:
-    """Whatever is known under both values of an axis, everything else being equal."""
-    found = []
-    for row in rows(known(cells), axis):
-        by_value = {cell.axes[axis]: cell for cell in row}
-        if base in by_value and other in by_value:
-            found.append(Pair(by_value[base], by_value[other]))
-    return found
+
+def _pairs(cells: Iterable[MemoryCellRecord], axis: str, base: Any, other: Any) -> list[Pair]:
+    return [Pair(*each) for each in axes.pairs(known(cells), axis, base, other)]
+
+
+def _cells_of(found: Iterable[Pair]) -> tuple[MemoryCellRecord, ...]:
+    return tuple({cell.key: cell for pair in found for cell in (pair.base, pair.other)}.values())
+
+
+# --- a full step against forward
+
+
+def _steps_against_forward(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
+    for mode in TRAINING:
+        found = _pairs(cells, "mode", "forward", mode)
+        by_base = {pair.base.key: pair for pair in found}
+        along_ctx = axes.alike([pair.base for pair in found], "ctx")
+        if len(along_ctx) > MOST_ROWS:
+            low, *_, high = sorted(found, key=lambda pair: pair.share)
+            label = namer(_cells_of(found), ("mode",))
+            yield Said(
+                f"{MODES[mode]} needs {units.ratio(1 + low.share)} ({label(low.base)}) to "
+                f"{units.ratio(1 + high.share)} ({label(high.base)}) of what forward needs with its graph kept.",
+                _cells_of(found),
+            )
+            continue
+        label = namer(_cells_of(found), ("mode", "ctx"))
+        for bases in along_ctx:
+            row = [by_base[cell.key] for cell in sorted(bases, key=_ctx)]
+            where = f"{label(row[0].base)}: " if len(along_ctx) > 1 else ""
+            ends = [
+                f"{units.size(peak(pair.other))} at ctx {_ctx(pair.base)}, {units.ratio(1 + pair.share)} the "
+                f"{units.size(peak(pair.base))} of forward"
+                for pair in row[:: max(len(row) - 1, 1)]
+            ]
+            yield Said(f"{where}{MODES[mode]} needs {', and '.join(ends)}.", _cells_of(row))
+
+
+# --- one way of computing against another
+
+
+def _compared(cells: Sequence[MemoryCellRecord], axis: str) -> Iterator[Said]:
+    base, *others = axes.values_along(cells, axis)
+    several_modes = len({_mode(cell) for cell in cells}) > 1
+    for other in others:
+        found = _pairs(cells, axis, base, other)
+        for mode in dict.fromkeys(_mode(pair.base) for pair in found):
+            of_mode = [pair for pair in found if _mode(pair.base) == mode]
+            where = f"{mode}: " if several_modes else ""
+            instead = f"{axes.phrase(axis, other)} instead of {axes.phrase(axis, base)}"
+            yield Said(f"{where}{instead} {_difference(of_mode, axis)}.", _cells_of(of_mode))
+
+
+def _difference(found: Sequence[Pair], axis: str) -> str:
+    """`saves up to 3.20 GiB (7.5 %, ctx 512) and costs up to 4.70 GiB (24 %, ctx 128): …`, from pairs of one mode."""
+    ordered = sorted(found, key=lambda pair: pair.share)
+    low, high = ordered[0], ordered[-1]
+    saves, costs = low.share < -NOTABLE, high.share > NOTABLE
+    if not saves and not costs:
+        in_optimizer = {cell.peak_phase for cell in _cells_of(found)} == {"optimizer"}
+        why = ": the peak lies in the optimizer, where activations are gone and all is fp32"
+        return f"changes the peak by less than {units.share(NOTABLE)}{why * (axis == 'precision' and in_optimizer)}"
+    bases = [pair.base for pair in found]
+    name = namer(bases, ("mode",))
+    ends = [
+        f"{verb} up to {units.size(abs(pair.difference))} ({units.share(abs(pair.share))}, {name(pair.base)})"
+        for verb, pair, notable in (("saves", low, saves), ("costs", high, costs))
+        if notable
+    ]
+    copies = copies_bytes(high.other) if axis == "precision" and costs else None
+    if copies is not None:
+        against = ", which smaller activations partly offset" if saves else ""
+        why = f": autocast keeps 16-bit copies of the weights, {units.size(copies)} computed{against}"
+    else:
+        changes = category_changes(high if costs else low)[:2]
+        words = [f"{category} {'+' if change > 0 else '−'}{units.size(abs(change))}" for category, change in changes]
+        why = f" ({listed(words)} there)" if words else ""
+    same = [pair.base for pair in ordered if abs(pair.share) <= NOTABLE]
+    rest = f"; it makes no difference at {together_named(same, bases, ('mode',))}" if same else ""
+    return f"{' and '.join(ends)}{why}{rest}"
+
+
+def copies_bytes(cell: MemoryCellRecord) -> int | None:
+    """Bytes of the 16-bit weight copies that autocast makes, computed: one of every matrix but the embedding.
+
+    None where nothing is copied.
+    """
+    if cell.cell.precision not in ("bf16", "fp16"):
+        return None
+    shape = cell.cell.model
+    gains = (2 * shape.layers + 1) * shape.d_model
+    return 2 * (cell.model.parameters - shape.vocab * shape.d_model - gains)
+
+
+def category_changes(pair: Pair) -> list[tuple[str, int]]:
+    """By how many bytes each category at the peak differs, the largest first, those below 1 % of the peak left out."""
+    before, after = pair.base.by_category, pair.other.by_category
+    changes = [(name, after.get(name, 0) - before.get(name, 0)) for name in dict.fromkeys((*before, *after))]
+    notable = [(name, change) for name, change in changes if abs(change) >= NOTABLE * peak(pair.base)]
+    return sorted(notable, key=lambda item: -abs(item[1]))
 
 
 # --- growth
@@ -106,163 +234,207 @@ def pairs(cells: Iterable[MemoryCellRecord], axis: str, base: Any, other: Any) -
 class Parabola:
     """peak ≈ fixed + linear · ctx + square · ctx², in bytes."""
 
-    cells: tuple[MemoryCellRecord, ...]
     fixed: float
     linear: float
     square: float
-    off: float
-    """By how much it misses the value that it misses most, as a share of it."""
-
-    @property
-    def even_at(self) -> float:
-        """The context at which the square has become as much as the linear part."""
-        return self.linear / self.square
+    worst: float
+    """The largest relative error at any of its points."""
 
 
 def parabola(row: Sequence[MemoryCellRecord]) -> Parabola | None:
-    """Of cells that differ in their context; None for fewer than four, or where none fits to 1 %, or not upwards."""
-    ordered = sorted(row, key=contexts)
-    sizes = np.array([contexts(cell) for cell in ordered], np.float64)
-    values = np.array([peak(cell) for cell in ordered], np.float64)
-    if len(set(sizes.tolist())) < FEWEST or len(set(sizes.tolist())) < len(ordered):
+    """The growth of the peak over cells that differ only in their context.
+
+    None for fewer than four cells, where a parabola is off by more than 1 %, or where it does not grow.
+    """
+    sizes = np.array([_ctx(cell) for cell in row], np.float64)
+    values = np.array([peak(cell) for cell in row], np.float64)
+    if len(set(sizes.tolist())) < max(FEWEST, len(row)):
         return None
     # Relative residuals, so that a small context counts as much as a large one.
     design = np.stack([np.ones_like(sizes), sizes, sizes**2], axis=1) / values[:, None]
-    (fixed, linear, square), *_ = np.linalg.lstsq(design, np.ones_like(values), rcond=None)
-    off = float(np.abs(design @ np.array([fixed, linear, square]) - 1).max())
-    if off > EXACT or linear <= 0 or square <= 0:
-        return None
-    return Parabola(tuple(ordered), float(fixed), float(linear), float(square), off)
+    solution, *_ = np.linalg.lstsq(design, np.ones_like(values), rcond=None)
+    worst = float(np.abs(design @ solution - 1).max())
+    fixed, linear, square = map(float, solution)
+    return Parabola(fixed, linear, square, worst) if worst <= EXACT and linear > 0 and square > 0 else None
 
 
-def unmoved(row: Sequence[MemoryCellRecord]) -> bool:
-    """Whether the peak does not depend on the context over at least twice as long a one."""
-    ordered = sorted(row, key=contexts)
-    values = [peak(cell) for cell in ordered]
-    return (
-        len(ordered) > 1
-        and contexts(ordered[-1]) >= 2 * contexts(ordered[0])
-        and max(values) - min(values) <= NOTABLE * min(values)
+def _growth(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
+    along_ctx = [sorted(row, key=_ctx) for row in axes.alike(known(cells), "ctx")]
+    name = namer(known(cells), ("ctx",))
+    laws = [(row, law) for row in along_ctx if (law := parabola(row)) is not None]
+    for row, law in laws[:MOST_ROWS]:
+        yield Said(
+            f"{name(row[-1])}: the peak is {units.size(law.fixed)} + {units.size(law.linear)} × ctx + "
+            f"{units.size(law.square)} × ctx² (ctx {_ctx(row[0])} to {_ctx(row[-1])}, "
+            f"within {units.share(max(law.worst, 0.001))}); the quadratic term exceeds the linear one from ctx "
+            f"{law.linear / law.square:.0f} on.",
+            tuple(row),
+        )
+    flat = [
+        row
+        for row in along_ctx
+        if _ctx(row[-1]) >= 2 * _ctx(row[0]) and max(map(peak, row)) <= (1 + NOTABLE) * min(map(peak, row))
+    ]
+    if flat:
+        words = []
+        for row in flat[:MOST_ROWS]:
+            phases = {cell.peak_phase for cell in row}
+            where = f", in {row[0].peak_phase}" if len(phases) == 1 and row[0].peak_phase is not None else ""
+            span = f"ctx {_ctx(row[0])} to {_ctx(row[-1])}"
+            words.append(f"{name(row[0])}, {units.size(peak(row[0]))} from {span}{where}")
+        text = f"the peak does not depend on the context: {'; '.join(words)}."
+        yield Said(text, tuple(cell for row in flat for cell in row))
+
+
+# --- when, and of what
+
+
+def _peak_phases(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
+    told = [cell for cell in known(cells) if cell.peak_phase and len(cell.peaks_by_phase) > 1]
+    for mode in dict.fromkeys(map(_mode, told)):
+        of_mode = [cell for cell in told if _mode(cell) == mode]
+        phases = dict.fromkeys(str(cell.peak_phase) for cell in of_mode)
+        if len(phases) == 1:
+            words = f"in {of_mode[0].peak_phase}{' in every cell' if len(of_mode) > 1 else ''}"
+        else:
+            alike = [[cell for cell in of_mode if cell.peak_phase == phase] for phase in phases]
+            words = listed([f"in {row[0].peak_phase} at {together_named(row, of_mode, ('mode',))}" for row in alike])
+        yield Said(f"the peak of {mode} lies {words}.", tuple(of_mode))
+
+
+def _persistent_state(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
+    """The share that does not depend on the input: weights, gradients and the optimizer's state."""
+    told = [cell for cell in known(cells) if cell.cell.mode in TRAINING and cell.by_category]
+    shares = sorted(
+        ((sum(cell.by_category.get(name, 0) for name in PERSISTENT) / peak(cell), cell) for cell in told),
+        key=lambda each: each[0],
     )
+    if shares:
+        text = f"weights, gradients and the optimizer's state are {share_range(shares, namer(told))}"
+        yield Said(f"{text} of a training step's peak.", tuple(cell for _, cell in shares))
 
 
-# --- precision
+def _largest_allocations(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
+    """The largest single tensors of the largest forward pass that fits, and the group that takes most in total."""
+    told = [cell for cell in known(cells) if cell.largest]
+    cell = max([cell for cell in told if cell.cell.mode not in TRAINING] or told, key=peak, default=None)
+    # What libraries keep to work in is not the model's.
+    groups = [group for group in cell.largest if group.category != "workspace"] if cell else []
+    if cell is None or not groups:
+        return
+    each = max(groups, key=lambda group: (group.size_bytes, group.total_bytes))
+    together = max(cell.largest, key=lambda group: group.total_bytes)
+    one = "allocation at the peak is" if each.count == 1 else "allocations at the peak are"
+    text = f"{namer(cells)(cell)}: the largest {one} {_explained(cell, each)}"
+    if together.total_bytes > each.total_bytes:
+        text += f"; the largest group in total is {_explained(cell, together)}"
+    yield Said(f"{text}.", (cell,))
 
 
-def copies_bytes(cell: MemoryCellRecord) -> int | None:
-    """What 16-bit copies of the weights take that autocast makes, by their number: of all matrices but the embedding.
+def _explained(cell: MemoryCellRecord, group: AllocationGroup) -> str:
+    """`32 × 128.0 MiB (batch 4 × heads 32 × ctx 512² × 4 bytes), activations from attention.py:56`."""
+    product = _product(cell, group)
+    frame = group.stack[0] if group.stack else None
+    line = f" from {PurePath(frame.filename.replace(chr(92), '/')).name}:{frame.line}" if frame and frame.line else ""
+    many = f"{group.count} × " if group.count > 1 else ""
+    return f"{many}{units.size(group.size_bytes)}{f' ({product})' if product else ''}, {group.category}{line}"
 
-    None where nothing is copied.
+
+def _product(cell: MemoryCellRecord, group: AllocationGroup) -> str | None:
+    """The product of model dimensions that an allocation of the group is, after the allocator's rounding.
+
+    The remainder of a large block, up to 1 MiB, is not split off and counts with it. Different products can be equal
+    (heads × ctx and d_ff, say): then the module that the group belongs to decides, or else the result is None.
     """
-    if cell.axes["precision"] not in _HALF:
-        return None
-    model = cell.axes["model"]
-    d_model, layers = int(model["d_model"]), int(model["layers"])
-    gains = (2 * layers + 1) * d_model
-    return 2 * (cell.model.parameters - int(model["vocab"]) * d_model - gains)
-
-
-def category_changes(pair: Pair) -> list[tuple[str, int]]:
-    """By category what the second has more at its peak, the largest change first; those below 1 % of the peak not."""
-    names = dict.fromkeys((*pair.base.by_category, *pair.other.by_category))
-    changes = [(name, pair.other.by_category.get(name, 0) - pair.base.by_category.get(name, 0)) for name in names]
-    notable = [(name, change) for name, change in changes if abs(change) >= NOTABLE * peak(pair.base)]
-    return sorted(notable, key=lambda item: -abs(item[1]))
-
-
-# --- what is largest
-
-
-@dataclass(frozen=True)
-class Explained:
-    """The largest allocations at a peak, and the product of dimensions that they are."""
-
-    cell: MemoryCellRecord
-    group: AllocationGroup
-    product: str | None
-    """`batch 4 × heads 32 × ctx 512² × 4 bytes`; None where no product of dimensions is as large."""
-
-
-def largest_each(cell: MemoryCellRecord) -> Explained | None:
-    """The group whose single allocations are largest; of several such, the one that takes most together.
-
-    What libraries keep to work in is not the model's, and does not count.
-    """
-    groups = [group for group in cell.largest if group.category != "workspace"]
-    if not groups:
-        return None
-    group = max(groups, key=lambda group: (group.size_bytes, group.total_bytes))
-    return Explained(cell, group, product_of(cell, group))
-
-
-def largest_together(cell: MemoryCellRecord) -> Explained | None:
-    """The group that takes most together."""
-    if not cell.largest:
-        return None
-    group = max(cell.largest, key=lambda group: group.total_bytes)
-    return Explained(cell, group, product_of(cell, group))
-
-
-def product_of(cell: MemoryCellRecord, group: AllocationGroup) -> str | None:
-    """The product of a model's dimensions that each allocation of a group is, once the allocator has rounded it up.
-
-    Of a large block up to 1 MiB is not split off, and counts with it.
-
-    Products of different dimensions can be as large as each other (heads × ctx and d_ff, say): then the module that the
-    group belongs to decides, and where it does not, nothing is said.
-    """
+    shape, batch, ctx = cell.cell.model, cell.cell.batch, cell.cell.ctx
+    heads, d_model, d_ff, vocab = shape.heads, shape.d_model, shape.d_ff, shape.vocab
+    products = (  # with a part of the name of the modules that make such tensors
+        ("attend", f"batch {batch} × heads {heads} × ctx {ctx}²", batch * heads * ctx * ctx),
+        ("feed_forward", f"batch {batch} × ctx {ctx} × d_ff {d_ff}", batch * ctx * d_ff),
+        ("head", f"batch {batch} × ctx {ctx} × vocabulary {vocab}", batch * ctx * vocab),
+        ("", f"batch {batch} × ctx {ctx} × d_model {d_model}", batch * ctx * d_model),
+        ("feed_forward", f"d_model {d_model} × d_ff {d_ff}", d_model * d_ff),
+        ("embedding", f"vocabulary {vocab} × d_model {d_model}", vocab * d_model),
+        ("attention", f"d_model {d_model}²", d_model * d_model),
+    )
     modules = " ".join(group.modules)
     for slack in (0, SPLIT):
         found = [
             (place, f"{words} × {width} bytes")
-            for place, words, count in _products(cell)
+            for place, words, count in products
             for width in (4, 2)
             if 0
             <= group.size_bytes - -(-count * width // ROUNDING) * ROUNDING
             <= (slack if count * width > SPLIT else 0)
         ]
-        here = [words for place, words in found if place and place in modules]
-        if len(here) == 1 or len(found) == 1:
-            return here[0] if len(here) == 1 else found[0][1]
         if found:
-            return None
+            in_module = [words for place, words in found if place and place in modules]
+            choice = in_module if len(in_module) == 1 else [words for _, words in found]
+            return choice[0] if len(choice) == 1 else None
     return None
 
 
-def _products(cell: MemoryCellRecord) -> Iterator[tuple[str, str, int]]:
-    """What tensors of a Transformer have as many numbers as, with what the modules are called that make them."""
-    model: Mapping[str, int] = cell.axes["model"]
-    batch, ctx, heads, d_model = int(cell.axes["batch"]), contexts(cell), model["heads"], model["d_model"]
-    d_ff, vocab = model["d_ff"], model["vocab"]
-    yield "attend", f"batch {batch} × heads {heads} × ctx {ctx}²", batch * heads * ctx * ctx
-    yield "feed_forward", f"batch {batch} × ctx {ctx} × d_ff {d_ff}", batch * ctx * d_ff
-    yield "head", f"batch {batch} × ctx {ctx} × vocabulary {vocab}", batch * ctx * vocab
-    yield "", f"batch {batch} × ctx {ctx} × d_model {d_model}", batch * ctx * d_model
-    yield "feed_forward", f"d_model {d_model} × d_ff {d_ff}", d_model * d_ff
-    yield "embedding", f"vocabulary {vocab} × d_model {d_model}", vocab * d_model
-    yield "attention", f"d_model {d_model}²", d_model * d_model
+def _reserved(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
+    more = [(cell.peak_reserved_bytes / peak(cell) - 1, cell) for cell in known(cells) if cell.peak_reserved_bytes]
+    more.sort(key=lambda each: each[0])
+    if more:
+        text = f"the allocator reserves {share_range(more, namer(cells))} more than is allocated at the peak."
+        yield Said(text, tuple(cell for _, cell in more))
 
 
 # --- where it ends
 
 
-@dataclass(frozen=True)
-class Frontier:
-    """Where memory ends along the context."""
+def _frontiers(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
+    """The longest context that fits and the shortest that does not, rows with the same two in one sentence."""
+    alike: dict[str, list[tuple[MemoryCellRecord | None, MemoryCellRecord]]] = {}
+    for row in axes.alike([cell for cell in cells if cell.found is None], "ctx"):
+        beyond = min(filter(does_not_fit, row), key=_ctx, default=None)
+        if beyond is not None:
+            last = max((cell for cell in known(row) if _ctx(cell) < _ctx(beyond)), key=_ctx, default=None)
+            fits = f"ctx {_ctx(last)} fits" if last is not None else "nothing shorter fits"
+            alike.setdefault(f"{fits}, ctx {_ctx(beyond)} does not", []).append((last, beyond))
+    name = namer(cells, ("ctx",))
+    for words, found in alike.items():
+        verdict = found[0][1].verdict
+        missing = -(verdict.margin_bytes or 0) if verdict is not None and len(found) == 1 else 0
+        short = f" (short by {units.size(missing)})" if missing > 0 else ""
+        rests = tuple(cell for ends in found for cell in ends if cell is not None)
+        yield Said(f"{named([beyond for _, beyond in found], name, 6)}: {words}{short}.", rests)
 
-    fits: MemoryCellRecord | None
-    """The longest that fits; None if none does."""
-    beyond: MemoryCellRecord
-    """The shortest that does not."""
+
+def _searches(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
+    searched = [(cell, cell.found) for cell in cells if cell.found is not None and cell.found.value]
+    if searched:
+        axis = searched[0][1].axis
+        name = namer([cell for cell, _ in searched], (axis,))
+        words = [
+            f"{found.value}{'' if found.beyond else ' or more'}{f' ({name(cell)})' if len(searched) > 1 else ''}"
+            for cell, found in searched
+        ]
+        yield Said(f"the largest {axis} that fits is {listed(words)}.", tuple(cell for cell, _ in searched))
 
 
-def frontiers(cells: Iterable[MemoryCellRecord]) -> list[Frontier]:
-    """Of every row along the context in which something does not fit."""
-    found = []
-    for row in rows([cell for cell in cells if cell.found is None], "ctx"):
-        ordered = sorted(row, key=contexts)
-        beyond = [cell for cell in ordered if cell.outcome == "oom" or (cell.verdict and not cell.verdict.fits)]
-        if beyond:
-            fits = [cell for cell in known(ordered) if contexts(cell) < contexts(beyond[0])]
-            found.append(Frontier(fits[-1] if fits else None, beyond[0]))
-    return found
+# --- what can be computed
+
+
+def _residual_stream(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
+    by_size: dict[str, dict[int, MemoryCellRecord]] = {}
+    for cell in sorted((cell for cell in cells if cell.found is None), key=_ctx):
+        by_size.setdefault(cell.cell.size, {}).setdefault(_ctx(cell), cell)
+    rests = tuple(cell for row in by_size.values() for cell in row.values())
+    if len({cell.cell.batch for cell in rests}) != 1:
+        return
+    batch = rests[0].cell.batch
+    if len(by_size) == 1:
+        ((size, row),) = by_size.items()
+        amounts, contexts = listed([units.size(cell.residual_bytes) for cell in rests]), listed(list(map(str, row)))
+        product = f"batch {batch} × ctx × d_model {rests[0].cell.model.d_model} × 4 bytes"
+        yield Said(f"one residual stream of {size} is {amounts} at ctx {contexts}: {product}.", rests)
+        return
+    words = []
+    for size, row in by_size.items():
+        first, *_, last = *row.values(), *row.values()
+        more = f" to {units.size(last.residual_bytes)} at ctx {_ctx(last)}" if len(row) > 1 else ""
+        words.append(f"{units.size(first.residual_bytes)} at ctx {_ctx(first)}{more} in {size}")
+    yield Said(f"one residual stream is batch {batch} × ctx × d_model × 4 bytes: {', '.join(words)}.", rests)

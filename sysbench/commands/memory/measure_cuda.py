@@ -9,17 +9,16 @@ from pathlib import Path
 
 import torch
 
-from sysbench.commands.memory.allocations import FRAMES, write
 from sysbench.commands.memory.record import (
     AllocationGroup,
     CodeLine,
     LargestAllocations,
-    ModuleMemory,
     ModulesMeasured,
     PeakMeasured,
     PhaseMemoryMeasured,
     VerdictReached,
 )
+from sysbench.commands.memory.simulate import FRAMES, modules, write
 from sysbench.commands.memory.spec import PROCEDURES, MemoryCell
 from sysbench.lab import allocator
 from sysbench.lab.allocator_history import History
@@ -28,9 +27,9 @@ from sysbench.lab.precision import matmul_precision
 from sysbench.lab.step import TrainingStep
 from sysbench.log.events import DeviceInfo, Event, StageEntered
 from sysbench.simulate.memory import LARGEST
-from sysbench.simulate.protocols import phases_of
+from sysbench.simulate.recording import phases_of
 from sysbench.snapshot import snapshot as snapshots
-from sysbench.snapshot.timeline import Group, Timeline
+from sysbench.snapshot.timeline import Timeline
 from sysbench.snapshot.timeline_sources import from_snapshot
 
 
@@ -99,7 +98,11 @@ def _carry_out(
 
 def _findings(cell: MemoryCell, device: torch.device, timeline: Timeline, measured: _Measured) -> Iterator[Event]:
     """The allocator's own peaks; what they consist of is from the history."""
-    states = _last_peaks(timeline)
+    # For each phase the state of its peak, in the last step that had it.
+    states = {
+        phase.name: phase.first + int(timeline.allocated_bytes[phase.first : phase.end].argmax())
+        for phase in timeline.phases
+    }
     for phase, (allocated_bytes, reserved_bytes) in measured.peaks.items():
         state = states.get(phase)
         yield _phase(cell, phase, (allocated_bytes, reserved_bytes), _categories(timeline, state, allocated_bytes))
@@ -120,9 +123,22 @@ def _findings(cell: MemoryCell, device: torch.device, timeline: Timeline, measur
         alloc_retries=int(torch.cuda.memory_stats(device)["num_alloc_retries"]),
         by_category=_categories(timeline, state, measured.peaks[fullest][0]),
     )
-    groups = [_group(timeline, group) for group in timeline.groups(state)[:LARGEST]]
+    groups = []
+    for group in timeline.groups(state)[:LARGEST]:
+        paths = [".".join(module) for module in group.modules]
+        groups.append(
+            AllocationGroup(
+                count=group.count,
+                size_bytes=group.size_bytes,
+                category=group.category,
+                modules=list(dict.fromkeys([*paths[:1], *paths[-1:]])),
+                phase=None,
+                stack=[CodeLine(**frame._asdict()) for frame in timeline.stacks.of(group.stack)[:FRAMES]],
+            )
+        )
     yield LargestAllocations(at_s=time.time(), cell=cell.key, source="measured", groups=groups)
-    yield ModulesMeasured(at_s=time.time(), cell=cell.key, source="measured", modules=_modules(timeline, state))
+    tree = modules(timeline.tree_at(state))
+    yield ModulesMeasured(at_s=time.time(), cell=cell.key, source="measured", modules=tree)
     yield VerdictReached(
         at_s=time.time(),
         cell=cell.key,
@@ -156,41 +172,3 @@ def _categories(timeline: Timeline, state: int | None, allocated_bytes: int) -> 
     found = timeline.categories_at(state) if state is not None else {}
     beyond = allocated_bytes - sum(found.values())
     return {**found, "unknown": found.get("unknown", 0) + beyond} if beyond > 0 else found
-
-
-def _last_peaks(timeline: Timeline) -> dict[str, int]:
-    """For each phase the state of its peak, in the last step that had it."""
-    states = {}
-    for phase in timeline.phases:
-        lives = timeline.allocated_bytes[phase.first : phase.end]
-        states[phase.name] = phase.first + int(lives.argmax())
-    return states
-
-
-def _group(timeline: Timeline, group: Group) -> AllocationGroup:
-    frames = timeline.stacks.of(group.stack)[:FRAMES]
-    paths = [".".join(module) for module in group.modules]
-    return AllocationGroup(
-        count=group.count,
-        size_bytes=group.size_bytes,
-        category=group.category,
-        modules=list(dict.fromkeys([*paths[:1], *paths[-1:]])),
-        phase=None,
-        stack=[CodeLine(**frame._asdict()) for frame in frames],
-    )
-
-
-def _modules(timeline: Timeline, state: int) -> list[ModuleMemory]:
-    found: list[ModuleMemory] = []
-    path: list[str] = []
-    for depth, node in timeline.tree_at(state).walk():
-        path[max(0, depth - 1) :] = [node.name] if node.name else []
-        found.append(
-            ModuleMemory(
-                path=".".join(path),
-                total_bytes=node.total_bytes,
-                own_bytes=node.own_bytes,
-                by_category=node.by_category,
-            )
-        )
-    return found

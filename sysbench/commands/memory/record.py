@@ -7,15 +7,8 @@ from typing import Literal
 from pydantic import Field
 
 from sysbench.commands.memory.spec import MemoryCell, SearchAxis
-from sysbench.log.events import (
-    Event,
-    Source,
-)
-from sysbench.log.records import (
-    ModelCellRecord,
-    RunRecord,
-    SimulatedGpuRecord,
-)
+from sysbench.log.events import Event, Source
+from sysbench.log.records import ModelCellRecord, RunRecord, SimulatedGpuRecord
 from sysbench.spec.frozen import Frozen
 
 

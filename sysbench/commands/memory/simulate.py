@@ -1,23 +1,41 @@
-"""The memory of a cell on a GPU that need not be here."""
+"""The memory of a cell on a GPU that need not be here, and how what is known of allocations becomes events."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from sysbench import units
-from sysbench.commands.memory.allocations import findings, write
-from sysbench.commands.memory.record import CandidateTried, LargestFound, VerdictReached
+from sysbench.commands.memory.record import (
+    AllocationGroup,
+    CandidateTried,
+    CodeLine,
+    LargestAllocations,
+    LargestFound,
+    ModuleMemory,
+    ModulesMeasured,
+    PeakMeasured,
+    PhaseMemoryMeasured,
+    SnapshotWritten,
+    VerdictReached,
+)
 from sysbench.commands.memory.spec import MemoryCell, SearchAxis
 from sysbench.errors import DoesNotFitError, UnavailableError
-from sysbench.log.events import Event, GpuSimulated, StageEntered
+from sysbench.log.events import Event, GpuSimulated, Source, StageEntered
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import SimulatedMemory, simulate
-from sysbench.simulate.search import searching
+from sysbench.simulate.search import find_largest
+from sysbench.snapshot import snapshot
+from sysbench.snapshot.timeline import CATEGORIES, ModuleNode
 from sysbench.spec import hardware
+
+FRAMES = 12
+"""The innermost frames of a stack, which are kept: those below are the same for every allocation."""
 
 
 def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
@@ -38,12 +56,30 @@ def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
     else:
         yield StageEntered(at_s=time.time(), cell=cell.key, stage="searching")
         result = yield from _search(cell, cell.find, gpu, settings)
-    yield from findings(cell, result)
-    yield _verdict(cell, result)
+    yield from phases(cell, result, "simulated")
+    yield PeakMeasured(
+        at_s=time.time(),
+        cell=cell.key,
+        source="simulated",
+        phase=result.fullest.phase,
+        allocated_peak_bytes=result.allocated_peak_bytes,
+        reserved_peak_bytes=result.reserved_peak_bytes,
+        host_rss_peak_bytes=None,
+        outside_bytes=result.context_bytes + result.other_bytes,
+        alloc_retries=result.alloc_retries,
+        by_category=dict(result.by_category),
+    )
+    yield from details(cell, result, "simulated")
+    verdict = result.verdict
+    yield VerdictReached(at_s=time.time(), cell=cell.key, source="simulated", **asdict(verdict))
     if artifact is not None:
         yield write(artifact, result.snapshot(), cell.key)
-    if not result.verdict.fits:
-        raise DoesNotFitError(_why(result))
+    if not verdict.fits:
+        where = "while the model is built" if verdict.failed_phase == "build" else f"in {verdict.failed_phase}"
+        raise DoesNotFitError(
+            f"does not fit on {result.gpu.title}: memory runs out {where}, "
+            f"{units.size(-verdict.margin_bytes)} more would be needed"
+        )
 
 
 def allocator_settings() -> AllocatorSettings:
@@ -57,8 +93,8 @@ def allocator_settings() -> AllocatorSettings:
 def _search(
     cell: MemoryCell, axis: SearchAxis, gpu: Gpu, settings: AllocatorSettings
 ) -> Generator[Event, None, SimulatedMemory]:
-    """Try values until the largest is known; returns the result of that, or of the smallest if not even that fits."""
-    search = searching(cell.step, axis, gpu, cell.mode, settings)
+    """Look for the largest value that fits; returns its result, or that of the smallest if not even that fits."""
+    search = find_largest(cell.step, axis, gpu, cell.mode, settings)
     while True:
         try:
             value, tried = next(search)
@@ -81,28 +117,58 @@ def _search(
         value=largest.value,
         beyond=getattr(beyond.cell, axis) if beyond is not None else None,
     )
-    found: SimulatedMemory = largest.result if largest.result is not None else beyond
+    found: SimulatedMemory = largest.result or beyond
     return found
 
 
-def _why(result: SimulatedMemory) -> str:
-    verdict = result.verdict
-    where = "while the model is built" if verdict.failed_phase == "build" else f"in {verdict.failed_phase}"
-    return (
-        f"does not fit on {result.gpu.title}: memory runs out {where}, "
-        f"{units.size(-verdict.margin_bytes)} more would be needed"
-    )
+# --- allocations, as events
 
 
-def _verdict(cell: MemoryCell, result: SimulatedMemory) -> VerdictReached:
-    verdict = result.verdict
-    return VerdictReached(
-        at_s=time.time(),
-        cell=cell.key,
-        source="simulated",
-        fits=verdict.fits,
-        failed_phase=verdict.failed_phase,
-        failed_step=verdict.failed_step,
-        margin_bytes=verdict.margin_bytes,
-        detail=verdict.detail,
-    )
+def phases(cell: MemoryCell, result: SimulatedMemory, source: Source) -> Iterator[PhaseMemoryMeasured]:
+    """The peak of every phase; what was measured has no allocator that reserves anything."""
+    for phase in result.phases:
+        yield PhaseMemoryMeasured(
+            at_s=time.time(),
+            cell=cell.key,
+            source=source,
+            phase=phase.phase,
+            allocated_peak_bytes=phase.allocated_peak_bytes,
+            reserved_peak_bytes=phase.reserved_peak_bytes if source == "simulated" else None,
+            by_category=dict(phase.by_category),
+        )
+
+
+def details(cell: MemoryCell, result: SimulatedMemory, source: Source) -> Iterator[Event]:
+    """The largest allocations at the peak, and the bytes by module."""
+    groups = [
+        AllocationGroup(
+            count=group.count,
+            size_bytes=group.size_bytes,
+            category=group.category,
+            modules=list(group.modules),
+            phase=group.phase,
+            stack=[CodeLine(**frame._asdict()) for frame in group.stack[:FRAMES]],
+        )
+        for group in result.groups
+    ]
+    yield LargestAllocations(at_s=time.time(), cell=cell.key, source=source, groups=groups)
+    yield ModulesMeasured(at_s=time.time(), cell=cell.key, source=source, modules=modules(result.tree))
+
+
+def modules(tree: ModuleNode) -> list[ModuleMemory]:
+    """Every module of a tree with its bytes, those above before those below."""
+    return [
+        ModuleMemory(
+            path=path,
+            total_bytes=node.total_bytes,
+            own_bytes=node.own_bytes,
+            by_category={name: node.by_category[name] for name in CATEGORIES if name in node.by_category},
+        )
+        for path, node in tree.walk()
+    ]
+
+
+def write(path: Path, content: Mapping[str, Any], cell: str) -> SnapshotWritten:
+    """Write the snapshot of a cell, known by its key; raises OutputError."""
+    snapshot.write(path, content)
+    return SnapshotWritten(at_s=time.time(), cell=cell, path=str(path), size_bytes=path.stat().st_size)

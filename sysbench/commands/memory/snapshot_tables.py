@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from sysbench import units
-from sysbench.commands.memory import tables as module_tree
 from sysbench.commands.memory.record import CodeLine
+from sysbench.commands.memory.tables import MODULE, MODULE_COLUMNS, module_rows
 from sysbench.errors import UsageError, unknown
+from sysbench.render.declared import DeclaredTable, Field, Fill, leading
 from sysbench.render.stack_lines import place
-from sysbench.render.table import Cell, Column, Measure, Remark, Sheet, Table
-from sysbench.snapshot.timeline import Group, Timeline
+from sysbench.render.table import Remark, Sheet
+from sysbench.snapshot.timeline import Fragmentation, Group, Peak, Timeline
 
 LARGEST = 15
+"""The number of groups of allocations that are shown."""
 
 
 def sheet(timeline: Timeline, name: str, names: Iterable[str] = ()) -> Sheet:
@@ -23,120 +26,134 @@ def sheet(timeline: Timeline, name: str, names: Iterable[str] = ()) -> Sheet:
             raise UsageError(f"--tables {unknown(each, 'a table of a snapshot', TABLES)}")
     device = timeline.device_name or f"device {timeline.device}"
     simulated = (f"simulated for {device}",) if timeline.source == "simulated" else (device,)
-    tables = [table for each in chosen if (table := TABLES[each](timeline)) is not None]
-    return Sheet((name, *simulated), tuple(tables), tuple(_remarks(timeline)))
-
-
-def phases(timeline: Timeline) -> Table | None:
-    """The most in each phase, and what it mostly is."""
-    rows: list[tuple[Cell, ...]] = []
-    for name, peak in timeline.peaks_by_phase().items():
-        most, size = max(timeline.categories_at(peak.state).items(), key=lambda item: item[1], default=("", 0))
-        reserved = (Measure(int(timeline.reserved.bytes[peak.state])),) if timeline.reserved else ()
-        rows.append((name, Measure(peak.allocated_bytes), *reserved, most, Measure(size)))
-    columns = (
-        Column("phase", "phase"),
-        Column("allocated_peak", "allocated", "bytes", _group(timeline)),
-        *((Column("reserved", "reserved then", "bytes", _group(timeline)),) if timeline.reserved else ()),
-        Column("mostly", "mostly", importance=1),
-        Column("mostly_bytes", "of that", "bytes", importance=2),
-    )
-    return Table("phases", _title("peak memory by phase", timeline), columns, tuple(rows), 1) if rows else None
-
-
-def categories(timeline: Timeline) -> Table | None:
-    """What the peak consists of."""
-    total = timeline.peak.allocated_bytes
-    found = sorted(timeline.categories_at(timeline.peak.state).items(), key=lambda item: -item[1])
-    rows = tuple((name, Measure(size), Measure(size / total)) for name, size in found)
-    columns = (
-        Column("category", "category"),
-        Column("size", "at the peak", "bytes", _group(timeline)),
-        Column("share", "of it", "share"),
-    )
-    return Table("categories", _title("what the peak is made of", timeline), columns, rows, 1) if rows else None
-
-
-def largest(timeline: Timeline) -> Table | None:
-    """The largest allocations at the peak, alike ones together, and the lines they come from."""
-    groups = timeline.groups(timeline.peak.state)[:LARGEST]
-    columns = (
-        Column("count", "count"),
-        Column("size", "each", "bytes", _group(timeline)),
-        Column("total", "together", "bytes", _group(timeline), importance=3),
-        Column("category", "category", importance=1),
-        Column("line", "line"),
-        Column("module", "module", importance=2),
-    )
-    rows = tuple(_largest_row(timeline, group) for group in groups)
-    return Table("largest", _title("largest at the peak", timeline), columns, rows) if rows else None
-
-
-def _largest_row(timeline: Timeline, group: Group) -> tuple[Cell, ...]:
-    stack = [CodeLine(**frame._asdict()) for frame in timeline.stacks.of(group.stack)]
-    separator = " › " if timeline.inferred else "."
-    modules = list(dict.fromkeys(separator.join(module) for module in (*group.modules[:1], *group.modules[-1:])))
-    return (
-        f"{group.count} ×",
-        Measure(group.size_bytes),
-        Measure(group.total_bytes),
-        group.category,
-        place(stack) or "",
-        " … ".join(modules),
-    )
-
-
-def modules(timeline: Timeline) -> Table | None:
-    """The peak as a tree of modules."""
-    rows = module_tree.rows(_walk(timeline))
-    title = _title("the peak by module", timeline)
-    return Table("modules", title, module_tree.columns(_group(timeline)), rows, 1) if len(rows) > 1 else None
-
-
-def _walk(timeline: Timeline) -> Iterator[tuple[str, int, int]]:
-    """Every module with its path and its bytes."""
-    path: list[str] = []
-    for depth, node in timeline.tree_at(timeline.peak.state).walk():
-        path[max(0, depth - 1) :] = [node.name] if node.name else []
-        yield ".".join(path), node.total_bytes, node.own_bytes
-
-
-def fragmentation(timeline: Timeline) -> Table | None:
-    """What the allocator holds and nobody uses, at the peak and at the end."""
-    rows: list[tuple[Cell, ...]] = []
-    for name, state in (("at the peak", timeline.peak.state), ("at the end", timeline.states - 1)):
-        found = timeline.fragmentation_at(state)
-        if found is None:
-            return None
-        gap = Measure(found.largest_free_bytes) if found.largest_free_bytes is not None else None
-        sizes = (found.reserved_bytes, found.allocated_bytes, found.free_bytes)
-        rows.append((name, *map(Measure, sizes), gap))
-    columns = (
-        Column("when", "when"),
-        Column("reserved", "reserved", "bytes", _group(timeline)),
-        Column("allocated", "allocated", "bytes", _group(timeline)),
-        Column("idle", "idle", "bytes", _group(timeline)),
-        Column("largest_gap", "largest piece of it", "bytes", _group(timeline), importance=1),
-    )
-    return Table("fragmentation", _title("fragmentation", timeline), columns, tuple(rows), 1)
-
-
-TABLES: dict[str, Callable[[Timeline], Table | None]] = {
-    "phases": phases,
-    "categories": categories,
-    "largest": largest,
-    "modules": modules,
-    "fragmentation": fragmentation,
-}
-"""Every table that a snapshot can be shown as."""
+    tables = tuple(table for each in chosen for table in TABLES[each](timeline))
+    return Sheet((name, *simulated), tables, tuple(_remarks(timeline)))
 
 
 def _title(what: str, timeline: Timeline) -> str:
     return f"{what}, simulated" if timeline.source == "simulated" else what
 
 
-def _group(timeline: Timeline) -> str:
-    return timeline.source if timeline.source == "simulated" else ""
+_SOURCES = {"source": Fill(("", "simulated"), lambda timeline: "simulated" * (timeline.source == "simulated"))}
+
+
+class _Phase(NamedTuple):
+    timeline: Timeline
+    name: str
+    peak: Peak
+
+    def reserved(self) -> int | None:
+        reserved = self.timeline.reserved
+        return int(reserved.bytes[self.peak.state]) if reserved else None
+
+    def largest_category(self) -> tuple[str, int]:
+        """The category that most of the peak is of, and its bytes."""
+        categories = self.timeline.categories_at(self.peak.state)
+        return max(categories.items(), key=lambda item: item[1], default=("", 0))
+
+
+PHASES = DeclaredTable(
+    "phases",
+    lambda timeline: _title("peak memory by phase", timeline),
+    (
+        Field("allocated_peak", "allocated", "bytes", "{source}", get=lambda row: row.peak.allocated_bytes),
+        Field("reserved", "reserved at that point", "bytes", "{source}", get=_Phase.reserved, optional=True),
+        Field("mostly", "largest category", importance=1, get=lambda row: row.largest_category()[0]),
+        Field("mostly_bytes", "size", "bytes", importance=2, get=lambda row: row.largest_category()[1]),
+    ),
+    rows=lambda timeline: [_Phase(timeline, *item) for item in timeline.peaks_by_phase().items()],
+    leading=leading(Field("phase", get=lambda row: row.name)),
+    words=_SOURCES,
+)
+"""The peak of each phase, and its largest category."""
+
+
+def _categories(timeline: Timeline) -> list[tuple[str, int, float]]:
+    found = sorted(timeline.categories_at(timeline.peak.state).items(), key=lambda item: -item[1])
+    return [(name, size, size / timeline.peak.allocated_bytes) for name, size in found]
+
+
+CATEGORIES = DeclaredTable(
+    "categories",
+    lambda timeline: _title("peak breakdown", timeline),
+    (
+        Field("size", "at the peak", "bytes", "{source}", get=lambda row: row[1]),
+        Field("share", "share", "share", get=lambda row: row[2]),
+    ),
+    rows=_categories,
+    leading=leading(Field("category", get=lambda row: row[0])),
+    words=_SOURCES,
+)
+"""The peak by category."""
+
+
+class _Group(NamedTuple):
+    timeline: Timeline
+    group: Group
+
+    def line(self) -> str:
+        stack = self.timeline.stacks.of(self.group.stack)
+        return place([CodeLine(**frame._asdict()) for frame in stack]) or ""
+
+    def modules(self) -> str:
+        """The first and the last module; inferred ones are no paths, but functions that call each other."""
+        separator, modules = " › " if self.timeline.inferred else ".", self.group.modules
+        return " … ".join(dict.fromkeys(separator.join(module) for module in (*modules[:1], *modules[-1:])))
+
+
+LARGEST_ALLOCATIONS = DeclaredTable(
+    "largest",
+    lambda timeline: _title("largest at the peak", timeline),
+    (
+        Field("count", get=lambda row: f"{row.group.count} ×"),
+        Field("size", "each", "bytes", "{source}", get=lambda row: row.group.size_bytes),
+        Field("total", "together", "bytes", "{source}", 3, get=lambda row: row.group.total_bytes),
+        Field("category", importance=1, get=lambda row: row.group.category),
+        Field("line", get=_Group.line),
+        Field("module", importance=2, get=_Group.modules),
+    ),
+    rows=lambda timeline: [_Group(timeline, group) for group in timeline.groups(timeline.peak.state)[:LARGEST]],
+    leading=(),
+    words=_SOURCES,
+)
+"""The largest allocations at the peak, similar ones together, and the lines they come from."""
+
+MODULES = DeclaredTable(
+    "modules",
+    lambda timeline: _title("the peak by module", timeline),
+    MODULE_COLUMNS,
+    rows=lambda timeline: module_rows(
+        (path, node.total_bytes, node.own_bytes) for path, node in timeline.tree_at(timeline.peak.state).walk()
+    ),
+    when=lambda timeline: bool(timeline.tree_at(timeline.peak.state).children),
+    leading=MODULE,
+    words=_SOURCES,
+)
+"""The peak as a tree of modules."""
+
+
+def _fragmentation(timeline: Timeline) -> list[tuple[str, Fragmentation]]:
+    moments = (("at the peak", timeline.peak.state), ("at the end", timeline.states - 1))
+    return [(when, found) for when, state in moments if (found := timeline.fragmentation_at(state)) is not None]
+
+
+FRAGMENTATION = DeclaredTable(
+    "fragmentation",
+    lambda timeline: _title("fragmentation", timeline),
+    (
+        Field("reserved", unit="bytes", group="{source}", get=lambda row: row[1].reserved_bytes),
+        Field("allocated", unit="bytes", group="{source}", get=lambda row: row[1].allocated_bytes),
+        Field("idle", unit="bytes", group="{source}", get=lambda row: row[1].free_bytes),
+        Field("largest_gap", "largest free block", "bytes", "{source}", 1, get=lambda row: row[1].largest_free_bytes),
+    ),
+    rows=_fragmentation,
+    leading=leading(Field("when", get=lambda row: row[0])),
+    words=_SOURCES,
+)
+"""What the allocator holds and nobody uses, at the peak and at the end."""
+
+TABLES = {table.name: table for table in (PHASES, CATEGORIES, LARGEST_ALLOCATIONS, MODULES, FRAGMENTATION)}
+"""Every table that a snapshot can be shown as."""
 
 
 def _remarks(timeline: Timeline) -> Iterator[Remark]:

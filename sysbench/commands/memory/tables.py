@@ -1,61 +1,30 @@
-"""From the record of `sysbench memory` to tables: what is needed, in which phase, what for, and by which line.
+"""Tables of `sysbench memory`: what a step needs, in which phase, what for, and from which line.
 
 `TABLES` has them all by name. What was simulated says so in the title of its table and above its columns.
-
-Bytes by module as the rows of a tree: modules that differ in their number only are taken together.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import product
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from sysbench import cells as axes
 from sysbench import units
-from sysbench.commands.memory.record import AllocationGroup, MemoryCellRecord, MemoryRecord
+from sysbench.commands.memory.record import MemoryCellRecord, MemoryRecord, PhasePeakRecord
+from sysbench.commands.memory.spec import SearchAxis
 from sysbench.errors import UsageError, unknown
 from sysbench.render import remarks
+from sysbench.render.declared import DeclaredTable, Each, Field, Fill, along, leading
 from sysbench.render.stack_lines import place
-from sysbench.render.table import NOTHING, Cell, Column, Measure, Remark, Sheet, Table, Word
+from sysbench.render.table import NOTHING, Cell, Measure, Remark, Sheet, Table, Word
 from sysbench.spec.run import Selection
 
 DEPTH = 4
 """Modules further down are not shown; they are counted in those above them."""
 
-_NUMBER = re.compile(r"(^|\.)\d+(?=\.|$)")
-
-
-def columns(group: str) -> tuple[Column, ...]:
-    """Of the rows that `rows` makes."""
-    return (
-        Column("module", "module"),
-        Column("count", "count"),
-        Column("total", "with those below", "bytes", group),
-        Column("own", "itself", "bytes", group, importance=1),
-    )
-
-
-def rows(modules: Iterable[tuple[str, int, int]]) -> tuple[tuple[Cell, ...], ...]:
-    """From paths with the bytes of all and of their own; `layers.*` stands for every layer."""
-    together: dict[str, list[int]] = {}
-    for path, total_bytes, own_bytes in modules:
-        entry = together.setdefault(_NUMBER.sub(r"\1*", path), [0, 0, 0])
-        for position, value in enumerate((1, total_bytes, own_bytes)):
-            entry[position] += value
-    in_order = sorted(together.items(), key=lambda item: item[0].split("."))
-    return tuple(_row(path, *entry) for path, entry in in_order if path.count(".") < DEPTH)
-
-
-def _row(path: str, count: int, total_bytes: int, own_bytes: int) -> tuple[Cell, ...]:
-    parts = path.split(".") if path else []
-    name = f"{'  ' * (len(parts) - 1)}{parts[-1]}" if parts else "everything"
-    return name, f"{count} ×" if count > 1 else "", Measure(total_bytes), Measure(own_bytes)
-
-
 LARGEST = 10
-"""As many of the largest groups of allocations are shown of each cell."""
+"""The number of groups of allocations that are shown for each cell."""
 
 NEW_GRADIENTS = ("forward-backward", "train", "train-first")
 
@@ -74,9 +43,11 @@ CATEGORIES = (
 
 def sheet(record: MemoryRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
     """Everything that is shown of a record; raises UsageError for a table that is not there, or has nothing to show."""
+    devices = [f"simulated for {cell.gpu.title}" for cell in record.cells if cell.gpu]
+    devices += [cell.device.name for cell in record.cells if cell.device and cell.source == "measured"]
     torch = (f"torch {record.environment.torch.torch}",) if record.environment.torch else ()
     return Sheet(
-        subject=(*axes.subject([_as_found(cell) for cell in record.cells]), *_devices(record.cells), *torch),
+        subject=(*axes.subject([_as_found(cell) for cell in record.cells]), *dict.fromkeys(devices), *torch),
         tables=tuple(tables_for(record, names)),
         remarks=(*_verdicts(record), *_unexplained(record), *remarks.cautions(record), *_notes(record)),
     )
@@ -85,50 +56,51 @@ def sheet(record: MemoryRecord, names: Iterable[str] = (), selection: Selection 
 def tables_for(record: MemoryRecord, names: Iterable[str] = ()) -> list[Table]:
     """The tables called `names`, or without any those that answer what the run was made for."""
     chosen = tuple(names)
+    for name in chosen:
+        if name not in TABLES:
+            raise UsageError(unknown(name, "a table", TABLES))
     if not chosen:
-        return [*phases(record), *largest(record)] if len(record.cells) == 1 else [*summary(record), *grid(record)]
-    return [table for name in chosen for table in _named(record, name)]
-
-
-def _named(record: MemoryRecord, name: str) -> list[Table]:
-    if name not in TABLES:
-        raise UsageError(unknown(name, "a table", TABLES))
-    found = TABLES[name](record)
-    if not found:
-        raise UsageError(f"this run has nothing to show as the table {name}")
-    return found
+        usual = (PHASES, LARGEST_ALLOCATIONS) if len(record.cells) == 1 else (SUMMARY, GRID)
+        return [table for each in usual for table in each(record)]
+    found = {name: TABLES[name](record) for name in chosen}
+    for name, tables in found.items():
+        if not tables:
+            raise UsageError(f"this run has nothing to show as the table {name}")
+    return [table for name in chosen for table in found[name]]
 
 
 # --- what every table says
 
 
-def _devices(cells: Sequence[MemoryCellRecord]) -> tuple[str, ...]:
-    names = [f"simulated for {cell.gpu.title}" for cell in cells if cell.gpu]
-    names += [cell.device.name for cell in cells if cell.device and cell.source == "measured"]
-    return tuple(dict.fromkeys(names))
+class _One(NamedTuple):
+    """A cell that has a table of its own."""
+
+    record: MemoryRecord
+    cell: MemoryCellRecord
+
+    @property
+    def cells(self) -> list[MemoryCellRecord]:
+        """The cells of the table."""
+        return [self.cell]
+
+    @property
+    def which(self) -> str:
+        """` of ctx 512`, among several."""
+        of = remarks.which(self.cells, self.record.cells)
+        return f" of {of}" if len(self.record.cells) > 1 else ""
 
 
-def _title(what: str, cells: Sequence[MemoryCellRecord]) -> str:
-    """`peak memory, simulated`."""
-    sources = {cell.source for cell in cells}
-    return f"{what}, simulated" if sources == {"simulated"} else what
-
-
-def _group(cells: Sequence[MemoryCellRecord]) -> str:
+def _source(part: MemoryRecord | _One | _Grid) -> str:
     """The heading of columns of bytes."""
-    return "simulated" if {cell.source for cell in cells} == {"simulated"} else "measured"
+    return "simulated" if {cell.source for cell in part.cells} == {"simulated"} else "measured"
 
 
-def _axes(cells: Sequence[MemoryCellRecord]) -> tuple[str, ...]:
-    return axes.varying(axes.axes_of(cells)) or ("size",)
+def _title(what: str, part: MemoryRecord | _One | _Grid) -> str:
+    """`peak memory, simulated`."""
+    return f"{what}, simulated" if _source(part) == "simulated" else what
 
 
-def _bytes(value: int | None) -> Cell:
-    return Measure(value) if value is not None else None
-
-
-def _known(cell: MemoryCellRecord) -> bool:
-    return cell.peak_allocated_bytes is not None
+_SOURCES = {"source": Fill(("measured", "simulated"), _source)}
 
 
 def _outcome(cell: MemoryCellRecord) -> Word:
@@ -137,45 +109,7 @@ def _outcome(cell: MemoryCellRecord) -> Word:
     return Word(cell.outcome, "quiet" if cell.outcome in ("skipped", "interrupted") else "bad")
 
 
-# --- the tables
-
-
-def summary(record: MemoryRecord) -> list[Table]:
-    """One row per cell: its peaks, the phase that makes them, whether it fits, and how much is left."""
-    cells, named = record.cells, _axes(record.cells)
-    shown = [(column, value) for column, value in _summary_columns(_group(cells)) if any(value(cell) for cell in cells)]
-    columns = (*axes.columns(named), *(column for column, _ in shown))
-    rows = tuple((*axes.values(cell.axes, named), *(value(cell) for _, value in shown)) for cell in cells)
-    return [Table("summary", _title("peak memory", cells), columns, rows, len(named), tuple(_counted(cells)))]
-
-
-def _counted(cells: Sequence[MemoryCellRecord]) -> Iterator[str]:
-    """What a verdict counts beside the allocator's memory."""
-    contexts = dict.fromkeys(cell.gpu.context_bytes for cell in cells if cell.gpu)
-    if contexts:
-        yield f"to spare: with {', '.join(map(units.size, contexts))} for the CUDA context counted"
-
-
-def _summary_columns(group: str) -> list[tuple[Column, Callable[[MemoryCellRecord], Cell]]]:
-    """Each column with what it shows of a cell."""
-    return [
-        (Column("allocated_peak", "allocated", "bytes", group), lambda cell: _bytes(cell.peak_allocated_bytes)),
-        (
-            Column("reserved_peak", "reserved", "bytes", group, importance=1),
-            lambda cell: _bytes(cell.peak_reserved_bytes),
-        ),
-        (Column("peak_phase", "peak in", importance=4), lambda cell: cell.peak_phase),
-        (
-            Column("host_rss_peak", "worker, host memory", "bytes", group, importance=3),
-            lambda cell: _bytes(cell.host_rss_peak_bytes),
-        ),
-        (Column("fits", "fits"), _fits),
-        (
-            Column("margin", "to spare", "bytes", importance=2),
-            lambda cell: _bytes(cell.verdict.margin_bytes if cell.verdict else None),
-        ),
-        (Column("largest", "largest that fits"), _largest_value),
-    ]
+# --- a row per cell
 
 
 def _fits(cell: MemoryCellRecord) -> Cell:
@@ -187,160 +121,311 @@ def _fits(cell: MemoryCellRecord) -> Cell:
     return Word("fits", "good")
 
 
-def _largest_value(cell: MemoryCellRecord) -> str | None:
-    return f"{cell.found.axis} {cell.found.value}" if cell.found else None
+def _margin(cell: MemoryCellRecord) -> int | None:
+    return cell.verdict.margin_bytes if cell.verdict else None
 
 
-def grid(record: MemoryRecord) -> list[Table]:
-    """What people put into reports: contexts below each other, modes beside each other, and for each its precisions."""
-    cells = record.cells
-    differing = axes.varying(axes.axes_of(cells))
-    across = [axis for axis in ("mode", "precision") if axis in differing]
-    if not across:
-        return []
+def _counted(record: MemoryRecord) -> list[str]:
+    """What a verdict counts beside the allocator's memory."""
+    contexts = dict.fromkeys(cell.gpu.context_bytes for cell in record.cells if cell.gpu)
+    words = ", ".join(map(units.size, contexts))
+    return [f"to spare: with {words} for the CUDA context counted"] if contexts else []
+
+
+SUMMARY = DeclaredTable(
+    "summary",
+    lambda record: _title("peak memory", record),
+    (
+        Field(
+            "allocated_peak",
+            "allocated",
+            "bytes",
+            "{source}",
+            get=lambda cell: cell.peak_allocated_bytes,
+            optional=True,
+        ),
+        Field("reserved_peak", "reserved", "bytes", "{source}", 1, get=lambda c: c.peak_reserved_bytes, optional=True),
+        Field("peak_phase", "peak in", importance=4, get=lambda cell: cell.peak_phase, optional=True),
+        Field(
+            "host_rss_peak",
+            "worker, host memory",
+            "bytes",
+            "{source}",
+            3,
+            get=lambda cell: cell.host_rss_peak_bytes,
+            optional=True,
+        ),
+        Field("fits", get=_fits, optional=True),
+        Field("margin", "to spare", "bytes", importance=2, get=_margin, optional=True),
+        Field(
+            "largest",
+            "largest that fits",
+            get=lambda cell: f"{cell.found.axis} {cell.found.value}" if cell.found else None,
+            optional=True,
+        ),
+    ),
+    notes=_counted,
+    words=_SOURCES,
+)
+"""One row per cell: its peaks, the phase that makes them, whether it fits, and how much is left."""
+
+
+def _present(record: MemoryRecord) -> list[str]:
+    return [name for name in CATEGORIES if any(cell.by_category.get(name) for cell in record.cells)]
+
+
+CATEGORY_TABLE = DeclaredTable(
+    "categories",
+    lambda record: _title("peak breakdown", record),
+    (
+        Each(
+            "category",
+            (
+                Field(
+                    "{category}",
+                    "{category}",
+                    "bytes",
+                    "{source}",
+                    lambda record, name: _present(record).index(name) // 4,
+                    get=lambda cell, name: cell.by_category.get(name, 0),
+                ),
+            ),
+            values=_present,
+            ahead=CATEGORIES,
+        ),
+        Field("allocated_peak", "together", "bytes", "{source}", get=lambda cell: cell.peak_allocated_bytes),
+    ),
+    rows=lambda record: [cell for cell in record.cells if cell.by_category],
+    words=_SOURCES,
+)
+"""One row per cell: its peak by category."""
+
+
+# --- contexts below each other, modes and precisions beside each other
+
+
+class _Grid(NamedTuple):
+    """The cells of a run by the axes that lie across, and those that go down."""
+
+    cells: list[MemoryCellRecord]
+    across: tuple[str, ...]
+    down: tuple[str, ...]
+
+    def values(self, axis: str) -> list[str]:
+        """The values of an axis, in the order in which they come."""
+        return list(dict.fromkeys(str(cell.axes[axis]) for cell in self.cells))
+
+    @property
+    def rows(self) -> list[dict[tuple[Cell, ...], MemoryCellRecord]]:
+        """For each place going down the cells that stand there, by their place across."""
+        found: dict[tuple[Cell, ...], dict[tuple[Cell, ...], MemoryCellRecord]] = {}
+        for cell in self.cells:
+            found.setdefault(axes.values(cell.axes, self.down), {})[axes.values(cell.axes, self.across)] = cell
+        return list(found.values())
+
+
+def _grids(record: MemoryRecord) -> list[_Grid]:
+    differing = axes.varying(axes.axes_of(record.cells))
+    across = tuple(axis for axis in ("mode", "precision") if axis in differing)
     down = tuple(axis for axis in differing if axis not in across) or ("ctx",)
-    heads = [dict(zip(across, values, strict=True)) for values in product(*(_values(cells, axis) for axis in across))]
-    columns = (*axes.columns(down), *(_head(head, _group(cells)) for head in heads))
-    by_place = {(axes.values(cell.axes, down), axes.values(cell.axes, across)): cell for cell in cells}
-    rows = tuple(
-        (*place_, *(_peak(by_place.get((place_, tuple(head.values())))) for head in heads))
-        for place_ in dict.fromkeys(axes.values(cell.axes, down) for cell in cells)
-    )
-    title = _title("peak allocated memory", cells)
-    return [Table("grid", title, columns, rows, len(down), ("forward keeps its graph and the loss alive",))]
+    return [_Grid(record.cells, across, down)] if across else []
 
 
-def _values(cells: Sequence[MemoryCellRecord], axis: str) -> list[str]:
-    return list(dict.fromkeys(str(cell.axes[axis]) for cell in cells))
-
-
-def _head(head: Mapping[Any, str], source: str) -> Column:
-    words = [{"train": "full step", "train-first": "first step"}.get(value, value) for value in head.values()]
-    return Column("_".join(head.values()), words[-1], "bytes", " · ".join([source, *words[:-1]]))
-
-
-def _peak(cell: MemoryCellRecord | None) -> Cell:
+def _peak(row: dict[tuple[Cell, ...], MemoryCellRecord], *across: str) -> int | Word | None:
+    cell = row.get(across)
     if cell is None:
         return NOTHING
-    if cell.outcome != "ok" or not _known(cell):
-        return _outcome(cell)
-    return _bytes(cell.peak_allocated_bytes)
+    return _outcome(cell) if cell.outcome != "ok" else cell.peak_allocated_bytes or _outcome(cell)
 
 
-def phases(record: MemoryRecord) -> list[Table]:
-    """Phase by phase: what is allocated and reserved at most, and which category is largest then."""
-    cells, named = [cell for cell in record.cells if cell.peaks_by_phase], _axes(record.cells)
-    if not cells:
-        return []
-    shown = named if len(record.cells) > 1 else ()
-    group = _group(cells)
-    columns = (
-        *axes.columns(shown),
-        Column("phase", "phase"),
-        Column("allocated_peak", "allocated", "bytes", group),
-        Column("reserved_peak", "reserved", "bytes", group),
-        Column("mostly", "mostly", importance=1),
-        Column("mostly_bytes", "of that", "bytes", importance=2),
-    )
-    rows: list[tuple[Cell, ...]] = []
-    for cell in cells:
-        for name, phase in cell.peaks_by_phase.items():
-            most = max(phase.by_category.items(), key=lambda item: item[1], default=("", None))
-            peak = Measure(phase.allocated_peak_bytes, tone="strong" if name == cell.peak_phase else "plain")
-            reserved = _bytes(phase.reserved_peak_bytes)
-            rows.append((*axes.values(cell.axes, shown), name, peak, reserved, most[0], _bytes(most[1])))
-    return [Table("phases", _title("peak memory by phase", cells), columns, tuple(rows), len(shown) + 1)]
+def _mode_said(mode: str) -> str:
+    return {"train": "full step", "train-first": "first step"}.get(mode, mode)
 
 
-def categories(record: MemoryRecord) -> list[Table]:
-    """One row per cell: what the peak is made of; parameters, gradients and state in GiB."""
-    cells, named = [cell for cell in record.cells if cell.by_category], _axes(record.cells)
-    if not cells:
-        return []
-    present = [name for name in CATEGORIES if any(cell.by_category.get(name) for cell in cells)]
-    columns = (
-        *axes.columns(named),
-        *(
-            Column(name.replace(" ", "_"), name, "bytes", _group(cells), importance=index // 4)
-            for index, name in enumerate(present)
+def _across(*names: str) -> Each:
+    """Columns for the values of these axes, in a grid across which these lie and no others."""
+
+    def values(axis: str) -> Each:
+        inner: tuple[Field | Each, ...]
+        if axis == names[-1]:
+            key = "_".join(f"{{{name}}}" for name in names)
+            group = " · ".join(["{source}", *(f"{{{name}}}" for name in names[:-1])])
+            inner = (Field(key, f"{{{axis}}}", "bytes", group, get=_peak),)
+        else:
+            inner = (values(names[names.index(axis) + 1]),)
+        said = _mode_said if axis == "mode" else str
+        return Each(axis, inner, values=lambda grid: grid.values(axis) if grid.across == names else (), said=said)
+
+    return values(names[0])
+
+
+GRID = DeclaredTable(
+    "grid",
+    lambda grid: _title("peak allocated memory", grid),
+    (_across("mode"), _across("precision"), _across("mode", "precision")),
+    parts=_grids,
+    rows=lambda grid: grid.rows,
+    leading=along(lambda grid: grid.down, lambda row: row.values()),
+    notes=("forward keeps its graph and the loss alive",),
+    words=_SOURCES,
+)
+"""What people put into reports: contexts below each other, modes beside each other, and for each its precisions."""
+
+
+# --- a row per phase
+
+
+class _Phase(NamedTuple):
+    """A phase of a cell; no phase for a cell of which none is known."""
+
+    cell: MemoryCellRecord
+    name: str | None
+    peak: PhasePeakRecord | None
+
+    def allocated(self) -> Measure | None:
+        """The highest of the cell's phases stands out."""
+        if self.peak is None:
+            return None
+        highest = self.name == self.cell.peak_phase
+        return Measure(self.peak.allocated_peak_bytes, tone="strong" if highest else "plain")
+
+    def largest_category(self) -> tuple[str, int | None]:
+        """The category that most of the peak is of, and its bytes."""
+        by_category = self.peak.by_category if self.peak else {}
+        return max(by_category.items(), key=lambda item: item[1], default=("", None))
+
+
+def _phases(record: MemoryRecord) -> list[_Phase]:
+    return [_Phase(cell, name, peak) for cell in record.cells for name, peak in cell.peaks_by_phase.items()]
+
+
+PHASES = DeclaredTable(
+    "phases",
+    lambda record: _title("peak memory by phase", record),
+    (
+        Field("allocated_peak", "allocated", "bytes", "{source}", get=_Phase.allocated),
+        Field("reserved_peak", "reserved", "bytes", "{source}", get=lambda row: row.peak.reserved_peak_bytes),
+        Field("mostly", "largest category", importance=1, get=lambda row: row.largest_category()[0]),
+        Field("mostly_bytes", "size", "bytes", importance=2, get=lambda row: row.largest_category()[1]),
+    ),
+    rows=_phases,
+    leading=(
+        along(
+            lambda record: axes.varying(axes.axes_of(record.cells)) or ("size",) if len(record.cells) > 1 else (),
+            lambda row: (row.cell,),
         ),
-        Column("allocated_peak", "together", "bytes", _group(cells)),
-    )
-    rows = tuple(
-        (
-            *axes.values(cell.axes, named),
-            *(Measure(cell.by_category.get(name, 0)) for name in present),
-            _bytes(cell.peak_allocated_bytes),
-        )
-        for cell in cells
-    )
-    return [Table("categories", _title("what the peak is made of", cells), columns, rows, len(named))]
+        leading(Field("phase", get=lambda row: row.name)),
+    ),
+    words=_SOURCES,
+)
+"""Phase by phase: the most that is allocated and reserved, and which category is largest at that point."""
 
 
-def largest(record: MemoryRecord) -> list[Table]:
-    """For each cell the largest allocations at its peak, alike ones together, with the line they come from."""
-    found = []
-    for cell in record.cells:
-        if not cell.largest:
-            continue
-        columns = (
-            Column("count", "count"),
-            Column("size", "each", "bytes", _group([cell])),
-            Column("total", "together", "bytes", _group([cell]), importance=3),
-            Column("category", "category", importance=1),
-            Column("phase", "made in", importance=4),
-            Column("line", "line"),
-            Column("module", "module", importance=2),
-        )
-        rows = tuple(_group_row(group) for group in cell.largest[:LARGEST])
-        which = f" of {remarks.which([cell], record.cells)}" if len(record.cells) > 1 else ""
-        found.append(Table("largest", _title(f"largest at the peak{which}", [cell]), columns, rows, 0))
-    return found
+CELLS = DeclaredTable(
+    "cells",
+    lambda record: _title("all cells and phases", record),
+    (
+        Field("source", get=lambda row: row.cell.source),
+        Field(
+            "device_name",
+            "device name",
+            get=lambda row: (row.cell.gpu and row.cell.gpu.title) or (row.cell.device and row.cell.device.name),
+        ),
+        Field("parameters", unit="count", get=lambda row: row.cell.model.parameters),
+        Field("outcome", get=lambda row: row.cell.outcome),
+        Field("fits", get=lambda row: ("yes" if row.cell.verdict.fits else "no") if row.cell.verdict else None),
+        Field("margin", "to spare", "bytes", get=lambda row: _margin(row.cell)),
+        Field("phase", get=lambda row: row.name),
+        Field("allocated_peak", "allocated", "bytes", get=lambda row: row.peak and row.peak.allocated_peak_bytes),
+        Field("reserved_peak", "reserved", "bytes", get=lambda row: row.peak and row.peak.reserved_peak_bytes),
+        Each(
+            "category",
+            (Field("{category}", unit="bytes", get=lambda row, name: row.peak and row.peak.by_category.get(name, 0)),),
+            values=CATEGORIES,
+        ),
+        Field("host_rss_peak", "worker, host memory", "bytes", get=lambda row: row.cell.host_rss_peak_bytes),
+        Field("device_used_peak", "device, all programs", "bytes", get=lambda row: row.cell.device_used_peak_bytes),
+    ),
+    rows=lambda record: [
+        row
+        for cell in record.cells
+        for row in ([_Phase(cell, *item) for item in cell.peaks_by_phase.items()] or [_Phase(cell, None, None)])
+    ],
+    leading=along(lambda record: axes.known(axes.axes_of(record.cells)), lambda row: (row.cell,)),
+)
+"""Everything in one long table, a row per cell and phase, for data frames."""
 
 
-def _group_row(group: AllocationGroup) -> tuple[Cell, ...]:
-    modules = " … ".join(group.modules)
-    return (
-        f"{group.count} ×",
-        Measure(group.size_bytes),
-        Measure(group.total_bytes),
-        group.category,
-        group.phase or "",
-        place(group.stack) or "",
-        modules,
-    )
+# --- a table per cell
+
+LARGEST_ALLOCATIONS = DeclaredTable(
+    "largest",
+    lambda one: _title(f"largest at the peak{one.which}", one),
+    (
+        Field("count", get=lambda group: f"{group.count} ×"),
+        Field("size", "each", "bytes", "{source}", get=lambda group: group.size_bytes),
+        Field("total", "together", "bytes", "{source}", 3, get=lambda group: group.total_bytes),
+        Field("category", importance=1, get=lambda group: group.category),
+        Field("phase", "made in", importance=4, get=lambda group: group.phase or ""),
+        Field("line", get=lambda group: place(group.stack) or ""),
+        Field("module", importance=2, get=lambda group: " … ".join(group.modules)),
+    ),
+    parts=lambda record: [_One(record, cell) for cell in record.cells],
+    rows=lambda one: one.cell.largest[:LARGEST],
+    leading=(),
+    words=_SOURCES,
+)
+"""For each cell the largest allocations at its peak, similar ones together, with the line they come from."""
 
 
-def modules(record: MemoryRecord) -> list[Table]:
-    """For each cell its peak by module, as a tree; modules that differ in their number only are taken together."""
-    found = []
-    for cell in record.cells:
-        if not cell.modules:
-            continue
-        tree = rows((module.path, module.total_bytes, module.own_bytes) for module in cell.modules)
-        which = f" of {remarks.which([cell], record.cells)}" if len(record.cells) > 1 else ""
-        title = _title(f"the peak by module{which}", [cell])
-        found.append(Table("modules", title, columns(_group([cell])), tree, 1))
-    return found
+class ModuleRow(NamedTuple):
+    """A module in a tree of bytes; modules that differ only in their number are one."""
+
+    path: str
+    number: int
+    total_bytes: int
+    own_bytes: int
+
+    def name(self) -> str:
+        """The last part of the path, indented by its depth."""
+        parts = self.path.split(".") if self.path else []
+        return f"{'  ' * (len(parts) - 1)}{parts[-1]}" if parts else "everything"
 
 
-def residual(record: MemoryRecord) -> list[Table]:
-    """The size of one residual stream, with what it is the product of."""
-    columns = (
-        Column("size", "size"),
-        Column("batch", "batch"),
-        Column("ctx", "ctx"),
-        Column("d_model", "d_model"),
-        Column("bytes_each", "bytes each"),
-        Column("residual", "residual stream", "bytes"),
-    )
-    rows: dict[tuple[Cell, ...], None] = {}
-    for cell in record.cells:
-        wide = cell.axes["model"]["d_model"]
-        batch, ctx = (_value(cell, axis) for axis in ("batch", "ctx"))
-        rows[cell.axes["size"], batch, ctx, wide, 4, Measure(cell.residual_bytes)] = None
-    notes = ("batch × ctx × d_model × 4: the stream stays in fp32 under autocast. Computed, not measured",)
-    return [Table("residual", "the residual stream", columns, tuple(rows), 4, notes)]
+MODULE = leading(Field("module", get=ModuleRow.name))
+MODULE_COLUMNS = (
+    Field("count", get=lambda row: f"{row.number} ×" if row.number > 1 else ""),
+    Field("total", "with those below", "bytes", "{source}", get=lambda row: row.total_bytes),
+    Field("own", "itself", "bytes", "{source}", 1, get=lambda row: row.own_bytes),
+)
+
+_NUMBER = re.compile(r"(^|\.)\d+(?=\.|$)")
+
+
+def module_rows(modules: Iterable[tuple[str, int, int]]) -> list[ModuleRow]:
+    """From paths with the bytes in total and of their own; `layers.*` stands for every layer."""
+    together: dict[str, ModuleRow] = {}
+    for numbered, total_bytes, own_bytes in modules:
+        path = _NUMBER.sub(r"\1*", numbered)
+        row = together.get(path, ModuleRow(path, 0, 0, 0))
+        together[path] = ModuleRow(path, row.number + 1, row.total_bytes + total_bytes, row.own_bytes + own_bytes)
+    in_order = sorted(together.values(), key=lambda row: row.path.split("."))
+    return [row for row in in_order if row.path.count(".") < DEPTH]
+
+
+MODULES = DeclaredTable(
+    "modules",
+    lambda one: _title(f"the peak by module{one.which}", one),
+    MODULE_COLUMNS,
+    parts=lambda record: [_One(record, cell) for cell in record.cells],
+    rows=lambda one: module_rows((each.path, each.total_bytes, each.own_bytes) for each in one.cell.modules),
+    leading=MODULE,
+    words=_SOURCES,
+)
+"""For each cell its peak by module, as a tree."""
+
+
+# --- what can be computed
 
 
 def _as_found(cell: MemoryCellRecord) -> axes.Axes:
@@ -348,83 +433,62 @@ def _as_found(cell: MemoryCellRecord) -> axes.Axes:
     return {**cell.axes, cell.found.axis: _value(cell, cell.found.axis)} if cell.found else cell.axes
 
 
-def _value(cell: MemoryCellRecord, axis: str) -> int:
-    """Of the axis, what the cell's numbers are of: what a search has found, or what was asked for."""
+def _value(cell: MemoryCellRecord, axis: SearchAxis) -> int:
+    """The value of an axis that the cell's numbers are of: what a search has found, or what was asked for."""
     found = cell.found
-    return found.value if found and found.axis == axis and found.value else int(cell.axes[axis])
+    return found.value if found and found.axis == axis and found.value else int(getattr(cell.cell, axis))
 
 
-def state(record: MemoryRecord) -> list[Table]:
-    """Weights, gradients and AdamW's state, by the number of parameters: 4, 4 and 8 bytes each."""
-    columns = (
-        Column("size", "size"),
-        Column("parameters", "parameters", "count"),
-        Column("weights", "weights", "bytes"),
-        Column("gradients", "gradients", "bytes"),
-        Column("optimizer_state", "AdamW's state", "bytes"),
-        Column("together", "together", "bytes"),
+RESIDUAL = DeclaredTable(
+    "residual",
+    "the residual stream",
+    (
+        Field("bytes_each", "bytes each", get=lambda row: 4),
+        Field("residual", "residual stream", "bytes", get=lambda row: row[4]),
+    ),
+    rows=lambda record: dict.fromkeys(
+        (
+            cell.cell.size,
+            _value(cell, "batch"),
+            _value(cell, "ctx"),
+            cell.cell.model.d_model,
+            cell.residual_bytes,
+        )
+        for cell in record.cells
+    ),
+    leading=leading(
+        Field("size", get=lambda row: row[0]),
+        Field("batch", get=lambda row: row[1]),
+        Field("ctx", get=lambda row: row[2]),
+        Field("d_model", get=lambda row: row[3]),
+    ),
+    notes=("batch × ctx × d_model × 4: the stream stays in fp32 under autocast. Computed, not measured",),
+)
+"""The size of one residual stream, with what it is the product of."""
+
+STATE = DeclaredTable(
+    "state",
+    "persistent training state",
+    (
+        Field("parameters", unit="count", get=lambda cell: cell.model.parameters),
+        Field("weights", unit="bytes", get=lambda cell: 4 * cell.model.parameters),
+        Field("gradients", unit="bytes", get=lambda cell: 4 * cell.model.parameters),
+        Field("optimizer_state", "AdamW's state", "bytes", get=lambda cell: 8 * cell.model.parameters),
+        Field("together", unit="bytes", get=lambda cell: 16 * cell.model.parameters),
+    ),
+    rows=lambda record: {cell.cell.size: cell for cell in record.cells}.values(),
+    leading=leading(Field("size", get=lambda cell: cell.cell.size)),
+    notes=("in fp32 whatever the precision: autocast keeps its copies among the activations. Computed, not measured",),
+)
+"""Weights, gradients and AdamW's state, from the number of parameters: 4, 4 and 8 bytes each."""
+
+
+TABLES = {
+    table.name: table
+    for table in (
+        SUMMARY, GRID, PHASES, CATEGORY_TABLE, LARGEST_ALLOCATIONS, MODULES, RESIDUAL, STATE, CELLS,
     )
-    rows: dict[str, tuple[Cell, ...]] = {}
-    for cell in record.cells:
-        weights = 4 * cell.model.parameters
-        sizes = (weights, weights, 2 * weights, 4 * weights)
-        rows[cell.axes["size"]] = (cell.axes["size"], Measure(cell.model.parameters), *map(Measure, sizes))
-    notes = ("in fp32 whatever the precision: autocast keeps its copies among the activations. Computed, not measured",)
-    return [Table("state", "what training holds for good", columns, tuple(rows.values()), 1, notes)]
-
-
-def cells(record: MemoryRecord) -> list[Table]:
-    """Everything in one long table, a row per cell and phase, for data frames."""
-    named = axes.known(axes.axes_of(record.cells))
-    columns = (
-        *axes.columns(named),
-        Column("source", "source"),
-        Column("device_name", "device name"),
-        Column("parameters", "parameters", "count"),
-        Column("outcome", "outcome"),
-        Column("fits", "fits"),
-        Column("margin", "to spare", "bytes"),
-        Column("phase", "phase"),
-        Column("allocated_peak", "allocated", "bytes"),
-        Column("reserved_peak", "reserved", "bytes"),
-        *(Column(name.replace(" ", "_"), name, "bytes") for name in CATEGORIES),
-        Column("host_rss_peak", "worker, host memory", "bytes"),
-        Column("device_used_peak", "device, all programs", "bytes"),
-    )
-    rows = tuple(row for cell in record.cells for row in _long(cell, named))
-    return [Table("cells", _title("all cells and phases", record.cells), columns, rows, len(named))]
-
-
-def _long(cell: MemoryCellRecord, named: Sequence[str]) -> Iterator[tuple[Cell, ...]]:
-    verdict = cell.verdict
-    leading: tuple[Cell, ...] = (
-        *axes.values(cell.axes, named),
-        cell.source,
-        cell.gpu.title if cell.gpu else cell.device.name if cell.device else None,
-        Measure(cell.model.parameters),
-        cell.outcome,
-        ("yes" if verdict.fits else "no") if verdict else None,
-        _bytes(verdict.margin_bytes if verdict else None),
-    )
-    last: tuple[Cell, ...] = (_bytes(cell.host_rss_peak_bytes), _bytes(cell.device_used_peak_bytes))
-    for name, phase in cell.peaks_by_phase.items():
-        parts = (Measure(phase.by_category.get(category, 0)) for category in CATEGORIES)
-        yield (*leading, name, _bytes(phase.allocated_peak_bytes), _bytes(phase.reserved_peak_bytes), *parts, *last)
-    if not cell.peaks_by_phase:
-        yield (*leading, None, None, None, *([None] * len(CATEGORIES)), *last)
-
-
-TABLES: dict[str, Callable[[MemoryRecord], list[Table]]] = {
-    "summary": summary,
-    "grid": grid,
-    "phases": phases,
-    "categories": categories,
-    "largest": largest,
-    "modules": modules,
-    "residual": residual,
-    "state": state,
-    "cells": cells,
-}
+}  # fmt: skip
 """Every table that a record can be shown as."""
 
 
@@ -476,11 +540,11 @@ def _notes(record: MemoryRecord) -> Iterator[Remark]:
         yield Remark("note", "simulated: worked out without a GPU, by a model of CUDA's caching allocator")
     if len(record.cells) == 1:
         (cell,) = record.cells
-        wide, batch, ctx = cell.axes["model"]["d_model"], _value(cell, "batch"), _value(cell, "ctx")
+        wide, batch, ctx = cell.cell.model.d_model, _value(cell, "batch"), _value(cell, "ctx")
         product_ = f"batch {batch} × ctx {ctx} × d_model {wide} × 4 bytes"
         yield Remark("note", f"one residual stream is {units.size(cell.residual_bytes)}: {product_}")
-        if cell.axes["mode"] in NEW_GRADIENTS:
+        if cell.cell.mode in NEW_GRADIENTS:
             weights = 4 * cell.model.parameters
-            state = f", AdamW's state {units.size(2 * weights)}" if cell.axes["mode"] != "forward-backward" else ""
+            state = f", AdamW's state {units.size(2 * weights)}" if cell.cell.mode != "forward-backward" else ""
             each = f"weights {units.size(weights)}, gradients {units.size(weights)}{state}"
-            yield Remark("note", f"of that for good: {each}")
+            yield Remark("note", f"persistent training state: {each}")

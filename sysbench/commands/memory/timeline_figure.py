@@ -1,10 +1,8 @@
-"""The active-memory timeline as a picture: live bytes by category, phases, and what the peak is made of."""
+"""The active-memory timeline as a picture: live bytes by category, phases, and the largest allocations at the peak."""
 
 from __future__ import annotations
 
 import itertools
-import unicodedata
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,60 +11,33 @@ import numpy.typing as npt
 
 from sysbench import units
 from sysbench.commands.memory.figures import COLOURS, STACKING, darker
-from sysbench.errors import OutputError, UsageError
+from sysbench.render import plots
+from sysbench.render.plots import INK, QUIET, SIMULATED, printable
 from sysbench.snapshot.timeline import CATEGORIES, Group, Timeline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FORMATS: Final = ("png", "svg", "pdf")
 SIZE_IN: Final = (10.0, 5.0)
-DOTS_PER_INCH: Final = 160
 BUCKETS: Final = 480
 """Stretches that the timeline is cut into: two points are drawn of each, its highest and its lowest."""
 LARGEST_SHOWN: Final = 3
 _HEADROOM: Final = 1.36
-"""Above the highest line there is room for what the peak is made of."""
+"""Room above the highest line, for the text about the peak."""
 _NARROWEST: Final = 0.002
 """Of the width: phases narrower than this are not shaded."""
 _LONGEST_TEXT: Final = 64
-_INK: Final = "#222222"
-_QUIET: Final = "#666666"
 _SHADES: Final = ("#f3f3f3", "#e7e7e7")
-_SIMULATED: Final = "#b45309"
-_STYLE: Final[Any] = {
-    "font.size": 9,
-    "font.family": "sans-serif",
-    "svg.fonttype": "none",
-    # Without it, identifiers in the file change from run to run.
-    "svg.hashsalt": "sysbench",
-    "axes.edgecolor": _QUIET,
-    "axes.linewidth": 0.8,
-    "text.parse_math": False,
-}
 
 
 def write(path: Path, timeline: Timeline, title: str) -> None:
     """Draw a timeline into a file, as its suffix says: png, svg or pdf. Raises UsageError and OutputError."""
-    suffix = path.suffix.lower().removeprefix(".")
-    if suffix not in FORMATS:
-        raise UsageError(f"{path.name} is not a picture's name: it must end in {', '.join(FORMATS)}")
-    # matplotlib takes half a second to import, and only those who want a picture should wait for it.
-    import matplotlib as mpl
-
-    with mpl.rc_context(_STYLE), warnings.catch_warnings():
-        # A name in a script that the font lacks shows as boxes; there is nothing anyone could do about it here.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        figure = draw(timeline, title)
-        try:
-            figure.savefig(path, format=suffix, dpi=DOTS_PER_INCH, metadata=_undated(suffix))
-        except OSError as error:
-            raise OutputError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
+    plots.write(path, lambda: draw(timeline, title))
 
 
 def draw(timeline: Timeline, title: str) -> Figure:
-    """The figure itself, 10 × 5 inches."""
+    """The timeline as a figure of 10 × 5 inches."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=SIZE_IN, facecolor="white")
@@ -75,13 +46,18 @@ def draw(timeline: Timeline, title: str) -> Figure:
     scale = units.shared_scale("bytes", [float(timeline.peak.allocated_bytes)])
     _draw_phases(axes, timeline)
     _draw_stack(axes, timeline, states, scale.factor)
-    _draw_reserved(axes, timeline, states, scale.factor)
+    if timeline.reserved is not None:
+        reserved = timeline.reserved.bytes[states] / scale.factor
+        axes.step(states, reserved, where="post", color=QUIET, linewidth=1, linestyle=(0, (4, 2)), zorder=4)
     axes.set_xlim(0, max(timeline.states - 1, 1))
-    axes.set_ylim(0, _highest(timeline) / scale.factor * _HEADROOM)
-    axes.set_ylabel(f"allocated, {scale.symbol}", color=_INK)
-    axes.set_xlabel("allocator events", color=_INK)
+    # Up to what is reserved, where it is not so far up that it would flatten everything else.
+    allocated, held = max(timeline.peak.allocated_bytes, 1), timeline.reserved_peak_bytes or 0
+    highest = held if allocated < held < 1.5 * allocated else allocated
+    axes.set_ylim(0, highest / scale.factor * _HEADROOM)
+    axes.set_ylabel(f"allocated, {scale.symbol}", color=INK)
+    axes.set_xlabel("allocator events", color=INK)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}".replace(",", " "))
-    axes.tick_params(colors=_QUIET)
+    axes.tick_params(colors=QUIET)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#d5d5d5", linewidth=0.5, zorder=1)
     _draw_peak(axes, timeline, scale.factor)
@@ -120,7 +96,7 @@ def _draw_phases(axes: Axes, timeline: Timeline) -> None:
                 xycoords=("data", "axes fraction"),
                 textcoords="offset points",
                 ha="center",
-                color=_QUIET,
+                color=QUIET,
                 fontsize=8,
             )
 
@@ -135,14 +111,7 @@ def _draw_stack(axes: Axes, timeline: Timeline, states: npt.NDArray[np.int64], f
         colour = COLOURS[CATEGORIES[code]]
         axes.fill_between(states, below, above, step="post", facecolor=colour, edgecolor="none", linewidth=0, zorder=2)
         below = above
-    axes.step(states, below, where="post", color=_INK, linewidth=0.6, zorder=3)
-
-
-def _draw_reserved(axes: Axes, timeline: Timeline, states: npt.NDArray[np.int64], factor: float) -> None:
-    if timeline.reserved is None:
-        return
-    reserved = timeline.reserved.bytes[states] / factor
-    axes.step(states, reserved, where="post", color=_QUIET, linewidth=1, linestyle=(0, (4, 2)), zorder=4)
+    axes.step(states, below, where="post", color=INK, linewidth=0.6, zorder=3)
 
 
 def _draw_peak(axes: Axes, timeline: Timeline, factor: float) -> None:
@@ -154,7 +123,7 @@ def _draw_peak(axes: Axes, timeline: Timeline, factor: float) -> None:
     place = min(max(peak.state / max(timeline.states - 1, 1), 0.01), 0.99)
     lines = [f"peak {units.size(peak.allocated_bytes)}{f' in {phase.name}' if phase else ''}"]
     lines += [_group(timeline, group) for group in timeline.groups(peak.state)[:LARGEST_SHOWN]]
-    axes.plot([peak.state], [height], marker="v", color=_INK, markersize=5, zorder=6, clip_on=False)
+    axes.plot([peak.state], [height], marker="v", color=INK, markersize=5, zorder=6, clip_on=False)
     axes.annotate(
         "\n".join(lines),
         (peak.state, height),
@@ -166,18 +135,11 @@ def _draw_peak(axes: Axes, timeline: Timeline, factor: float) -> None:
         multialignment="left",
         fontsize=8,
         linespacing=1.35,
-        color=_INK,
+        color=INK,
         zorder=7,
         bbox={"boxstyle": "round,pad=0.4", "facecolor": "white", "edgecolor": "#bbbbbb", "linewidth": 0.8},
-        arrowprops={"arrowstyle": "-", "color": _INK, "linewidth": 0.8, "shrinkB": 3},
+        arrowprops={"arrowstyle": "-", "color": INK, "linewidth": 0.8, "shrinkB": 3},
     )
-
-
-def _highest(timeline: Timeline) -> int:
-    """The highest line: what is reserved, where it is not so far up that it would flatten everything else."""
-    allocated = max(timeline.peak.allocated_bytes, 1)
-    reserved = timeline.reserved_peak_bytes or 0
-    return reserved if allocated < reserved < 1.5 * allocated else allocated
 
 
 def _group(timeline: Timeline, group: Group) -> str:
@@ -187,19 +149,19 @@ def _group(timeline: Timeline, group: Group) -> str:
     modules = {".".join(module) for module in group.modules}
     where = place or (modules.pop() if len(modules) == 1 else "")
     what = f"{group.count} × {units.size(group.size_bytes)} {group.category}"
-    return f"{what} · {_printable(where)}" if where else what
+    return f"{what} · {printable(where, _LONGEST_TEXT)}" if where else what
 
 
 def _draw_titles(figure: Figure, timeline: Timeline, title: str) -> None:
-    figure.text(0.075, 0.945, _printable(title), fontsize=11, fontweight="bold", color=_INK)
+    figure.text(0.075, 0.945, printable(title, _LONGEST_TEXT), fontsize=11, fontweight="bold", color=INK)
     if timeline.inferred:
         note = "categories and phases inferred from stacks and lifetimes"
-        figure.text(0.075, 0.905, note, fontsize=8, color=_QUIET)
-    device = f" for {_printable(timeline.device_name)}" if timeline.device_name else ""
+        figure.text(0.075, 0.905, note, fontsize=8, color=QUIET)
+    device = f" for {printable(timeline.device_name, _LONGEST_TEXT)}" if timeline.device_name else ""
     if timeline.source == "simulated":
-        figure.text(0.985, 0.945, f"SIMULATED{device}", fontsize=10, fontweight="bold", color=_SIMULATED, ha="right")
+        figure.text(0.985, 0.945, f"SIMULATED{device}", fontsize=10, fontweight="bold", color=SIMULATED, ha="right")
     elif device:
-        figure.text(0.985, 0.945, device.removeprefix(" for "), fontsize=9, color=_QUIET, ha="right")
+        figure.text(0.985, 0.945, device.removeprefix(" for "), fontsize=9, color=QUIET, ha="right")
 
 
 def _draw_legend(figure: Figure, timeline: Timeline) -> None:
@@ -215,7 +177,7 @@ def _draw_legend(figure: Figure, timeline: Timeline) -> None:
     reserved = timeline.reserved_peak_bytes
     if reserved is not None:
         label = f"reserved\n{units.size(reserved)} at most"
-        handles.insert(0, Line2D([], [], color=_QUIET, linewidth=1, linestyle=(0, (4, 2)), label=label))
+        handles.insert(0, Line2D([], [], color=QUIET, linewidth=1, linestyle=(0, (4, 2)), label=label))
     if handles:
         figure.legend(
             handles=handles,
@@ -223,17 +185,6 @@ def _draw_legend(figure: Figure, timeline: Timeline) -> None:
             bbox_to_anchor=(0.8, 0.9),
             frameon=False,
             fontsize=8,
-            labelcolor=_INK,
+            labelcolor=INK,
             labelspacing=0.9,
         )
-
-
-def _printable(text: str) -> str:
-    """One short line without control characters, which XML cannot hold."""
-    clean = "".join(char for char in text if unicodedata.category(char)[0] != "C")
-    return clean if len(clean) <= _LONGEST_TEXT else f"{clean[: _LONGEST_TEXT - 1]}…"
-
-
-def _undated(suffix: str) -> dict[str, Any]:
-    """Metadata without a date, so that the same timeline gives the same file."""
-    return {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(suffix, {})

@@ -250,14 +250,14 @@ def _class_notes(profiles: Profiles) -> list[str]:
 
         least_ns = LARGE_UNPLACED_SHARE * total_ns
         if sum(unplaced.values()) > least_ns:
-            notes.append(f"in no class, and counted as other: {named(unplaced, MOST_UNPLACED, least_ns)}")
+            notes.append(f"unclassified, counted as other: {named(unplaced, MOST_UNPLACED, least_ns)}")
         if sum(others.values()) > LARGE_OTHER_SHARE * total_ns:
             notes.append(f"in other: {named(others, MOST_OTHERS, -1)}")
         most = sorted(softmax, key=lambda kind: -softmax[kind])[:MOST_WRITTEN_OUT]
         if most and "softmax" not in most:
             notes.append(
-                f"softmax within attention is written out, and counts as {' and '.join(most)}: "
-                "the table attention has its time"
+                f"softmax within attention has no kernel of its own and counts as {' and '.join(most)}: "
+                "the table attention shows its time"
             )
     return notes
 
@@ -478,7 +478,7 @@ COPIES = DeclaredTable(
         Field("total", "time", "s", "per step", get=lambda row: row.per_step("total_ns")),
         Field("calls", unit="count", group="per step", get=lambda row: row.count("calls")),
         Field("bytes", "moved", "bytes", "per step", get=lambda row: _over(row.of.bytes, row.profile.summary.steps)),
-        Field("rate", "in a second", "bytes", get=lambda row: _over(row.of.bytes, row.of.total_ns * NS)),
+        Field("rate", "per second", "bytes", get=lambda row: _over(row.of.bytes, row.of.total_ns * NS)),
     ),
     rows=_rows(lambda profile: profile.summary.copies),
     leading=(PROFILE, leading(Field("copy", elastic=True, get=lambda row: row.of.name))),
@@ -499,11 +499,11 @@ DEVICE = DeclaredTable(
         Field("idle", unit="share", group="device", get=lambda row: 1 - row.of.busy_ns / row.of.window_ns),
         Field(
             "waiting",
-            "of it for the host",
+            "waiting for the host",
             "share",
             "device",
             get=lambda row: row.of.waiting_ns / row.of.window_ns,
-            note="for the host: idle time that passed before the next kernel had even been launched",
+            note="waiting for the host: idle time before the next kernel was launched",
         ),
         Field(
             "overlap",
@@ -567,13 +567,13 @@ PRECISION = DeclaredTable(
     rows=_rows(_formats),
     leading=(PROFILE, leading(Field("format", get=lambda row: row.of.name))),
     when=lambda profiles: any(set(profile.summary.precisions) - {"unknown"} for profile in profiles.each),
-    notes=("as the names of matmul and attention kernels have it; unknown: the name does not say",),
+    notes=("by the names of matmul and attention kernels; unknown: the name does not tell",),
 )
 """The time of matrix products by the number format in their kernels' names."""
 
 CHECKS = DeclaredTable(
     "checks",
-    "what must be",
+    "checks against the model",
     (
         Field("expected", unit="count", group="per step", get=lambda row: row.count("expected")),
         Field("found", unit="count", group="per step", get=lambda row: row.count("found")),
@@ -641,7 +641,7 @@ def _rate_table(name: str, title: str, part: str, kind: str) -> DeclaredTable:
                 importance=1,
                 get=lambda row: row.of.bytes,
                 optional=True,
-                note="bytes: every operand and result moved once, which is the least there can be",
+                note="bytes: every operand and result moved once, a lower bound",
             ),
             Field("rate", unit="flops_per_s", importance=1, get=lambda row: row.achieved, when=has_work),
             Field(
@@ -723,7 +723,7 @@ def _ranks(profiles: Profiles) -> Iterator[_RankRow]:
 
 RANKS = DeclaredTable(
     "ranks",
-    "files beside each other",
+    "file comparison",
     (
         Each(
             "file",

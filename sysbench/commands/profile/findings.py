@@ -71,7 +71,7 @@ def findings(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:
     covered = [(cell.coverage, cell) for cell in known if cell.coverage is not None]
     if covered:
         share = share_range(covered, namer(cells))
-        text = f"kernels, as profiled, cover {share} of the same step timed without a profiler."
+        text = f"profiled kernels cover {share} of the step as timed without a profiler."
         yield Said(text, tuple(cell for _, cell in covered))
     yield from left_out(cells, doubts, "what is said of this run")
 
@@ -197,7 +197,7 @@ def _leaders(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Ite
         calls = {found.calls for found in each}
         often = f" in {calls.pop()} a step" if len(calls) == 1 else ""
         work = "operator" if on_cpu else "kernel"
-        text = f"{where}in forward{at} the most time goes to the {work} {short}, {share}{often}"
+        text = f"{where}the {work} that takes the most time in forward{at} is {short}, {share}{often}"
         yield Said(f"{text}{_leaders_elsewhere(each)}.", tuple(found.cell for found in each))
 
 
@@ -215,8 +215,8 @@ def _leaders_elsewhere(each: Sequence[Leading]) -> str:
         else:
             only = found[0] if len(found) == 1 else None
             share = f" ({units.share(only.share)} in {only.calls})" if only is not None else ""
-            others.append(f"in {what} it goes to {leader}{share}")
-    also = [f"it is the same in {listed(same)}"] if same else []
+            others.append(f"in {what} it is {leader}{share}")
+    also = [f"it also leads in {listed(same)}"] if same else []
     return "".join(f"; {words}" for words in [*also, *others])
 
 
@@ -327,8 +327,8 @@ def _precision(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> I
         return
     ((format_, asked),) = formats
     known_share = min(known_shares)
-    partly = "" if known_share > 1 - NOTABLE / 2 else f" (which say it for {units.share(known_share)} of that time)"
-    but = "" if format_ == asked else f", though {asked} was asked for"
+    partly = "" if known_share > 1 - NOTABLE / 2 else f" (known for {units.share(known_share)} of that time)"
+    but = "" if format_ == asked else f", although {asked} was requested"
     text = f"{where}matrix products spend {share_range(shares, name)} of their time in {format_}, "
     yield Said(f"{text}by the names of their kernels{partly}{but}.", tuple(cell for _, cell in shares))
 
@@ -348,12 +348,12 @@ def _idle(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterator[Said]:
     basis = tuple(cell for *_, cell in found)
     if found[-1][0] < NOTABLE and max(idle for _, idle, _ in found) < NOTABLE:
         many = "" if len(found) == 1 else f" in all {len(found)} cells"
-        yield Said(f"the device is busy all through the profiled step{many}.", basis)
+        yield Said(f"the device is busy throughout the profiled step{many}.", basis)
         return
     idles = share_range([(idle, cell) for _, idle, cell in found], name)
     waits = share_range([(waiting, cell) for waiting, _, cell in found], name)
     bound = [cell for *_, cell in found if cell.summary and cell.summary.device and cell.summary.device.launch_bound]
-    text = f"the device idles {idles} of the profiled step, {waits} because the host had not launched anything yet"
+    text = f"the device idles {idles} of the profiled step, {waits} waiting for the host to launch work"
     if bound:
         text += ": launch-bound" if len(found) == 1 else f": launch-bound at {named(bound, name)}"
     yield Said(f"{text}.", basis)

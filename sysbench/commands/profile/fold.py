@@ -54,23 +54,23 @@ def _incomplete(record: ProfileCellRecord, summary: ProfileSummary) -> Iterator[
     if record.device is not None and record.device.type != "cpu" and summary.source == "cpu":
         yield Caution(
             code="kernels-missing",
-            message="the profiler saw no kernels of the device: what is shown are operators, by their time on the host",
-            remedy="end other profilers, and look whether this user may read the GPU's performance counters",
+            message="the profiler recorded no kernels of the device: tables show operators by their host time",
+            remedy="end other profilers, and check that this user may read the GPU's performance counters",
         )
     work_ns = summary.device.work_ns if summary.device else 0
     if work_ns and summary.unlinked_ns > UNLINKED_SHARE * work_ns:
         yield Caution(
             code="kernels-unlinked",
-            message=f"who launched {units.share(summary.unlinked_ns / work_ns)} of the kernels' time was not recorded, "
-            "so that it is in no range",
+            message=f"the launches of {units.share(summary.unlinked_ns / work_ns)} of the kernels' time were not "
+            "recorded: it belongs to no range",
             remedy="compare the tables of ranges with that of the whole step",
         )
     for check in summary.checks:
         if check.found != check.expected:
             yield Caution(
                 code="check-failed",
-                message=f"{check.name}: {check.found} where {check.expected} are known to be: the profile lacks some, "
-                "or the model is another one",
+                message=f"{check.name}: found {check.found}, expected {check.expected}: the profile is incomplete, or "
+                "the model differs",
                 remedy="do not use its counts; report this as a defect, with the log",
             )
 
@@ -85,7 +85,7 @@ def _precision(cell: ProfileCell, summary: ProfileSummary) -> Iterator[Caution]:
                 code="precision-differs",
                 message=f"{units.share(total_ns / whole_ns)} of the time of matrix products is in kernels for {name}, "
                 f"not {cell.precision}",
-                remedy=f"--precision {name} if that is what you want; otherwise do not call it {cell.precision}",
+                remedy=f"--precision {name} if that is intended; otherwise find out what enables {name}",
             )
 
 
@@ -94,9 +94,9 @@ def _perturbed(record: ProfileCellRecord, summary: ProfileSummary) -> Iterator[C
     if record.coverage is not None and record.coverage > 1 + SLOWER_SHARE:
         yield Caution(
             code="kernels-slower",
-            message=f"kernels took {units.share(record.coverage)} of the whole step as it was timed without the "
-            "profiler: they ran slower, or overlap",
-            remedy="look whether the clocks were lower or the GPU was shared; more --warmup",
+            message=f"kernels took {units.share(record.coverage)} of the step as timed without the profiler: they "
+            "ran slower, or overlap",
+            remedy="check whether the clocks were lower or the GPU was shared; more --warmup",
         )
     if record.cost_share is not None and record.unprofiled is not None and record.cost_share > COSTLY_SHARE:
         kept = summary.source == "device"

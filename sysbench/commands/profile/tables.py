@@ -66,7 +66,7 @@ SUMMARY: Final = DeclaredTable(
             "share",
             get=lambda cell: cell.coverage,
             optional=True,
-            note="covered: how much of the unprofiled step's time the device was seen at work",
+            note="covered: device busy time over the time of the unprofiled step",
         ),
         Field("matmul", unit="share", get=_matmul_share),
         Field(
@@ -84,7 +84,7 @@ SUMMARY: Final = DeclaredTable(
     leading=along(lambda profiles: varying_or_size(profiles.record)),
     words=breakdowns.WORK,
 )
-"""What was profiled, how much of the step the profile covers, and what profiling cost."""
+"""What was profiled, the share of the step that the profile covers, and what profiling cost."""
 
 TABLES: Final[dict[str, DeclaredTable]] = {
     table.name: table
@@ -111,9 +111,9 @@ _NEEDS: Final = {
     "attention": "it needs attention that is written out, with ranges around its parts: --attention naive",
     "operator-shapes": "it needs the shapes of operators' inputs: --shapes",
     "operators": "it needs operators, which nsys does not record: --with torch",
-    "copies": "nothing was copied by the driver, or it was not recorded",
+    "copies": "the driver copied nothing, or it was not recorded",
     "device": "it needs kernels of a device",
-    "precision": "no name of a kernel says what it multiplies",
+    "precision": "no kernel name tells what it multiplies",
     "checks": "it needs a run of sysbench with eager, naive attention",
     "ranks": "it needs several files",
     "rates": "it needs a model of known size, or the shapes of operators' inputs",
@@ -168,7 +168,8 @@ def _of_run(record: ProfileRecord, selection: Selection) -> Profiles:
 
 def _steps(profiles: Profiles) -> Iterator[str]:
     for count, marked in dict.fromkeys((each.summary.steps, each.summary.steps_marked) for each in profiles.each):
-        yield f"{count} step{'' if count == 1 else 's'} profiled" if marked else "no steps marked: all of it as one"
+        profiled = f"{count} step{'' if count == 1 else 's'} profiled"
+        yield profiled if marked else "no steps marked: the whole trace counts as one"
 
 
 def _chosen(profiles: Profiles, names: Sequence[str]) -> list[Table]:
@@ -194,7 +195,7 @@ def _named(profiles: Profiles, name: str) -> list[Table]:
         where = f" in {asked.range}" if asked.range else ""
         raise UsageError(f"--kernel {asked.kernel.pattern} is found in the name of no {profiles.work}{where}")
     if not found:
-        why = _NEEDS.get(name, "nothing of it was profiled")
+        why = _NEEDS.get(name, "the profile has no data for it")
         raise UsageError(f"this profile has nothing to show as the table {name}: {why}")
     return found
 
@@ -214,12 +215,12 @@ def _remarks(profiles: Profiles) -> Iterator[Remark]:
             yield from _softmax_remarks(profile, profiles.selection.range)
         if summary.left_out:
             kernels = f"{summary.left_out} {profiles.work}{'' if summary.left_out == 1 else 's'}"
-            yield Remark("note", f"{kernels}, {units.seconds(summary.left_out_ns * NS)}, outside every step: left out")
+            yield Remark("note", f"{kernels}, {units.seconds(summary.left_out_ns * NS)}, outside all steps: left out")
         if summary.unlinked_ns and summary.source == "device":
             unlinked = units.seconds(profile.per_step(summary.unlinked_ns).value)
-            yield Remark("note", f"{unlinked} per step in kernels whose launch was not recorded: in no range")
+            yield Remark("note", f"{unlinked} per step in kernels without a recorded launch: they belong to no range")
     if any(profile.summary.source == "cpu" for profile in profiles.each):
-        yield Remark("note", "CPU: operators, by the time that each took itself, without those that it called")
+        yield Remark("note", "CPU: operators by self time, without their callees")
 
 
 def _softmax_remarks(profile: Profile, asked: str | None) -> Iterator[Remark]:

@@ -33,6 +33,10 @@ class ShownCell(NamedTuple):
 def laid_out(content: Table) -> dict[str, object]:
     """Everything about a table that its template asks for, with its CSV and Markdown for whoever wants to copy them."""
     columns = shown(content)
+    # Numbers stand to the right, and so do whole numbers in columns without a unit.
+    rights = [
+        each.column.numeric or (bool(each.texts) and all(text.isdigit() for text in each.texts)) for each in columns
+    ]
     return {
         "columns": columns,
         "groups": groups(columns),
@@ -40,16 +44,16 @@ def laid_out(content: Table) -> dict[str, object]:
         "characters": sum(
             2 + min(WIDEST_TEXT, max(map(len, (each.column.title, each.symbol, *each.texts)))) for each in columns
         ),
-        "rows": _rows(content, columns),
+        "rights": rights,
+        "rows": _rows(content, columns, rights),
         "notes": notes(content),
         "csv": csv_text(content),
         "markdown": markdown(Sheet((), (content,))).strip(),
     }
 
 
-def _rows(content: Table, columns: Sequence[ShownColumn]) -> Iterator[list[ShownCell]]:
+def _rows(content: Table, columns: Sequence[ShownColumn], rights: Sequence[bool]) -> Iterator[list[ShownCell]]:
     tails = [max((len(_parts(text)[1]) for text in each.texts), default=0) for each in columns]
-    rights = [each.right for each in columns]
     above: Sequence[Cell] = ()
     for number, cells in enumerate(content.rows):
         repeated = repeated_axes(cells, above[: content.axes - 1])

@@ -5,12 +5,15 @@ What a report is written into: one file, and for some kinds a picture beside it 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from pathlib import PurePosixPath
+from typing import Any, Final
 
 from sysbench.commands.report.document import Basis, Document, Finding, Origin, Picture, Section
-from sysbench.render import theme
+from sysbench.render import pages, theme
+from sysbench.render import plots as picture_file
 
 HEADLINES: Final = 10
 """Findings of sections that the summary repeats; but one of each section always."""
@@ -67,6 +70,18 @@ def phrases(section: Section) -> Iterator[str]:
         yield MARKS[section.origin].upper()
 
 
+_TEXT_SYNTAX: Final = {
+    "variable_start_string": "<<",
+    "variable_end_string": ">>",
+    "block_start_string": "<%",
+    "block_end_string": "%>",
+    "comment_start_string": "<#",
+    "comment_end_string": "#>",
+}
+"""Instead of braces, which are LaTeX's own."""
+_SEVERAL_EMPTY_LINES: Final = re.compile(r"\n{3,}")
+
+
 @dataclass(frozen=True)
 class WrittenFile:
     """One file of a report."""
@@ -86,3 +101,46 @@ def pictures_of(document: Document) -> Iterator[Picture]:
     yield from document.pictures
     for section in document.sections:
         yield from section.pictures
+
+
+def files_with_pictures(
+    document: Document, name: str, suffix: str, text: Callable[[Document, str], str]
+) -> Iterator[WrittenFile]:
+    """Every picture as a file with this suffix, and at last the report itself, which will be called `name`."""
+    folder = f"{PurePosixPath(name).stem}-files"
+    report = text(document, folder)
+    for picture in pictures_of(document):
+        yield WrittenFile(f"{folder}/{picture.name}.{suffix}", picture_file.content(picture.draw, suffix))
+    yield text_file(name, report)
+
+
+def rendered(
+    template: str,
+    document: Document,
+    escaped: Callable[[str], str],
+    **markup: Callable[..., str],
+) -> str:
+    """A report as text, by a template of `assets/report_text`.
+
+    `escaped` makes markup of all text; what the functions of `markup` return is markup already.
+    """
+    from markupsafe import Markup
+
+    def trusted(function: Callable[..., str]) -> Callable[..., Markup]:
+        return lambda *arguments: Markup(function(*arguments))
+
+    functions: dict[str, Any] = {name: trusted(function) for name, function in markup.items()}
+    found = (
+        pages.environment(trusted(escaped), **_TEXT_SYNTAX)
+        .get_template(f"report_text/{template}")
+        .render(
+            document=document,
+            notice=simulated_notice(document),
+            headlines=headlines(document.sections),
+            marks=MARKS,
+            phrases=phrases,
+            rests_on=rests_on,
+            **functions,
+        )
+    )
+    return _SEVERAL_EMPTY_LINES.sub("\n\n", found).strip("\n") + "\n"

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sysbench import cells as spec_axes
 from sysbench import units
-from sysbench.commands.attention.figures import Look
 from sysbench.commands.time.record import TimeCellRecord
 from sysbench.commands.time.samples import samples
 from sysbench.render.findings import namer
@@ -20,19 +19,27 @@ from sysbench.render.plots import (
     INK,
     QUIET,
     WIDTH_IN,
+    Bar,
+    BarPanel,
     Box,
     Drawn,
     Frame,
     Heading,
+    Look,
+    Mark,
     captioned,
+    cross_handle,
     draw_boxes,
+    draw_crosses,
+    draw_error_bars,
+    draw_stacked,
     dressed,
     head,
     in_rows,
     legend,
     panels,
     printable,
-    spaced,
+    series_handles,
     subject,
 )
 
@@ -77,9 +84,6 @@ MOST_BARS: Final = 4
 """Beside each other for one context; more would be too thin for their phases to be told apart."""
 MOST_STRIPS: Final = 40
 """Cells in one picture of samples: those that vary most."""
-
-_HATCHES: Final = ("", "////", "\\\\\\\\", "xxx")
-_OOM: Final = "#c1121f"
 
 
 def figures(cells: Sequence[TimeCellRecord]) -> Iterator[Drawn]:
@@ -181,18 +185,19 @@ def _tick(cell: TimeCellRecord, along: str | None) -> str:
 # --- a step by its phases
 
 
+_OUT_OF_MEMORY: Final = Mark("×", size=10, rise=5)
+_MISSING: Final = Mark("–", size=8, rise=5, colour=QUIET)
+
+
 def draw_phases(layout: Layout, heading: Heading) -> Figure:
     """Stacked bars: a panel for each size, groups of bars along the context, hatched by what else differs."""
     from matplotlib.patches import Patch
 
     shown = layout.panels[:MOST_PANELS]
     names = layout.series[:MOST_BARS]
-    kinds: list[Any] = [
-        Patch(facecolor="white", edgecolor=QUIET, hatch=_HATCHES[number], label=printable(name))
-        for number, name in enumerate(names if len(names) > 1 else ())
-    ]
+    kinds = series_handles(names)
     if any(cell.outcome == "oom" for _, cells in shown for cell in cells):
-        kinds.append(_memory_ends())
+        kinds.append(cross_handle("out of memory"))
     rows = in_rows(kinds)
     frame = Frame(
         min(3, len(shown)),
@@ -201,58 +206,22 @@ def draw_phases(layout: Layout, heading: Heading) -> Figure:
         legend_lines=1 + len(rows),
     )
     figure, found = panels(frame, len(shown), heading)
-    for place, (size, cells) in zip(found, shown, strict=True):
-        _draw_bars(place, cells, layout, names, size)
+    for axes, (size, cells) in zip(found, shown, strict=True):
+        ticks = dict.fromkeys(_tick(cell, layout.along) for cell in sorted(cells, key=_by_position(layout)))
+        panel = BarPanel(size, tuple(ticks), tuple(_bar(cell, layout) for cell in cells if layout.of(cell) in names))
+        longest = max((timed.median_s for cell in cells if (timed := samples(cell, "step"))), default=1.0)
+        draw_stacked(axes, panel, names, PHASES, "s", longest, headroom=1.12, x=layout.along or "")
     present = [phase for phase in PHASES if any(phase in cell.phases for _, cells in shown for cell in cells)]
     legend(figure, [Patch(facecolor=PHASES[phase], label=phase) for phase in present], *rows)
     return figure
 
 
-def _memory_ends() -> Any:
-    """The legend's entry for a cell that ran out of memory."""
-    from matplotlib.lines import Line2D
-
-    return Line2D([], [], color=_OOM, linestyle="none", marker="x", markersize=5, label="out of memory")
-
-
-def _draw_bars(place: Axes, cells: Sequence[TimeCellRecord], layout: Layout, names: Sequence[str], title: str) -> None:
-    ticks = list(dict.fromkeys(_tick(cell, layout.along) for cell in sorted(cells, key=_by_position(layout))))
-    tallest = max((found.median_s for cell in cells if (found := samples(cell, "step"))), default=1.0)
-    scale = units.time_scale(tallest)
-    width = 0.8 / len(names)
-    for number, name in enumerate(names):
-        row = [cell for cell in cells if layout.of(cell) == name]
-        at = [ticks.index(_tick(cell, layout.along)) + (number - (len(names) - 1) / 2) * width for cell in row]
-        _draw_series(place, row, at, width, scale, _HATCHES[number])
-    place.set_ylim(0, tallest / scale.factor * 1.12)
-    dressed(place, title=title, x=layout.along or "", y=scale.symbol)
-    spaced(place, ticks)
-
-
-def _draw_series(
-    place: Axes, row: Sequence[TimeCellRecord], at: Sequence[float], width: float, scale: units.Scale, hatch: str
-) -> None:
-    boxes = []
-    for cell, x in zip(row, at, strict=True):
-        below = 0.0
-        for phase, colour in PHASES.items():
-            found = samples(cell, phase) if cell.outcome == "ok" else None
-            if found is not None:
-                height = found.median_s / scale.factor
-                boxes.append(Box(x - 0.46 * width, below, 0.92 * width, height, colour))
-                below += height
-        if not below:
-            _draw_absent(place, cell, x)
-    draw_boxes(place, boxes, hatch)
-
-
-def _draw_absent(place: Axes, cell: TimeCellRecord, x: float) -> None:
-    """A cross where memory ran out, a dash where there is nothing for another reason."""
-    ended = cell.outcome == "oom"
-    place.annotate(
-        "×" if ended else "–", (x, 0), (0, 5), textcoords="offset points", fontsize=10 if ended else 8,
-        color=_OOM if ended else QUIET, ha="center", va="center",
-    )  # fmt: skip
+def _bar(cell: TimeCellRecord, layout: Layout) -> Bar:
+    """The medians of a cell's phases; a cross where memory ran out, a dash where there is nothing otherwise."""
+    found = {phase: samples(cell, phase) for phase in PHASES} if cell.outcome == "ok" else {}
+    parts = {phase: timed.median_s for phase, timed in found.items() if timed is not None}
+    absent = None if parts else _OUT_OF_MEMORY if cell.outcome == "oom" else _MISSING
+    return Bar(_tick(cell, layout.along), layout.of(cell), parts, absent)
 
 
 def _by_position(layout: Layout) -> Callable[[TimeCellRecord], float]:
@@ -333,7 +302,7 @@ def _draw_lines(
         for look in [series(number)]
     ]
     if beyond:
-        handles.append(_memory_ends())
+        handles.append(cross_handle("out of memory"))
     lines = in_rows(handles)
     frame = Frame(
         columns,
@@ -350,9 +319,20 @@ def _draw_lines(
     for place, (title, cells) in zip(found, rows, strict=True):
         for number, key in enumerate(keys):
             line = sorted((cell for cell in cells if of(cell) == key), key=_by_position(layout))
-            _draw_line(place, [(cell, point) for cell in line if (point := value(cell))], layout, series(number))
+            points = [(_position(cell, layout.along), *point) for cell in line if (point := value(cell))]
+            look = series(number)
+            place.plot(
+                [x for x, *_ in points], [y for _, y, *_ in points], color=look.colour, linestyle=look.dashes,
+                marker=look.marker, markersize=4.5, linewidth=1.4, zorder=3,
+            )  # fmt: skip
+            draw_error_bars(place, points, look.colour, cap=2.5, zorder=4)
         place.set_ylim(low / 1.3, high * 1.6)
-        _draw_beyond(place, [(cell, series(keys.index(of(cell)))) for cell in cells if cell.key in beyond], layout)
+        stopped: dict[float, list[str]] = {}
+        for cell in (cell for cell in cells if cell.key in beyond):
+            colour = series(keys.index(of(cell))).colour
+            stopped.setdefault(_position(cell, layout.along), []).append(colour)
+        for at, colours in stopped.items():
+            draw_crosses(place, at, colours, size=13, apart=9, zorder=3)
         _along_axis(place, cells, layout)
         first = place is found[0] or found.index(place) % columns == 0
         dressed(place, title=title, x=_ALONG_LABEL.get(layout.along or "", ""), y=label if first else "", lines="both")
@@ -372,40 +352,6 @@ def _lines(
         return shown, list(layout.series[:MOST_SERIES]), layout.of
     cells = tuple(cell for _, found in shown for cell in found)
     return [("", cells)], [size for size, _ in shown], lambda cell: str(cell.axes["size"])
-
-
-def _draw_line(place: Axes, points: Sequence[tuple[TimeCellRecord, _Point]], layout: Layout, look: Look) -> None:
-    x = [_position(cell, layout.along) for cell, _ in points]
-    y = [point[0] for _, point in points]
-    place.plot(
-        x, y, color=look.colour, linestyle=look.dashes, marker=look.marker, markersize=4.5, linewidth=1.4, zorder=3
-    )
-    bars = [(at, value, low, high) for at, (_, (value, low, high)) in zip(x, points, strict=True) if low and high]
-    if bars:
-        reach = [[value - low for _, value, low, _ in bars], [high - value for _, value, _, high in bars]]
-        place.errorbar(
-            [at for at, *_ in bars],
-            [value for _, value, _, _ in bars],
-            yerr=[[max(each, 0.0) for each in side] for side in reach],
-            fmt="none",
-            ecolor=look.colour,
-            elinewidth=1,
-            capsize=2.5,
-            zorder=4,
-        )
-
-
-def _draw_beyond(place: Axes, cells: Sequence[tuple[TimeCellRecord, Look]], layout: Layout) -> None:
-    """A cross near the upper edge where a line would go on if there were memory; several of one place in a row."""
-    at: dict[float, list[Look]] = {}
-    for cell, look in cells:
-        at.setdefault(_position(cell, layout.along), []).append(look)
-    for x, looks in at.items():
-        for number, look in enumerate(looks):
-            place.annotate(
-                "×", (x, 0.93), ((number - (len(looks) - 1) / 2) * 9, 0), xycoords=("data", "axes fraction"),
-                textcoords="offset points", fontsize=13, fontweight="bold", color=look.colour, ha="center", va="center",
-            )  # fmt: skip
 
 
 def _along_axis(place: Axes, cells: Sequence[TimeCellRecord], layout: Layout) -> None:

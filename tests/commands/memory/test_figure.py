@@ -19,6 +19,7 @@ from sysbench import units
 from sysbench.commands.memory import timeline_figure as memory_figure
 from sysbench.commands.memory.figures import COLOURS, STACKING
 from sysbench.errors import OutputError, UsageError
+from sysbench.render import plots
 from sysbench.snapshot import snapshot
 from sysbench.snapshot.timeline import CATEGORIES, Timeline
 from sysbench.snapshot.timeline_sources import Allocated, MemoryEvent, PhaseBegan, from_events, from_snapshot
@@ -40,7 +41,7 @@ def test_a_png_is_ten_by_five_inches(timeline: Timeline, tmp_path: Path) -> None
     path = tmp_path / "memory.png"
     memory_figure.write(path, timeline, "tiny")
     width, height = struct.unpack(">II", path.read_bytes()[16:24])
-    assert (width, height) == (10 * memory_figure.DOTS_PER_INCH, 5 * memory_figure.DOTS_PER_INCH)
+    assert (width, height) == (10 * plots.DOTS_PER_INCH, 5 * plots.DOTS_PER_INCH)
 
 
 def test_the_figure_says_what_it_shows(timeline: Timeline, tmp_path: Path) -> None:
@@ -137,7 +138,7 @@ def test_nothing_at_all_is_a_figure_too(tmp_path: Path) -> None:
 
 
 def test_the_same_timeline_gives_the_same_file(timeline: Timeline, tmp_path: Path) -> None:
-    for suffix in memory_figure.FORMATS:
+    for suffix in plots.FORMATS:
         first, second = tmp_path / f"first.{suffix}", tmp_path / f"second.{suffix}"
         memory_figure.write(first, timeline, "tiny")
         memory_figure.write(second, timeline, "tiny")
@@ -153,7 +154,7 @@ def test_other_formats_and_places_get_one_line(timeline: Timeline, tmp_path: Pat
 
 def test_matplotlib_and_torch_wait_until_a_picture_is_wanted() -> None:
     script = """
-import sys, sysbench.views.memory_figure, sysbench.views.memory_page
+import sys, sysbench.commands.memory.timeline_figure, sysbench.commands.memory.page
 print({"matplotlib", "torch"} & set(sys.modules))
 """
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from sysbench import formulas
-from sysbench.commands.memory.findings import copies_bytes, parabola
+from sysbench.commands.memory.findings import copies_bytes, headlines, parabola, said
 from sysbench.commands.memory.record import LargestRecord, MemoryCellRecord
 from sysbench.commands.memory.spec import MemorySpec
-from sysbench.commands.memory.words import headlines, said
 from tests.fixtures_memory import GIB, MIB, group, memory_cell, third_report
 
 
@@ -41,8 +40,7 @@ def test_of_the_third_report_a_training_step_is_held_against_forward() -> None:
 def test_of_the_third_report_mixed_precision_costs_memory_for_copies_of_the_weights() -> None:
     assert about(third_report(), "forward: bf16") == (
         "forward: bf16 instead of fp32 saves up to 3.20 GiB (7.5 %, ctx 512) and costs up to 4.70 GiB (24 %, ctx 128): "
-        "autocast keeps 16-bit copies of the weights, 6.30 GiB by their number, against which smaller activations have "
-        "to stand."
+        "autocast keeps 16-bit copies of the weights, 6.30 GiB computed, which smaller activations partly offset."
     )
 
 
@@ -76,8 +74,8 @@ def test_growth_is_the_parabola_that_it_was_made_from() -> None:
     assert law is not None
     assert (law.fixed, law.linear, law.square) == pytest.approx((fixed, linear, square), rel=1e-6)
     assert about(cells, "× ctx²") == (
-        "2.7b: the peak is 13.0 GiB + 21.0 MiB × ctx + 24.0 KiB × ctx² (ctx 128 to 1024, good to 0.1 %); the square "
-        "overtakes the rest of the growth at ctx 896."
+        "2.7b: the peak is 13.0 GiB + 21.0 MiB × ctx + 24.0 KiB × ctx² (ctx 128 to 1024, within 0.1 %); the quadratic "
+        "term exceeds the linear one from ctx 896 on."
     )
 
 

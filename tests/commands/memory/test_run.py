@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
-from sysbench.worker.experiments import experiment_for
 
 from sysbench.commands.memory import fold as memory_fold
+from sysbench.commands.memory import measure
 from sysbench.commands.memory import tables as memory_tables
 from sysbench.commands.memory.live import MemoryLines, MemoryState, advance, draw
 from sysbench.commands.memory.spec import MemoryCell, MemorySpec
@@ -21,7 +21,7 @@ from sysbench.lab.allocator import is_out_of_memory
 from sysbench.lab.allocator_history import _Boundary, label
 from sysbench.lab.step import TrainingStep
 from sysbench.log.events import CellFinished, CellStarted, DeviceInfo, Event, HostInfo, RunFinished, RunStarted
-from sysbench.simulate.protocols import phases_of
+from sysbench.simulate.recording import phases_of
 
 CPU = DeviceInfo(name="Made-up CPU", type="cpu")
 HOST = HostInfo(
@@ -49,7 +49,7 @@ def events_of(cell: MemoryCell, artifact: Path | None = None) -> list[Event]:
     ]
     outcome, detail = "ok", None
     try:
-        said.extend(experiment_for("memory")(cell, CPU, artifact))
+        said.extend(measure.run(cell, CPU, artifact))
     except DoesNotFitError as error:
         outcome, detail = "oom", str(error)
     finished = CellFinished.model_validate({"at_s": 2, "cell": cell.key, "outcome": outcome, "detail": detail})
@@ -112,7 +112,7 @@ def test_a_run_folds_into_one_cell_for_each_point_with_sums_that_hold(simulated:
 
 
 def test_the_grid_has_modes_beside_each_other_and_precisions_within(simulated: list[Event]) -> None:
-    (table,) = memory_tables.grid(memory_fold.fold(simulated))
+    (table,) = memory_tables.TABLES["grid"](memory_fold.fold(simulated))
     assert [(column.group, column.title) for column in table.columns[1:]] == [
         ("simulated · forward", "fp32"),
         ("simulated · forward", "bf16"),

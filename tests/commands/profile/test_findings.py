@@ -44,15 +44,15 @@ def about(cells: Sequence[ProfileCellRecord], *words: str) -> str:
 
 def test_the_kernel_that_takes_most_is_named_with_its_share_and_its_calls_of_one_pass() -> None:
     # The report: 60.4 %, 217 calls; in backward another one takes most.
-    assert about([profile_cell(LARGE)], "the most time goes to") == (
-        "in forward the most time goes to the kernel ampere_sgemm_128x64_tn, 60 % in 217 calls a step; in backward it "
-        "goes to ampere_sgemm_32x32_sliced1x4_nt (44 % in 72 calls); in the step it goes to "
+    assert about([profile_cell(LARGE)], "takes the most time") == (
+        "the kernel that takes the most time in forward is ampere_sgemm_128x64_tn, 60 % in 217 calls a step; "
+        "in backward it is ampere_sgemm_32x32_sliced1x4_nt (44 % in 72 calls); in the step it is "
         "vectorized_elementwise_kernel<CUDAFunctor_add<float>> (25 % in 4000 calls)."
     )
 
 
 def test_calls_are_those_of_one_step_however_many_were_profiled() -> None:
-    text = about([profile_cell(LARGE, steps=3)], "the most time goes to")
+    text = about([profile_cell(LARGE, steps=3)], "takes the most time")
     assert "60 % in 217 calls a step" in text
 
 
@@ -90,21 +90,21 @@ def test_softmax_without_its_flops_has_no_sentence() -> None:
 def test_a_device_that_waits_for_the_host_is_launch_bound() -> None:
     text = about([profile_cell(LARGE, busy=0.59, waiting=0.35)], "idles")
     assert text == (
-        "the device idles 41 % of the profiled step, 35 % because the host had not launched anything yet: launch-bound."
+        "the device idles 41 % of the profiled step, 35 % waiting for the host to launch work: launch-bound."
     )
 
 
 def test_another_precision_than_was_asked_for_is_said() -> None:
     text = about([profile_cell(LARGE, precisions={"tf32": 98, "unknown": 2})], "names of their kernels")
     assert text == (
-        "matrix products spend 100 % of their time in tf32, by the names of their kernels (which say it for 98 % of "
-        "that time), though fp32 was asked for."
+        "matrix products spend 100 % of their time in tf32, by the names of their kernels (known for 98 % of that "
+        "time), although fp32 was requested."
     )
 
 
 def test_cells_that_agree_share_one_sentence_and_ranges_name_their_ends() -> None:
     cells = [profile_cell(LARGE, size="large"), profile_cell(LARGE, size="xl", scale=("ampere_sgemm_128x64_tn", 2.0))]
-    text = about(cells, "the most time goes to")
+    text = about(cells, "takes the most time")
     assert "60 % (large) to 75 % (xl) in 217 calls a step" in text
 
 

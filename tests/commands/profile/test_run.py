@@ -309,7 +309,7 @@ def test_a_sound_profile_has_no_cautions(tmp_path: Path) -> None:
 def test_a_self_check_that_fails_is_said_with_both_numbers(tmp_path: Path) -> None:
     checks = [Check(name="batched matrix products", expected=111, found=37)]
     said = cautions(tmp_path, summary_of(checks=checks))["check-failed"]
-    assert said.startswith("batched matrix products: 37 where 111 are known to be")
+    assert said.startswith("batched matrix products: found 37, expected 111")
 
 
 def test_tf32_under_fp32_is_a_caution_and_fp32_is_not(tmp_path: Path) -> None:

@@ -1,0 +1,222 @@
+"""What a run costs beside its steps: the worker starts early, and what nobody sees is neither measured nor awaited."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
+
+import psutil
+import pytest
+from sysbench.spec.kinds import Kind
+
+from sysbench.__main__ import MEASURING, measures
+from sysbench.commands import running
+from sysbench.commands.time import command as time
+from sysbench.commands.time.spec import TimeSpec
+from sysbench.engine import session
+from sysbench.engine.process import launched, launched_ahead
+from sysbench.errors import OutputError
+from sysbench.log import storage
+from sysbench.log.events import WorkerExited, WorkerReady
+from sysbench.log.records import TimeRecord
+from sysbench.spec.run import TimeOptions
+from tests.engine.fakes import FakeSampler, ScriptedLauncher, carry_out, of_kind, spec_of
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["time", "time --ctx 64", "memory --simulate 24GiB", "accum --quiet", "time --out=runs --columns step"],
+)
+def test_a_command_that_measures_needs_a_worker(line: str) -> None:
+    assert measures(line.split())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "--help",
+        "report runs",
+        "compare A B",
+        "run sizes",
+        "doctor",
+        "time --help",
+        "time -h",
+        "time --plan",
+        "memory --from file.pickle",
+        "time --from=file.json",
+        "time --resume=log.jsonl",
+    ],
+)
+def test_what_only_shows_something_needs_none(line: str) -> None:
+    assert not measures(line.split())
+
+
+def test_completion_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_SYSBENCH_COMPLETE", "complete_bash")
+    assert not measures(["time", "--ctx", "64"])
+
+
+def test_every_kind_of_run_is_known_to_measure() -> None:
+    assert frozenset(get_args(Kind)) == MEASURING
+
+
+PARENT = """
+import sys
+from sysbench import __main__
+from sysbench.engine import process
+
+def started(launcher):
+    print(*sorted(sys.modules))
+    raise SystemExit
+
+process.WorkerProcess = started
+sys.argv = ["sysbench", "time", "--ctx", "64"]
+__main__.main()
+"""
+
+
+def test_the_first_worker_is_launched_before_anything_else_is_imported() -> None:
+    shown = subprocess.run([sys.executable, "-c", PARENT], capture_output=True, text=True, check=True)
+    modules = shown.stdout.split()
+    assert not {"typer", "pydantic", "rich", "psutil", "numpy", "sysbench.cli"} & set(modules)
+    assert len([name for name in modules if name.startswith("sysbench")]) <= 10
+    assert len(modules) <= 150
+
+
+def test_the_worker_imports_torch_before_what_it_talks_with(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("import sys; print(*sorted(sys.modules)); sys.exit()")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{':'.join(sys.path)}"}
+    environment |= {"SYSBENCH_ADDRESS": "nowhere", "SYSBENCH_AUTHKEY": "00"}
+    command = [sys.executable, "-P", "-m", "sysbench.worker"]
+    shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    modules = shown.stdout.split()
+    assert not {"pydantic", "numpy", "psutil", "sysbench.log.events"} & set(modules)
+    assert len(modules) <= 100
+
+
+# Who gets the worker that was launched ahead
+
+
+def test_a_worker_launched_ahead_is_for_the_first_that_wants_one_like_it() -> None:
+    with launched_ahead(ScriptedLauncher()):
+        first, second = launched(ScriptedLauncher()), launched(ScriptedLauncher())
+        try:
+            assert first.pid < second.pid
+            assert first.alive
+        finally:
+            first.close(0)
+            second.close(0)
+
+
+def test_one_that_is_started_otherwise_is_not_it(tmp_path: Path) -> None:
+    class Other(ScriptedLauncher):
+        def command(self) -> list[str]:
+            return [*super().command(), "another"]
+
+    with launched_ahead(ScriptedLauncher()):
+        ahead = psutil.Process().children()
+        other = launched(Other())
+        other.close(0)
+        assert other.pid not in [process.pid for process in ahead]
+        assert all(process.is_running() for process in ahead)
+    assert not any(process.is_running() for process in ahead)
+
+
+def test_nobody_hears_of_one_that_cannot_be_launched() -> None:
+    class Missing(ScriptedLauncher):
+        def command(self) -> list[str]:
+            return ["/nowhere/at/all"]
+
+    with launched_ahead(Missing()):
+        launched(ScriptedLauncher()).close(0)
+
+
+def test_a_run_measures_in_the_worker_that_was_launched_ahead(tmp_path: Path) -> None:
+    launcher = ScriptedLauncher()
+    with launched_ahead(launcher):
+        (ahead,) = psutil.Process().children()
+        events = carry_out(spec_of([16, 32]), tmp_path, launcher)
+    assert [event.pid for event in of_kind(events, WorkerReady)] == [ahead.pid]
+    assert [event.pid for event in of_kind(events, WorkerExited)] == [ahead.pid]
+
+
+@pytest.mark.parametrize("words", [["--heads", "5"], ["--no-such-option"], ["--ctx", "64x"]])
+def test_a_wrong_command_line_leaves_no_worker(tmp_path: Path, words: list[str]) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-m", "sysbench", "time", *words]
+    refused = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert len(refused.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+    assert not [process for process in psutil.process_iter(["environ"]) if _temporary(process) == str(tmp_path)]
+
+
+def _temporary(process: psutil.Process) -> str | None:
+    environment = process.info["environ"]
+    return environment.get("TMPDIR") if environment else None
+
+
+# What a run leaves
+
+
+@pytest.mark.parametrize(
+    ("options", "needed"),
+    [
+        ({}, True),
+        ({"tables": ("warmup",)}, False),
+        ({"tables": ("warmup", "summary")}, True),
+        ({"tables": ("cells",), "format": "csv"}, True),
+        ({"columns": ("step", "forward")}, False),
+        ({"columns": ("+energy",)}, True),
+        ({"columns": ("of matmul",)}, True),
+        ({"columns": ("step",), "json_path": "-"}, True),
+        ({"columns": ("step",), "log_name": "of-an-experiment"}, True),
+    ],
+)
+def test_ceilings_are_measured_where_a_table_or_a_file_has_room_for_them(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], needed: bool
+) -> None:
+    given: list[TimeOptions] = []
+    monkeypatch.setattr(running, "carry_out", lambda spec, options: given.append(options))
+    time.perform(TimeSpec(), TimeOptions(**options))
+    assert [each.ceilings for each in given] == [needed]
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs are measured by the scripted worker."""
+    run = partial(session.run, launcher=ScriptedLauncher(), sampler=FakeSampler())
+    monkeypatch.setattr(session, "run", run)
+
+
+def test_a_record_is_on_disk_even_if_it_cannot_be_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scripted: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(record: object, options: object) -> None:
+        raise OutputError("cannot write standard output: its reader is gone")
+
+    monkeypatch.setattr(running, "show", fails)
+    with pytest.raises(OutputError, match="its reader is gone"):
+        running.carry_out(spec_of([16]), TimeOptions(out=tmp_path, no_live=True))
+    (record,) = tmp_path.glob("*.json")
+    assert TimeRecord.model_validate_json(record.read_bytes()).cells
+    assert f"saved  {record}" in capsys.readouterr().err
+
+
+def test_a_record_that_cannot_be_written_is_shown_and_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scripted: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(path: Path, content: bytes) -> None:
+        raise OutputError(f"cannot write {path}: no space left on the device")
+
+    monkeypatch.setattr(storage, "write_atomically", fails)
+    with pytest.raises(OutputError, match="no space left"):
+        running.carry_out(spec_of([16]), TimeOptions(out=tmp_path, no_live=True))
+    shown = capsys.readouterr()
+    assert "mean ± standard deviation" in shown.out
+    assert "saved" not in shown.err
