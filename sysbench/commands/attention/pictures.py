@@ -75,7 +75,7 @@ def write(record: AttentionRecord, curves: Path | None = None, heat_map: Path | 
 
 def _curves(record: AttentionRecord) -> Drawn | None:
     dim = usual_dim(record.cells)
-    cells = [cell for cell in record.cells if cell.axes["dim"] == dim]
+    cells = [cell for cell in record.cells if cell.cell.dim == dim]
     panels = [found for quantity in QUANTITIES if (found := panel(cells, quantity)) is not None]
     if not panels:
         return None
@@ -144,9 +144,7 @@ def _capacity(cell: AttentionCellRecord) -> int | None:
 
 
 def _curve(cells: Sequence[AttentionCellRecord], name: str, quantity: Quantity) -> Curve | None:
-    here = sorted(
-        (cell for cell in cells if cell.axes["implementation"] == name), key=lambda cell: int(cell.axes["seq"])
-    )
+    here = sorted((cell for cell in cells if cell.cell.implementation == name), key=lambda cell: cell.cell.seq)
     points = tuple(point for cell in here if (point := _point(cell, quantity)) is not None)
     beyond = [each.beyond for each in frontier(here) if each.beyond is not None]
     if not points and not beyond:
@@ -155,7 +153,7 @@ def _curve(cells: Sequence[AttentionCellRecord], name: str, quantity: Quantity) 
     return Curve(
         implementation=name,
         points=points,
-        beyond=int(beyond[0].axes["seq"]) if beyond else None,
+        beyond=beyond[0].cell.seq if beyond else None,
         growth=next((exponent(law, "N") for law in laws if isinstance(law, PowerLaw)), ""),
         simulated=any(cell.source == "simulated" for cell in here),
     )
@@ -167,22 +165,22 @@ def _point(cell: AttentionCellRecord, quantity: Quantity) -> tuple[int, float, f
         return None
     timed = samples(cell, quantity)
     low, high = timed.ci95_s if timed is not None and timed.ci95_s is not None else (None, None)
-    return int(cell.axes["seq"]), found, low, high
+    return cell.cell.seq, found, low, high
 
 
 def heat_map(cells: Sequence[AttentionCellRecord], name: str, quantity: Quantity) -> HeatMap | None:
     """One quantity of one implementation; None where nothing came of it at all."""
-    here = [cell for cell in cells if cell.axes["implementation"] == name]
+    here = [cell for cell in cells if cell.cell.implementation == name]
     if not any(value(cell, quantity) is not None or over_memory(cell) for cell in here):
         return None
-    places = {(int(cell.axes["dim"]), int(cell.axes["seq"])): cell for cell in here}
+    places = {(cell.cell.dim, cell.cell.seq): cell for cell in here}
     known = {place: found for place, cell in places.items() if (found := value(cell, quantity)) is not None}
     return HeatMap(
         implementation=name,
         quantity=TITLES[quantity],
         unit="bytes" if quantity == "saved" else "s",
         dims=tuple(dims(cells)),
-        lengths=tuple(sorted({int(cell.axes["seq"]) for cell in cells})),
+        lengths=tuple(sorted({cell.cell.seq for cell in cells})),
         values=known,
         words={place: status(cell).text for place, cell in places.items() if place not in known},
         beyond=frozenset(place for place, cell in places.items() if over_memory(cell)),
