@@ -47,9 +47,9 @@ def tidy(*tables: Table) -> tuple[list[str], list[dict[str, Value]]]:
 
     Axes on which all rows agree are columns like the others. A number with a deviation or an interval takes a column
     for each part. A word in a number's place (`oom`) would make the column text, so it stands in a column `outcome` of
-    its own. The axes come first. With several tables the column `table` says which one a row is from.
+    its own. The axes come first. Where tables have different names the column `table` says which one a row is from.
     """
-    several = len(tables) > 1
+    several = len({table.name for table in tables}) > 1
     leading: list[str] = ["table"] if several else []
     headings: list[str] = []
     rows: list[dict[str, Value]] = []
