@@ -51,7 +51,9 @@ def test_a_plan_is_to_be_had_as_json(line: str, tmp_path: Path) -> None:
 
 
 def test_rows_of_a_plan_have_numbers_in_base_units() -> None:
-    (table,) = json.loads(answered("time", "--plan", "--size", "small,medium", "--ctx", "128", "--json", "-").out)["tables"]
+    (table,) = json.loads(answered("time", "--plan", "--size", "small,medium", "--ctx", "128", "--json", "-").out)[
+        "tables"
+    ]
     assert [row["size"] for row in table["rows"]] == ["small", "medium"]
     assert table["rows"][0]["parameters"] == 128_625_408
     assert isinstance(table["rows"][0]["predicted_memory_bytes"], int)
