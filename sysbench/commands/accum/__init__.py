@@ -1,6 +1,6 @@
 """`sysbench accum`."""
 
-from sysbench.command import Command
+from sysbench.command import Command, InReport
 
 COMMAND = Command(
     name="accum",
@@ -12,4 +12,6 @@ COMMAND = Command(
     plan="tables:plan",
     record="record:AccumRecord",
     lines="live:AccumLines",
+    terms="sysbench.commands.report.method:of_accum",
+    report=InReport(4, "Rounding"),
 )

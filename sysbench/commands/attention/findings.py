@@ -279,11 +279,9 @@ def leads(cells: Cells, quantity: Quantity) -> list[Lead]:
 
 
 @dataclass(frozen=True)
-class Finding:
-    """A sentence, which ends with a full stop, and the cells it rests on."""
+class Finding(Said):
+    """A sentence about a sweep."""
 
-    text: str
-    cells: Cells
     hint: str = ""
     """Where on the command line there is more of it."""
 

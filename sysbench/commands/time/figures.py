@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sysbench import cells as spec_axes
 from sysbench import units
-from sysbench.commands.time.record import TimeCellRecord
+from sysbench.commands.time.record import TimeCellRecord, TimeRecord
 from sysbench.commands.time.samples import samples
 from sysbench.render.findings import namer
 from sysbench.render.plots import (
@@ -487,3 +487,8 @@ def _draw_beyond_edge(place: Axes, row: int, each: Strip, edge: float) -> None:
 
 def _so_long(value: float) -> str:
     return f"{value:.0f}×" if value >= 9.95 else f"{value:.1f}×" if value >= 1.95 else f"+{(value - 1) * 100:.0f} %"
+
+
+def of_run(record: TimeRecord) -> Iterator[Drawn]:
+    """Everything that there is to draw of a run."""
+    return figures(record.cells)
