@@ -15,6 +15,7 @@ from typing import Final, Literal
 from sysbench import units
 from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
 from sysbench.log.records import Samples
+from sysbench.render.findings import Said
 from sysbench.statistics import (
     Crossover,
     NoPowerLaw,
