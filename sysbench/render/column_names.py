@@ -1,17 +1,10 @@
-"""Which columns a run could have, known before it has begun: what `--columns` may name.
-
-Declared tables know. For tables that are not declared yet names are written down here, each as `key:title:group` where
-title and group differ from the key; `{ctx}` stands for each value that the run has on that axis.
-"""
+"""The columns that a run can have, as its declared tables know before it begins: what `--columns` may name."""
 
 from __future__ import annotations
 
-import itertools
-import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from sysbench.cells import CHOICES
 from sysbench.command import Kind, measuring
 from sysbench.errors import UsageError
 from sysbench.render import chosen_columns
@@ -20,71 +13,11 @@ from sysbench.render.declared import DeclaredTable
 from sysbench.spec.cell import RunSpec
 from sysbench.spec.run import Format
 
-_WORK = "time work bytes rate peak:of_peak bandwidth:of_bandwidth bound:bound_by"
-_HOST_USE = "self_host:itself:host_per_step total_host:with_callees:host_per_step"
-_DEVICE_USE = "self_device:itself:device_per_step total_device:with_callees:device_per_step"
-_TIMES = ("forward", "backward")
-_PRODUCTS = " ".join(
-    f"{dtype}_as_it_is:as_it_is:{group} {dtype}_narrow:in_{dtype}:{group} {dtype}_reduced:reduced:{group} "
-    f"{dtype}_not_reduced:not_reduced:{group}"
-    for dtype, group in (("fp32", "fp32"), ("tf32", "tf32"), ("tf32", "tf32_like"), ("bf16", "bf16"), ("fp16", "fp16"))
-)
-
-
-def _per_time(template: str) -> str:
-    return " ".join(template.replace("TIME", phase) for phase in _TIMES)
-
-
-WRITTEN: Mapping[Kind, Mapping[str, str]] = {
-    "attention": {
-        "sweep": "forward backward memory_before_backward:before_backward:memory status",
-        "comparison": _per_time(
-            "TIME:median:TIME TIME_to_best:to_best:TIME TIME_rate:rate:TIME TIME_moved:moved:TIME "
-            "TIME_limit:of_limit:TIME"
-        )
-        + " saved:kept_for_backward memory_before_backward:before_backward peak:allocated:peak "
-        "peak_reserved:reserved:peak error gradient_error:of_gradients kernel:ran_as",
-        "grid": "seq_{seq}:{seq}:seq_len",
-        "exponents": "exponent scatter sizes:over",
-        "crossovers": "overtakes:from_there_on_faster overtaken:than at:near_n bracket:measured_between",
-        "frontier": "fits:largest_n_that_fits before_backward:with_before_backward beyond:does_not_fit needs available "
-        "how:known_by",
-        "accounting": "shape dtype:type phase:made_in size forward naive:two_n_n_tensors inputs:q_k_v_and_output",
-        "memory": "memory_before_backward:before_backward saved:kept_for_backward naive:two_n_n_tensors "
-        "saved_of_naive:of_these fused:one_number_a_query peak:allocated:peak peak_reserved:reserved:peak",
-        "cells": "causal source device_name kernel "
-        + _per_time("TIME TIME_median TIME_rate TIME_limit:TIME_of_limit")
-        + " memory_before_backward saved:kept_for_backward peak error status",
-    },
-    "accum": {
-        "sums": "rounded_addend:x_is result:sum error representation_error:of_x accumulation_error:of_adding",
-        "formats": "sequential:one_by_one pairwise kahan blocked in_fp32 stall_step:stalls_at",
-        "dtypes": " ".join(
-            f"{precision}_here:{device}:under_{precision} {precision}_cuda:cuda_simulated:under_{precision}"
-            for precision in ("fp16", "bf16")
-            for device in ("cpu", "mps", "this_cuda", "here")
-        ),
-        "norm": "mean_overflows_from:mean:overflows_from variance_overflows_from:variance:overflows_from "
-        "variance_vanishes_to:is_0_to:variance reciprocal_overflows_to:rsqrt_inf_to:variance "
-        "wrong_to:to:output_wrong wrong_from:from:output_wrong error_at_one:error_at_1",
-        "scaling": "lost lost_share:of_all overflowed_share:overflowed relative_error:error step:scaler",
-        "matmul": _PRODUCTS,
-        "matmul-sums": _PRODUCTS,
-        "cells": "number word",
-    },
-}
-"""Of every table that is not declared, without its axes."""
-
-_COMPARING = (*CHOICES, "warmup", "device")
-"""Axes with a table of their own, which is shown where their values differ."""
-
 
 def names_in(kind: Kind, table: str, spec: RunSpec | None = None) -> tuple[Name, ...]:
     """The columns that a table can have beside its axes; with a spec, those whose names come from its values too."""
-    values, declared = _values(spec), measuring(kind).part("tables")[table]
-    if isinstance(declared, DeclaredTable):
-        return tuple(dict.fromkeys(declared.names(values)))
-    return tuple(dict.fromkeys(name for written in WRITTEN[kind][table].split() for name in _filled(written, values)))
+    declared: DeclaredTable = measuring(kind).part("tables")[table]
+    return tuple(dict.fromkeys(declared.names(_values(spec))))
 
 
 def refuse_unknown(names: Sequence[str], spec: RunSpec, tables: Sequence[str], form: Format) -> None:
@@ -114,26 +47,12 @@ def possible(kind: Kind, tables: Sequence[str]) -> list[Name]:
     return [name for table in tables or measuring(kind).part("tables") for name in names_in(kind, table)]
 
 
-def shown_tables(spec: RunSpec) -> tuple[str, ...]:
-    """The tables that are shown of a run of this spec where nobody asks for others."""
-    match spec.kind:
-        case "time":
-            comparing = {"device": "devices"}
-            differing = (axis for axis in _COMPARING if len(getattr(spec, axis)) > 1)
-            return ("summary", *(comparing.get(axis, axis) for axis in differing))
-        case "memory":
-            return ("phases", "largest") if len(list(spec.cells())) == 1 else ("summary", "grid")
-        case "profile":
-            return ("summary", "device", "classes", "tree", "attention", "kernels")
-        case "attention":
-            return ("comparison",) if len({cell.implementation for cell in spec.cells()}) > 1 else ("sweep",)
-        case _:
-            return ("sums", "formats", "dtypes", "norm", "scaling", "matmul")
-
-
 def _of_tables(spec: RunSpec, tables: Sequence[str], form: Format) -> list[Name]:
     """The columns of the tables that will be shown of a run of this spec, asked for or not."""
-    shown = tables or ((measuring(spec.kind).long_table,) if form == "csv" else shown_tables(spec))
+    command = measuring(spec.kind)
+    shown = tables or ((command.long_table,) if form == "csv" else ())
+    if not shown:
+        shown = command.part("usual_tables")(spec) if command.usual_tables else tuple(command.part("tables"))
     return [name for table in shown for name in names_in(spec.kind, table, spec)]
 
 
@@ -149,11 +68,3 @@ def _values(spec: RunSpec | None) -> dict[str, list[str]]:
                     known.append(str(value))
     phases = dict.fromkeys(phase for cell in cells for phase in getattr(cell, "phases", ()))
     return {**values, "phase": [*phases, "step"], "device": ["cpu", "mps", "cuda", *values.get("device", [])]}
-
-
-def _filled(written: str, values: Mapping[str, Sequence[str]]) -> Iterator[Name]:
-    """A name for each combination of the values that it has places for."""
-    places = list(dict.fromkeys(place for _, place, _, _ in string.Formatter().parse(written) if place))
-    for combination in itertools.product(*(values.get(place, ()) for place in places)):
-        parts = written.format(**dict(zip(places, combination, strict=True))).split(":")
-        yield Name(*parts)

@@ -14,4 +14,5 @@ COMMAND = Command(
     lines="live:AccumLines",
     terms="sysbench.commands.report.method:of_accum",
     report=InReport(4, "Rounding"),
+    usual_tables="tables:usual",
 )

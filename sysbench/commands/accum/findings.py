@@ -97,7 +97,7 @@ def of_autocast(cell: AccumCellRecord) -> str | None:
 
 def _asked_for(cell: AccumCellRecord, chosen: Iterable[DtypeRecord]) -> list[DtypeRecord]:
     """Of the toy all that the question names; of a Transformer what a reader looks for first."""
-    modules = ("fc1", "ln") if cell.axes["size"] == "toy" else ("layers.*.attention_norm", "layers.*.attention.q")
+    modules = ("fc1", "ln") if cell.cell.size == "toy" else ("layers.*.attention_norm", "layers.*.attention.q")
     return [each for each in chosen if each.part not in ("input", "output") or each.name in modules]
 
 

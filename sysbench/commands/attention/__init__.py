@@ -19,4 +19,5 @@ COMMAND = Command(
     in_turns=True,
     findings="findings:findings",
     figures="pictures:figures",
+    usual_tables="tables:usual",
 )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from sysbench import units
-from sysbench.render.plots import INK, QUIET, SIMULATED, Look, Point, draw_crosses, draw_error_bars, printable
+from sysbench.render.plots import INK, QUIET, SIMULATED, Heading, Look, Point, draw_crosses, draw_error_bars, printable
 from sysbench.units import Unit
 
 if TYPE_CHECKING:
@@ -109,17 +109,7 @@ class HeatMap:
     simulated: bool = False
 
 
-@dataclass(frozen=True)
-class Caption:
-    """What a picture is of."""
-
-    title: str
-    subtitle: str = ""
-    simulated: str = ""
-    """The GPU that everything is simulated for; empty when it was measured, or some of it."""
-
-
-def draw_curves(panels: Sequence[Panel], caption: Caption) -> Figure:
+def draw_curves(panels: Sequence[Panel], caption: Heading) -> Figure:
     """Panels beside each other, both axes logarithmic; a cross above marks what does not fit."""
     from matplotlib.figure import Figure
 
@@ -268,7 +258,7 @@ def _tick(unit: Unit, value: float) -> str:
     return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {symbol}"
 
 
-def _draw_caption(figure: Figure, caption: Caption, width: float, height: float) -> None:
+def _draw_caption(figure: Figure, caption: Heading, width: float, height: float) -> None:
     left = 0.2 / width
     figure.text(left, 1 - 0.3 / height, printable(caption.title), fontsize=11, fontweight="bold", color=INK)
     if caption.subtitle:
@@ -325,7 +315,7 @@ def _draw_legend(figure: Figure, panels: Sequence[Panel], names: Sequence[str], 
 # --- heat maps
 
 
-def draw_heat_maps(maps: Sequence[HeatMap], caption: Caption) -> Figure:
+def draw_heat_maps(maps: Sequence[HeatMap], caption: Heading) -> Figure:
     """Quantities down, implementations across; one colour scale per quantity, and a line where memory ends."""
     from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure

@@ -13,6 +13,7 @@ from itertools import combinations, groupby, pairwise
 from typing import Final, Literal
 
 from sysbench import units
+from sysbench.cells import alike
 from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
 from sysbench.log.records import Samples
 from sysbench.render.findings import Said
@@ -61,12 +62,12 @@ _SETTING: Final = ("simulate", "device", "precision", "batch", "heads")
 
 def dims(cells: Iterable[AttentionCellRecord]) -> list[int]:
     """The head dimensions of these cells, ascending."""
-    return sorted({int(cell.axes["dim"]) for cell in cells})
+    return sorted({cell.cell.dim for cell in cells})
 
 
 def implementations(cells: Iterable[AttentionCellRecord]) -> list[str]:
     """The implementations of these cells, in the order of the run."""
-    return list(dict.fromkeys(str(cell.axes["implementation"]) for cell in cells))
+    return list(dict.fromkeys(cell.cell.implementation for cell in cells))
 
 
 def usual_dim(cells: Cells) -> int | None:
@@ -97,23 +98,14 @@ def over_memory(cell: AttentionCellRecord) -> bool:
     return cell.outcome == "oom" or (cell.outcome == "skipped" and _MEMORY.search(cell.detail or "") is not None)
 
 
-def alike_but_for(cells: Iterable[AttentionCellRecord], *axes: str) -> list[list[AttentionCellRecord]]:
-    """Groups of cells that differ in these axes only, in the order of the run."""
-    found: dict[tuple[tuple[str, str], ...], list[AttentionCellRecord]] = {}
-    for cell in cells:
-        others = tuple(sorted((name, str(value)) for name, value in cell.axes.items() if name not in axes))
-        found.setdefault(others, []).append(cell)
-    return list(found.values())
-
-
 def rows_along(cells: Iterable[AttentionCellRecord], axis: str) -> list[list[AttentionCellRecord]]:
     """Groups of cells that differ in one axis only, each ascending along it."""
-    return [sorted(row, key=lambda cell: int(cell.axes[axis])) for row in alike_but_for(cells, axis)]
+    return [sorted(row, key=lambda cell: int(cell.axes[axis])) for row in alike(cells, axis)]
 
 
 def settings(cells: Iterable[AttentionCellRecord]) -> list[list[AttentionCellRecord]]:
     """The sweeps over implementation, head dimension and sequence length: one for each batch, precision, device, …"""
-    return alike_but_for(cells, "implementation", "dim", "seq")
+    return alike(cells, "implementation", "dim", "seq")
 
 
 # --- numbers
@@ -132,7 +124,7 @@ class Growth:
     @property
     def implementation(self) -> str:
         """The implementation that all of these cells run."""
-        return str(self.cells[0].axes["implementation"])
+        return self.cells[0].cell.implementation
 
 
 def growth(cells: Iterable[AttentionCellRecord], axis: str) -> list[Growth]:
@@ -161,9 +153,9 @@ class Frontier:
     @property
     def untried(self) -> tuple[int, ...]:
         """Sequence lengths between the two that were skipped or failed, so that nobody knows whether they fit."""
-        first = int(self.fits.axes["seq"]) if self.fits else 0
-        last = int(self.beyond.axes["seq"]) if self.beyond else None
-        lengths = (int(cell.axes["seq"]) for cell in self.cells if cell.outcome != "ok")
+        first = self.fits.cell.seq if self.fits else 0
+        last = self.beyond.cell.seq if self.beyond else None
+        lengths = (cell.cell.seq for cell in self.cells if cell.outcome != "ok")
         return tuple(n for n in lengths if n > first and (last is None or n < last))
 
 
@@ -196,12 +188,12 @@ class Compared:
 def compared(cells: Iterable[AttentionCellRecord], first: str, second: str, quantity: Quantity) -> list[Compared]:
     """Every input on which both implementations were measured, ascending along the sequence length."""
     found = []
-    for row in alike_but_for(cells, "implementation"):
-        by_name = {str(cell.axes["implementation"]): cell for cell in row if samples(cell, quantity)}
+    for row in alike(cells, "implementation"):
+        by_name = {cell.cell.implementation: cell for cell in row if samples(cell, quantity)}
         if first in by_name and second in by_name:
             one, other = by_name[first], by_name[second]
             found.append(Compared(one, other, _ratio(one, other, quantity)))
-    return sorted(found, key=lambda each: int(each.first.axes["seq"]))
+    return sorted(found, key=lambda each: each.first.cell.seq)
 
 
 def _ratio(first: AttentionCellRecord, second: AttentionCellRecord, quantity: Quantity) -> Ratio:
@@ -227,11 +219,11 @@ def passages(cells: Cells) -> list[Passage]:
     """Every crossover of every two implementations; the cells must be of one setting."""
     found = []
     for dim in dims(cells):
-        here = [cell for cell in cells if cell.axes["dim"] == dim]
+        here = [cell for cell in cells if cell.cell.dim == dim]
         for first, second in combinations(implementations(here), 2):
             for quantity in TIMES:
                 pairs = compared(here, first, second, quantity)
-                lengths = [float(pair.first.axes["seq"]) for pair in pairs]
+                lengths = [float(pair.first.cell.seq) for pair in pairs]
                 for each in crossovers(lengths, [pair.ratio for pair in pairs]):
                     late, early = (first, second) if each.falls else (second, first)
                     found.append(Passage(late, early, dim, quantity, each))
@@ -262,13 +254,13 @@ class Lead:
 def leads(cells: Cells, quantity: Quantity) -> list[Lead]:
     """Who is fastest, by ascending sequence length; the cells must be of one setting and one head dimension."""
     best: list[tuple[int, str, frozenset[str]]] = []
-    for row in sorted(alike_but_for(cells, "implementation"), key=lambda row: int(row[0].axes["seq"])):
-        timed = {str(cell.axes["implementation"]): cell for cell in row if samples(cell, quantity)}
+    for row in sorted(alike(cells, "implementation"), key=lambda row: row[0].cell.seq):
+        timed = {cell.cell.implementation: cell for cell in row if samples(cell, quantity)}
         if len(timed) > 1:
             name = min(timed, key=lambda each: value(timed[each], quantity) or 0.0)
             ratios = {other: _ratio(timed[other], timed[name], quantity) for other in timed if other != name}
             tied = frozenset(other for other, found in ratios.items() if direction(found) == 0)
-            best.append((int(row[0].axes["seq"]), name, tied))
+            best.append((row[0].cell.seq, name, tied))
     runs = [(name, list(group)) for name, group in groupby(best, key=lambda each: each[1])]
     return [
         Lead(name, tuple(sorted(frozenset.intersection(*(tied for _, _, tied in run)))), run[0][0], run[-1][0])
@@ -304,7 +296,7 @@ def findings(record: AttentionRecord) -> Iterator[Finding]:
 
 def _of_setting(cells: Cells) -> Iterator[Finding]:
     dim = usual_dim(cells)
-    here = [cell for cell in cells if cell.axes["dim"] == dim]
+    here = [cell for cell in cells if cell.cell.dim == dim]
     mark = "simulated, " if any(cell.source == "simulated" for cell in cells) else ""
     where = f"{mark}d {dim}"
     yield from _fastest(here, where)
@@ -341,7 +333,7 @@ def _one_lead(cells: Cells, lead: Lead, quantity: Quantity, where: str) -> str:
               if name != lead.implementation)  # fmt: skip
     slowest = max((pairs for pairs in others if pairs), key=lambda pairs: pairs[-1].ratio.value)
     against = next((pair for pair in reversed(slowest) if direction(pair.ratio) != 0), slowest[-1])
-    name, n = against.first.axes["implementation"], against.first.axes["seq"]
+    name, n = against.first.cell.implementation, against.first.cell.seq
     much = f", {with_interval(against.ratio)} as fast as {name} at N {n}" if name not in lead.alike else ""
     return f"{quantity}: {lead.leader} is fastest {lead.span}{much} ({where})."
 
@@ -355,9 +347,9 @@ def _compiled(cells: Cells, where: str) -> Iterator[Finding]:
         ends = pairs[:1] + pairs[1:][-1:]
         rests_on += [cell for pair in ends for cell in (pair.first, pair.second)]
         at_ends = [
-            f"not to be told apart at N {pair.first.axes['seq']}, {with_interval(pair.ratio)}"
+            f"not to be told apart at N {pair.first.cell.seq}, {with_interval(pair.ratio)}"
             if direction(pair.ratio) == 0
-            else f"{with_interval(pair.ratio)} as fast at N {pair.first.axes['seq']}"
+            else f"{with_interval(pair.ratio)} as fast at N {pair.first.cell.seq}"
             for pair in ends
         ]
         parts += [f"{quantity} {' and '.join(at_ends)}"] if ends else []
@@ -376,20 +368,20 @@ def _grows(cells: Cells, here: Cells, mark: str) -> Iterator[Finding]:
     """How each implementation grows in N, and its time in d at the longest sequence; those alike in one sentence."""
     dim, every_dim = usual_dim(cells), dims(cells)
     timed = [cell for cell in cells if value(cell, "forward") is not None]
-    complete = [row for row in alike_but_for(timed, "implementation", "dim") if dims(row) == every_dim]
-    longest = max((int(row[0].axes["seq"]) for row in complete), default=None)
+    complete = [row for row in alike(timed, "implementation", "dim") if dims(row) == every_dim]
+    longest = max((row[0].cell.seq for row in complete), default=None)
     in_n = [each for each in growth(here, "seq") if isinstance(each.law, PowerLaw) or not each.law.too_few]
     in_d = [
         each
-        for each in growth([cell for cell in cells if cell.axes["seq"] == longest], "dim")
+        for each in growth([cell for cell in cells if cell.cell.seq == longest], "dim")
         if each.quantity in TIMES and isinstance(each.law, PowerLaw)
     ]
-    alike: dict[str, list[Growth]] = {}
+    grouped: dict[str, list[Growth]] = {}
     for name in implementations(cells):
         for growths, where in ((in_n, f"{mark}d {dim}"), (in_d, f"{mark}N {longest}")):
             if own := [each for each in growths if each.implementation == name]:
-                alike.setdefault(f"{_together(own)} ({where}).", []).extend(own)
-    for text, growths in alike.items():
+                grouped.setdefault(f"{_together(own)} ({where}).", []).extend(own)
+    for text, growths in grouped.items():
         names = dict.fromkeys(each.implementation for each in growths)
         yield Finding(f"{', '.join(names)}: {text}", [cell for each in growths for cell in each.cells])
 
@@ -418,8 +410,8 @@ def exponent(law: PowerLaw, symbol: str) -> str:
 
 def _longest(cells: Iterable[AttentionCellRecord], name: str) -> AttentionCellRecord | None:
     """The cell of one implementation with the longest sequence."""
-    own = (cell for cell in cells if cell.axes["implementation"] == name)
-    return max(own, key=lambda cell: int(cell.axes["seq"]), default=None)
+    own = (cell for cell in cells if cell.cell.implementation == name)
+    return max(own, key=lambda cell: cell.cell.seq, default=None)
 
 
 def _phases(cells: Cells, where: str) -> Iterator[Finding]:
@@ -431,7 +423,7 @@ def _phases(cells: Cells, where: str) -> Iterator[Finding]:
             assert cell.forward is not None
             assert cell.backward is not None
             much = with_interval(ratio(cell.backward.samples_s, cell.forward.samples_s))
-            by_length.setdefault(int(cell.axes["seq"]), []).append((f"{much} in {name}", cell))
+            by_length.setdefault(cell.cell.seq, []).append((f"{much} in {name}", cell))
     for n, parts in by_length.items():
         text = f"at N {n} backward takes as long as forward times {', '.join(part for part, _ in parts)} ({where})."
         yield Finding(text, [cell for _, cell in parts])
@@ -440,7 +432,7 @@ def _phases(cells: Cells, where: str) -> Iterator[Finding]:
 def _kept(cells: Cells, where: str) -> Iterator[Finding]:
     """What is kept for backward beside inputs and output, against what both kinds of kernel would keep."""
     known = [cell for cell in cells if cell.saved_bytes is not None]
-    alike: dict[str, list[AttentionCellRecord]] = {}
+    grouped: dict[str, list[AttentionCellRecord]] = {}
     for name in implementations(cells):
         if cell := _longest(known, name):
             saved, squares = cell.saved_bytes or 0, cell.naive_saved_bytes
@@ -450,9 +442,9 @@ def _kept(cells: Cells, where: str) -> Iterator[Finding]:
             else:
                 per_query = f"{saved / cell.fused_saved_bytes:.2f} × one fp32 number a query"
                 against = f"{per_query}, and {saved / squares:.2g} × {two}"
-            kept = f"{units.size(saved)} for backward at N {cell.axes['seq']} beside inputs and output: {against}"
-            alike.setdefault(kept, []).append(cell)
-    for kept, found in alike.items():
+            kept = f"{units.size(saved)} for backward at N {cell.cell.seq} beside inputs and output: {against}"
+            grouped.setdefault(kept, []).append(cell)
+    for kept, found in grouped.items():
         keep = "keep" if len(found) > 1 else "keeps"
         yield Finding(f"{', '.join(implementations(found))} {keep} {kept} ({where}).", found)
 
@@ -462,11 +454,11 @@ def _ends(cells: Cells, mark: str) -> Iterator[Finding]:
     grouped: dict[tuple[str, int | None, int, tuple[int, ...]], list[Frontier]] = {}
     for each in frontier(cells):
         if each.beyond is not None:
-            fits = int(each.fits.axes["seq"]) if each.fits else None
-            place = (each.beyond.axes["implementation"], fits, int(each.beyond.axes["seq"]), each.untried)
+            fits = each.fits.cell.seq if each.fits else None
+            place = (each.beyond.cell.implementation, fits, each.beyond.cell.seq, each.untried)
             grouped.setdefault(place, []).append(each)
     for (name, fits, beyond, untried), rows in grouped.items():
-        which = ", ".join(str(row.cells[0].axes["dim"]) for row in rows)
+        which = ", ".join(str(row.cells[0].cell.dim) for row in rows)
         there = f"the largest N that fits at d {which} is {fits}" if fits else f"no N of this sweep fits at d {which}"
         ending = "does not"
         if untried:
@@ -488,20 +480,20 @@ def _accounted(cells: Cells, mark: str) -> Iterator[Finding]:
     cell = smallest_beyond(cells)
     if cell is None or not cell.tensors:
         return
-    alike: dict[tuple[str, int], int] = {}
+    grouped: dict[tuple[str, int], int] = {}
     for each in sorted(cell.tensors, key=lambda each: -each.size_bytes):
         shape = " × ".join(str(length) for length in each.shape if length != 1)
         kind = (f"tensor of {shape} {each.dtype}" if shape else each.name), each.size_bytes
-        alike[kind] = alike.get(kind, 0) + 1
-    parts = [_tensors(kind, size, count) for (kind, size), count in list(alike.items())[:LARGEST]]
-    smaller = sum(list(alike.values())[LARGEST:])
+        grouped[kind] = grouped.get(kind, 0) + 1
+    parts = [_tensors(kind, size, count) for (kind, size), count in list(grouped.items())[:LARGEST]]
+    smaller = sum(list(grouped.values())[LARGEST:])
     parts += [f"{smaller} smaller"] if smaller else []
     total_bytes = sum(each.size_bytes for each in cell.tensors)
     total = units.size(total_bytes)
     if cell.needed_bytes is not None and cell.needed_bytes > total_bytes:
         total += f", for which the allocator would reserve {units.size(cell.needed_bytes)}"
     have = f", there are {units.size(cell.available_bytes)}" if cell.available_bytes is not None else ""
-    named = f"{cell.axes['implementation']}, d {cell.axes['dim']}, N {cell.axes['seq']}"
+    named = f"{cell.cell.implementation}, d {cell.cell.dim}, N {cell.cell.seq}"
     text = f"{mark}the smallest that does not fit ({named}) needs {'; '.join(parts)}; together {total}{have}."
     yield Finding(text, [cell], hint="--tables accounting has them by name")
 

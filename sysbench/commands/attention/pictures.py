@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sysbench.commands.attention import figures as attention_figure
-from sysbench.commands.attention.figures import Caption, Curve, HeatMap, Panel
+from sysbench.commands.attention.figures import Curve, HeatMap, Panel
 from sysbench.commands.attention.findings import (
     QUANTITIES,
     Quantity,
@@ -26,12 +26,14 @@ from sysbench.commands.attention.findings import (
 from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
 from sysbench.commands.attention.tables import status, subject
 from sysbench.errors import UsageError
-from sysbench.render import plots as picture_file
+from sysbench.render import plots
+from sysbench.render.findings import listed
+from sysbench.render.plots import Drawn, Heading
 from sysbench.statistics import PowerLaw
 from sysbench.units import Unit
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
 TITLES: dict[Quantity, str] = {"forward": "forward", "backward": "backward", "saved": "kept for backward"}
 
@@ -39,23 +41,11 @@ TITLES: dict[Quantity, str] = {"forward": "forward", "backward": "backward", "sa
 def refuse_other_formats(*paths: Path | None) -> None:
     """Raise UsageError for the first of these names that is none of a picture."""
     for path in paths:
-        if path is not None and path.suffix.lower().removeprefix(".") not in picture_file.FORMATS:
+        if path is not None and path.suffix.lower().removeprefix(".") not in plots.FORMATS:
             raise UsageError(f"{path} is not a picture's name: it must end in .png, .svg or .pdf")
 
 
-@dataclass(frozen=True)
-class Drawable:
-    """A picture of some cells, which is drawn when it is needed."""
-
-    name: str
-    """Unique among the pictures of a run."""
-    caption: str
-    """What is seen, in a sentence."""
-    cells: Sequence[AttentionCellRecord]
-    draw: Callable[[], Figure]
-
-
-def figures(record: AttentionRecord) -> Iterator[Drawable]:
+def figures(record: AttentionRecord) -> Iterator[Drawn]:
     """Curves and heat maps of every setting, as far as there is anything to draw that the others do not show."""
     groups = settings(record.cells)
     for number, cells in enumerate(groups, 1):
@@ -79,23 +69,23 @@ def write(record: AttentionRecord, curves: Path | None = None, heat_map: Path | 
             drawn = path.with_stem(f"{path.stem}-{number}") if path is not None and len(groups) > 1 else path
             drawable = found(part) if drawn is not None else None
             if drawn is not None and drawable is not None:
-                picture_file.write(drawn, drawable.draw)
+                plots.write(drawn, drawable.draw)
                 yield drawn
 
 
-def _curves(record: AttentionRecord) -> Drawable | None:
+def _curves(record: AttentionRecord) -> Drawn | None:
     dim = usual_dim(record.cells)
-    cells = [cell for cell in record.cells if cell.axes["dim"] == dim]
+    cells = [cell for cell in record.cells if cell.cell.dim == dim]
     panels = [found for quantity in QUANTITIES if (found := panel(cells, quantity)) is not None]
     if not panels:
         return None
     caption = _caption(record, f"d {dim}", "medians, bars: 95 % interval")
-    shown = _listed([each.title for each in panels])
+    shown = listed([each.title for each in panels])
     text = f"Attention over the sequence length: {shown}. {_whole(caption)}."
-    return Drawable("curves", text, cells, lambda: attention_figure.draw_curves(panels, caption))
+    return Drawn("curves", text, lambda: attention_figure.draw_curves(panels, caption), tuple(cells))
 
 
-def _heat_maps(record: AttentionRecord) -> Drawable | None:
+def _heat_maps(record: AttentionRecord) -> Drawn | None:
     maps = [
         found
         for quantity in QUANTITIES
@@ -106,22 +96,17 @@ def _heat_maps(record: AttentionRecord) -> Drawable | None:
     if not maps:
         return None
     caption = _caption(record, "", "medians")
-    shown = _listed(list(dict.fromkeys(each.quantity for each in maps)))
+    shown = listed(list(dict.fromkeys(each.quantity for each in maps)))
     text = f"Attention over head dimension and sequence length: {shown}. {_whole(caption)}."
-    return Drawable("heat-maps", text, record.cells, lambda: attention_figure.draw_heat_maps(maps, caption))
+    return Drawn("heat-maps", text, lambda: attention_figure.draw_heat_maps(maps, caption), tuple(record.cells))
 
 
-def _listed(words: Sequence[str]) -> str:
-    *others, last = words
-    return f"{', '.join(others)} and {last}" if others else last
-
-
-def _whole(caption: Caption) -> str:
+def _whole(caption: Heading) -> str:
     simulated = f"simulated for {caption.simulated}" if caption.simulated else ""
     return " · ".join(part for part in (caption.title, caption.subtitle, simulated) if part)
 
 
-def _caption(record: AttentionRecord, where: str, values: str) -> Caption:
+def _caption(record: AttentionRecord, where: str, values: str) -> Heading:
     kind, *rest = subject(record)
     # What the inputs are comes first, then on what and how it was measured.
     machine = next((cell.device.name for cell in record.cells if cell.device and cell.source == "measured"), None)
@@ -134,7 +119,7 @@ def _caption(record: AttentionRecord, where: str, values: str) -> Caption:
     said = [*([machine] if machine else []), *effort, *([values] if timed else [])]
     simulated = {cell.gpu.title for cell in record.cells if cell.gpu}
     all_simulated = all(cell.source == "simulated" for cell in record.cells)
-    return Caption(
+    return Heading(
         title=" · ".join([kind, *([where] if where else []), *inputs]),
         subtitle=" · ".join(said),
         simulated=", ".join(sorted(simulated)) if all_simulated else "",
@@ -159,9 +144,7 @@ def _capacity(cell: AttentionCellRecord) -> int | None:
 
 
 def _curve(cells: Sequence[AttentionCellRecord], name: str, quantity: Quantity) -> Curve | None:
-    here = sorted(
-        (cell for cell in cells if cell.axes["implementation"] == name), key=lambda cell: int(cell.axes["seq"])
-    )
+    here = sorted((cell for cell in cells if cell.cell.implementation == name), key=lambda cell: cell.cell.seq)
     points = tuple(point for cell in here if (point := _point(cell, quantity)) is not None)
     beyond = [each.beyond for each in frontier(here) if each.beyond is not None]
     if not points and not beyond:
@@ -170,7 +153,7 @@ def _curve(cells: Sequence[AttentionCellRecord], name: str, quantity: Quantity) 
     return Curve(
         implementation=name,
         points=points,
-        beyond=int(beyond[0].axes["seq"]) if beyond else None,
+        beyond=beyond[0].cell.seq if beyond else None,
         growth=next((exponent(law, "N") for law in laws if isinstance(law, PowerLaw)), ""),
         simulated=any(cell.source == "simulated" for cell in here),
     )
@@ -182,22 +165,22 @@ def _point(cell: AttentionCellRecord, quantity: Quantity) -> tuple[int, float, f
         return None
     timed = samples(cell, quantity)
     low, high = timed.ci95_s if timed is not None and timed.ci95_s is not None else (None, None)
-    return int(cell.axes["seq"]), found, low, high
+    return cell.cell.seq, found, low, high
 
 
 def heat_map(cells: Sequence[AttentionCellRecord], name: str, quantity: Quantity) -> HeatMap | None:
     """One quantity of one implementation; None where nothing came of it at all."""
-    here = [cell for cell in cells if cell.axes["implementation"] == name]
+    here = [cell for cell in cells if cell.cell.implementation == name]
     if not any(value(cell, quantity) is not None or over_memory(cell) for cell in here):
         return None
-    places = {(int(cell.axes["dim"]), int(cell.axes["seq"])): cell for cell in here}
+    places = {(cell.cell.dim, cell.cell.seq): cell for cell in here}
     known = {place: found for place, cell in places.items() if (found := value(cell, quantity)) is not None}
     return HeatMap(
         implementation=name,
         quantity=TITLES[quantity],
         unit="bytes" if quantity == "saved" else "s",
         dims=tuple(dims(cells)),
-        lengths=tuple(sorted({int(cell.axes["seq"]) for cell in cells})),
+        lengths=tuple(sorted({cell.cell.seq for cell in cells})),
         values=known,
         words={place: status(cell).text for place, cell in places.items() if place not in known},
         beyond=frozenset(place for place, cell in places.items() if over_memory(cell)),

@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from operator import itemgetter
 from typing import Any
 
 from sysbench import cells as axes
 from sysbench import formulas, units
 from sysbench.commands.attention.findings import (
     NAMES,
+    QUANTITIES,
     SYMBOLS,
     TIMES,
     Cells,
+    Frontier,
+    Growth,
     Quantity,
-    alike_but_for,
     dims,
     findings,
     frontier,
@@ -31,18 +36,16 @@ from sysbench.commands.attention.findings import (
     value,
 )
 from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
-from sysbench.commands.attention.spec import AttentionCell
+from sysbench.commands.attention.spec import AttentionCell, AttentionSpec
 from sysbench.errors import UsageError, unknown
 from sysbench.log.records import Samples
 from sysbench.render import remarks
+from sysbench.render.declared import DeclaredTable, Each, Field, Leading, leading
 from sysbench.render.table import NOTHING, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word
 from sysbench.spec.run import Selection
 from sysbench.statistics import NoPowerLaw
 
 Tables = list[Table]
-
-Shown = tuple[Column, Callable[[AttentionCellRecord], Cell]]
-"""A column with what it shows of a cell."""
 
 AXES = ("simulate", "device", "precision", "heads", "implementation", "dim", "seq", "batch")
 """The axes along which cells can differ, in the order of the columns."""
@@ -76,12 +79,13 @@ def tables_for(record: AttentionRecord, names: Iterable[str] = ()) -> Tables:
     chosen = tuple(names)
     if not chosen:
         if len(implementations(record.cells)) < 2:
-            return sweep(record)
+            return SWEEP(record)
         if len(record.cells) <= MOST_ROWS or len(dims(record.cells)) < 2:
-            return comparison(record)
+            return COMPARISON(record)
         dim = usual_dim(record.cells)
-        here = [cell for cell in record.cells if cell.axes["dim"] == dim]
-        return _comparison(here, f" at d {dim}", " (--tables comparison has every d)")
+        here = [cell for cell in record.cells if cell.cell.dim == dim]
+        part = _Comparison(here, f" at d {dim}", " (--tables comparison has every d)")
+        return replace(COMPARISON, parts=lambda record: (part,))(record)
     shown: Tables = []
     for name in chosen:
         if name not in TABLES:
@@ -129,7 +133,7 @@ def status(cell: AttentionCellRecord) -> Word:
     return Word(cell.outcome, "quiet" if cell.outcome in ("skipped", "interrupted") else "bad")
 
 
-# --- cells of tables
+# --- what columns hold
 
 
 def _values(cell: Mapping[str, Any], named: Sequence[str]) -> tuple[Cell, ...]:
@@ -138,20 +142,33 @@ def _values(cell: Mapping[str, Any], named: Sequence[str]) -> tuple[Cell, ...]:
     return tuple(cell[axis] if cell[axis] is not None else absent.get(axis, "") for axis in named)
 
 
-def _measure(found: float | None) -> Measure | None:
-    return Measure(found) if found is not None else None
+def _along(
+    named: Callable[[Any], Sequence[str]], cell_of: Callable[[Any], AttentionCellRecord] = lambda row: row
+) -> Leading:
+    """Leading columns for axes that are found in the part that a table shows."""
+    return Leading(
+        columns=lambda part: axes.columns(named(part)),
+        values=lambda part, row: _values(cell_of(row).axes, named(part)),
+        cells_of=lambda row: (cell_of(row),),
+    )
 
 
-def _time(found: Samples | None) -> Measure | None:
+def _time(cell: AttentionCellRecord, phase: str) -> Measure | None:
+    found: Samples | None = getattr(cell, phase)
     return Measure(found.mean_s, found.std_s if len(found.samples_s) > 1 else None) if found else None
 
 
-def _rate(cell: AttentionCellRecord, phase: str) -> Measure | None:
-    return Measure(cell.rates[phase].flops_per_s) if phase in cell.rates else None
+def _median(cell: AttentionCellRecord, phase: str) -> float | None:
+    found: Samples | None = getattr(cell, phase)
+    return found.median_s if found else None
 
 
-def _limit(cell: AttentionCellRecord, phase: str) -> Measure | None:
-    return _measure(cell.rates[phase].limit_share) if phase in cell.rates else None
+def _rate(cell: AttentionCellRecord, phase: str) -> float | None:
+    return cell.rates[phase].flops_per_s if phase in cell.rates else None
+
+
+def _limit(cell: AttentionCellRecord, phase: str) -> float | None:
+    return cell.rates[phase].limit_share if phase in cell.rates else None
 
 
 def _error(cell: AttentionCellRecord, *names: str) -> Measure | None:
@@ -159,16 +176,13 @@ def _error(cell: AttentionCellRecord, *names: str) -> Measure | None:
     return Measure(max(found), text=f"{max(found):.1e}") if found else None
 
 
-def _of_cells(name: str, title: str, cells: Cells, named: Sequence[str], shown: Sequence[Shown], *notes: str) -> Table:
-    """A table with a row for each cell, led by the axes `named`."""
-    columns = (*axes.columns(named), *(column for column, _ in shown))
-    rows = tuple((*_values(cell.axes, named), *(show(cell) for _, show in shown)) for cell in cells)
-    return Table(name, _marked(title, cells), columns, rows, len(named), notes)
-
-
 def _marked(title: str, cells: Cells) -> str:
     sources = {cell.source for cell in cells}
     return f"{title}, simulated" if sources == {"simulated"} else title
+
+
+def _is_timed(cells: Cells) -> bool:
+    return any(cell.forward or cell.backward for cell in cells)
 
 
 def _clock(cells: Cells) -> tuple[str, ...]:
@@ -179,368 +193,509 @@ def _clock(cells: Cells) -> tuple[str, ...]:
     return ("times by device events" if device else "times by the host's clock, between two synchronizations",)
 
 
+_BEFORE_BACKWARD = Field(
+    "memory_before_backward", "before backward", "bytes", wide_range=True, get=lambda cell: cell.before_backward_bytes
+)
+_SAVED = Field("saved", "kept for backward", "bytes", wide_range=True, get=lambda cell: cell.saved_bytes)
+_PEAK = Field("peak", "allocated", "bytes", "peak", 4, wide_range=True, get=lambda cell: cell.peak_allocated_bytes)
+_PEAK_RESERVED = Field(
+    "peak_reserved", "reserved", "bytes", "peak", 5, wide_range=True, get=lambda cell: cell.peak_reserved_bytes
+)
+
+
 # --- the tables
 
 
-def sweep(record: AttentionRecord) -> Tables:
-    """One row per cell, as reports have it: dimensions, forward, backward, memory before backward, status."""
-    cells = record.cells
-    differing = varying(cells)
-    named = tuple(axis for axis in AXES if axis in ("dim", "seq", "batch") or axis in differing)
-    times: list[Shown] = [
-        (Column("forward", "forward", "s", wide_range=True), lambda cell: _time(cell.forward)),
-        (Column("backward", "backward", "s", wide_range=True), lambda cell: _time(cell.backward)),
-    ]
-    timed = any(cell.forward or cell.backward for cell in cells)
-    shown: list[Shown] = [
-        *(times if timed else ()),
-        (
-            Column("memory_before_backward", "before backward", "bytes", "memory", wide_range=True),
-            lambda cell: _measure(cell.before_backward_bytes),
+def _sweep_axes(record: AttentionRecord) -> Sequence[str]:
+    differing = varying(record.cells)
+    return [axis for axis in AXES if axis in ("dim", "seq", "batch") or axis in differing]
+
+
+SWEEP = DeclaredTable(
+    "sweep",
+    lambda record: _marked(
+        "mean ± standard deviation of one call" if _is_timed(record.cells) else "memory", record.cells
+    ),
+    (
+        Each(
+            "phase",
+            (Field("{phase}", unit="s", wide_range=True, get=_time),),
+            values=lambda record: TIMES if _is_timed(record.cells) else (),
+            ahead=TIMES,
         ),
-        (Column("status", "status"), status),
-    ]
-    title = "mean ± standard deviation of one call" if timed else "memory"
-    return [_of_cells("sweep", title, cells, named, shown, *_clock(cells))]
+        replace(_BEFORE_BACKWARD, group="memory"),
+        Field("status", get=status),
+    ),
+    leading=_along(_sweep_axes),
+    notes=lambda record: _clock(record.cells),
+    empty=True,
+)
+"""One row per cell, as reports have it: dimensions, forward, backward, memory before backward, status."""
 
 
-def comparison(record: AttentionRecord) -> Tables:
-    """Implementations beside each other on the same input: times, rates, share of the limit, memory, error."""
-    return _comparison(record.cells) if record.cells else []
+@dataclass(frozen=True)
+class _Comparison:
+    """Cells whose implementations are held against each other."""
+
+    cells: Cells
+    where: str = ""
+    hint: str = ""
+
+    @property
+    def title(self) -> str:
+        medians = ", medians" if _is_timed(self.cells) else ""
+        return _marked(f"implementations beside each other{self.where}{medians}{self.hint}", self.cells)
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The axes of the rows, the implementation last."""
+        return (*(axis for axis in varying(self.cells) if axis != "implementation"), "implementation")
+
+    def rows(self) -> list[_Row]:
+        """By input, and for each input the implementations in the order of the run."""
+        order, named = implementations(self.cells), self.named[:-1]
+
+        def place(cell: AttentionCellRecord) -> tuple[Any, ...]:
+            found = (cell.axes[axis] for axis in named)
+            keys = ((0, each) if isinstance(each, int) else (1, str(each)) for each in found)
+            return (*keys, order.index(cell.cell.implementation))
+
+        best = {
+            (cell.key, phase): min(times)
+            for row in axes.alike(self.cells, "implementation")
+            for phase in TIMES
+            if (times := [found for cell in row if (found := value(cell, phase)) is not None])
+            for cell in row
+        }
+        return [
+            _Row(cell, {phase: best.get((cell.key, phase)) for phase in TIMES})
+            for cell in sorted(self.cells, key=place)
+        ]
 
 
-def _comparison(cells: Cells, where: str = "", hint: str = "") -> Tables:
-    order = {name: number for number, name in enumerate(implementations(cells))}
-    named = tuple(axis for axis in varying(cells) if axis != "implementation")
+@dataclass(frozen=True)
+class _Row:
+    """A cell, and for each phase the shortest median on the same input."""
 
-    def place(cell: AttentionCellRecord) -> tuple[Any, ...]:
-        found = (cell.axes[axis] for axis in named)
-        keys = ((0, each) if isinstance(each, int) else (1, str(each)) for each in found)
-        return (*keys, order[cell.axes["implementation"]])
+    cell: AttentionCellRecord
+    best_s: Mapping[Quantity, float | None]
 
-    ordered = sorted(cells, key=place)
-    shown = [
-        (column, show)
-        for column, show in _comparison_columns(cells)
-        if any(isinstance(found := show(cell), Measure) or (isinstance(found, str) and found) for cell in cells)
-    ]
-    if shown:
-        column, first = shown[0]
-        shown[0] = column, lambda cell: first(cell) if cell.outcome == "ok" else status(cell)
-    medians = ", medians" if any(cell.forward or cell.backward for cell in cells) else ""
-    title = f"implementations beside each other{where}{medians}{hint}"
-    return [_of_cells("comparison", title, ordered, (*named, "implementation"), shown, *_clock(cells))]
+    def median(self, phase: Quantity) -> Cell:
+        """The median, coloured by how far it is from the best."""
+        found = value(self.cell, phase)
+        return Measure(found, tone=self._tone(phase)) if found is not None else None
 
+    def to_best(self, phase: Quantity) -> Cell:
+        """The median as a multiple of the best."""
+        found, best_s = value(self.cell, phase), self.best_s[phase]
+        return Measure(found / best_s, tone=self._tone(phase)) if found is not None and best_s else NOTHING
 
-def _comparison_columns(cells: Cells) -> Iterator[Shown]:
-    """Every column that a comparison can have."""
-    yield from _phase_columns("forward", 0, cells)
-    yield from _phase_columns("backward", 1, cells)
-    yield (
-        Column("saved", "kept for backward", "bytes", importance=3, wide_range=True),
-        lambda cell: _measure(cell.saved_bytes),
-    )
-    yield (
-        Column("memory_before_backward", "before backward", "bytes", importance=10, wide_range=True),
-        lambda cell: _measure(cell.before_backward_bytes),
-    )
-    yield (
-        Column("peak", "allocated", "bytes", "peak", importance=8, wide_range=True),
-        lambda cell: _measure(cell.peak_allocated_bytes),
-    )
-    yield (
-        Column("peak_reserved", "reserved", "bytes", "peak", importance=11, wide_range=True),
-        lambda cell: _measure(cell.peak_reserved_bytes),
-    )
-    checked = "error: ‖x − x64‖ / ‖x64‖ against fp64, of the output; of the gradients the largest of q, k and v"
-    yield (
-        Column("error", "error", "number", importance=5, note=checked),
-        lambda cell: _error(cell, "output") or NOTHING,
-    )
-    yield (
-        Column("gradient_error", "of gradients", "number", importance=7),
-        lambda cell: _error(cell, "q", "k", "v") or NOTHING,
-    )
-    yield Column("kernel", "ran as", importance=9), lambda cell: cell.kernel or ""
-
-
-def _phase_columns(phase: Quantity, rank: int, cells: Cells) -> list[Shown]:
-    """One phase: median, multiple of the best on the same input, achieved rates, share of the limit."""
-    best = {
-        cell.key: min(times)
-        for row in alike_but_for(cells, "implementation")
-        if (times := [found for cell in row if (found := value(cell, phase)) is not None])
-        for cell in row
-    }
-
-    def to_best(cell: AttentionCellRecord) -> float | None:
-        found = value(cell, phase)
-        return found / best[cell.key] if found is not None else None
-
-    def tone(cell: AttentionCellRecord) -> Tone:
-        times_best = to_best(cell) or 0.0
+    def _tone(self, phase: Quantity) -> Tone:
+        times_best = (value(self.cell, phase) or 0.0) / (self.best_s[phase] or 1.0)
         return "good" if times_best <= CLOSE else "bad" if times_best >= FAR else "plain"
 
-    def toned(found: float | None, cell: AttentionCellRecord) -> Measure | None:
-        return Measure(found, tone=tone(cell)) if found is not None else None
 
-    counted = "2BN(N+1)d forward, the causal half alone" if any(c.axes["causal"] for c in cells) else "4BN²d forward"
-    flops = f"FLOPs counted: {counted}, twice that backward"
-    moved = "moved: q, k, v and output once each, the least that has to move; backward twice that"
-    limit = "of limit: the least time by FLOPs at the data sheet's rate and by bytes at its bandwidth, over the median"
-    return [
-        (
-            Column(phase, "median", "s", phase, rank, wide_range=True),
-            lambda cell: toned(value(cell, phase), cell),
+def _flops_note(part: _Comparison, phase: str) -> str:
+    causal = any(cell.cell.causal for cell in part.cells)
+    counted = "2BN(N+1)d forward, the causal half alone" if causal else "4BN²d forward"
+    return f"FLOPs counted: {counted}, twice that backward"
+
+
+def _ranked(importance: int) -> Callable[[_Comparison, str], int]:
+    """Columns of backward are less important than those of forward by one."""
+    return lambda part, phase: importance + (phase == "backward")
+
+
+def _of_cell(declared: Field, importance: int) -> Field:
+    """A column of cells as one of rows that hold a cell."""
+    return replace(declared, importance=importance, optional=True, get=lambda row: declared.get(row.cell))
+
+
+COMPARISON = DeclaredTable(
+    "comparison",
+    lambda part: part.title,
+    (
+        Each(
+            "phase",
+            (
+                Field(
+                    "{phase}",
+                    "median",
+                    "s",
+                    "{phase}",
+                    _ranked(0),
+                    wide_range=True,
+                    optional=True,
+                    get=lambda row, phase: row.median(phase),
+                ),
+                Field(
+                    "{phase}_to_best",
+                    "to best",
+                    "ratio",
+                    "{phase}",
+                    _ranked(1),
+                    optional=True,
+                    get=lambda row, phase: row.to_best(phase),
+                ),
+                Field(
+                    "{phase}_rate",
+                    "rate",
+                    "flops_per_s",
+                    "{phase}",
+                    _ranked(3),
+                    optional=True,
+                    note=_flops_note,
+                    get=lambda row, phase: _rate(row.cell, phase) or NOTHING,
+                ),
+                Field(
+                    "{phase}_moved",
+                    "moved",
+                    "bytes_per_s",
+                    "{phase}",
+                    _ranked(6),
+                    optional=True,
+                    note="moved: q, k, v and output once each, the least that has to move; backward twice that",
+                    get=lambda row, phase: row.cell.rates[phase].bytes_per_s if phase in row.cell.rates else NOTHING,
+                ),
+                Field(
+                    "{phase}_limit",
+                    "of limit",
+                    "share",
+                    "{phase}",
+                    _ranked(4),
+                    optional=True,
+                    note="of limit: the least time by FLOPs at the data sheet's rate and by bytes at its bandwidth, "
+                    "over the median",
+                    get=lambda row, phase: _limit(row.cell, phase) or NOTHING,
+                ),
+            ),
+            values=TIMES,
         ),
-        (
-            Column(f"{phase}_to_best", "to best", "ratio", phase, rank + 1),
-            lambda cell: toned(to_best(cell), cell) or NOTHING,
+        _of_cell(_SAVED, 3),
+        _of_cell(_BEFORE_BACKWARD, 10),
+        _of_cell(_PEAK, 8),
+        _of_cell(_PEAK_RESERVED, 11),
+        Field(
+            "error",
+            unit="number",
+            importance=5,
+            optional=True,
+            note="error: ‖x − x64‖ / ‖x64‖ against fp64, of the output; of the gradients the largest of q, k and v",
+            get=lambda row: _error(row.cell, "output") or NOTHING,
         ),
-        (
-            Column(f"{phase}_rate", "rate", "flops_per_s", phase, rank + 3, note=flops),
-            lambda cell: _rate(cell, phase) or NOTHING,
+        Field(
+            "gradient_error",
+            "of gradients",
+            "number",
+            importance=7,
+            optional=True,
+            get=lambda row: _error(row.cell, "q", "k", "v") or NOTHING,
         ),
-        (
-            Column(f"{phase}_moved", "moved", "bytes_per_s", phase, rank + 6, note=moved),
-            lambda cell: Measure(cell.rates[phase].bytes_per_s) if phase in cell.rates else NOTHING,
-        ),
-        (
-            Column(f"{phase}_limit", "of limit", "share", phase, rank + 4, note=limit),
-            lambda cell: _limit(cell, phase) or NOTHING,
-        ),
-    ]
+        Field("kernel", "ran as", importance=9, optional=True, get=lambda row: row.cell.kernel or ""),
+    ),
+    rows=lambda part: part.rows(),
+    leading=_along(lambda part: part.named, lambda row: row.cell),
+    parts=lambda record: (_Comparison(record.cells),),
+    instead=lambda row: status(row.cell) if row.cell.outcome != "ok" else None,
+    notes=lambda part: _clock(part.cells),
+)
+"""Implementations beside each other on the same input: times, rates, share of the limit, memory, error."""
 
 
-def grid(record: AttentionRecord) -> Tables:
-    """For every implementation and quantity a table with head dimensions down and sequence lengths across."""
-    return [
-        _grid([cell for cell in cells if cell.axes["implementation"] == name], name, quantity)
-        for cells in settings(record.cells)
-        for name in implementations(cells)
-        for quantity in (*TIMES, "saved")
-        if any(value(cell, quantity) is not None for cell in cells if cell.axes["implementation"] == name)
-    ]
+@dataclass(frozen=True)
+class _Grid:
+    """One quantity of one implementation."""
+
+    name: str
+    quantity: Quantity
+    cells: Cells
+
+    @classmethod
+    def all_of(cls, record: AttentionRecord) -> Iterator[_Grid]:
+        """Every one that has a value anywhere."""
+        for cells in settings(record.cells):
+            for name, quantity in product(implementations(cells), QUANTITIES):
+                here = [cell for cell in cells if cell.cell.implementation == name]
+                if any(value(cell, quantity) is not None for cell in here):
+                    yield cls(name, quantity, here)
+
+    @property
+    def title(self) -> str:
+        what = "median" if self.quantity != "saved" else "beside inputs and output"
+        return _marked(f"{self.name}: {NAMES[self.quantity]}, {what}", self.cells)
+
+    def rows(self) -> list[tuple[int, dict[int, Cell]]]:
+        """Head dimensions, each with what is known by sequence length."""
+        known: dict[int, dict[int, Cell]] = {dim: {} for dim in dims(self.cells)}
+        for cell in self.cells:
+            found = value(cell, self.quantity)
+            known[cell.cell.dim][cell.cell.seq] = Measure(found) if found is not None else status(cell)
+        return list(known.items())
 
 
-def _grid(cells: Cells, name: str, quantity: Quantity) -> Table:
-    lengths = sorted({int(cell.axes["seq"]) for cell in cells})
-    places = {(int(cell.axes["dim"]), int(cell.axes["seq"])): cell for cell in cells}
-    unit: units.Unit = "bytes" if quantity == "saved" else "s"
-
-    def shown(cell: AttentionCellRecord | None) -> Cell:
-        return (_measure(value(cell, quantity)) or status(cell)) if cell is not None else NOTHING
-
-    columns = (
-        Column("dim", axes.TITLES["dim"]),
-        *(Column(f"seq_{n}", str(n), unit, axes.TITLES["seq"], wide_range=True) for n in lengths),
+def _grid_column(unit: units.Unit) -> Field:
+    return Field(
+        "seq_{seq}",
+        "{seq}",
+        unit,
+        axes.TITLES["seq"],
+        wide_range=True,
+        get=lambda row, n: row[1].get(n, NOTHING),
+        when=lambda part, n: (part.quantity == "saved") == (unit == "bytes"),
     )
-    rows = tuple((dim, *(shown(places.get((dim, n))) for n in lengths)) for dim in dims(cells))
-    what = "median" if quantity != "saved" else "beside inputs and output"
-    return Table(f"grid-{quantity}", _marked(f"{name}: {NAMES[quantity]}, {what}", cells), columns, rows, 1)
 
 
-def exponents(record: AttentionRecord) -> Tables:
-    """How every implementation grows in N and in d: the exponent, its 95 % interval, the sizes that carry it."""
-    rows = []
-    for axis, fixed in (("seq", "dim"), ("dim", "seq")):
-        for each in growth(record.cells, axis):
-            law, symbol = each.law, SYMBOLS[axis]
-            if isinstance(law, NoPowerLaw):
-                if law.too_few:
-                    continue
-                found: tuple[Cell, ...] = (
-                    Word("no one power", "quiet"),
-                    f"{law.slopes[-1].exponent:.2f} at the end",
-                )
-            else:
-                found = (Measure(law.exponent, low=law.low, high=law.high), f"{law.scatter:.1%}")
-            at = f"{SYMBOLS[fixed]} {each.cells[0].axes[fixed]}"
-            across = f"{symbol} {law.sizes[0]:.0f}–{law.sizes[-1]:.0f}, {len(law.sizes)} sizes"
-            rows.append((each.implementation, NAMES[each.quantity], f"in {symbol}", at, *found, across))
-    if not rows:
-        return []
-    columns = (
-        Column("implementation", "implementation"),
-        Column("quantity", "what"),
-        Column("axis", "grows"),
-        Column("at", "at"),
-        Column("exponent", "exponent", "number"),
-        Column("scatter", "scatter", importance=2),
-        Column("sizes", "over", importance=1),
-    )
-    note = "least squares between logarithms, 95 % interval from the scatter about the line; three sizes at least"
-    return [Table("exponents", _marked("growth", record.cells), columns, tuple(rows), 4, (note,))]
-
-
-def crossovers(record: AttentionRecord) -> Tables:
-    """Where one implementation overtakes another, with the measured sizes on both sides."""
-    rows = [
-        (each.quantity, each.dim, each.slower_first, each.other, f"{each.crossover.at:.0f}",
-         f"{each.crossover.below:.0f}–{each.crossover.above:.0f}")
-        for cells in settings(record.cells)
-        for each in passages(cells)
-    ]  # fmt: skip
-    if not rows:
-        return []
-    columns = (
-        Column("phase", "phase"),
-        Column("dim", axes.TITLES["dim"]),
-        Column("overtakes", "from there on faster"),
-        Column("overtaken", "than"),
-        Column("at", "near N"),
-        Column("bracket", "measured between"),
-    )
-    note = "interpolated between logarithms; on both sides the 95 % interval of the ratio leaves no doubt"
-    return [Table("crossovers", "crossovers", columns, tuple(rows), 2, (note,))]
-
-
-def frontiers(record: AttentionRecord) -> Tables:
-    """The longest sequence that fits, and what the next one would need."""
-    named = tuple(axis for axis in varying(record.cells) if axis not in ("seq", "implementation", "dim"))
-    named += ("implementation", "dim")
-    columns = (
-        *axes.columns(named),
-        Column("fits", "largest N that fits"),
-        Column("before_backward", "with, before backward", "bytes", importance=1, wide_range=True),
-        Column("beyond", "does not fit"),
-        Column("needs", "needs", "bytes", wide_range=True),
-        Column("available", "available", "bytes", importance=2, wide_range=True),
-        Column("how", "known by", importance=3),
-    )
-    rows: list[tuple[Cell, ...]] = []
-    for each in frontier(record.cells):
-        fits, beyond = each.fits, each.beyond
-        largest: Cell = f"{fits.axes['seq']}{' or more' if each.untried else ''}" if fits else Word("none", "bad")
-        before = _measure(fits.before_backward_bytes if fits else None)
-        row = (*_values(each.cells[0].axes, named), largest, before)
-        if beyond is None:
-            rows.append((*row, Word("not tried", "quiet") if each.untried else Word("all fit", "good"), None, None, ""))
-            continue
-        ran_out = "it ran out" if beyond.outcome == "oom" else "prediction"
-        how = "simulation" if beyond.source == "simulated" else ran_out
-        bytes_ = _measure(beyond.needed_bytes), _measure(beyond.available_bytes)
-        rows.append((*row, str(beyond.axes["seq"]), *bytes_, how))
-    title = _marked("where memory ends", record.cells)
-    return [Table("frontier", title, columns, tuple(rows), len(named))] if rows else []
-
-
-def accounting(record: AttentionRecord) -> Tables:
-    """The tensors of the smallest cell that does not fit, setting by setting."""
-    columns = (
-        Column("tensor", "tensor"),
-        Column("shape", "shape"),
-        Column("dtype", "type"),
-        Column("phase", "made in", importance=1),
-        Column("size", "size", "bytes", wide_range=True),
-    )
-    found = []
-    for cell in map(smallest_beyond, settings(record.cells)):
-        if cell is None:
-            continue
-        rows: list[tuple[Cell, ...]] = [
-            (each.name, " × ".join(map(str, each.shape)) or NOTHING, each.dtype, each.phase, Measure(each.size_bytes))
-            for each in sorted(cell.tensors, key=lambda each: -each.size_bytes)
-        ]
-        total = sum(each.size_bytes for each in cell.tensors)
-        rows.append(("together", "", "", "", Measure(total, tone="strong")))
-        if cell.needed_bytes is not None and cell.needed_bytes > total:
-            rows.append(("reserved by the allocator", "", "", "", Measure(cell.needed_bytes)))
-        if cell.available_bytes is not None:
-            rows.append(("available", "", "", "", Measure(cell.available_bytes)))
-        named = f"{cell.axes['implementation']}, d {cell.axes['dim']}, N {cell.axes['seq']}"
-        where = f", simulated for {cell.gpu.title}" if cell.gpu else ""
-        title = f"the smallest cell that does not fit: {named}{where}"
-        found.append(Table("accounting", title, columns, tuple(rows), 1))
-    return found
-
-
-def memory(record: AttentionRecord) -> Tables:
-    """What forward keeps for backward, against the formulas of the written-out kind and of a fused kernel."""
-    known = [cell for cell in record.cells if cell.saved_bytes is not None or cell.before_backward_bytes is not None]
-    if not known:
-        return []
-
-    def of_naive(cell: AttentionCellRecord) -> Cell:
-        return Measure(cell.saved_bytes / cell.naive_saved_bytes) if cell.saved_bytes is not None else None
-
-    shown: list[Shown] = [
-        (
-            Column("memory_before_backward", "before backward", "bytes", wide_range=True),
-            lambda cell: _measure(cell.before_backward_bytes),
+GRID = DeclaredTable(
+    "grid",
+    lambda part: part.title,
+    (
+        Each(
+            "seq",
+            (_grid_column("s"), _grid_column("bytes")),
+            values=lambda part: sorted({cell.cell.seq for cell in part.cells}),
         ),
-        (Column("saved", "kept for backward", "bytes", wide_range=True), lambda cell: _measure(cell.saved_bytes)),
-        (
-            Column("naive", "two N × N tensors", "bytes", importance=1, wide_range=True),
-            lambda cell: Measure(cell.naive_saved_bytes),
-        ),
-        (Column("saved_of_naive", "of these", "ratio", importance=2), of_naive),
-        (
-            Column("fused", "one number a query", "bytes", importance=3, wide_range=True),
-            lambda cell: Measure(cell.fused_saved_bytes),
-        ),
-        (
-            Column("peak", "allocated", "bytes", "peak", importance=4, wide_range=True),
-            lambda cell: _measure(cell.peak_allocated_bytes),
-        ),
-        (
-            Column("peak_reserved", "reserved", "bytes", "peak", importance=5, wide_range=True),
-            lambda cell: _measure(cell.peak_reserved_bytes),
-        ),
-    ]
-    note = "kept beside q, k, v and the output. Two N × N tensors are 8BN² bytes in fp32: computed, as is the other"
-    return [_of_cells("memory", "memory", known, varying(record.cells) or ("implementation",), shown, note)]
+    ),
+    rows=lambda part: part.rows(),
+    leading=leading(Field("dim", axes.TITLES["dim"], get=lambda row: row[0])),
+    parts=_Grid.all_of,
+    name_of=lambda part: f"grid-{part.quantity}",
+)
+"""For every implementation and quantity a table with head dimensions down and sequence lengths across."""
 
 
-def cells(record: AttentionRecord) -> Tables:
-    """Everything in one long table, a row per cell, for data frames."""
-    times: list[Shown] = [
-        (Column("forward", "forward", "s", wide_range=True), lambda cell: _time(cell.forward)),
-        (Column("backward", "backward", "s", wide_range=True), lambda cell: _time(cell.backward)),
-        (
-            Column("forward_median", "forward median", "s", wide_range=True),
-            lambda cell: _measure(cell.forward.median_s if cell.forward else None),
-        ),
-        (
-            Column("backward_median", "backward median", "s", wide_range=True),
-            lambda cell: _measure(cell.backward.median_s if cell.backward else None),
-        ),
-        (Column("forward_rate", "forward rate", "flops_per_s"), lambda cell: _rate(cell, "forward")),
-        (Column("backward_rate", "backward rate", "flops_per_s"), lambda cell: _rate(cell, "backward")),
-        (Column("forward_limit", "forward of limit", "share"), lambda cell: _limit(cell, "forward")),
-        (Column("backward_limit", "backward of limit", "share"), lambda cell: _limit(cell, "backward")),
-    ]
-    shown: list[Shown] = [
-        (Column("causal", "causal"), lambda cell: "yes" if cell.axes["causal"] else "no"),
-        (Column("source", "source"), lambda cell: cell.source),
-        (
-            Column("device_name", "device name"),
-            lambda cell: cell.gpu.title if cell.gpu else cell.device.name if cell.device else None,
-        ),
-        (Column("kernel", "kernel"), lambda cell: cell.kernel),
-        *times,
-        (
-            Column("memory_before_backward", "memory before backward", "bytes", wide_range=True),
-            lambda cell: _measure(cell.before_backward_bytes),
-        ),
-        (Column("saved", "kept for backward", "bytes", wide_range=True), lambda cell: _measure(cell.saved_bytes)),
-        (Column("peak", "peak", "bytes", wide_range=True), lambda cell: _measure(cell.peak_allocated_bytes)),
-        (Column("error", "error", "number"), lambda cell: _error(cell, "output")),
-        (Column("status", "status"), lambda cell: cell.outcome),
-    ]
-    return [_of_cells("cells", "all cells", record.cells, AXES, shown)]
+def _exponent(each: Growth) -> Cell:
+    if isinstance(each.law, NoPowerLaw):
+        return Word("no one power", "quiet")
+    return Measure(each.law.exponent, low=each.law.low, high=each.law.high)
 
 
-TABLES: dict[str, Callable[[AttentionRecord], Tables]] = {
-    "sweep": sweep,
-    "comparison": comparison,
-    "grid": grid,
-    "exponents": exponents,
-    "crossovers": crossovers,
-    "frontier": frontiers,
-    "accounting": accounting,
-    "memory": memory,
-    "cells": cells,
+def _scatter(each: Growth) -> str:
+    if isinstance(each.law, NoPowerLaw):
+        return f"{each.law.slopes[-1].exponent:.2f} at the end"
+    return f"{each.law.scatter:.1%}"
+
+
+def _grown_at(each: Growth) -> str:
+    """The size on the axis along which it does not grow."""
+    cell = each.cells[0].cell
+    return f"d {cell.dim}" if each.axis == "seq" else f"N {cell.seq}"
+
+
+EXPONENTS = DeclaredTable(
+    "exponents",
+    lambda record: _marked("growth", record.cells),
+    (
+        Field("exponent", unit="number", get=_exponent),
+        Field("scatter", importance=2, get=_scatter),
+        Field(
+            "sizes",
+            "over",
+            importance=1,
+            get=lambda each: (
+                f"{SYMBOLS[each.axis]} {each.law.sizes[0]:.0f}–{each.law.sizes[-1]:.0f}, {len(each.law.sizes)} sizes"
+            ),
+        ),
+    ),
+    rows=lambda record: [
+        each
+        for axis in SYMBOLS
+        for each in growth(record.cells, axis)
+        if not isinstance(each.law, NoPowerLaw) or not each.law.too_few
+    ],
+    leading=leading(
+        Field("implementation", get=lambda each: each.implementation),
+        Field("quantity", "what", get=lambda each: NAMES[each.quantity]),
+        Field("axis", "grows", get=lambda each: f"in {SYMBOLS[each.axis]}"),
+        Field("at", get=_grown_at),
+    ),
+    notes=("least squares between logarithms, 95 % interval from the scatter about the line; three sizes at least",),
+)
+"""How every implementation grows in N and in d: the exponent, its 95 % interval, the sizes that carry it."""
+
+CROSSOVERS = DeclaredTable(
+    "crossovers",
+    "crossovers",
+    (
+        Field("overtakes", "from there on faster", get=lambda each: each.slower_first),
+        Field("overtaken", "than", get=lambda each: each.other),
+        Field("at", "near N", get=lambda each: f"{each.crossover.at:.0f}"),
+        Field("bracket", "measured between", get=lambda each: f"{each.crossover.below:.0f}–{each.crossover.above:.0f}"),
+    ),
+    rows=lambda record: [each for cells in settings(record.cells) for each in passages(cells)],
+    leading=leading(
+        Field("phase", get=lambda each: each.quantity), Field("dim", axes.TITLES["dim"], get=lambda each: each.dim)
+    ),
+    notes=("interpolated between logarithms; on both sides the 95 % interval of the ratio leaves no doubt",),
+)
+"""Where one implementation overtakes another, with the measured sizes on both sides."""
+
+
+def _largest(row: Frontier) -> Cell:
+    if row.fits is None:
+        return Word("none", "bad")
+    return f"{row.fits.cell.seq}{' or more' if row.untried else ''}"
+
+
+def _beyond(row: Frontier) -> Cell:
+    if row.beyond is None:
+        return Word("not tried", "quiet") if row.untried else Word("all fit", "good")
+    return str(row.beyond.cell.seq)
+
+
+def _known_by(row: Frontier) -> str:
+    if row.beyond is None:
+        return ""
+    if row.beyond.source == "simulated":
+        return "simulation"
+    return "it ran out" if row.beyond.outcome == "oom" else "prediction"
+
+
+def _frontier_axes(record: AttentionRecord) -> Sequence[str]:
+    last = ("implementation", "dim")
+    return [*(axis for axis in varying(record.cells) if axis not in (*last, "seq")), *last]
+
+
+FRONTIER = DeclaredTable(
+    "frontier",
+    lambda record: _marked("where memory ends", record.cells),
+    (
+        Field("fits", "largest N that fits", get=_largest),
+        Field(
+            "before_backward",
+            "with, before backward",
+            "bytes",
+            importance=1,
+            wide_range=True,
+            get=lambda row: row.fits.before_backward_bytes if row.fits else None,
+        ),
+        Field("beyond", "does not fit", get=_beyond),
+        Field("needs", unit="bytes", wide_range=True, get=lambda row: row.beyond.needed_bytes if row.beyond else None),
+        Field(
+            "available",
+            unit="bytes",
+            importance=2,
+            wide_range=True,
+            get=lambda row: row.beyond.available_bytes if row.beyond else None,
+        ),
+        Field("how", "known by", importance=3, get=_known_by),
+    ),
+    rows=lambda record: frontier(record.cells),
+    leading=_along(_frontier_axes, lambda row: row.cells[0]),
+)
+"""The longest sequence that fits, and what the next one would need."""
+
+
+def _accounting_title(cell: AttentionCellRecord) -> str:
+    named = f"{cell.cell.implementation}, d {cell.cell.dim}, N {cell.cell.seq}"
+    where = f", simulated for {cell.gpu.title}" if cell.gpu else ""
+    return f"the smallest cell that does not fit: {named}{where}"
+
+
+def _accounted(cell: AttentionCellRecord) -> Iterator[tuple[str, Cell, str, str, Measure]]:
+    """The tensors, largest first, then what they add up to."""
+    for each in sorted(cell.tensors, key=lambda each: -each.size_bytes):
+        shape = " × ".join(map(str, each.shape)) or NOTHING
+        yield each.name, shape, each.dtype, each.phase, Measure(each.size_bytes)
+    total = sum(each.size_bytes for each in cell.tensors)
+    yield "together", "", "", "", Measure(total, tone="strong")
+    if cell.needed_bytes is not None and cell.needed_bytes > total:
+        yield "reserved by the allocator", "", "", "", Measure(cell.needed_bytes)
+    if cell.available_bytes is not None:
+        yield "available", "", "", "", Measure(cell.available_bytes)
+
+
+ACCOUNTING = DeclaredTable(
+    "accounting",
+    _accounting_title,
+    (
+        Field("shape", get=itemgetter(1)),
+        Field("dtype", "type", get=itemgetter(2)),
+        Field("phase", "made in", importance=1, get=itemgetter(3)),
+        Field("size", unit="bytes", wide_range=True, get=itemgetter(4)),
+    ),
+    rows=_accounted,
+    leading=leading(Field("tensor", get=itemgetter(0))),
+    parts=lambda record: filter(None, map(smallest_beyond, settings(record.cells))),
+)
+"""The tensors of the smallest cell that does not fit, setting by setting."""
+
+
+def _known_memory(record: AttentionRecord) -> Cells:
+    return [cell for cell in record.cells if cell.saved_bytes is not None or cell.before_backward_bytes is not None]
+
+
+MEMORY = DeclaredTable(
+    "memory",
+    lambda record: _marked("memory", _known_memory(record)),
+    (
+        _BEFORE_BACKWARD,
+        _SAVED,
+        Field(
+            "naive",
+            "two N × N tensors",
+            "bytes",
+            importance=1,
+            wide_range=True,
+            get=lambda cell: cell.naive_saved_bytes,
+        ),
+        Field(
+            "saved_of_naive",
+            "of these",
+            "ratio",
+            importance=2,
+            get=lambda cell: cell.saved_bytes / cell.naive_saved_bytes if cell.saved_bytes is not None else None,
+        ),
+        Field(
+            "fused",
+            "one number a query",
+            "bytes",
+            importance=3,
+            wide_range=True,
+            get=lambda cell: cell.fused_saved_bytes,
+        ),
+        _PEAK,
+        _PEAK_RESERVED,
+    ),
+    rows=_known_memory,
+    leading=_along(lambda record: varying(record.cells) or ("implementation",)),
+    notes=("kept beside q, k, v and the output. Two N × N tensors are 8BN² bytes in fp32: computed, as is the other",),
+)
+"""What forward keeps for backward, against the formulas of the written-out kind and of a fused kernel."""
+
+CELLS = DeclaredTable(
+    "cells",
+    lambda record: _marked("all cells", record.cells),
+    (
+        Field("causal", get=lambda cell: "yes" if cell.cell.causal else "no"),
+        Field("source", get=lambda cell: cell.source),
+        Field(
+            "device_name",
+            "device name",
+            get=lambda cell: cell.gpu.title if cell.gpu else cell.device.name if cell.device else None,
+        ),
+        Field("kernel", get=lambda cell: cell.kernel),
+        *(
+            Each("phase", (column,), values=TIMES)
+            for column in (
+                Field("{phase}", unit="s", wide_range=True, get=_time),
+                Field("{phase}_median", "{phase} median", "s", wide_range=True, get=_median),
+                Field("{phase}_rate", "{phase} rate", "flops_per_s", get=_rate),
+                Field("{phase}_limit", "{phase} of limit", "share", get=_limit),
+            )
+        ),
+        replace(_BEFORE_BACKWARD, title="memory before backward"),
+        _SAVED,
+        replace(_PEAK, title="peak", group="", importance=0),
+        Field("error", unit="number", get=lambda cell: _error(cell, "output")),
+        Field("status", get=lambda cell: cell.outcome),
+    ),
+    leading=_along(lambda record: AXES),
+    empty=True,
+)
+"""Everything in one long table, a row per cell, for data frames."""
+
+TABLES: dict[str, DeclaredTable] = {
+    table.name: table for table in (SWEEP, COMPARISON, GRID, EXPONENTS, CROSSOVERS, FRONTIER, ACCOUNTING, MEMORY, CELLS)
 }
 """Every table that a record can be shown as."""
 
@@ -578,7 +733,7 @@ def _outcomes(record: AttentionRecord) -> Iterator[Remark]:
     for cell in record.cells:
         if cell.outcome != "ok" and not over_memory(cell):
             reason = _PREDICTED.sub("", remarks.reason(cell))
-            grouped.setdefault((cell.axes["implementation"], reason), []).append(cell)
+            grouped.setdefault((cell.cell.implementation, reason), []).append(cell)
     for (name, _), cells in grouped.items():
         reasons = [remarks.reason(cell) for cell in cells]
         times = list(dict.fromkeys(found[0] for reason in reasons if (found := _PREDICTED.search(reason))))
@@ -586,8 +741,8 @@ def _outcomes(record: AttentionRecord) -> Iterator[Remark]:
         if len(times) > 1:
             why = why.replace(times[0], f"{times[0]} to {times[-1].removeprefix('about ')}")
         where = ""
-        if len(cells) < sum(cell.axes["implementation"] == name for cell in record.cells):
-            places = [f"d {cell.axes['dim']} N {cell.axes['seq']}" for cell in cells]
+        if len(cells) < sum(cell.cell.implementation == name for cell in record.cells):
+            places = [f"d {cell.cell.dim} N {cell.cell.seq}" for cell in cells]
             if len(places) > remarks.NAMED:
                 places[remarks.NAMED - 1 :] = [f"{len(places) - remarks.NAMED + 1} more"]
             where = f" ({', '.join(places)})"
@@ -599,3 +754,8 @@ def _notes(record: AttentionRecord) -> Iterator[Remark]:
     if simulated:
         which = "all of this is" if simulated == len(record.cells) else f"{simulated} of {len(record.cells)} cells are"
         yield Remark("note", f"{which} simulated: memory worked out without a GPU; nothing of it was timed")
+
+
+def usual(spec: AttentionSpec) -> tuple[str, ...]:
+    """The tables that are shown of a run of this spec where nobody asks for others."""
+    return ("comparison",) if len({cell.implementation for cell in spec.cells()}) > 1 else ("sweep",)

@@ -12,16 +12,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import typer
+from typing import TYPE_CHECKING
 
 from sysbench.command import kinds, measuring
 from sysbench.commands.compare.spec import CompareOptions
 from sysbench.errors import SysbenchError, UsageError, unknown
 from sysbench.log.round_logs import ARMS, Arm
 from sysbench.spec.cell import RunSpec
-from sysbench.spec.command_options import Given, command_options, validated
+from sysbench.spec.command_options import given, validated
 
 if TYPE_CHECKING:
     from sysbench.commands.compare.comparison import Comparison
@@ -60,28 +58,7 @@ def spec_of_words(text: str) -> RunSpec:
     able = [kind for kind in kinds() if measuring(kind).in_turns]
     if name not in able:
         raise UsageError(unknown(name, "a command that can be measured in turns", able))
-    return validated(measuring(name).spec_class, _given(name, words))
-
-
-def _given(name: str, words: list[str]) -> Given:
-    """The options among the words of one command."""
-    found: list[Given] = []
-
-    @command_options(measuring(name).spec_class)
-    def command(given: Given) -> None:
-        found.append(given)
-
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": []})
-    app.command(name)(command)
-    try:
-        typer.main.get_command(app).main(words, prog_name=name, standalone_mode=False)
-    except Exception as error:
-        # Typer raises usage errors of its own, or those of click, depending on its version; both can format themselves.
-        format_message: Any = getattr(error, "format_message", None)
-        if not callable(format_message):
-            raise
-        raise UsageError(" ".join(str(format_message()).split())) from None
-    return found[0]
+    return validated(measuring(name).spec_class, *given(name, words, measuring(name).spec_class))
 
 
 INTERRUPTED = 130

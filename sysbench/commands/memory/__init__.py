@@ -21,4 +21,5 @@ COMMAND = Command(
         ("largest", "modules"),
         kept_picture="Memory over time by category",
     ),
+    usual_tables="tables:usual",
 )

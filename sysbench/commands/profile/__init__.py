@@ -23,4 +23,5 @@ COMMAND = Command(
         ("tree",),
     ),
     compared=("step",),
+    usual_tables="tables:usual",
 )

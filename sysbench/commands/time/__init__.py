@@ -21,4 +21,5 @@ COMMAND = Command(
     ),
     compared=("step",),
     in_turns=True,
+    usual_tables="tables:usual",
 )

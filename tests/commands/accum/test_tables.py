@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from sysbench.commands.accum.record import (
     ProductRecord,
     ScaledRecord,
 )
+from sysbench.commands.accum.spec import AccumSpec
 from tests.commands.accum.cells import cell, record
 
 
@@ -27,7 +29,7 @@ def made(experiment: str, **found: Any) -> AccumCellRecord:
     return AccumCellRecord.model_validate(
         {
             "key": "x",
-            "axes": {"size": "toy", "width": 8, "eps": 1e-5},
+            "axes": next(AccumSpec(experiment=experiment, device="cpu").cells()).model_copy(update={"size": "toy"}),  # type: ignore[arg-type]
             "device": None,
             "outcome": "ok",
             "detail": None,
@@ -71,7 +73,7 @@ def product(accumulation: str, error: float, k: int = 64) -> ProductRecord:
 @pytest.mark.parametrize("experiment", ["sums", "autocast", "norm", "scaling", "matmul"])
 def test_where_nothing_was_measured_nothing_is_said(experiment: str) -> None:
     assert finding(made(experiment)) is None
-    assert not accum_tables._OF_A_CELL[accum_tables._SHOWN[experiment][0]](made(experiment))
+    assert not accum_tables.SHOWN[experiment][0](SimpleNamespace(cells=[made(experiment)]))
 
 
 def test_a_scaler_is_said_to_help_only_where_it_does() -> None:

@@ -23,7 +23,7 @@ from sysbench.commands.attention.findings import (
 from sysbench.commands.attention.fold import fold
 from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord, AttentionTimed
 from sysbench.commands.attention.spec import AttentionCell, AttentionSpec
-from sysbench.commands.attention.tables import frontiers, sheet
+from sysbench.commands.attention.tables import FRONTIER, sheet
 from sysbench.log.events import CellFinished, CellStarted, Event, RunFinished
 from sysbench.render.table import Word
 from sysbench.statistics import PowerLaw
@@ -39,7 +39,7 @@ def record() -> AttentionRecord:
 
 
 def of(record: AttentionRecord, implementation: str, dim: int = 64) -> list[AttentionCellRecord]:
-    return [cell for cell in record.cells if cell.axes["implementation"] == implementation and cell.axes["dim"] == dim]
+    return [cell for cell in record.cells if cell.cell.implementation == implementation and cell.cell.dim == dim]
 
 
 def said(record: AttentionRecord) -> list[str]:
@@ -159,19 +159,17 @@ def test_two_sizes_make_no_sentence_about_growth() -> None:
 
 
 def test_the_lead_changes_hands_where_the_medians_say_so(record: AttentionRecord) -> None:
-    here = [cell for cell in record.cells if cell.axes["dim"] == 64]
+    here = [cell for cell in record.cells if cell.cell.dim == 64]
     for lead in leads(here, "forward"):
         for n in (lead.first, lead.last):
             medians = {
-                cell.axes["implementation"]: cell.forward.median_s
-                for cell in here
-                if cell.axes["seq"] == n and cell.forward
+                cell.cell.implementation: cell.forward.median_s for cell in here if cell.cell.seq == n and cell.forward
             }
             assert min(medians, key=medians.__getitem__) == lead.implementation
 
 
 def test_a_crossover_lies_between_the_cells_that_were_measured(record: AttentionRecord) -> None:
-    found = [each for each in passages([c for c in record.cells if c.axes["dim"] == 64]) if each.quantity == "forward"]
+    found = [each for each in passages([c for c in record.cells if c.cell.dim == 64]) if each.quantity == "forward"]
     assert found
     for each in found:
         assert each.crossover.below < each.crossover.at < each.crossover.above
@@ -222,7 +220,7 @@ def test_the_frontier_lies_between_the_last_that_fits_and_the_first_that_does_no
     (found,) = frontier(of(record, "naive", 16))
     assert found.fits is not None
     assert found.beyond is not None
-    assert (found.fits.axes["seq"], found.beyond.axes["seq"]) == (8192, 16384)
+    assert (found.fits.cell.seq, found.beyond.cell.seq) == (8192, 16384)
     (fused,) = frontier(of(record, "sdpa-flash", 16))
     assert fused.beyond is None
 
@@ -251,7 +249,7 @@ def test_what_was_skipped_for_its_time_is_not_said_to_fit_nor_not_to_fit() -> No
     assert not any("largest N that fits" in each for each in sentences)
     (at_the_end,) = frontier(over_budget({8192, 16384}).cells)
     assert (at_the_end.beyond, at_the_end.untried) == (None, (8192, 16384))
-    (row,) = frontiers(over_budget({8192, 16384}))[0].rows
+    (row,) = FRONTIER(over_budget({8192, 16384}))[0].rows
     assert "not tried" in [cell.text for cell in row if isinstance(cell, Word)]
 
 
@@ -259,7 +257,7 @@ def test_cells_that_would_take_too_long_share_a_line_with_their_times() -> None:
     both = over_budget({4096, 8192})
     times = {"4096": "about 4 min", "8192": "about 1 h"}
     cells = [
-        cell.model_copy(update={"detail": (cell.detail or "").replace("about 4 min", times[str(cell.axes["seq"])])})
+        cell.model_copy(update={"detail": (cell.detail or "").replace("about 4 min", times[str(cell.cell.seq)])})
         if cell.outcome == "skipped" and "budget" in (cell.detail or "")
         else cell
         for cell in both.cells
@@ -274,7 +272,7 @@ def test_cells_that_would_take_too_long_share_a_line_with_their_times() -> None:
 def test_the_accounting_adds_up_to_what_is_said_to_be_needed(record: AttentionRecord) -> None:
     sentence = next(text for text in said(record) if "he smallest that does not fit" in text)
     over = next(cell for cell in record.cells if cell.tensors)
-    assert f"d {over.axes['dim']}, N {over.axes['seq']}" in sentence
+    assert f"d {over.cell.dim}, N {over.cell.seq}" in sentence
     assert "3 tensors of 8 × 16384 × 16384 float32, 8.00 GiB each" in sentence
     assert "together 24.0 GiB, there are 12.0 GiB" in sentence
 
@@ -308,9 +306,9 @@ def test_several_settings_are_told_apart_and_never_compared() -> None:
 def test_rows_ascend_whatever_the_order_of_the_axis() -> None:
     record = runs.record(AttentionSpec(impl="naive", dim="64,16", seq="4096,256,1024", repeats=6))
     for row in rows_along(record.cells, "seq"):
-        assert [cell.axes["seq"] for cell in row] == [256, 1024, 4096]
+        assert [cell.cell.seq for cell in row] == [256, 1024, 4096]
     assert usual_dim(record.cells) == 64
-    assert usual_dim([cell for cell in record.cells if cell.axes["dim"] == 16]) == 16
+    assert usual_dim([cell for cell in record.cells if cell.cell.dim == 16]) == 16
 
 
 def test_cells_have_one_key_for_one_input() -> None:
