@@ -116,7 +116,8 @@ def carry_out(spec: RunSpec, options: RunOptions, provisions: Provisions | None 
         if options.json_path not in (None, "-"):
             storage.write_atomically(Path(options.json_path), content)
         try:
-            show(record, options)
+            if options.watch is None:
+                show(record, options)
         finally:
             written.result()
             say(f"saved  {saved_to}", options)
@@ -143,7 +144,7 @@ def said_to_be_saved(files: Iterable[Saved], options: RunOptions) -> tuple[Path,
 
 def say(text: str, options: RunOptions) -> None:
     """One line on stderr, unless nothing is wanted there."""
-    if not options.quiet:
+    if not options.quiet and options.watch is None:
         print(text, file=sys.stderr)  # noqa: T201
 
 
@@ -179,8 +180,8 @@ def _progress(kind: Kind, options: RunOptions) -> Progress:
     from sysbench.render.dashboard.live import Dashboard, can_draw_on
     from sysbench.render.dashboard.progress import Silent
 
-    if options.quiet:
-        return Silent()
+    if options.quiet or options.watch is not None:
+        return Silent(options.watch)
     console = Console(stderr=True)
     earlier = log.read(options.resume) if options.resume else ()
     command = measuring(kind)

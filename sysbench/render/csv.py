@@ -28,17 +28,31 @@ _SUFFIXES: dict[Unit, str] = {
 _PARTS = {"value": "", "deviation": "_std", "low": "_low", "high": "_high"}
 
 
+Value = int | float | str | None
+"""What one field of a row holds: a number as it was measured, a text, or nothing."""
+
+
 def csv_text(*tables: Table) -> str:
-    """Tables as comma-separated values under one header.
+    """Tables as comma-separated values under one header."""
+    headings, rows = tidy(*tables)
+    out = io.StringIO()
+    writer = csv.DictWriter(out, headings, restval="", extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def tidy(*tables: Table) -> tuple[list[str], list[dict[str, Value]]]:
+    """The headings of tables under one header, and their rows by heading.
 
     Axes on which all rows agree are columns like the others. A number with a deviation or an interval takes a column
     for each part. A word in a number's place (`oom`) would make the column text, so it stands in a column `outcome` of
-    its own. The axes come first. With several tables the column `table` says which one a row is from.
+    its own. The axes come first. Where tables have different names the column `table` says which one a row is from.
     """
-    several = len(tables) > 1
+    several = len({table.name for table in tables}) > 1
     leading: list[str] = ["table"] if several else []
     headings: list[str] = []
-    rows: list[dict[str, str]] = []
+    rows: list[dict[str, Value]] = []
     for table in tables:
         found, fields = _tidy(table)
         first = table.axes + len(table.constants)
@@ -47,15 +61,10 @@ def csv_text(*tables: Table) -> str:
         rows += [{**({"table": table.name} if several else {}), **row} for row in fields]
     if any(row.get("outcome") for row in rows):
         headings.append("outcome")
-    out = io.StringIO()
-    written = list(dict.fromkeys((*leading, *headings)))
-    writer = csv.DictWriter(out, written, restval="", extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
+    return list(dict.fromkeys((*leading, *headings))), rows
 
 
-def _tidy(table: Table) -> tuple[list[str], list[dict[str, str]]]:
+def _tidy(table: Table) -> tuple[list[str], list[dict[str, Value]]]:
     """The headings of a table, and its rows by heading."""
     constants, values = zip(*table.constants, strict=True) if table.constants else ((), ())
     columns = (*table.columns[: table.axes], *constants, *table.columns[table.axes :])
@@ -85,17 +94,16 @@ def _headings(column: Column, parts: Sequence[str]) -> Iterator[str]:
         yield (column.key + value + _SUFFIXES[column.unit]).lstrip("_") if column.unit else column.key
 
 
-def _fields(cell: Cell, column: Column, parts: Sequence[str]) -> Iterator[str]:
+def _fields(cell: Cell, column: Column, parts: Sequence[str]) -> Iterator[Value]:
     for part in parts:
         if isinstance(cell, Measure):
-            value = getattr(cell, part)
-            yield "" if value is None else repr(value)
+            yield getattr(cell, part)
         elif column.numeric or cell is None:
-            yield ""
+            yield None
         else:
-            yield cell.text if isinstance(cell, Word) else str(cell)
+            yield cell.text if isinstance(cell, Word) else cell
 
 
-def _outcome(row: Sequence[Cell], columns: Sequence[Column]) -> str:
+def _outcome(row: Sequence[Cell], columns: Sequence[Column]) -> str | None:
     words = (cell.text for cell, column in zip(row, columns, strict=True) if column.numeric and isinstance(cell, Word))
-    return next((word for word in words if word and word != "unknown"), "")
+    return next((word for word in words if word and word != "unknown"), None)

@@ -22,6 +22,7 @@ A record that takes several tables is cut by `parts`; `rows`, `title`, `notes`, 
 from __future__ import annotations
 
 import itertools
+import re
 import string
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -75,7 +76,7 @@ class Each:
     columns: tuple[Field | Each, ...]
     values: Sequence[Any] | Callable[[Any], Sequence[Any]]
     ahead: str | Sequence[Any] = ""
-    said: Callable[[Any], str] = str
+    said: Callable[[Any], Any] = str
 
     def possible(self, axis_values: AxisValues) -> Sequence[Any]:
         """The values that there could be."""
@@ -144,7 +145,7 @@ class _Bound:
     field: Field
     values: tuple[Any, ...]
     keys: Mapping[str, Any]
-    words: Mapping[str, str]
+    words: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,7 @@ class DeclaredTable:
     def __call__(self, record: Any) -> list[Table]:
         """The tables that the record fills: none where it does not carry what they show."""
         parts = [part for part in self.parts(record) if self.when(part)]
-        found = [table for part in parts if (table := self._table(part)).rows or self.empty]
+        found = [self._table(part, rows) for part in parts if (rows := tuple(self.rows(part))) or self.empty]
         return [*found, *(table for each in self.below for table in each(record))]
 
     def names(self, axis_values: AxisValues) -> Iterator[Name]:
@@ -182,7 +183,7 @@ class DeclaredTable:
         for bound in _bound(self.columns, lambda each: each.possible(values)):
             texts = (bound.field.key, bound.field.title or bound.field.key, bound.field.group)
             there = {place for text in texts for _, place, _, _ in string.Formatter().parse(text) if place}
-            places = sorted(place for place in there if place.split(".")[0] not in bound.keys)
+            places = sorted(place for place in there if re.split(r"[.[]", place)[0] not in bound.keys)
             for combination in itertools.product(*(values.get(place, ()) for place in places)):
                 found = dict(zip(places, combination, strict=True))
                 column = _column(bound, found, 0, "")
@@ -190,8 +191,7 @@ class DeclaredTable:
         for below in self.below:
             yield from below.names(axis_values)
 
-    def _table(self, part: Any) -> Table:
-        rows = tuple(self.rows(part))
+    def _table(self, part: Any, rows: Sequence[Any]) -> Table:
         outcomes = [self.instead(row) for row in rows]
         first = self.leading if isinstance(self.leading, tuple) else (self.leading,)
         axes = [column for each in first for column in each.columns(part)]
@@ -259,7 +259,7 @@ def _bound(
     values_of: Callable[[Each], Sequence[Any]],
     values: tuple[Any, ...] = (),
     keys: Mapping[str, Any] | None = None,
-    words: Mapping[str, str] | None = None,
+    words: Mapping[str, Any] | None = None,
 ) -> Iterator[_Bound]:
     """Every field, once for each combination of the values that it is repeated for."""
     for column in columns:
@@ -272,7 +272,7 @@ def _bound(
             yield from _bound(column.columns, values_of, (*values, value), bound, said)
 
 
-def _column(bound: _Bound, words: Mapping[str, str], importance: int, note: str) -> Column:
+def _column(bound: _Bound, words: Mapping[str, Any], importance: int, note: str) -> Column:
     declared = bound.field
     key = declared.key.format(**{**words, **bound.keys})
     return Column(

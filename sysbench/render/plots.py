@@ -67,7 +67,9 @@ def content(draw: Callable[[], Figure], suffix: str) -> bytes:
     with mpl.rc_context(_STYLE), warnings.catch_warnings():
         # A name that the font lacks shows as boxes; there is nothing anyone could do about it here.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        draw().savefig(file, format=suffix, dpi=DOTS_PER_INCH, metadata=_undated(suffix))
+        # Without a date, so that the same content gives the same file.
+        undated: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(suffix, {})
+        draw().savefig(file, format=suffix, dpi=DOTS_PER_INCH, metadata=undated)
     return file.getvalue()
 
 
@@ -75,11 +77,6 @@ def printable(text: str, longest: int = 110) -> str:
     """One short line without control characters, which XML cannot hold."""
     clean = "".join(char for char in text if unicodedata.category(char)[0] != "C")
     return clean if len(clean) <= longest else f"{clean[: longest - 1]}…"
-
-
-def _undated(suffix: str) -> dict[str, Any]:
-    """Metadata without a date, so that the same content gives the same file."""
-    return {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(suffix, {})
 
 
 GRID: Final = "#e3e3e3"

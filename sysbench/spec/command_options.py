@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from sysbench.errors import UsageError
 from sysbench.spec.options import Option, flag_of
 from sysbench.spec.validation import Given, option_name, option_of, validated
 
-__all__ = ["Given", "command_options", "option_name", "validated"]
+__all__ = ["Given", "command_options", "given", "option_name", "validated"]
 
 
 def command_options(*specs: type[BaseModel]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -35,6 +36,27 @@ def command_options(*specs: type[BaseModel]) -> Callable[[Callable[..., None]], 
         return command
 
     return decorate
+
+
+def given(command: str, words: Sequence[str], *specs: type[BaseModel]) -> list[Given]:
+    """The options of each of `specs` among the words that follow `command`; raises UsageError as the command would."""
+    found: list[Given] = []
+
+    @command_options(*specs)
+    def take(*taken: Given) -> None:
+        found.extend(taken)
+
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": []})
+    app.command(command)(take)
+    try:
+        typer.main.get_command(app).main(list(words), prog_name=command, standalone_mode=False)
+    except Exception as error:
+        # Typer raises usage errors of its own, or those of click, depending on its version; both can format themselves.
+        format_message: Any = getattr(error, "format_message", None)
+        if not callable(format_message):
+            raise
+        raise UsageError(" ".join(str(format_message()).split())) from None
+    return found
 
 
 def _parameters(model: type[BaseModel]) -> Iterator[inspect.Parameter]:

@@ -6,10 +6,10 @@ None of them changes what is measured, so none of them is part of a log's identi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -91,6 +91,8 @@ class RunOptions(BaseModel):
     """The log's name without its ending; None makes one of the time and the command. Not on the command line."""
     ceilings: bool = True
     """Whether the worker measures the matrix product that rates are held against. Not on the command line."""
+    watch: Callable[[Any], object] | None = None
+    """Called with every event of the run; the terminal is then left alone. Not on the command line."""
 
     @property
     def selection(self) -> Selection:

@@ -61,13 +61,17 @@ def attribute(part: Slice, ranges: RangeTree, names: Sequence[str]) -> Attributi
     elsewhere = ranges.milestone_at(work.at_ns)
     step = np.where(step == NONE, _looked_up(ranges.step, elsewhere), step)
     in_backward, inherited = gradients.of(operator, around)
+    # The phase by the surest evidence: autograd's engine, ranges on the thread, ranges elsewhere, a recorded graph.
+    phase = np.where(phase == NONE, _looked_up(ranges.phase, elsewhere), phase)
+    phase = np.where(in_backward, BACKWARD, phase)
+    phase = np.where((phase == NONE) & gradients.recording(operator) & launched, FORWARD, phase)
     return Attribution(
         source="cpu" if part.work is None else "device",
         work=work,
         operators=operators,
         operator=operator,
         step=step,
-        phase=_phases(phase, _looked_up(ranges.phase, elsewhere), in_backward, gradients.recording(operator), launched),
+        phase=phase,
         module=np.where(inherited == NONE, module, inherited),
     )
 
@@ -97,15 +101,6 @@ def _looked_up(column: Integers, index: Integers) -> Integers:
     if not len(column):
         return np.full(len(index), NONE, np.int64)
     return np.where(index == NONE, NONE, column[index])
-
-
-def _phases(
-    own: Integers, elsewhere: Integers, in_backward: NDArray[np.bool_], recording: NDArray[np.bool_], launched: object
-) -> Integers:
-    """The phase by the surest evidence: autograd's engine, ranges on the thread, ranges elsewhere, a recorded graph."""
-    phase = np.where(own == NONE, elsewhere, own)
-    phase = np.where(in_backward, BACKWARD, phase)
-    return np.where((phase == NONE) & recording & launched, FORWARD, phase)
 
 
 class _Gradients:

@@ -8,7 +8,7 @@ Categories and arguments are called as Kineto calls them, so that what reads tor
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -100,8 +100,12 @@ def _encode(content: dict[str, object]) -> bytes:
 def _events(cut: Cut) -> Iterator[tuple[int, dict[str, object]]]:
     """Names of processes, then everything by its beginning, so that a cut is a cut in time; with that beginning."""
     trace = cut.recording.whole()
-    for label in _labels(trace, cut.devices):
-        yield cut.window.start_ns, label
+    processes = {_HOST: trace.title}
+    for device in cut.devices:
+        known = trace.devices[device] if 0 <= device < len(trace.devices) else "device"
+        processes[device + 1] = f"{known} {device}"
+    for process, name in processes.items():
+        yield cut.window.start_ns, {"ph": "M", "name": "process_name", "pid": process, "args": {"name": name}}
     parts: tuple[_Part, ...] = (trace.ranges, trace.operators, trace.launches, trace.work)
     kind = np.repeat(np.arange(len(parts)), [len(part.start_ns) for part in parts])
     row = np.concatenate([np.arange(len(part.start_ns)) for part in parts])
@@ -179,14 +183,3 @@ def _complete(trace: Trace, name: Integers, start_ns: Integers, duration_ns: Int
 
 def _arrow(event: dict[str, object], number: int) -> dict[str, object]:
     return {"name": "launch", "cat": "launch", "id": number, **{key: event[key] for key in ("pid", "tid", "ts")}}
-
-
-def _labels(trace: Trace, devices: Iterable[int]) -> Iterator[dict[str, object]]:
-    yield _label(_HOST, trace.title)
-    for device in devices:
-        known = trace.devices[device] if 0 <= device < len(trace.devices) else "device"
-        yield _label(device + 1, f"{known} {device}")
-
-
-def _label(process: int, name: str) -> dict[str, object]:
-    return {"ph": "M", "name": "process_name", "pid": process, "args": {"name": name}}

@@ -114,11 +114,15 @@ def _lead_back(work: Table, launches: Table) -> None:
 
 
 def _cuts(operators: Table, work: Table) -> list[int]:
-    """Moments between slices: no operator is open then, and no more rows than need be lie between two of them."""
+    """As few moments as possible at which no operator is open, with at least ROWS rows between two of them."""
     tables = [(operators, START), *([(work, _AT)] if len(work) else [])]
     if sum(len(table) for table, _ in tables) <= ROWS:
         return []
-    candidates = distinct(np.concatenate([_sample(table, at) for table, at in tables]))
+    sample = []
+    for table, at in tables:
+        step = max(1, len(table) // _CANDIDATES)
+        sample += [column[:: min(step, len(column))] for (column,) in table.stretches(at)]
+    candidates = distinct(np.concatenate(sample))
     rows, open_ = np.zeros((2, len(candidates) + 1), np.int64)
     for table, at in tables:
         for (begin,) in table.stretches(at):
@@ -130,17 +134,7 @@ def _cuts(operators: Table, work: Table) -> list[int]:
         open_ += np.bincount(first, minlength=len(open_)) - np.bincount(over, minlength=len(open_))
     # Both now hold for every candidate what lies between the one before and it.
     possible = np.flatnonzero(np.cumsum(open_)[:-1] == 0)
-    return _chosen(candidates[possible], np.cumsum(rows)[possible])
-
-
-def _sample(table: Table, at: int) -> Integers:
-    step = max(1, len(table) // _CANDIDATES)
-    parts = [column[:: min(step, len(column))] for (column,) in table.stretches(at)]
-    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
-
-
-def _chosen(moments: Integers, rows_before: Integers) -> list[int]:
-    """As few moments as possible, with at least ROWS rows between two of them."""
+    moments, rows_before = candidates[possible], np.cumsum(rows)[possible]
     chosen, done = [], 0
     while (next_ := int(np.searchsorted(rows_before, done + ROWS))) < len(moments):
         chosen.append(int(moments[next_]))

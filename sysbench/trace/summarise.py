@@ -118,10 +118,6 @@ class _Sums:
             operators = part.slice.operators
             start = operators.start_ns[part.is_counted]
             self.operators_busy_ns += union(start, start + operators.duration_ns[part.is_counted]).total_ns
-        self._add_moments(part)
-
-    def _add_moments(self, part: StepWork) -> None:
-        work = part.work
         if not len(work.start_ns):
             return
         finished = work.start_ns + work.duration_ns

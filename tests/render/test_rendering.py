@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from sysbench.command import Kind
+from sysbench.command import Kind, measuring
 from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.commands.time.tables import TABLES
 from sysbench.render import numbers as columns_shown
 from sysbench.render import output as summary
-from sysbench.render import sheets
+from sysbench.render import plan, sheets
 from sysbench.render.table import Column, Measure, Remark, Sheet, Table, Word
 from sysbench.render.terminal import SheetView
 from sysbench.spec.hardware import named
@@ -100,7 +100,7 @@ def test_a_terminal_of_twenty_columns_gets_lists(pair: TimeRecord) -> None:
 def test_a_plan_looks_like_this() -> None:
     console = Console(file=io.StringIO(), width=80, legacy_windows=False)
     cells = list(TimeSpec(size="small,2.7b", ctx="128,1024").cells())
-    summary.show_plan(cells, console, "terminal", named("24GiB"))
+    summary.show_sheet(plan.sheet(cells, named("24GiB")), console, "terminal")
     assert_golden("plan_80", written(console))
 
 
@@ -230,7 +230,7 @@ def test_several_csv_tables_have_one_header_and_a_column_that_names_them(pair: T
 @pytest.mark.parametrize("kind", fixtures_runs.KINDS)
 def test_no_table_has_two_columns_of_one_heading_in_csv(kind: Kind) -> None:
     record = fixtures_runs.record(kind)
-    for name in sheets.TABLES[kind]:
+    for name in measuring(kind).part("tables"):
         for table in sheets.fillable(record, [name]):
             columns = (*table.columns, *(column for column, _ in table.constants))
             assert len({(column.key, column.unit) for column in columns}) == len(columns), table.name

@@ -12,9 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import typer
+from typing import TYPE_CHECKING
 
 from sysbench.command import measuring
 from sysbench.commands.attention.spec import AttentionSpec
@@ -23,7 +21,7 @@ from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import SysbenchError, UsageError, unknown
 from sysbench.log.round_logs import ARMS, Arm
 from sysbench.spec.cell import RunSpec
-from sysbench.spec.command_options import Given, command_options, validated
+from sysbench.spec.command_options import given, validated
 
 if TYPE_CHECKING:
     from sysbench.commands.compare.comparison import Comparison
@@ -64,28 +62,7 @@ def spec_of_words(text: str) -> TimeSpec | AttentionSpec:
     name = words.pop(0) if words and not words[0].startswith("-") else USUAL
     if name not in SPECS:
         raise UsageError(unknown(name, "a command that can be measured in turns", SPECS))
-    return validated(SPECS[name], _given(name, words))
-
-
-def _given(name: str, words: list[str]) -> Given:
-    """The options among the words of one command."""
-    found: list[Given] = []
-
-    @command_options(SPECS[name])
-    def command(given: Given) -> None:
-        found.append(given)
-
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": []})
-    app.command(name)(command)
-    try:
-        typer.main.get_command(app).main(words, prog_name=name, standalone_mode=False)
-    except Exception as error:
-        # Typer raises usage errors of its own, or those of click, depending on its version; both can format themselves.
-        format_message: Any = getattr(error, "format_message", None)
-        if not callable(format_message):
-            raise
-        raise UsageError(" ".join(str(format_message()).split())) from None
-    return found[0]
+    return validated(SPECS[name], *given(name, words, SPECS[name]))
 
 
 INTERRUPTED = 130

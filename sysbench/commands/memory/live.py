@@ -146,7 +146,7 @@ class MemoryScreen(CellScreen[MemoryState]):
         present = [name for name in COLOURS if any(phase.by_category.get(name) for phase in now.phases)]
         lines += [Text(), *_legend(present, width, plain)]
         if now.verdict is not None:
-            lines.append(_verdict(now))
+            lines.append(Text(result(now), theme.GOOD if now.verdict.fits else theme.BAD))
         return lines
 
     def _readings(self, width: int) -> list[Text]:
@@ -182,10 +182,6 @@ def bar(by_category: Mapping[str, int], total: int, whole: int, width: int, plai
     return text.append("·" * (width - text.cell_len), theme.QUIET)
 
 
-def _verdict(cell: CellState) -> Text:
-    return Text(result(cell), theme.GOOD if cell.verdict and cell.verdict.fits else theme.BAD)
-
-
 def result(cell: CellState) -> str:
     """How a cell ended, in a few words: `simulated peak 61.9 GiB, fits, 13.9 GiB left`."""
     if cell.verdict is None and cell.peak is None:
@@ -193,17 +189,16 @@ def result(cell: CellState) -> str:
     mark = "simulated " if cell.gpu is not None else ""
     words = [f"{mark}peak {units.size(cell.peak.allocated_peak_bytes)}"] if cell.peak is not None else []
     if cell.verdict is not None:
-        words.append(_margin(cell.verdict.fits, cell.verdict.failed_phase, cell.verdict.margin_bytes))
+        margin = cell.verdict.margin_bytes
+        if cell.verdict.fits:
+            words.append("fits")
+            words += [f"{units.size(margin)} left"] if margin is not None else []
+        else:
+            words.append(f"does not fit: {cell.verdict.failed_phase}")
+            words += [f"lacks {units.size(-margin)}"] if margin is not None else []
     if cell.found is not None:
         words.append(f"largest {cell.found.axis} that fits: {cell.found.value or 'none'}")
     return ", ".join(words)
-
-
-def _margin(fits: bool, phase: str | None, margin_bytes: int | None) -> str:
-    if fits:
-        return "fits" + (f", {units.size(margin_bytes)} left" if margin_bytes is not None else "")
-    missing = f", lacks {units.size(-margin_bytes)}" if margin_bytes is not None else ""
-    return f"does not fit: {phase}{missing}"
 
 
 class MemoryLines(CellLines):

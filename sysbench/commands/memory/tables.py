@@ -238,10 +238,6 @@ def _peak(row: dict[tuple[Cell, ...], MemoryCellRecord], *across: str) -> int | 
     return _outcome(cell) if cell.outcome != "ok" else cell.peak_allocated_bytes or _outcome(cell)
 
 
-def _mode_said(mode: str) -> str:
-    return {"train": "full step", "train-first": "first step"}.get(mode, mode)
-
-
 def _across(*names: str) -> Each:
     """Columns for the values of these axes, in a grid across which these lie and no others."""
 
@@ -253,8 +249,13 @@ def _across(*names: str) -> Each:
             inner = (Field(key, f"{{{axis}}}", "bytes", group, get=_peak),)
         else:
             inner = (values(names[names.index(axis) + 1]),)
-        said = _mode_said if axis == "mode" else str
-        return Each(axis, inner, values=lambda grid: grid.values(axis) if grid.across == names else (), said=said)
+        titles = {"train": "full step", "train-first": "first step"} if axis == "mode" else {}
+        return Each(
+            axis,
+            inner,
+            values=lambda grid: grid.values(axis) if grid.across == names else (),
+            said=lambda value: titles.get(value, value),
+        )
 
     return values(names[0])
 
@@ -295,10 +296,6 @@ class _Phase(NamedTuple):
         return max(by_category.items(), key=lambda item: item[1], default=("", None))
 
 
-def _phases(record: MemoryRecord) -> list[_Phase]:
-    return [_Phase(cell, name, peak) for cell in record.cells for name, peak in cell.peaks_by_phase.items()]
-
-
 PHASES = DeclaredTable(
     "phases",
     lambda record: _title("peak memory by phase", record),
@@ -308,7 +305,7 @@ PHASES = DeclaredTable(
         Field("mostly", "largest category", importance=1, get=lambda row: row.largest_category()[0]),
         Field("mostly_bytes", "size", "bytes", importance=2, get=lambda row: row.largest_category()[1]),
     ),
-    rows=_phases,
+    rows=lambda record: [_Phase(cell, *item) for cell in record.cells for item in cell.peaks_by_phase.items()],
     leading=(
         along(
             lambda record: axes.varying(axes.axes_of(record.cells)) or ("size",) if len(record.cells) > 1 else (),

@@ -132,6 +132,10 @@ def _cell(cell: ProfileCell, run: Run) -> ProfileCellRecord:
     summary = read.summary if read is not None else None
     unprofiled_s, profiled_s = _walls(timed.steps), _walls(seen.steps)
     by_device_s = [step.step.device_s for step in timed.steps if step.step.device_s is not None]
+    coverage = None
+    if summary is not None and summary.source != "cpu" and (step_s := by_device_s or unprofiled_s):
+        # On a CPU the profiler slows the operators themselves, and they would cover more than there was.
+        coverage = summary.busy_ns / summary.steps / 1e9 / standard.median(step_s)
     record = ProfileCellRecord(
         **run_record.of_cell(cell, seen),
         cautions=[],
@@ -145,7 +149,7 @@ def _cell(cell: ProfileCell, run: Run) -> ProfileCellRecord:
         cost_share=standard.median(profiled_s) / standard.median(unprofiled_s) - 1
         if profiled_s and unprofiled_s
         else None,
-        coverage=_coverage(summary, by_device_s or unprofiled_s),
+        coverage=coverage,
         trace=written.path if written is not None else None,
         trace_bytes=written.size_bytes if written is not None else None,
         summary=summary,
@@ -155,13 +159,3 @@ def _cell(cell: ProfileCell, run: Run) -> ProfileCellRecord:
 
 def _walls(steps: Sequence[StepMeasured]) -> list[float]:
     return [step.step.wall_s for step in steps if step.step.wall_s is not None]
-
-
-def _coverage(summary: ProfileSummary | None, step_s: Sequence[float]) -> float | None:
-    """The share of unprofiled steps, by the device's own clock where it has one, that profiled kernels cover.
-
-    None on a CPU: the profiler slows the operators themselves, and they would cover more than there was.
-    """
-    if summary is None or summary.source == "cpu" or not step_s:
-        return None
-    return summary.busy_ns / summary.steps / 1e9 / standard.median(step_s)

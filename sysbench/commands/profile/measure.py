@@ -71,7 +71,7 @@ def _stages(cell: ProfileCell, device: torch.device, artifact: Path) -> Iterator
 
 
 def _profiled(cell: ProfileCell, step: TrainingStep, device: torch.device, recorder: Recorder) -> list[float]:
-    """The steps that are recorded, one after the other; nothing is said until the last of them is over."""
+    """Seconds of each recorded step; no event is sent before the last of them is over."""
     # Ranges of modules would be compiled with the model, or break it into pieces: a compiled one goes without.
     model = step.model if cell.execution == "eager" else None
     with collection_paused(collected=True), recorder.recording(), visible_to(recorder.ranges, model):

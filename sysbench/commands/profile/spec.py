@@ -81,14 +81,14 @@ class ProfileSpec(ModelSpec):
         tuple[int, ...], BeforeValidator(integers(1, MOST_ACTIVE)), Option(metavar="AXIS", panel=PROFILE)
     ] = Field(default=(1,), description=f"Steps that are profiled, 1 to {MOST_ACTIVE}.")
     warmup: Annotated[tuple[int, ...], BeforeValidator(integers(0)), Option(metavar="AXIS", panel=PROFILE)] = Field(
-        default=(3,), description="Steps before those, in every process."
+        default=(3,), description="Warm-up steps before those, in every process."
     )
     steps: Annotated[tuple[int, ...], BeforeValidator(integers(0)), Option(metavar="AXIS", panel=PROFILE)] = Field(
         default=(5,),
-        description="Steps timed first, unprofiled and in a process of their own; 0 leaves that out.",
+        description="Unprofiled steps, timed first in a process of their own; 0 skips them.",
     )
     shapes: Annotated[bool, Option(panel=PROFILE)] = Field(
-        default=False, description="Record the shapes of what operators get."
+        default=False, description="Record the shapes of operators' inputs."
     )
 
     def cells(self) -> Iterator[ProfileCell]:
@@ -127,24 +127,23 @@ def _pattern(value: object) -> object:
 
 
 class ProfileOptions(RunOptions):
-    """Which part of a profile is shown, and what becomes of the trace; with several cells, the names of files say which
-    each is of."""
+    """Which part of a profile is shown, and which files are written; with several cells, file names tell them apart."""
 
     source: Annotated[
         tuple[Path, ...], BeforeValidator(_files), Option(flags=("--from",), metavar="FILE,…", panel=OUTPUT)
     ] = Field(
         default=(),
-        description="Show traces instead of profiling: .json, .json.gz, .nsys-rep or .sqlite of anyone's, several for "
-        "several ranks, or the directory they are in; or a finished log or record. Needs no torch.",
+        description="Show traces instead of profiling: .json, .json.gz, .nsys-rep or .sqlite from any program, one for "
+        "each rank, or a directory of them; or a finished log or record. Needs no torch.",
     )
     range: Annotated[str | None, Option(metavar="NAME", panel=VIEW)] = Field(
         default=None, description="Show only what one range launched: forward, or layers.3.attention, or softmax."
     )
     kernel: Annotated[str | None, BeforeValidator(_pattern), Option(metavar="REGEX", panel=VIEW)] = Field(
-        default=None, description="Show only kernels (on a CPU, operators) in whose whole name this is found."
+        default=None, description="Show only kernels (on a CPU, operators) whose full name contains a match."
     )
     top: Annotated[int, Option(metavar="N", panel=VIEW)] = Field(
-        default=20, ge=0, description="As many rows of a long table; 0 shows all."
+        default=20, ge=0, description="Rows of a long table; 0 shows all."
     )
     sort: Annotated[Sort, Option(metavar="COLUMN", panel=VIEW)] = Field(
         default="total", description=f"Order of the kernels: {', '.join(get_args(Sort))}."
@@ -155,11 +154,11 @@ class ProfileOptions(RunOptions):
     )
     window: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
         default=None,
-        description="Write the part of the trace that --range is about, or as much of a step as browsers bear: at most "
-        "100 MB, as .json or .json.gz.",
+        description="Write the part of the trace that --range names, or else a step, for a browser: at most 100 MB, as "
+        ".json or .json.gz.",
     )
     flame: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
-        default=None, description="Draw where the time goes, module by module: .svg or .html."
+        default=None, description="Draw a flame graph of phases, modules and kernels: .svg or .html."
     )
 
     @property

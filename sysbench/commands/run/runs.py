@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -91,7 +90,7 @@ def _refuse_wrong_results(planned: PlannedRun, options: ExperimentOptions) -> No
     try:
         running.refuse_unknown_tables(planned.entry.command, own)
         running.refuse_unknown_columns(planned.spec, own)
-        _command(planned.entry.command).refuse_wrong_files(own)
+        measuring(planned.entry.command).part("refuse_files")(own)
     except UsageError as error:
         raise UsageError(f"{planned.entry.name}: {error}") from None
 
@@ -175,7 +174,7 @@ def _attend(
         if not sys.stdout.isatty():  # where the heading would be seen beside it
             _say(f"{named}: {entry.title}", options)
         _show(experiment_tables.heading(entry, number, count), options, first=number == 1)
-        performed: Performed = _command(entry.command).perform(
+        performed: Performed = measuring(entry.command).part("perform")(
             planned.spec, _options(planned, directory.path, log, options)
         )
     except SysbenchError as error:
@@ -206,11 +205,6 @@ def _earlier(log: Path | None, kind: Kind) -> RunRecord[Any] | None:
         return saved.record(log, kind) if log is not None else None
     except LogError:
         return None
-
-
-def _command(kind: Kind) -> Any:
-    """The module of a command, which all have what is asked for here."""
-    return importlib.import_module(f"{measuring(kind).package}.command")
 
 
 def _options(planned: PlannedRun, directory: Path, log: Path | None, options: ExperimentOptions) -> RunOptions:

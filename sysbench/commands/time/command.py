@@ -32,17 +32,17 @@ def time(spec_given: Given, options_given: Given) -> None:
     spec = validated(TimeSpec, {**running.resumed("time", options.resume), **spec_given})
     if options.plan:
         running.show_plan(spec, options, _held_against(options))
-    elif options.simulate is not None:
-        raise UsageError(
-            "--simulate: step times are measured, never simulated. What is: the memory that a step needs, by "
-            f"sysbench memory --simulate {options.simulate}, or in short by --plan --simulate {options.simulate}"
-        )
     else:
         raise typer.Exit(running.exit_code(perform(spec, options).record))
 
 
 def perform(spec: TimeSpec, options: TimeOptions) -> running.Performed:
-    """Carry the run out; raises as `running.carry_out` does."""
+    """Carry the run out; raises as `running.carry_out` does, and UsageError for what cannot be simulated."""
+    if options.simulate is not None:
+        raise UsageError(
+            "--simulate: step times are measured, never simulated. What is: the memory that a step needs, by "
+            f"sysbench memory --simulate {options.simulate}, or in short by --plan --simulate {options.simulate}"
+        )
     ceilings = _needs_ceilings(spec, options)
     return running.Performed(running.carry_out(spec, options.model_copy(update={"ceilings": ceilings})))
 

@@ -387,12 +387,11 @@ def strips(cells: Sequence[TimeCellRecord]) -> list[Strip]:
             relative = [value / timed.median_s - 1 for value in timed.samples_s]
             warmup = [value / timed.median_s - 1 for value in cell.warmup_samples_s]
             found.append(Strip(cell, tuple(relative), tuple(warmup)))
-    kept = {id(each) for each in sorted(found, key=lambda each: _width(each.counted), reverse=True)[:MOST_STRIPS]}
+    kept = {
+        id(each)
+        for each in sorted(found, key=lambda each: max(each.counted) - min(each.counted), reverse=True)[:MOST_STRIPS]
+    }
     return [each for each in found if id(each) in kept]
-
-
-def _width(values: Sequence[float]) -> float:
-    return max(values) - min(values)
 
 
 def draw_samples(shown: Sequence[Strip], name: Callable[[TimeCellRecord], str], heading: Heading) -> Figure:
@@ -475,7 +474,8 @@ def _draw_beyond_edge(place: Axes, row: int, each: Strip, edge: float) -> None:
     beyond = [value for value in every if value > edge]
     if beyond:
         place.plot(edge * 100, row, marker=">", markersize=4.5, color=_BEYOND, clip_on=False, zorder=5)
-        longest = _so_long(1 + max(beyond))
+        most = 1 + max(beyond)
+        longest = f"{most:.0f}×" if most >= 9.95 else f"{most:.1f}×" if most >= 1.95 else f"+{(most - 1) * 100:.0f} %"
         more = f" {len(beyond)}, to {longest}" if len(beyond) > 1 else f" {longest}"
         place.annotate(
             more, (edge * 100, row), (4, 0), textcoords="offset points", fontsize=7, color=_BEYOND,
@@ -483,7 +483,3 @@ def _draw_beyond_edge(place: Axes, row: int, each: Strip, edge: float) -> None:
         )  # fmt: skip
     if any(value < -edge for value in every):
         place.plot(-edge * 100, row, marker="<", markersize=4.5, color=_BEYOND, clip_on=False, zorder=5)
-
-
-def _so_long(value: float) -> str:
-    return f"{value:.0f}×" if value >= 9.95 else f"{value:.1f}×" if value >= 1.95 else f"+{(value - 1) * 100:.0f} %"

@@ -33,7 +33,10 @@ class Progress(Protocol):
 
 
 class Silent:
-    """Shows nothing."""
+    """Shows nothing, and passes every event on to `told`."""
+
+    def __init__(self, told: Callable[[Event], object] | None = None) -> None:
+        self._told = told
 
     def __enter__(self) -> Self:
         return self
@@ -44,7 +47,9 @@ class Silent:
         pass
 
     def show(self, event: Event) -> None:
-        """Look away."""
+        """Pass it on."""
+        if self._told is not None:
+            self._told(event)
 
 
 @contextmanager

@@ -114,16 +114,13 @@ def _split(text: str) -> tuple[str, str]:
     opening = next((position for position, character in enumerate(text) if character in "<("), len(text))
     if opening == len(text) or text[opening] == "(":
         return text[:opening], ""
-    return text[:opening], text[opening + 1 : _closing(text, opening)]
-
-
-def _closing(text: str, opening: int) -> int:
-    depth = 0
+    depth, closing = 0, len(text)
     for position in range(opening, len(text)):
         depth += (text[position] in "<(") - (text[position] in ">)")
         if not depth:
-            return position
-    return len(text)
+            closing = position
+            break
+    return text[:opening], text[opening + 1 : closing]
 
 
 def _arguments(inside: str) -> list[str]:

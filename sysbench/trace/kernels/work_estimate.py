@@ -73,7 +73,11 @@ def attention_parts(cell: ModelCell) -> Amounts:
 
 def classes(cell: ModelCell, fused: bool) -> Amounts:
     """Classes of kernels of which it can be told; `fused` says that attention is a kernel of its own."""
-    products = _linear_products(cell)
+    shape, tokens, item = cell.model, cell.tokens, ITEM_BYTES[cell.precision]
+    layer = [(shape.d_model, shape.d_model)] * 4 + [(shape.d_model, shape.d_ff)] * 3
+    linears = [*layer * shape.layers, (shape.d_model, shape.vocab)]  # projections and the output head
+    moved = sum(tokens * d_in + d_in * d_out + tokens * d_out for d_in, d_out in linears)
+    products = Amount(sum(2 * tokens * d_in * d_out for d_in, d_out in linears), moved * item)
     if not fused:
         product = _attention_product(cell)
         amounts = (products, product, product)
@@ -86,7 +90,7 @@ def classes(cell: ModelCell, fused: bool) -> Amounts:
     }
     if fused:
         flops = formulas.attention_forward_flops(cell.model, cell.ctx, cell.batch)
-        stream = cell.model.layers * cell.tokens * cell.model.d_model * ITEM_BYTES[cell.precision]
+        stream = shape.layers * tokens * shape.d_model * item
         found["attention", "forward"] = Amount(flops, 4 * stream)
         found["attention", "backward"] = Amount(2 * flops, 8 * stream)
     return found
@@ -98,15 +102,6 @@ def _attention_product(cell: ModelCell) -> Amount:
     flops = formulas.attention_forward_flops(shape, cell.ctx, cell.batch) // 2
     numbers = shape.layers * cell.batch * shape.heads * cell.ctx**2
     return Amount(flops, item * (2 * shape.layers * cell.tokens * shape.d_model + numbers))
-
-
-def _linear_products(cell: ModelCell) -> Amount:
-    """Projections and output head."""
-    shape, tokens = cell.model, cell.tokens
-    layer = [(shape.d_model, shape.d_model)] * 4 + [(shape.d_model, shape.d_ff)] * 3
-    linears = [*layer * shape.layers, (shape.d_model, shape.vocab)]
-    moved = sum(tokens * d_in + d_in * d_out + tokens * d_out for d_in, d_out in linears)
-    return Amount(sum(2 * tokens * d_in * d_out for d_in, d_out in linears), moved * ITEM_BYTES[cell.precision])
 
 
 BACKWARD_PRODUCTS: Final = 2

@@ -121,7 +121,11 @@ class _Reader:
     def recording(self) -> Recording:
         """Everything that is asked for."""
         operators, ranges = self._ranges()
-        work, launches = self._work(), self._launches()
+        work, launches = self._work(), Table(5)
+        for rows in self._rows(_CALLS, (*_TIMES, "nameId", "globalTid", "correlationId")):
+            start, end, name, thread, correlation = rows.values()
+            launches.add([start, end - start, self._named(name), self._thread(thread), correlation])
+            self._progress(f"{units.count(len(launches))} launches")
         tables = (work, launches, operators, ranges)
         if not any(len(table) for table in tables):
             raise LogError(f"{self._path} holds no kernels, no calls and no ranges")
@@ -179,14 +183,6 @@ class _Reader:
             name = np.full(len(rows["start"]), self._name("Memset"), np.int64)
             work.add(_of_work(rows, name, SET, none, rows["bytes"]))
         return work
-
-    def _launches(self) -> Table:
-        launches = Table(5)
-        for rows in self._rows(_CALLS, (*_TIMES, "nameId", "globalTid", "correlationId")):
-            start, end, name, thread, correlation = rows.values()
-            launches.add([start, end - start, self._named(name), self._thread(thread), correlation])
-            self._progress(f"{units.count(len(launches))} launches")
-        return launches
 
     def _ranges(self) -> tuple[Table, Table]:
         """NVTX: ranges that ended, by whose name they are operators of torch or the program's own."""
