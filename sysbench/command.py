@@ -51,6 +51,8 @@ class Command:
     """From events to the record."""
     tables: str = "tables:TABLES"
     """Builders of its tables, by name."""
+    usual_tables: str | None = None
+    """The names of those that are shown where nobody asks for others: `spec -> names`; without it all of them."""
     long_table: str = "cells"
     """The table that stands for all others where there is room for one."""
     sheet: str = "tables:sheet"

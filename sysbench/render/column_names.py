@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sysbench.cells import CHOICES
 from sysbench.command import Kind, measuring
 from sysbench.errors import UsageError
 from sysbench.render import chosen_columns
@@ -13,9 +12,6 @@ from sysbench.render.chosen_columns import Name, is_known
 from sysbench.render.declared import DeclaredTable
 from sysbench.spec.cell import RunSpec
 from sysbench.spec.run import Format
-
-_COMPARING = (*CHOICES, "warmup", "device")
-"""Axes with a table of their own, which is shown where their values differ."""
 
 
 def names_in(kind: Kind, table: str, spec: RunSpec | None = None) -> tuple[Name, ...]:
@@ -51,26 +47,12 @@ def possible(kind: Kind, tables: Sequence[str]) -> list[Name]:
     return [name for table in tables or measuring(kind).part("tables") for name in names_in(kind, table)]
 
 
-def shown_tables(spec: RunSpec) -> tuple[str, ...]:
-    """The tables that are shown of a run of this spec where nobody asks for others."""
-    match spec.kind:
-        case "time":
-            comparing = {"device": "devices"}
-            differing = (axis for axis in _COMPARING if len(getattr(spec, axis)) > 1)
-            return ("summary", *(comparing.get(axis, axis) for axis in differing))
-        case "memory":
-            return ("phases", "largest") if len(list(spec.cells())) == 1 else ("summary", "grid")
-        case "profile":
-            return ("summary", "device", "classes", "tree", "attention", "kernels")
-        case "attention":
-            return ("comparison",) if len({cell.implementation for cell in spec.cells()}) > 1 else ("sweep",)
-        case _:
-            return ("sums", "formats", "dtypes", "norm", "scaling", "matmul")
-
-
 def _of_tables(spec: RunSpec, tables: Sequence[str], form: Format) -> list[Name]:
     """The columns of the tables that will be shown of a run of this spec, asked for or not."""
-    shown = tables or ((measuring(spec.kind).long_table,) if form == "csv" else shown_tables(spec))
+    command = measuring(spec.kind)
+    shown = tables or ((command.long_table,) if form == "csv" else ())
+    if not shown:
+        shown = command.part("usual_tables")(spec) if command.usual_tables else tuple(command.part("tables"))
     return [name for table in shown for name in names_in(spec.kind, table, spec)]
 
 

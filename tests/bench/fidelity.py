@@ -25,7 +25,7 @@ BARE = """
 import gc, json, sys, time
 import torch
 from sysbench.specs.time import TimeSpec
-from sysbench.workload.step import TrainingStep
+from sysbench.lab.step import TrainingStep
 
 size, ctx, steps, device = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 cell = next(TimeSpec(size=size, ctx=ctx, steps=steps).cells())

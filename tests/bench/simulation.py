@@ -64,7 +64,7 @@ report(cells=len(cells))
 TRACKER = """
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
-from sysbench.workload.step import TrainingStep
+from sysbench.lab.step import TrainingStep
 with FakeTensorMode():
     step = TrainingStep(cell(), torch.device("cpu"))
     tracker = MemTracker()

@@ -12,4 +12,5 @@ COMMAND = Command(
     plan="tables:plan",
     record="record:AccumRecord",
     lines="live:AccumLines",
+    usual_tables="tables:usual",
 )

@@ -15,7 +15,7 @@ from typing import Any
 from sysbench import units
 from sysbench.commands.accum.findings import WRONG_SHARE, decimal, finding, mixed_format, place, power, short, signed
 from sysbench.commands.accum.record import AccumCellRecord, AccumRecord, DtypeRecord, SumRecord
-from sysbench.commands.accum.spec import DTYPES, ORDERS, AccumCell, Experiment
+from sysbench.commands.accum.spec import DTYPES, ORDERS, AccumCell, AccumSpec, Experiment
 from sysbench.errors import UsageError, unknown
 from sysbench.render.declared import DeclaredTable, Each, Field, Fill, leading
 from sysbench.render.table import NOTHING, Cell, Column, Measure, Remark, Sheet, Table, Word
@@ -506,3 +506,8 @@ TABLES: dict[str, DeclaredTable] = {
     table.name: table for table in (SUMS, FORMATS, AUTOCAST, NORM, SCALING, MATMUL, MATMUL_SUMS, CELLS)
 }
 """Every table that a record can be shown as."""
+
+
+def usual(spec: AccumSpec) -> tuple[str, ...]:
+    """The tables that are shown of a run of this spec where nobody asks for others."""
+    return ("sums", "formats", "dtypes", "norm", "scaling", "matmul")

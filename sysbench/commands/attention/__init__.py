@@ -13,4 +13,5 @@ COMMAND = Command(
     record="record:AttentionRecord",
     picture="live:ATTENTION",
     lines="live:AttentionLines",
+    usual_tables="tables:usual",
 )

@@ -36,7 +36,7 @@ from sysbench.commands.attention.findings import (
     value,
 )
 from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
-from sysbench.commands.attention.spec import AttentionCell
+from sysbench.commands.attention.spec import AttentionCell, AttentionSpec
 from sysbench.errors import UsageError, unknown
 from sysbench.log.records import Samples
 from sysbench.render import remarks
@@ -754,3 +754,8 @@ def _notes(record: AttentionRecord) -> Iterator[Remark]:
     if simulated:
         which = "all cells are" if simulated == len(record.cells) else f"{simulated} of {len(record.cells)} cells are"
         yield Remark("note", f"{which} simulated: their memory was computed without a GPU, and nothing was timed")
+
+
+def usual(spec: AttentionSpec) -> tuple[str, ...]:
+    """The tables that are shown of a run of this spec where nobody asks for others."""
+    return ("comparison",) if len({cell.implementation for cell in spec.cells()}) > 1 else ("sweep",)

@@ -13,4 +13,5 @@ COMMAND = Command(
     headlines="findings:headlines",
     picture="live:MEMORY",
     lines="live:MemoryLines",
+    usual_tables="tables:usual",
 )

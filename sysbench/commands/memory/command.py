@@ -1,8 +1,6 @@
-"""`sysbench memory`: options → spec → run → show, draw.
+"""`sysbench memory`: options → spec → run → show, and draw snapshots, pictures and pages beside the record.
 
-`sysbench memory --from FILE`: a snapshot of anyone's, or a log or record of ours.
-
-The files that a run of `sysbench memory` leaves beside its record: snapshots, pictures, pages.
+With `--from` it shows a memory snapshot that any program has written, or a log or record of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from sysbench.commands import running
-from sysbench.commands.memory.spec import MemoryCell, MemoryOptions, MemorySpec
+from sysbench.commands.memory.spec import MemoryOptions, MemorySpec
 from sysbench.errors import UsageError
 from sysbench.log import storage
 from sysbench.log.file_names import labels_of, paths_of
@@ -62,18 +60,11 @@ def refuse_wrong_files(options: MemoryOptions) -> None:
     refuse_other_pictures(options.figure)
 
 
-_RECORDS = (".json", ".jsonl")
-
-
 def show(path: Path, options: MemoryOptions) -> None:
     """Show what the file holds, and draw it where that is wanted; raises LogError for a file that is neither."""
-    if path.suffix.lower() in _RECORDS:
-        _show_record(path, options)
-    else:
+    if path.suffix.lower() not in (".json", ".jsonl"):
         _show_snapshot(path, options)
-
-
-def _show_record(path: Path, options: MemoryOptions) -> None:
+        return
     from sysbench.commands import saved
 
     for name in ("snapshot", "figure", "page"):
@@ -109,7 +100,7 @@ def _show_snapshot(path: Path, options: MemoryOptions) -> None:
 
 
 AXES = ("simulate", "size", "batch", "ctx", "attention", "execution", "optimizer", "precision", "mode", "device")
-"""In the order in which names say them."""
+"""The axes in file names, in order."""
 
 PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
 
@@ -138,7 +129,11 @@ class Files:
         )
         for path in (*snapshots.values(), *figures.values(), *pages.values()):
             storage.refuse_unwritable(path)
-        titles = {cell.key: _title(cell) for cell in cells}
+        titles = {
+            cell.key: f"{cell.size} · ctx {cell.ctx} · batch {cell.batch} · {cell.precision} · {cell.mode}"
+            f"{f' · largest {cell.find}' if cell.find else ''}"
+            for cell in cells
+        }
         kept = frozenset(snapshots.values())
         if snapshots or not (figures or pages):
             yield cls(snapshots, kept, figures, pages, titles)
@@ -180,8 +175,3 @@ def refuse_other_pictures(path: Path | None) -> None:
     """Raise UsageError for a picture in a format that there is not."""
     if path is not None and path.suffix.lower() not in PICTURE_SUFFIXES:
         raise UsageError(f"--figure {path} must end in {', '.join(PICTURE_SUFFIXES)}")
-
-
-def _title(cell: MemoryCell) -> str:
-    found = f" · largest {cell.find}" if cell.find else ""
-    return f"{cell.size} · ctx {cell.ctx} · batch {cell.batch} · {cell.precision} · {cell.mode}{found}"

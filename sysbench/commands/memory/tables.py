@@ -12,7 +12,7 @@ from typing import NamedTuple
 from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.memory.record import MemoryCellRecord, MemoryRecord, PhasePeakRecord
-from sysbench.commands.memory.spec import SearchAxis
+from sysbench.commands.memory.spec import MemorySpec, SearchAxis
 from sysbench.errors import UsageError, unknown
 from sysbench.render import remarks
 from sysbench.render.declared import DeclaredTable, Each, Field, Fill, along, leading
@@ -545,3 +545,8 @@ def _notes(record: MemoryRecord) -> Iterator[Remark]:
             state = f", AdamW's state {units.size(2 * weights)}" if cell.cell.mode != "forward-backward" else ""
             each = f"weights {units.size(weights)}, gradients {units.size(weights)}{state}"
             yield Remark("note", f"persistent training state: {each}")
+
+
+def usual(spec: MemorySpec) -> tuple[str, ...]:
+    """The tables that are shown of a run of this spec where nobody asks for others."""
+    return ("phases", "largest") if len(list(spec.cells())) == 1 else ("summary", "grid")

@@ -15,4 +15,5 @@ COMMAND = Command(
     headlines="findings:headlines",
     picture="live:PROFILE",
     lines="live:ProfileLines",
+    usual_tables="tables:usual",
 )

@@ -13,6 +13,7 @@ from sysbench import units
 from sysbench.commands.profile import breakdowns
 from sysbench.commands.profile.profiles import NS, Profile, Profiles, range_of
 from sysbench.commands.profile.record import ProfileCellRecord, ProfileRecord
+from sysbench.commands.profile.spec import ProfileSpec
 from sysbench.errors import UsageError, unknown
 from sysbench.render import remarks
 from sysbench.render.declared import DeclaredTable, Field, along, varying_or_size
@@ -260,3 +261,8 @@ def _intensity(softmax: Rate, products: Sequence[Rate], steps: int) -> str:
         f"{why}. Below {ridge:.2g} this GPU is bound by memory; softmax moves them at {units.share(reached)} of its "
         "bandwidth"
     )
+
+
+def usual(spec: ProfileSpec) -> tuple[str, ...]:
+    """The tables that are shown of a run of this spec where nobody asks for others."""
+    return ("summary", "device", "classes", "tree", "attention", "kernels")

@@ -13,4 +13,5 @@ COMMAND = Command(
     headlines="findings:headlines",
     picture="live:TIME",
     lines="live:TimeLines",
+    usual_tables="tables:usual",
 )

@@ -16,6 +16,7 @@ from sysbench import units
 from sysbench.commands.time.fold import SHORTEST_S, UPDATE_S
 from sysbench.commands.time.record import PhaseRecord, TimeCellRecord, TimeRecord
 from sysbench.commands.time.samples import FORWARD_BACKWARD, summed
+from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import UsageError, unknown
 from sysbench.log.records import Samples
 from sysbench.render.declared import DeclaredTable, Each, Field, along, leading
@@ -866,4 +867,12 @@ def sheet(record: TimeRecord, names: Iterable[str] = (), selection: Selection | 
         subject=(*axes.subject(specs), *hardware, *axes.effort(specs), *torch),
         tables=tuple(tables_for(record, names)),
         remarks=(*outcomes(record), *cautions(record)),
+    )
+
+
+def usual(spec: TimeSpec) -> tuple[str, ...]:
+    """The tables that are shown of a run of this spec where nobody asks for others."""
+    return (
+        "summary",
+        *(COMPARISONS[axis] for axis in (*axes.CHOICES, "warmup", "device") if len(getattr(spec, axis)) > 1),
     )
