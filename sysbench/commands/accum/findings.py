@@ -88,9 +88,9 @@ def of_autocast(cell: AccumCellRecord) -> str | None:
     differing = [place(each) for each in chosen if each.here and each.on_cuda and each.here != each.on_cuda]
     here = cell.device.type if cell.device else "here"
     if not differing:
-        rest = f"On this {here} all {len(chosen)} have the same types."
+        rest = f"On this {here}, all {len(chosen)} have the same types."
     else:
-        rest = f"Other than on CUDA, on this {here}: {', '.join(differing[:4])}"
+        rest = f"Types that differ from CUDA on this {here}: {', '.join(differing[:4])}"
         rest += f" and {len(differing) - 4} more." if len(differing) > 4 else "."
     return f"On CUDA under {precision}: {', '.join(said)}. {rest}"
 
