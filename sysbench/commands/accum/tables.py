@@ -86,7 +86,7 @@ def _relative(value: float | None) -> Cell:
 
 
 def _spaced(value: float) -> str:
-    return f"{value:,.0f}".replace(",", " ")
+    return f"{value:,.0f}"
 
 
 def _percent(share: float) -> Measure:

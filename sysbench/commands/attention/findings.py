@@ -16,6 +16,7 @@ from sysbench import units
 from sysbench.cells import alike
 from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
 from sysbench.log.records import Samples
+from sysbench.render.findings import Said
 from sysbench.statistics import (
     Crossover,
     NoPowerLaw,
@@ -242,7 +243,7 @@ class Lead:
     @property
     def leader(self) -> str:
         """The implementation, with those that cannot be told apart from it."""
-        return self.implementation + (f" (or {', '.join(self.alike)}, not to be told apart)" if self.alike else "")
+        return self.implementation + (f" (tied with {', '.join(self.alike)})" if self.alike else "")
 
     @property
     def span(self) -> str:
@@ -271,11 +272,9 @@ def leads(cells: Cells, quantity: Quantity) -> list[Lead]:
 
 
 @dataclass(frozen=True)
-class Finding:
-    """A sentence, which ends with a full stop, and the cells it rests on."""
+class Finding(Said):
+    """A sentence about a sweep."""
 
-    text: str
-    cells: Cells
     hint: str = ""
     """Where on the command line there is more of it."""
 
@@ -325,7 +324,7 @@ def _fastest(cells: Cells, where: str) -> Iterator[Finding]:
                 if each.quantity == quantity and (each.slower_first, each.other) in takes
             ]
             spans = ", ".join(f"{lead.leader} {lead.span}" for lead in found)
-            yield Finding(f"{quantity}: fastest is {spans}{''.join(crossings)} ({where}).", timed)
+            yield Finding(f"{quantity}: the fastest is {spans}{''.join(crossings)} ({where}).", timed)
 
 
 def _one_lead(cells: Cells, lead: Lead, quantity: Quantity, where: str) -> str:
@@ -348,14 +347,14 @@ def _compiled(cells: Cells, where: str) -> Iterator[Finding]:
         ends = pairs[:1] + pairs[1:][-1:]
         rests_on += [cell for pair in ends for cell in (pair.first, pair.second)]
         at_ends = [
-            f"not to be told apart at N {pair.first.cell.seq}, {with_interval(pair.ratio)}"
+            f"as fast within error at N {pair.first.cell.seq}, {with_interval(pair.ratio)}"
             if direction(pair.ratio) == 0
             else f"{with_interval(pair.ratio)} as fast at N {pair.first.cell.seq}"
             for pair in ends
         ]
         parts += [f"{quantity} {' and '.join(at_ends)}"] if ends else []
     if parts:
-        yield Finding(f"compiled against naive: {'; '.join(parts)} ({where}).", rests_on)
+        yield Finding(f"compiled compared with naive: {'; '.join(parts)} ({where}).", rests_on)
 
 
 def with_interval(found: Ratio) -> str:
@@ -398,7 +397,7 @@ def _together(growths: Sequence[Growth]) -> str:
         else:
             ends = dict.fromkeys((law.slopes[0], law.slopes[-1]))
             parts = [f"{symbol}^{end.exponent:.2f} from {end.first:.0f} to {end.last:.0f}" for end in ends]
-            power, over = f"no one power ({', '.join(parts)})", ""
+            power, over = f"no single power ({', '.join(parts)})", ""
         grouped.setdefault(over, []).append(f"{NAMES[each.quantity]} as {power}")
     text = "; ".join(f"{', '.join(powers)}{over}" for over, powers in grouped.items())
     return text.replace(" as ", " grows as ", 1)
@@ -426,7 +425,7 @@ def _phases(cells: Cells, where: str) -> Iterator[Finding]:
             much = with_interval(ratio(cell.backward.samples_s, cell.forward.samples_s))
             by_length.setdefault(cell.cell.seq, []).append((f"{much} in {name}", cell))
     for n, parts in by_length.items():
-        text = f"at N {n} backward takes as long as forward times {', '.join(part for part, _ in parts)} ({where})."
+        text = f"the ratio of backward to forward time at N {n} is {', '.join(part for part, _ in parts)} ({where})."
         yield Finding(text, [cell for _, cell in parts])
 
 
@@ -441,7 +440,7 @@ def _kept(cells: Cells, where: str) -> Iterator[Finding]:
             if saved >= squares / 4:
                 against = f"{saved / squares:.2f} × {two}"
             else:
-                per_query = f"{saved / cell.fused_saved_bytes:.2f} × one fp32 number a query"
+                per_query = f"{saved / cell.fused_saved_bytes:.2f} × one fp32 number per query"
                 against = f"{per_query}, and {saved / squares:.2g} × {two}"
             kept = f"{units.size(saved)} for backward at N {cell.cell.seq} beside inputs and output: {against}"
             grouped.setdefault(kept, []).append(cell)
@@ -471,7 +470,7 @@ def _ends(cells: Cells, mark: str) -> Iterator[Finding]:
         if needing is not None and needing.needed_bytes is not None:
             needs = f": it needs {units.size(needing.needed_bytes)}"
             if needing.available_bytes is not None:
-                needs += f", and there are {units.size(needing.available_bytes)}"
+                needs += f", and {units.size(needing.available_bytes)} are available"
         ends = [cell for row in rows for cell in (row.fits, row.beyond) if cell is not None]
         yield Finding(f"{mark}{name}: {there}; {beyond} {ending}{needs}.", ends)
 
@@ -493,10 +492,10 @@ def _accounted(cells: Cells, mark: str) -> Iterator[Finding]:
     total = units.size(total_bytes)
     if cell.needed_bytes is not None and cell.needed_bytes > total_bytes:
         total += f", for which the allocator would reserve {units.size(cell.needed_bytes)}"
-    have = f", there are {units.size(cell.available_bytes)}" if cell.available_bytes is not None else ""
+    have = f", and {units.size(cell.available_bytes)} are available" if cell.available_bytes is not None else ""
     named = f"{cell.cell.implementation}, d {cell.cell.dim}, N {cell.cell.seq}"
-    text = f"{mark}the smallest that does not fit ({named}) needs {'; '.join(parts)}; together {total}{have}."
-    yield Finding(text, [cell], hint="--tables accounting has them by name")
+    text = f"{mark}the smallest cell that does not fit ({named}) needs {'; '.join(parts)}; in total {total}{have}."
+    yield Finding(text, [cell], hint="--tables accounting lists them by name")
 
 
 def _tensors(kind: str, size_bytes: int, count: int) -> str:

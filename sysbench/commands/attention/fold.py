@@ -127,7 +127,7 @@ def _cautions(seen: CellEvents, times: dict[Phase, Samples | None]) -> Iterator[
             yield Caution(
                 code="two-modes",
                 message=f"{phase} times fall into two groups",
-                remedy="fix the clocks, or leave the machine alone meanwhile",
+                remedy="lock the clocks, or keep the machine idle during the run",
             )
         if statistics.drift(found.samples_s) is not None:
-            yield Caution(code="drift", message=f"{phase} times wander while they are measured", remedy="more --warmup")
+            yield Caution(code="drift", message=f"{phase} times drift during the measurement", remedy="more --warmup")

@@ -34,7 +34,7 @@ NOT_SIMULATED: tuple[Implementation, ...] = ("compiled",)
 """Inductor decides for each GPU what it keeps for backward and what it computes again."""
 
 WHOLE_GRID = {"dim": (16, 32, 64, 128), "seq": (256, 1024, 4096, 8192, 16384)}
-"""That of the reports: from where everything fits to where the written-out kind does not."""
+"""The grid of the reports: from where everything fits to where the written-out kind does not."""
 
 SWEEP = "Sweep"
 MEASUREMENT = "Measurement"
@@ -138,7 +138,7 @@ class AttentionSpec(RunSpec):
     kind: Literal["attention"] = "attention"
     sweep: Annotated[bool, Option(panel=SWEEP)] = Field(
         default=False,
-        description="Sweep --dim 16,32,64,128 and --seq 256,1024,4096,8192,16384, where they are not given.",
+        description="Sweep --dim 16,32,64,128 and --seq 256,1024,4096,8192,16384, unless they are given.",
     )
     impl: Annotated[tuple[str, ...], BeforeValidator(_implementations), Option(metavar="NAME,…", panel=SWEEP)] = Field(
         default=("naive",),
@@ -154,10 +154,10 @@ class AttentionSpec(RunSpec):
         default=(8,), description="Sequences per call."
     )
     heads: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=SWEEP)] = Field(
-        default=(), description="Attention heads; without it the inputs have no such dimension."
+        default=(), description="Attention heads; by default the inputs have no head dimension."
     )
     causal: Annotated[bool, Option(panel=SWEEP)] = Field(
-        default=False, description="No position attends to a later one."
+        default=False, description="Apply a causal mask: no position attends to a later one."
     )
     precision: Annotated[
         tuple[Precision, ...],
@@ -168,7 +168,8 @@ class AttentionSpec(RunSpec):
         default=("auto",), description="auto, cuda, cuda:1, mps or cpu. auto is the first there is of cuda, mps, cpu."
     )
     simulate: Annotated[tuple[str, ...], BeforeValidator(_gpus), Option(metavar="GPU,…", panel=MEASUREMENT)] = Field(
-        default=(), description="Work memory and its end out for these GPUs instead of measuring: a100-80gb, or 24GiB."
+        default=(),
+        description="Compute memory for these GPUs instead of measuring, and where it runs out: a100-80gb, or 24GiB.",
     )
     warmup: Annotated[int, Option(metavar="N", panel=MEASUREMENT)] = Field(
         default=10, ge=0, description="Calls of each kind before measuring; not counted."

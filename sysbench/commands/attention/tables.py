@@ -1,4 +1,4 @@
-"""The tables of `sysbench attention`: the sweep, implementations beside each other, growth, memory.
+"""The tables of `sysbench attention`: the sweep, implementation comparison, growth, memory.
 
 `TABLES` has them all by name. Whatever was simulated is marked as such in every table that shows it.
 """
@@ -84,7 +84,7 @@ def tables_for(record: AttentionRecord, names: Iterable[str] = ()) -> Tables:
             return COMPARISON(record)
         dim = usual_dim(record.cells)
         here = [cell for cell in record.cells if cell.cell.dim == dim]
-        part = _Comparison(here, f" at d {dim}", " (--tables comparison has every d)")
+        part = _Comparison(here, f" at d {dim}", " (--tables comparison shows every d)")
         return replace(COMPARISON, parts=lambda record: (part,))(record)
     shown: Tables = []
     for name in chosen:
@@ -244,7 +244,7 @@ class _Comparison:
     @property
     def title(self) -> str:
         medians = ", medians" if _is_timed(self.cells) else ""
-        return _marked(f"implementations beside each other{self.where}{medians}{self.hint}", self.cells)
+        return _marked(f"implementation comparison{self.where}{medians}{self.hint}", self.cells)
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -465,7 +465,7 @@ GRID = DeclaredTable(
 
 def _exponent(each: Growth) -> Cell:
     if isinstance(each.law, NoPowerLaw):
-        return Word("no one power", "quiet")
+        return Word("no single power", "quiet")
     return Measure(each.law.exponent, low=each.law.low, high=each.law.high)
 
 
@@ -508,7 +508,7 @@ EXPONENTS = DeclaredTable(
         Field("axis", "grows", get=lambda each: f"in {SYMBOLS[each.axis]}"),
         Field("at", get=_grown_at),
     ),
-    notes=("least squares between logarithms, 95 % interval from the scatter about the line; three sizes at least",),
+    notes=("least squares between logarithms, 95 % interval from the scatter about the line; at least three sizes",),
 )
 """How every implementation grows in N and in d: the exponent, its 95 % interval, the sizes that carry it."""
 
@@ -525,7 +525,7 @@ CROSSOVERS = DeclaredTable(
     leading=leading(
         Field("phase", get=lambda each: each.quantity), Field("dim", axes.TITLES["dim"], get=lambda each: each.dim)
     ),
-    notes=("interpolated between logarithms; on both sides the 95 % interval of the ratio leaves no doubt",),
+    notes=("interpolated between logarithms; the 95 % CI of the ratio excludes 1 on both sides",),
 )
 """Where one implementation overtakes another, with the measured sizes on both sides."""
 
@@ -557,7 +557,7 @@ def _frontier_axes(record: AttentionRecord) -> Sequence[str]:
 
 FRONTIER = DeclaredTable(
     "frontier",
-    lambda record: _marked("where memory ends", record.cells),
+    lambda record: _marked("where memory runs out", record.cells),
     (
         Field("fits", "largest N that fits", get=_largest),
         Field(
@@ -597,7 +597,7 @@ def _accounted(cell: AttentionCellRecord) -> Iterator[tuple[str, Cell, str, str,
         shape = " × ".join(map(str, each.shape)) or NOTHING
         yield each.name, shape, each.dtype, each.phase, Measure(each.size_bytes)
     total = sum(each.size_bytes for each in cell.tensors)
-    yield "together", "", "", "", Measure(total, tone="strong")
+    yield "total", "", "", "", Measure(total, tone="strong")
     if cell.needed_bytes is not None and cell.needed_bytes > total:
         yield "reserved by the allocator", "", "", "", Measure(cell.needed_bytes)
     if cell.available_bytes is not None:
@@ -647,7 +647,7 @@ MEMORY = DeclaredTable(
         ),
         Field(
             "fused",
-            "one number a query",
+            "one number per query",
             "bytes",
             importance=3,
             wide_range=True,
@@ -752,8 +752,8 @@ def _outcomes(record: AttentionRecord) -> Iterator[Remark]:
 def _notes(record: AttentionRecord) -> Iterator[Remark]:
     simulated = sum(cell.source == "simulated" for cell in record.cells)
     if simulated:
-        which = "all of this is" if simulated == len(record.cells) else f"{simulated} of {len(record.cells)} cells are"
-        yield Remark("note", f"{which} simulated: memory worked out without a GPU; nothing of it was timed")
+        which = "all cells are" if simulated == len(record.cells) else f"{simulated} of {len(record.cells)} cells are"
+        yield Remark("note", f"{which} simulated: their memory was computed without a GPU, and nothing was timed")
 
 
 def usual(spec: AttentionSpec) -> tuple[str, ...]:
