@@ -1,0 +1,238 @@
+"""Adding a command is a folder and one line: everything that other commands can, it can."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import sysbench
+from sysbench import commands
+from tests.cli.running import Ran, answered
+
+FILES = {
+    "__init__.py": """
+from sysbench.command import Command, InReport
+
+COMMAND = Command(
+    name="count",
+    package=__name__,
+    help="Count.",
+    spec="spec:CountSpec",
+    cell="spec:CountCell",
+    options="spec:CountOptions",
+    record="record:CountRecord",
+    plan="tables:plan",
+    report=InReport(9, "Counting"),
+)
+""",
+    "spec.py": '''
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from sysbench.spec.axes import integers
+from sysbench.spec.cell import RunCell, RunSpec
+from sysbench.spec.options import Option
+from sysbench.spec.run import SavedOptions
+
+
+class CountCell(RunCell):
+    kind: Literal["count"] = "count"
+    device: str = "cpu"
+    upto: int
+
+
+class CountSpec(RunSpec):
+    kind: Literal["count"] = "count"
+    upto: Annotated[tuple[int, ...], BeforeValidator(integers(0)), Option(metavar="N,…")] = Field(
+        default=(3,), description="How far."
+    )
+
+    def cells(self) -> Iterator[CountCell]:
+        for upto in self.upto:
+            yield CountCell(upto=upto)
+
+
+class CountOptions(SavedOptions):
+    """As of every command."""
+''',
+    "command.py": '''
+import typer
+
+from sysbench.commands import running, saved
+from sysbench.spec.command_options import command_options, validated
+
+from .spec import CountOptions, CountSpec
+
+
+@command_options(CountSpec, CountOptions)
+def count(spec_given, options_given):
+    """Count."""
+    options = running.options_of("count", options_given)
+    running.refuse_unknown_tables("count", options)
+    if options.source is not None:
+        running.show(saved.record(options.source, "count"), options)
+        return
+    spec = validated(CountSpec, {**running.resumed("count", options.resume), **spec_given})
+    if options.plan:
+        running.show_plan(spec, options, None)
+        return
+    raise typer.Exit(running.exit_code(perform(spec, options).record))
+
+
+def perform(spec, options):
+    return running.Performed(running.carry_out(spec, options))
+
+
+def refuse_wrong_files(options):
+    pass
+''',
+    "record.py": """
+from typing import Literal
+
+from pydantic import Field
+
+from sysbench.log.events import Event
+from sysbench.log.records import CellRecord, RunRecord
+
+from .spec import CountCell
+
+
+class Counted(Event):
+    event: Literal["counted"] = "counted"
+    cell: str
+    total: int
+
+
+class CountCellRecord(CellRecord):
+    cell: CountCell = Field(alias="axes")
+    total: int | None
+
+
+class CountRecord(RunRecord[CountCellRecord]):
+    kind: Literal["count"] = "count"
+""",
+    "measure.py": """
+import time
+
+from .record import Counted
+
+
+def run(cell, device, artifact=None):
+    yield Counted(at_s=time.time(), cell=cell.key, total=sum(range(cell.upto + 1)))
+""",
+    "fold.py": """
+from sysbench.log.collect import CellEvents, collect, of_cell, of_run
+
+from .record import CountCellRecord, Counted, CountRecord
+from .spec import CountSpec
+
+
+def fold(events):
+    run = collect(events)
+    cells = []
+    for cell in CountSpec.model_validate(run.started.spec).cells():
+        seen = run.cells.get(cell.key, CellEvents())
+        counted = seen.last(Counted)
+        cells.append(CountCellRecord(**of_cell(cell, seen), cautions=[], total=counted.total if counted else None))
+    return CountRecord(**of_run(run), cells=cells)
+""",
+    "tables.py": """
+from sysbench.render import remarks
+from sysbench.render.declared import DeclaredTable, Field, leading
+from sysbench.render.table import Column, Sheet, Table
+
+CELLS = DeclaredTable(
+    "cells",
+    "what was counted",
+    rows=lambda record: record.cells,
+    leading=leading(Field("upto", "up to", get=lambda cell: cell.cell.upto)),
+    columns=(Field("total", "total", "count", get=lambda cell: cell.total),),
+)
+TABLES = {"cells": CELLS}
+
+
+def sheet(record, names=(), selection=None):
+    tables = [table for name in names or TABLES for table in TABLES[name](record)]
+    return Sheet(("counting",), tuple(tables), tuple(remarks.outcomes(record)))
+
+
+def plan(cells):
+    columns = (Column("upto", "up to"),)
+    return Sheet(("counting",), (Table("plan", "cells", columns, tuple((cell.upto,) for cell in cells), 1),))
+""",
+    "findings.py": """
+from sysbench.render.findings import Said
+
+
+def of_run(record):
+    return [Said(f"counting to {cell.cell.upto} gives {cell.total}", (cell,)) for cell in record.cells]
+""",
+    "figures.py": """
+def of_run(record):
+    return ()
+""",
+    "live.py": """
+from sysbench.render.dashboard import run_state
+from sysbench.render.dashboard.cell_lines import CellLines
+from sysbench.render.dashboard.run_state import CellState, RunState
+
+HANDLERS = run_state.handlers(RunState, CellState, {})
+
+
+class Lines(CellLines):
+    blank = RunState[CellState]()
+    advance = staticmethod(lambda state, event: run_state.advance(HANDLERS, state, event))
+    result = staticmethod(lambda cell: f"counted: {cell.outcome}")
+
+    def named(self, cell):
+        return f"up to {cell.cell.upto}"
+""",
+}
+
+
+@pytest.fixture
+def count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
+    """`sysbench`, with a command `count` that lives in a package elsewhere and is named in one line."""
+    package = tmp_path / "elsewhere" / "counting"
+    package.mkdir(parents=True)
+    for name, text in FILES.items():
+        (package / name).write_text(text.lstrip())
+    monkeypatch.syspath_prepend(str(package.parent))
+    monkeypatch.setattr(commands, "PACKAGES", (*commands.PACKAGES, "counting"))
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    monkeypatch.chdir(tmp_path)
+    return answered
+
+
+def test_it_is_listed_planned_run_shown_and_continued(count: Callable[..., Ran]) -> None:
+    assert "Count." in count("--help").out
+    assert json.loads(count("count", "--plan", "--json", "-").out)["tables"][0]["rows"] == [{"upto": 3}]
+
+    ran = count("count", "--upto", "3,10", "--no-live")
+    assert ran.code == 0, ran.err
+    assert "counted: ok" in ran.err
+    assert "55" in ran.out
+    assert count("count", "--from", "latest").out == ran.out
+    assert count("count", "--from", "latest", "--format", "csv").out.splitlines() == ["upto,total", "3,6", "10,55"]
+    assert (
+        "cels is not a table. Did you mean cells?" in count("count", "--from", "latest", "--tables", "cels").complaint
+    )
+
+    (log,) = Path("runs").glob("*-count.jsonl")
+    kept = [line for line in log.read_text().splitlines(keepends=True) if "cell_finished" not in line]
+    log.write_text("".join(kept))
+    log.with_suffix(".json").unlink()
+    assert sysbench.load("latest").rows()[0]["upto"] == 3
+    continued = count("count", "--resume", "latest")
+    assert continued.code == 0, continued.err
+    assert [cell.outcome for cell in sysbench.load("count:latest").cells] == ["ok", "ok"]
+
+
+@pytest.mark.usefixtures("count")
+def test_it_can_be_run_from_python() -> None:
+    run = sysbench.run("count --upto 4")
+    assert run.rows() == [{"upto": 4, "total": 10}]
+    assert "<table" in run._repr_html_()
