@@ -202,8 +202,7 @@ def _remove_if_empty(directory: Path) -> None:
 
 
 def _show_plan(specs: Mapping[Arm, RunSpec], options: CompareOptions) -> None:
-    from sysbench.render import output as summary
-    from sysbench.render.output import results
+    from sysbench.commands import running
     from sysbench.render.table import Sheet
 
     cells = len({cell.key for spec in specs.values() for cell in spec.cells()})
@@ -212,9 +211,7 @@ def _show_plan(specs: Mapping[Arm, RunSpec], options: CompareOptions) -> None:
         f"{options.rounds} rounds of A and B: {2 * options.rounds} runs, each in a fresh process",
         f"{cells} different cell{'' if cells == 1 else 's'}",
     )
-    with results() as console:
-        sheet = Sheet(subject, tuple(_plan(arm, spec) for arm, spec in specs.items()))
-        summary.show_sheet(sheet, console, options.format)
+    running.show_sheet(Sheet(subject, tuple(_plan(arm, spec) for arm, spec in specs.items())), options)
 
 
 def _plan(arm: Arm, spec: RunSpec) -> Table:
