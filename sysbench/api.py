@@ -198,7 +198,7 @@ def run(what: RunSpec | str, *, progress: Callable[[Event], object] | None = Non
     record with its outcome; SysbenchError is raised where the command line would refuse. Ctrl-C ends the run in order:
     what was measured is returned, with the status `interrupted`.
     """
-    from sysbench.commands import saved
+    from sysbench.commands import running
     from sysbench.spec.validation import validated
 
     command, given, words = _typed(what) if isinstance(what, str) else (measuring(what.kind), None, {})
@@ -206,12 +206,12 @@ def run(what: RunSpec | str, *, progress: Callable[[Event], object] | None = Non
     for name in options:
         if name not in model.model_fields:
             raise UsageError(unknown(name, f"an option of sysbench {command.name}", model.model_fields))
-    chosen = validated(model, {**words, **options, "watch": progress or _ignored})
+    mute = {"quiet": True, "shown": False, "watch": progress}
+    chosen = running.options_of(command.name, {**words, **options, **mute})
     if chosen.plan or getattr(chosen, "source", None):
         raise UsageError("--plan and --from run nothing; sysbench.load reads an earlier run")
     if given is not None:
-        earlier = saved.spec(chosen.resume, command.name).model_dump() if chosen.resume else {}
-        what = validated(command.spec_class, {**earlier, **given})
+        what = validated(command.spec_class, {**running.resumed(command.name, chosen.resume), **given})
     return Run(command.part("perform")(what, chosen).record)
 
 
@@ -231,10 +231,6 @@ def read_snapshot(path: str | Path) -> Snapshot:
     from sysbench.snapshot.timeline_sources import from_snapshot
 
     return Snapshot(from_snapshot(read(Path(path))), Path(path).name)
-
-
-def _ignored(event: Event) -> None:
-    """Nobody is told."""
 
 
 def _typed(line: str) -> tuple[Command, Given, Given]:

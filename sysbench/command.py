@@ -25,6 +25,22 @@ Kind = str
 
 
 @dataclass(frozen=True)
+class InReport:
+    """How runs of a command are written up."""
+
+    place: int
+    """Runs that no experiment puts into an order come by the place of their command."""
+    title: str
+    tables: tuple[str, ...] = ()
+    """By name, in the order in which they are shown; what a run cannot fill is left out. Without any: what its axes
+    imply."""
+    tables_of_few: tuple[str, ...] = ()
+    """What runs of few cells have besides."""
+    kept_picture: str = "As the run drew it"
+    """What a picture shows that the run has left beside its record."""
+
+
+@dataclass(frozen=True)
 class Command:
     """One command. Each part is `module:attribute`, of the command's own package unless it says `sysbench.` itself."""
 
@@ -63,6 +79,17 @@ class Command:
     """The sentences that are shown below the tables, where the sheet does not have them itself."""
     plan: str = "sysbench.render.plan:sheet"
     """What its cells would be, for `--plan`: `cells -> Sheet`."""
+    findings: str = "findings:of_run"
+    """Everything that a run shows, in sentences: `record -> Iterable[Said]`."""
+    figures: str = "figures:of_run"
+    """Everything that there is to draw of a run: `record -> Iterable[Drawn]`."""
+    terms: str | None = None
+    """What the words in its tables mean: `cells -> Iterator[Term]`."""
+    report: InReport | None = None
+    compared: tuple[str, ...] = ()
+    """The times that `compare` judges its cells by; all others are parts of these."""
+    in_turns: bool = False
+    """Whether two of its specs can be measured in turns: it is timed, and is no profile."""
     picture: str | None = None
     """What is drawn on a terminal while it runs."""
     lines: str = "live:Lines"

@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import BaseModel
 
 from sysbench.command import Kind, measuring
-from sysbench.errors import UsageError, unknown
+from sysbench.errors import LogError, UsageError, unknown
 from sysbench.garbage import collection_paused
 from sysbench.log.outcomes import FAILURES
 from sysbench.spec.cell import RunCell, RunSpec
-from sysbench.spec.command_options import Given, option_name
-from sysbench.spec.run import RunOptions
+from sysbench.spec.command_options import Given, option_name, validated
+from sysbench.spec.run import Format, RunOptions
 
 if TYPE_CHECKING:
     from sysbench.engine.provisions import Provisions
     from sysbench.log.records import RunRecord
     from sysbench.render.dashboard.progress import Progress
+    from sysbench.render.table import Sheet
     from sysbench.spec.hardware import Hardware
 
 # What a bad option does not need is imported where it is used, so that mistakes are answered at once.
+
+
+class ShowOptions(Protocol):
+    """Where a result goes, and in which format."""
+
+    @property
+    def json_path(self) -> str | None:
+        """A file, or - for stdout."""
+
+    @property
+    def format(self) -> Format:
+        """The format of its tables."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +48,37 @@ class Performed:
     record: RunRecord[Any]
     files: tuple[Path, ...] = ()
     """Beside the log and the record."""
+
+
+def options_of(kind: Kind, given: Given) -> Any:
+    """The options that are given to a command, in which names of earlier runs have become their files.
+
+    Raises UsageError, and LogError for a name that stands for no run of this command, or for several.
+    """
+    options = validated(measuring(kind).options_class, given)
+    source, resume = getattr(options, "source", None), options.resume
+    found: Given = {}
+    if isinstance(source, tuple):
+        found["source"] = tuple(_earlier(kind, each, options.out) for each in source)
+    elif source is not None:
+        found["source"] = _earlier(kind, source, options.out)
+    if resume is not None:
+        log = _earlier(kind, resume, options.out).with_suffix(".jsonl")
+        found["resume"] = log if log.is_file() else resume
+    return options.model_copy(update=found) if found else options
+
+
+def _earlier(kind: Kind, path: Path, directory: Path) -> Path:
+    """The file of an earlier run, where its name is given and not a path."""
+    if path.exists() or path.suffix or path.name != str(path):
+        return path
+    from sysbench.log import runs
+
+    name = str(path)
+    found = runs.find(name if name.startswith(f"{kind}:") else f"{kind}:{name}", directory)
+    if len(found) > 1:
+        raise LogError(f"{name} stands for {len(found)} runs, name one of them: {', '.join(map(str, found))}")
+    return found[0]
 
 
 def refuse_unknown_tables(kind: Kind, options: RunOptions) -> None:
@@ -75,14 +119,26 @@ def resumed(kind: Kind, path: Path | None) -> Given:
 def show_plan(spec: RunSpec, options: RunOptions, device: Hardware | None) -> None:
     """Show the cells that the spec expands to, and whether they fit on a device; raises UsageError."""
     from sysbench.engine.plan import refuse_impossible
-    from sysbench.render import output as summary
-    from sysbench.render.output import results
 
     cells: list[RunCell] = list(spec.cells())
     refuse_impossible(cells)
+    show_sheet(measuring(spec.kind).part("plan")(cells, *([device] if device else [])), options, options.columns)
+
+
+def show_sheet(content: Sheet, options: ShowOptions, columns: Sequence[str] = ()) -> None:
+    """Print a sheet that is of no record to stdout: as JSON with `--json -`, else its tables."""
+    from sysbench.log import storage
+    from sysbench.render import output as summary
+    from sysbench.render.output import results
+    from sysbench.render.sheet_json import sheet_json
+
+    if options.json_path not in (None, "-"):
+        storage.write_atomically(Path(options.json_path), sheet_json(content).encode() + b"\n")
     with results() as console:
-        shown = measuring(spec.kind).part("plan")(cells, *([device] if device else []))
-        summary.show_sheet(shown, console, options.format, options.columns)
+        if options.json_path == "-":
+            sys.stdout.write(sheet_json(content) + "\n")
+        else:
+            summary.show_sheet(content, console, options.format, columns)
 
 
 def carry_out(spec: RunSpec, options: RunOptions, provisions: Provisions | None = None) -> RunRecord[Any]:
@@ -116,7 +172,7 @@ def carry_out(spec: RunSpec, options: RunOptions, provisions: Provisions | None 
         if options.json_path not in (None, "-"):
             storage.write_atomically(Path(options.json_path), content)
         try:
-            if options.watch is None:
+            if options.shown:
                 show(record, options)
         finally:
             written.result()
@@ -144,7 +200,7 @@ def said_to_be_saved(files: Iterable[Saved], options: RunOptions) -> tuple[Path,
 
 def say(text: str, options: RunOptions) -> None:
     """One line on stderr, unless nothing is wanted there."""
-    if not options.quiet and options.watch is None:
+    if not options.quiet:
         print(text, file=sys.stderr)  # noqa: T201
 
 
@@ -180,7 +236,7 @@ def _progress(kind: Kind, options: RunOptions) -> Progress:
     from sysbench.render.dashboard.live import Dashboard, can_draw_on
     from sysbench.render.dashboard.progress import Silent
 
-    if options.quiet or options.watch is not None:
+    if options.quiet:
         return Silent(options.watch)
     console = Console(stderr=True)
     earlier = log.read(options.resume) if options.resume else ()

@@ -29,7 +29,7 @@ class Said:
     """A sentence and the cells whose numbers are in it."""
 
     text: str
-    cells: tuple[CellRecord, ...]
+    cells: Sequence[CellRecord]
     reservation: bool = False
     """It says of cells why nothing is said of them."""
 

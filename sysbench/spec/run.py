@@ -92,7 +92,9 @@ class RunOptions(BaseModel):
     ceilings: bool = True
     """Whether the worker measures the matrix product that rates are held against. Not on the command line."""
     watch: Callable[[Any], object] | None = None
-    """Called with every event of the run; the terminal is then left alone. Not on the command line."""
+    """Called with every event of a quiet run. Not on the command line."""
+    shown: bool = True
+    """Whether the result is printed. Not on the command line."""
 
     @property
     def selection(self) -> Selection:

@@ -1,6 +1,6 @@
 """`sysbench accum`."""
 
-from sysbench.command import Command
+from sysbench.command import Command, InReport
 
 COMMAND = Command(
     name="accum",
@@ -12,5 +12,7 @@ COMMAND = Command(
     plan="tables:plan",
     record="record:AccumRecord",
     lines="live:AccumLines",
+    terms="sysbench.commands.report.method:of_accum",
+    report=InReport(4, "Rounding"),
     usual_tables="tables:usual",
 )

@@ -21,7 +21,7 @@ def accum(spec_given: Given, options_given: Given) -> None:
 
     Without an experiment: 0.01 added to itself a thousand times, in every format and order.
     """
-    options = validated(AccumOptions, options_given)
+    options: AccumOptions = running.options_of("accum", options_given)
     running.refuse_unknown_tables("accum", options)
     figure = _drawable(options.figure)
     if options.source is not None:
@@ -34,7 +34,7 @@ def accum(spec_given: Given, options_given: Given) -> None:
         return
     spec = validated(AccumSpec, {**running.resumed("accum", options.resume), **spec_given})
     if options.plan:
-        _show_plan(spec, options)
+        running.show_plan(spec, options, None)
         return
     raise typer.Exit(running.exit_code(perform(spec, options).record))
 
@@ -71,15 +71,3 @@ def _draw(record: RunRecord[Any], path: Path | None, options: AccumOptions) -> t
     from sysbench.commands.accum import figures as accum_figure
 
     return running.said_to_be_saved(map(running.Saved, accum_figure.write(path, record)), options)
-
-
-def _show_plan(spec: AccumSpec, options: AccumOptions) -> None:
-    from sysbench.commands.accum import tables as accum_tables
-    from sysbench.engine.plan import refuse_impossible
-    from sysbench.render import output as summary
-    from sysbench.render.output import results
-
-    cells = list(spec.cells())
-    refuse_impossible(cells)
-    with results() as console:
-        summary.show_sheet(accum_tables.plan(cells), console, options.format, options.columns)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sysbench.commands.accum.findings import finding, mixed_format, short
-from sysbench.commands.accum.record import AccumCellRecord, DriftRecord
+from sysbench.commands.accum.record import AccumCellRecord, AccumRecord, DriftRecord
 from sysbench.commands.accum.spec import Experiment
 from sysbench.log.records import RunRecord
 from sysbench.render import plots as picture_file
-from sysbench.render.plots import INK, QUIET, printable
+from sysbench.render.plots import INK, QUIET, Drawn, printable
 from sysbench.rounding import FORMATS
 
 if TYPE_CHECKING:
@@ -291,3 +292,11 @@ def _draw_products(figure: Figure, cell: AccumCellRecord) -> None:
     _logarithmic(axes)
     _dressed(axes, "length of the sums, k", "relative error")
     figure.legend(loc="upper left", bbox_to_anchor=(0.765, 0.9), frameon=False, fontsize=8)
+
+
+def of_run(record: AccumRecord) -> Iterator[Drawn]:
+    """A picture for each experiment that has something to show."""
+    for cell in record.cells:
+        if cell.outcome == "ok":
+            name = " ".join(filter(None, (cell.cell.experiment, cell.cell.size)))
+            yield Drawn(name, caption(cell), partial(draw, cell), (cell,))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from sysbench.commands.accum.fold import WRONG
 from sysbench.commands.accum.record import (
     AccumCellRecord,
+    AccumRecord,
     DtypeRecord,
     NormRecord,
     ProductRecord,
@@ -16,6 +17,7 @@ from sysbench.commands.accum.record import (
     SumRecord,
 )
 from sysbench.commands.accum.spec import Experiment
+from sysbench.render.findings import Said
 from sysbench.rounding import FORMATS
 
 SHORT_TYPES: Mapping[str, str] = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
@@ -239,3 +241,11 @@ def signed(value: float) -> str:
 
 
 WRONG_SHARE = f"{WRONG:.0%}".replace("%", " %")
+
+
+def of_run(record: AccumRecord) -> Iterator[Said]:
+    """One sentence or two for each experiment that shows something."""
+    for cell in record.cells:
+        text = finding(cell) if cell.outcome == "ok" else None
+        if text:
+            yield Said(text, (cell,))

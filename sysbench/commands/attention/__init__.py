@@ -1,6 +1,6 @@
 """`sysbench attention`."""
 
-from sysbench.command import Command
+from sysbench.command import Command, InReport
 
 COMMAND = Command(
     name="attention",
@@ -13,5 +13,11 @@ COMMAND = Command(
     record="record:AttentionRecord",
     picture="live:ATTENTION",
     lines="live:AttentionLines",
+    terms="sysbench.commands.report.method:of_attention",
+    report=InReport(3, "Attention", ("sweep", "comparison", "exponents", "crossovers", "frontier", "accounting")),
+    compared=("forward", "backward"),
+    in_turns=True,
+    findings="findings:findings",
+    figures="pictures:figures",
     usual_tables="tables:usual",
 )

@@ -21,7 +21,7 @@ def attention(spec_given: Given, options_given: Given) -> None:
 
     Every numeric or list option takes an axis: 128,256 or 128-1024*2 or 10-50+10. The run is the product of all axes.
     """
-    options = validated(AttentionOptions, options_given)
+    options: AttentionOptions = running.options_of("attention", options_given)
     running.refuse_unknown_tables("attention", options)
     _refuse_unwritable(options.figure, options.heat_map)
     if options.source is not None:
@@ -34,7 +34,7 @@ def attention(spec_given: Given, options_given: Given) -> None:
         return
     spec = validated(AttentionSpec, {**running.resumed("attention", options.resume), **spec_given})
     if options.plan:
-        _show_plan(spec, options)
+        running.show_plan(spec, options, None)
         return
     raise typer.Exit(running.exit_code(perform(spec, options).record))
 
@@ -73,15 +73,3 @@ def _draw(record: RunRecord[Any], options: AttentionOptions) -> tuple[Path, ...]
     assert isinstance(record, AttentionRecord)
     written = attention_pictures.write(record, options.figure, options.heat_map)
     return running.said_to_be_saved(map(running.Saved, written), options)
-
-
-def _show_plan(spec: AttentionSpec, options: AttentionOptions) -> None:
-    from sysbench.commands.attention import tables as attention_tables
-    from sysbench.engine.plan import refuse_impossible
-    from sysbench.render import output as summary
-    from sysbench.render.output import results
-
-    cells = list(spec.cells())
-    refuse_impossible(cells)
-    with results() as console:
-        summary.show_sheet(attention_tables.plan(cells), console, options.format, options.columns)

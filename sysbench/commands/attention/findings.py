@@ -16,6 +16,7 @@ from sysbench import units
 from sysbench.cells import alike
 from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
 from sysbench.log.records import Samples
+from sysbench.render.findings import Said
 from sysbench.statistics import (
     Crossover,
     NoPowerLaw,
@@ -271,11 +272,9 @@ def leads(cells: Cells, quantity: Quantity) -> list[Lead]:
 
 
 @dataclass(frozen=True)
-class Finding:
-    """A sentence, which ends with a full stop, and the cells it rests on."""
+class Finding(Said):
+    """A sentence about a sweep."""
 
-    text: str
-    cells: Cells
     hint: str = ""
     """Where on the command line there is more of it."""
 

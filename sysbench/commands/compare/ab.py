@@ -14,10 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sysbench.command import measuring
-from sysbench.commands.attention.spec import AttentionSpec
+from sysbench.command import kinds, measuring
 from sysbench.commands.compare.spec import CompareOptions
-from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import SysbenchError, UsageError, unknown
 from sysbench.log.round_logs import ARMS, Arm
 from sysbench.spec.cell import RunSpec
@@ -28,9 +26,6 @@ if TYPE_CHECKING:
     from sysbench.commands.compare.live import RoundLines
     from sysbench.render.table import Table
 
-
-SPECS: Mapping[str, type[TimeSpec] | type[AttentionSpec]] = {"time": TimeSpec, "attention": AttentionSpec}
-"""What can be measured in turns: what is timed, and is no profile."""
 
 USUAL = "time"
 
@@ -48,7 +43,7 @@ def arms_of(texts: tuple[str, str]) -> dict[Arm, RunSpec]:
     return specs
 
 
-def spec_of_words(text: str) -> TimeSpec | AttentionSpec:
+def spec_of_words(text: str) -> RunSpec:
     """The spec that `time --size small --compile` asks for; `time` and `sysbench` in front may be left out.
 
     Raises UsageError, with the same words as the command.
@@ -60,9 +55,10 @@ def spec_of_words(text: str) -> TimeSpec | AttentionSpec:
     if words and words[0] == "sysbench":
         words = words[1:]
     name = words.pop(0) if words and not words[0].startswith("-") else USUAL
-    if name not in SPECS:
-        raise UsageError(unknown(name, "a command that can be measured in turns", SPECS))
-    return validated(SPECS[name], *given(name, words, SPECS[name]))
+    able = [kind for kind in kinds() if measuring(kind).in_turns]
+    if name not in able:
+        raise UsageError(unknown(name, "a command that can be measured in turns", able))
+    return validated(measuring(name).spec_class, *given(name, words, measuring(name).spec_class))
 
 
 INTERRUPTED = 130
@@ -206,8 +202,7 @@ def _remove_if_empty(directory: Path) -> None:
 
 
 def _show_plan(specs: Mapping[Arm, RunSpec], options: CompareOptions) -> None:
-    from sysbench.render import output as summary
-    from sysbench.render.output import results
+    from sysbench.commands import running
     from sysbench.render.table import Sheet
 
     cells = len({cell.key for spec in specs.values() for cell in spec.cells()})
@@ -216,9 +211,7 @@ def _show_plan(specs: Mapping[Arm, RunSpec], options: CompareOptions) -> None:
         f"{options.rounds} rounds of A and B: {2 * options.rounds} runs, each in a fresh process",
         f"{cells} different cell{'' if cells == 1 else 's'}",
     )
-    with results() as console:
-        sheet = Sheet(subject, tuple(_plan(arm, spec) for arm, spec in specs.items()))
-        summary.show_sheet(sheet, console, options.format)
+    running.show_sheet(Sheet(subject, tuple(_plan(arm, spec) for arm, spec in specs.items())), options)
 
 
 def _plan(arm: Arm, spec: RunSpec) -> Table:

@@ -19,13 +19,6 @@ from sysbench.log.records import CellRecord, RunRecord, Samples
 
 Axes = Mapping[str, Any]
 
-HEADLINES: Mapping[Kind, tuple[str, ...]] = {
-    "time": ("step",),
-    "attention": ("forward", "backward"),
-    "profile": ("step",),
-}
-"""The times that a cell is judged by; all others (a step's phases) are parts of these."""
-
 SAMPLED = ("host_rss_peak", "device_used_peak")
 """Memory that is only looked at now and then, from outside: it may be off, and decides nothing."""
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sysbench import __version__, units
-from sysbench.command import Kind
+from sysbench.command import Kind, measuring
 from sysbench.commands.compare import match as compare_match
-from sysbench.commands.compare.cells import HEADLINES, SAMPLED, Side, SideCell, labels, times_of
+from sysbench.commands.compare.cells import SAMPLED, Side, SideCell, labels, times_of
 from sysbench.commands.compare.differences import Difference, differences, refuse_other_machines, warnings
 from sysbench.commands.compare.match import Matching, NothingInCommonError
 from sysbench.errors import LogError, UsageError
@@ -232,7 +232,7 @@ def _cells(a: Side, b: Side, kind: Kind, matching: Matching, rules: Rules) -> It
 
 
 def _times(a: SideCell, b: SideCell, rules: Rules) -> Iterator[TimeComparison]:
-    headlines = HEADLINES.get(a.kind, ())
+    headlines = measuring(a.kind).compared
     quantities = headlines if not rules.parts else (*headlines, *_phases(a, b, headlines))
     for quantity in quantities:
         # A round that was cut off says less than the others, and would count as much.

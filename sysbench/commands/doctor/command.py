@@ -29,8 +29,10 @@ ROUNDS = 6
 
 def doctor(
     json: Annotated[
-        bool, typer.Option("--json", metavar=" ", help="Write everything as JSON to stdout, and nothing else.")
+        bool,
+        typer.Option("--json", metavar=" ", help="Write everything as JSON: to PATH, or to stdout and nothing else."),
     ] = False,
+    path: Annotated[str, typer.Argument(metavar="[PATH|-]", help="Where --json writes.", show_default=False)] = "",
     self_cost: Annotated[
         bool,
         typer.Option(
@@ -51,18 +53,42 @@ def doctor(
     Whatever is missing or broken is said to be unknown, and why. Exits with 1 only if nothing at all can be measured.
     """
     _refuse_rounds(rounds, self_cost=self_cost)
+    _refuse_path(path, json=json)
+    alone = json and path in ("", "-")
     code = 0  # also where nobody reads any more (`| head`)
     with Examination() as examination:
         from sysbench.render.output import results
 
         with results() as console:
-            record = _examined(examination, None if json else console)
+            record = _examined(examination, None if alone else console)
             code = 0 if record.torch.devices else 1
             if self_cost:
-                record = _with_cost(record, None if json else console, rounds or ROUNDS)
+                record = _with_cost(record, None if alone else console, rounds or ROUNDS)
             if json:
-                sys.stdout.write(record.model_dump_json(indent=1) + "\n")
+                _write(record.model_dump_json(indent=1) + "\n", None if alone else Path(path))
     raise typer.Exit(code)
+
+
+def _write(text: str, path: Path | None) -> None:
+    """Write to a file, or where there is none to stdout."""
+    if path is None:
+        sys.stdout.write(text)
+        return
+    from sysbench.log.storage import write_atomically
+
+    write_atomically(path, text.encode())
+
+
+def _refuse_path(path: str, *, json: bool) -> None:
+    """Raise UsageError for a file without --json, OutputError for one that cannot be written."""
+    if path and not json:
+        from sysbench.errors import UsageError
+
+        raise UsageError(f"{path}: doctor writes a file only with --json {path}")
+    if path not in ("", "-"):
+        from sysbench.log.storage import refuse_unwritable
+
+        refuse_unwritable(Path(path))
 
 
 def _refuse_rounds(rounds: int | None, *, self_cost: bool) -> None:

@@ -1,6 +1,6 @@
 """`sysbench memory`."""
 
-from sysbench.command import Command
+from sysbench.command import Command, InReport
 
 COMMAND = Command(
     name="memory",
@@ -13,5 +13,13 @@ COMMAND = Command(
     headlines="findings:headlines",
     picture="live:MEMORY",
     lines="live:MemoryLines",
+    terms="sysbench.commands.report.method:of_memory",
+    report=InReport(
+        2,
+        "Memory of a training step",
+        ("summary", "grid", "phases", "categories", "state", "residual"),
+        ("largest", "modules"),
+        kept_picture="Memory over time by category",
+    ),
     usual_tables="tables:usual",
 )

@@ -33,7 +33,7 @@ def memory(spec_given: Given, options_given: Given) -> None:
     Every numeric or list option takes an axis: 128,256 or 128-1024*2 or 10-50+10. The run is the product of all axes.
     --from also takes a memory snapshot that any program has written.
     """
-    options = validated(MemoryOptions, options_given)
+    options: MemoryOptions = running.options_of("memory", options_given)
     if options.source is not None:
         running.refuse_beside_source(MemorySpec, spec_given)
         show(options.source, options)
@@ -78,23 +78,17 @@ def show(path: Path, options: MemoryOptions) -> None:
 
 def _show_snapshot(path: Path, options: MemoryOptions) -> None:
     from sysbench.commands.memory.snapshot_tables import sheet
-    from sysbench.render import output as summary
-    from sysbench.render.output import results
     from sysbench.snapshot.snapshot import read
     from sysbench.snapshot.timeline_sources import from_snapshot
 
-    if options.json_path is not None:
-        raise UsageError("--json writes the record of a run; a snapshot has none")
     if options.snapshot is not None:
         raise UsageError(f"--snapshot would only copy {path}")
     refuse_other_pictures(options.figure)
-    for target in (options.figure, options.page):
-        if target is not None:
-            storage.refuse_unwritable(target)
+    for target in (options.figure, options.page, options.json_path):
+        if target not in (None, "-"):
+            storage.refuse_unwritable(Path(target))
     timeline = from_snapshot(read(path))
-    content = sheet(timeline, path.name, options.tables)
-    with results() as console:
-        summary.show_sheet(content, console, options.format, options.columns)
+    running.show_sheet(sheet(timeline, path.name, options.tables), options, options.columns)
     drawn = draw(timeline, path.stem, options.figure, options.page)
     running.said_to_be_saved(map(running.Saved, drawn), options)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from sysbench import cells as spec_axes
 from sysbench.commands.memory.findings import TRAINING, does_not_fit, known
-from sysbench.commands.memory.record import MemoryCellRecord
+from sysbench.commands.memory.record import MemoryCellRecord, MemoryRecord
 from sysbench.render.plots import (
     LIMIT,
     Bar,
@@ -228,3 +228,8 @@ def draw(shown: Sequence[BarPanel], names: Sequence[str], heading: Heading, x: s
         draw_stacked(axes, panel, names, COLOURS, "bytes", panel.limit or panel.highest, headroom=1.08, x=x)
     legend(figure, *rows)
     return figure
+
+
+def of_run(record: MemoryRecord) -> Iterator[Drawn]:
+    """Everything that there is to draw of a run."""
+    return figures(record.cells)

@@ -15,7 +15,7 @@ import numpy as np
 
 from sysbench import cells as axes
 from sysbench import units
-from sysbench.commands.memory.record import AllocationGroup, MemoryCellRecord
+from sysbench.commands.memory.record import AllocationGroup, MemoryCellRecord, MemoryRecord
 from sysbench.render.findings import Said, listed, named, namer, share_range, together_named
 
 NOTABLE: Final = 0.01
@@ -438,3 +438,8 @@ def _residual_stream(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
         more = f" to {units.size(last.residual_bytes)} at ctx {_ctx(last)}" if len(row) > 1 else ""
         words.append(f"{units.size(first.residual_bytes)} at ctx {_ctx(first)}{more} in {size}")
     yield Said(f"one residual stream is batch {batch} × ctx × d_model × 4 bytes: {', '.join(words)}.", rests)
+
+
+def of_run(record: MemoryRecord) -> Iterator[Said]:
+    """Everything that a run shows."""
+    return said(record.cells)

@@ -1,6 +1,6 @@
 """`sysbench profile`."""
 
-from sysbench.command import Command
+from sysbench.command import Command, InReport
 
 COMMAND = Command(
     name="profile",
@@ -15,5 +15,13 @@ COMMAND = Command(
     headlines="findings:headlines",
     picture="live:PROFILE",
     lines="live:ProfileLines",
+    terms="sysbench.commands.report.method:of_profile",
+    report=InReport(
+        1,
+        "Where the time goes",
+        ("summary", "phases", "classes", "attention", "device", "precision", "kernels"),
+        ("tree",),
+    ),
+    compared=("step",),
     usual_tables="tables:usual",
 )

@@ -36,7 +36,7 @@ def profile(spec_given: Given, options_given: Given) -> None:
     Every numeric or list option takes an axis: 128,256 or 128-1024*2 or 10-50+10. The run is the product of all axes.
     --from takes traces that any program has recorded with torch.profiler or nsys.
     """
-    options = validated(ProfileOptions, options_given)
+    options: ProfileOptions = running.options_of("profile", options_given)
     running.refuse_unknown_tables("profile", options)
     if options.source:
         running.refuse_beside_source(ProfileSpec, spec_given)

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from sysbench.commands.profile.findings import RANGES, attention_parts, class_shares, has_phase
-from sysbench.commands.profile.record import ProfileCellRecord
+from sysbench.commands.profile.record import ProfileCellRecord, ProfileRecord
 from sysbench.render.findings import namer
 from sysbench.render.plots import (
     INK,
@@ -225,3 +225,8 @@ def _draw_bar(axes: Axes, bar: Bar, at: float, colours: Mapping[Any, str]) -> li
             )  # fmt: skip
         left += share
     return boxes
+
+
+def of_run(record: ProfileRecord) -> Iterator[Drawn]:
+    """Everything that there is to draw of a run."""
+    return figures(record.cells)

@@ -12,7 +12,7 @@ from typing import Final
 
 from sysbench import cells as axes
 from sysbench import units
-from sysbench.commands.profile.record import ProfileCellRecord
+from sysbench.commands.profile.record import ProfileCellRecord, ProfileRecord
 from sysbench.log.outcomes import CautionCode
 from sysbench.render.findings import Namer, Said, left_out, listed, named, namer, share_range
 from sysbench.trace.summary import KernelClass, KernelName, ProfileSummary, Rate
@@ -357,3 +357,8 @@ def _idle(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterator[Said]:
     if bound:
         text += ": launch-bound" if len(found) == 1 else f": launch-bound at {named(bound, name)}"
     yield Said(f"{text}.", basis)
+
+
+def of_run(record: ProfileRecord) -> Iterator[Said]:
+    """Everything that a run shows."""
+    return findings(record.cells)

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sysbench import cells as axes
-from sysbench.command import Kind
-from sysbench.commands.report.document import Picture, ReportedRun
+from sysbench.command import measuring
+from sysbench.commands.report import agreement
+from sysbench.commands.report.document import Picture, ReportedRun, how_reported, origin_of
 from sysbench.log.records import RunRecord
 from sysbench.render import sheets
 from sysbench.render.plots import DOTS_PER_INCH
@@ -29,7 +30,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sysbench.command import spec_of
-from sysbench.commands.report import environment, findings, method, pictures
+from sysbench.commands.report import environment, method
 from sysbench.commands.report.cautions import gathered, reserved
 from sysbench.commands.report.document import Document, Finding, Section
 from sysbench.commands.report.environment import Identity, Machine
@@ -42,28 +43,6 @@ FEW_CELLS = 3
 TOP_KERNELS = 10
 """Kernels, or operators, that are named of each cell where there are more than FEW_CELLS of them."""
 
-SHOWN: Mapping[Kind, tuple[str, ...]] = {
-    "time": (
-        "summary",
-        "phases",
-        "precision",
-        "execution",
-        "attention",
-        "optimizer",
-        "devices",
-        "warmup",
-        "memory",
-    ),
-    "memory": ("summary", "grid", "phases", "categories", "state", "residual"),
-    "profile": ("summary", "phases", "classes", "attention", "device", "precision", "kernels"),
-    "attention": ("sweep", "comparison", "exponents", "crossovers", "frontier", "accounting"),
-    "accum": (),
-}
-"""By name, in the order in which they are shown; what a run cannot fill is left out. Of none: what its axes imply."""
-
-OF_FEW: Mapping[Kind, tuple[str, ...]] = {"memory": ("largest", "modules"), "profile": ("tree",)}
-"""What runs of few cells have besides."""
-
 OF_AXES: Mapping[str, str] = {"warmup": "warmup"}
 """What is shown only of runs in which an axis varies."""
 
@@ -74,13 +53,13 @@ def tables_of(record: RunRecord[Any]) -> tuple[Table, ...]:
 
 
 def _all(record: RunRecord[Any]) -> Iterable[Table]:
-    few = len(record.cells) <= FEW_CELLS
+    few, how = len(record.cells) <= FEW_CELLS, how_reported(record.kind)
     differing = axes.varying(axes.axes_of(record.cells))
-    shown = (name for name in SHOWN[record.kind] if name not in OF_AXES or OF_AXES[name] in differing)
+    shown = (name for name in how.tables if name not in OF_AXES or OF_AXES[name] in differing)
     if record.kind == "time" and not any(cell.memory.allocated_peak_bytes for cell in record.cells):
         # The summary has what there is then: the peak on the host.
         shown = (name for name in shown if name != "memory")
-    names = (*shown, *(OF_FEW.get(record.kind, ()) if few else ()))
+    names = (*shown, *(how.tables_of_few if few else ()))
     if not names:
         return sheets.sheet(record).tables
     return sheets.fillable(record, names, Selection() if few else Selection(top=TOP_KERNELS))
@@ -98,15 +77,13 @@ def _without_repeats(found: Iterable[Table]) -> Iterator[Table]:
 
 SUFFIX = ".png"
 
-_SHOWN = {"memory": "Memory over time by category"}
-
 
 def kept(run: ReportedRun[Any]) -> Iterator[Picture]:
     """Every picture that lies beside the run's record and can be read; pixel for pixel as it is."""
     for path in run.pictures:
         if path.suffix == SUFFIX and _whole(path):
             named = path.stem.removeprefix(f"{run.name}-").replace("-", " ")
-            caption = f"{_SHOWN.get(run.record.kind, 'As the run drew it')}: {named}."
+            caption = f"{how_reported(run.record.kind).kept_picture}: {named}."
             yield Picture(named, caption, partial(_draw, path), run.origin)
 
 
@@ -142,17 +119,6 @@ TITLE = "Where time and memory go"
 PHRASES = 4
 """Of what sets a run apart, as many are in its title."""
 
-ORDER: tuple[Kind, ...] = ("time", "profile", "memory", "attention", "accum")
-"""In which runs are reported that no experiment puts into an order."""
-
-_TITLES: Mapping[Kind, str] = {
-    "time": "Time of a training step",
-    "profile": "Where the time goes",
-    "memory": "Memory of a training step",
-    "attention": "Attention",
-    "accum": "Rounding",
-}
-
 
 def document(
     runs: Sequence[ReportedRun[Any]], *, title: str = "", question: str = "", absent: Sequence[str] = ()
@@ -162,14 +128,14 @@ def document(
     names = _Names()
     shown = [sheets.without_headlines(run.record) for run in runs]
     titles = _titles(runs, [sheet.subject for sheet in shown])
-    said = [tuple(findings.FINDINGS[run.record.kind](run)) for run in runs]
+    said = [_found(run) for run in runs]
     return Document(
         title=title or TITLE,
         question=question,
         made_of=(*(_made_of(run) for run in runs), *absent),
         environment=environment.tables(runs),
-        findings=tuple(finding for across in findings.ACROSS for finding in across(runs)),
-        pictures=tuple(_named(each, "", names) for across in pictures.ACROSS for each in across(runs)),
+        findings=tuple(finding for across in agreement.ACROSS for finding in across(runs)),
+        pictures=(),
         sections=tuple(
             _section(run, title, sheet, [each for each in found if not each.reservation], known, names)
             for run, title, sheet, found in zip(runs, titles, shown, said, strict=True)
@@ -214,7 +180,6 @@ def _section(
     known: Mapping[Identity, Machine],
     names: _Names,
 ) -> Section:
-    kind: Kind = run.record.kind
     return Section(
         anchor=names.take(run.name),
         title=title,
@@ -228,7 +193,7 @@ def _section(
         origin=run.origin,
         findings=tuple(found),
         tables=tuple(_told_apart(tables_of(run.record))),
-        pictures=tuple(_named(each, run.name, names) for each in (*pictures.PICTURES[kind](run), *kept(run))),
+        pictures=tuple(_named(each, run.name, names) for each in (*_drawn(run), *kept(run))),
         remarks=(*_notes(run), *(each for each in sheet.remarks if each.kind in ("outcome", "note"))),
     )
 
@@ -244,7 +209,7 @@ def _titles(runs: Sequence[ReportedRun[Any]], subjects: Sequence[tuple[str, ...]
         ]
         apart = [phrase for phrase in subject if any(phrase not in other for other in others)]
         own = f": {', '.join(apart[:PHRASES])}" if apart else ""
-        said.append(run.title or f"{_TITLES[run.record.kind]}{own}")
+        said.append(run.title or f"{how_reported(run.record.kind).title}{own}")
     return numbered(said)
 
 
@@ -278,3 +243,18 @@ def _ended(run: ReportedRun[Any]) -> str:
             others[cell.outcome] = others.get(cell.outcome, 0) + 1
     counted = f" ({', '.join(f'{count} {outcome}' for outcome, count in others.items())})" if others else ""
     return f"{run.record.status}, {len(cells)} cell{'' if len(cells) == 1 else 's'}{counted}"
+
+
+def _found(run: ReportedRun[Any]) -> tuple[Finding, ...]:
+    """Every sentence that the data of a run carry."""
+    said = measuring(run.record.kind).part("findings")(run.record)
+    return tuple(
+        Finding(each.text, (run.basis(each.cells),), origin_of(each.cells), reservation=each.reservation)
+        for each in said
+    )
+
+
+def _drawn(run: ReportedRun[Any]) -> Iterator[Picture]:
+    """What is drawn of a run. Names are unique within it only: the report puts the run's own in front."""
+    for each in measuring(run.record.kind).part("figures")(run.record):
+        yield Picture(each.name, each.caption, each.draw, origin_of(each.cells))

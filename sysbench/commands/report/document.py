@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from sysbench import cells as axes
+from sysbench.command import Command, InReport, Kind, kinds, measuring
 from sysbench.log.records import CellRecord, RunRecord
 
 Origin = Literal["measured", "simulated", "mixed"]
@@ -173,3 +174,13 @@ def origin_of(cells: Iterable[CellRecord]) -> Origin:
     """Whether the numbers of these cells were measured or simulated; what does not say was measured."""
     simulated = {getattr(cell, "source", "measured") == "simulated" for cell in cells}
     return "mixed" if len(simulated) > 1 else "simulated" if simulated == {True} else "measured"
+
+
+def how_reported(kind: Kind) -> InReport:
+    """How runs of a command are written up."""
+    return measuring(kind).report or InReport(len(kinds()), kind)
+
+
+def reported() -> list[Command]:
+    """The commands that run cells, in the order in which a report has their runs."""
+    return sorted(map(measuring, kinds()), key=lambda command: how_reported(command.name).place)

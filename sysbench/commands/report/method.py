@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sysbench.command import Kind
 from sysbench.commands.attention.record import AttentionCellRecord
 from sysbench.commands.memory.record import MemoryCellRecord
 from sysbench.commands.profile.record import ProfileCellRecord
-from sysbench.commands.report.document import ReportedRun, Term
+from sysbench.commands.report.document import ReportedRun, Term, reported
 from sysbench.commands.time.record import TimeCellRecord
 
 _PHASES: Mapping[str, str] = {
@@ -57,9 +56,9 @@ _EXPERIMENTS: Mapping[str, str] = {
 def terms(runs: Sequence[ReportedRun[Any]]) -> Iterator[Term]:
     """Every word once, by the commands that use it."""
     said: dict[str, Term] = {}
-    for kind, define in _DEFINITIONS.items():
-        cells = [cell for run in runs if run.record.kind == kind for cell in run.record.cells]
-        for term in define(cells) if cells else ():
+    for command in reported():
+        cells = [cell for run in runs if run.record.kind == command.name for cell in run.record.cells]
+        for term in command.part("terms")(cells) if cells and command.terms else ():
             said.setdefault(term.word, term)
     simulated = any(run.origin != "measured" for run in runs)
     yield from said.values()
@@ -77,7 +76,8 @@ def _cautions(runs: Sequence[ReportedRun[Any]]) -> Iterator[Term]:
         yield Term("caution", "a reason, found in the data themselves, to doubt a number; with what would remove it.")
 
 
-def _of_time(cells: Sequence[TimeCellRecord]) -> Iterator[Term]:
+def of_time(cells: Sequence[TimeCellRecord]) -> Iterator[Term]:
+    """Words in the tables of `sysbench time`."""
     yield Term(
         "time",
         "after the warm-up steps every phase is timed by the host's clock between two synchronizations of the device; "
@@ -114,7 +114,8 @@ def _rates(cells: Sequence[TimeCellRecord]) -> Iterator[Term]:
         yield Term("of matmul", "achieved over what one large matrix product reached on this device in the same run.")
 
 
-def _of_profile(cells: Sequence[ProfileCellRecord]) -> Iterator[Term]:
+def of_profile(cells: Sequence[ProfileCellRecord]) -> Iterator[Term]:
+    """Words in the tables of `sysbench profile`."""
     yield Term(
         "profile",
         "steps under a profiler, in a process of their own. What backward launches is led back to the operator of "
@@ -130,7 +131,8 @@ def _of_profile(cells: Sequence[ProfileCellRecord]) -> Iterator[Term]:
     yield from _precisions(cells)
 
 
-def _of_memory(cells: Sequence[MemoryCellRecord]) -> Iterator[Term]:
+def of_memory(cells: Sequence[MemoryCellRecord]) -> Iterator[Term]:
+    """Words in the tables of `sysbench memory`."""
     yield Term(
         "allocated",
         "bytes of tensors, as the allocator rounds them, at their most. Before each protocol what a step left is "
@@ -145,7 +147,8 @@ def _of_memory(cells: Sequence[MemoryCellRecord]) -> Iterator[Term]:
     yield from _precisions(cells)
 
 
-def _of_attention(cells: Sequence[AttentionCellRecord]) -> Iterator[Term]:
+def of_attention(cells: Sequence[AttentionCellRecord]) -> Iterator[Term]:
+    """Words in the tables of `sysbench attention`."""
     yield Term(
         "attention",
         "the operator alone, softmax(q kᵀ / √d) v and its gradients, on random inputs of (batch, N, d), with heads "
@@ -172,7 +175,8 @@ def _of_attention(cells: Sequence[AttentionCellRecord]) -> Iterator[Term]:
     )
 
 
-def _of_accum(cells: Sequence[Any]) -> Iterator[Term]:
+def of_accum(cells: Sequence[Any]) -> Iterator[Term]:
+    """Words in the tables of `sysbench accum`."""
     used = {str(cell.experiment) for cell in cells}
     yield from (Term(name, meaning) for name, meaning in _EXPERIMENTS.items() if name in used)
 
@@ -185,12 +189,3 @@ def _modes(cells: Sequence[Any]) -> Iterator[Term]:
 def _precisions(cells: Sequence[Any]) -> Iterator[Term]:
     used = {str(cell.axes["precision"]) for cell in cells}
     yield from (Term(precision, meaning) for precision, meaning in _PRECISIONS.items() if precision in used)
-
-
-_DEFINITIONS: Mapping[Kind, Callable[[Any], Iterator[Term]]] = {
-    "time": _of_time,
-    "profile": _of_profile,
-    "memory": _of_memory,
-    "attention": _of_attention,
-    "accum": _of_accum,
-}

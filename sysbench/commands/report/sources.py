@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sysbench.commands.report.assemble import ORDER, numbered
-from sysbench.commands.report.document import ReportedRun
+from sysbench.commands.report.assemble import numbered
+from sysbench.commands.report.document import ReportedRun, how_reported
 from sysbench.log import manifest, runs
 from sysbench.log.manifest import Manifest, RunEntry
 from sysbench.log.records import RunRecord
@@ -73,7 +73,7 @@ def _read(path: Path, experiments: dict[Path, Manifest]) -> _Found:
                 found.order = (list(experiments).index(path.parent), "", position)
                 return found
     # Runs of no experiment come after those of experiments.
-    found.order = (len(experiments) + ORDER.index(found.record.kind), found.record.started_at, 0)
+    found.order = (len(experiments) + how_reported(found.record.kind).place, found.record.started_at, 0)
     return found
 
 

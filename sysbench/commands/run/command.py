@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+from sysbench.commands import running
 from sysbench.commands.run.spec import ExperimentOptions, Overrides, by_long_name
 from sysbench.errors import UsageError
 from sysbench.spec.command_options import Given, command_options, validated
@@ -24,6 +26,10 @@ def run(options_given: Given, overrides_given: Given) -> None:
     """
     options = validated(ExperimentOptions, options_given)
     overrides = by_long_name(overrides_given)
+    if options.json_path not in (None, "-"):
+        from sysbench.log.storage import refuse_unwritable
+
+        refuse_unwritable(Path(str(options.json_path)))
     if options.listed or (options.experiment is None and options.resume is None):
         _list(options, overrides)
         return
@@ -46,17 +52,13 @@ def run(options_given: Given, overrides_given: Given) -> None:
 def _list(options: ExperimentOptions, overrides: dict[str, str]) -> None:
     from sysbench.commands.run import experiment_file
     from sysbench.commands.run import tables as experiment_tables
-    from sysbench.render import output as summary
-    from sysbench.render.output import results
 
     if options.experiment is not None:
         raise UsageError(f"--list lists what ships; what {options.experiment} would do, --plan shows")
     if overrides or options.plan:
         given = ", ".join([*(f"--{name}" for name in overrides), *(["--plan"] * options.plan)])
         raise UsageError(f"{given}: name an experiment as well ({', '.join(experiment_file.names())})")
-    sheet = experiment_tables.listing(map(experiment_file.load, experiment_file.names()))
-    with results() as console:
-        summary.show_sheet(sheet, console, options.format)
+    running.show_sheet(experiment_tables.listing(map(experiment_file.load, experiment_file.names())), options)
 
 
 def _planned(experiment: WrittenExperiment, overrides: dict[str, str]) -> Sequence[PlannedRun]:
@@ -71,8 +73,5 @@ def _planned(experiment: WrittenExperiment, overrides: dict[str, str]) -> Sequen
 
 def _show_plan(experiment: WrittenExperiment, planned: Sequence[PlannedRun], options: ExperimentOptions) -> None:
     from sysbench.commands.run import tables as experiment_tables
-    from sysbench.render import output as summary
-    from sysbench.render.output import results
 
-    with results() as console:
-        summary.show_sheet(experiment_tables.plan(experiment.title, planned), console, options.format)
+    running.show_sheet(experiment_tables.plan(experiment.title, planned), options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +25,7 @@ from sysbench.errors import LogError, SysbenchError, UsageError
 from sysbench.log.manifest import Manifest, RunEntry
 from sysbench.log.outcomes import LASTING
 from sysbench.log.records import RunRecord
-from sysbench.log.storage import make_directory
+from sysbench.log.storage import make_directory, write_atomically
 from sysbench.render import output as summary
 from sysbench.render import theme
 from sysbench.render.output import results
@@ -79,7 +80,7 @@ def continued(path: Path, options: ExperimentOptions, overrides: Mapping[str, st
         planned = planner(experiment, {**found.overrides, **overrides})
         _refuse_other_runs(path, found.runs, [each.entry for each in planned])
         if options.plan:
-            _show(experiment_tables.plan(experiment.title, planned), options, first=True)
+            running.show_sheet(experiment_tables.plan(experiment.title, planned), options)
             return 0
         return _carry_out(directory, planned, options)
 
@@ -130,6 +131,7 @@ def _carry_out(directory: ExperimentDirectory, planned: Sequence[PlannedRun], op
             if _interrupted(ended[-1]):
                 break
         _show(experiment_tables.outcome(directory.manifest.title, ended), options)
+        _hand_over(directory.manifest, ended, options)
     finally:
         # However it ends, it says where everything is.
         _say(f"saved  {directory.path}", options)
@@ -140,6 +142,19 @@ def _carry_out(directory: ExperimentDirectory, planned: Sequence[PlannedRun], op
     return 1 if any(each.complaint for each in ended) or any(codes) or not codes else 0
 
 
+def _hand_over(content: Manifest, ended: Sequence[Ended], options: ExperimentOptions) -> None:
+    """Write the manifest and every record as JSON, where that is wanted."""
+    if options.json_path is None:
+        return
+    records = {each.entry.name: each.record.model_dump(mode="json") for each in ended if each.record is not None}
+    text = json.dumps({"experiment": content.model_dump(mode="json"), "records": records}, indent=1) + "\n"
+    if options.json_path != "-":
+        write_atomically(Path(options.json_path), text.encode())
+        return
+    with results():
+        sys.stdout.write(text)
+
+
 def _say(text: str, options: ExperimentOptions) -> None:
     """One line on stderr; what a file has in it does not reach the terminal as it is."""
     running.say(theme.fitted(text, sys.stderr.encoding or "ascii"), options)
@@ -147,6 +162,8 @@ def _say(text: str, options: ExperimentOptions) -> None:
 
 def _show(sheet: Sheet, options: ExperimentOptions, first: bool = False) -> None:
     """On stdout, set off from what stands there; what has no tables says nothing to other programs."""
+    if options.json_path == "-":
+        return
     with results() as console:
         if not first:
             console.line()
@@ -217,7 +234,7 @@ def _options(planned: PlannedRun, directory: Path, log: Path | None, options: Ex
     shared = {field: getattr(options, field) for field in SHARED}
     insisted = {field: True for field in ("no_skip", "force") if getattr(options, field)}
     return measuring(entry.command).options_class(
-        **{**shared, **own, **insisted}, out=directory, log_name=entry.name, resume=log
+        **{**shared, **own, **insisted}, out=directory, log_name=entry.name, resume=log, shown=options.json_path != "-"
     )
 
 

@@ -36,8 +36,12 @@ class ExperimentOptions(RunOptions):
     resume: Annotated[Path | None, Option(metavar="DIR", panel=EXECUTION)] = Field(
         default=None, description="Continue in this directory: run only what is missing or failed in it."
     )
-    # Those of a single run: its record is one of several here, and the experiment says what is shown of it.
-    json_path: None = None
+    # Those of a single run: the experiment says what is shown of it.
+    json_path: Annotated[str | None, Option(flags=("--json",), metavar="PATH|-", panel=OUTPUT)] = Field(
+        default=None,
+        description="Also write the list, the plan, or the records of all runs here; - writes them, and nothing else, "
+        "to stdout.",
+    )
     tables: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
 

@@ -1,6 +1,6 @@
 """`sysbench time`."""
 
-from sysbench.command import Command
+from sysbench.command import Command, InReport
 
 COMMAND = Command(
     name="time",
@@ -13,5 +13,13 @@ COMMAND = Command(
     headlines="findings:headlines",
     picture="live:TIME",
     lines="live:TimeLines",
+    terms="sysbench.commands.report.method:of_time",
+    report=InReport(
+        0,
+        "Time of a training step",
+        ("summary", "phases", "precision", "execution", "attention", "optimizer", "devices", "warmup", "memory"),
+    ),
+    compared=("step",),
+    in_turns=True,
     usual_tables="tables:usual",
 )

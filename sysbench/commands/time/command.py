@@ -21,7 +21,7 @@ def time(spec_given: Given, options_given: Given) -> None:
 
     Every numeric or list option takes an axis: 128,256 or 128-1024*2 or 10-50+10. The run is the product of all axes.
     """
-    options = validated(TimeOptions, options_given)
+    options: TimeOptions = running.options_of("time", options_given)
     running.refuse_unknown_tables("time", options)
     if options.source is not None:
         from sysbench.commands import saved

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sysbench import cells as spec_axes
 from sysbench import units
-from sysbench.commands.time.record import TimeCellRecord
+from sysbench.commands.time.record import TimeCellRecord, TimeRecord
 from sysbench.commands.time.samples import samples
 from sysbench.render.findings import namer
 from sysbench.render.plots import (
@@ -483,3 +483,8 @@ def _draw_beyond_edge(place: Axes, row: int, each: Strip, edge: float) -> None:
         )  # fmt: skip
     if any(value < -edge for value in every):
         place.plot(-edge * 100, row, marker="<", markersize=4.5, color=_BEYOND, clip_on=False, zorder=5)
+
+
+def of_run(record: TimeRecord) -> Iterator[Drawn]:
+    """Everything that there is to draw of a run."""
+    return figures(record.cells)

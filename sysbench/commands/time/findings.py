@@ -13,7 +13,7 @@ from typing import Final
 
 from sysbench import cells as axes
 from sysbench import units
-from sysbench.commands.time.record import TimeCellRecord
+from sysbench.commands.time.record import TimeCellRecord, TimeRecord
 from sysbench.commands.time.samples import FORWARD_BACKWARD, believable, doubts, launch_bound, samples, summed
 from sysbench.log.records import Samples
 from sysbench.render.findings import (
@@ -691,3 +691,8 @@ def _frontiers(cells: Cells) -> Iterator[Said]:
         verb = "runs" if len(found) == 1 else "run"
         rests = tuple(cell for each in found for cell in each if cell is not None)
         yield Said(f"{which} {verb} out of memory at {ends}; {fits}.", rests)
+
+
+def of_run(record: TimeRecord) -> Iterator[Said]:
+    """Everything that a run shows."""
+    return said(record.cells)

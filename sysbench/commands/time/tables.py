@@ -399,12 +399,7 @@ def arms_table(axis: str) -> DeclaredTable:
     """Times under each value of an axis, their difference, change in percent and speed-up with its 95 % interval."""
     columns = (
         Field(
-            "{phase}_{arm}",
-            "{arm}",
-            "s",
-            "{phase}",
-            lambda arms, phase, arm: arms.importance(phase),
-            get=_Pair.median,
+            "{phase}_{arm}", "{arm}", "s", "{phase}", lambda arms, phase, arm: arms.importance(phase), get=_Pair.median
         ),
         Field(
             "{phase}_{arm}_difference",

@@ -6,8 +6,8 @@ from typing import Any
 
 from sysbench.commands.memory.record import MemoryCellRecord, MemoryRecord
 from sysbench.commands.profile.record import ProfileCellRecord, ProfileRecord
+from sysbench.commands.report.agreement import clocks, simulations
 from sysbench.commands.report.document import ReportedRun
-from sysbench.commands.report.findings.agreement import clocks, simulations
 from sysbench.log.records import EnvironmentRecord
 from tests.fixtures_findings import H100, MS, spread_about, time_cell, time_record
 from tests.fixtures_memory import GIB, memory_cell

@@ -11,21 +11,23 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from rich.console import Console
 
-from sysbench.command import Kind, measuring
-from sysbench.commands.report import findings, latex, long_table, markdown, page, pictures, screen
-from sysbench.commands.report.assemble import ORDER, TITLE, document
-from sysbench.commands.report.document import Basis, Document, Finding, ReportedRun
+from sysbench.command import Kind, kinds, measuring
+from sysbench.commands.report import agreement, latex, long_table, markdown, page, screen
+from sysbench.commands.report.assemble import TITLE, document
+from sysbench.commands.report.document import Basis, Document, Finding, ReportedRun, reported
 from sysbench.commands.report.wording import headlines
+from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.log.outcomes import Caution
 from sysbench.log.records import RunRecord
+from sysbench.render.findings import Said
 from sysbench.render.table import Measure
 from sysbench.render.terminal import SheetView
 from tests import fixtures_timing
@@ -43,6 +45,9 @@ HOSTILE = [
     "[optional] * starred",
     "模型 🚀 ∬ \ud800",
 ]
+
+
+ORDER = [command.name for command in reported()]
 
 
 def run(kind: Kind, name: str = "", **changes: Any) -> ReportedRun[Any]:
@@ -67,8 +72,8 @@ def hostile(request: pytest.FixtureRequest) -> tuple[str, Document]:
 
 
 def test_every_command_has_findings_tables_and_pictures(whole: Document) -> None:
-    assert [section.run for section in whole.sections] == list(ORDER) == sorted(ORDER, key=ORDER.index)
-    assert set(ORDER) == set(get_args(Kind))
+    assert [section.run for section in whole.sections] == ORDER
+    assert sorted(ORDER) == sorted(kinds())
     for section in whole.sections:
         assert section.findings, section.run
         assert section.tables, section.run
@@ -219,21 +224,20 @@ def test_what_only_several_runs_show_comes_from_finders_that_get_them_all(monkey
         seen.append([each.name for each in runs])
         return [Finding("together", tuple(each.basis(each.record.cells) for each in runs))]
 
-    monkeypatch.setattr(findings, "ACROSS", (finder,))
+    monkeypatch.setattr(agreement, "ACROSS", (finder,))
     found = document([run("time"), run("memory")])
     assert seen == [["time", "memory"]]
     assert [finding.text for finding in found.findings] == ["Together."]
-    assert set(findings.FINDINGS) == set(pictures.PICTURES) == set(get_args(Kind))
+    assert all(callable(measuring(kind).part(part)) for kind in kinds() for part in ("findings", "figures", "terms"))
 
 
 def test_which_cells_are_kept_out_of_the_findings_is_said_among_the_cautions_and_not_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def finder(each: ReportedRun[Any]) -> list[Finding]:
-        basis = (each.basis(each.record.cells),)
-        return [Finding("cautions keep all of them out.", basis, reservation=True), Finding("it is fast", basis)]
+    def finder(record: TimeRecord) -> list[Said]:
+        return [Said("cautions keep all of them out.", record.cells, True), Said("it is fast", record.cells)]
 
-    monkeypatch.setitem(findings.FINDINGS, "time", finder)
+    monkeypatch.setattr("sysbench.commands.time.findings.of_run", finder)
     found = document([run("time")])
     (section,) = found.sections
     assert [each.text for each in section.findings] == ["It is fast."]
