@@ -7,12 +7,14 @@ For attention by itself, R = batch × heads attentions have N queries and N keys
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from sysbench.commands.attention.spec import AttentionCell
 from sysbench.footprint import MemoryPrediction, moments
 from sysbench.spec.cell import RunCell
 from sysbench.spec.model import PHASES_OF, Mode, ModelCell, ModelShape, Phase, Precision
+
+if TYPE_CHECKING:
+    from sysbench.commands.attention.spec import AttentionCell
 
 
 def parameters(shape: ModelShape) -> int:

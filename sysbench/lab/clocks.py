@@ -7,13 +7,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from sysbench.commands.time.spec import Sync
 from sysbench.lab.devices import synchronize
 from sysbench.log.events import PhaseSample
+
+if TYPE_CHECKING:
+    from sysbench.commands.time.spec import Sync
 
 Call = Callable[[], object]
 

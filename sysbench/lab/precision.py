@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from sysbench.commands.accum.record import ArithmeticSource
 from sysbench.rounding import FORMATS, FormatName
 from sysbench.spec.model import Precision
+
+if TYPE_CHECKING:
+    from sysbench.commands.accum.record import ArithmeticSource
 
 AUTOCAST_DTYPES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """Precisions that are autocast over fp32 parameters; the others compute in the parameters' own type."""

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import statistics as standard
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from sysbench import formulas, statistics, units
-from sysbench.commands.time.record import RateRecord
-from sysbench.commands.time.spec import TimeCell
 from sysbench.log.collect import CellEvents
 from sysbench.log.events import ReadingsLost
 from sysbench.log.outcomes import Caution
+
+if TYPE_CHECKING:
+    from sysbench.commands.time.record import RateRecord
+    from sysbench.commands.time.spec import TimeCell
 
 WIDE_INTERVAL = 0.05
 """An interval wider than this share of the median does not carry a comparison of a few percent."""

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sysbench import __version__
-from sysbench.engine.plan import PlacedCell
 from sysbench.errors import LogError, UsageError
 from sysbench.log.events import CellFinished, CellStarted, DeviceInfo, RunStarted, WorkerReady
 from sysbench.log.journal import read
 from sysbench.log.outcomes import LASTING, Outcome
 from sysbench.spec.cell import RunCell, RunSpec
 from sysbench.spec.options import flag_of
+
+if TYPE_CHECKING:
+    from sysbench.engine.plan import PlacedCell
 
 
 @dataclass

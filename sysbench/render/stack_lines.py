@@ -12,10 +12,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import PurePosixPath
 from types import FrameType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from sysbench.commands.memory.record import CodeLine
 from sysbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from sysbench.commands.memory.record import CodeLine
 
 _PACKAGES = ("sysbench", "torch")
 """Below these a path says where it is by itself."""

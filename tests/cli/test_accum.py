@@ -27,7 +27,7 @@ def test_without_any_option_the_four_sums_are_shown_to_the_last_digit(plain: tup
     rows = [line.split() for line in shown.splitlines() if line.startswith((" fp32", " fp16"))][:4]
     assert [row[3] for row in rows] == ["10.00013351", "9.95312500", "10.00213623", "10.00213623"]
     assert "fp32(fp16)" in shown
-    assert "2 798" in shown
+    assert "2,798" in shown
     assert "fp16 += fp16 is off by -4.7e-02" in shown
 
 
@@ -116,7 +116,7 @@ def test_the_types_of_a_transformer_fit_a_screen(tmp_path: Path) -> None:
     lines = ran.out.splitlines()
     assert max(map(len, lines)) <= 80
     assert any(line.startswith(" layers.*.attention.q ") and line.split().count("fp16") == 2 for line in lines)
-    assert "On this cpu all" in " ".join(ran.out.split())
+    assert "On this cpu, all" in " ".join(ran.out.split())
 
 
 def test_a_run_that_was_finished_has_nothing_to_resume(several: tuple[Ran, Path]) -> None:
