@@ -116,8 +116,9 @@ def phrase(axis: str, value: object) -> str:
 
 
 def label(cell: Axes, axes: Sequence[str]) -> str:
-    """A cell by what sets it apart: `small ctx 128 bf16`; the size, or the implementation, where nothing does."""
-    return " ".join(phrase(axis, cell[axis]) for axis in axes) or str(cell.get("size") or cell["implementation"])
+    """A cell by what sets it apart: `small ctx 128 bf16`; the size, implementation or kind where nothing does."""
+    named = " ".join(phrase(axis, cell[axis]) for axis in axes)
+    return named or str(cell.get("size") or cell.get("implementation") or cell["kind"])
 
 
 def subject(cells: Sequence[Axes]) -> tuple[str, ...]:

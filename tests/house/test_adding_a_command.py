@@ -231,8 +231,10 @@ def test_it_is_listed_planned_run_shown_and_continued(count: Callable[..., Ran])
     assert [cell.outcome for cell in sysbench.load("count:latest").cells] == ["ok", "ok"]
 
 
-@pytest.mark.usefixtures("count")
-def test_it_can_be_run_from_python() -> None:
+def test_it_can_be_run_from_python(count: Callable[..., Ran]) -> None:
     run = sysbench.run("count --upto 4")
     assert run.rows() == [{"upto": 4, "total": 10}]
     assert "<table" in run._repr_html_()
+    reported = count("report", "latest", "-o", "report.md")
+    assert reported.code == 0, reported.err
+    assert "Counting to 4 gives 10." in Path("report.md").read_text()
