@@ -69,7 +69,7 @@ class Result(ABC):
         return [{heading: row.get(heading) for heading in headings} for row in found]
 
     def _repr_html_(self) -> str:
-        from sysbench.commands.report.page_tables import WIDEST_TEXT, laid_out
+        from sysbench.commands.report.page import WIDEST_TEXT, laid_out
         from sysbench.render import pages
 
         return pages.render("notebook", sheet=self._sheet(), laid_out=laid_out, widest_text=WIDEST_TEXT)
@@ -104,7 +104,7 @@ class Run(Result):
         return measuring(self.record.kind).long_table
 
     def _sheet(self, names: Iterable[str] = ()) -> Sheet:
-        from sysbench.render.sheets import sheet
+        from sysbench.render.output import sheet
 
         return sheet(self.record, names)
 
@@ -162,7 +162,7 @@ class Snapshot(Result):
 
     def to_json(self) -> str:
         """The tables, as `sysbench memory --from FILE --json` writes them."""
-        from sysbench.render.sheet_json import sheet_json
+        from sysbench.render.csv import sheet_json
 
         return sheet_json(self._sheet())
 

@@ -95,7 +95,7 @@ def refuse_unknown_columns(spec: RunSpec, options: RunOptions) -> None:
     """Raise UsageError for the first column that no table of this run could have, before it is made."""
     if not options.columns:
         return
-    from sysbench.render import column_names
+    from sysbench.render import declared as column_names
 
     column_names.refuse_unknown(options.columns, spec, options.tables, options.format)
 
@@ -129,8 +129,8 @@ def show_sheet(content: Sheet, options: ShowOptions, columns: Sequence[str] = ()
     """Print a sheet that is of no record to stdout: as JSON with `--json -`, else its tables."""
     from sysbench.log import storage
     from sysbench.render import output as summary
+    from sysbench.render.csv import sheet_json
     from sysbench.render.output import results
-    from sysbench.render.sheet_json import sheet_json
 
     if options.json_path not in (None, "-"):
         storage.write_atomically(Path(options.json_path), sheet_json(content).encode() + b"\n")

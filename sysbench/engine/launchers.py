@@ -1,7 +1,4 @@
-"""How a worker process is started: plainly, or behind a program that wraps it.
-
-How a module of sysbench is run in another process: by this very Python, with this very sysbench.
-"""
+"""How worker processes are started: by this Python with this sysbench, plainly or behind a program that wraps them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What torch.compile made of a cell, and a compiler that remembers nothing of the cell before.
-
-Says in events how a training step was built and compiled.
-"""
+"""What torch.compile made of a cell, the events that say so, and a compiler that forgets the cell before."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Which devices there are, and which torch drives them.
+"""Which devices torch sees, as plain fields of a `DeviceInfo`.
 
-What torch says of each device, as plain fields of a `DeviceInfo`.
-
-Apart from the model itself because importing that takes a third of a second, which `sysbench doctor` has not got.
+This is apart from the model because importing that takes a third of a second, which `sysbench doctor` cannot spare.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What the name of a precision means to torch: the format of matrix products, and autocast's data type.
-
-Arithmetic in formats that a device computes in, and in those that it only knows as inputs, if at all.
-"""
+"""What the name of a precision means to torch, and arithmetic in formats that a device only accepts as inputs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""The two-layer model of the course's question about mixed precision.
-
-The toy or a Transformer, with a batch for it: what experiments on a model's types and gradients take.
+"""The small models for experiments on types and gradients: the two-layer model of the course's question about mixed
+precision, or a Transformer, each with a batch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Sorts the events of a log by the cell they are about.
-
-What the records of all commands have in common, folded from the log.
-"""
+"""Sorts the events of a log by the cell they are about, and folds what all records have in common."""
 
 from __future__ import annotations
 

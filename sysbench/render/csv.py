@@ -1,12 +1,14 @@
-"""Tables for programs: base units, full precision, the unit in every heading."""
+"""Tables for programs, as CSV and JSON: base units, full precision, the unit in every heading."""
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-from sysbench.render.table import Cell, Column, Measure, Table, Word
+from sysbench.render.table import Cell, Column, Measure, Sheet, Table, Word, notes
 from sysbench.units import Unit
 
 _SUFFIXES: dict[Unit, str] = {
@@ -107,3 +109,20 @@ def _fields(cell: Cell, column: Column, parts: Sequence[str]) -> Iterator[Value]
 def _outcome(row: Sequence[Cell], columns: Sequence[Column]) -> str | None:
     words = (cell.text for cell, column in zip(row, columns, strict=True) if column.numeric and isinstance(cell, Word))
     return next((word for word in words if word and word != "unknown"), None)
+
+
+def sheet_json(content: Sheet) -> str:
+    """The tables with their rows as CSV has them (units in the keys, base units, nothing rounded), and the remarks."""
+    remarks = [{"kind": each.kind, "text": each.text, "remedy": each.remedy} for each in content.remarks]
+    whole = {"subject": content.subject, "tables": [_table(each) for each in content.tables], "remarks": remarks}
+    return json.dumps(whole, indent=1, ensure_ascii=False)
+
+
+def _table(table: Table) -> dict[str, Any]:
+    headings, rows = tidy(table)
+    return {
+        "name": table.name,
+        "title": table.title,
+        "rows": [{heading: row.get(heading) for heading in headings} for row in rows],
+        "notes": notes(table),
+    }

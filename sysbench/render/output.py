@@ -1,4 +1,4 @@
-"""Sheets on standard output, in each of the formats."""
+"""Standard output: a record becomes a sheet, and the sheet is printed in one of the formats."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,51 @@ from rich.console import Console
 from sysbench.command import measuring
 from sysbench.log.records import RunRecord
 from sysbench.log.storage import cannot_write
-from sysbench.render import column_names, theme
+from sysbench.render import declared as column_names
+from sysbench.render import theme
 from sysbench.render.chosen_columns import Name, with_columns
 from sysbench.render.csv import csv_text
+from sysbench.render.findings import Said
 from sysbench.render.latex import latex
 from sysbench.render.markdown import markdown
-from sysbench.render.sheets import sheet
-from sysbench.render.table import Sheet
+from sysbench.render.table import Remark, Sheet, Table
 from sysbench.render.terminal import SheetView
 from sysbench.spec.run import Format, Selection
+
+
+def sheet(record: RunRecord[Any], names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
+    """Everything that is shown of a record: the tables called `names`, or those that it was made for.
+
+    `selection` is which part of it, where it has parts. Raises UsageError for a table, or a part, that does not exist
+    or that this record cannot fill.
+    """
+    made = without_headlines(record, names, selection)
+    found = [Remark("finding", each.text) for each in _headlines(record)]
+    if not found:
+        return made
+    notes = [remark for remark in made.remarks if remark.kind == "note"]
+    others = [remark for remark in made.remarks if remark.kind != "note"]
+    return replace(made, remarks=(*others, *found, *notes))
+
+
+def without_headlines(record: RunRecord[Any], names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
+    """The same, for those who have the sentences from where these are from."""
+    made: Sheet = measuring(record.kind).part("sheet")(record, names, selection)
+    return made
+
+
+def _headlines(record: RunRecord[Any]) -> Iterable[Said]:
+    """What the run has shown, in the sentences that a report has first."""
+    command = measuring(record.kind)
+    return command.part("headlines")(record.cells) if command.headlines else ()
+
+
+def fillable(record: RunRecord[Any], names: Iterable[str], selection: Selection | None = None) -> list[Table]:
+    """Those of the tables called `names` that the record can fill, in this order."""
+    command = measuring(record.kind)
+    if command.fillable:
+        return list(command.part("fillable")(record, names, selection or Selection()))
+    return [table for name in names for table in command.part("tables")[name](record)]
 
 
 def show_sheet(

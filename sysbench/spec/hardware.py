@@ -1,9 +1,7 @@
-"""GPUs that are known: their memory, and the rates their data sheets promise, each with its source.
+"""Known GPUs: their memory, and the rates their data sheets promise, each with its source.
 
 Whatever is not in `profiles/hardware` is unknown. There is no default and no guess by similarity: an H100 PCIe is not
 an H100 SXM, and a MIG slice of either is neither.
-
-Where the files are that come with sysbench: GPUs that are known, experiments that are ready to be run.
 """
 
 from __future__ import annotations

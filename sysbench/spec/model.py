@@ -1,7 +1,4 @@
-"""The axes that every command about a Transformer shares, and the single cell they expand to.
-
-Named model sizes, and the shape that a size or a set of dimensions comes down to.
-"""
+"""Model sizes, the axes that every command about a Transformer shares, and the single cell they expand to."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def _samples_s(cell: TimeCell, *, recorded: bool) -> list[float]:
     import torch
 
     from sysbench.garbage import collection_paused
-    from sysbench.lab.allocator_history import History
+    from sysbench.lab.allocator import History
     from sysbench.lab.clocks import clock_for
     from sysbench.lab.step import TrainingStep
 

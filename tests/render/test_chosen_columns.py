@@ -19,9 +19,8 @@ from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import UsageError
 from sysbench.render import output as summary
 from sysbench.render.chosen_columns import is_known, name_of, with_columns
-from sysbench.render.column_names import names_in
-from sysbench.render.declared import DeclaredTable
-from sysbench.render.sheets import fillable, sheet
+from sysbench.render.declared import DeclaredTable, names_in
+from sysbench.render.output import fillable, sheet
 from sysbench.render.table import Column, Measure, Offer, Sheet, Table, notes
 from sysbench.spec.cell import RunSpec
 from tests import fixtures_attention, fixtures_runs, fixtures_timing

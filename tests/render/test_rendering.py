@@ -18,8 +18,9 @@ from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.commands.time.tables import TABLES
 from sysbench.render import numbers as columns_shown
+from sysbench.render import output as sheets
 from sysbench.render import output as summary
-from sysbench.render import plan, sheets
+from sysbench.render import plan
 from sysbench.render.table import Column, Measure, Remark, Sheet, Table, Word
 from sysbench.render.terminal import SheetView
 from sysbench.spec.hardware import named

@@ -7,15 +7,8 @@ from typing import Literal
 from pydantic import Field
 
 from sysbench.commands.accum.spec import AccumCell, Experiment, Order
-from sysbench.log.events import (
-    Event,
-    Number,
-    Source,
-)
-from sysbench.log.records import (
-    CellRecord,
-    RunRecord,
-)
+from sysbench.log.events import Event, Number, Source
+from sysbench.log.records import CellRecord, RunRecord
 from sysbench.rounding import FormatName
 from sysbench.spec.frozen import Frozen
 

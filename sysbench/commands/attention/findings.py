@@ -17,16 +17,7 @@ from sysbench.cells import alike
 from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
 from sysbench.log.records import Samples
 from sysbench.render.findings import Said
-from sysbench.statistics import (
-    Crossover,
-    NoPowerLaw,
-    PowerLaw,
-    Ratio,
-    crossovers,
-    direction,
-    power_law,
-    ratio,
-)
+from sysbench.statistics import Crossover, NoPowerLaw, PowerLaw, Ratio, crossovers, direction, power_law, ratio
 
 Quantity = Literal["forward", "backward", "saved"]
 """forward and backward are times; saved is the memory that forward keeps for backward."""

@@ -7,17 +7,8 @@ from typing import Literal
 from pydantic import Field
 
 from sysbench.commands.attention.spec import AttentionCell
-from sysbench.log.events import (
-    Event,
-    PhaseSample,
-    Source,
-)
-from sysbench.log.records import (
-    CellRecord,
-    RunRecord,
-    Samples,
-    SimulatedGpuRecord,
-)
+from sysbench.log.events import Event, PhaseSample, Source
+from sysbench.log.records import CellRecord, RunRecord, Samples, SimulatedGpuRecord
 from sysbench.spec.frozen import Frozen
 
 

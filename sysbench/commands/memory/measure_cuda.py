@@ -21,7 +21,7 @@ from sysbench.commands.memory.record import (
 from sysbench.commands.memory.simulate import FRAMES, modules, write
 from sysbench.commands.memory.spec import PROCEDURES, MemoryCell
 from sysbench.lab import allocator
-from sysbench.lab.allocator_history import History
+from sysbench.lab.allocator import History
 from sysbench.lab.devices import synchronize, torch_device
 from sysbench.lab.precision import matmul_precision
 from sysbench.lab.step import TrainingStep

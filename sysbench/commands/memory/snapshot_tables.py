@@ -10,9 +10,9 @@ from sysbench.commands.memory.record import CodeLine
 from sysbench.commands.memory.tables import MODULE, MODULE_COLUMNS, module_rows
 from sysbench.errors import UsageError, unknown
 from sysbench.render.declared import DeclaredTable, Field, Fill, leading
-from sysbench.render.stack_lines import place
 from sysbench.render.table import Remark, Sheet
 from sysbench.snapshot.timeline import Fragmentation, Group, Peak, Timeline
+from sysbench.trace.stack_lines import place
 
 LARGEST = 15
 """The number of groups of allocations that are shown."""

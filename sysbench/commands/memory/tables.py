@@ -16,9 +16,9 @@ from sysbench.commands.memory.spec import MemorySpec, SearchAxis
 from sysbench.errors import UsageError, unknown
 from sysbench.render import remarks
 from sysbench.render.declared import DeclaredTable, Each, Field, Fill, along, leading
-from sysbench.render.stack_lines import place
 from sysbench.render.table import NOTHING, Cell, Measure, Remark, Sheet, Table, Word
 from sysbench.spec.run import Selection
+from sysbench.trace.stack_lines import place
 
 DEPTH = 4
 """Modules further down are not shown; they are counted in those above them."""

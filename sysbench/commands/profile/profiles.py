@@ -9,10 +9,10 @@ from typing import Final
 
 from sysbench.commands.profile.record import ProfileRecord
 from sysbench.errors import UsageError, unknown
-from sysbench.render.stack_lines import matching
 from sysbench.render.table import Cell, Column, Measure
 from sysbench.spec.run import Selection
 from sysbench.trace.range_tree import PHASES
+from sysbench.trace.stack_lines import matching
 from sysbench.trace.summary import STEP, KernelClass, KernelName, ProfileSummary, ancestry, folded
 
 NS: Final = 1e-9

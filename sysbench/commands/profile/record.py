@@ -8,15 +8,8 @@ from pydantic import Field
 
 from sysbench import __version__
 from sysbench.commands.profile.spec import ProfileCell, Profiler
-from sysbench.log.events import (
-    SCHEMA_VERSION,
-    Event,
-)
-from sysbench.log.records import (
-    CellRecord,
-    RunRecord,
-    Samples,
-)
+from sysbench.log.events import SCHEMA_VERSION, Event
+from sysbench.log.records import CellRecord, RunRecord, Samples
 from sysbench.spec.frozen import Frozen
 from sysbench.trace.summary import ProfileSummary
 

@@ -17,7 +17,7 @@ from sysbench.command import measuring
 from sysbench.commands.report import agreement
 from sysbench.commands.report.document import Picture, ReportedRun, how_reported, origin_of
 from sysbench.log.records import RunRecord
-from sysbench.render import sheets
+from sysbench.render import output as sheets
 from sysbench.render.plots import DOTS_PER_INCH
 from sysbench.render.table import Table
 from sysbench.spec.run import Selection
@@ -31,9 +31,9 @@ from dataclasses import replace
 
 from sysbench.command import spec_of
 from sysbench.commands.report import environment, method
-from sysbench.commands.report.cautions import gathered, reserved
 from sysbench.commands.report.document import Document, Finding, Section
 from sysbench.commands.report.environment import Identity, Machine
+from sysbench.commands.report.wording import gathered, reserved
 from sysbench.render.table import Remark, Sheet
 from sysbench.spec.command_line import command_line
 

@@ -1,20 +1,209 @@
-"""A report as one HTML page that needs nothing else: it can be handed in, sent round, printed, and read on a phone.
+"""A report as one self-contained HTML page: it can be handed in, sent, printed and read on a phone.
 
-All of it stands in the markup and is there without JavaScript, which only adds sorting, copying and looking closer.
-Names, messages and paths from records are escaped.
+Everything is in the markup and is readable without JavaScript, which only adds sorting, copying and enlarging. Names,
+messages and paths from records are escaped. Pictures are matplotlib's SVG with text kept as text; the names inside
+(clips, markers) are made unique because several pictures share a page.
 """
 
 from __future__ import annotations
 
+import base64
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+from xml.etree import ElementTree
+
+from sysbench.commands.report.document import Picture
+from sysbench.render import plots as picture_file
+from sysbench.render.pages import line, printable
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 from collections.abc import Sequence
-from typing import Final
+from typing import NamedTuple
 
 from sysbench import __version__
 from sysbench.commands.report.document import Document
-from sysbench.commands.report.page_pictures import Looks, drawn
-from sysbench.commands.report.page_tables import WIDEST_TEXT, laid_out
 from sysbench.commands.report.wording import MARKS, headlines, pictures_of, simulated_notice
 from sysbench.render import pages
+from sysbench.render.csv import csv_text
+from sysbench.render.markdown import markdown
+from sysbench.render.numbers import ShownColumn, groups, repeated_axes, shown
+from sysbench.render.table import Cell, Measure, Sheet, Table, Word, notes
+from sysbench.render.theme import elided
+
+LARGEST_SVG_BYTES: Final = 400_000
+"""A picture that would be larger is put on the page as pixels: tens of thousands of points make any browser slow."""
+
+_REFERENCE: Final = re.compile(r"url\(#([^)]+)\)")
+_LONG_NUMBER: Final = re.compile(r"-?\d+\.\d{3,}")
+_FONT: Final = re.compile(r"font: ([^;]*?[\d.]+px) [^;]+")
+_DROPPED: Final = frozenset({"metadata", "style"})
+"""`style` would hold for the whole page; pictures.css says the same for pictures alone."""
+
+
+@dataclass
+class Looks:
+    """Styles that pictures of one page have, each with a class."""
+
+    classes: dict[str, str] = field(default_factory=dict)
+
+    def of(self, style: str) -> str:
+        """The class of a style."""
+        return self.classes.setdefault(style, f"v{len(self.classes):x}")
+
+    def styles(self) -> Markup:
+        """As CSS."""
+        from markupsafe import Markup
+
+        return Markup("\n".join(f".{name}{{{printable(style)}}}" for style, name in self.classes.items()))
+
+
+def drawn(content: Picture, number: int, looks: Looks) -> Markup:
+    """A drawing as an element of a page, named by its caption; `number` is unique on the page."""
+    from markupsafe import Markup
+
+    markup = picture_file.content(content.draw, "svg")
+    if len(markup) <= 2 * LARGEST_SVG_BYTES:
+        inlined = inline(markup.decode("utf-8"), f"p{number}-", content.caption, looks)
+        if len(inlined) <= LARGEST_SVG_BYTES:
+            return Markup(inlined)
+    encoded = base64.b64encode(picture_file.content(content.draw, "png")).decode("ascii")
+    return Markup('<img src="data:image/png;base64,{}" alt="{}">').format(encoded, line(content.caption))
+
+
+def inline(svg: str, prefix: str, label: str, looks: Looks) -> str:
+    """An SVG file as an element of a page; `prefix` keeps its names apart from others'."""
+    root = ElementTree.fromstring(svg)
+    names = {name: f"{prefix}{number}" for number, name in enumerate(sorted(_referred(root)))}
+    size = root.get("viewBox", "0 0 100 100")
+    width = f"--width:{float(size.split()[2]):g}px"
+    whole = ElementTree.Element("svg", {"viewBox": size, "style": width, "role": "img", "aria-label": line(label)})
+    whole.extend(part for each in root for part in _slimmed(each, names, looks))
+    return printable(ElementTree.tostring(whole, encoding="unicode"))
+
+
+def _referred(root: ElementTree.Element) -> set[str]:
+    found: set[str] = set()
+    for element in root.iter():
+        for key, value in element.items():
+            found.update(_REFERENCE.findall(value))
+            if _local(key) == "href":
+                found.add(value.removeprefix("#"))
+    return found
+
+
+def _slimmed(element: ElementTree.Element, names: dict[str, str], looks: Looks) -> list[ElementTree.Element]:
+    """What a page needs of an element: itself without what says nothing, its parts alone, or nothing."""
+    tag, text = _local(element.tag), (element.text or "").strip()
+    if tag in _DROPPED:
+        return []
+    attributes = dict(_attributes(element, names, looks))
+    inner = [part for each in element for part in _slimmed(each, names, looks)]
+    if tag == "g" and not attributes:
+        return inner
+    if tag in ("g", "defs") and not inner and not text:
+        return []
+    slim = ElementTree.Element(tag, attributes)
+    slim.text = text
+    slim.extend(inner)
+    return [slim]
+
+
+def _attributes(element: ElementTree.Element, names: dict[str, str], looks: Looks) -> Iterator[tuple[str, str]]:
+    for key, value in element.items():
+        name = _local(key)
+        if name == "id":
+            if value in names:
+                yield "id", names[value]
+        elif name == "href":
+            yield "href", value if value.startswith("data:") else f"#{names[value.removeprefix('#')]}"
+        elif name == "style":
+            yield "class", looks.of(_referring(_FONT.sub(r"font: \1 var(--picture-font)", value), names))
+        elif name != "space":
+            # A hundredth of a point is more than an eye sees, however far it zooms in.
+            short = _LONG_NUMBER.sub(lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), value)
+            yield name, _referring(short, names)
+
+
+def _referring(value: str, names: dict[str, str]) -> str:
+    return _REFERENCE.sub(lambda found: f"url(#{names[found[1]]})", value)
+
+
+def _local(name: str) -> str:
+    return name.rpartition("}")[2]
+
+
+LONGEST_CELL: Final = 240
+"""Characters of a text that a cell shows: of a longer one the middle is left out. What is copied has all of it."""
+WIDEST_TEXT: Final = 42
+"""Characters after which a text breaks into a further line; as in the style sheet."""
+_LINE_END: Final = re.compile(r"[\r\n\t]+")
+
+
+class ShownCell(NamedTuple):
+    """What a cell says; `tail` is how far its number is to be trusted, and takes the same room in the whole column."""
+
+    text: str
+    tail: str
+    tail_width: int
+    classes: str
+    value: float | None
+    """What it is sorted by: the number in full precision."""
+
+
+def laid_out(content: Table) -> dict[str, object]:
+    """Everything about a table that its template asks for, with its CSV and Markdown for whoever wants to copy them."""
+    columns = shown(content)
+    # Numbers stand to the right, and so do whole numbers in columns without a unit.
+    rights = [
+        each.column.numeric or (bool(each.texts) and all(text.isdigit() for text in each.texts)) for each in columns
+    ]
+    return {
+        "columns": columns,
+        "groups": groups(columns),
+        # About how wide the table is: on paper it is made as small as it must be to fit.
+        "characters": sum(
+            2 + min(WIDEST_TEXT, max(map(len, (each.column.title, each.symbol, *each.texts)))) for each in columns
+        ),
+        "rights": rights,
+        "rows": _rows(content, columns, rights),
+        "notes": notes(content),
+        "csv": csv_text(content),
+        "markdown": markdown(Sheet((), (content,))).strip(),
+    }
+
+
+def _rows(content: Table, columns: Sequence[ShownColumn], rights: Sequence[bool]) -> Iterator[list[ShownCell]]:
+    tails = [max((len(_parts(text)[1]) for text in each.texts), default=0) for each in columns]
+    above: Sequence[Cell] = ()
+    for number, cells in enumerate(content.rows):
+        repeated = repeated_axes(cells, above[: content.axes - 1])
+        texts = [each.texts[number] for each in columns]
+        described = zip(cells, texts, tails, rights, strict=True)
+        yield [_cell(*each, position < repeated) for position, each in enumerate(described)]
+        above = cells
+
+
+def _cell(cell: Cell, text: str, tail_width: int, right: bool, again: bool) -> ShownCell:
+    tone = cell.tone if isinstance(cell, Measure | Word) else "quiet" if cell is None else "plain"
+    styles = {"number": right, tone: tone != "plain", "again": again, "wordy": len(text) > WIDEST_TEXT}
+    classes = " ".join(name for name, holds in styles.items() if holds)
+    if isinstance(cell, Measure):
+        return ShownCell(*_parts(text), tail_width, classes, cell.value)
+    whole = elided(_LINE_END.sub(" ", text), LONGEST_CELL)
+    return ShownCell(whole, "", 0, classes, cell if isinstance(cell, int) else None)
+
+
+def _parts(text: str) -> tuple[str, str]:
+    """`21.4 ± 0.2` in two: the number, and how far it is to be trusted."""
+    for mark in (" ± ", " ("):
+        number, found, rest = text.partition(mark)
+        if found and number:
+            return number, found + rest
+    return text, ""
+
 
 FOLDER: Final = "report_page"
 MACHINES_NAMED: Final = 3

@@ -1,7 +1,4 @@
-"""What every kind of report says in the same words.
-
-What a report is written into: one file, and for some kinds a picture beside it for each of its own.
-"""
+"""Wording, cautions and output files that all kinds of report share."""
 
 from __future__ import annotations
 
@@ -11,7 +8,18 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from sysbench.commands.report.document import Basis, Document, Finding, Origin, Picture, Section
+from sysbench.commands.report.document import (
+    Basis,
+    Document,
+    Finding,
+    GatheredCaution,
+    Origin,
+    Picture,
+    ReportedRun,
+    Section,
+)
+from sysbench.log.outcomes import Caution
+from sysbench.log.records import CellRecord
 from sysbench.render import pages, theme
 from sysbench.render import plots as picture_file
 
@@ -144,3 +152,33 @@ def rendered(
         )
     )
     return _SEVERAL_EMPTY_LINES.sub("\n\n", found).strip("\n") + "\n"
+
+
+Doubt = tuple[ReportedRun[Any], CellRecord, Caution]
+
+
+def gathered(runs: Sequence[ReportedRun[Any]]) -> tuple[GatheredCaution, ...]:
+    """Cautions with the same remedy together, those that are about most cells first."""
+    grouped: dict[tuple[str, str], list[Doubt]] = {}
+    for run in runs:
+        for cell in run.record.cells:
+            for caution in cell.cautions:
+                grouped.setdefault((caution.code, caution.remedy), []).append((run, cell, caution))
+    return tuple(_one(doubts) for doubts in sorted(grouped.values(), key=lambda doubts: -len(doubts)))
+
+
+def reserved(finding: Finding) -> GatheredCaution:
+    """What cautions do to the findings: which cells are in none of them."""
+    return GatheredCaution(finding.text, "", tuple(Basis(basis.run, ()) for basis in finding.rests_on))
+
+
+def _one(doubts: Sequence[Doubt]) -> GatheredCaution:
+    by_run: dict[str, tuple[ReportedRun[Any], list[CellRecord]]] = {}
+    for run, cell, _ in doubts:
+        by_run.setdefault(run.name, (run, []))[1].append(cell)
+    run, cell, caution = doubts[0]
+    message = caution.message
+    if any(other.message != message for _, _, other in doubts):
+        # Every cell has numbers of its own in its message; those of the first stand for the others.
+        message = f"{message} ({run.label(cell)}; the others alike)"
+    return GatheredCaution(message, caution.remedy, tuple(run.basis(cells) for run, cells in by_run.values()))

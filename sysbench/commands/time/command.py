@@ -55,7 +55,7 @@ def _needs_ceilings(spec: TimeSpec, options: TimeOptions) -> bool:
     """Whether a table has a column for them, whatever its width; JSON and experiments, which are reported, have all."""
     if options.json_path is not None or options.log_name is not None or not (options.tables or options.columns):
         return True
-    from sysbench.render import column_names
+    from sysbench.render import declared as column_names
 
     return column_names.shows("matmul_ceiling", options.columns, spec, options.tables, options.format)
 

@@ -7,11 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from sysbench.commands.time.spec import TimeCell
-from sysbench.log.records import (
-    ModelCellRecord,
-    RunRecord,
-    Samples,
-)
+from sysbench.log.records import ModelCellRecord, RunRecord, Samples
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.model import Precision
 

@@ -2,8 +2,6 @@
 
 A limit is invisible to free(1) and to psutil, and the kernel kills what crosses it, so predictions have to know it.
 Versions 1 and 2 of the interface are read; see cgroups(7), "memory.txt" and "cgroup-v2.rst" of the Linux kernel.
-
-Where the control groups of this process are mounted, in versions 1 and 2 of the interface; see cgroups(7).
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from sysbench.errors import OutputError, UsageError
 from sysbench.log.events import CellFinished, CellStarted, Event, RunResumed
 from sysbench.render import output as summary
 from sysbench.render.dashboard.live import Clock, Dashboard
-from sysbench.render.sheets import sheet
+from sysbench.render.output import sheet
 from sysbench.render.table import Measure, Word
 from sysbench.spec.run import Format
 from tests import fixtures_attention as runs

@@ -17,8 +17,7 @@ from sysbench.commands.memory.live import MemoryLines, MemoryState, advance, dra
 from sysbench.commands.memory.spec import MemoryCell, MemorySpec
 from sysbench.errors import DoesNotFitError
 from sysbench.lab.accounting import TensorAccounting
-from sysbench.lab.allocator import is_out_of_memory
-from sysbench.lab.allocator_history import _Boundary, label
+from sysbench.lab.allocator import _Boundary, is_out_of_memory, label
 from sysbench.lab.step import TrainingStep
 from sysbench.log.events import CellFinished, CellStarted, DeviceInfo, Event, HostInfo, RunFinished, RunStarted
 from sysbench.simulate.recording import phases_of

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sysbench.commands.report import page, page_pictures
+from sysbench.commands.report import page
+from sysbench.commands.report import page as page_pictures
 from sysbench.commands.report.document import Basis, Document, Finding, GatheredCaution, Picture, Section, Term
 from sysbench.render.csv import csv_text
 from sysbench.render.pages import asset

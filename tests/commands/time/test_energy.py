@@ -12,7 +12,7 @@ from sysbench.commands.time.record import EnergyRecord, TimeRecord
 from sysbench.commands.time.spec import TimeCell, TimeSpec
 from sysbench.log.collect import CellEvents
 from sysbench.log.events import PhaseSample, Reading, StepMeasured
-from sysbench.render.sheets import sheet
+from sysbench.render.output import sheet
 from tests import fixtures_timing as runs
 from tests.engine.stub_nvml import FIRST, Driver, compile_driver
 

@@ -1,7 +1,4 @@
-"""Lines of code as they are shown: short enough for a table, and still found.
-
-A user's regular expression, looked for in names that come from outside.
-"""
+"""Source lines shortened for tables, and names from outside matched by a user's regular expression."""
 
 from __future__ import annotations
 

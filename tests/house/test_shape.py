@@ -1,0 +1,76 @@
+"""The shape of the house, counted: what CONTRIBUTING promises cannot rot unseen."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from sysbench.command import commands, kinds
+
+PACKAGE = Path(__file__).parents[2] / "sysbench"
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+
+MOST_FILES = 15
+"""A folder holds no more modules than this, beside its `__init__`."""
+
+RENDER = PACKAGE / "render"
+"""The one folder that is fuller."""
+
+MOST_LOOKUPS = 50
+"""Of `.axes["…"]`: typed cells are asked instead."""
+
+LONGEST_LINES = 66
+
+
+def functions() -> Iterator[tuple[Path, ast.FunctionDef]]:
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                yield path, node
+
+
+def test_no_folder_is_too_full() -> None:
+    counted = {folder: len({*folder.glob("*.py")} - {folder / "__init__.py"}) for folder in {f.parent for f in SOURCES}}
+    full = {str(folder): count for folder, count in counted.items() if count > MOST_FILES + (folder == RENDER)}
+    assert not full
+
+
+def test_nothing_is_keyed_by_the_names_of_commands_but_the_list_of_them() -> None:
+    names = set(commands())
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Dict):
+                keys = {key.value for key in node.keys if isinstance(key, ast.Constant) and isinstance(key.value, str)}
+                assert len(keys & names) < 3, f"{path}:{node.lineno}"
+
+
+def test_every_part_that_a_command_names_is_there() -> None:
+    for kind in kinds():
+        command = commands()[kind]
+        for name in (
+            "function", "spec", "cell", "options", "record", "fold", "tables", "sheet", "plan", "usual_tables",
+            "findings", "figures", "lines",
+        ):  # fmt: skip
+            assert callable(command.part(name)) or name == "tables", (kind, name)
+
+
+def test_axes_are_rarely_looked_up_by_name() -> None:
+    found = [path for path in SOURCES for _ in range(path.read_text(encoding="utf-8").count(".axes["))]
+    assert len(found) <= MOST_LOOKUPS
+
+
+def test_functions_fit_a_screen() -> None:
+    long = [
+        f"{path}:{node.lineno}" for path, node in functions() if (node.end_lineno or 0) - node.lineno >= LONGEST_LINES
+    ]
+    assert not long
+
+
+def test_no_module_is_reached_from_tests_only() -> None:
+    words = {path: set(re.findall(r"\w+", path.read_text(encoding="utf-8"))) for path in SOURCES}
+    unused = [
+        path
+        for path in SOURCES
+        if path.stem not in ("__init__", "__main__") and not any(path.stem in words[o] for o in SOURCES if o != path)
+    ]
+    assert not unused
