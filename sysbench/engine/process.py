@@ -145,7 +145,6 @@ class WorkerProcess:
 
         Raises WorkerGoneError at the end of the connection and GarbledError for anything that is no event.
         """
-        from pydantic import ValidationError
 
         from sysbench.engine.protocol import MESSAGE_LIMIT_BYTES
         from sysbench.log.events import decode
@@ -161,7 +160,7 @@ class WorkerProcess:
             raise GarbledError("a message that is too long") from error
         try:
             return decode(message)
-        except ValidationError as error:
+        except ValueError as error:
             raise GarbledError(repr(message[:60])) from error
 
     def send(self, command: protocol.Command) -> None:

@@ -137,7 +137,7 @@ import resource, signal, sys
 from pathlib import Path
 from sysbench.errors import OutputError
 from sysbench.log.events import StepMeasured, WorkerReady
-from tests.unit.engine_fakes import ScriptedLauncher, spec_of, start
+from tests.engine.fakes import ScriptedLauncher, spec_of, start
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 session = start(spec_of([16, 32]), Path(sys.argv[1]), ScriptedLauncher({32: "goes on"}))

@@ -243,7 +243,7 @@ import resource, signal, sys
 from pathlib import Path
 from sysbench.log.journal import Log
 from sysbench.errors import OutputError
-from tests.unit.test_log import beginning, reading
+from tests.log.test_log import beginning, reading
 
 log = Log.create(Path(sys.argv[1]), "time")
 log.append(beginning())

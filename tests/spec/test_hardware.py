@@ -246,6 +246,6 @@ def test_profiles_are_found_in_an_installed_package_too(tmp_path: Path, monkeypa
 
 
 def test_knowing_hardware_takes_nothing_heavy() -> None:
-    program = "import sys; from sysbench import hardware; hardware.known(); print('torch' in sys.modules)"
+    program = "import sys; from sysbench.spec import hardware; hardware.known(); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "False"

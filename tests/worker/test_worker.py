@@ -102,7 +102,7 @@ from pathlib import Path
 from sysbench.engine.session import run
 from sysbench.events import StepMeasured, WorkerReady
 from sysbench.specs.run import RunOptions
-from tests.unit.engine_fakes import FakeSampler, spec_of
+from tests.engine.fakes import FakeSampler, spec_of
 
 spec = spec_of([16], d_ff=64, heads=2, vocab=100, warmup=1, steps=100_000, precision="fp32")
 for event in run(spec, RunOptions(out=Path(sys.argv[1])), sampler=FakeSampler()):
