@@ -168,7 +168,9 @@ def kinds() -> tuple[Kind, ...]:
 
 def spec_of(fields: Mapping[str, Any]) -> RunSpec:
     """The spec that was written down as these fields; raises ValueError (pydantic.ValidationError is one)."""
-    return measuring(str(fields.get("kind"))).spec_class.model_validate(fields)
+    if "kind" not in fields:
+        raise ValueError(f"it does not name its command (kind: {', '.join(kinds())})")
+    return measuring(str(fields["kind"])).spec_class.model_validate(fields)
 
 
 def cell_of(axes: Mapping[str, Any]) -> RunCell:
