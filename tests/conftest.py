@@ -4,6 +4,7 @@ import atexit
 import os
 import signal
 import sys
+import tempfile
 from collections import Counter
 
 import pytest
@@ -12,6 +13,9 @@ from hypothesis import HealthCheck, settings
 # One thread for every worker that the tests start: on a shared machine, threads that wait for each other make a step
 # of a millisecond last for seconds, and no test asserts how fast a step is.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# What whoever runs the tests has calibrated is none of their business, nor is what the tests calibrate theirs.
+os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="sysbench-tests-")
 
 # What a shell starts in the background ignores Ctrl-C, and what `nohup` starts ignores SIGHUP: a run that is told to
 # stop would go on. They are caught instead, which processes that the tests start do not inherit; a terminal that is

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def ran(directory: Path, tests: str, *options: str, ignoring: str = "") -> tuple[str, str]:
-    """Both streams of pytest over one file, with this suite's settings, started by a shell that ignores some signals."""
+    """Both streams of pytest over one file, with this suite's settings, by a shell that ignores some signals."""
     path = directory / "test_inner.py"
     path.write_text(tests)
     python = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "-p", "tests.conftest"]
