@@ -85,7 +85,8 @@ MODEL = "Model"
 STEP = "Training step"
 
 
-def _precision_problem(precision: Precision, device: DeviceType) -> str | None:
+def precision_problem(precision: Precision, device: DeviceType) -> str | None:
+    """Why a kind of device does not have a precision, or None when it does."""
     if precision == "fp16" and device == "cpu":
         return "--precision fp16 is refused on the CPU, which emulates it; use bf16 there, or --device cuda"
     if precision == "tf32" and device != "cuda":
@@ -136,7 +137,7 @@ class GridCell(RunCell):
         `device` is the kind of device it would run on; None while that is not known, and then only what is wrong
         on every device is named.
         """
-        return self.model.problem() or (_precision_problem(self.precision, device) if device else None)
+        return self.model.problem() or (precision_problem(self.precision, device) if device else None)
 
     def unavailable(self, device: DeviceType) -> str | None:
         """Why this combination of attention, precision and device does not exist, or None when it does.
