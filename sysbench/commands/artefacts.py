@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -69,7 +70,9 @@ def read(path: Path) -> Artefact | None:
         return None
     with _refused(path), path.open("rb") as file:
         beginning = file.read(_BEGINNING_BYTES)
-    return _written(path, beginning) if b'"schema_version"' in beginning else _trace(path)
+    if name.endswith(".json") and not _TRACE.search(beginning):
+        return _written(path, beginning)
+    return _trace(path)
 
 
 def _snapshot(path: Path) -> Artefact:
@@ -86,7 +89,10 @@ def _trace(path: Path) -> Artefact:
     return TraceArtefact(path.name, (traces.summary_of(traces.read(path)),))
 
 
-_BEGINNING_BYTES = 256
+_BEGINNING_BYTES = 4096
+
+_TRACE = re.compile(rb'\A\s*\[|"(traceEvents|schemaVersion|deviceProperties|distributedInfo)"')
+"""How Chrome's trace format begins, and nothing that sysbench writes."""
 
 
 def _written(path: Path, beginning: bytes) -> Artefact | None:

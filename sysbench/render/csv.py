@@ -185,9 +185,7 @@ def sheet_json(content: Sheet) -> str:
                 title=table.title,
                 axes=table.axes + len(constants),
                 columns=tuple(
-                    _ColumnRecord(
-                        key=column.key, title=" ".join(filter(None, (column.group, column.title))), unit=column.unit
-                    )
+                    _ColumnRecord(key=column.key, title=f"{column.group} {column.title}".strip(), unit=column.unit)
                     for column in (*columns[: table.axes], *constants, *columns[table.axes :])
                 ),
                 rows=tuple({heading: row.get(heading) for heading in headings} for row in rows),

@@ -36,7 +36,8 @@ class _Amounts:
 
     def shown(self) -> Table:
         """A row for each thing that one side has, those that differ most first, and one for all of them."""
-        keys = sorted({**self.a, **self.b}, key=lambda key: -abs(self.b.get(key, 0) - self.a.get(key, 0)))
+        sides = {key: (self.a.get(key, 0.0), self.b.get(key, 0.0)) for key in {**self.a, **self.b}}
+        keys = sorted(sides, key=lambda key: (abs(sides[key][1] - sides[key][0]), max(sides[key])), reverse=True)
         rows = [self._row(key, self.a.get(key), self.b.get(key)) for key in keys[:SHOWN]]
         if self.counted:
             everything = (self.counted, *("" for _ in self.columns[1:]))
@@ -89,9 +90,9 @@ def _steps(trace: TraceArtefact) -> str:
 
 
 def _of_traces(a: TraceArtefact, b: TraceArtefact) -> Iterator[_Amounts]:
-    classes, kernels = zip(*(_seconds(each) for each in (a, b)), strict=True)
-    yield _Amounts("classes", "time by class of kernel", ("class",), "s", *classes, counted="all")
-    yield _Amounts("kernels", "time by kernel", ("class", "kernel"), "s", *kernels, counted="all")
+    (classes_a, kernels_a), (classes_b, kernels_b) = _seconds(a), _seconds(b)
+    yield _Amounts("classes", "time by class of kernel", ("class",), "s", classes_a, classes_b, "all")
+    yield _Amounts("kernels", "time by kernel", ("class", "kernel"), "s", kernels_a, kernels_b, "all")
 
 
 def _seconds(trace: TraceArtefact) -> tuple[dict[Key, float], dict[Key, float]]:
@@ -121,6 +122,6 @@ def _of_snapshots(a: Artefact, b: Artefact) -> Iterator[_Amounts]:
         return sides[0], sides[1]
 
     categories = bytes_of("categories", "size_bytes", "category")
-    yield _Amounts("categories", "memory at the peak by category", ("category",), "bytes", *categories, counted="all")
+    yield _Amounts("categories", "memory at the peak by category", ("category",), "bytes", *categories, "all")
     largest = bytes_of("largest", "total_bytes", "category", "line")
     yield _Amounts("largest", "the largest allocations at the peak", ("category", "line"), "bytes", *largest)

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 def report(given: Given) -> None:
     """Write finished runs up: findings, tables, pictures, cautions, environment and method.
 
-    Takes logs, also of runs that were killed, records, directories of both, traces and memory snapshots. Needs no torch.
+    Takes logs, also of runs that were killed, records, directories of both, traces and memory snapshots.
+    Needs no torch.
     """
     spec = validated(ReportSpec, given)
     _refuse_unwritable(spec.output)
