@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -17,6 +18,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
 
 from sysbench.errors import LogError, UsageError, unknown
+from sysbench.spec.axes import texts
 from sysbench.spec.model import Precision
 
 PACKAGE = Path(__file__).parent.parent
@@ -147,26 +149,41 @@ def find(device_name: str, memory_bytes: int | None = None) -> Hardware | None:
     return named_so[0] if len(named_so) == 1 else None
 
 
-def named(slug: str) -> Hardware:
-    """The hardware called `slug`, or a nameless one of a memory size such as `24GiB`.
+def named(name: str) -> Hardware:
+    """The hardware that is called so, or a nameless one of a memory size such as `24GiB`.
 
-    A file of the user's own comes before the one that is shipped. Raises UsageError for a name that is neither, and
-    LogError for a file of the user's that describes no device.
+    A name is a slug (`a100-80gb`), as many of its words as no other has (`4090`), or what the driver says. A file of
+    the user's own comes before the one that is shipped. Raises UsageError for any other name, and LogError for a file
+    of the user's that describes no device.
     """
-    plain = slug.strip().lower()
+    plain = name.strip().lower()
     own = {file.stem: file for file in sorted(user_directory().glob("*.toml"))}
-    if plain in own:
-        return read(own[plain])
     by_slug = {hardware.slug: hardware for hardware in known()}
-    if plain in by_slug:
-        return by_slug[plain]
-    size = _SIZE.fullmatch(slug.strip())
+    every = dict.fromkeys((*by_slug, *own))
+    reported = find(name)
+    meant = [plain] if plain in every else [reported.slug] if reported else _with_words(plain, every)
+    if len(meant) == 1:
+        return read(own[meant[0]]) if meant[0] in own else by_slug[meant[0]]
+    size = _SIZE.fullmatch(name.strip())
     memory_bytes = round(float(size["number"]) * _UNITS[size["unit"].lower()]) if size else 0
     if memory_bytes > 0:
-        return Hardware(slug=slug.strip(), title=f"a GPU with {slug.strip()}", memory_bytes=memory_bytes)
-    every = [*by_slug, *(name for name in own if name not in by_slug)]
-    completions = [name for name in every if name.startswith(plain)]
-    raise UsageError(unknown(slug, "a known GPU, nor a memory size such as 24GiB", completions or every))
+        return Hardware(slug=name.strip(), title=f"a GPU with {name.strip()}", memory_bytes=memory_bytes)
+    completions = meant or [slug for slug in every if slug.startswith(plain)]
+    raise UsageError(unknown(name, "a known GPU, nor a memory size such as 24GiB", completions or every))
+
+
+def _with_words(plain: str, slugs: Iterable[str]) -> list[str]:
+    """The slugs that have all words of this name."""
+    words = set(plain.split("-"))
+    return [slug for slug in slugs if words <= set(slug.split("-"))]
+
+
+def gpus(value: object) -> tuple[str, ...]:
+    """Slugs of GPUs and sizes of memory, comma-separated; raises ValueError for what is neither."""
+    try:
+        return tuple(named(name).slug for name in texts(value))
+    except UsageError as error:
+        raise ValueError(str(error)) from None
 
 
 def slug_of(device_name: str, memory_bytes: int | None = None) -> str:

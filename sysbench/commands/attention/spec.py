@@ -52,17 +52,6 @@ def _implementations(value: object) -> tuple[str, ...]:
     return names
 
 
-def _gpus(value: object) -> tuple[str, ...]:
-    """Names of GPUs or sizes of memory, each of which is known."""
-    names = texts(value)
-    for name in names:
-        try:
-            hardware.named(name)
-        except UsageError as error:
-            raise ValueError(str(error)) from None
-    return names
-
-
 def not_simulated(implementation: str) -> str | None:
     """Why the memory of an implementation cannot be worked out for any GPU, or None when it can."""
     if implementation not in NOT_SIMULATED:
@@ -167,7 +156,7 @@ class AttentionSpec(RunSpec):
     device: Annotated[tuple[str, ...], BeforeValidator(devices), Option(metavar="NAME,…", panel=MEASUREMENT)] = Field(
         default=("auto",), description="auto, cuda, cuda:1, mps or cpu. auto is the first there is of cuda, mps, cpu."
     )
-    simulate: Annotated[tuple[str, ...], BeforeValidator(_gpus), Option(metavar="GPU,…", panel=MEASUREMENT)] = Field(
+    simulate: Annotated[tuple[str, ...], BeforeValidator(hardware.gpus), Option(metavar="GPU,…", panel=MEASUREMENT)] = Field(
         default=(),
         description="Compute memory for these GPUs instead of measuring, and where it runs out: a100-80gb, or 24GiB.",
     )

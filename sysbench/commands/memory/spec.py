@@ -48,17 +48,6 @@ PROCEDURES: Mapping[Protocol, Procedure] = {
 }
 
 
-def _gpus(value: object) -> tuple[str, ...]:
-    """Names of GPUs or sizes of memory, each of which is known."""
-    names = texts(value)
-    for name in names:
-        try:
-            hardware.named(name)
-        except UsageError as error:
-            raise ValueError(str(error)) from None
-    return names
-
-
 class MemoryCell(GridCell):
     """One point of a grid of memory measurements or simulations."""
 
@@ -129,7 +118,7 @@ class MemorySpec(ModelSpec):
         description="inference keeps no graph; forward keeps graph and loss; forward-backward adds gradients; "
         "train-first is the first step, in which the optimizer's state appears; train a later one.",
     )
-    simulate: Annotated[tuple[str, ...], BeforeValidator(_gpus), Option(metavar="GPU,…", panel=SIMULATION)] = Field(
+    simulate: Annotated[tuple[str, ...], BeforeValidator(hardware.gpus), Option(metavar="GPU,…", panel=SIMULATION)] = Field(
         default=(),
         description="Simulate these GPUs, which need not be here, instead of measuring: a100-80gb, or 24GiB.",
     )

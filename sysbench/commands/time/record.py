@@ -7,9 +7,11 @@ from typing import Literal
 from pydantic import Field
 
 from sysbench.commands.time.spec import TimeCell
+from sysbench.log.events import Event
 from sysbench.log.records import ModelCellRecord, RunRecord, Samples
 from sysbench.spec.frozen import Frozen
-from sysbench.spec.model import Precision
+from sysbench.spec.hardware import Basis
+from sysbench.spec.model import Phase, Precision
 
 
 class PhaseRecord(Frozen):
@@ -80,6 +82,102 @@ class EnergyRecord(Frozen):
     """With about this many steps there would be."""
 
 
+class PredictedTime(Frozen):
+    """A time that was worked out and not measured."""
+
+    point_s: float
+    low_s: float
+    high_s: float
+    """Ends of the interval that holds the time in 90 % of cases."""
+
+
+class PredictedPhase(PredictedTime):
+    """One phase of a predicted step."""
+
+    name: Phase
+    host_s: float
+    """That the host takes to issue everything."""
+    device_s: float
+    """That the kernels take together."""
+    limited_by: str
+    """The host, or what most of the device's time goes into: matmul, bandwidth, indexing, latency."""
+    limited_share: float
+    """Of the phase."""
+    lower_bound_s: float
+    """At the rates of the data sheet, without a host."""
+    launches: int
+
+
+class PredictedConstant(Frozen):
+    """A constant that a prediction rests on."""
+
+    name: str
+    value: float
+    spread: float
+    """Deviation of its logarithm."""
+    basis: Basis
+    source: str
+
+
+class StepPredicted(Event):
+    """The cell was not run: this is how long its step would take on a GPU, and how sure that is."""
+
+    event: Literal["step_predicted"] = "step_predicted"
+    cell: str
+    source: Literal["predicted"] = "predicted"
+    gpu: str
+    """Its title."""
+    host: str
+    step: PredictedTime | None
+    """None where it is withheld."""
+    withheld: str | None
+    """Why there is no time."""
+    phases: list[PredictedPhase]
+    limited_by: str
+    limited_share: float
+    lower_bound_s: float
+    allocated_peak_bytes: int
+    reserved_peak_bytes: int
+    unknown_operators: dict[str, int]
+    """That the model does not know, with their launches."""
+    unknown_share: float
+    """Of the device's time."""
+    less_certain: bool
+    """Whether a part of it is a guess: what torch.compile would fuse."""
+    constants: list[PredictedConstant]
+    doubts: list[str]
+    """What is wrong with the constants: that they were calibrated with another torch, say."""
+
+
+class PredictionRecord(Frozen):
+    """What would be measured on a GPU that was not there."""
+
+    source: Literal["predicted"] = "predicted"
+    gpu: str
+    host: str
+    step: PredictedTime | None
+    withheld: str | None
+    phases: list[PredictedPhase]
+    limited_by: str
+    limited_share: float
+    lower_bound_s: float
+    allocated_peak_bytes: int
+    reserved_peak_bytes: int
+    step_flops: int
+    flops_per_s: float | None
+    tokens_per_s: float | None
+    peak_share: float | None
+    """Of the data sheet's dense rate at this precision."""
+    price_per_hour: float | None
+    """What the user said that the GPU costs."""
+    price_per_million_tokens: float | None
+    unknown_operators: dict[str, int]
+    unknown_share: float
+    less_certain: bool
+    constants: list[PredictedConstant]
+    doubts: list[str]
+
+
 class TimeCellRecord(ModelCellRecord):
     """One cell of `sysbench time`."""
 
@@ -99,6 +197,13 @@ class TimeCellRecord(ModelCellRecord):
     readings: ReadingsRecord | None
     energy: EnergyRecord | None = None
     """None where no counter of energy was read; records of earlier versions have none."""
+    prediction: PredictionRecord | None = Field(default=None, exclude_if=lambda value: value is None)
+    """None where a device was measured."""
+
+    @property
+    def source(self) -> Literal["measured", "predicted"]:
+        """Where its times are from."""
+        return "predicted" if self.cell.simulate else "measured"
 
 
 class CeilingRecord(Frozen):
