@@ -20,7 +20,7 @@ from sysbench.spec.model import Precision
 PACKAGE = Path(__file__).parent.parent
 
 
-def directory(kind: Literal["hardware", "runs"]) -> Path:
+def directory(kind: Literal["hardware", "hosts", "runs"]) -> Path:
     """The directory of these profiles: an installed package holds them itself, in a checkout they lie beside it."""
     installed = PACKAGE / "profiles" / kind
     return installed if installed.is_dir() else PACKAGE.parent / "profiles" / kind
@@ -55,6 +55,20 @@ class Ceiling(_Frozen):
     source: str = Field(min_length=1)
 
 
+Basis = Literal["calibrated", "measured elsewhere", "borrowed", "data sheet"]
+"""Where a constant is from: the machine itself, such a machine of somebody else's, a relative, or paper alone."""
+
+
+class Rate(_Frozen):
+    """A constant of the model that predicts times."""
+
+    value: PositiveFloat
+    spread: float = Field(ge=0)
+    """Deviation of its logarithm: 0.05 is about 5 %."""
+    source: str = Field(min_length=1)
+    basis: Basis
+
+
 class Hardware(_Frozen):
     """A GPU, or as much of one as was named."""
 
@@ -77,6 +91,12 @@ class Hardware(_Frozen):
     A precision that the hardware has no units for is left out.
     """
     measured: dict[Precision, Ceiling] = Field(default_factory=dict)
+    sms: PositiveInt | None = None
+    """Streaming multiprocessors."""
+    power_limit_w: PositiveInt | None = None
+    """As delivered."""
+    rates: dict[str, Rate] = Field(default_factory=dict)
+    """What times are predicted from; `sysbench.predict.rates` says what each is."""
 
 
 def known() -> tuple[Hardware, ...]:
