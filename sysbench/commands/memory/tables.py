@@ -213,7 +213,7 @@ class _Grid(NamedTuple):
 
     def values(self, axis: str) -> list[str]:
         """The values of an axis, in the order in which they come."""
-        return list(dict.fromkeys(str(cell.axes[axis]) for cell in self.cells))
+        return [str(value) for value in axes.values_along(self.cells, axis)]
 
     @property
     def rows(self) -> list[dict[tuple[Cell, ...], MemoryCellRecord]]:

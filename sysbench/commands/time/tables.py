@@ -117,7 +117,7 @@ def _median_step(cell: TimeCellRecord) -> float | None:
 
 def _peak_note(record: TimeRecord) -> str:
     peaks = {
-        (cell.axes["precision"], cell.rates.peak_flops_per_s, cell.rates.peak_source): None
+        (cell.cell.precision, cell.rates.peak_flops_per_s, cell.rates.peak_source): None
         for cell in record.cells
         if cell.rates and cell.rates.peak_flops_per_s is not None
     }
@@ -460,7 +460,7 @@ _NAMES = {"cpu": "CPU", "mps": "MPS", "cuda": "CUDA"}
 def device_name(cell: TimeCellRecord) -> str:
     """What people call the kind of device a cell ran on: CPU, MPS, CUDA, CUDA:1."""
     if cell.device is None:
-        return str(cell.axes["device"])
+        return cell.cell.device
     return _NAMES[cell.device.type] + (f":{cell.device.index}" if cell.device.index else "")
 
 
@@ -482,7 +482,7 @@ class _Across:
         )
         rows: dict[str, dict[Any, TimeCellRecord]] = {}
         for cell in record.cells:
-            key = (*axes.values(cell.axes, down), *((cell.axes["size"], cell.axes["model"]) if model else ()))
+            key = (*axes.values(cell.axes, down), *((cell.cell.size, cell.cell.model) if model else ()))
             rows.setdefault(str(key), {})[head(cell)] = cell
         heads = tuple(dict.fromkeys(head(cell) for cell in record.cells))
         return cls(record, heads, down, tuple(rows.values()))
@@ -592,9 +592,9 @@ DEVICES = DeclaredTable(
     rows=lambda part: part.rows,
     leading=(
         leading(
-            Field("size", get=lambda row: _any(row).axes["size"]),
+            Field("size", get=lambda row: _any(row).cell.size),
             *(
-                Field(name, importance=3, get=lambda row, name=name: _any(row).axes["model"][name])
+                Field(name, importance=3, get=lambda row, name=name: getattr(_any(row).cell.model, name))
                 for name in ("d_model", "d_ff", "layers", "heads")
             ),
             Field("parameters", unit="count", importance=2, get=lambda row: _any(row).model.parameters),
@@ -769,7 +769,7 @@ CELLS = DeclaredTable(
     "cells",
     "all cells and phases",
     (
-        Each("name", (Field("{name}", get=lambda row, name: row[0].axes["model"][name]),), _DIMENSIONS),
+        Each("name", (Field("{name}", get=lambda row, name: getattr(row[0].cell.model, name)),), _DIMENSIONS),
         Field("device_name", "device name", get=lambda row: row[0].device.name if row[0].device else None),
         Field("parameters", unit="count", get=lambda row: row[0].model.parameters),
         Field("outcome", get=lambda row: row[0].outcome),
