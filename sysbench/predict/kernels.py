@@ -83,9 +83,12 @@ def limit(kernel: Kernel, drawn: RateDraws) -> Limit:
 
 
 def perfect_seconds(kernel: Kernel, hardware: Hardware) -> float:
-    """The least that the data sheet allows: the slower of its FLOPs at the peak and its bytes at full bandwidth."""
+    """The least that the data sheet allows: the slower of its FLOPs at the peak and its bytes at full bandwidth.
+
+    0 for a device without a data sheet.
+    """
     precision: Precision = "fp32" if kernel.dtype == "other" else kernel.dtype
-    peak = hardware.peak_flops_per_s.get(precision) or max(hardware.peak_flops_per_s.values())
+    peak = hardware.peak_flops_per_s.get(precision) or max(hardware.peak_flops_per_s.values(), default=np.inf)
     flops = kernel.flops / 2 if kernel.layout.endswith("causal") else kernel.flops
     return max(flops / peak, kernel.bytes / (hardware.memory_bandwidth_bytes_per_s or np.inf))
 

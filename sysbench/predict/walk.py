@@ -45,8 +45,13 @@ class Lanes:
     """(launches,) When it ends."""
 
 
-def walk(phase: PhaseTrace, unique_s: Floats, gap_s: Draws, host: Mapping[HostRate, Draws]) -> Walked:
-    """One phase by itself, synchronized before and after; `unique_s` (kernels, draws) are seconds of each kernel."""
+def walk(
+    phase: PhaseTrace, unique_s: Floats, gap_s: Draws, host: Mapping[HostRate, Draws], *, synchronous: bool = False
+) -> Walked:
+    """One phase by itself, synchronized before and after; `unique_s` (kernels, draws) are seconds of each kernel.
+
+    On a device that is `synchronous` the host does nothing else meanwhile.
+    """
     draws = len(gap_s)
     total_s, host_s, device_s = np.empty(draws), np.empty(draws), np.empty(draws)
     for draw in range(draws):
@@ -55,6 +60,8 @@ def walk(phase: PhaseTrace, unique_s: Floats, gap_s: Draws, host: Mapping[HostRa
         host_s[draw] = lanes.issued_s[-1] if len(lanes.issued_s) else 0.0
         device_s[draw] = unique_s[phase.kernels, draw].sum() + gap_s[draw] * len(phase.kernels)
         ended_s = lanes.ended_s[-1] if len(lanes.ended_s) else 0.0
+        if synchronous:
+            ended_s = host_s[draw] + device_s[draw]
         total_s[draw] = max(host_s[draw], ended_s) + at["synchronize"]
     return Walked(total_s, host_s, device_s)
 

@@ -112,6 +112,8 @@ class Hardware(_Frozen):
     measured: dict[Precision, Ceiling] = Field(default_factory=dict)
     sms: PositiveInt | None = None
     """Streaming multiprocessors."""
+    synchronous: bool = False
+    """Whether it is host and device in one, as a CPU is: an operator returns when its work is done."""
     power_limit_w: PositiveInt | None = None
     """As delivered."""
     rates: dict[str, Rate] = Field(default_factory=dict)

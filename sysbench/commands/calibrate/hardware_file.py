@@ -10,7 +10,7 @@ from typing import Any
 from sysbench.commands.calibrate.record import CalibrateRecord
 from sysbench.errors import UsageError
 from sysbench.log import storage
-from sysbench.predict.rates import HOST_RATES, typical_host
+from sysbench.predict.rates import CALIBRATED_HOST_SPREAD, HOST_RATES, typical_host
 from sysbench.spec import hardware
 from sysbench.spec.hardware import Calibration, Hardware, Rate
 
@@ -21,9 +21,6 @@ NO_DEVICE = Rate(
 )
 WITHOUT_A_DEVICE = ("kernel_s", "gap_s", "launch", "synchronize")
 """What there is nothing of where host and device are one."""
-
-HOST_SPREAD = 0.05
-"""By how much a host that was calibrated is off as a whole: from one process to the next, and by model."""
 
 
 def calibrated(record: CalibrateRecord) -> Hardware:
@@ -36,7 +33,11 @@ def calibrated(record: CalibrateRecord) -> Hardware:
         raise UsageError("nothing was measured: there are no rates to write")
     torch = record.environment.torch
     version = torch.torch if torch is not None else "unknown"
-    threads = f", {torch.threads} threads" if torch is not None and device.type == "cpu" else ""
+    threads = (
+        f", {torch.threads} thread{'' if torch.threads == 1 else 's'}"
+        if torch is not None and device.type == "cpu"
+        else ""
+    )
     try:
         base = hardware.named(record.slug)
     except UsageError:
@@ -47,6 +48,7 @@ def calibrated(record: CalibrateRecord) -> Hardware:
             compute_capability=device.compute_capability,
             memory_bytes=device.memory_bytes or 1,
             sms=device.multiprocessors or (torch.threads if torch is not None else 1),
+            synchronous=device.type == "cpu",
             source=NO_SHEET,
         )
     where = f"sysbench calibrate on {device.name}, {record.started_at[:10]}, torch {version}{threads}"
@@ -78,7 +80,7 @@ def host_toml(device: Hardware) -> str:
     }
     fields = {
         "title": f"the host of {device.title}",
-        "spread": HOST_SPREAD,
+        "spread": CALIBRATED_HOST_SPREAD,
         "rates": {name: rate.model_dump(mode="json") for name, rate in rates.items()},
     }
     return "\n".join(_lines(fields, ())).strip()
@@ -111,5 +113,3 @@ def _lines(fields: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
             if any(not isinstance(each, dict) for each in value.values()):
                 yield f"\n[{'.'.join(here)}]"
             yield from _lines(value, here)
-
-

@@ -80,12 +80,12 @@ def matmul(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
                 samples_s = bench.seconds(lambda pair=operands: torch.mm(*pair), share)
                 yield Timed(rate, f"{precision} {name} {size} × {size} × {size}", True, 2.0 * size**3, samples_s)
             m, n, k = SMALL
-            left, right = random(m, k), random(n, k)
-            samples_s = bench.seconds(lambda pair=(left, right.t()): torch.mm(*pair), share)
+            operands = random(m, k), random(n, k).t()
+            samples_s = bench.seconds(lambda pair=operands: torch.mm(*pair), share)
             yield Timed(rate, f"{precision} TN {m} × {n} × {k}", False, 2.0 * m * n * k, samples_s)
             batch, m, n, k = BATCHED
-            left, right = random(batch, m, k), random(batch, n, k)
-            samples_s = bench.seconds(lambda pair=(left, right.mT): torch.bmm(*pair), share)
+            operands = random(batch, m, k), random(batch, n, k).mT
+            samples_s = bench.seconds(lambda pair=operands: torch.bmm(*pair), share)
             yield Timed(rate, f"{precision} TN {batch} of {m} × {n} × {k}", False, 2.0 * batch * m * n * k, samples_s)
         allocator.release(bench.device)
 
@@ -110,7 +110,7 @@ def attention(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
     def backward() -> None:
         torch.autograd.grad(output, (q, k, v), gradient, retain_graph=True)
 
-    # Forward multiplies q by k and the weights by v; backward repeats the first and has two for each operand's gradient.
+    # Forward has two products; backward repeats the first of them and has two more for each.
     forward_flops = 2 * 2.0 * batch * heads * ctx * ctx * width
     name = "bf16" if dtype == torch.bfloat16 else "fp16"
     case = f"{name} {batch} × {heads} × {ctx} × {width}"

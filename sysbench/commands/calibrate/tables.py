@@ -108,7 +108,7 @@ CASES = DeclaredTable(
     "cases",
     "work that was timed",
     rows=_cases,
-    leading=leading(Field("rate", get=lambda case: case.rate), Field("case", get=lambda case: case.case)),
+    leading=leading(Field("rate", get=lambda case: case.rate), Field("case", get=lambda case: case.case, elastic=True)),
     columns=(
         Field("value", unit="number", get=lambda case: shown(case.rate, case.value)),
         Field("spread", "spread", "share", get=lambda case: case.spread),

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import typer
 
 from sysbench.commands import running
 from sysbench.commands.time.spec import TimeOptions, TimeSpec
-from sysbench.errors import UsageError
 from sysbench.spec.command_options import Given, command_options, validated
-
-if TYPE_CHECKING:
-    from sysbench.spec.hardware import Hardware
 
 
 @command_options(TimeSpec, TimeOptions)
@@ -31,18 +25,18 @@ def time(spec_given: Given, options_given: Given) -> None:
         return
     spec = validated(TimeSpec, {**running.resumed("time", options.resume), **spec_given})
     if options.plan:
-        running.show_plan(spec, options, _held_against(options))
+        running.show_plan(spec, options, None)
     else:
         raise typer.Exit(running.exit_code(perform(spec, options).record))
 
 
 def perform(spec: TimeSpec, options: TimeOptions) -> running.Performed:
-    """Carry the run out; raises as `running.carry_out` does, and UsageError for what cannot be simulated."""
-    if options.simulate is not None:
-        raise UsageError(
-            "--simulate: step times are measured, never simulated. What is: the memory that a step needs, by "
-            f"sysbench memory --simulate {options.simulate}, or in short by --plan --simulate {options.simulate}"
-        )
+    """Carry the run out; raises as `running.carry_out` does, and UsageError for what cannot be predicted."""
+    if spec.simulate:
+        from sysbench.commands.time.predictable import refuse_unpredictable
+
+        refuse_unpredictable(spec, options)
+        return running.Performed(running.carry_out(spec, options.model_copy(update={"no_live": True})))
     ceilings = _needs_ceilings(spec, options)
     return running.Performed(running.carry_out(spec, options.model_copy(update={"ceilings": ceilings})))
 
@@ -58,13 +52,3 @@ def _needs_ceilings(spec: TimeSpec, options: TimeOptions) -> bool:
     from sysbench.render import declared as column_names
 
     return column_names.shows("matmul_ceiling", options.columns, spec, options.tables, options.format)
-
-
-def _held_against(options: TimeOptions) -> Hardware | None:
-    """The GPU that a plan is held against."""
-    from sysbench.spec import hardware
-
-    try:
-        return hardware.named(options.simulate) if options.simulate else None
-    except UsageError as error:
-        raise UsageError(f"--simulate {error}") from None

@@ -143,15 +143,17 @@ def _prediction(cell: TimeCell, seen: CellEvents, price_per_hour: float | None) 
     step_flops, step = formulas.step_flops_of(cell), predicted.step
     flops_per_s = step_flops / step.point_s if step else None
     tokens_per_s = cell.tokens / step.point_s if step else None
-    peak = hardware.peak(hardware.named(cell.simulate or ""), cell.precision)
+    peak = predicted.peak_flops_per_s
     return PredictionRecord(
         **predicted.model_dump(exclude={"event", "at_s", "cell"}),
         step_flops=step_flops,
         flops_per_s=flops_per_s,
         tokens_per_s=tokens_per_s,
-        peak_share=flops_per_s / peak.flops_per_s if flops_per_s and peak else None,
+        peak_share=flops_per_s / peak if flops_per_s and peak else None,
         price_per_hour=price_per_hour,
-        price_per_million_tokens=price_per_hour / 3600 / tokens_per_s * 1e6 if price_per_hour and tokens_per_s else None,
+        price_per_million_tokens=price_per_hour / 3600 / tokens_per_s * 1e6
+        if price_per_hour and tokens_per_s
+        else None,
     )
 
 

@@ -11,6 +11,7 @@ from functools import reduce
 from typing import Any, Literal
 
 from sysbench import formulas
+from sysbench.commands.time.record import PredictedTime, StepPredicted
 from sysbench.commands.time.spec import TimeCell, TimeSpec
 from sysbench.log.events import (
     CellFinished,
@@ -73,6 +74,8 @@ class Current:
     outcome: Outcome | None = None
     """How it ended; None while it goes on."""
     detail: str | None = None
+    predicted: PredictedTime | None = None
+    """Of a cell for a GPU that is not here."""
 
     @property
     def measured(self) -> tuple[Step, ...]:
@@ -91,6 +94,8 @@ class Done:
     device: DeviceInfo | None = None
     phases: tuple[tuple[str, float, float], ...] = ()
     """Name, mean and standard deviation in seconds of every phase, then of `step`."""
+    predicted: PredictedTime | None = None
+    """A step that was worked out and not measured."""
 
     @property
     def step(self) -> tuple[float, float] | None:
@@ -242,6 +247,10 @@ def _step(event: StepMeasured) -> Step | None:
     return Step(event.index, event.warmup, phases, event.step.wall_s)
 
 
+def _step_predicted(current: Current, event: StepPredicted) -> Current:
+    return replace(current, predicted=event.step)
+
+
 def _reading(state: LiveState, event: Reading) -> LiveState:
     if event.host_rss_bytes is None and event.device_used_bytes is None:
         # Taken between cells, about other programs only.
@@ -263,6 +272,7 @@ def _cell_finished(state: LiveState, event: CellFinished) -> LiveState:
         took_s=event.at_s - current.started_s if current else 0.0,
         device=current.device if current else None,
         phases=phase_means(current.measured) if current else (),
+        predicted=current.predicted if current else None,
     )
     others = tuple(each for each in state.done if each.key != event.cell)
     if current:
@@ -284,6 +294,7 @@ _HANDLERS: dict[type, Callable[[LiveState, Any], LiveState]] = {
     ModelBuilt: _in_current(_model_built),
     Compiled: _in_current(_compiled),
     StepMeasured: _in_current(_step_measured),
+    StepPredicted: _in_current(_step_predicted),
     Reading: _reading,
     CellFinished: _cell_finished,
     RunFinished: _run_finished,

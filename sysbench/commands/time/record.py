@@ -136,6 +136,8 @@ class StepPredicted(Event):
     limited_by: str
     limited_share: float
     lower_bound_s: float
+    peak_flops_per_s: float | None
+    """The data sheet's dense rate at this precision."""
     allocated_peak_bytes: int
     reserved_peak_bytes: int
     unknown_operators: dict[str, int]
@@ -161,6 +163,7 @@ class PredictionRecord(Frozen):
     limited_by: str
     limited_share: float
     lower_bound_s: float
+    peak_flops_per_s: float | None
     allocated_peak_bytes: int
     reserved_peak_bytes: int
     step_flops: int

@@ -13,7 +13,7 @@ import torch
 from sysbench import units
 from sysbench.commands.time.record import PredictedConstant, PredictedPhase, PredictedTime, StepPredicted
 from sysbench.commands.time.spec import TimeCell
-from sysbench.errors import DoesNotFitError, UnavailableError
+from sysbench.errors import DoesNotFitError
 from sysbench.log.events import Event, StageEntered
 from sysbench.predict.rates import GpuRates, HostRates, host_of
 from sysbench.predict.step import StepPrediction, predict
@@ -22,10 +22,13 @@ from sysbench.predict.tracing import trace
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import SimulatedMemory, serve
-from sysbench.simulate.recording import Platform, StepRecording
+from sysbench.simulate.recording import StepRecording
 from sysbench.spec import hardware
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.model import ModelCell
+
+UNLIMITED_BYTES = 1 << 50
+"""A trace asks for memory, and does not get any."""
 
 KEPT = 4
 """Traces that are kept: the GPUs of one cell follow each other, and some share what their generation launches."""
@@ -40,7 +43,7 @@ def run(cell: TimeCell, slug: str) -> Iterator[Event]:
     known = hardware.named(slug)
     rates, host = GpuRates.of(known), _host(cell, known)
     gpu = Gpu.of(known)
-    traced, recording = _traced(ModelCell(**_step_of(cell)), Platform.of(gpu), gpu)
+    traced, recording = _traced(_step_of(cell), _launching(cell, gpu))
     memory = serve(recording, gpu, AllocatorSettings.from_environment(os.environ))
     yield _predicted(cell, known, predict(traced, rates, host), memory)
     verdict = memory.verdict
@@ -52,13 +55,22 @@ def run(cell: TimeCell, slug: str) -> Iterator[Event]:
         )
 
 
-def _step_of(cell: TimeCell) -> dict[str, object]:
-    return {name: getattr(cell, name) for name in ModelCell.model_fields} | {"device": "cuda"}
+def _step_of(cell: TimeCell) -> ModelCell:
+    """The step, whichever GPU it is for."""
+    return ModelCell(**{name: getattr(cell, name) for name in ModelCell.model_fields} | {"device": "cuda"})
+
+
+def _launching(cell: TimeCell, gpu: Gpu) -> Gpu:
+    """A GPU that launches the same: fused attention depends on the generation, and all else on cuBLAS's workspace."""
+    if cell.attention != "naive":
+        return Gpu("", UNLIMITED_BYTES, gpu.compute_capability)
+    alike = (Gpu("", UNLIMITED_BYTES, capability) for capability in ((8, 0), (9, 0)))
+    return next(each for each in alike if each.workspace_bytes == gpu.workspace_bytes)
 
 
 @lru_cache(maxsize=KEPT)
-def _traced(cell: ModelCell, platform: Platform, gpu: Gpu) -> tuple[Trace, StepRecording]:
-    return trace(cell, gpu)
+def _traced(step: ModelCell, gpu: Gpu) -> tuple[Trace, StepRecording]:
+    return trace(step, gpu)
 
 
 def _host(cell: TimeCell, known: Hardware) -> HostRates:
@@ -76,7 +88,7 @@ def _doubts(known: Hardware) -> Iterator[str]:
 
 
 def _predicted(cell: TimeCell, known: Hardware, found: StepPrediction, memory: SimulatedMemory) -> StepPredicted:
-    withheld = found.withheld
+    withheld, peak = found.withheld, hardware.peak(known, cell.precision)
     return StepPredicted(
         at_s=time.time(),
         cell=cell.key,
@@ -100,6 +112,7 @@ def _predicted(cell: TimeCell, known: Hardware, found: StepPrediction, memory: S
         limited_by=found.limiting.name,
         limited_share=found.limiting.share,
         lower_bound_s=found.lower_bound_s,
+        peak_flops_per_s=peak.flops_per_s if peak else None,
         allocated_peak_bytes=memory.allocated_peak_bytes,
         reserved_peak_bytes=memory.reserved_peak_bytes,
         unknown_operators=dict(found.unknown),

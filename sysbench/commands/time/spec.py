@@ -28,12 +28,12 @@ def _prices(value: object) -> dict[str, float]:
         return value
     found = {}
     for text in texts(value):
-        name, equals, number = text.partition("=")
+        name, _, number = text.partition("=")
         try:
-            found[hardware.gpus(name)[0]] = float(number)
-        except ValueError as error:
-            reason = str(error) if equals and "known GPU" in str(error) else f"{text} is not GPU=PRICE, such as h100=2.5"
-            raise ValueError(reason) from None
+            price = float(number)
+        except ValueError:
+            raise ValueError(f"{text} is not GPU=PRICE, such as h100=2.5") from None
+        found[hardware.gpus(name)[0]] = price
     return found
 
 
@@ -104,13 +104,13 @@ class TimeSpec(ModelSpec):
         description="phase synchronizes on both sides of every phase; step only around the whole, unperturbed step.",
     )
 
-    simulate: Annotated[
-        tuple[str, ...], BeforeValidator(hardware.gpus), Option(metavar="GPU,…", panel=PREDICTION)
-    ] = Field(
-        default=(),
-        exclude_if=lambda value: not value,
-        description="Predict the times on these GPUs, which need not be here, instead of measuring: a100-80gb,h100. "
-        "With --plan: hold the predicted memory against them.",
+    simulate: Annotated[tuple[str, ...], BeforeValidator(hardware.gpus), Option(metavar="GPU,…", panel=PREDICTION)] = (
+        Field(
+            default=(),
+            exclude_if=lambda value: not value,
+            description="Predict the times on these GPUs, which need not be here, instead of measuring: "
+            "a100-80gb,h100. With --plan: hold the predicted memory against them.",
+        )
     )
     host: Annotated[Path | None, Option(metavar="FILE", panel=PREDICTION)] = Field(
         default=None,
@@ -131,7 +131,9 @@ class TimeSpec(ModelSpec):
         if self.simulate and self.device != ("auto",):
             raise ValueError("--device names what is measured on; with --simulate nothing is")
         if not self.simulate and (self.host or self.price):
-            raise ValueError(f"--{'host' if self.host else 'price'} needs --simulate GPU: nothing is predicted otherwise")
+            raise ValueError(
+                f"--{'host' if self.host else 'price'} needs --simulate GPU: nothing is predicted otherwise"
+            )
         if other := set(self.price) - set(self.simulate):
             raise ValueError(f"--price names {', '.join(sorted(other))}, which --simulate does not")
         return self
