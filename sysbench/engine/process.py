@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sysbench import meeting
+from sysbench.engine.interrupts import catch_interrupts
 from sysbench.engine.launchers import Launcher
 from sysbench.errors import SysbenchError
 from sysbench.log.storage import reason
@@ -64,9 +65,12 @@ def launched_ahead(launcher: Launcher) -> Iterator[None]:
     It imports torch while this process finds out what is to be measured. A worker that nobody has asked for ends with
     this context. Nothing is raised when it cannot be launched: whoever needs one will find out why.
     """
-    with suppress(SysbenchError):
-        _ahead.append(WorkerProcess(launcher))
     try:
+        # Not to be interrupted: a process that is not in the list yet would be forgotten.
+        with suppress(SysbenchError), catch_interrupts() as interrupts:
+            _ahead.append(WorkerProcess(launcher))
+        if interrupts.requested:
+            raise KeyboardInterrupt
         yield
     finally:
         while _ahead:

@@ -64,7 +64,7 @@ class Session:
 
     The first is RunStarted or RunResumed, the last RunFinished. As a context manager it ends the worker and completes
     the log however it is left. From the first event to the last, the signals that stop a program belong to it: the
-    first ends the run in order, and a second one that comes before that has begun raises KeyboardInterrupt.
+    first ends the run in order, the second changes nothing, and the third raises KeyboardInterrupt.
 
     Iterating raises UsageError when this machine is not the one that was asked for (no such device; a resumed log of
     another), and then nothing is left in the log; SysbenchError when no worker can be started; and OutputError when
@@ -147,7 +147,7 @@ class Session:
             except SysbenchError as error:
                 status, failure = "failed", error
             except BaseException as error:
-                # Given up in the middle: by whoever iterates, by a second Ctrl-C, or by a defect of ours.
+                # Given up in the middle: by whoever iterates, by a third Ctrl-C, or by a defect of ours.
                 given_up = isinstance(error, GeneratorExit | KeyboardInterrupt)
                 self._finish(supervisor, "interrupted" if given_up else "failed")
                 raise
