@@ -55,7 +55,7 @@ def peaks(device: torch.device) -> Peaks:
 
 
 def release(device: torch.device) -> None:
-    """Free all memory that is no longer referenced: first by Python's garbage collector, then in the allocator's cache."""
+    """Free all unreferenced memory: first by Python's garbage collector, then in the allocator's cache."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -180,7 +180,7 @@ class History:
             torch.cuda.memory._set_memory_metadata("")
 
     def snapshot(self, device_name: str, protocol: str, cell: dict[str, Any]) -> dict[str, Any]:
-        """Return the recording so far in the form of `torch.cuda.memory._snapshot()`, with categories and phases added."""
+        """Return the recording in the form of `torch.cuda.memory._snapshot()`, with categories and phases added."""
         content: dict[str, Any] = torch.cuda.memory._snapshot(self.device)
         label(content, self.device.index or 0, self._boundaries)
         content["external_annotations"] = [*content.get("external_annotations", []), *self._annotations]

@@ -112,10 +112,11 @@ flex_attention.py.
 
 
 def kernel_of(attention: nn.Module, q: Tensor, k: Tensor, v: Tensor) -> str:
-    """The operator that `attention` runs as for such inputs: `aten::_scaled_dot_product_flash_attention`, say.
+    """Return the operator that computes `attention`, for example `aten::_scaled_dot_product_flash_attention`.
 
-    It is run to find out, backward too if the inputs require gradients, so that what a kind compiles on its first
-    call is compiled now. Raises UnavailableError with torch's reasons when there is no such kernel.
+    The function runs `attention` on the inputs to find out, backward too if they require gradients, so that whatever an
+    implementation compiles on its first call is compiled now. Raises UnavailableError with torch's reasons if no kernel
+    supports the inputs.
     """
     with warnings.catch_warnings(record=True) as reasons:
         warnings.simplefilter("always")

@@ -140,7 +140,7 @@ class SynchronizedClock:
 
 
 class FakeClock:
-    """Runs every phase and reports the next of `seconds` as its time, for tests that must not depend on machine speed."""
+    """Runs every phase and reports the next of `seconds` as its time; tests then do not depend on machine speed."""
 
     def __init__(self, seconds: Iterable[float]) -> None:
         self._seconds: Iterator[float] = iter(seconds)

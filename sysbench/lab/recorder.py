@@ -60,7 +60,7 @@ class TorchRecorder:
             self._profile.stop_trace()
 
     def write(self, path: Path) -> None:
-        """Write Kineto's JSON, compressed if the name ends in .gz. Raises OutputError and removes the file if it fails."""
+        """Write Kineto's JSON, compressed if the name ends in .gz. Raises OutputError after removing a partial file."""
         try:
             self._write(path)
         except OSError as error:
@@ -99,7 +99,7 @@ class NsysRecorder:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record everything that runs inside. Operators become ranges too, with numbers that link backward to forward."""
+        """Record everything inside. Operators become ranges too, with numbers that link backward to forward."""
         import nvtx
 
         with ExitStack() as open_ranges:

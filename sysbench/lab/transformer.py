@@ -181,7 +181,7 @@ def build(shape: ModelShape, ctx: int, attention: Attention, device: torch.devic
 
 @torch.no_grad()
 def draw_weights(model: Transformer, generator: torch.Generator) -> None:
-    """Draw from normal distributions cut off at three deviations: σ² = 2/(d_in + d_out) for linears, 1 for embeddings."""
+    """Draw from normal distributions cut off at 3 deviations: σ² = 2/(d_in + d_out) for linears, 1 for embeddings."""
     for module in model.modules():
         if isinstance(module, Linear):
             _draw_truncated_normal(module.weight, math.sqrt(2 / sum(module.weight.shape)), generator)

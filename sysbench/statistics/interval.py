@@ -70,7 +70,7 @@ def settled(samples: Stream, share: float) -> bool:
 
 
 def too_few(samples: Stream) -> TooFew | None:
-    """Return TooFew if there are fewer samples than a 95 % interval of the median needs, which is six; otherwise None."""
+    """Return TooFew if there are fewer than six samples, which a 95 % interval of the median needs; else None."""
     count = len(checked(samples))
     return TooFew(count, FEWEST) if count < FEWEST else None
 
