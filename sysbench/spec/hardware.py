@@ -12,11 +12,12 @@ import re
 import tomllib
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
 
 from sysbench.errors import LogError, UsageError, unknown
+from sysbench.spec.axes import texts
 from sysbench.spec.model import Precision
 
 PACKAGE = Path(__file__).parent.parent
@@ -167,6 +168,21 @@ def named(slug: str) -> Hardware:
     every = [*by_slug, *(name for name in own if name not in by_slug)]
     completions = [name for name in every if name.startswith(plain)]
     raise UsageError(unknown(slug, "a known GPU, nor a memory size such as 24GiB", completions or every))
+
+
+def gpus(value: object) -> tuple[str, ...]:
+    """The GPUs and sizes of memory in `h100,24GiB`, for pydantic; raises ValueError for one that nobody knows."""
+    names = texts(value)
+    for name in names:
+        try:
+            named(name)
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+    return names
+
+
+Gpus = Annotated[tuple[str, ...], BeforeValidator(gpus)]
+"""GPUs by name, or by their memory."""
 
 
 def slug_of(device_name: str, memory_bytes: int | None = None) -> str:
