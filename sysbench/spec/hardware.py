@@ -12,17 +12,18 @@ import re
 import tomllib
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
 
 from sysbench.errors import LogError, UsageError, unknown
+from sysbench.spec.axes import texts
 from sysbench.spec.model import Precision
 
 PACKAGE = Path(__file__).parent.parent
 
 
-def directory(kind: Literal["hardware", "runs"]) -> Path:
+def directory(kind: Literal["hardware", "hosts", "runs"]) -> Path:
     """The directory of these profiles: an installed package holds them itself, in a checkout they lie beside it."""
     installed = PACKAGE / "profiles" / kind
     return installed if installed.is_dir() else PACKAGE.parent / "profiles" / kind
@@ -62,14 +63,18 @@ class Ceiling(_Frozen):
     source: str = Field(min_length=1)
 
 
+Basis = Literal["calibrated", "measured elsewhere", "borrowed", "data sheet"]
+"""Where a constant is from: the machine itself, such a machine of somebody else's, a relative, or paper alone."""
+
+
 class Rate(_Frozen):
-    """One constant that predicted times rest on, in SI base units."""
+    """A constant of the model that predicts times."""
 
     value: PositiveFloat
-    spread: NonNegativeFloat
-    """Standard deviation of its logarithm: 0.05 is about 5 % either way."""
+    spread: float = Field(ge=0)
+    """Deviation of its logarithm: 0.05 is about 5 %."""
     source: str = Field(min_length=1)
-    """Where it is from: measured here, measured elsewhere, borrowed from a named relative, or the data sheet only."""
+    basis: Basis
 
 
 class Calibration(_Frozen):
@@ -104,8 +109,12 @@ class Hardware(_Frozen):
     A precision that the hardware has no units for is left out.
     """
     measured: dict[Precision, Ceiling] = Field(default_factory=dict)
+    sms: PositiveInt | None = None
+    """Streaming multiprocessors."""
+    power_limit_w: PositiveInt | None = None
+    """As delivered."""
     rates: dict[str, Rate] = Field(default_factory=dict)
-    """What predicted times rest on, by name."""
+    """What times are predicted from; `sysbench.predict.rates` says what each is."""
     calibration: Calibration | None = None
     """None where nobody has measured it here."""
 
@@ -159,6 +168,27 @@ def named(slug: str) -> Hardware:
     every = [*by_slug, *(name for name in own if name not in by_slug)]
     completions = [name for name in every if name.startswith(plain)]
     raise UsageError(unknown(slug, "a known GPU, nor a memory size such as 24GiB", completions or every))
+
+
+def gpus(value: object) -> tuple[str, ...]:
+    """The GPUs and sizes of memory in `h100,24GiB`, for pydantic; raises ValueError for one that nobody knows."""
+    names = texts(value)
+    for name in names:
+        try:
+            named(name)
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+    return names
+
+
+Gpus = Annotated[tuple[str, ...], BeforeValidator(gpus)]
+"""GPUs by name, or by their memory."""
+
+
+def slug_of(device_name: str, memory_bytes: int | None = None) -> str:
+    """What `--simulate` calls a device: as its data sheet here is called, else its name in small letters."""
+    known_so = find(device_name, memory_bytes)
+    return known_so.slug if known_so else re.sub(r"[^a-z0-9]+", "-", device_name.casefold()).strip("-") or "device"
 
 
 def peak(hardware: Hardware, precision: Precision) -> Peak | None:

@@ -259,6 +259,7 @@ memory_bytes = 8_000_000_000
 value = 5e11
 spread = 0.02
 source = "measured here"
+basis = "calibrated"
 """
 
 
