@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 
-# Everything else is imported when the stopping signals have been taken over: it takes a while.
+# Everything else is imported after the handlers of signals are installed, because importing takes a while.
 
 WITHOUT_WORKER = frozenset({"-h", "--help", "--plan", "--from", "--resume"})
 """Options with which they need none; a log that is continued may have everything already."""
@@ -16,13 +16,13 @@ INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command line and exit; whatever a signal cuts short is one line and 130, from here to the very end."""
+    """Run the command line and exit. From here on, a signal that interrupts the program is one line and exit code 130."""
     code: str | int | None = INTERRUPTED
     interrupted_by: str | None = "a signal"
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, signal.default_int_handler)  # until what follows is imported
+                signal.signal(number, signal.default_int_handler)  # until the next import is done
         from sysbench.engine.interrupts import STOPPING, taken_over
 
         with taken_over() as interrupts:
@@ -32,7 +32,7 @@ def main() -> None:
                 code = end.code
             finally:
                 interrupted_by = interrupts.gave_up
-                for number in STOPPING:  # everything is saved, and the interpreter would end with a traceback
+                for number in STOPPING:  # all is saved; the interpreter would exit with a traceback
                     signal.signal(number, signal.SIG_IGN)
     except KeyboardInterrupt:
         code = INTERRUPTED

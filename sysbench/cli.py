@@ -75,7 +75,7 @@ def _run(words: list[str]) -> int:
         return INTERRUPTED
     except Exception as error:
         # The one exit door: whatever happens becomes one line and a code.
-        if given_up():  # Python wraps a KeyboardInterrupt that comes while it makes a class
+        if given_up():  # Python wraps a KeyboardInterrupt that arrives while it creates a class
             return INTERRUPTED
         if "--debug" in words:
             raise

@@ -148,7 +148,7 @@ def carry_out(spec: RunSpec, options: RunOptions, provisions: Provisions | None 
     from sysbench.log import journal as log
     from sysbench.log import storage
 
-    # The request that has ended the run, or comes while it is saved, does not cut that short.
+    # A first or second signal, whether during the run or while its record is saved, does not interrupt the saving.
     with catch_interrupts():
         path = _measured(spec, options, provisions)
         record = measuring(spec.kind).folded(log.read(path))

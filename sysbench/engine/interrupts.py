@@ -1,8 +1,8 @@
-"""Ctrl-C and its kin, from the first line of the program to its last.
+"""Ctrl-C and similar signals, from the first line of the program to its last.
 
-The first request to stop is honoured: a run ends in order, and anything else is given up. The second changes nothing,
-so that impatience does not cut short what is being saved. From the third on, KeyboardInterrupt is raised wherever the
-program is.
+The first signal is honoured: a run ends cleanly, and anything else is abandoned. The second changes nothing, so that
+impatience does not interrupt what is being saved. From the third on, KeyboardInterrupt is raised wherever the program
+is.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from contextlib import contextmanager
 from types import FrameType
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that end a run in order."""
+"""Signals that stop a run cleanly."""
 
 INSISTENT = 3
-"""So many requests cut everything short."""
+"""The number of signals that interrupts everything."""
 
 
 class GivenUpError(KeyboardInterrupt):
-    """A class of our own: for KeyboardInterrupt itself Python ends by SIGINT, even where it has been caught.
+    """The user stops what is going on.
 
-    That is so once it has passed through code that was made from a string, as dataclasses are.
+    A KeyboardInterrupt itself makes Python exit by SIGINT even after it has been caught, if it passed through code that
+    was compiled from a string, as the methods of dataclasses are. A subclass does not.
     """
 
 
 class Interrupts:
-    """Whether the user wants the run to end; readable, in the sense of select, as soon as that is so."""
+    """Whether the user wants to stop the run; becomes readable, in the sense of select, when that is so."""
 
     def __init__(self) -> None:
         self._received, self.descriptor = os.pipe()
@@ -38,25 +39,25 @@ class Interrupts:
         os.set_blocking(self.descriptor, False)
         self._asked = 0
         self.awaited = 0
-        """How many runs, one within the other, look whether they are to end: nothing is raised in the midst of them."""
+        """How many nested blocks check `requested` themselves: the first signal raises nothing within them."""
         self.gave_up: str | None = None
-        """The signal for which KeyboardInterrupt was raised."""
+        """The signal that raised KeyboardInterrupt."""
 
     @property
     def requested(self) -> bool:
-        """Whether there was a signal."""
+        """Whether a signal has arrived."""
         return self._asked > 0
 
     def fileno(self) -> int:
-        """What to wait for."""
+        """File descriptor to wait for."""
         return self._received
 
     def sleep(self, duration_s: float) -> None:
-        """Do nothing for so long, or until a signal comes."""
+        """Sleep for this long, or until a signal arrives."""
         select.select([self._received], [], [], duration_s)
 
     def drain(self) -> None:
-        """Forget the wake-ups that have been seen; a signal that is no request (SIGWINCH, say) wakes too."""
+        """Discard wake-ups that have been handled; signals that are no request to stop (such as SIGWINCH) also wake."""
         try:
             while os.read(self._received, 64):
                 pass
@@ -64,28 +65,28 @@ class Interrupts:
             return
 
     def request(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal; raises KeyboardInterrupt for the first that no run awaits, and from the third on."""
+        """Handle a signal; raises KeyboardInterrupt for the first where none is awaited, and from the third on."""
         self._asked += 1
         if self._asked >= INSISTENT or (self._asked == 1 and not self.awaited):
             self.gave_up = signal.Signals(number).name
             raise GivenUpError
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the descriptors."""
         os.close(self._received)
         os.close(self.descriptor)
 
 
 _caught: list[Interrupts] = []
-"""What has the stopping signals; whoever wants them as well shares it."""
+"""The object that handles the signals now; nested blocks share it."""
 
 
 @contextmanager
 def taken_over() -> Iterator[Interrupts]:
-    """Take the stopping signals over, and give them back in the end: the first interrupts what is within.
+    """Handle the stopping signals in this context, and restore the previous handlers afterwards.
 
-    One that is ignored (nohup, a job in the background) stays ignored. Outside the main thread Python can catch no
-    signal, and none is caught.
+    An ignored signal (nohup, a background job) stays ignored. Outside the main thread Python cannot handle signals, and
+    this context does nothing.
     """
     if _caught and threading.current_thread() is threading.main_thread():
         yield _caught[0]
@@ -95,8 +96,8 @@ def taken_over() -> Iterator[Interrupts]:
         if threading.current_thread() is not threading.main_thread():
             yield interrupts
             return
-        # The descriptor closes a gap that a handler alone leaves: a signal between the last look at `requested` and
-        # the beginning of a wait would be noticed only after it.
+        # The descriptor closes a gap that a handler alone leaves: a signal between the last check of `requested` and
+        # the beginning of a wait would be noticed only after the wait.
         former_descriptor = signal.set_wakeup_fd(interrupts.descriptor, warn_on_full_buffer=False)
         former_handlers = {number: signal.getsignal(number) for number in STOPPING}
         _caught.append(interrupts)
@@ -107,7 +108,7 @@ def taken_over() -> Iterator[Interrupts]:
             yield interrupts
         finally:
             for number, handler in former_handlers.items():
-                if signal.getsignal(number) == interrupts.request:  # else somebody has decided otherwise meanwhile
+                if signal.getsignal(number) == interrupts.request:  # not if it has been replaced in the meantime
                     signal.signal(number, signal.SIG_DFL if handler is None else handler)
             signal.set_wakeup_fd(former_descriptor)
             _caught.remove(interrupts)
@@ -117,7 +118,7 @@ def taken_over() -> Iterator[Interrupts]:
 
 @contextmanager
 def catch_interrupts() -> Iterator[Interrupts]:
-    """Look within whether there was a request, instead of being interrupted by the first."""
+    """Check `requested` in this context instead of being interrupted by the first signal."""
     with taken_over() as interrupts:
         interrupts.awaited += 1
         try:
@@ -127,5 +128,5 @@ def catch_interrupts() -> Iterator[Interrupts]:
 
 
 def given_up() -> bool:
-    """Whether the program is ending because it was told to, with what was going on cut short."""
+    """Whether a signal has interrupted the program, which is about to exit."""
     return bool(_caught) and _caught[0].gave_up is not None
