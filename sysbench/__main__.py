@@ -16,7 +16,7 @@ INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command line and exit. From here on, a signal that interrupts the program is one line and exit code 130."""
+    """Run the command line and exit. From here on, a signal that interrupts it is one line and exit code 130."""
     code: str | int | None = INTERRUPTED
     interrupted_by: str | None = "a signal"
     try:
