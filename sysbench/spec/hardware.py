@@ -13,9 +13,9 @@ import tomllib
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
 
 from sysbench.errors import LogError, UsageError, unknown
 from sysbench.spec.axes import texts
@@ -181,11 +181,15 @@ def _with_words(plain: str, slugs: Iterable[str]) -> list[str]:
 
 
 def gpus(value: object) -> tuple[str, ...]:
-    """Slugs of GPUs and sizes of memory, comma-separated; raises ValueError for what is neither."""
+    """The GPUs and sizes of memory in `h100,24GiB`, by slug, for pydantic; raises ValueError for an unknown one."""
     try:
         return tuple(named(name).slug for name in texts(value))
     except UsageError as error:
         raise ValueError(str(error)) from None
+
+
+Gpus = Annotated[tuple[str, ...], BeforeValidator(gpus)]
+"""GPUs by name, or by their memory."""
 
 
 def slug_of(device_name: str, memory_bytes: int | None = None) -> str:

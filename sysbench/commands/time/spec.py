@@ -104,13 +104,11 @@ class TimeSpec(ModelSpec):
         description="phase synchronizes on both sides of every phase; step only around the whole, unperturbed step.",
     )
 
-    simulate: Annotated[tuple[str, ...], BeforeValidator(hardware.gpus), Option(metavar="GPU,…", panel=PREDICTION)] = (
-        Field(
-            default=(),
-            exclude_if=lambda value: not value,
-            description="Predict the times on these GPUs, which need not be here, instead of measuring: "
-            "a100-80gb,h100. With --plan: hold the predicted memory against them.",
-        )
+    simulate: Annotated[hardware.Gpus, Option(metavar="GPU,…", panel=PREDICTION)] = Field(
+        default=(),
+        exclude_if=lambda value: not value,
+        description="Predict the times on these GPUs, which need not be here, instead of measuring: "
+        "a100-80gb,h100. With --plan: hold the predicted memory against them.",
     )
     host: Annotated[Path | None, Option(metavar="FILE", panel=PREDICTION)] = Field(
         default=None,

@@ -18,9 +18,8 @@ from sysbench.commands.time.fold import SHORTEST_S, UPDATE_S
 from sysbench.commands.time.record import PhaseRecord, TimeCellRecord, TimeRecord
 from sysbench.commands.time.samples import FORWARD_BACKWARD, summed
 from sysbench.commands.time.spec import TimeSpec
-from sysbench.errors import UsageError, unknown
 from sysbench.log.records import Samples
-from sysbench.render.declared import DeclaredTable, Each, Field, along, leading
+from sysbench.render.declared import DeclaredTable, Each, Field, along, filled, leading
 from sysbench.render.remarks import cautions, outcomes
 from sysbench.render.table import NOTHING, Cell, Measure, Sheet, Table, Tone, Word
 from sysbench.spec.run import Selection
@@ -839,15 +838,8 @@ def tables_for(record: TimeRecord, names: Iterable[str] = ()) -> list[Table]:
 
     Raises UsageError for a name that is not a table, and for one that this record cannot fill.
     """
-    found: list[Table] = []
-    for name in names:
-        if name not in TABLES:
-            raise UsageError(unknown(name, "a table", TABLES))
-        if not (tables := TABLES[name](record)):
-            raise UsageError(f"this run has nothing to show as the table {name}: it takes other axes")
-        found += tables
-    if found:
-        return found
+    if chosen := tuple(names):
+        return filled(TABLES, record, chosen, why=": it takes other axes")
     if predicted.is_predicted(record):
         return predicted.usual(record)
     differing = axes.varying(axes.axes_of(record.cells))
