@@ -26,7 +26,7 @@ ITEM_BYTES = 4
 
 def memory(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
     """Results are allocated anew, as they are in a model: on a CPU that costs as much as filling them."""
-    side = SIDES[bench.device.type]
+    side = SIDES[bench.info.type]
     while bench.info.memory_bytes and 4 * ITEM_BYTES * side * side > MEMORY_SHARE * bench.info.memory_bytes:
         side //= 2
     one, other = (torch.rand(side, side, device=bench.device) for _ in range(2))
@@ -39,7 +39,7 @@ def memory(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
         ("stream", f"copy {shape}", True, 2 * ITEM_BYTES * elements, lambda: one.clone()),
         ("stream", f"add {small_shape}", False, 3 * ITEM_BYTES * small_elements, lambda: small + other_small),
         ("reduce", f"sum of rows {shape}", True, ITEM_BYTES * elements, lambda: one.sum(-1)),
-        ("reduce", f"softmax of rows {shape}", False, 2 * ITEM_BYTES * elements, lambda: one.softmax(-1)),
+        ("reduce", f"softmax of rows {shape}", True, 2 * ITEM_BYTES * elements, lambda: one.softmax(-1)),
         ("indexed", f"times a row {shape}", True, elements, lambda: one * row),
         ("transpose", f"transposing copy {shape}", True, elements, lambda: one.t().contiguous()),
     )

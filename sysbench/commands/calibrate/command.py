@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -12,7 +12,7 @@ from sysbench.commands.calibrate.spec import CalibrateOptions, CalibrateSpec
 from sysbench.spec.command_options import Given, command_options, validated
 
 if TYPE_CHECKING:
-    from sysbench.commands.calibrate.record import CalibrateRecord
+    from sysbench.log.records import RunRecord
 
 
 @command_options(CalibrateSpec, CalibrateOptions)
@@ -25,10 +25,13 @@ def calibrate(spec_given: Given, options_given: Given) -> None:
     running.refuse_unknown_tables("calibrate", options)
     refuse_wrong_files(options)
     if options.source is not None:
-        from sysbench.commands.calibrate import fitted
+        from sysbench.commands import saved
 
         running.refuse_beside_source(CalibrateSpec, spec_given)
-        fitted.show(options.source, options)
+        found = saved.record(options.source, "calibrate")
+        running.show(found, options)
+        if options.rates_file is not None or options.host is not None:
+            write(found, options)
         return
     spec = validated(CalibrateSpec, {**running.resumed("calibrate", options.resume), **spec_given})
     if options.plan:
@@ -40,14 +43,20 @@ def calibrate(spec_given: Given, options_given: Given) -> None:
 def perform(spec: CalibrateSpec, options: CalibrateOptions) -> running.Performed:
     """Carry the run out and write its rates; raises as `running.carry_out` does."""
     record = running.carry_out(spec, options.model_copy(update={"ceilings": False}))
-    return running.Performed(record, write(record, options) if record.rates else ())
+    return running.Performed(record, write(record, options))
 
 
-def write(record: CalibrateRecord, options: CalibrateOptions) -> tuple[Path, ...]:
-    """Write the file of rates, and that of the host where one is asked for; returns what there is now."""
+def write(record: RunRecord[Any], options: CalibrateOptions) -> tuple[Path, ...]:
+    """Write the file of rates, and that of the host where one is asked for; returns what there is now.
+
+    Of a run that has measured nothing there is none.
+    """
     from sysbench.commands.calibrate import hardware_file
+    from sysbench.commands.calibrate.record import CalibrateRecord
     from sysbench.log import storage
 
+    if not isinstance(record, CalibrateRecord) or not record.rates:
+        return ()
     device = hardware_file.calibrated(record)
     path = hardware_file.write(device, options.rates_file)
     saved = [running.Saved(path, f"--simulate {device.slug}" if options.rates_file is None else "")]

@@ -60,5 +60,5 @@ def _kernels_s(call: Callable[[], object]) -> list[float]:
     with profile(activities=[ProfilerActivity.CUDA]) as profiled:
         call()
         torch.cuda.synchronize()
-    events = [event for event in profiled.events() or () if event.device_type == torch.autograd.DeviceType.CUDA]
+    events = [event for event in profiled.events() or () if str(event.device_type).endswith("CUDA")]
     return [event.time_range.elapsed_us() / 1e6 for event in events][-REPEATS:]

@@ -10,6 +10,7 @@ from sysbench.commands.calibrate import bandwidth, host, launches, products
 from sysbench.commands.calibrate.record import RatesKnown, WorkTimed
 from sysbench.commands.calibrate.spec import CalibrateCell, Part
 from sysbench.commands.calibrate.timing import Bench, Timed
+from sysbench.errors import UsageError
 from sysbench.garbage import collection_paused
 from sysbench.lab import allocator
 from sysbench.lab.devices import torch_device
@@ -32,7 +33,7 @@ def run(cell: CalibrateCell, device: DeviceInfo, artifact: Path | None = None) -
     slug = hardware.slug_of(device.name, device.memory_bytes)
     try:
         before = hardware.named(slug).rates
-    except hardware.UsageError:
+    except UsageError:
         before = {}
     yield RatesKnown(at_s=time.time(), cell=cell.key, slug=slug, rates=dict(before))
     try:

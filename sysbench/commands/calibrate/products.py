@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -65,7 +66,7 @@ def matmul(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
     """Large products in three layouts, which count, and a small and a batched one, which show what holds of them."""
     precisions = cell.precisions or available(bench.info)
     generator = torch.Generator().manual_seed(cell.seed)
-    size = SIZES[bench.device.type]
+    size = SIZES[bench.info.type]
     share = 1 / (len(precisions) * (len(LAYOUTS) + 2))
     for precision in precisions:
         rate, dtype = RATE_OF[precision], compute_dtype(precision)
@@ -77,15 +78,15 @@ def matmul(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
             left, right = random(size, size), random(size, size)
             for name, laid_out in LAYOUTS.items():
                 operands = laid_out(left, right)
-                samples_s = bench.seconds(lambda pair=operands: torch.mm(*pair), share)
+                samples_s = bench.seconds(partial(torch.mm, *operands), share)
                 yield Timed(rate, f"{precision} {name} {size} × {size} × {size}", True, 2.0 * size**3, samples_s)
             m, n, k = SMALL
             operands = random(m, k), random(n, k).t()
-            samples_s = bench.seconds(lambda pair=operands: torch.mm(*pair), share)
+            samples_s = bench.seconds(partial(torch.mm, *operands), share)
             yield Timed(rate, f"{precision} TN {m} × {n} × {k}", False, 2.0 * m * n * k, samples_s)
             batch, m, n, k = BATCHED
             operands = random(batch, m, k), random(batch, n, k).mT
-            samples_s = bench.seconds(lambda pair=operands: torch.bmm(*pair), share)
+            samples_s = bench.seconds(partial(torch.bmm, *operands), share)
             yield Timed(rate, f"{precision} TN {batch} of {m} × {n} × {k}", False, 2.0 * batch * m * n * k, samples_s)
         allocator.release(bench.device)
 
@@ -100,7 +101,7 @@ ATTENTION: Mapping[DeviceType, tuple[int, int, int, int]] = {
 
 def attention(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
     """PyTorch's own choice of fused attention, not causal, on 16-bit inputs: forward with a graph, and backward."""
-    shape = ATTENTION[bench.device.type]
+    shape = ATTENTION[bench.info.type]
     batch, heads, ctx, width = shape
     dtype = torch.bfloat16 if "bf16" in available(bench.info) else torch.float16
     q, k, v = (torch.rand(shape, device=bench.device, dtype=dtype).requires_grad_() for _ in "qkv")

@@ -93,8 +93,7 @@ class CalibrateOptions(RunOptions):
     )
     source: Annotated[Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT)] = Field(
         default=None,
-        description="Fit rates to a finished run of time, or to a trace of torch.profiler with shapes, instead of "
-        "measuring; or show a finished calibration.",
+        description="Show a finished calibration instead of measuring; with --out FILE.toml its file is written again.",
     )
     host: Annotated[Path | None, Option(metavar="FILE", panel=OUTPUT)] = Field(
         default=None, description="Also write the host's own rates here, for --host of what is predicted."

@@ -164,7 +164,7 @@ GPUS = DeclaredTable(
 
 
 def _constants(record: TimeRecord) -> Iterator[tuple[str, PredictedConstant]]:
-    seen = {}
+    seen: dict[tuple[str, str], PredictedConstant] = {}
     for cell in record.cells:
         for each in cell.prediction.constants if cell.prediction else ():
             seen.setdefault((cell.cell.simulate or "", each.name), each)
