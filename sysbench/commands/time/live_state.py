@@ -1,7 +1,7 @@
 """What a run has come to, folded from its events; everything that is shown while it goes on is drawn from this.
 
-`advance` is pure: the same events give the same state, whether they arrive from a worker or from a log. Then: how long a
-cell and the run will still take, from what they have taken so far.
+`advance` is pure: the same events give the same state, whether they arrive from a worker or from a log. What is left of
+a cell and of the run is estimated from what they have taken so far.
 """
 
 from __future__ import annotations

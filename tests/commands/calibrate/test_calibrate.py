@@ -12,12 +12,13 @@ import pytest
 from sysbench.commands.calibrate.fold import LEAST_SPREAD, fold, rates_of
 from sysbench.commands.calibrate.hardware_file import calibrated, host_toml, toml
 from sysbench.commands.calibrate.record import CalibrateRecord, CaseRecord, RateName, RatesKnown, WorkTimed
-from sysbench.commands.calibrate.spec import CalibrateSpec
+from sysbench.commands.calibrate.spec import CalibrateOptions, CalibrateSpec
 from sysbench.log.events import CellFinished, CellStarted, Event, RunFinished, RunStarted, WorkerReady
 from sysbench.predict.rates import GpuRates, HostRates, host_of
 from sysbench.spec import hardware
 from sysbench.spec.hardware import Rate
 from tests.cli.running import Ran, answered, ran_once, record_in
+from tests.cli.test_options import flags
 from tests.fixtures_timing import A100, TWO_CORES, Machine
 
 EARLIER = Rate(value=2e12, spread=0.2, source="a guess", basis="data sheet")
@@ -151,3 +152,8 @@ def test_what_cannot_be_is_refused_in_a_line(line: str, complaint: str, tmp_path
     ran = answered("calibrate", *line.split(), cwd=tmp_path)
     assert ran.code in (1, 2)
     assert complaint in ran.complaint
+
+
+def test_its_options_are_the_reviewed_ones() -> None:
+    reviewed = Path(__file__).parents[2] / "golden" / "calibrate-options.txt"
+    assert [*flags(CalibrateSpec), *flags(CalibrateOptions)] == reviewed.read_text().split()
