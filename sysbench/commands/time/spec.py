@@ -119,7 +119,7 @@ class TimeSpec(ModelSpec):
     price: Annotated[
         dict[str, PositiveFloat], BeforeValidator(_prices), Option(metavar="GPU=PRICE,…", panel=PREDICTION)
     ] = Field(
-        default_factory=dict,
+        default={},
         exclude_if=lambda value: not value,
         description="With --simulate: what an hour of a GPU costs you, in any currency: h100=2.5,a100-80gb=1.4.",
     )
