@@ -15,7 +15,7 @@ from typing import Final
 from sysbench.trace.summary import KernelClass
 
 _READ: Final = 4000
-"""Characters of a name that are looked at."""
+"""Number of characters of a name that are examined."""
 
 
 def _any(*alternatives: str) -> re.Pattern[str]:
@@ -137,7 +137,7 @@ _KERNELS: Final[tuple[tuple[KernelClass, re.Pattern[str]], ...]] = (
             r"sum_and_scatter",
         ),
     ),
-    # Inductor names its kernels after all that they fuse; what they are made as counts for more than that.
+    # Inductor puts all fused operations into a kernel's name; the kind of kernel that it generates takes precedence.
     ("matmul", _any(r"triton_(tem|mm|bmm)(_|\b)", r"triton_\w*_tem_fused")),
     ("reduction", _any(r"triton_(red|per|spl)_fused")),
     ("elementwise", _any(r"triton_(poi|for)_fused", r"cpp_fused_")),
@@ -292,8 +292,9 @@ _OPERATORS: Final[tuple[tuple[KernelClass, frozenset[str]], ...]] = (
         ),
     ),
 )
-"""By the operator's own name, less a trailing underscore. What only calls others (`matmul`, `einsum`) multiplies
-nothing itself: the time that is its own goes into finding out how to."""
+"""By the operator's own name, without a trailing underscore. Operators that only call others (`matmul`, `einsum`)
+multiply nothing themselves: their own time is overhead.
+"""
 
 _BY_OPERATOR: Final[dict[str, KernelClass]] = {name: kind for kind, names in _OPERATORS for name in names}
 
@@ -303,7 +304,7 @@ _NO_ARITHMETIC: Final = re.compile(
     r"detach_?|enumerate\(DataLoader\).*|DataParallel\..*|DistributedDataParallel\..*|torch/.*|(aten|prim)::(is_|sym_|_assert).*",
     re.DOTALL,
 )
-"""Names that only call operators and do nothing themselves."""
+"""Names that only call operators and do no work themselves."""
 
 _PRECISIONS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
     ("fp4", _any(r"e2m1", r"nvf4", r"mxf4", r"fp4")),
@@ -328,8 +329,9 @@ _PRECISIONS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
     ("fp64", _any(r"dgemm", r"d884gemm", r"_f64f64", r"\bdouble\b")),
     ("fp32", _any(r"sgemm", r"f32f32_f32f32", r"_f32_", r"\bfloat\b", r"simt_s", r"scudnn")),
 )
-"""The first that is found counts. TF32 kernels take fp32 numbers and say so too; shapes of tensor core instructions
-(`s1688`) stand for TF32 where no 16-bit format is named. What cuDNN generates says `f16` for both 16-bit formats."""
+"""The first match counts. TF32 kernels take fp32 numbers and name both; shapes of tensor core instructions (`s1688`)
+mean TF32 if no 16-bit format is named. cuDNN's generated kernels use `f16` for both 16-bit formats.
+"""
 
 
 @lru_cache(maxsize=65_536)
@@ -355,5 +357,5 @@ def _operator(text: str) -> KernelClass | None:
 
 @lru_cache(maxsize=65_536)
 def precision(name: str) -> str | None:
-    """The format of the numbers that a matrix product multiplies, as its name has it; None where it does not say."""
+    """Return the input format of a matrix product according to its name; None if the name does not contain it."""
     return next((format_ for format_, pattern in _PRECISIONS if pattern.search(name[:_READ])), None)

@@ -1,4 +1,4 @@
-"""Events of Kineto's JSON become columns."""
+"""Conversion of Kineto's events to columns."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Event(msgspec.Struct, gc=False):
 
 
 class ExactEvent(msgspec.Struct, gc=False):
-    """One event, with times that a float would not hold to the nanosecond."""
+    """One event, with times that floats cannot represent to the nanosecond."""
 
     ph: str = ""
     cat: str = ""
@@ -70,21 +70,21 @@ _WORK: Final = {
     "gpu_memset": SET,
     "memset": SET,
 }
-"""Categories of today's files, and of those before 2022."""
+"""Categories of current files, and of those before 2022."""
 _OPERATORS: Final = frozenset({"cpu_op", "operator"})
 _RANGES: Final = frozenset({"user_annotation"})
 _LAUNCHES: Final = re.compile(r"(.*_)?(runtime|driver)")
 _WIDTHS: Final = {"work": 9, "launches": 5, "operators": 7, "ranges": 4}
-"""How many columns there are of each, as `trace.recording` orders them."""
+"""Number of columns of each table, in the order of `trace.recording`."""
 
 _EXACT_MICROSECONDS: Final = 2**53 / 1000
-"""Beyond this many microseconds a float does not hold every nanosecond."""
+"""Beyond this many microseconds, floats do not represent every nanosecond."""
 _NANOSECONDS_SINCE_1973: Final = 10**17
-"""Times of more than this are nanoseconds: as microseconds they would lie in the year 5138."""
+"""Larger times are nanoseconds: as microseconds they would be in the year 5138."""
 
 
 class _Numbers(dict[Any, int]):
-    """Counts what it is asked for, in the order in which it is first asked."""
+    """Numbers keys in order of first use."""
 
     def __missing__(self, key: Any) -> int:
         number = self[key] = len(self)
@@ -92,7 +92,7 @@ class _Numbers(dict[Any, int]):
 
 
 class _Kinds(dict[str, int]):
-    """KERNEL, COPY or SET by category, however it is written."""
+    """KERNEL, COPY or SET by category, in any spelling."""
 
     def __missing__(self, category: str) -> int:
         kind = self[category] = _WORK[category.lower()]
@@ -100,7 +100,7 @@ class _Kinds(dict[str, int]):
 
 
 class _Shapes(dict[bytes, int]):
-    """Numbers of names, by what is written in the file for shapes; NONE for nothing."""
+    """Name index by the text of shapes in the file; NONE for no shapes."""
 
     def __init__(self, names: _Numbers) -> None:
         super().__init__({b"": NONE})
@@ -112,7 +112,7 @@ class _Shapes(dict[bytes, int]):
 
 
 class _LaunchShapes(dict[tuple[Any, Any], int]):
-    """Numbers of pairs of a grid and a block; NONE where either is unknown."""
+    """Index by pair of grid and block; NONE if either is unknown."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, ...]] = []
@@ -128,7 +128,7 @@ class _LaunchShapes(dict[tuple[Any, Any], int]):
 
 
 class Found(msgspec.Struct):
-    """A part of a file without its rows, as one process hands it to another."""
+    """A part of a file without its rows, as one process sends it to another."""
 
     names: list[str]
     threads: list[tuple[int | str, int | str]]
@@ -142,11 +142,11 @@ class InexactError(Exception):
 
 
 class Columns:
-    """Grows with every piece of a file."""
+    """Columns of events, extended with every piece of a file."""
 
     def __init__(self) -> None:
         self.in_nanoseconds: bool | None = None
-        """Whether times are in nanoseconds, by the first events; None before them."""
+        """Whether times are in nanoseconds, according to the first events; None before them."""
         self._names = _Numbers()
         self._threads = _Numbers()
         self._launch_shapes = _LaunchShapes()
@@ -158,11 +158,11 @@ class Columns:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was found that anything could be told from."""
+        """Whether nothing useful was found."""
         return not any(len(table) for table in self._tables.values())
 
     def add(self, events: Sequence[Event] | Sequence[ExactEvent]) -> None:
-        """Take in the events of one piece; raises InexactError, and takes in nothing, if floats do not hold times."""
+        """Add the events of one piece; raises InexactError, and adds nothing, if floats cannot represent the times."""
         timed = {which: self._timed(found) for which, found in self._sorted(events).items() if found}
         for which, (found, start_ns, duration_ns) in timed.items():
             if found:
@@ -184,7 +184,7 @@ class Columns:
         return sorted_
 
     def _timed(self, events: list[Any]) -> tuple[list[Any], Integers, Integers]:
-        """The events that have a duration, when they start, and how long they last."""
+        """Return the events with a duration, their start times, and their durations."""
         if isinstance(events[0], ExactEvent):
             return self._timed_exactly(events)
         start = np.array([event.ts for event in events], np.float64)
@@ -215,7 +215,7 @@ class Columns:
         return [event for event, *_ in lasting], start, duration
 
     def _of(self, which: str, events: list[Any]) -> tuple[NDArray[Any], ...]:
-        """Their columns but for times, as `trace.recording` orders them."""
+        """Return their columns except times, in the order of `trace.recording`."""
         names, threads, shapes = self._names, self._threads, self._shapes
         name = np.array([names[event.name] for event in events], np.int32)
         arguments = [event.args for event in events]
@@ -246,7 +246,7 @@ class Columns:
         )
 
     def found(self) -> Found:
-        """Everything but the rows, to be handed to another process."""
+        """Return everything except the rows, to be sent to another process."""
         return Found(
             names=[*self._names],
             threads=[*self._threads],
@@ -256,13 +256,13 @@ class Columns:
         )
 
     def rows(self) -> Iterator[tuple[str, Stretch]]:
-        """The rows, with the table that they belong to."""
+        """Yield the rows in stretches, each with the name of its table."""
         for which, table in self._tables.items():
             for stretch in table.packed():
                 yield which, stretch
 
     def join(self, found: Found, rows: Iterable[tuple[str, Stretch]]) -> bool:
-        """Take in what another process found in what follows; False where it counts time differently."""
+        """Add the result of another process for the next part; return False if its times have another unit."""
         if None not in (self.in_nanoseconds, found.in_nanoseconds) and self.in_nanoseconds != found.in_nanoseconds:
             return False
         if self.in_nanoseconds is None:
@@ -284,7 +284,7 @@ class Columns:
         return True
 
     def recording(self, title: str, header: dict[str, Any], remarks: Iterable[str]) -> Recording:
-        """Everything, from the first moment on. Nothing may be added afterwards."""
+        """Return the whole recording, with times relative to the first one. Nothing may be added afterwards."""
         said = list(remarks)
         if self._without_duration:
             said.append(f"{self._without_duration:,} events without a duration were left out")
@@ -314,7 +314,7 @@ def _is_known(value: Decimal | None, largest: Decimal) -> bool:
 
 
 def _renumbered(numbers: Iterable[int]) -> Integers:
-    """Ours for each of another process's; NONE stays what it is, as the last one."""
+    """Map the numbers of another process to ours; its last entry maps NONE to NONE."""
     return np.array([*numbers, NONE], np.int64)
 
 
@@ -330,7 +330,7 @@ def _room_of(category: str) -> str | None:
 
 
 def _spaced(written: str) -> str:
-    """Lists as torch writes them, so that who writes them otherwise names the same shapes."""
+    """Format lists as torch does, so that other spellings denote the same shapes."""
     with suppress(ValueError, RecursionError):
         return json.dumps(json.loads(written))
     return written
