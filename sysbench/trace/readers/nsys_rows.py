@@ -45,7 +45,7 @@ class Question:
 
     table: str
     columns: tuple[tuple[str, ...], ...]
-    """For each the column, and those that stand for it where it is empty; nothing for one that the table lacks."""
+    """Names of each column and of the columns that replace it if it is empty; empty if the table lacks it."""
     condition: str = ""
     """SQL condition that selects the rows."""
 
