@@ -19,12 +19,15 @@ KernelClass = Literal[
     "elementwise",
     "reduction",
     "embedding",
+    "permutation",
+    "quantisation",
     "optimizer",
     "copy",
     "communication",
     "other",
 ]
-"""Classes of kernels. `attention` is fused attention: matrix products and softmax in one kernel."""
+"""Classes of kernels. `attention` is fused attention: matrix products and softmax in one kernel. `permutation` reorders
+sparse features and experts' tokens; `quantisation` changes number formats by scales; `other` is all the rest."""
 
 ProfileSource = Literal["device", "cpu"]
 """device: kernels, as they ran on a device. cpu: operators, by their own time on the host."""
@@ -61,7 +64,7 @@ class KernelName(Frozen):
     """Name as shown, without uninformative template arguments."""
     kernel_class: KernelClass
     placed: bool
-    """False if no pattern matches the name, and the class is therefore `other`."""
+    """False if no phrase matches the name, and the class is therefore `other`."""
     precision: str | None
     """Input format of the product according to the name: `tf32`, `bf16`; None if the name does not contain it."""
 
