@@ -93,8 +93,7 @@ class KernelStatistics(Frozen):
 
     range: str
     """`step` for the whole step, a phase (`forward`), modules with everything below them (`layers.*.attention`), or
-    those in a phase (`forward/layers.*.attention`).
-    """
+    those in a phase (`forward/layers.*.attention`)."""
     kernel: int
     total_ns: int
     calls: int

@@ -33,7 +33,7 @@ class Arguments(msgspec.Struct, gc=False, frozen=True):
     forward_thread: int | None = msgspec.field(default=NONE, name="Fwd thread id")
     shapes: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="Input Dims")
     engine: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="HW event name")
-    """Of an HPU's event on the device itself."""
+    """Engine of an event on an HPU device."""
 
 
 _NO_ARGUMENTS: Final = Arguments()
@@ -70,17 +70,17 @@ _WORK: Final = (
     (COPY, re.compile(r"(\w+_)?memcpy")),
     (SET, re.compile(r"(\w+_)?memset")),
 )
-"""Categories of today's files, of those before 2022 (`memcpy`), of MTIA and HPU (libkineto, ActivityType.cpp), and of
-vendors that put the name of their device in front (`mlu_memcpy`)."""
+"""Categories of current files, of those before 2022 (`memcpy`), of MTIA and HPU (libkineto, ActivityType.cpp), and of
+vendors that prefix the name of their device (`mlu_memcpy`)."""
 _HPU: Final = "hpu_op"
-"""What an HPU does and the calls that make it do so."""
+"""Work on an HPU, and the calls that launch it."""
 _OPERATORS: Final = frozenset({"cpu_op", "operator"})
 _RANGES: Final = frozenset({"user_annotation"})
 _LAUNCHES: Final = re.compile(r"(\w+_)?(runtime|driver)")
 _DEVICE_TYPE: Final = re.compile(
     r"(?!cuda|hip|rocm|gpu|cpu|glow|user)([a-z0-9]+)(_(runtime|driver|op|ccp_events|memcpy|memset)|:[a-z0-9]+)"
 )
-"""A device that is neither CUDA's nor ROCm's, in a category (`mtia_runtime`) or in a backend (`mtia:hccl`)."""
+"""A device of neither CUDA nor ROCm, in a category (`mtia_runtime`) or in a backend (`mtia:hccl`)."""
 _WIDTHS: Final = {"work": 9, "launches": 5, "operators": 7, "ranges": 4}
 """Number of columns of each table, in the order of `trace.recording`."""
 
@@ -194,13 +194,13 @@ class Columns:
         return sorted_
 
     def _taker(self, category: str, sorted_: Mapping[str, list[Any]]) -> Callable[[Any], None] | None:
-        """What puts an event of a category where it belongs."""
+        """Return the function that stores an event of this category."""
         room = self._rooms[category]
         if category.lower() != _HPU:
             return sorted_[room].append if room else None
 
         def take(event: Any) -> None:
-            # Synapse writes what runs on the device for process 0, or names the engine; the rest are calls of the host.
+            # Synapse assigns device work to process 0, or names its engine; other events are calls on the host.
             sorted_["work" if event.pid == 0 or event.args.engine else "launches"].append(event)
 
         return take
@@ -308,7 +308,7 @@ class Columns:
         return True
 
     def _devices(self, header: dict[str, Any]) -> tuple[str, ...]:
-        """Names of the hardware, which Kineto writes for GPUs alone; of other devices the type: `MTIA`."""
+        """Names of the devices, which Kineto writes for GPUs only; for others the device type: `MTIA`."""
         properties = header.get("deviceProperties")
         if isinstance(properties, list) and properties:
             return tuple(str(each.get("name", "")) if isinstance(each, dict) else "" for each in properties)
@@ -340,7 +340,7 @@ class Columns:
 
 
 def _device_types(text: str) -> list[str]:
-    """`MTIA` for the category `mtia_runtime` and for the backend `mtia:hccl`; nothing for those of CUDA and ROCm."""
+    """Return `MTIA` for the category `mtia_runtime` and for the backend `mtia:hccl`; nothing for CUDA and ROCm."""
     found = (_DEVICE_TYPE.fullmatch(part.strip()) for part in text.lower().split(","))
     return [each[1].upper().replace("PRIVATEUSE", "PrivateUse") for each in found if each]
 
