@@ -7,9 +7,12 @@ Times are whole nanoseconds over all the steps that were profiled, so that total
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Literal, Self
 
-from sysbench.spec.frozen import Frozen
+from pydantic import model_validator
+
+from sysbench.spec.frozen import Frozen, of_one_length
+from sysbench.spec.quantities import Amount, Bytes, Count, Finite, Flops, Nanoseconds, PerSecond, Size
 
 KernelClass = Literal[
     "matmul",
@@ -75,14 +78,18 @@ class KernelName(Frozen):
 class KernelTimeColumns(Frozen):
     """Where the time went: one row for every kernel launched by a module in a phase; columns of one length."""
 
-    phase: list[int]
+    phase: list[Count]
     """Position in `phases`."""
-    module: list[int]
+    module: list[Count]
     """Position in `modules`: the innermost one, by its whole path."""
-    kernel: list[int]
+    kernel: list[Count]
     """Position in `names`."""
-    total_ns: list[int]
-    calls: list[int]
+    total_ns: list[Nanoseconds]
+    calls: list[Count]
+
+    @model_validator(mode="after")
+    def _rows(self) -> Self:
+        return of_one_length(self, *type(self).model_fields)
 
 
 class KernelStatistics(Frozen):
@@ -91,20 +98,20 @@ class KernelStatistics(Frozen):
     range: str
     """`step` for all of it, a phase (`forward`), modules with everything below them (`layers.*.attention`), or those in
     a phase (`forward/layers.*.attention`)."""
-    kernel: int
-    total_ns: int
-    calls: int
-    mean_ns: float
-    median_ns: float
-    min_ns: int
-    max_ns: int
-    std_ns: float
+    kernel: Count
+    total_ns: Nanoseconds
+    calls: Count
+    mean_ns: Amount
+    median_ns: Amount
+    min_ns: Nanoseconds
+    max_ns: Nanoseconds
+    std_ns: Amount
     """Sample standard deviation; 0 for one call."""
-    grid: tuple[int, int, int] | None
+    grid: tuple[Count, Count, Count] | None
     """Blocks, where all calls had the same; None where they differ or were not recorded."""
-    block: tuple[int, int, int] | None
+    block: tuple[Count, Count, Count] | None
     """Threads in a block, likewise."""
-    launch_shapes: int
+    launch_shapes: Count
     """How many different pairs of grid and block there were; 0 where none was recorded."""
 
 
@@ -114,21 +121,21 @@ class OperatorStatistics(Frozen):
     name: str
     shapes: str | None
     """Shapes of its inputs, as written; None for operators with any inputs together."""
-    calls: int
-    self_host_ns: int
-    total_host_ns: int
+    calls: Count
+    self_host_ns: Nanoseconds
+    total_host_ns: Nanoseconds
     """Host time including callees; recursive calls count once."""
-    self_device_ns: int
-    total_device_ns: int
+    self_device_ns: Nanoseconds
+    total_device_ns: Nanoseconds
 
 
 class CopyStatistics(Frozen):
     """Memory copied or set, of one kind, over all steps."""
 
     name: str
-    calls: int
-    total_ns: int
-    bytes: int | None
+    calls: Count
+    total_ns: Nanoseconds
+    bytes: Bytes | None
     """None where the sizes were not recorded."""
 
 
@@ -139,20 +146,20 @@ LAUNCH_BOUND_SHARE = 0.2
 class DeviceUse(Frozen):
     """How well the device was kept busy. Absent from a profile of the CPU."""
 
-    window_ns: int
+    window_ns: Nanoseconds
     """From the beginning of each step until both its host and its device are done with it."""
-    busy_ns: int
+    busy_ns: Nanoseconds
     """How much of the window at least one kernel or copy was running."""
-    work_ns: int
+    work_ns: Nanoseconds
     """Durations of everything that ran, added up: more than `busy_ns` where streams overlap."""
-    waiting_ns: int
+    waiting_ns: Nanoseconds
     """Idle time before the next kernel had even been launched: the device waited for the host."""
-    launches: int
-    launch_ns: int
+    launches: Count
+    launch_ns: Nanoseconds
     """Host time in launch calls."""
-    queue_median_ns: float | None
+    queue_median_ns: Finite | None
     """From the launch of a kernel to its start: small where the device keeps up with the host."""
-    streams: int
+    streams: Count
 
     @property
     def launch_bound(self) -> bool:
@@ -167,14 +174,14 @@ class Rate(Frozen):
     """`scores`, `softmax`, … of attention, or a class of kernels."""
     kind: Literal["attention", "class"]
     phase: str
-    total_ns: int
-    flops: int | None
+    total_ns: Nanoseconds
+    flops: Flops | None
     """Per step; None where it cannot be known."""
-    bytes: int | None
+    bytes: Bytes | None
     """Per step: what must be read and written if every operand moves once; None where it cannot be known."""
-    peak_flops_per_s: float | None
+    peak_flops_per_s: PerSecond | None
     """The hardware's peak for the units that this part runs on; None for unknown hardware."""
-    peak_bytes_per_s: float | None
+    peak_bytes_per_s: PerSecond | None
     basis: Literal["model", "shapes"]
     """Whether the work is computed from the model's dimensions or from the operators' recorded shapes."""
 
@@ -183,8 +190,8 @@ class Check(Frozen):
     """A count that is known of the model beforehand, and the count in the profile."""
 
     name: str
-    expected: int
-    found: int
+    expected: Count
+    found: Count
 
 
 class ProfileSummary(Frozen):
@@ -194,19 +201,19 @@ class ProfileSummary(Frozen):
     format: Literal["kineto", "nsys"]
     source: ProfileSource
     devices: list[str]
-    rank: int | None
-    steps: int
+    rank: Count | None
+    steps: Size
     """How many steps were profiled; 1 where nothing marks steps, and then everything is one."""
     steps_marked: bool
     """Whether ranges mark the steps."""
-    window_ns: int
+    window_ns: Nanoseconds
     """The steps, from the beginning of each until host and device are done with it."""
-    busy_ns: int
+    busy_ns: Nanoseconds
     """How long the device, or on the CPU any operator, was at work in them."""
-    left_out: int
+    left_out: Count
     """Kernels launched outside every step, which are in none of the tables."""
-    left_out_ns: int
-    unlinked_ns: int
+    left_out_ns: Nanoseconds
+    unlinked_ns: Nanoseconds
     """Time of kernels whose launch was not recorded."""
     phases: list[str]
     modules: list[str]
@@ -216,9 +223,18 @@ class ProfileSummary(Frozen):
     operators: list[OperatorStatistics]
     copies: list[CopyStatistics]
     device: DeviceUse | None
-    precisions: dict[str, int]
+    precisions: dict[str, Count]
     """Time of matrix products by what their names say they multiply; `unknown` where a name does not say."""
     rates: list[Rate]
     checks: list[Check]
     remarks: list[str]
     """Defects of the file, and what it does not tell."""
+
+    @model_validator(mode="after")
+    def _positions(self) -> Self:
+        kernels = [*self.spent.kernel, *(each.kernel for each in self.kernels)]
+        lists = (("phases", self.spent.phase), ("modules", self.spent.module), ("names", kernels))
+        for name, positions in lists:
+            if positions and max(positions) >= len(getattr(self, name)):
+                raise ValueError(f"position {max(positions)} is beyond the {len(getattr(self, name))} {name}")
+        return self
