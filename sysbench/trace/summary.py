@@ -22,12 +22,15 @@ KernelClass = Literal[
     "elementwise",
     "reduction",
     "embedding",
+    "permutation",
+    "quantisation",
     "optimizer",
     "copy",
     "communication",
     "other",
 ]
-"""Classes of kernels. `attention` is fused attention: matrix products and softmax in one kernel."""
+"""Classes of kernels. `attention` is fused attention: matrix products and softmax in one kernel. `permutation` reorders
+sparse features and experts' tokens; `quantisation` changes number formats by scales; `other` is all the rest."""
 
 ProfileSource = Literal["device", "cpu"]
 """device: kernels, as they ran on a device. cpu: operators, by the time that they took themselves on the host."""
@@ -64,7 +67,7 @@ class KernelName(Frozen):
     """The name as shown: without uninformative template arguments."""
     kernel_class: KernelClass
     placed: bool
-    """False where no pattern knows the name, and the class is `other` for want of a better one."""
+    """False where no phrase knows the name, and the class is `other` for want of a better one."""
     precision: str | None
     """The number format that it multiplies, by its name: `tf32`, `bf16`; None where the name does not say."""
 

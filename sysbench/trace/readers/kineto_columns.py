@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from typing import Any, Final
@@ -32,6 +32,8 @@ class Arguments(msgspec.Struct, gc=False, frozen=True):
     sequence: int | None = msgspec.field(default=NONE, name="Sequence number")
     forward_thread: int | None = msgspec.field(default=NONE, name="Fwd thread id")
     shapes: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="Input Dims")
+    engine: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="HW event name")
+    """Of an HPU's event on the device itself."""
 
 
 _NO_ARGUMENTS: Final = Arguments()
@@ -63,17 +65,22 @@ class ExactEvent(msgspec.Struct, gc=False):
     args: Arguments = _NO_ARGUMENTS
 
 
-_WORK: Final = {
-    "kernel": KERNEL,
-    "gpu_memcpy": COPY,
-    "memcpy": COPY,
-    "gpu_memset": SET,
-    "memset": SET,
-}
-"""Categories of today's files, and of those before 2022."""
+_WORK: Final = (
+    (KERNEL, re.compile(r"(\w+_)?kernel|mtia_ccp_events|hpu_op")),
+    (COPY, re.compile(r"(\w+_)?memcpy")),
+    (SET, re.compile(r"(\w+_)?memset")),
+)
+"""Categories of today's files, of those before 2022 (`memcpy`), of MTIA and HPU (libkineto, ActivityType.cpp), and of
+vendors that put the name of their device in front (`mlu_memcpy`)."""
+_HPU: Final = "hpu_op"
+"""What an HPU does and the calls that make it do so."""
 _OPERATORS: Final = frozenset({"cpu_op", "operator"})
 _RANGES: Final = frozenset({"user_annotation"})
-_LAUNCHES: Final = re.compile(r"(.*_)?(runtime|driver)")
+_LAUNCHES: Final = re.compile(r"(\w+_)?(runtime|driver)")
+_DEVICE_TYPE: Final = re.compile(
+    r"(?!cuda|hip|rocm|gpu|cpu|glow|user)([a-z0-9]+)(_(runtime|driver|op|ccp_events|memcpy|memset)|:[a-z0-9]+)"
+)
+"""A device that is neither CUDA's nor ROCm's, in a category (`mtia_runtime`) or in a backend (`mtia:hccl`)."""
 _WIDTHS: Final = {"work": 9, "launches": 5, "operators": 7, "ranges": 4}
 """How many columns there are of each, as `trace.recording` orders them."""
 
@@ -95,7 +102,7 @@ class _Kinds(dict[str, int]):
     """KERNEL, COPY or SET by category, however it is written."""
 
     def __missing__(self, category: str) -> int:
-        kind = self[category] = _WORK[category.lower()]
+        kind = self[category] = next(kind for kind, known in _WORK if known.fullmatch(category.lower()))
         return kind
 
 
@@ -135,6 +142,7 @@ class Found(msgspec.Struct):
     launch_shapes: list[tuple[int, ...]]
     without_duration: int
     in_nanoseconds: bool | None
+    device_types: list[str]
 
 
 class InexactError(Exception):
@@ -155,6 +163,7 @@ class Columns:
         self._kinds = _Kinds()
         self._shapes = _Shapes(self._names)
         self._without_duration = 0
+        self._device_types: dict[str, None] = {}
 
     @property
     def is_empty(self) -> bool:
@@ -170,18 +179,31 @@ class Columns:
 
     def _sorted(self, events: Sequence[Any]) -> dict[str, list[Any]]:
         sorted_: dict[str, list[Any]] = {which: [] for which in _WIDTHS}
-        takers = {category: sorted_[room].append if room else None for category, room in self._rooms.items()}
+        takers = {category: self._taker(category, sorted_) for category in self._rooms}
         for event in events:
             if event.ph != "X":
                 continue
             try:
                 take = takers[event.cat]
             except KeyError:
-                room = self._rooms[event.cat] = _room_of(event.cat)
-                take = takers[event.cat] = sorted_[room].append if room else None
+                self._rooms[event.cat] = _room_of(event.cat)
+                self._device_types |= dict.fromkeys(_device_types(event.cat))
+                take = takers[event.cat] = self._taker(event.cat, sorted_)
             if take is not None:
                 take(event)
         return sorted_
+
+    def _taker(self, category: str, sorted_: Mapping[str, list[Any]]) -> Callable[[Any], None] | None:
+        """What puts an event of a category where it belongs."""
+        room = self._rooms[category]
+        if category.lower() != _HPU:
+            return sorted_[room].append if room else None
+
+        def take(event: Any) -> None:
+            # Synapse writes what runs on the device for process 0, or names the engine; the rest are calls of the host.
+            sorted_["work" if event.pid == 0 or event.args.engine else "launches"].append(event)
+
+        return take
 
     def _timed(self, events: list[Any]) -> tuple[list[Any], Integers, Integers]:
         """The events that have a duration, when they start, and how long they last."""
@@ -253,6 +275,7 @@ class Columns:
             launch_shapes=self._launch_shapes.rows,
             without_duration=self._without_duration,
             in_nanoseconds=self.in_nanoseconds,
+            device_types=[*self._device_types],
         )
 
     def rows(self) -> Iterator[tuple[str, Stretch]]:
@@ -277,11 +300,21 @@ class Columns:
             "ranges": [(place(Ranges, "thread"), threads)],
         }
         self._without_duration += found.without_duration
+        self._device_types |= dict.fromkeys(found.device_types)
         for which, stretch in rows:
             for column, ours in ((NAME, names), *renumbered[which]):
                 stretch[column] = Packed.of(ours[stretch[column].numbers()])
             self._tables[which].join([stretch])
         return True
+
+    def _devices(self, header: dict[str, Any]) -> tuple[str, ...]:
+        """Names of the hardware, which Kineto writes for GPUs alone; of other devices the type: `MTIA`."""
+        properties = header.get("deviceProperties")
+        if isinstance(properties, list) and properties:
+            return tuple(str(each.get("name", "")) if isinstance(each, dict) else "" for each in properties)
+        distributed = header.get("distributedInfo")
+        backend = distributed.get("backend") if isinstance(distributed, dict) else None
+        return tuple(dict.fromkeys([*self._device_types, *_device_types(str(backend or ""))]))
 
     def recording(self, title: str, header: dict[str, Any], remarks: Iterable[str]) -> Recording:
         """Everything, from the first moment on. Nothing may be added afterwards."""
@@ -291,7 +324,7 @@ class Columns:
         if self.in_nanoseconds:
             said.append("times are taken for nanoseconds: as microseconds they would lie in the far future")
         resolve_forward_threads(self._tables["operators"])
-        devices, distributed = header.get("deviceProperties"), header.get("distributedInfo")
+        distributed = header.get("distributedInfo")
         rank = distributed.get("rank") if isinstance(distributed, dict) else None
         return Recording(
             title=title,
@@ -300,13 +333,16 @@ class Columns:
             **self._tables,
             launch_shapes=np.array(self._launch_shapes.rows, np.int64).reshape(-1, 6),
             origin_ns=since_the_first(self._tables.values()),
-            devices=tuple(
-                str(each.get("name", "")) if isinstance(each, dict) else ""
-                for each in (devices if isinstance(devices, list) else ())
-            ),
+            devices=self._devices(header),
             rank=rank if isinstance(rank, int) else None,
             remarks=tuple(said),
         )
+
+
+def _device_types(text: str) -> list[str]:
+    """`MTIA` for the category `mtia_runtime` and for the backend `mtia:hccl`; nothing for those of CUDA and ROCm."""
+    found = (_DEVICE_TYPE.fullmatch(part.strip()) for part in text.lower().split(","))
+    return [each[1].upper().replace("PRIVATEUSE", "PrivateUse") for each in found if each]
 
 
 def _is_known(value: Decimal | None, largest: Decimal) -> bool:
@@ -320,7 +356,7 @@ def _renumbered(numbers: Iterable[int]) -> Integers:
 
 def _room_of(category: str) -> str | None:
     lower = category.lower()
-    if lower in _WORK:
+    if any(known.fullmatch(lower) for _, known in _WORK):
         return "work"
     if lower in _OPERATORS:
         return "operators"
