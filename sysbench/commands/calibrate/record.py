@@ -12,6 +12,7 @@ from sysbench.log.records import CellRecord, RunRecord
 from sysbench.predict.rates import GpuRate, HostRate
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.hardware import Rate
+from sysbench.spec.quantities import Amount, PerSecond, SomeSeconds
 
 RateName = GpuRate | HostRate
 
@@ -50,9 +51,9 @@ class WorkTimed(Event):
     """What was done: `bf16 TN 4096 × 4096 × 4096`."""
     counts: bool
     """Whether the rate's value comes from it; others show how far the rate holds for smaller work."""
-    work: float
+    work: PerSecond
     """FLOPs, bytes or elements; how many operators or kernels, for a rate in seconds."""
-    samples_s: list[float]
+    samples_s: list[SomeSeconds]
     """Seconds that this work took, in order."""
 
 
@@ -62,11 +63,11 @@ class CaseRecord(Frozen):
     rate: RateName
     case: str
     counts: bool
-    work: float
-    samples_s: list[float]
-    value: float
+    work: PerSecond
+    samples_s: list[SomeSeconds]
+    value: PerSecond
     """Work over the median time, or the median time over the work."""
-    spread: float
+    spread: Amount
     """Standard deviation of the logarithm of the samples."""
 
 
@@ -74,12 +75,12 @@ class RateRecord(Frozen):
     """A rate, with what was known of it before."""
 
     name: RateName
-    value: float
-    spread: float
+    value: PerSecond
+    spread: Amount
     """Standard deviation of its logarithm: over samples and, where there are several, over cases."""
-    sheet: float | None
+    sheet: PerSecond | None
     """What the data sheet promises; None where it promises nothing."""
-    before: float | None
+    before: PerSecond | None
     """What predictions used until now; None where they knew nothing."""
     before_source: str | None
 

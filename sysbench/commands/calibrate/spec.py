@@ -12,6 +12,7 @@ from sysbench.spec.axes import choices
 from sysbench.spec.cell import DeviceType, RunCell, RunSpec, devices
 from sysbench.spec.model import Precision, precision_problem
 from sysbench.spec.options import Option
+from sysbench.spec.quantities import Seconds, Seed
 from sysbench.spec.run import OUTPUT, RunOptions
 
 Part = Literal["matmul", "attention", "memory", "launch", "host"]
@@ -37,9 +38,9 @@ class CalibrateCell(RunCell):
     part: Part
     precisions: tuple[Precision, ...]
     """Empty: all that the device has."""
-    budget_s: float
+    budget_s: Seconds
     """Seconds that its measurements may take together, beside setting them up."""
-    seed: int
+    seed: Seed
 
     @property
     def title(self) -> str:
