@@ -3,8 +3,8 @@
 The names are those of cuBLAS and cuBLASLt (from Volta's `volta_sgemm` to Blackwell's `nvjet`), CUTLASS, cuDNN,
 FlashAttention, FlashInfer, vLLM, PyTorch's own kernels, Triton as Inductor names what it generates, FBGEMM, NCCL, RCCL,
 rocBLAS and hipBLASLt (Tensile), MIOpen, Composable Kernel, AITER, oneDNN and SYCL, and of ATen's operators, which stand
-for kernels on the CPU. A name is split into words first (`CatArrayBatchedCopy` is `cat array batched copy`), so that
-`fbgemm` is no `gemm`. What no phrase knows is of the class `other`.
+for kernels on the CPU. A name is first split into words (`CatArrayBatchedCopy` becomes `cat array batched copy`), so
+that `fbgemm` does not match `gemm`. A name that matches no phrase has the class `other`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 from sysbench.trace.summary import KernelClass
 
 _READ: Final = 4000
-"""Characters of a name that are looked at."""
+"""Number of characters of a name that are examined."""
 
 # --- words
 
@@ -28,7 +28,7 @@ _MANGLED: Final = re.compile(r"L[a-z]n?\d+E|DF\d+[_b]|S[0-9A-Z]*_|T\d*_|(?P<leng
 
 
 def words(name: str) -> str:
-    """The words of a name in small letters, with an underscore before, between and behind them: `_cat_array_copy_`."""
+    """The words of a name in lower case, with underscores around and between them: `_cat_array_copy_`."""
     text = " ".join(_identifiers(name)) if name.startswith("_Z") else name
     return f"_{_SEPARATORS.sub('_', _HUMP.sub('_', text).lower()).strip('_')}_"
 
@@ -44,7 +44,7 @@ def _identifiers(mangled: str) -> Iterator[str]:
 
 
 def _phrases(text: str) -> re.Pattern[str]:
-    """Phrases of whole words, joined by underscores; each may be a regular expression."""
+    """A pattern for any of these phrases of whole words, joined by underscores; each may be a regular expression."""
     return re.compile(f"_(?:{'|'.join(text.split())})(?=_)")
 
 
@@ -78,7 +78,7 @@ _CONTENT: Final[tuple[tuple[KernelClass, re.Pattern[str]], ...]] = (
         ),
     ),
 )
-"""What Inductor's kernels are told apart by before the way in which they are made."""
+"""Classes by content, which for Inductor's kernels take precedence over the kind of kernel."""
 
 _INDUCTOR: Final = re.compile(
     r"_(?:triton|cpp)(?:_(poi|for|red|per|spl|mix|tem))?_fused(?=_)|_triton_(mm|bmm|tem)(?=_)"
@@ -92,8 +92,8 @@ _MADE_AS: Final[dict[str | None, KernelClass]] = {
     "spl": "reduction",
     "mix": "reduction",
 }
-"""Inductor names a kernel after every operator that it fuses, and after the template that it is made from. A pointwise
-kernel that is named after a product or after attention only prepares its inputs or takes up its results."""
+"""Inductor names a kernel after all operators that it fuses, and after the template that generates it. A pointwise
+kernel that is named after a matrix product or attention only prepares its inputs or processes its results."""
 _ATTENTION: Final = re.compile(r"_flex_(?:attention|decoding)(?=_)")
 
 _KERNELS: Final[tuple[tuple[KernelClass, re.Pattern[str]], ...]] = (
@@ -212,8 +212,8 @@ _KERNELS: Final[tuple[tuple[KernelClass, re.Pattern[str]], ...]] = (
     ),
     ("copy", _phrases("transpose[a-z0-9]* (?:reflection|replication|constant|zero)_pad[a-z0-9]*")),
 )
-"""The first class that knows a phrase of the name counts, so that what is more particular stands before what is less:
-a reduction within a product of matrices is the product's, and a norm that quantises is a norm."""
+"""The first class with a matching phrase counts, so specific classes precede general ones: a reduction within a matrix
+product belongs to the product, and a norm that quantises is a norm."""
 
 # --- classes of operators
 
@@ -300,8 +300,8 @@ _OPERATORS: Final[tuple[tuple[KernelClass, frozenset[str]], ...]] = (
         ),
     ),
 )
-"""By the operator's own name, less a trailing underscore. What only calls others (`matmul`, `einsum`) multiplies
-nothing itself: the time that is its own goes into finding out how to."""
+"""By the operator's own name, without a trailing underscore. Operators that only call others (`matmul`, `einsum`)
+multiply nothing themselves: their own time is overhead."""
 
 _BY_OPERATOR: Final[dict[str, KernelClass]] = {name: kind for kind, names in _OPERATORS for name in names}
 
@@ -311,7 +311,7 @@ _NO_ARITHMETIC: Final = re.compile(
     r"detach_?|enumerate\(DataLoader\).*|DataParallel\..*|DistributedDataParallel\..*|torch/.*|(aten|prim)::(is_|sym_|_assert).*",
     re.DOTALL,
 )
-"""Names that only call operators and do nothing themselves."""
+"""Names that only call operators and do no work themselves."""
 
 # --- number formats
 
@@ -343,13 +343,13 @@ _PRECISIONS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
     ("fp64", _any(r"dgemm", r"d884gemm", r"_f64f64", r"\bdouble\b")),
     ("fp32", _any(r"sgemm", r"f32f32_f32f32", r"_f32_", r"\bfloat\b", r"simt_s", r"scudnn")),
 )
-"""The first that is found counts. TF32 kernels take fp32 numbers and say so too; shapes of tensor core instructions
-(`s1688`) stand for TF32 where no 16-bit format is named. What cuDNN generates says `f16` for both 16-bit formats."""
+"""The first match counts. TF32 kernels take fp32 numbers and name both; shapes of tensor core instructions (`s1688`)
+mean TF32 if no 16-bit format is named. cuDNN's generated kernels use `f16` for both 16-bit formats."""
 
 
 @lru_cache(maxsize=65_536)
 def classified(name: str) -> KernelClass | None:
-    """The class of a kernel or operator by its name; None where nothing in it is known."""
+    """Return the class of a kernel or operator by its name; None if nothing in it matches."""
     text = name[:_READ]
     if text.startswith(("aten::", "prims::")):
         bare = text.rpartition("::")[2].split(".")[0]
@@ -370,5 +370,5 @@ def classified(name: str) -> KernelClass | None:
 
 @lru_cache(maxsize=65_536)
 def precision(name: str) -> str | None:
-    """The format of the numbers that a matrix product multiplies, as its name has it; None where it does not say."""
+    """Return the input format of a matrix product according to its name; None if the name does not contain it."""
     return next((format_ for format_, pattern in _PRECISIONS if pattern.search(name[:_READ])), None)
