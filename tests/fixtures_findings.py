@@ -100,11 +100,11 @@ def _rates(cell: TimeCell, step: PhaseRecord | None, device: DeviceInfo) -> Rate
     if step is None or step.wall is None:
         return None
     flops = formulas.step_flops_of(cell)
-    reached = flops / step.wall.median_s
+    reached = flops / step.wall.mean_s
     return RateRecord(
         step_flops=flops,
         flops_per_s=reached,
-        tokens_per_s=cell.tokens / step.wall.median_s,
+        tokens_per_s=cell.tokens / step.wall.mean_s,
         peak_flops_per_s=peak.flops_per_s if peak else None,
         peak_source=peak.source if peak else None,
         peak_share=reached / peak.flops_per_s if peak else None,
