@@ -96,7 +96,7 @@ class Log:
             self._cut(self._size_bytes)
             raise cannot_write(self.path, error) from error
         except BaseException:
-            # A second Ctrl-C in mid-write; half a line would spoil what is appended after it.
+            # A third Ctrl-C in mid-write; half a line would spoil what is appended after it.
             self._cut(self._size_bytes)
             raise
         self._size_bytes += len(line)

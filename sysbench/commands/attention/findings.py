@@ -366,7 +366,8 @@ def _grows(cells: Cells, here: Cells, mark: str) -> Iterator[Finding]:
     timed = [cell for cell in cells if value(cell, "forward") is not None]
     complete = [row for row in alike(timed, "implementation", "dim") if dims(row) == every_dim]
     longest = max((row[0].cell.seq for row in complete), default=None)
-    in_n = [each for each in growth(here, "seq") if _tells(each)]
+    laws = [each for each in growth(here, "seq") if isinstance(each.law, PowerLaw) or not each.law.too_few]
+    in_n = [each for each in laws if each.quantity == "saved" or _tells(each)]
     in_d = [
         each
         for each in growth([cell for cell in cells if cell.cell.seq == longest], "dim")
@@ -385,7 +386,7 @@ def _grows(cells: Cells, here: Cells, mark: str) -> Iterator[Finding]:
 def _tells(each: Growth) -> bool:
     """Whether it is growth: the interval of an exponent is above 0, and so are the exponents where there is not one."""
     if isinstance(each.law, NoPowerLaw):
-        return not each.law.too_few and min(each.law.slopes[0].exponent, each.law.slopes[-1].exponent) > 0
+        return min(each.law.slopes[0].exponent, each.law.slopes[-1].exponent) > 0
     sizes = (each.law.sizes[0], each.law.sizes[-1])
     ends = [found for cell in each.cells if cell.axes[each.axis] in sizes and (found := samples(cell, each.quantity))]
     return each.law.low > 0 and (not ends or ends[0].mean_s < ends[-1].mean_s)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from sysbench.errors import UsageError, unknown
+from sysbench.errors import unknown
 from sysbench.spec import hardware
 from sysbench.spec.axes import choices, integers, texts
 from sysbench.spec.cell import DeviceType, RunCell, RunSpec, devices
@@ -49,17 +49,6 @@ def _implementations(value: object) -> tuple[str, ...]:
         if name not in IMPLEMENTATIONS and not _OWN.fullmatch(name):
             own = (*IMPLEMENTATIONS, "my_module:function")
             raise ValueError(unknown(name, "an implementation", own))
-    return names
-
-
-def _gpus(value: object) -> tuple[str, ...]:
-    """Names of GPUs or sizes of memory, each of which is known."""
-    names = texts(value)
-    for name in names:
-        try:
-            hardware.named(name)
-        except UsageError as error:
-            raise ValueError(str(error)) from None
     return names
 
 
@@ -167,7 +156,7 @@ class AttentionSpec(RunSpec):
     device: Annotated[tuple[str, ...], BeforeValidator(devices), Option(metavar="NAME,…", panel=MEASUREMENT)] = Field(
         default=("auto",), description="auto, cuda, cuda:1, mps or cpu. auto is the first there is of cuda, mps, cpu."
     )
-    simulate: Annotated[tuple[str, ...], BeforeValidator(_gpus), Option(metavar="GPU,…", panel=MEASUREMENT)] = Field(
+    simulate: Annotated[hardware.Gpus, Option(metavar="GPU,…", panel=MEASUREMENT)] = Field(
         default=(),
         description="Compute memory for these GPUs instead of measuring, and where it runs out: a100-80gb, or 24GiB.",
     )

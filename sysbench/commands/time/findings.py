@@ -399,7 +399,7 @@ def _flat(cells: Cells) -> list[tuple[Cells, float]]:
     """
     found: list[tuple[Cells, float]] = []
     for row in axes.alike(believable(cells, alone=False), "ctx"):
-        timed = sorted((cell for cell in row if samples(cell, "forward")), key=lambda cell: int(cell.axes["ctx"]))
+        timed = sorted((cell for cell in row if samples(cell, "forward")), key=lambda cell: cell.cell.ctx)
         same = timed[: next((n for n, cell in enumerate(timed) if n and not _as_long(timed[0], cell)), len(timed))]
         work = same[-1].model.forward_flops / same[0].model.forward_flops if same else 0
         if work >= MORE_WORK:
@@ -453,7 +453,7 @@ def _flat_words(row: Cells, work: float, group: Cells) -> str:
     medians_s = [found.median_s if (found := samples(cell, "forward")) else 0.0 for cell in (row[0], row[-1])]
     scale = units.time_scale(medians_s[0])
     first, last = (scale.digits(median_s, 1) for median_s in medians_s)
-    contexts = f"ctx {row[0].axes['ctx']} and {row[-1].axes['ctx']}"
+    contexts = f"ctx {row[0].cell.ctx} and {row[-1].cell.ctx}"
     name = namer(group, ("ctx",))(row[0])
     return f"{name} at {contexts} ({first} and {last} {scale.symbol}, {units.ratio(work)} the FLOPs)"
 
@@ -489,7 +489,7 @@ def _growth(cells: Cells) -> Iterator[Said]:
     for axis, symbol, noun in (("ctx", "ctx", "the context"), ("size", "P", "the number of parameters P")):
         for where, group in _by_setting(cells, lambda _: False):
             if laws := _laws(group, axis):
-                what = "forward" if group[0].axes["mode"] in ("forward", "inference") else "the step"
+                what = "forward" if group[0].cell.mode in ("forward", "inference") else "the step"
                 text = f"{where}{what} grows with {noun} {_powers(laws, group, axis, symbol)}."
                 yield Said(text, tuple(cell for _, row in laws for cell in row))
 
@@ -526,7 +526,7 @@ def _rates(cells: Cells) -> Iterator[Said]:
         rates = cell.rates
         # More than the peak is a wrong time or a wrong peak: the caution says so, and no sentence repeats it.
         if rates is not None and rates.peak_flops_per_s is not None and (rates.peak_share or 2.0) <= 1:
-            place = (str(cell.axes["precision"]), rates.peak_flops_per_s)
+            place = (cell.cell.precision, rates.peak_flops_per_s)
             by_peak.setdefault(place, []).append((rates.peak_share or 0.0, cell))
     # The precision of the cell with the smallest share of all comes first.
     for (precision, peak), found in sorted(by_peak.items(), key=lambda each: min(share for share, _ in each[1])):
@@ -620,11 +620,11 @@ def _warmup_study(cells: Cells) -> Iterator[Said]:
     told = [cell for cell in cells if cell.outcome == "ok" and not doubts(cell, alone=False) - WITHOUT_WARMUP]
     rows = axes.alike([cell for cell in told if samples(cell, "step")], "warmup")
     for row in rows:
-        ordered = sorted(row, key=lambda cell: int(cell.axes["warmup"]))
+        ordered = sorted(row, key=lambda cell: cell.cell.warmup)
         if len(ordered) < 2:
             continue
         where = f"{name(ordered[0])}: " if len(rows) > 1 else ""
-        count = int(ordered[0].axes["warmup"])
+        count = ordered[0].cell.warmup
         slow_elsewhere = any(first.slow for cell in ordered if (first := _warmed_up(cell)) is not None)
         if _starts_slow(samples(ordered[0], "step")):
             text = listed([_mean_over_median(cell, first=number == 0) for number, cell in enumerate(ordered)])
@@ -653,7 +653,7 @@ NOTICEABLE: Final = 0.0005
 def _mean_over_median(cell: TimeCellRecord, *, first: bool) -> str:
     """`without warming up the mean of 10 steps is 116 % above their median (301.9 ± 513.5 ms)`."""
     found = samples(cell, "step")
-    few = axes.phrase("warmup", cell.axes["warmup"]) if cell.axes["warmup"] else ""
+    few = axes.phrase("warmup", cell.cell.warmup) if cell.cell.warmup else ""
     if found is None:
         return few
     excess = found.mean_s / found.median_s - 1
@@ -739,14 +739,14 @@ def _frontiers(cells: Cells) -> Iterator[Said]:
     """Where memory ends along the context; rows that end alike, together."""
     alike: dict[tuple[str, str], list[tuple[TimeCellRecord | None, TimeCellRecord]]] = {}
     for row in axes.alike(cells, "ctx"):
-        ordered = sorted(row, key=lambda cell: int(cell.axes["ctx"]))
+        ordered = sorted(row, key=lambda cell: cell.cell.ctx)
         place = next((number for number, cell in enumerate(ordered) if cell.outcome == "oom"), None)
         if place is None or any(cell.outcome == "ok" for cell in ordered[place:]):
             # Where a larger one fits, it was not the context that memory ran out for.
             continue
         beyond, last = ordered[place], next((cell for cell in ordered[:place][::-1] if cell.outcome == "ok"), None)
-        fits = f"ctx {last.axes['ctx']} fits" if last is not None else "no smaller context was measured"
-        alike.setdefault((f"ctx {beyond.axes['ctx']}", fits), []).append((last, beyond))
+        fits = f"ctx {last.cell.ctx} fits" if last is not None else "no smaller context was measured"
+        alike.setdefault((f"ctx {beyond.cell.ctx}", fits), []).append((last, beyond))
     for (ends, fits), found in alike.items():
         which = named([beyond for _, beyond in found], namer(cells, ("ctx",)), MOST_NAMED)
         verb = "runs" if len(found) == 1 else "run"
