@@ -72,16 +72,18 @@ def predicted_bytes(cell: RunCell, device: str | None = None) -> int | None:
     if step is None:
         return None
     placed = step if device is None else step.model_copy(update={"device": device})
-    return predicted_memory(placed, cell.phases).total_bytes
+    return predicted_memory(placed, cell.phases, first=cell.is_first_step).total_bytes
 
 
-def predicted_memory(cell: ModelCell, phases: Sequence[Phase] | None = None) -> MemoryPrediction:
+def predicted_memory(
+    cell: ModelCell, phases: Sequence[Phase] | None = None, *, first: bool = False
+) -> MemoryPrediction:
     """Bytes of tensors that a step of `cell`, or these first of its phases, needs at its peak: the fullest moment.
 
     Meant for refusing what cannot fit: it errs on the high side. Workspaces and the CUDA context are not in it, and
     neither are the leftovers of an allocator.
     """
-    return max(moments(cell, phases), key=lambda moment: moment.total_bytes)
+    return max(moments(cell, phases, first=first), key=lambda moment: moment.total_bytes)
 
 
 AttentionCostsPhase = Literal["forward", "backward"]

@@ -85,6 +85,11 @@ class RunCell(BaseModel):
         return self.step.phases if self.step is not None else ()
 
     @property
+    def is_first_step(self) -> bool:
+        """Whether that step is the first of all, so that the optimizer has no state before it."""
+        return False
+
+    @property
     def extent(self) -> tuple[int, ...]:
         """Everything that makes a cell need more memory when it grows; nothing where cells do not grow."""
         return ()

@@ -20,6 +20,7 @@ from sysbench.render.numbers import shown
 from sysbench.render.plan import plan
 from sysbench.render.remarks import cautions, outcomes
 from sysbench.render.table import Measure, Table, Word
+from sysbench.simulate.gpu import CONTEXT_BYTES, Gpu
 from sysbench.spec import hardware
 from tests import fixtures_timing as runs
 from tests.fixtures_findings import time_cell
@@ -341,11 +342,12 @@ def test_every_sample_that_is_shown_has_a_unit(
 def test_a_plan_holds_every_cell_against_the_memory_there_is() -> None:
     cells = list(TimeSpec(size="small,2.7b", ctx=512).cells())
     table = plan(cells, hardware.named("24GiB"))
-    needed = [formulas.predicted_memory(cell).total_bytes for cell in cells]
+    workspaces = 2 * Gpu.of(hardware.named("24GiB")).workspace_bytes
+    needed = [formulas.predicted_memory(cell).total_bytes + workspaces for cell in cells]
     assert [number(table, row, "predicted_memory", "bytes") for row in range(2)] == needed
     assert number(table, 0, "parameters", "count") == 128_625_408
     assert number(table, 1, "step", "flops") == formulas.step_flops_of(cells[1])
-    assert number(table, 1, "spare", "bytes") == 24 * 2**30 - needed[1]
+    assert number(table, 1, "spare", "bytes") == 24 * 2**30 - CONTEXT_BYTES - needed[1]
     assert cell_of(table, 0, "fits", None) == Word("fits", "good")
     assert cell_of(table, 1, "fits", None) == Word("does not fit", "bad")
     assert "fits" not in [column.key for column in plan(cells).columns]
