@@ -1,6 +1,6 @@
-"""The command line: the only door in, and the only place that exits.
+"""The command line: the only entry point, and the only place that exits.
 
-The `sysbench` application: its commands, and how every error becomes one line and one exit code.
+Defines the `sysbench` application with its commands, and turns every error into one line and an exit code.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ INTERRUPTED = 130
 
 
 def application(words: Sequence[str]) -> typer.Typer:
-    """The command line; only the commands that `words` name are imported, so that `--help` answers at once."""
+    """Create the command line; only the commands in `words` are imported, so that `--help` is fast."""
     completing = "_SYSBENCH_COMPLETE" in os.environ
     named = [name for name in commands() if completing or name in words]
     app = typer.Typer(
@@ -31,7 +31,7 @@ def application(words: Sequence[str]) -> typer.Typer:
         no_args_is_help=True,
         context_settings={"help_option_names": ["-h", "--help"]},
         pretty_exceptions_enable=False,
-        # Rich's help panels are for the many options of one command; importing them costs more than all of this.
+        # Rich's help panels help with the many options of a command; importing them takes longer than everything else.
         rich_markup_mode="rich" if named else None,
     )
     app.callback()(_root)
@@ -41,7 +41,7 @@ def application(words: Sequence[str]) -> typer.Typer:
 
 
 def _listed_only() -> None:
-    """Stand in the list of commands for one that was not asked for."""
+    """A placeholder in the list of commands for those that are not imported."""
 
 
 def _version(value: bool) -> None:
@@ -55,7 +55,7 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Hold the options that belong to no command."""
+    """Options that belong to no command."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -74,8 +74,8 @@ def _run(words: list[str]) -> int:
     except typer.Abort:
         return INTERRUPTED
     except Exception as error:
-        # The one exit door: whatever happens becomes one line and a code.
-        if given_up():  # Python wraps a KeyboardInterrupt that arrives while it creates a class
+        # The single exit: every outcome becomes one line and an exit code.
+        if given_up():  # Python wraps a KeyboardInterrupt that arrives during the creation of a class
             return INTERRUPTED
         if "--debug" in words:
             raise
@@ -85,10 +85,10 @@ def _run(words: list[str]) -> int:
 
 
 def _explain(error: Exception) -> tuple[str, int]:
-    """One line and an exit code for any error."""
+    """Return a one-line message and an exit code for any error."""
     if isinstance(error, SysbenchError):
         return str(error), error.exit_code
-    # Typer raises usage errors of its own, or those of click, depending on its version; both can format themselves.
+    # Depending on its version, Typer raises usage errors of its own or those of click; both can format themselves.
     format_message = getattr(error, "format_message", None)
     if callable(format_message):
         return str(format_message()), int(getattr(error, "exit_code", 2))

@@ -1,4 +1,4 @@
-"""What a run would do: its cells, what they cost and whether they fit. Nothing is measured for it."""
+"""The plan of a run: its cells, their cost, and whether they fit. Nothing is measured."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from sysbench.spec.model import ModelCell
 
 
 def plan(cells: Sequence[RunCell], device: Hardware | None = None) -> Table:
-    """One row per cell: parameters, FLOPs, predicted memory, and whether that fits into a device.
+    """Return a table with one row per cell: parameters, FLOPs, predicted memory, and whether it fits.
 
-    The device is the one that the cell itself is simulated for, or else `device`; without either there is no verdict.
+    Each cell is compared with the GPU that it is simulated for, or otherwise with `device`; without either there is no
+    verdict.
     """
     devices = [hardware.named(cell.simulated) if cell.simulated else device for cell in cells]
     specs = [cell.model_dump() for cell in cells]
@@ -65,6 +66,6 @@ def _row(planned: RunCell, cell: ModelCell, device: Hardware | None) -> list[Cel
 
 
 def sheet(cells: Sequence[RunCell], device: Hardware | None = None) -> Sheet:
-    """What a run would do, with what its cells have in common above it."""
+    """Return the plan of a run, with the common axes of its cells above it."""
     specs = [cell.model_dump() for cell in cells]
     return Sheet((*axes.subject(specs), *axes.effort(specs)), (plan(cells, device),))
