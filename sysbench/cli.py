@@ -5,6 +5,7 @@ Defines the `sysbench` application with its commands, and turns every error into
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -17,8 +18,15 @@ from sysbench.command import commands
 from sysbench.engine.interrupts import given_up
 from sysbench.errors import SysbenchError
 from sysbench.garbage import collection_paused
+from sysbench.log.storage import reason
+from sysbench.stderr import say
 
 INTERRUPTED = 130
+
+WRONG_PATH = {
+    errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EINVAL,
+}  # fmt: skip
+"""Errors caused by an invalid path; all others are caused by the machine."""
 
 
 def application(words: Sequence[str]) -> typer.Typer:
@@ -65,6 +73,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(words: list[str]) -> int:
+    undecoded = next((word for word in words if not _is_text(word)), None)
+    if undecoded is not None:
+        _complain(words, f"{undecoded} is not UTF-8 text; rename what is called so")
+        return 2
     with collection_paused():
         command = typer.main.get_command(application(words))
     try:
@@ -84,6 +96,14 @@ def _run(words: list[str]) -> int:
         return code
 
 
+def _is_text(word: str) -> bool:
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _explain(error: Exception) -> tuple[str, int]:
     """Return a one-line message and an exit code for any error."""
     if isinstance(error, SysbenchError):
@@ -92,12 +112,14 @@ def _explain(error: Exception) -> tuple[str, int]:
     format_message = getattr(error, "format_message", None)
     if callable(format_message):
         return str(format_message()), int(getattr(error, "exit_code", 2))
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{os.fsdecode(error.filename)}: {reason(error)}", 2 if error.errno in WRONG_PATH else 1
     return f"unexpected {type(error).__name__}: {error} (this is a defect; --debug shows where)", 1
 
 
 def _complain(words: list[str], message: str) -> None:
     prefix = f"sysbench {words[0]}" if words and words[0] in commands() else "sysbench"
-    print(f"{prefix}: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201
+    say(f"{prefix}: {' '.join(message.split())}")
 
 
 __all__ = ["main"]

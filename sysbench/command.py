@@ -157,7 +157,7 @@ def measuring(kind: Kind) -> Command:
     """Return the command that runs cells of this kind; raises ValueError if there is none."""
     found = commands().get(kind)
     if found is None or found.spec is None:
-        raise ValueError(f"{kind} is no command that runs cells ({', '.join(kinds())})")
+        raise ValueError(f"{kind} is not a command that runs cells ({', '.join(kinds())})")
     return found
 
 

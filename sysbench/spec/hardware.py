@@ -130,9 +130,9 @@ def read(file: Path) -> Hardware:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise LogError(f"{file} is no description of a device: {where}: {first['msg']}") from None
+        raise LogError(f"{file} is not a valid device description: {where}: {first['msg']}") from None
     except (OSError, ValueError, TypeError) as error:
-        raise LogError(f"{file} is no description of a device: {error}") from None
+        raise LogError(f"{file} is not a valid device description: {error}") from None
 
 
 def find(device_name: str, memory_bytes: int | None = None) -> Hardware | None:
