@@ -86,7 +86,7 @@ def known(cells: Sequence[Axes]) -> tuple[str, ...]:
 
 
 def alike(cells: Iterable[AnyCell], *but: str) -> list[list[AnyCell]]:
-    """Cells that agree on every axis but these, together and in the order of the run; `size` stands for its model."""
+    """Group cells that agree on every axis but these, in the order of the run; `size` includes the dimensions."""
     free = {*but, "model"} if "size" in but else set(but)
     found: dict[tuple[tuple[str, str], ...], list[AnyCell]] = {}
     for cell in cells:
