@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import statistics as standard
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from sysbench import formulas, statistics, units
 from sysbench.commands.time.record import (
@@ -27,10 +27,10 @@ from sysbench.commands.time.record import (
     TimeCellRecord,
     TimeRecord,
 )
-from sysbench.commands.time.spec import TimeCell, TimeSpec
+from sysbench.commands.time.spec import TimeCell
 from sysbench.log import cautions
 from sysbench.log import collect as run_record
-from sysbench.log.collect import CellEvents, Run, collect
+from sysbench.log.collect import CellEvents, Run, fold_cells
 from sysbench.log.events import Event, PhaseSample, Reading, StepMeasured
 from sysbench.log.outcomes import Caution
 from sysbench.log.records import Samples
@@ -105,16 +105,15 @@ HIGHEST_SHARE = 1.1
 
 def fold(events: Iterable[Event]) -> TimeRecord:
     """The record of a run, finished or not; raises LogError when the events hold no run."""
-    run = collect(events)
-    spec = TimeSpec.model_validate(run.started.spec)
+    run, cells = fold_cells(events, _cell)
     return TimeRecord(
         **run_record.of_run(run),
         ceilings=[CeilingRecord(**ceiling.model_dump(exclude={"event", "at_s"})) for ceiling in run.ceilings.values()],
-        cells=[_cell(cell, run.cells.get(cell.key, CellEvents()), run, spec.price) for cell in spec.cells()],
+        cells=cells,
     )
 
 
-def _cell(cell: TimeCell, seen: CellEvents, run: Run, price: Mapping[str, float]) -> TimeCellRecord:
+def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> TimeCellRecord:
     phases = _phases(cell, seen.steps)
     rates = _rates(cell, seen, phases, run)
     return TimeCellRecord(
@@ -131,7 +130,7 @@ def _cell(cell: TimeCell, seen: CellEvents, run: Run, price: Mapping[str, float]
         rates=rates,
         readings=_readings(seen.measured_readings or seen.readings),
         energy=energy(cell, seen),
-        prediction=_prediction(cell, seen, price.get(cell.simulate or "")),
+        prediction=_prediction(cell, seen, run.started.spec.get("price", {}).get(cell.simulate)),
     )
 
 
