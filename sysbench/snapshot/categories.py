@@ -349,9 +349,9 @@ LARGE_SHARE = 0.001
 
 
 def _copies(size_bytes: Column, trains: bool) -> int:
-    """How often every size occurs at least, if all of them occur in multiples of 4, of 3, or in training of 2."""
+    """How many of each parameter's size there are: 3 or 4 if all sizes come in such multiples, in training also 2."""
     sizes, counts = np.unique(size_bytes, return_counts=True)
     counts = counts[sizes * counts >= LARGE_SHARE * size_bytes.sum()]
-    return next(
-        (copies for copies in (4, 3, *([2] if trains else [])) if len(counts) and not (counts % copies).any()), 1
-    )
+    # Threes first: zero_grad has released gradients since torch 2.0.
+    candidates = (3, 4, 2) if trains else (3, 4)
+    return next((copies for copies in candidates if len(counts) and not (counts % copies).any()), 1)

@@ -7,9 +7,12 @@ Modules and kernels are referenced by their position in `modules` and `names`.
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Literal, Self
 
-from sysbench.spec.frozen import Frozen
+from pydantic import model_validator
+
+from sysbench.spec.frozen import Frozen, of_one_length
+from sysbench.spec.quantities import Amount, Bytes, Count, Finite, Flops, Nanoseconds, PerSecond, Size
 
 KernelClass = Literal[
     "matmul",
@@ -78,14 +81,18 @@ class KernelName(Frozen):
 class KernelTimeColumns(Frozen):
     """Time of every kernel launched by a module in a phase, one row each; columns of equal length."""
 
-    phase: list[int]
+    phase: list[Count]
     """Position in `phases`."""
-    module: list[int]
+    module: list[Count]
     """Position in `modules` of the innermost module, with its full path."""
-    kernel: list[int]
+    kernel: list[Count]
     """Position in `names`."""
-    total_ns: list[int]
-    calls: list[int]
+    total_ns: list[Nanoseconds]
+    calls: list[Count]
+
+    @model_validator(mode="after")
+    def _rows(self) -> Self:
+        return of_one_length(self, *type(self).model_fields)
 
 
 class KernelStatistics(Frozen):
@@ -94,20 +101,20 @@ class KernelStatistics(Frozen):
     range: str
     """`step` for the whole step, a phase (`forward`), modules with everything below them (`layers.*.attention`), or
     those in a phase (`forward/layers.*.attention`)."""
-    kernel: int
-    total_ns: int
-    calls: int
-    mean_ns: float
-    median_ns: float
-    min_ns: int
-    max_ns: int
-    std_ns: float
+    kernel: Count
+    total_ns: Nanoseconds
+    calls: Count
+    mean_ns: Amount
+    median_ns: Amount
+    min_ns: Nanoseconds
+    max_ns: Nanoseconds
+    std_ns: Amount
     """Sample standard deviation; 0 for one call."""
-    grid: tuple[int, int, int] | None
+    grid: tuple[Count, Count, Count] | None
     """Number of blocks if all calls have the same; None if they differ or were not recorded."""
-    block: tuple[int, int, int] | None
+    block: tuple[Count, Count, Count] | None
     """Number of threads per block if all calls have the same; None if they differ or were not recorded."""
-    launch_shapes: int
+    launch_shapes: Count
     """Number of different pairs of grid and block; 0 if none was recorded."""
 
 
@@ -117,21 +124,21 @@ class OperatorStatistics(Frozen):
     name: str
     shapes: str | None
     """Input shapes, as written; None for the operator with all inputs together."""
-    calls: int
-    self_host_ns: int
-    total_host_ns: int
+    calls: Count
+    self_host_ns: Nanoseconds
+    total_host_ns: Nanoseconds
     """Host time including callees; recursive calls count once."""
-    self_device_ns: int
-    total_device_ns: int
+    self_device_ns: Nanoseconds
+    total_device_ns: Nanoseconds
 
 
 class CopyStatistics(Frozen):
     """Memory copied or set, by kind, over all steps."""
 
     name: str
-    calls: int
-    total_ns: int
-    bytes: int | None
+    calls: Count
+    total_ns: Nanoseconds
+    bytes: Bytes | None
     """None if the sizes were not recorded."""
 
 
@@ -142,20 +149,20 @@ LAUNCH_BOUND_SHARE = 0.2
 class DeviceUse(Frozen):
     """Utilisation of the device. Absent from a CPU profile."""
 
-    window_ns: int
+    window_ns: Nanoseconds
     """Time from the start of each step until both host and device have finished it."""
-    busy_ns: int
+    busy_ns: Nanoseconds
     """Part of the window in which at least one kernel or copy runs."""
-    work_ns: int
+    work_ns: Nanoseconds
     """Sum of all durations: more than `busy_ns` if streams overlap."""
-    waiting_ns: int
+    waiting_ns: Nanoseconds
     """Idle time before the next kernel is launched: the device waits for the host."""
-    launches: int
-    launch_ns: int
+    launches: Count
+    launch_ns: Nanoseconds
     """Host time in launch calls."""
-    queue_median_ns: float | None
+    queue_median_ns: Finite | None
     """Time from launch to start of a kernel: small if the device keeps up with the host."""
-    streams: int
+    streams: Count
 
     @property
     def launch_bound(self) -> bool:
@@ -170,14 +177,14 @@ class Rate(Frozen):
     """`scores`, `softmax`, … of attention, or a class of kernels."""
     kind: Literal["attention", "class"]
     phase: str
-    total_ns: int
-    flops: int | None
+    total_ns: Nanoseconds
+    flops: Flops | None
     """FLOPs per step; None if unknown."""
-    bytes: int | None
+    bytes: Bytes | None
     """Bytes per step if every operand is read or written once; None if unknown."""
-    peak_flops_per_s: float | None
+    peak_flops_per_s: PerSecond | None
     """Peak of the hardware units that this part uses; None for unknown hardware."""
-    peak_bytes_per_s: float | None
+    peak_bytes_per_s: PerSecond | None
     basis: Literal["model", "shapes"]
     """Whether the work comes from the model's dimensions or from the operators' recorded shapes."""
 
@@ -186,8 +193,8 @@ class Check(Frozen):
     """A count that is known from the model, and the count in the profile."""
 
     name: str
-    expected: int
-    found: int
+    expected: Count
+    found: Count
 
 
 class ProfileSummary(Frozen):
@@ -197,19 +204,19 @@ class ProfileSummary(Frozen):
     format: Literal["kineto", "nsys"]
     source: ProfileSource
     devices: list[str]
-    rank: int | None
-    steps: int
+    rank: Count | None
+    steps: Size
     """Number of profiled steps; 1 if no steps are marked, and everything then counts as one step."""
     steps_marked: bool
     """Whether ranges mark the steps."""
-    window_ns: int
+    window_ns: Nanoseconds
     """Duration of the steps, each from its start until host and device have finished it."""
-    busy_ns: int
+    busy_ns: Nanoseconds
     """Time within the steps in which the device, or on the CPU any operator, is active."""
-    left_out: int
+    left_out: Count
     """Number of kernels launched outside every step; no table includes them."""
-    left_out_ns: int
-    unlinked_ns: int
+    left_out_ns: Nanoseconds
+    unlinked_ns: Nanoseconds
     """Time of kernels without a recorded launch."""
     phases: list[str]
     modules: list[str]
@@ -219,9 +226,18 @@ class ProfileSummary(Frozen):
     operators: list[OperatorStatistics]
     copies: list[CopyStatistics]
     device: DeviceUse | None
-    precisions: dict[str, int]
+    precisions: dict[str, Count]
     """Time of matrix products by the input format in their names; `unknown` if a name does not contain it."""
     rates: list[Rate]
     checks: list[Check]
     remarks: list[str]
     """Defects and omissions of the file."""
+
+    @model_validator(mode="after")
+    def _positions(self) -> Self:
+        kernels = [*self.spent.kernel, *(each.kernel for each in self.kernels)]
+        lists = (("phases", self.spent.phase), ("modules", self.spent.module), ("names", kernels))
+        for name, positions in lists:
+            if positions and max(positions) >= len(getattr(self, name)):
+                raise ValueError(f"position {max(positions)} is beyond the {len(getattr(self, name))} {name}")
+        return self

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import ValidationError
+
 from sysbench.errors import LogError, SysbenchError
+from sysbench.spec.validation import first_fault
 from sysbench.trace.readers.reading import Progress, in_silence
 from sysbench.trace.summary import ProfileSummary
 
@@ -50,9 +53,12 @@ def summary_of(
     """
     from sysbench.trace.summarise import summarise
 
-    summary = summarise(
-        recording, cell, ranges=ranges, progress=lambda so_far: progress(f"attributing {recording.title}: {so_far}")
-    )
+    try:
+        summary = summarise(
+            recording, cell, ranges=ranges, progress=lambda so_far: progress(f"attributing {recording.title}: {so_far}")
+        )
+    except ValidationError as error:
+        raise LogError(f"{recording.title} holds what no profile can: {first_fault(error)}") from None
     if not summary.names:
         why = f" ({'; '.join(summary.remarks)})" if summary.remarks else ""
         raise SysbenchError(f"the profile is empty: {recording.title} holds no kernels and no operators{why}")

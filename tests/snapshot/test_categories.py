@@ -81,6 +81,7 @@ def _blocks(*sizes: int) -> dict[str, Any]:
     [
         ((4096, 8192, 512), ["parameters"] * 3),
         ((4096, 8192, 4096, 8192, 4096, 8192), ["parameters"] * 2 + ["optimizer state"] * 4),
+        ((4096,) * 12, ["parameters"] * 4 + ["optimizer state"] * 8),
         ((4096, 4096, 4096, 8192, 8192), ["parameters"] * 5),
         ((4096,) * 4, ["parameters", "gradients", "optimizer state", "optimizer state"]),
     ],

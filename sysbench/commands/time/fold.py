@@ -151,10 +151,12 @@ def _phase(samples: Sequence[PhaseSample]) -> PhaseRecord:
 
 
 def samples_of(samples_s: Sequence[float]) -> Samples | None:
-    """Raw samples with their summary, or None when there are none."""
+    """Raw samples with their summary, or None when there are none, or a clock too coarse for most of them says 0."""
     if not samples_s:
         return None
     summary = statistics.summarize(samples_s)
+    if not summary.median:
+        return None
     return Samples(
         samples_s=list(samples_s),
         mean_s=summary.mean,
@@ -178,14 +180,14 @@ def _rates(cell: TimeCell, seen: CellEvents, phases: dict[str, PhaseRecord], run
         return None
     device = seen.started.device
     step_flops = formulas.step_flops_of(cell)
-    flops_per_s = step_flops / step.wall.median_s
+    flops_per_s = step_flops / step.wall.mean_s
     known = hardware.find(device.name, device.memory_bytes)
     peak = hardware.peak(known, cell.precision) if known else None
     ceiling = run.ceilings.get((device.torch_name, cell.precision))
     return RateRecord(
         step_flops=step_flops,
         flops_per_s=flops_per_s,
-        tokens_per_s=cell.tokens / step.wall.median_s,
+        tokens_per_s=cell.tokens / step.wall.mean_s,
         peak_flops_per_s=peak.flops_per_s if peak else None,
         peak_source=peak.source if peak else None,
         peak_share=flops_per_s / peak.flops_per_s if peak else None,
