@@ -113,7 +113,7 @@ class TorchInfo(Frozen):
 def refuse_spec_of_another(kind: Kind, spec: WrittenSpec) -> None:
     """Raise ValueError if the spec belongs to another command."""
     if spec["kind"] != kind:
-        raise ValueError(f"its spec is of `sysbench {spec['kind']}`, and it is of `sysbench {kind}`")
+        raise ValueError(f"its spec belongs to `sysbench {spec['kind']}`, not to `sysbench {kind}`")
 
 
 class RunStarted(Event):
@@ -391,7 +391,7 @@ def decode(line: bytes) -> Event:
     name = beginning[1].decode() if beginning else fields.get("event") if isinstance(fields, dict) else None
     kind = EVENTS.get(str(name))
     if kind is None:
-        raise ValueError(f"{name} is no event")
+        raise ValueError(f"{name} is not an event")
     return kind.model_validate_json(line)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -142,13 +143,23 @@ def _entries(directory: Path) -> list[_Entry]:
     return sorted((entry for entry in [*single, *nested] if entry.paths), key=lambda entry: entry.order)
 
 
+MOST_SEARCHED = 100_000
+"""The number of files and directories that are searched below one directory; that many take about a second."""
+
+
 def _runs_below(directory: Path) -> list[Path]:
-    """Return the runs in and below a directory; other files are ignored."""
-    try:
-        files = sorted(path for path in directory.rglob("*.json*") if path.is_file())
-    except OSError as error:
-        raise LogError(f"cannot read {directory}: {reason(error)}") from error
-    return sorted(_preferred(files), key=lambda path: (path.parent, _Entry(path.stem, ()).order))
+    """Return the runs in and below a directory; other files are ignored. Raises LogError for too many of them."""
+    files: list[Path] = []
+    seen = 0
+    for folder, folders, names in os.walk(directory):
+        seen += len(folders) + len(names)
+        if seen > MOST_SEARCHED:
+            raise LogError(
+                f"there are more than {MOST_SEARCHED:,} files and directories below {directory}: name the directory "
+                "that holds the runs"
+            )
+        files += (Path(folder, name) for name in names if ".json" in name)
+    return sorted(_preferred(sorted(files)), key=lambda path: (path.parent, _Entry(path.stem, ()).order))
 
 
 def _preferred(files: Iterable[Path]) -> list[Path]:

@@ -306,7 +306,7 @@ class Bar:
 
     tick: str
     series: str
-    """Position among the bars at its tick."""
+    """Name of its series, which also determines its position at the tick."""
     parts: Mapping[str, float]
     absent: Mark | None = None
 

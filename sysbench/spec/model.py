@@ -143,13 +143,13 @@ class GridCell(RunCell):
         Unlike `problem`, this makes one cell of a sweep `invalid` and lets the others run.
         """
         if self.attention in ("efficient", "cudnn") and device != "cuda":
-            return f"--attention {self.attention} is a CUDA kernel; on {device} there are naive, sdpa, math"
+            return f"--attention {self.attention} is a CUDA kernel; available on {device}: naive, sdpa, math"
         if self.attention == "flash" and device == "mps":
-            return "--attention flash is not there on mps; there are naive, sdpa, math"
+            return "--attention flash is not available on mps; available: naive, sdpa, math"
         if self.attention in ("flash", "cudnn") and device == "cuda" and self.precision in ("fp32", "tf32"):
             return f"--attention {self.attention} takes 16-bit inputs; use --precision bf16, or --attention efficient"
         if self.attention == "flex" and device == "mps":
-            return "--attention flex is not there on mps; there are naive, sdpa, math"
+            return "--attention flex is not available on mps; available: naive, sdpa, math"
         return None
 
 

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 from sysbench.log.events import Event
+from sysbench.stderr import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,5 +65,5 @@ def waiting(what: str, console: Console | None = None, *, silent: bool = False) 
     from rich.console import Console as Terminal
     from rich.markup import escape
 
-    with Terminal(stderr=True).status(f" {escape(what)}") as status:
-        yield lambda other: status.update(f" {escape(other)}")
+    with Terminal(stderr=True).status(f" {escape(printable(what))}") as status:
+        yield lambda other: status.update(f" {escape(printable(other))}")
