@@ -49,8 +49,9 @@ HOST_RATES: tuple[HostRate, ...] = get_args(HostRate)
 CALIBRATED_HOST_SPREAD = 0.05
 """By how much a host that was calibrated is off as a whole: from one process to the next, and from model to model."""
 
-UNEXPLAINED_SPREAD = 0.05
-"""Deviation of the logarithm of whole steps that no constant explains: clocks, temperature, versions of libraries."""
+UNEXPLAINED_SPREAD = 0.08
+"""Deviation of the logarithm of whole steps that no constant explains: clocks, temperature, versions of libraries. With
+0.05 the interval held 80 % of the published runs that constants were chosen on (`python -m tests.bench.prediction`)."""
 
 
 @dataclass(frozen=True)
