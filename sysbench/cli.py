@@ -19,6 +19,13 @@ from sysbench.garbage import collection_paused
 
 INTERRUPTED = 130
 
+EXAMPLES = """\b
+Examples:
+  sysbench time --size tiny                  time a step on this machine
+  sysbench memory --size xl --simulate h100  see whether xl fits an H100
+  sysbench run quick                         measure a first experiment
+"""
+
 
 def application(words: Sequence[str]) -> typer.Typer:
     """The command line; only the commands that `words` name are imported, so that `--help` answers at once."""
@@ -27,7 +34,7 @@ def application(words: Sequence[str]) -> typer.Typer:
     app = typer.Typer(
         help="Where do the time and the memory of a training step go, can the number be trusted, "
         "and how far is it from what the hardware can do?",
-        no_args_is_help=True,
+        epilog=EXAMPLES,
         context_settings={"help_option_names": ["-h", "--help"]},
         pretty_exceptions_enable=False,
         # Rich's help panels are for the many options of one command; importing them costs more than all of this.
@@ -66,6 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _run(words: list[str]) -> int:
     with collection_paused():
         command = typer.main.get_command(application(words))
+    # Whoever types nothing but the name wants to know what it can do.
+    words = words or ["--help"]
     try:
         return int(command.main(words, prog_name="sysbench", standalone_mode=False) or 0)
     except KeyboardInterrupt:
@@ -85,10 +94,10 @@ def _explain(error: Exception) -> tuple[str, int]:
     """One line and an exit code for any error."""
     if isinstance(error, SysbenchError):
         return str(error), error.exit_code
-    # Typer raises usage errors of its own, or those of click, depending on its version; both can format themselves.
-    format_message = getattr(error, "format_message", None)
-    if callable(format_message):
-        return str(format_message()), int(getattr(error, "exit_code", 2))
+    from sysbench.spec.command_options import explained
+
+    if complaint := explained(error):
+        return complaint, int(getattr(error, "exit_code", 2))
     return f"unexpected {type(error).__name__}: {error} (this is a defect; --debug shows where)", 1
 
 

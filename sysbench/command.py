@@ -78,7 +78,7 @@ class Command:
     headlines: str | None = None
     """The sentences that are shown below the tables, where the sheet does not have them itself."""
     plan: str = "sysbench.render.plan:sheet"
-    """What its cells would be, for `--plan`: `cells -> Sheet`."""
+    """What its cells would be, for `--plan`: `(cells, gpu or None) -> Sheet`; memory is held against the GPU."""
     findings: str = "findings:of_run"
     """Everything that a run shows, in sentences: `record -> Iterable[Said]`."""
     figures: str = "figures:of_run"

@@ -122,7 +122,7 @@ def show_plan(spec: RunSpec, options: RunOptions, device: Hardware | None) -> No
 
     cells: list[RunCell] = list(spec.cells())
     refuse_impossible(cells)
-    show_sheet(measuring(spec.kind).part("plan")(cells, *([device] if device else [])), options, options.columns)
+    show_sheet(measuring(spec.kind).part("plan")(cells, device), options, options.columns)
 
 
 def show_sheet(content: Sheet, options: ShowOptions, columns: Sequence[str] = ()) -> None:
@@ -242,6 +242,6 @@ def _progress(kind: Kind, options: RunOptions) -> Progress:
     earlier = log.read(options.resume) if options.resume else ()
     command = measuring(kind)
     if options.no_live or not command.picture or not can_draw_on(console):
-        lines: Progress = command.part("lines")(console, earlier=earlier)
+        lines: Progress = command.part("lines")(console, earlier=earlier, overall=options.overall)
         return lines
-    return Dashboard(console, earlier=earlier, picture=command.part("picture"))
+    return Dashboard(console, earlier=earlier, picture=command.part("picture"), overall=options.overall)

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from sysbench.command import Kind, kinds, measuring, spec_of
 from sysbench.errors import LogError, nearest
 from sysbench.log import journal as log
-from sysbench.log import upgrades
+from sysbench.log import manifest, upgrades
 from sysbench.log.events import SCHEMA_VERSION, RunStarted
 from sysbench.log.records import RunRecord
 from sysbench.log.storage import reason
@@ -64,6 +64,22 @@ def find(name: str, directory: Path = RUNS) -> list[Path]:
     return _named(name, name, None, directory)
 
 
+def find_experiment(name: str, directory: Path = RUNS) -> Path:
+    """The directory of the experiment that `name` stands for: its path, or as for `find` among those in `directory`.
+
+    `quick` is the latest of those that were made of the experiment quick. Raises LogError when nothing, or more than
+    one, is meant.
+    """
+    if Path(name).exists() or Path(name).name != name:
+        return Path(name)
+    paths = [path for path in _children(directory) if path.is_dir() and manifest.is_manifest(path)]
+    entries = sorted((_Entry(path.name, (path,)) for path in paths), key=lambda entry: entry.order)
+    if not entries:
+        raise LogError(f"{name} is no directory, and there is no experiment in {directory}")
+    made_of = [entry for entry in entries if (dated := _DATED.fullmatch(entry.name)) and dated["what"] == name]
+    return (made_of[-1] if made_of else _meant(name, name, entries, directory)).paths[0]
+
+
 def load(path: Path) -> RunRecord[Any]:
     """The record in a file, or the one that the log in it comes down to, of whatever kind.
 
@@ -101,14 +117,19 @@ def _named(name: str, rest: str, kind: str | None, directory: Path) -> list[Path
     if not entries:
         runs = f"runs of `sysbench {kind}`" if kind else "runs"
         raise LogError(f"{name} is neither a file nor a directory, and there are no {runs} in {directory}")
+    return list(_meant(name, rest, entries, directory).paths)
+
+
+def _meant(name: str, rest: str, entries: Sequence[_Entry], directory: Path) -> _Entry:
+    """The one that is called so, or begins so, or is so many from the latest; raises LogError otherwise."""
     latest = _LATEST.fullmatch(rest)
     if latest or not rest:
-        return list(_latest(name, entries, int(latest[1] or 0) if latest else 0, directory).paths)
+        return _latest(name, entries, int(latest[1] or 0) if latest else 0, directory)
     meant = [entry for entry in entries if entry.name == rest] or [
         entry for entry in entries if entry.name.startswith(rest)
     ]
     if len(meant) == 1:
-        return list(meant[0].paths)
+        return meant[0]
     if meant:
         raise LogError(f"{name} is the beginning of several names in {directory}: {_listed(meant)}")
     hint = nearest(rest, ["latest", *(entry.name for entry in entries)])
@@ -135,13 +156,17 @@ def _listed(entries: Sequence[_Entry]) -> str:
 
 def _entries(directory: Path) -> list[_Entry]:
     """Everything in a directory that has a name of its own, in the order in which it began."""
-    try:
-        children = sorted(directory.iterdir()) if directory.is_dir() else []
-    except OSError as error:
-        raise LogError(f"cannot read {directory}: {reason(error)}") from error
+    children = _children(directory)
     single = [_Entry(path.stem, (path,)) for path in _preferred(children)]
     nested = [_Entry(path.name, tuple(_runs_below(path))) for path in children if path.is_dir()]
     return sorted((entry for entry in [*single, *nested] if entry.paths), key=lambda entry: entry.order)
+
+
+def _children(directory: Path) -> list[Path]:
+    try:
+        return sorted(directory.iterdir()) if directory.is_dir() else []
+    except OSError as error:
+        raise LogError(f"cannot read {directory}: {reason(error)}") from error
 
 
 def _runs_below(directory: Path) -> list[Path]:

@@ -100,8 +100,20 @@ def show(
     show_sheet(sheet(record, names, selection), console, form, columns, there)
 
 
+_UNBOUNDED = 100_000
+"""Cells; no table is as wide."""
+
+
 class _Output(Console):
-    """A console that leaves a closed pipe to `results`; Rich would end the process."""
+    """A console that leaves a closed pipe to `results`; Rich would end the process.
+
+    What is not looked at on a terminal, but kept in a file or read by a program, is not fitted to any width, unless
+    COLUMNS says which.
+    """
+
+    def __init__(self) -> None:
+        unbounded = not sys.stdout.isatty() and not os.environ.get("COLUMNS", "").isdigit()
+        super().__init__(width=_UNBOUNDED if unbounded else None)
 
     def on_broken_pipe(self) -> None:
         """Let the error through."""

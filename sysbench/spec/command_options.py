@@ -15,8 +15,8 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from sysbench.errors import UsageError
-from sysbench.spec.options import Option, flag_of
+from sysbench.errors import UsageError, nearest
+from sysbench.spec.options import CALLED_ELSEWHERE, Option, flag_of
 from sysbench.spec.validation import Given, option_name, option_of, validated
 
 __all__ = ["Given", "command_options", "given", "option_name", "validated"]
@@ -51,12 +51,26 @@ def given(command: str, words: Sequence[str], *specs: type[BaseModel]) -> list[G
     try:
         typer.main.get_command(app).main(list(words), prog_name=command, standalone_mode=False)
     except Exception as error:
-        # Typer raises usage errors of its own, or those of click, depending on its version; both can format themselves.
-        format_message: Any = getattr(error, "format_message", None)
-        if not callable(format_message):
+        if (complaint := explained(error)) is None:
             raise
-        raise UsageError(" ".join(str(format_message()).split())) from None
+        raise UsageError(complaint) from None
     return found
+
+
+def explained(error: Exception) -> str | None:
+    """A usage error of Typer's in one line, with the option that was meant; None for any other error."""
+    # Typer raises usage errors of its own, or those of click, depending on its version; both can format themselves.
+    format_message: Any = getattr(error, "format_message", None)
+    if not callable(format_message):
+        return None
+    typed, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
+    if not isinstance(typed, str) or context is None:
+        return " ".join(str(format_message()).split())
+    flags = [flag for parameter in context.command.params for flag in parameter.opts if flag.startswith("--")]
+    ours = f"--{CALLED_ELSEWHERE.get(typed.lstrip('-').replace('_', '-'), '')}"
+    meant = ours if ours in flags else nearest(typed, flags)
+    question = f". Did you mean {meant}?" if meant else f". {context.command_path} --help lists all"
+    return f"No such option: {typed}{question}"
 
 
 def _parameters(model: type[BaseModel]) -> Iterator[inspect.Parameter]:

@@ -15,6 +15,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 
 from sysbench.errors import UsageError, unknown
+from sysbench.spec.axes import texts
 from sysbench.spec.model import Precision
 
 PACKAGE = Path(__file__).parent.parent
@@ -30,6 +31,11 @@ SAME_MEMORY_SHARE = 0.1
 """Two memory sizes that differ by less are the same card under another driver: ECC and reserves take 1 to 5 %."""
 
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]i?B)", re.IGNORECASE)
+_MARKETED = re.compile(r"(?P<number>\d+)\s?gi?b?\b")
+_APART = re.compile(r"(sxm|pcie|nvl|rtx|(?<=\d)ti\b)(?:(?<=sxm)\d)?")
+_EVERYBODYS = frozenset({"nvidia", "tesla", "geforce", "rtx", "gpu", "generation"})
+"""Terms that tell no card of ours from another."""
+
 _UNITS = {
     f"{prefix}{infix}b": base**power
     for power, prefix in enumerate("kmgt", start=1)
@@ -96,17 +102,52 @@ def find(device_name: str, memory_bytes: int | None = None) -> Hardware | None:
     return named_so[0] if len(named_so) == 1 else None
 
 
-def named(slug: str) -> Hardware:
-    """The hardware called `slug`, or a nameless one of a memory size such as `24GiB`; raises UsageError otherwise."""
+def named(name: str) -> Hardware:
+    """The hardware that people call `name`, or a nameless one of a memory size such as `24GiB`.
+
+    A slug, a driver's name, or as much of either as means one card: `h100-80gb`, `H100 SXM`, `4090`. Raises UsageError
+    for any other name, and for one that several cards answer to.
+    """
     by_slug = {hardware.slug: hardware for hardware in known()}
-    if slug.strip().lower() in by_slug:
-        return by_slug[slug.strip().lower()]
-    size = _SIZE.fullmatch(slug.strip())
+    asked = name.strip().lower()
+    if asked in by_slug:
+        return by_slug[asked]
+    size = _SIZE.fullmatch(name.strip())
     memory_bytes = round(float(size["number"]) * _UNITS[size["unit"].lower()]) if size else 0
     if memory_bytes > 0:
-        return Hardware(slug=slug.strip(), title=f"a GPU with {slug.strip()}", memory_bytes=memory_bytes)
-    completions = [known_slug for known_slug in by_slug if known_slug.startswith(slug.strip().lower())]
-    raise UsageError(unknown(slug, "a known GPU, nor a memory size such as 24GiB", completions or by_slug))
+        return Hardware(slug=name.strip(), title=f"a GPU with {name.strip()}", memory_bytes=memory_bytes)
+    meant = [hardware for hardware in known() if _could_be_called(name, hardware)]
+    # An H100 without a word more is the card that is called nothing else: not the PCIe card, nor the NVL.
+    in_full = [hardware for hardware in meant if _terms(hardware.slug) <= _terms(name)]
+    if len(in_full) == 1:
+        return in_full[0]
+    if meant:
+        raise UsageError(unknown(name, "the whole name of one GPU", [hardware.slug for hardware in meant]))
+    beginning = [slug for slug in by_slug if slug.startswith(asked)]
+    raise UsageError(unknown(name, "a known GPU, nor a memory size such as 24GiB", beginning or by_slug))
+
+
+def slugs(value: object) -> tuple[str, ...]:
+    """The slugs of GPUs that are named in an axis, and sizes of memory as they are; raises ValueError for others."""
+    try:
+        return texts([named(name).slug for name in texts(value)])
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+
+
+def _could_be_called(name: str, hardware: Hardware) -> bool:
+    """Whether every term of the name is one of the card's, and every memory size in it is its own."""
+    own = {term for each in (hardware.slug, hardware.title, *hardware.names) for term in _terms(each)}
+    # What is sold as 80 GB, or as 141 GB, is about as many GiB.
+    sizes_bytes = [int(size["number"]) * 2**30 for size in _MARKETED.finditer(name.lower())]
+    its_own = all(_same_memory(hardware.memory_bytes, size_bytes) for size_bytes in sizes_bytes)
+    return bool(_terms(name)) and _terms(name) <= own and its_own
+
+
+def _terms(name: str) -> frozenset[str]:
+    """What sets a card apart in a name: `h100` and `sxm`, and neither its makers, nor its memory."""
+    apart = _APART.sub(r" \1 ", _MARKETED.sub(" ", name.lower()))
+    return frozenset(re.findall(r"[a-z0-9.]+", apart)) - _EVERYBODYS
 
 
 def peak(hardware: Hardware, precision: Precision) -> Peak | None:

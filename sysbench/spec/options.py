@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -9,7 +10,8 @@ from dataclasses import dataclass
 class Option:
     """Marks a field as a command-line option.
 
-    `flags` are its spellings (by default the field's name with dashes), `metavar` what stands for its value,
+    `flags` are its spellings, its own name first (by default the field's name with dashes), `metavar` what stands for
+    its value,
     `panel` the heading it is listed under, and `shorthands` are flags without a value that stand for one:
     `{"--bf16": "bf16"}`. What is `positional` needs no flag. What is `repeated` may be given several times, or as
     several arguments: its field gets a list of words; a `pair` takes the two words that follow it, whatever they are.
@@ -22,6 +24,38 @@ class Option:
     positional: bool = False
     repeated: bool = False
     pair: bool = False
+
+
+CALLED_ELSEWHERE: Mapping[str, str] = {
+    "seq-len": "ctx",
+    "sequence-length": "ctx",
+    "max-length": "ctx",
+    "max-seq-len": "ctx",
+    "context": "ctx",
+    "block-size": "ctx",
+    "bs": "batch",
+    "micro-batch-size": "batch",
+    "per-device-train-batch-size": "batch",
+    "amp": "precision",
+    "mixed-precision": "precision",
+    "n-embd": "d-model",
+    "embed-dim": "d-model",
+    "intermediate-size": "d-ff",
+    "n-layer": "layers",
+    "num-hidden-layers": "layers",
+    "n-head": "heads",
+    "num-attention-heads": "heads",
+    "vocab-size": "vocab",
+    "attn-implementation": "attention",
+    "torch-compile": "compile",
+    "gpu": "simulate",
+    "iters": "steps",
+    "iterations": "steps",
+    "warmup-steps": "warmup",
+    "output-dir": "out",
+    "output": "out",
+}
+"""What other tools call an option of ours, where that is no spelling of it here: whoever types it is told ours."""
 
 
 def flag_of(field: str) -> str:

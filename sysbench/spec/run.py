@@ -93,6 +93,9 @@ class RunOptions(BaseModel):
     """Whether the worker measures the matrix product that rates are held against. Not on the command line."""
     watch: Callable[[Any], object] | None = None
     """Called with every event of a quiet run. Not on the command line."""
+    overall: Any = None
+    """Where the run stands within an experiment (`render.dashboard.overall.Overall`), if it is of one. Not on the
+    command line."""
     shown: bool = True
     """Whether the result is printed. Not on the command line."""
 

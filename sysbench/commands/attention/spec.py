@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from sysbench.errors import UsageError, unknown
+from sysbench.errors import unknown
 from sysbench.spec import hardware
 from sysbench.spec.axes import choices, integers, texts
 from sysbench.spec.cell import DeviceType, RunCell, RunSpec, devices
@@ -49,17 +49,6 @@ def _implementations(value: object) -> tuple[str, ...]:
         if name not in IMPLEMENTATIONS and not _OWN.fullmatch(name):
             own = (*IMPLEMENTATIONS, "my_module:function")
             raise ValueError(unknown(name, "an implementation", own))
-    return names
-
-
-def _gpus(value: object) -> tuple[str, ...]:
-    """Names of GPUs or sizes of memory, each of which is known."""
-    names = texts(value)
-    for name in names:
-        try:
-            hardware.named(name)
-        except UsageError as error:
-            raise ValueError(str(error)) from None
     return names
 
 
@@ -147,27 +136,38 @@ class AttentionSpec(RunSpec):
     dim: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=SWEEP)] = Field(
         default=(64,), description="Head dimension d."
     )
-    seq: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=SWEEP)] = Field(
-        default=(256, 1024), description="Sequence length N."
-    )
-    batch: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=SWEEP)] = Field(
-        default=(8,), description="Sequences per call."
-    )
-    heads: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=SWEEP)] = Field(
-        default=(), description="Attention heads; by default the inputs have no head dimension."
-    )
+    seq: Annotated[
+        tuple[int, ...], BeforeValidator(integers(1)), Option(flags=("--seq", "--seq-len"), metavar="AXIS", panel=SWEEP)
+    ] = Field(default=(256, 1024), description="Sequence length N.")
+    batch: Annotated[
+        tuple[int, ...],
+        BeforeValidator(integers(1)),
+        Option(flags=("--batch", "--batch-size"), metavar="AXIS", panel=SWEEP),
+    ] = Field(default=(8,), description="Sequences per call.")
+    heads: Annotated[
+        tuple[int, ...],
+        BeforeValidator(integers(1)),
+        Option(flags=("--heads", "--num-heads"), metavar="AXIS", panel=SWEEP),
+    ] = Field(default=(), description="Attention heads; by default the inputs have no head dimension.")
     causal: Annotated[bool, Option(panel=SWEEP)] = Field(
         default=False, description="Apply a causal mask: no position attends to a later one."
     )
     precision: Annotated[
         tuple[Precision, ...],
         BeforeValidator(choices("a precision", get_args(Precision))),
-        Option(metavar="NAME,…", panel=SWEEP, shorthands=(("--bf16", "bf16"), ("--fp16", "fp16"))),
+        Option(
+            flags=("--precision", "--dtype"),
+            metavar="NAME,…",
+            panel=SWEEP,
+            shorthands=(("--bf16", "bf16"), ("--fp16", "fp16")),
+        ),
     ] = Field(default=("fp32",), description="Type of q, k and v; tf32 is fp32 with products in that format.")
     device: Annotated[tuple[str, ...], BeforeValidator(devices), Option(metavar="NAME,…", panel=MEASUREMENT)] = Field(
         default=("auto",), description="auto, cuda, cuda:1, mps or cpu. auto is the first there is of cuda, mps, cpu."
     )
-    simulate: Annotated[tuple[str, ...], BeforeValidator(_gpus), Option(metavar="GPU,…", panel=MEASUREMENT)] = Field(
+    simulate: Annotated[
+        tuple[str, ...], BeforeValidator(hardware.slugs), Option(metavar="GPU,…", panel=MEASUREMENT)
+    ] = Field(
         default=(),
         description="Compute memory for these GPUs instead of measuring, and where it runs out: a100-80gb, or 24GiB.",
     )

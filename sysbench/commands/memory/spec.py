@@ -10,9 +10,8 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from sysbench.errors import UsageError
 from sysbench.spec import hardware
-from sysbench.spec.axes import choices, texts
+from sysbench.spec.axes import choices
 from sysbench.spec.model import STEP, DeviceType, GridCell, Mode, ModelCell, ModelSpec, Phase
 from sysbench.spec.options import Option
 from sysbench.spec.run import OUTPUT, RunOptions
@@ -46,17 +45,6 @@ PROCEDURES: Mapping[Protocol, Procedure] = {
     "train-first": Procedure("train", ("zero_grad", "forward", "loss", "backward", "optimizer"), 0),
     "train": Procedure("train", ("zero_grad", "forward", "loss", "backward", "optimizer"), 1),
 }
-
-
-def _gpus(value: object) -> tuple[str, ...]:
-    """Names of GPUs or sizes of memory, each of which is known."""
-    names = texts(value)
-    for name in names:
-        try:
-            hardware.named(name)
-        except UsageError as error:
-            raise ValueError(str(error)) from None
-    return names
 
 
 class MemoryCell(GridCell):
@@ -129,9 +117,11 @@ class MemorySpec(ModelSpec):
         description="inference keeps no graph; forward keeps graph and loss; forward-backward adds gradients; "
         "train-first is the first step, in which the optimizer's state appears; train a later one.",
     )
-    simulate: Annotated[tuple[str, ...], BeforeValidator(_gpus), Option(metavar="GPU,…", panel=SIMULATION)] = Field(
-        default=(),
-        description="Simulate these GPUs, which need not be here, instead of measuring: a100-80gb, or 24GiB.",
+    simulate: Annotated[tuple[str, ...], BeforeValidator(hardware.slugs), Option(metavar="GPU,…", panel=SIMULATION)] = (
+        Field(
+            default=(),
+            description="Simulate these GPUs, which need not be here, instead of measuring: a100-80gb, or 24GiB.",
+        )
     )
     find: Annotated[SearchAxis | None, Option(metavar="AXIS", panel=SIMULATION)] = Field(
         default=None,

@@ -25,6 +25,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 from sysbench.log.events import Event
+from sysbench.render.dashboard.overall import Above, Overall
 
 INTERVAL_S = 0.25
 
@@ -95,7 +96,7 @@ class Dashboard:
     """Shows a run on a terminal while it goes on, and is gone when it is over.
 
     What is written to stderr meanwhile is kept back, and written when the terminal is free again. `earlier` are the
-    events of the log that a resumed run continues.
+    events of the log that a resumed run continues, `overall` the experiment that the run is of.
     """
 
     def __init__(
@@ -105,11 +106,13 @@ class Dashboard:
         *,
         picture: Picture[Any],
         earlier: Iterable[Event] = (),
+        overall: Overall | None = None,
     ) -> None:
         self._console = console
         self._clock = clock or Clock()
         self._pace = Pace(self._clock)
         self._picture = picture
+        self._overall = overall
         self._state = reduce(picture.advance, earlier, picture.blank)
         self._size = console.size
         self._lost = False
@@ -140,14 +143,18 @@ class Dashboard:
     def show(self, event: Event) -> None:
         """Take in one event, and draw if it is time to."""
         self._state = self._picture.advance(self._state, event)
+        if self._overall is not None:
+            self._overall.take_in(event)
         share = self._picture.share(self._state)
         if not self._lost and self._pace.due(share, torn=self._console.size != self._size):
             self._pace.measure(self._draw)
 
     def _draw(self) -> None:
         self._size = self._console.size
+        now_s = self._clock.epoch()
+        screen = self._picture.draw(self._state, now_s)
         try:
-            self._live.update(self._picture.draw(self._state, self._clock.epoch()), refresh=True)
+            self._live.update(Above(self._overall, screen, now_s) if self._overall else screen, refresh=True)
         except OSError:
             # A terminal that went away (a closed window, a lost connection) ends the dashboard, not the run.
             self._lost = True
