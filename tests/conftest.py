@@ -1,8 +1,11 @@
 """Settings for the whole suite."""
 
+import atexit
 import os
 import signal
 import sys
+import tempfile
+from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -11,9 +14,19 @@ from hypothesis import HealthCheck, settings
 # of a millisecond last for seconds, and no test asserts how fast a step is.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# What a shell starts in the background ignores Ctrl-C, and hands that on to what the tests start and interrupt.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# What whoever runs the tests has calibrated is none of their business, nor is what the tests calibrate theirs.
+os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="sysbench-tests-")
+
+# What a shell starts in the background ignores Ctrl-C, and what `nohup` starts ignores SIGHUP: a run that is told to
+# stop would go on. They are caught instead, which processes that the tests start do not inherit; a terminal that is
+# closed still does not end what `nohup` has started.
+for number, handler in {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGTERM: signal.SIG_DFL,
+    signal.SIGHUP: lambda *_: None,
+}.items():
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 
 # How long an example takes to make or to try says how busy the machine is.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -36,3 +49,18 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_xdist_auto_num_workers() -> int:
     """For `-n auto`: one more than there are processors, as a quarter of the time is waiting for what was started."""
     return (os.cpu_count() or 1) + 1
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Sum up in one line what was skipped and why."""
+    reasons = Counter(str(report.longrepr[2]) for report in terminalreporter.getreports("skipped"))
+    if reasons:
+        said = "; ".join(f"{count} × {reason.removeprefix('Skipped: ')}" for reason, count in reasons.most_common())
+        terminalreporter.write_line(f"skipped: {said}")
+
+
+@atexit.register
+def keep_leaks_of_triton_to_itself() -> None:
+    """Close stderr when all is said: once the interpreter is gone, Triton's bindings list dozens of objects there."""
+    if any(name.startswith("triton.") for name in sys.modules):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)

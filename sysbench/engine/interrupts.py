@@ -1,4 +1,4 @@
-"""Ctrl-C and its kin, as something a loop can wait for."""
+"""Ctrl-C and similar signals, as something an event loop can wait for."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from types import FrameType
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that end a run in order."""
+"""Signals that stop a run cleanly."""
 
 
 class Interrupts:
-    """Whether the user wants the run to end; readable, in the sense of select, as soon as that is so."""
+    """Whether the user wants to stop the run; becomes readable, in the sense of select, when that is so."""
 
     def __init__(self, receiver: socket.socket) -> None:
         self.requested = False
@@ -23,15 +23,15 @@ class Interrupts:
         self._receiver = receiver
 
     def fileno(self) -> int:
-        """What to wait for."""
+        """File descriptor to wait for."""
         return self._receiver.fileno()
 
     def sleep(self, duration_s: float) -> None:
-        """Do nothing for so long, or until a signal comes."""
+        """Sleep for this long, or until a signal arrives."""
         select.select([self._receiver], [], [], duration_s)
 
     def drain(self) -> None:
-        """Forget the wake-ups that have been seen; a signal that is no request (SIGWINCH, say) wakes too."""
+        """Discard wake-ups that have been handled; signals that are no request to stop (such as SIGWINCH) also wake."""
         try:
             while self._receiver.recv(64):
                 pass
@@ -39,11 +39,11 @@ class Interrupts:
             return
 
     def ignore_impatience(self) -> None:
-        """From now on everything ends by itself, and soon; a second signal must not cut that short."""
+        """Ignore further signals: the run now ends by itself and soon, and a second signal must not interrupt that."""
         self._closing = True
 
     def request(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal: the first is a request, the second raises KeyboardInterrupt wherever the program is."""
+        """Handle a signal: the first requests a stop, the second raises KeyboardInterrupt wherever the program is."""
         if self.requested and not self._closing:
             raise KeyboardInterrupt
         self.requested = True
@@ -51,10 +51,10 @@ class Interrupts:
 
 @contextmanager
 def catch_interrupts() -> Iterator[Interrupts]:
-    """Take the stopping signals over, and give them back in the end.
+    """Handle the stopping signals in this context, and restore the previous handlers afterwards.
 
-    One that is ignored (nohup, a job in the background) stays ignored. Outside the main thread Python can catch no
-    signal, and none is caught.
+    An ignored signal (nohup, a background job) stays ignored. Outside the main thread Python cannot handle signals, and
+    this context does nothing.
     """
     receiver, sender = socket.socketpair()
     with receiver, sender:
@@ -64,8 +64,8 @@ def catch_interrupts() -> Iterator[Interrupts]:
         if threading.current_thread() is not threading.main_thread():
             yield interrupts
             return
-        # The descriptor closes a gap that a handler alone leaves: a signal between the last look at `requested` and
-        # the beginning of a wait would be noticed only after it.
+        # The descriptor closes a gap that a handler alone leaves: a signal between the last check of `requested` and
+        # the beginning of a wait would be noticed only after the wait.
         former_descriptor = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
         former_handlers = {number: signal.getsignal(number) for number in STOPPING}
         try:

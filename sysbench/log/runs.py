@@ -221,7 +221,7 @@ def _folded(path: Path) -> RunRecord[Any]:
     try:
         return measuring(beginning.kind).folded(log.read(path))
     except ValidationError as error:
-        raise LogError(f"{path} is not a log as sysbench writes it: {_first(error)}") from None
+        raise LogError(f"{path} is not a log as sysbench writes it: {first(error)}") from None
 
 
 def _upgraded(path: Path, content: bytes) -> bytes:
@@ -249,7 +249,7 @@ def _validated(path: Path, content: bytes) -> RunRecord[Any]:
     try:
         record = model.model_validate_json(content)
     except ValidationError as error:
-        raise _not_a_record(path, content, _first(error)) from None
+        raise _not_a_record(path, content, first(error)) from None
     if record.schema_version > SCHEMA_VERSION:
         raise _not_a_record(path, content, "")
     return record
@@ -291,12 +291,12 @@ def _refuse_foreign_spec(path: Path, record: RunRecord[Any]) -> None:
     try:
         spec_of(record.spec)
     except ValidationError as error:
-        raise LogError(f"{path} is not a record as sysbench writes it: {_first(error, 'spec')}") from None
+        raise LogError(f"{path} is not a record as sysbench writes it: {first(error, 'spec')}") from None
     except ValueError as error:
         raise LogError(f"{path} is not a record as sysbench writes it: spec: {error}") from None
 
 
-def _first(error: ValidationError, within: str = "") -> str:
+def first(error: ValidationError, within: str = "") -> str:
     """The first thing that is wrong, and where: `cells.3.phases.step.wall.median_s: Input should be a valid number`."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     where = ".".join([*([within] if within else []), *(str(part) for part in first["loc"])])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 
-from sysbench.render.table import Cell, Column, Measure, Sheet, Table, Word, notes
+from sysbench import __version__
+from sysbench.log.events import SCHEMA_VERSION
+from sysbench.render.table import Cell, Column, Measure, Remark, RemarkKind, Sheet, Table, Word, notes
+from sysbench.spec.frozen import Frozen
 from sysbench.units import Unit
 
 _SUFFIXES: dict[Unit, str] = {
@@ -111,18 +113,84 @@ def _outcome(row: Sequence[Cell], columns: Sequence[Column]) -> str | None:
     return next((word for word in words if word and word != "unknown"), None)
 
 
+class _ColumnRecord(Frozen):
+    key: str
+    title: str
+    unit: Unit | None
+
+
+class _TableRecord(Frozen):
+    name: str
+    title: str
+    axes: int
+    columns: tuple[_ColumnRecord, ...]
+    rows: tuple[dict[str, Value], ...]
+    notes: tuple[str, ...]
+
+
+class _RemarkRecord(Frozen):
+    kind: RemarkKind
+    text: str
+    remedy: str | None
+
+
+class SheetRecord(Frozen):
+    """Tables that are of no record, in JSON: rows as CSV has them (units in the keys, base units, nothing rounded)."""
+
+    schema_version: int = SCHEMA_VERSION
+    kind: Literal["tables"] = "tables"
+    sysbench_version: str = __version__
+    subject: tuple[str, ...]
+    tables: tuple[_TableRecord, ...]
+    remarks: tuple[_RemarkRecord, ...]
+
+    @property
+    def sheet(self) -> Sheet:
+        """The tables, to be shown again."""
+        tables = tuple(
+            Table(
+                table.name,
+                table.title,
+                tuple(Column(column.key, column.title, column.unit) for column in table.columns),
+                tuple(tuple(_cell(row, column) for column in table.columns) for row in table.rows),
+                table.axes,
+                table.notes,
+            )
+            for table in self.tables
+        )
+        return Sheet(self.subject, tables, tuple(Remark(each.kind, each.text, each.remedy) for each in self.remarks))
+
+
+def _cell(row: Mapping[str, Value], column: _ColumnRecord) -> Cell:
+    """What a row of CSV has for a column."""
+    if column.unit is None:
+        value = row.get(column.key)
+        return "" if value is None else str(value)
+    for part in ("", "_mean"):
+        value = row.get((column.key + part + _SUFFIXES[column.unit]).lstrip("_"))
+        if isinstance(value, int | float):
+            return Measure(value)
+    return None
+
+
 def sheet_json(content: Sheet) -> str:
-    """The tables with their rows as CSV has them (units in the keys, base units, nothing rounded), and the remarks."""
-    remarks = [{"kind": each.kind, "text": each.text, "remedy": each.remedy} for each in content.remarks]
-    whole = {"subject": content.subject, "tables": [_table(each) for each in content.tables], "remarks": remarks}
-    return json.dumps(whole, indent=1, ensure_ascii=False)
-
-
-def _table(table: Table) -> dict[str, Any]:
-    headings, rows = tidy(table)
-    return {
-        "name": table.name,
-        "title": table.title,
-        "rows": [{heading: row.get(heading) for heading in headings} for row in rows],
-        "notes": notes(table),
-    }
+    """The tables and the remarks, as `SheetRecord` has them."""
+    tables = []
+    for table in content.tables:
+        headings, rows = tidy(table)
+        constants, columns = tuple(column for column, _ in table.constants), table.columns
+        tables.append(
+            _TableRecord(
+                name=table.name,
+                title=table.title,
+                axes=table.axes + len(constants),
+                columns=tuple(
+                    _ColumnRecord(key=column.key, title=f"{column.group} {column.title}".strip(), unit=column.unit)
+                    for column in (*columns[: table.axes], *constants, *columns[table.axes :])
+                ),
+                rows=tuple({heading: row.get(heading) for heading in headings} for row in rows),
+                notes=notes(table),
+            )
+        )
+    remarks = tuple(_RemarkRecord(kind=each.kind, text=each.text, remedy=each.remedy) for each in content.remarks)
+    return SheetRecord(subject=content.subject, tables=tuple(tables), remarks=remarks).model_dump_json(indent=1)

@@ -32,7 +32,7 @@ from typing import Any
 
 from sysbench import cells
 from sysbench.command import Kind, measuring
-from sysbench.errors import UsageError
+from sysbench.errors import UsageError, unknown
 from sysbench.render import chosen_columns
 from sysbench.render.chosen_columns import Name, is_known
 from sysbench.render.table import NOTHING, Cell, Column, Measure, Offer, Table, Word
@@ -305,6 +305,24 @@ def names_in(kind: Kind, table: str, spec: RunSpec | None = None) -> tuple[Name,
     """The columns that a table can have beside its axes; with a spec, those whose names come from its values too."""
     declared: DeclaredTable = measuring(kind).part("tables")[table]
     return tuple(dict.fromkeys(declared.names(_values(spec))))
+
+
+def filled(
+    tables: Mapping[str, Callable[[Any], list[Table]]],
+    record: Any,
+    names: Iterable[str],
+    what: str = "this run",
+    why: str = "",
+) -> list[Table]:
+    """The tables called `names`; raises UsageError for a name that is not a table, and for a table without rows."""
+    shown: list[Table] = []
+    for name in names:
+        if name not in tables:
+            raise UsageError(unknown(name, "a table", tables))
+        if not (found := tables[name](record)):
+            raise UsageError(f"{what} has nothing to show as the table {name}{why}")
+        shown += found
+    return shown
 
 
 def refuse_unknown(names: Sequence[str], spec: RunSpec, tables: Sequence[str], form: Format) -> None:

@@ -8,7 +8,8 @@ cuda/attention.cu and torch/_meta_registrations.py (the shapes), torch/_inductor
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -175,6 +176,27 @@ def _type_problem(kernel: str, q: Tensor, dtypes: tuple[torch.dtype, ...]) -> st
     return f"{kernel} takes {names}; this is {str(q.dtype).removeprefix('torch.')}"
 
 
+Launched = Callable[[str, Tensor, Tensor, Tensor], None]
+
+
+def _nobody(layout: str, q: Tensor, k: Tensor, v: Tensor) -> None: ...
+
+
+_launched: Launched = _nobody
+"""Is told of kernels that no operator of aten stands for: `flex forward`, with queries, keys and values by head."""
+
+
+@contextmanager
+def telling(launched: Launched) -> Iterator[None]:
+    """Inside, tell `launched` of kernels that no operator of aten stands for."""
+    global _launched
+    before, _launched = _launched, launched
+    try:
+        yield
+    finally:
+        _launched = before
+
+
 class CompiledFlexAttention(FlexAttention):
     """FlexAttention with the tensors of its compiled kernels, which need a GPU to be compiled for."""
 
@@ -202,6 +224,7 @@ class _FlexAttention(torch.autograd.Function):
         logsumexp = q.new_empty(q.shape[:-1], dtype=torch.float32)
         _maxima = torch.empty_like(logsumexp)  # given to the kernel always, written on demand
         output = torch.empty_like(q)
+        _launched("flex forward", q, k, v)
         ctx.save_for_backward(q, k, v, output, logsumexp)
         return output
 
@@ -209,6 +232,7 @@ class _FlexAttention(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
         q, k, v, _, logsumexp = ctx.saved_tensors
         _delta = torch.empty_like(logsumexp)  # of output · gradient, held while the kernel runs
+        _launched("flex backward", q, k, v)
         _of_logsumexp = torch.empty_like(logsumexp)  # its gradient, which is 0
         return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
 
@@ -244,6 +268,7 @@ class _FlashAttention(torch.autograd.Function):
         batch, rows, heads, _ = q.shape
         logsumexp = q.new_empty((batch, heads, rows), dtype=torch.float32)
         generator = torch.empty(2, dtype=torch.int64, device=q.device)
+        _launched("flash forward", *(each.transpose(1, 2) for each in (q, k, v)))
         ctx.save_for_backward(q, k, v, output, logsumexp, generator)
         ctx.d_head = d_head
         return output[..., :d_head]
@@ -255,6 +280,7 @@ class _FlashAttention(torch.autograd.Function):
         gradients = tuple(torch.empty_like(each) for each in (q, k, v))
         if ctx.d_head < d_head:
             gradient = torch.nn.functional.pad(gradient, (0, d_head - ctx.d_head))
+        _launched("flash backward", *(each.transpose(1, 2) for each in (q, k, v)))
         rounded = -(-rows // 128) * 128
         # mha_bwd: softmax_d and dq_accum, in which the queries' gradient is summed in fp32
         _sums = q.new_empty((batch, heads, rounded), dtype=torch.float32)

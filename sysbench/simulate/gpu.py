@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
-from sysbench.log.events import DeviceInfo
+from sysbench.log.events import DeviceInfo, GpuSimulated
+from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.spec.hardware import Hardware
 
 MIB = 1024 * 1024
@@ -51,6 +53,18 @@ class Gpu:
     def like(cls, device: DeviceInfo, memory_bytes: int) -> Gpu:
         """A GPU of the kind that `device` is, with this much memory."""
         return cls(device.name, memory_bytes, _capability(device.compute_capability))
+
+    def simulated(self, cell: str, settings: AllocatorSettings) -> GpuSimulated:
+        """The event that says of a cell which GPU it is simulated for."""
+        return GpuSimulated(
+            at_s=time.time(),
+            cell=cell,
+            title=self.title,
+            memory_bytes=self.memory_bytes,
+            context_bytes=self.context_bytes,
+            other_bytes=self.other_bytes,
+            settings=settings.text,
+        )
 
     @property
     def workspace_bytes(self) -> int:

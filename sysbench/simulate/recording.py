@@ -43,6 +43,9 @@ BUILD = "build"
 """The span before the first step: the model, the batch, and a trial of the attention kernel."""
 
 
+Device = SimulatedDevice | RealDevice
+
+
 @dataclass(frozen=True)
 class Platform:
     """What a program's requests for memory depend on, beside the program.
@@ -132,15 +135,23 @@ class StepRecording(Recording):
     protocol: Protocol
 
 
-def record(cell: ModelCell, protocol: Protocol, platform: Platform, *, origins: bool = True) -> StepRecording:
+def record(
+    cell: ModelCell,
+    protocol: Protocol,
+    platform: Platform,
+    *,
+    origins: bool = True,
+    device: Callable[[DeviceObserver], Device] = SimulatedDevice,
+) -> StepRecording:
     """Run the cell by the protocol, without data.
 
-    `origins` is whether stacks and modules are recorded, which takes a fifth of the time. Raises UnavailableError for
-    what cannot be simulated, and for attention that the platform has not got.
+    `origins` is whether stacks and modules are recorded, which takes a fifth of the time; `device` makes what it runs
+    on, around what is to be told. Raises UnavailableError for what cannot be simulated, and for attention that the
+    platform has not got.
     """
     if cell.execution == "compiled":
         raise UnavailableError("a compiled step cannot be simulated: what the compiler keeps is known once it has run")
-    recorder = _StepRecorder(platform, SimulatedDevice, Origins(_carry_out.__code__) if origins else None)
+    recorder = _StepRecorder(platform, device, Origins(_carry_out.__code__) if origins else None)
     with (
         composed_of(platform.composites),
         cuda_autocast(platform.autocast) as autocast,
@@ -204,11 +215,11 @@ def phases_of(step: TrainingStep, protocol: Protocol) -> Iterator[tuple[int, Pha
             yield number, phase, implementations[phase]
 
 
-Device = SimulatedDevice | RealDevice
-
-
 class Recorder:
-    """Writes a recording while something runs on a device."""
+    """Writes a recording while something runs on a device.
+
+    phase, step  the span that is being recorded
+    """
 
     def __init__(self, platform: Platform, device: Callable[[DeviceObserver], Device], origins: Origins | None) -> None:
         self.device = device(self)
@@ -220,14 +231,19 @@ class Recorder:
         self._found: list[Origin] = []
         self._categories: dict[int, Category] = {}
         self._spans: list[Span] = []
-        self._phase = BUILD
-        self._step = -1
+        self.phase = BUILD
+        self.step = -1
         self._threads_with_workspace: set[bool] = set()
 
     @property
     def count(self) -> int:
         """Allocations so far; the next one gets this number."""
         return len(self._sizes)
+
+    @property
+    def module(self) -> str:
+        """The path of the module that the current operator belongs to; empty without origins."""
+        return self._origin.module
 
     @property
     def events_so_far(self) -> int:
@@ -248,7 +264,7 @@ class Recorder:
     def allocated(self, size_bytes: int, arguments: Arguments) -> int:
         """Write it down."""
         origin = self._origin
-        if not origin.module and self._phase in ("backward", "optimizer"):
+        if not origin.module and self.phase in ("backward", "optimizer"):
             source = self._origin_of(arguments)
             origin = Origin(source.module, origin.stack or source.stack)
         return self._allocate(size_bytes, origin)
@@ -274,10 +290,10 @@ class Recorder:
     @contextmanager
     def span(self, step: int, name: str) -> Iterator[None]:
         """What happens inside belongs to this phase."""
-        first, self._phase = len(self._events), name
-        if self._origins is not None and step != self._step:
+        first, self.phase = len(self._events), name
+        if self._origins is not None and step != self.step:
             self._origins.forget_forward()
-        self._step = step
+        self.step = step
         yield
         self._spans.append(Span(step, name, first, len(self._events)))
 

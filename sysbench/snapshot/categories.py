@@ -1,8 +1,8 @@
-"""What memory is for, guessed: for snapshots that do not say.
+"""Inference of memory categories, for snapshots that do not record them.
 
-Two things are known of every allocation: the stack it was made from, and how long it lived. Together they give away
-most of a training step. What comes from torch.optim and stays is optimizer state; what forward makes and backward
-releases was saved for backward; what backward makes and leaves behind is a gradient. Whatever else stays unknown.
+Two facts are known about every allocation: its stack and its lifetime. Together they explain most of a training step:
+what torch.optim allocates and keeps is optimizer state; what forward allocates and backward releases was saved for
+backward; what backward allocates and leaves behind is a gradient. Everything else remains unknown.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from sysbench.snapshot.lifetimes import Lifetimes
 from sysbench.snapshot.timeline import CATEGORIES, UNKNOWN, Phase
 
 CUBLAS_WORKSPACE_BYTES = 8_519_680
-"""cuBLAS's default, per handle and stream (aten/src/ATen/cuda/CublasHandlePool.cpp, getChosenWorkspaceSize)."""
+"""cuBLAS's default workspace per handle and stream (getChosenWorkspaceSize in CublasHandlePool.cpp of ATen/cuda)."""
 
 _CODE = {name: code for code, name in enumerate(CATEGORIES)}
 
 
 class _Trait(IntFlag):
-    """What a frame says about the stack it is in."""
+    """What a frame indicates about its stack."""
 
     OPTIMIZER = 1
     BACKWARD = 2
@@ -36,12 +36,12 @@ class _Trait(IntFlag):
 _OUTSIDE, _FORWARD, _BACKWARD, _OPTIMIZER = range(4)
 _PHASE_NAMES = {_FORWARD: "forward", _BACKWARD: "backward", _OPTIMIZER: "optimizer"}
 _SHORTEST_RUN = 3
-"""Allocations; fewer, between two stretches of one phase, do not interrupt it."""
+"""Number of allocations; a shorter stretch between two stretches of one phase does not interrupt that phase."""
 
 
 @dataclass(frozen=True, eq=False)
 class Inference:
-    """What was guessed: a category and a module for each allocation, and the phases."""
+    """Inferred category and module of each allocation, and the phases."""
 
     category: npt.NDArray[np.uint8]
     module: npt.NDArray[np.int32]
@@ -50,9 +50,9 @@ class Inference:
 
 
 def infer(snapshot: Snapshot, lives: Lifetimes, stack: npt.NDArray[np.int32], size_bytes: Column) -> Inference:
-    """Guess from stacks (one position in `snapshot.stacks` per allocation) and lifetimes."""
+    """Infer from stacks (one position in `snapshot.stacks` per allocation) and lifetimes."""
     traits = _traits_of_stacks(snapshot.stacks)
-    # One more, at NONE: no stack, no traits.
+    # The extra entry, at NONE, is for allocations without a stack: they have no traits.
     trait = np.append(traits, 0)[stack]
     in_trace = np.flatnonzero(lives.born > 0)
     order = in_trace[np.argsort(lives.born[in_trace], kind="stable")]
@@ -86,7 +86,7 @@ def _trait_of(frame: Frame) -> int:
 
 
 def _traits_of_stacks(stacks: Stacks) -> npt.NDArray[np.uint8]:
-    """All traits of all frames of each stack."""
+    """The union of the traits of all frames of each stack."""
     of_frame = np.array([_trait_of(frame) for frame in stacks.frames], np.uint8)
     if not len(stacks):
         return np.zeros(0, np.uint8)
@@ -94,7 +94,7 @@ def _traits_of_stacks(stacks: Stacks) -> npt.NDArray[np.uint8]:
 
 
 def _modules(stacks: Stacks, stack: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], tuple[tuple[str, ...], ...]]:
-    """The calls that lead to an allocation, outermost first, without those inside libraries: `model.py:88 forward`."""
+    """Calls that lead to an allocation, outermost first, without library calls: `model.py:88 forward`."""
     step = [_call(frame) for frame in stacks.frames]
     positions: dict[tuple[str, ...], int] = {}
     of_stack = np.full(len(stacks) + 1, NONE, np.int32)
@@ -118,8 +118,8 @@ def _call(frame: Frame) -> str | None:
 
 
 def _labels(trait: npt.NDArray[np.uint8], has_stack: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
-    """What each allocation of the trace, in order, is part of."""
-    # On CUDA, autograd runs on threads of its own, without a line of Python: no stack, where others have one.
+    """The phase that each allocation of the trace belongs to, in order."""
+    # On CUDA, autograd runs on its own threads without Python code: these allocations have no stack, others have one.
     stackless = ~has_stack & has_stack.any()
     return np.select(
         [
@@ -134,7 +134,7 @@ def _labels(trait: npt.NDArray[np.uint8], has_stack: npt.NDArray[np.bool_]) -> n
 
 
 def _runs(label: npt.NDArray[np.uint8]) -> list[tuple[int, int, int]]:
-    """Stretches of equal labels: (label, first, end)."""
+    """Stretches of equal labels, as (label, first, end)."""
     if not len(label):
         return []
     starts = np.concatenate([[0], np.flatnonzero(np.diff(label)) + 1])
@@ -148,7 +148,7 @@ def _phases(label: npt.NDArray[np.uint8], born: npt.NDArray[np.int64], states: i
     for before, (_, first, end), after in zip(runs, runs[1:], runs[2:], strict=False):
         if before[0] == after[0] and end - first < _SHORTEST_RUN:
             smooth[first:end] = before[0]
-    # What lies between forward and backward is the loss, and belongs to forward.
+    # What lies between forward and backward is the loss, and counts as forward.
     runs = _runs(smooth)
     for before, (kind, first, end), after in zip(runs, runs[1:], runs[2:], strict=False):
         if kind == _OUTSIDE and before[0] == _FORWARD and after[0] == _BACKWARD:
@@ -172,7 +172,7 @@ def _categories(
     born_in = _phase_of(lives.born, phases)
     died_in = names[_phase_of(lives.died, phases)]
     phase, end = names[born_in], np.array([*(phase.end for phase in phases), 0])[born_in]
-    # Without a single phase, when something lived says nothing about what it was.
+    # Without any phase, lifetimes say nothing about the purpose.
     passing = (lives.died < lives.states) & bool(phases)
     before, stays, outlives = lives.born == 0, lives.died == lives.states, lives.died >= end
     optimizer, backward = (trait & _Trait.OPTIMIZER) > 0, (trait & _Trait.BACKWARD) > 0
@@ -201,7 +201,7 @@ def _categories(
             _CODE["temporaries"],
             _CODE["gradients"],
             _CODE["activations"],
-            # Released between steps, where zero_grad is.
+            # Released between steps, where zero_grad runs.
             _CODE["gradients"],
             _CODE["activations"],
             np.where(outlives, _CODE["gradients"], _CODE["temporaries"]),
@@ -215,7 +215,7 @@ def _categories(
     residents = np.flatnonzero(before & stays & (trait == 0) & (category == UNKNOWN))
     gradients = np.flatnonzero((category == _CODE["gradients"]) & (phase == "backward"))
     if len(residents) and len(gradients):
-        # Of one step: the one that made the most of them.
+        # Use the step with the most gradients.
         steps, counts = np.unique(born_in[gradients], return_counts=True)
         of_one_step = gradients[born_in[gradients] == steps[np.argmax(counts)]]
         category[residents] = _residents(size_bytes[residents], size_bytes[of_one_step])
@@ -223,7 +223,7 @@ def _categories(
 
 
 def _phase_of(state: npt.NDArray[np.int64], phases: tuple[Phase, ...]) -> npt.NDArray[np.int64]:
-    """Position of the phase whose events lead to each state; the number of phases where there is none."""
+    """Position of the phase whose events lead to each state; the number of phases for states outside all phases."""
     if not phases:
         return np.zeros(len(state), np.int64)
     first = np.array([phase.first for phase in phases])
@@ -233,17 +233,17 @@ def _phase_of(state: npt.NDArray[np.int64], phases: tuple[Phase, ...]) -> npt.ND
 
 
 def _reaches_model(lives: Lifetimes, phases: tuple[Phase, ...]) -> npt.NDArray[np.bool_]:
-    """Whether an allocation made outside of all phases lives until the next forward: a batch does."""
+    """Whether an allocation made outside all phases lives until the next forward, as a batch does."""
     starts = np.array([phase.first for phase in phases if phase.name == "forward"] + [lives.states])
     following = starts[np.minimum(np.searchsorted(starts, lives.born), len(starts) - 1)]
     return (following < lives.states) & (lives.died > following)
 
 
 def _residents(size_bytes: Column, gradients_bytes: Column) -> npt.NDArray[np.uint8]:
-    """What is there all the time, without a stack: parameters and the optimizer's state, told apart by counting.
+    """Categories of memory that is always live and has no stack: parameters and optimizer state, told apart by count.
 
-    There is one gradient for each parameter, of the same size. As many residents of that size are parameters, the
-    first by address; the others are state (two for each under Adam).
+    There is one gradient for each parameter, of the same size. For each size, as many residents as gradients are
+    parameters, in the order of addresses; the others are state (two for each parameter under Adam).
     """
     category = np.full(len(size_bytes), UNKNOWN, np.uint8)
     for size in np.unique(size_bytes):

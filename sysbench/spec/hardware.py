@@ -1,30 +1,37 @@
-"""Known GPUs: their memory, and the rates their data sheets promise, each with its source.
+"""Known devices: their memory, the rates their data sheets promise and those that were measured, each with its source.
 
-Whatever is not in `profiles/hardware` is unknown. There is no default and no guess by similarity: an H100 PCIe is not
-an H100 SXM, and a MIG slice of either is neither.
+Whatever is not in `profiles/hardware` or in the user's own directory is unknown. There is no default and no guess by
+similarity: an H100 PCIe is not an H100 SXM, and a MIG slice of either is neither. `sysbench calibrate` writes the
+files of the user's directory; whoever names a device (`--simulate`) gets those first.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
 
-from sysbench.errors import UsageError, unknown
+from sysbench.errors import LogError, UsageError, unknown
 from sysbench.spec.axes import texts
 from sysbench.spec.model import Precision
 
 PACKAGE = Path(__file__).parent.parent
 
 
-def directory(kind: Literal["hardware", "runs"]) -> Path:
+def directory(kind: Literal["hardware", "hosts", "runs"]) -> Path:
     """The directory of these profiles: an installed package holds them itself, in a checkout they lie beside it."""
     installed = PACKAGE / "profiles" / kind
     return installed if installed.is_dir() else PACKAGE.parent / "profiles" / kind
+
+
+def user_directory() -> Path:
+    """Where the user's own devices lie: `hardware` below `sysbench` in the directory for configuration (XDG)."""
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "sysbench" / "hardware"
 
 
 SAME_MEMORY_SHARE = 0.1
@@ -61,8 +68,32 @@ class Ceiling(_Frozen):
     source: str = Field(min_length=1)
 
 
+Basis = Literal["calibrated", "measured elsewhere", "borrowed", "data sheet"]
+"""Where a constant is from: the machine itself, such a machine of somebody else's, a relative, or paper alone."""
+
+
+class Rate(_Frozen):
+    """A constant of the model that predicts times."""
+
+    value: PositiveFloat
+    spread: float = Field(ge=0)
+    """Deviation of its logarithm: 0.05 is about 5 %."""
+    source: str = Field(min_length=1)
+    basis: Basis
+
+
+class Calibration(_Frozen):
+    """What the rates of a file of `sysbench calibrate` were measured on."""
+
+    device: str = Field(min_length=1)
+    """The name that the device reports."""
+    torch: str
+    at: str
+    """ISO 8601, UTC."""
+
+
 class Hardware(_Frozen):
-    """A GPU, or as much of one as was named."""
+    """A device, or as much of one as was named."""
 
     slug: str
     """What `--simulate` calls it; the name of its file."""
@@ -83,11 +114,31 @@ class Hardware(_Frozen):
     A precision that the hardware has no units for is left out.
     """
     measured: dict[Precision, Ceiling] = Field(default_factory=dict)
+    sms: PositiveInt | None = None
+    """Streaming multiprocessors."""
+    power_limit_w: PositiveInt | None = None
+    """As delivered."""
+    rates: dict[str, Rate] = Field(default_factory=dict)
+    """What times are predicted from; `sysbench.predict.rates` says what each is."""
+    calibration: Calibration | None = None
+    """None where nobody has measured it here."""
 
 
 def known() -> tuple[Hardware, ...]:
-    """Every GPU there is a file for, by slug."""
+    """Every GPU there is a data sheet for, by slug."""
     return _read_all(directory("hardware"))
+
+
+def read(file: Path) -> Hardware:
+    """The device that a file of the user's describes; raises LogError for a file that does not."""
+    try:
+        return Hardware(slug=file.stem, **tomllib.loads(file.read_text(encoding="utf-8")))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise LogError(f"{file} is no description of a device: {where}: {first['msg']}") from None
+    except (OSError, ValueError, TypeError) as error:
+        raise LogError(f"{file} is no description of a device: {error}") from None
 
 
 def find(device_name: str, memory_bytes: int | None = None) -> Hardware | None:
@@ -105,13 +156,17 @@ def find(device_name: str, memory_bytes: int | None = None) -> Hardware | None:
 def named(name: str) -> Hardware:
     """The hardware that people call `name`, or a nameless one of a memory size such as `24GiB`.
 
-    A slug, a driver's name, or as much of either as means one card: `h100-80gb`, `H100 SXM`, `4090`. Raises UsageError
-    for any other name, and for one that several cards answer to.
+    A slug, a driver's name, or as much of either as means one card: `h100-80gb`, `H100 SXM`, `4090`. A file of the
+    user's own comes before the one that is shipped. Raises UsageError for any other name, and for one that several
+    cards answer to; LogError for a file of the user's that describes no device.
     """
+    plain = name.strip().lower()
+    own = {file.stem: file for file in sorted(user_directory().glob("*.toml"))}
+    if plain in own:
+        return read(own[plain])
     by_slug = {hardware.slug: hardware for hardware in known()}
-    asked = name.strip().lower()
-    if asked in by_slug:
-        return by_slug[asked]
+    if plain in by_slug:
+        return by_slug[plain]
     size = _SIZE.fullmatch(name.strip())
     memory_bytes = round(float(size["number"]) * _UNITS[size["unit"].lower()]) if size else 0
     if memory_bytes > 0:
@@ -123,16 +178,30 @@ def named(name: str) -> Hardware:
         return in_full[0]
     if meant:
         raise UsageError(unknown(name, "the whole name of one GPU", [hardware.slug for hardware in meant]))
-    beginning = [slug for slug in by_slug if slug.startswith(asked)]
-    raise UsageError(unknown(name, "a known GPU, nor a memory size such as 24GiB", beginning or by_slug))
+    every = [*by_slug, *(each for each in own if each not in by_slug)]
+    beginning = [each for each in every if each.startswith(plain)]
+    raise UsageError(unknown(name, "a known GPU, nor a memory size such as 24GiB", beginning or every))
 
 
-def slugs(value: object) -> tuple[str, ...]:
-    """The slugs of GPUs that are named in an axis, and sizes of memory as they are; raises ValueError for others."""
+def gpus(value: object) -> tuple[str, ...]:
+    """The GPUs and sizes of memory in `h100,24GiB`, for pydantic; raises ValueError for one that nobody knows.
+
+    What people call a GPU becomes its slug, so that a cell is the same however it was asked for.
+    """
     try:
         return texts([named(name).slug for name in texts(value)])
     except UsageError as error:
         raise ValueError(str(error)) from None
+
+
+Gpus = Annotated[tuple[str, ...], BeforeValidator(gpus)]
+"""GPUs by name, or by their memory."""
+
+
+def slug_of(device_name: str, memory_bytes: int | None = None) -> str:
+    """What `--simulate` calls a device: as its data sheet here is called, else its name in small letters."""
+    known_so = find(device_name, memory_bytes)
+    return known_so.slug if known_so else re.sub(r"[^a-z0-9]+", "-", device_name.casefold()).strip("-") or "device"
 
 
 def _could_be_called(name: str, hardware: Hardware) -> bool:

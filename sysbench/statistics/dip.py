@@ -1,4 +1,4 @@
-"""How far samples are from having a single hump."""
+"""The dip statistic, which measures how far samples are from a unimodal distribution."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Indices = NDArray[np.intp]
 
 
 def dip(ordered: Values) -> float:
-    """The dip statistic: how far the distribution function of the samples is from the nearest unimodal one.
+    """Return the dip: the distance of the samples' distribution function from the nearest unimodal one.
 
     The largest vertical distance between the two, at least 1/(2n) and at most 1/4 (Hartigan and Hartigan, The dip test
     of unimodality, Annals of Statistics 13, 1985). A unimodal distribution function is convex up to its mode and
@@ -49,7 +49,7 @@ def dip(ordered: Values) -> float:
 
 
 def _knots(at: Values, rank: Indices) -> Indices:
-    """Where the greatest convex minorant of the points (at, rank) touches them, as indices: the lower convex hull."""
+    """Indices of the points (at, rank) that the greatest convex minorant touches: the lower convex hull."""
     x, y = at.tolist(), rank.tolist()
     hull: list[int] = []
     for point in range(len(x)):

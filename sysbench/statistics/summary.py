@@ -1,4 +1,4 @@
-"""A stream of samples in a dozen numbers."""
+"""A summary of a stream of samples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sysbench.statistics.samples import Stream, Values, checked, median_absolute
 
 @dataclass(frozen=True)
 class Summary:
-    """What the samples come down to, in their own unit."""
+    """Summary statistics, in the unit of the samples."""
 
     count: int
     mean: float
@@ -58,7 +58,7 @@ def summarize(samples: Stream) -> Summary:
 
 
 def _mean(values: Values) -> float:
-    # Relative to the first sample, so that equal samples have exactly their own value as their mean.
+    # Relative to the first sample, so that the mean of equal samples is exactly their value.
     return float(values[0] + (values - values[0]).mean())
 
 

@@ -24,7 +24,7 @@ PROMISED = 0.005
 BARE = """
 import gc, json, sys, time
 import torch
-from sysbench.specs.time import TimeSpec
+from sysbench.commands.time.spec import TimeSpec
 from sysbench.lab.step import TrainingStep
 
 size, ctx, steps, device = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]

@@ -34,7 +34,7 @@ CONTEXTS = (128, 256, 512, 1024)
 MEASURE = """
 import json, resource, sys, time
 wall, cpu = time.perf_counter(), time.process_time()
-from sysbench.cli.app import main
+from sysbench.cli import main
 try:
     main(sys.argv[1:])
 except SystemExit as end:

@@ -25,7 +25,7 @@ import json, resource, sys, time
 import torch
 wall, cpu = time.perf_counter(), time.process_time()
 size, ctx, precision = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-from sysbench.specs.memory import MemorySpec
+from sysbench.commands.memory.spec import MemorySpec
 
 def cell(**changes):
     spec = MemorySpec(size=size, ctx=ctx, precision=precision, mode="train", device="cpu")

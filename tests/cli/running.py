@@ -63,7 +63,7 @@ def sysbench(*arguments: str, cwd: Path | None = None, **extra: str) -> Ran:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=240,
         check=False,
     )
     return Ran(done.returncode, done.stdout, done.stderr)

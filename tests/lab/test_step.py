@@ -57,8 +57,8 @@ def test_a_mode_is_the_named_sum_of_its_phases(mode: Mode) -> None:
 
 STEP_IN_A_FRESH_PROCESS = f"""
 import sys, torch
-from sysbench.specs.model import ModelCell
-from sysbench.workload.step import TrainingStep
+from sysbench.spec.model import ModelCell
+from sysbench.lab.step import TrainingStep
 cell = ModelCell.model_validate_json({cell(mode="forward-backward").model_dump_json()!r})
 step = TrainingStep(cell, torch.device("cpu"))
 for phase in step.phases.values():

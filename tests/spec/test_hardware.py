@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.errors import UsageError
+from sysbench.errors import LogError, UsageError
 from sysbench.spec import hardware as shipped
-from sysbench.spec.hardware import Hardware, find, known, named, peak, slugs
+from sysbench.spec.hardware import Hardware, find, gpus, known, named, peak
 from sysbench.spec.model import Precision
 
 GIB = 2**30
@@ -259,7 +259,7 @@ def test_what_is_neither_a_gpu_nor_a_size_is_refused_in_one_line(wrong: str) -> 
 )
 def test_people_call_a_gpu_by_many_names(name: str, slug: str) -> None:
     assert named(name).slug == slug
-    assert slugs(f"{name}, 24GiB,{slug}") == (slug, "24GiB")
+    assert gpus(f"{name}, 24GiB,{slug}") == (slug, "24GiB")
 
 
 @pytest.mark.parametrize("name", [name for name in STRANGERS if name and find(name) is None])
@@ -287,3 +287,42 @@ def test_knowing_hardware_takes_nothing_heavy() -> None:
     program = "import sys; from sysbench.spec import hardware; hardware.known(); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "False"
+
+
+OWN = """
+title = "My card"
+memory_bytes = 8_000_000_000
+
+[rates.stream]
+value = 5e11
+spread = 0.02
+source = "measured here"
+basis = "calibrated"
+"""
+
+
+def test_a_device_of_the_users_own_is_found_and_comes_before_the_shipped_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    directory = tmp_path / "sysbench" / "hardware"
+    directory.mkdir(parents=True)
+    (directory / "mine.toml").write_text(OWN)
+    (directory / "t4.toml").write_text(OWN)
+    assert named("mine").rates["stream"].value == 5e11
+    assert named("T4").title == "My card"
+    assert "t4" in {each.slug for each in known() if each.title != "My card"}
+    with pytest.raises(UsageError, match="mine"):
+        named("mien")
+
+
+@pytest.mark.parametrize("text", ["title = ", 'title = "x"', 'slug = "other"\ntitle = "x"\nmemory_bytes = 1'])
+def test_a_file_of_the_users_that_describes_no_device_is_named(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    directory = tmp_path / "sysbench" / "hardware"
+    directory.mkdir(parents=True)
+    (directory / "mine.toml").write_text(text)
+    with pytest.raises(LogError, match=r"mine\.toml is no description of a device"):
+        named("mine")

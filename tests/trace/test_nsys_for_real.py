@@ -60,7 +60,7 @@ def test_a_run_under_nsys_has_the_ranges_of_the_program(tmp_path: Path) -> None:
         env=launcher.environment(),
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=300,
+        timeout=240,
         check=True,
     )
     nsys.complete(report)

@@ -100,8 +100,8 @@ ENGINE = """
 import sys
 from pathlib import Path
 from sysbench.engine.session import run
-from sysbench.events import StepMeasured, WorkerReady
-from sysbench.specs.run import RunOptions
+from sysbench.log.events import StepMeasured, WorkerReady
+from sysbench.spec.run import RunOptions
 from tests.engine.fakes import FakeSampler, spec_of
 
 spec = spec_of([16], d_ff=64, heads=2, vocab=100, warmup=1, steps=100_000, precision="fp32")

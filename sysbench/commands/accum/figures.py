@@ -157,7 +157,7 @@ def _named(drift: DriftRecord) -> str:
 
 def _draw_types(figure: Figure, cell: AccumCellRecord) -> None:
     """One coloured field for every type; where this device and CUDA differ, the fields do."""
-    _title(figure, f"types in {cell.axes['size']} under autocast")
+    _title(figure, f"types in {cell.cell.size} under autocast")
     here = cell.device.type if cell.device else "here"
     precisions = list(dict.fromkeys(each.precision for each in cell.dtypes))
     places = list(dict.fromkeys((each.part, each.name) for each in cell.dtypes))
@@ -193,7 +193,7 @@ def _field(axes: Axes, column: float, row: float, name: str) -> None:
 
 def _draw_norm(figure: Figure, cell: AccumCellRecord) -> None:
     """The error of the outputs over the scale of the inputs."""
-    _title(figure, f"layer norm of {cell.axes['width']} numbers")
+    _title(figure, f"layer norm of {cell.cell.width} numbers")
     axes = figure.add_axes((0.075, _FLOOR, 0.7, 0.67))
     for each in cell.norms:
         points = [
@@ -219,7 +219,7 @@ def _draw_norm(figure: Figure, cell: AccumCellRecord) -> None:
 
 def _draw_gradients(figure: Figure, cell: AccumCellRecord) -> None:
     """How large the gradients are in fp32, with where fp16 ends; and what each scale of the loss leaves of them."""
-    _title(figure, f"gradients of {cell.axes['size']}")
+    _title(figure, f"gradients of {cell.cell.size}")
     left, right = figure.add_axes((0.075, _FLOOR, 0.42, 0.65)), figure.add_axes((0.58, _FLOOR, 0.28, 0.65))
     if cell.gradients is not None:
         counts = cell.gradients.by_exponent

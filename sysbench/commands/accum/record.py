@@ -18,11 +18,9 @@ rounded  arithmetic in a wider format, every result rounded to it, or of product
 """
 
 
-class SumMeasured(Event):
-    """One number added up `count` times, as `accumulator += addend`."""
+class SumResult(Frozen):
+    """One number added up, as `accumulator += addend`."""
 
-    event: Literal["sum_measured"] = "sum_measured"
-    cell: str
     accumulator: FormatName
     addend: FormatName
     """What the number is rounded to before it is added."""
@@ -32,6 +30,13 @@ class SumMeasured(Event):
     source: ArithmeticSource
     rounded_addend: Number
     result: Number
+
+
+class SumMeasured(SumResult, Event):
+    """One number added up `count` times."""
+
+    event: Literal["sum_measured"] = "sum_measured"
+    cell: str
     drift: list[tuple[int, Number]]
     """Steps and what the sum is after them; empty where there is no running sum."""
 
@@ -143,16 +148,9 @@ class ProductMeasured(Event):
     """The same against the inputs before they were rounded."""
 
 
-class SumRecord(Frozen):
+class SumRecord(SumResult):
     """One number added up, and where its error comes from: `error = representation_error + accumulation_error`."""
 
-    accumulator: FormatName
-    addend: FormatName
-    upcast: bool
-    order: Order
-    source: ArithmeticSource
-    rounded_addend: Number
-    result: Number
     error: Number
     """result − value × count, both exact."""
     representation_error: Number

@@ -16,8 +16,7 @@ from sysbench import units
 from sysbench.commands.accum.findings import WRONG_SHARE, decimal, finding, mixed_format, place, power, short, signed
 from sysbench.commands.accum.record import AccumCellRecord, AccumRecord, DtypeRecord, SumRecord
 from sysbench.commands.accum.spec import DTYPES, ORDERS, AccumCell, AccumSpec, Experiment
-from sysbench.errors import UsageError, unknown
-from sysbench.render.declared import DeclaredTable, Each, Field, Fill, leading
+from sysbench.render.declared import DeclaredTable, Each, Field, Fill, filled, leading
 from sysbench.render.table import NOTHING, Cell, Column, Measure, Remark, Sheet, Table, Word
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.run import Selection
@@ -48,14 +47,7 @@ def tables_for(record: AccumRecord, names: Iterable[str] = ()) -> list[Table]:
     if not chosen:
         alone = [(cell, record.model_copy(update={"cells": [cell]})) for cell in record.cells]
         return [table for cell, part in alone for each in SHOWN[cell.experiment] for table in each(part)]
-    shown: list[Table] = []
-    for name in chosen:
-        if name not in TABLES:
-            raise UsageError(unknown(name, "a table", TABLES))
-        if not (found := TABLES[name](record)):
-            raise UsageError(f"this run has nothing to show as the table {name}")
-        shown += found
-    return shown
+    return filled(TABLES, record, chosen)
 
 
 def plan(cells: Sequence[AccumCell], _: Hardware | None = None) -> Sheet:

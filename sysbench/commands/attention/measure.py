@@ -48,7 +48,7 @@ from sysbench.lab.clocks import Clock, clock_for
 from sysbench.lab.compilation import compilation, count_from_zero, fresh_compiler
 from sysbench.lab.devices import synchronize, torch_device
 from sysbench.lab.precision import matmul_precision
-from sysbench.log.events import Compiled, DeviceInfo, Event, GpuSimulated, PhaseSample, Stage, StageEntered
+from sysbench.log.events import Compiled, DeviceInfo, Event, PhaseSample, Stage, StageEntered
 from sysbench.simulate.gpu import Gpu
 from sysbench.spec import hardware
 
@@ -135,15 +135,7 @@ def _refuse_over_budget(cell: AttentionCell, pair_s: float) -> None:
 
 def _simulated(cell: AttentionCell, known: hardware.Hardware) -> Iterator[Event]:
     gpu, settings = Gpu.of(known), allocator_settings()
-    yield GpuSimulated(
-        at_s=time.time(),
-        cell=cell.key,
-        title=gpu.title,
-        memory_bytes=gpu.memory_bytes,
-        context_bytes=gpu.context_bytes,
-        other_bytes=gpu.other_bytes,
-        settings=settings.text,
-    )
+    yield gpu.simulated(cell.key, settings)
     yield _entered(cell, "simulating")
     result = simulate(cell, gpu, settings)
     if not result.verdict.fits:

@@ -165,9 +165,7 @@ class AttentionSpec(RunSpec):
     device: Annotated[tuple[str, ...], BeforeValidator(devices), Option(metavar="NAME,…", panel=MEASUREMENT)] = Field(
         default=("auto",), description="auto, cuda, cuda:1, mps or cpu. auto is the first there is of cuda, mps, cpu."
     )
-    simulate: Annotated[
-        tuple[str, ...], BeforeValidator(hardware.slugs), Option(metavar="GPU,…", panel=MEASUREMENT)
-    ] = Field(
+    simulate: Annotated[hardware.Gpus, Option(metavar="GPU,…", panel=MEASUREMENT)] = Field(
         default=(),
         description="Compute memory for these GPUs instead of measuring, and where it runs out: a100-80gb, or 24GiB.",
     )

@@ -37,10 +37,9 @@ from sysbench.commands.attention.findings import (
 )
 from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
 from sysbench.commands.attention.spec import AttentionCell, AttentionSpec
-from sysbench.errors import UsageError, unknown
 from sysbench.log.records import Samples
 from sysbench.render import remarks
-from sysbench.render.declared import DeclaredTable, Each, Field, Leading, leading
+from sysbench.render.declared import DeclaredTable, Each, Field, Leading, filled, leading
 from sysbench.render.table import NOTHING, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.run import Selection
@@ -87,14 +86,7 @@ def tables_for(record: AttentionRecord, names: Iterable[str] = ()) -> Tables:
         here = [cell for cell in record.cells if cell.cell.dim == dim]
         part = _Comparison(here, f" at d {dim}", " (--tables comparison shows every d)")
         return replace(COMPARISON, parts=lambda record: (part,))(record)
-    shown: Tables = []
-    for name in chosen:
-        if name not in TABLES:
-            raise UsageError(unknown(name, "a table", TABLES))
-        if not (found := TABLES[name](record)):
-            raise UsageError(f"this run has nothing to show as the table {name}")
-        shown += found
-    return shown
+    return filled(TABLES, record, chosen)
 
 
 def subject(record: AttentionRecord) -> tuple[str, ...]:

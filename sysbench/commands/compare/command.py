@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 import typer
 
 from sysbench.commands.compare.spec import CompareOptions
-from sysbench.errors import LogError
+from sysbench.errors import LogError, UsageError
 from sysbench.spec.command_options import Given, command_options, validated
 
 if TYPE_CHECKING:
+    from sysbench.commands.artefacts import Artefact
     from sysbench.commands.compare.cells import Side
     from sysbench.commands.compare.comparison import Comparison
 
@@ -25,6 +26,10 @@ REGRESSED = 3
 def compare(given: Given) -> None:
     """See whether B is faster than A, slower, the same, or whether that cannot be told; --ab measures both."""
     options = validated(CompareOptions, given)
+    artefacts = _artefacts(options)
+    if artefacts is not None:
+        _show_artefacts(artefacts, options)
+        return
     _refuse_unknown_names(options)
     if options.ab is not None:
         from sysbench.commands.compare import ab as compare_ab
@@ -36,6 +41,31 @@ def compare(given: Given) -> None:
     found = judged(a, b, options, paired=paired)
     show(found, options)
     raise typer.Exit(exit_code(found))
+
+
+def _artefacts(options: CompareOptions) -> tuple[Artefact, Artefact] | None:
+    """The two traces, or memory snapshots, that are named; None where runs are. Raises UsageError for one of each."""
+    if options.a is None or options.b is None:
+        return None
+    from sysbench.commands import artefacts
+
+    a, b = (artefacts.read(Path(name)) for name in (options.a, options.b))
+    if a is not None and b is not None:
+        return a, b
+    for name, found in ((options.a, a), (options.b, b)):
+        if found is not None:
+            raise UsageError(f"{name} is a {found.kind}: it can be compared with another {found.kind}, not with a run")
+    return None
+
+
+def _show_artefacts(both: tuple[Artefact, Artefact], options: CompareOptions) -> None:
+    from sysbench.commands.compare.artefacts import sheet
+    from sysbench.commands.running import show_sheet
+
+    for name in ("gate", "across"):
+        if getattr(options, name):
+            raise UsageError(f"--{name} judges runs; a {both[0].kind} was seen once, and has no verdict")
+    show_sheet(sheet(*both, options.tables), options)
 
 
 def _refuse_unknown_names(options: CompareOptions) -> None:

@@ -25,7 +25,8 @@ class CompareOptions(BaseModel):
     a: Annotated[str | None, Option(positional=True, metavar="A")] = Field(
         default=None,
         description="What is compared with: a record, a log, a directory of runs, or the name of an earlier run in "
-        "--runs: the beginning of its file's name, latest, latest~1, or time:latest for the latest of that command.",
+        "--runs: the beginning of its file's name, latest, latest~1, or time:latest for the latest of that command; "
+        "or a trace or a memory snapshot, to be compared with another one.",
     )
     b: Annotated[str | None, Option(positional=True, metavar="B")] = Field(
         default=None,

@@ -20,6 +20,7 @@ from sysbench.commands.compare.comparison import (
 )
 from sysbench.commands.compare.match import text
 from sysbench.errors import UsageError, unknown
+from sysbench.render.declared import filled
 from sysbench.render.table import NOTHING, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word
 from sysbench.render.theme import elided
 from sysbench.statistics.verdict import Verdict
@@ -70,14 +71,7 @@ def tables_for(found: Comparison, names: Iterable[str] = ()) -> Tables:
             *memory_table(found, changed=True),
             *left_over_table(found),
         ]
-    return [table for name in chosen for table in _filled(found, name)]
-
-
-def _filled(found: Comparison, name: str) -> Tables:
-    tables = TABLES[name](found)
-    if not tables:
-        raise UsageError(f"this comparison has nothing to show as the table {name}")
-    return tables
+    return filled(TABLES, found, chosen, what="this comparison")
 
 
 def differences_table(found: Comparison) -> Tables:

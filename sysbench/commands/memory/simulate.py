@@ -25,7 +25,7 @@ from sysbench.commands.memory.record import (
 )
 from sysbench.commands.memory.spec import MemoryCell, SearchAxis
 from sysbench.errors import DoesNotFitError, UnavailableError
-from sysbench.log.events import Event, GpuSimulated, Source, StageEntered
+from sysbench.log.events import Event, Source, StageEntered
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import SimulatedMemory, simulate
@@ -41,15 +41,7 @@ FRAMES = 12
 def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
     """Simulate the cell, or with `find` the largest of its kind that fits; see `commands.memory.measure.run`."""
     gpu, settings = Gpu.of(hardware.named(slug)), allocator_settings()
-    yield GpuSimulated(
-        at_s=time.time(),
-        cell=cell.key,
-        title=gpu.title,
-        memory_bytes=gpu.memory_bytes,
-        context_bytes=gpu.context_bytes,
-        other_bytes=gpu.other_bytes,
-        settings=settings.text,
-    )
+    yield gpu.simulated(cell.key, settings)
     if cell.find is None:
         yield StageEntered(at_s=time.time(), cell=cell.key, stage="simulating")
         result = simulate(cell.step, cell.mode, gpu, settings)

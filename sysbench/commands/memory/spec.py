@@ -117,11 +117,9 @@ class MemorySpec(ModelSpec):
         description="inference keeps no graph; forward keeps graph and loss; forward-backward adds gradients; "
         "train-first is the first step, in which the optimizer's state appears; train a later one.",
     )
-    simulate: Annotated[tuple[str, ...], BeforeValidator(hardware.slugs), Option(metavar="GPU,…", panel=SIMULATION)] = (
-        Field(
-            default=(),
-            description="Simulate these GPUs, which need not be here, instead of measuring: a100-80gb, or 24GiB.",
-        )
+    simulate: Annotated[hardware.Gpus, Option(metavar="GPU,…", panel=SIMULATION)] = Field(
+        default=(),
+        description="Simulate these GPUs, which need not be here, instead of measuring: a100-80gb, or 24GiB.",
     )
     find: Annotated[SearchAxis | None, Option(metavar="AXIS", panel=SIMULATION)] = Field(
         default=None,

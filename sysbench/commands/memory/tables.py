@@ -13,9 +13,8 @@ from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.memory.record import MemoryCellRecord, MemoryRecord, PhasePeakRecord
 from sysbench.commands.memory.spec import MemorySpec, SearchAxis
-from sysbench.errors import UsageError, unknown
 from sysbench.render import remarks
-from sysbench.render.declared import DeclaredTable, Each, Field, Fill, along, leading
+from sysbench.render.declared import DeclaredTable, Each, Field, Fill, along, filled, leading
 from sysbench.render.table import NOTHING, Cell, Measure, Remark, Sheet, Table, Word
 from sysbench.spec.run import Selection
 from sysbench.trace.stack_lines import place
@@ -55,18 +54,10 @@ def sheet(record: MemoryRecord, names: Iterable[str] = (), selection: Selection 
 
 def tables_for(record: MemoryRecord, names: Iterable[str] = ()) -> list[Table]:
     """The tables called `names`, or without any those that answer what the run was made for."""
-    chosen = tuple(names)
-    for name in chosen:
-        if name not in TABLES:
-            raise UsageError(unknown(name, "a table", TABLES))
-    if not chosen:
-        usual = (PHASES, LARGEST_ALLOCATIONS) if len(record.cells) == 1 else (SUMMARY, GRID)
-        return [table for each in usual for table in each(record)]
-    found = {name: TABLES[name](record) for name in chosen}
-    for name, tables in found.items():
-        if not tables:
-            raise UsageError(f"this run has nothing to show as the table {name}")
-    return [table for name in chosen for table in found[name]]
+    if chosen := tuple(names):
+        return filled(TABLES, record, chosen)
+    usual = (PHASES, LARGEST_ALLOCATIONS) if len(record.cells) == 1 else (SUMMARY, GRID)
+    return [table for each in usual for table in each(record)]
 
 
 # --- what every table says
@@ -213,7 +204,7 @@ class _Grid(NamedTuple):
 
     def values(self, axis: str) -> list[str]:
         """The values of an axis, in the order in which they come."""
-        return list(dict.fromkeys(str(cell.axes[axis]) for cell in self.cells))
+        return [str(value) for value in axes.values_along(self.cells, axis)]
 
     @property
     def rows(self) -> list[dict[tuple[Cell, ...], MemoryCellRecord]]:

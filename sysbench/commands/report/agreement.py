@@ -87,10 +87,10 @@ def measured_and_simulated(cells: Iterable[MemoryCellRecord]) -> Iterator[Measur
     for cell in known(cells):
         if cell.source == "measured" and cell.device is not None and cell.device.type == "cuda":
             name = hardware.find(cell.device.name, cell.device.memory_bytes)
-            by_step.setdefault((name.title if name else None, cell.axes["mode"], _step(cell)), cell)
+            by_step.setdefault((name.title if name else None, cell.cell.mode, _step(cell)), cell)
     for cell in known(cells):
         if cell.source == "simulated" and cell.gpu is not None:
-            found = by_step.pop((cell.gpu.title, cell.axes["mode"], _step(cell)), None)
+            found = by_step.pop((cell.gpu.title, cell.cell.mode, _step(cell)), None)
             if found is not None:
                 yield MeasuredAndSimulated(found, cell)
 

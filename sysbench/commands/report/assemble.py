@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sysbench import cells as axes
 from sysbench.command import measuring
+from sysbench.commands.artefacts import Artefact
 from sysbench.commands.report import agreement
 from sysbench.commands.report.document import Picture, ReportedRun, how_reported, origin_of
 from sysbench.log.records import RunRecord
@@ -31,7 +32,7 @@ from dataclasses import replace
 
 from sysbench.command import spec_of
 from sysbench.commands.report import environment, method
-from sysbench.commands.report.document import Document, Finding, Section
+from sysbench.commands.report.document import Basis, Document, Finding, GatheredCaution, Origin, Section
 from sysbench.commands.report.environment import Identity, Machine
 from sysbench.commands.report.wording import gathered, reserved
 from sysbench.render.table import Remark, Sheet
@@ -121,9 +122,17 @@ PHRASES = 4
 
 
 def document(
-    runs: Sequence[ReportedRun[Any]], *, title: str = "", question: str = "", absent: Sequence[str] = ()
+    runs: Sequence[ReportedRun[Any]],
+    artefacts: Sequence[Artefact] = (),
+    *,
+    title: str = "",
+    question: str = "",
+    absent: Sequence[str] = (),
 ) -> Document:
-    """The report of these runs, in their order; `absent` says of those that are not there why, a line for each."""
+    """The report of these runs, then of traces and snapshots, in their order.
+
+    `absent` says of runs that are not there why, a line for each.
+    """
     known = environment.machines(runs)
     names = _Names()
     shown = [sheets.without_headlines(run.record) for run in runs]
@@ -132,15 +141,27 @@ def document(
     return Document(
         title=title or TITLE,
         question=question,
-        made_of=(*(_made_of(run) for run in runs), *absent),
+        made_of=(*(_made_of(run) for run in runs), *(f"{each.kind}: {each.name}" for each in artefacts), *absent),
         environment=environment.tables(runs),
         findings=tuple(finding for across in agreement.ACROSS for finding in across(runs)),
         pictures=(),
-        sections=tuple(
-            _section(run, title, sheet, [each for each in found if not each.reservation], known, names)
-            for run, title, sheet, found in zip(runs, titles, shown, said, strict=True)
+        sections=(
+            *(
+                _section(run, title, sheet, [each for each in found if not each.reservation], known, names)
+                for run, title, sheet, found in zip(runs, titles, shown, said, strict=True)
+            ),
+            *(_of_artefact(each, names) for each in artefacts),
         ),
-        cautions=(*gathered(runs), *(reserved(each) for found in said for each in found if each.reservation)),
+        cautions=(
+            *gathered(runs),
+            *(reserved(each) for found in said for each in found if each.reservation),
+            *(
+                GatheredCaution(each.text, each.remedy or "", (Basis(artefact.name, ()),))
+                for artefact in artefacts
+                for each in artefact.sheet.remarks
+                if each.kind == "caution"
+            ),
+        ),
         method=tuple(method.terms(runs)),
     )
 
@@ -195,6 +216,26 @@ def _section(
         tables=tuple(_told_apart(tables_of(run.record))),
         pictures=tuple(_named(each, run.name, names) for each in (*_drawn(run), *kept(run))),
         remarks=(*_notes(run), *(each for each in sheet.remarks if each.kind in ("outcome", "note"))),
+    )
+
+
+def _of_artefact(artefact: Artefact, names: _Names) -> Section:
+    """A trace or a memory snapshot, as `--from` shows it."""
+    sheet = artefact.sheet
+    said = {kind: [each for each in sheet.remarks if each.kind == kind] for kind in ("finding", "outcome", "note")}
+    origin: Origin = "simulated" if any("simulated" in phrase for phrase in sheet.subject) else "measured"
+    return Section(
+        anchor=names.take(artefact.kind, artefact.name),
+        title=f"{artefact.kind.capitalize()} {artefact.name}",
+        question="",
+        run=artefact.name,
+        machine="",
+        subject=tuple(phrase for phrase in sheet.subject if phrase != artefact.name),
+        origin=origin,
+        findings=tuple(Finding(each.text, (Basis(artefact.name, ()),), origin) for each in said["finding"]),
+        tables=tuple(_told_apart(sheet.tables)),
+        pictures=(),
+        remarks=(*said["outcome"], *said["note"]),
     )
 
 

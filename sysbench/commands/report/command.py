@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 def report(given: Given) -> None:
     """Write finished runs up: findings, tables, pictures, cautions, environment and method.
 
-    Takes logs, also of runs that were killed, records, and directories of both. Needs no torch.
+    Takes logs, also of runs that were killed, records, directories of both, traces and memory snapshots.
+    Needs no torch.
     """
     spec = validated(ReportSpec, given)
     _refuse_unwritable(spec.output)
@@ -52,7 +53,13 @@ def _document(spec: ReportSpec) -> Document:
     if not spec.source and not RUNS.is_dir():
         raise UsageError(f"there is no directory {RUNS} here: name logs, records or directories of them")
     found = sources(spec.source or (str(RUNS),))
-    return document(found.runs, title=spec.title or found.title, question=found.question, absent=found.absent)
+    return document(
+        found.runs,
+        found.artefacts,
+        title=spec.title or found.title,
+        question=found.question,
+        absent=found.absent,
+    )
 
 
 def _show(document: Document) -> None:

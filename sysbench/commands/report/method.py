@@ -142,7 +142,7 @@ def of_memory(cells: Sequence[MemoryCellRecord]) -> Iterator[Term]:
         yield Term("reserved", "bytes that the caching allocator holds of the device, whether in use or not.")
     if any(cell.host_rss_peak_bytes is not None for cell in cells):
         yield Term("worker, host memory", "the most that the measuring process was resident with, everything included.")
-    used = {str(cell.axes["mode"]) for cell in cells}
+    used = {cell.cell.mode for cell in cells}
     yield from (Term(f"memory of {mode}", meaning) for mode, meaning in _PROTOCOLS.items() if mode in used)
     yield from _precisions(cells)
 
@@ -167,7 +167,7 @@ def of_attention(cells: Sequence[AttentionCellRecord]) -> Iterator[Term]:
             "the least time that the data sheet allows, by FLOPs or by bytes moved, whichever is longer, over the "
             "median.",
         )
-    used = {str(cell.axes["precision"]) for cell in cells}
+    used = {cell.cell.precision for cell in cells}
     yield from (
         Term(f"{precision} attention", meaning)
         for precision, meaning in _ATTENTION_PRECISIONS.items()
@@ -182,10 +182,10 @@ def of_accum(cells: Sequence[Any]) -> Iterator[Term]:
 
 
 def _modes(cells: Sequence[Any]) -> Iterator[Term]:
-    used = {str(cell.axes["mode"]) for cell in cells}
+    used = {cell.cell.mode for cell in cells}
     yield from (Term(f"mode {mode}", meaning) for mode, meaning in _MODES.items() if mode in used)
 
 
 def _precisions(cells: Sequence[Any]) -> Iterator[Term]:
-    used = {str(cell.axes["precision"]) for cell in cells}
+    used = {cell.cell.precision for cell in cells}
     yield from (Term(precision, meaning) for precision, meaning in _PRECISIONS.items() if precision in used)

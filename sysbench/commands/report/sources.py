@@ -1,4 +1,6 @@
-"""Which runs a report is made of: found by path or name, read once each, and named as their experiment names them."""
+"""What a report is made of: runs, found by path or name, read once each and named as in their experiment; and traces
+and memory snapshots.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sysbench.commands import artefacts
+from sysbench.commands.artefacts import Artefact
 from sysbench.commands.report.assemble import numbered
 from sysbench.commands.report.document import ReportedRun, how_reported
 from sysbench.log import manifest, runs
@@ -20,6 +24,7 @@ class Sources:
     """Everything that a report is made of."""
 
     runs: tuple[ReportedRun[Any], ...]
+    artefacts: tuple[Artefact, ...]
     title: str
     """Of the experiment, where all runs are of one."""
     question: str
@@ -41,9 +46,14 @@ class _Found:
 def sources(names: Sequence[str], directory: Path = runs.RUNS) -> Sources:
     """Read every run that is named, each once, in the order of its experiment, or else by command and time.
 
+    Traces, memory snapshots and what `--from FILE --json` wrote keep the order in which they are named.
+
     Raises LogError for a name that stands for nothing and for a file that cannot be read.
     """
-    paths = list(dict.fromkeys(path.resolve() for name in names for path in runs.find(name, directory)))
+    read = {name: artefacts.read(Path(name)) for name in names}
+    paths = list(
+        dict.fromkeys(path.resolve() for name in names if read[name] is None for path in runs.find(name, directory))
+    )
     experiments = _experiments(paths)
     found = _once(_read(path, experiments) for path in paths)
     found.sort(key=lambda each: each.order)
@@ -51,6 +61,7 @@ def sources(names: Sequence[str], directory: Path = runs.RUNS) -> Sources:
     only = _only(experiments, found)
     return Sources(
         tuple(_reported(each, name) for each, name in zip(found, named, strict=True)),
+        tuple(each for each in read.values() if each is not None),
         only.title if only else "",
         only.question if only else "",
         tuple(_absent(experiments, found)),

@@ -25,8 +25,8 @@ class ReportSpec(BaseModel):
         Option(metavar="LOG|DIR…", positional=True, repeated=True),
     ] = Field(
         default=(),
-        description="Logs, records, directories of them, or names of earlier runs: latest, latest~1, time:latest. "
-        "Without any: everything in runs/.",
+        description="Logs, records, directories of them, names of earlier runs (latest, latest~1, time:latest), traces "
+        "and memory snapshots. Without any: everything in runs/.",
     )
     output: Annotated[
         tuple[Path, ...],

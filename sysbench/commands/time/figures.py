@@ -158,7 +158,7 @@ def _layout(cells: Sequence[TimeCellRecord]) -> Layout:
     by_size: dict[str, list[TimeCellRecord]] = {}
     for cell in sorted(cells, key=lambda cell: cell.model.parameters):
         apart = along != "size" and "size" in differing
-        by_size.setdefault(str(cell.axes["size"]) if apart else "", []).append(cell)
+        by_size.setdefault(cell.cell.size if apart else "", []).append(cell)
     return Layout(along, tuple((size, tuple(found)) for size, found in by_size.items()), names, of)
 
 
@@ -351,7 +351,7 @@ def _lines(
     if len(layout.series) > 1 or len(shown) == 1:
         return shown, list(layout.series[:MOST_SERIES]), layout.of
     cells = tuple(cell for _, found in shown for cell in found)
-    return [("", cells)], [size for size, _ in shown], lambda cell: str(cell.axes["size"])
+    return [("", cells)], [size for size, _ in shown], lambda cell: cell.cell.size
 
 
 def _along_axis(place: Axes, cells: Sequence[TimeCellRecord], layout: Layout) -> None:

@@ -367,7 +367,7 @@ def _flat(cells: Cells) -> list[tuple[Cells, float]]:
     """
     found: list[tuple[Cells, float]] = []
     for row in axes.alike(believable(cells, alone=False), "ctx"):
-        timed = sorted((cell for cell in row if samples(cell, "forward")), key=lambda cell: int(cell.axes["ctx"]))
+        timed = sorted((cell for cell in row if samples(cell, "forward")), key=lambda cell: cell.cell.ctx)
         for end in range(len(timed), 1, -1):
             before, after = samples(timed[0], "forward"), samples(timed[end - 1], "forward")
             assert before is not None
@@ -412,7 +412,7 @@ def _flat_words(row: Cells, work: float, group: Cells) -> str:
     medians_s = [found.median_s if (found := samples(cell, "forward")) else 0.0 for cell in (row[0], row[-1])]
     scale = units.time_scale(medians_s[0])
     first, last = (scale.digits(median_s, 1) for median_s in medians_s)
-    contexts = f"ctx {row[0].axes['ctx']} and {row[-1].axes['ctx']}"
+    contexts = f"ctx {row[0].cell.ctx} and {row[-1].cell.ctx}"
     name = namer(group, ("ctx",))(row[0])
     return f"{name} at {contexts} ({first} and {last} {scale.symbol}, {units.ratio(work)} the FLOPs)"
 
@@ -446,7 +446,7 @@ def _growth(cells: Cells) -> Iterator[Said]:
     for axis, symbol, noun in (("ctx", "ctx", "the context"), ("size", "P", "the number of parameters P")):
         for where, group in _by_setting(cells, lambda _: False):
             if laws := _laws(group, axis):
-                what = "forward" if group[0].axes["mode"] in ("forward", "inference") else "the step"
+                what = "forward" if group[0].cell.mode in ("forward", "inference") else "the step"
                 text = f"{where}{what} grows with {noun} {_powers(laws, group, axis, symbol)}."
                 yield Said(text, tuple(cell for _, row in laws for cell in row))
 
@@ -482,7 +482,7 @@ def _rates(cells: Cells) -> Iterator[Said]:
     for cell in believable(cells):
         rates = cell.rates
         if rates is not None and rates.peak_share is not None and rates.peak_flops_per_s is not None:
-            place = (str(cell.axes["precision"]), rates.peak_flops_per_s)
+            place = (cell.cell.precision, rates.peak_flops_per_s)
             by_peak.setdefault(place, []).append((rates.peak_share, cell))
     # The precision of the cell with the smallest share of all comes first.
     for (precision, peak), found in sorted(by_peak.items(), key=lambda each: min(share for share, _ in each[1])):
@@ -565,14 +565,14 @@ def _warmup_study(cells: Cells) -> Iterator[Said]:
     name = namer(cells, ("warmup",))
     rows = axes.alike([cell for cell in cells if cell.outcome == "ok" and samples(cell, "step")], "warmup")
     for row in rows:
-        ordered = sorted(row, key=lambda cell: int(cell.axes["warmup"]))
+        ordered = sorted(row, key=lambda cell: cell.cell.warmup)
         if len(ordered) < 2:
             continue
         where = f"{name(ordered[0])}: " if len(rows) > 1 else ""
         if _starts_slow(samples(ordered[0], "step")):
             text = listed([_mean_over_median(cell, first=number == 0) for number, cell in enumerate(ordered)])
         else:
-            few = axes.phrase("warmup", ordered[0].axes["warmup"]) if ordered[0].axes["warmup"] else "no warm-up"
+            few = axes.phrase("warmup", ordered[0].cell.warmup) if ordered[0].cell.warmup else "no warm-up"
             text = f"even with {few} the first step takes no longer than the others, so that the mean does not suffer"
         yield Said(f"{where}{text}.", tuple(ordered))
 
@@ -593,7 +593,7 @@ NOTICEABLE: Final = 0.0005
 def _mean_over_median(cell: TimeCellRecord, *, first: bool) -> str:
     """`without warming up the mean of 10 steps is 116 % above their median (301.9 ± 513.5 ms)`."""
     found = samples(cell, "step")
-    few = axes.phrase("warmup", cell.axes["warmup"]) if cell.axes["warmup"] else ""
+    few = axes.phrase("warmup", cell.cell.warmup) if cell.cell.warmup else ""
     if found is None:
         return few
     excess = found.mean_s / found.median_s - 1
@@ -679,13 +679,13 @@ def _frontiers(cells: Cells) -> Iterator[Said]:
     """Where memory ends along the context; rows that end alike, together."""
     alike: dict[tuple[str, str], list[tuple[TimeCellRecord | None, TimeCellRecord]]] = {}
     for row in axes.alike(cells, "ctx"):
-        ordered = sorted(row, key=lambda cell: int(cell.axes["ctx"]))
+        ordered = sorted(row, key=lambda cell: cell.cell.ctx)
         beyond = next((cell for cell in ordered if cell.outcome == "oom"), None)
         if beyond is None:
             continue
         last = next((cell for cell in reversed(ordered) if cell.outcome == "ok"), None)
-        fits = f"ctx {last.axes['ctx']} fits" if last is not None else "no smaller context was measured"
-        alike.setdefault((f"ctx {beyond.axes['ctx']}", fits), []).append((last, beyond))
+        fits = f"ctx {last.cell.ctx} fits" if last is not None else "no smaller context was measured"
+        alike.setdefault((f"ctx {beyond.cell.ctx}", fits), []).append((last, beyond))
     for (ends, fits), found in alike.items():
         which = named([beyond for _, beyond in found], namer(cells, ("ctx",)), MOST_NAMED)
         verb = "runs" if len(found) == 1 else "run"

@@ -17,9 +17,8 @@ from sysbench.commands.time.fold import SHORTEST_S, UPDATE_S
 from sysbench.commands.time.record import PhaseRecord, TimeCellRecord, TimeRecord
 from sysbench.commands.time.samples import FORWARD_BACKWARD, summed
 from sysbench.commands.time.spec import TimeSpec
-from sysbench.errors import UsageError, unknown
 from sysbench.log.records import Samples
-from sysbench.render.declared import DeclaredTable, Each, Field, along, leading
+from sysbench.render.declared import DeclaredTable, Each, Field, along, filled, leading
 from sysbench.render.remarks import cautions, outcomes
 from sysbench.render.table import NOTHING, Cell, Measure, Sheet, Table, Tone, Word
 from sysbench.spec.run import Selection
@@ -117,7 +116,7 @@ def _median_step(cell: TimeCellRecord) -> float | None:
 
 def _peak_note(record: TimeRecord) -> str:
     peaks = {
-        (cell.axes["precision"], cell.rates.peak_flops_per_s, cell.rates.peak_source): None
+        (cell.cell.precision, cell.rates.peak_flops_per_s, cell.rates.peak_source): None
         for cell in record.cells
         if cell.rates and cell.rates.peak_flops_per_s is not None
     }
@@ -460,7 +459,7 @@ _NAMES = {"cpu": "CPU", "mps": "MPS", "cuda": "CUDA"}
 def device_name(cell: TimeCellRecord) -> str:
     """What people call the kind of device a cell ran on: CPU, MPS, CUDA, CUDA:1."""
     if cell.device is None:
-        return str(cell.axes["device"])
+        return cell.cell.device
     return _NAMES[cell.device.type] + (f":{cell.device.index}" if cell.device.index else "")
 
 
@@ -482,7 +481,7 @@ class _Across:
         )
         rows: dict[str, dict[Any, TimeCellRecord]] = {}
         for cell in record.cells:
-            key = (*axes.values(cell.axes, down), *((cell.axes["size"], cell.axes["model"]) if model else ()))
+            key = (*axes.values(cell.axes, down), *((cell.cell.size, cell.cell.model) if model else ()))
             rows.setdefault(str(key), {})[head(cell)] = cell
         heads = tuple(dict.fromkeys(head(cell) for cell in record.cells))
         return cls(record, heads, down, tuple(rows.values()))
@@ -592,9 +591,9 @@ DEVICES = DeclaredTable(
     rows=lambda part: part.rows,
     leading=(
         leading(
-            Field("size", get=lambda row: _any(row).axes["size"]),
+            Field("size", get=lambda row: _any(row).cell.size),
             *(
-                Field(name, importance=3, get=lambda row, name=name: _any(row).axes["model"][name])
+                Field(name, importance=3, get=lambda row, name=name: getattr(_any(row).cell.model, name))
                 for name in ("d_model", "d_ff", "layers", "heads")
             ),
             Field("parameters", unit="count", importance=2, get=lambda row: _any(row).model.parameters),
@@ -769,7 +768,7 @@ CELLS = DeclaredTable(
     "cells",
     "all cells and phases",
     (
-        Each("name", (Field("{name}", get=lambda row, name: row[0].axes["model"][name]),), _DIMENSIONS),
+        Each("name", (Field("{name}", get=lambda row, name: getattr(row[0].cell.model, name)),), _DIMENSIONS),
         Field("device_name", "device name", get=lambda row: row[0].device.name if row[0].device else None),
         Field("parameters", unit="count", get=lambda row: row[0].model.parameters),
         Field("outcome", get=lambda row: row[0].outcome),
@@ -836,15 +835,8 @@ def tables_for(record: TimeRecord, names: Iterable[str] = ()) -> list[Table]:
 
     Raises UsageError for a name that is not a table, and for one that this record cannot fill.
     """
-    found: list[Table] = []
-    for name in names:
-        if name not in TABLES:
-            raise UsageError(unknown(name, "a table", TABLES))
-        if not (tables := TABLES[name](record)):
-            raise UsageError(f"this run has nothing to show as the table {name}: it takes other axes")
-        found += tables
-    if found:
-        return found
+    if chosen := tuple(names):
+        return filled(TABLES, record, chosen, why=": it takes other axes")
     differing = axes.varying(axes.axes_of(record.cells))
     implied = next((table for axis, table in COMPARISONS.items() if axis in differing), None)
     comparison = TABLES[implied](record) if implied else []

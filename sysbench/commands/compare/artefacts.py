@@ -1,0 +1,127 @@
+"""Two traces, or two memory snapshots, against each other: what takes more in B, and what less.
+
+They are single observations: there is a difference here and no verdict.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from sysbench.commands.artefacts import Artefact, TraceArtefact
+from sysbench.errors import LogError, UsageError, unknown
+from sysbench.render.csv import tidy
+from sysbench.render.table import Column, Measure, Remark, Sheet, Table
+from sysbench.units import Unit
+
+Key = tuple[str, ...]
+
+SHOWN = 20
+"""The number of kernels or allocations that are shown: those that differ most."""
+
+
+@dataclass(frozen=True)
+class _Amounts:
+    """How much there is of each thing, by its name, on both sides."""
+
+    table: str
+    title: str
+    columns: tuple[str, ...]
+    unit: Unit
+    a: dict[Key, float]
+    b: dict[Key, float]
+    counted: str = ""
+    """What the total of one side is called; nothing where the things are only some of all there is."""
+
+    def shown(self) -> Table:
+        """A row for each thing that one side has, those that differ most first, and one for all of them."""
+        sides = {key: (self.a.get(key, 0.0), self.b.get(key, 0.0)) for key in {**self.a, **self.b}}
+        keys = sorted(sides, key=lambda key: (abs(sides[key][1] - sides[key][0]), max(sides[key])), reverse=True)
+        rows = [self._row(key, self.a.get(key), self.b.get(key)) for key in keys[:SHOWN]]
+        if self.counted:
+            everything = (self.counted, *("" for _ in self.columns[1:]))
+            rows.append(self._row(everything, sum(self.a.values()), sum(self.b.values())))
+        columns = (
+            *(Column(name, name, elastic=True) for name in self.columns),
+            Column("a", "A", self.unit),
+            Column("b", "B", self.unit),
+            Column("difference", "B - A", self.unit, signed=True),
+            Column("ratio", "B / A", "ratio", note="B / A: above 1, B takes more"),
+        )
+        left_out = len(keys) - SHOWN
+        notes = (f"{left_out} more that differ less",) if left_out > 0 else ()
+        return Table(self.table, self.title, columns, tuple(rows), len(self.columns), notes)
+
+    def _row(self, key: Key, a: float | None, b: float | None) -> tuple[str | Measure | None, ...]:
+        """What is missing on one side is 0 where everything is counted, and else unknown."""
+        if self.counted:
+            a, b = a or 0.0, b or 0.0
+        known = a is not None and b is not None
+        difference = Measure(b - a) if known else None  # type: ignore[operator]
+        ratio = Measure(b / a) if a and b is not None else None
+        return (*key, *(None if side is None else Measure(side) for side in (a, b)), difference, ratio)
+
+
+def sheet(a: Artefact, b: Artefact, names: Iterable[str] = ()) -> Sheet:
+    """The tables of what A and B differ in; raises LogError for two that have nothing in common to compare."""
+    if isinstance(a, TraceArtefact) and isinstance(b, TraceArtefact):
+        found = tuple(_of_traces(a, b))
+        basis = "per step: A {}, B {}".format(*(_steps(side) for side in (a, b)))
+    elif a.kind == b.kind == "snapshot":
+        found = tuple(_of_snapshots(a, b))
+        basis = "at the peak of each"
+    else:
+        raise LogError(
+            f"{a.name} is a {a.kind} and {b.name} is a {b.kind}: two traces or two memory snapshots can be compared"
+        )
+    tables = {amounts.table: amounts for amounts in found}
+    for name in (chosen := tuple(names) or tuple(tables)):
+        if name not in tables:
+            raise UsageError(f"--tables {unknown(name, f'a table of two {a.kind}s', tables)}")
+    remarks = (Remark("note", "each side was seen once: a difference here may be noise"),)
+    subject = ("compare", f"A {a.name}", f"B {b.name}", basis)
+    return Sheet(subject, tuple(tables[name].shown() for name in chosen), remarks if a.kind == "trace" else ())
+
+
+def _steps(trace: TraceArtefact) -> str:
+    steps = sum(summary.steps for summary in trace.summaries)
+    return f"{steps} step{'' if steps == 1 else 's'}"
+
+
+def _of_traces(a: TraceArtefact, b: TraceArtefact) -> Iterator[_Amounts]:
+    (classes_a, kernels_a), (classes_b, kernels_b) = _seconds(a), _seconds(b)
+    yield _Amounts("classes", "time by class of kernel", ("class",), "s", classes_a, classes_b, "all")
+    yield _Amounts("kernels", "time by kernel", ("class", "kernel"), "s", kernels_a, kernels_b, "all")
+
+
+def _seconds(trace: TraceArtefact) -> tuple[dict[Key, float], dict[Key, float]]:
+    """Seconds of a step by class, and by class and kernel; the mean of several traces."""
+    by_class: dict[Key, float] = defaultdict(float)
+    by_kernel: dict[Key, float] = defaultdict(float)
+    for summary in trace.summaries:
+        per_step = 1e-9 / (max(summary.steps, 1) * len(trace.summaries))
+        for phase, kernel, total_ns in zip(
+            summary.spent.phase, summary.spent.kernel, summary.spent.total_ns, strict=True
+        ):
+            name = summary.names[kernel]
+            kernel_class = name.class_in(summary.phases[phase])
+            by_class[(kernel_class,)] += total_ns * per_step
+            by_kernel[kernel_class, name.short] += total_ns * per_step
+    return by_class, by_kernel
+
+
+def _of_snapshots(a: Artefact, b: Artefact) -> Iterator[_Amounts]:
+    def bytes_of(table: str, amount: str, *columns: str) -> tuple[dict[Key, float], dict[Key, float]]:
+        sides: list[dict[Key, float]] = []
+        for side in (a, b):
+            amounts: dict[Key, float] = defaultdict(float)
+            for row in (row for each in side.sheet.tables if each.name == table for row in tidy(each)[1]):
+                amounts[tuple(str(row.get(column) or "") for column in columns)] += float(row.get(amount) or 0)
+            sides.append(amounts)
+        return sides[0], sides[1]
+
+    categories = bytes_of("categories", "size_bytes", "category")
+    yield _Amounts("categories", "memory at the peak by category", ("category",), "bytes", *categories, "all")
+    largest = bytes_of("largest", "total_bytes", "category", "line")
+    yield _Amounts("largest", "the largest allocations at the peak", ("category", "line"), "bytes", *largest)

@@ -1,0 +1,351 @@
+"""The CUDA kernels that each aten operator launches, with the work of each.
+
+Sources, PyTorch 2.11 to 2.13, below aten/src/ATen/native: cuda/Loops.cuh (vectorized where all tensors are laid out
+alike, otherwise an offset for each element), cuda/Blas.cpp, cuda/SoftMax.cu, cuda/Reduce.cuh, cuda/Embedding.cu,
+cuda/NLLLoss2d.cu, cuda/ForeachFunctors.cuh and MultiTensorApply.cuh, cuda/fused_adam_utils.cuh.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sysbench.predict.trace import Dtype, HostWork, Kernel, Kind
+from sysbench.simulate.tensors import SimulatedTensor
+
+Kernels = tuple[Kernel, ...]
+
+_DTYPES: Mapping[torch.dtype, Dtype] = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_FREE = _names(
+    "empty empty_like empty_strided new_empty new_empty_strided lift_fresh resize_ set_ record_stream _unsafe_view "
+    "_reshape_alias _amp_update_scale_"
+)
+"""What launches nothing, or next to nothing once a step."""
+
+_FILLS = _names(
+    "zeros zeros_like ones ones_like full full_like fill_ zero_ new_zeros new_ones new_full scalar_tensor arange "
+    "uniform_ normal_ random_ bernoulli_ eye tril triu tril_ triu_"
+)
+
+_REDUCTIONS = _names(
+    "sum mean amax amin max min logsumexp any all norm var std linalg_vector_norm prod argmax argmin var_mean aminmax "
+    "cumsum"
+)
+
+_ROW_WISE = _names(
+    "_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data native_layer_norm _fused_rms_norm "
+    "_fused_rms_norm_backward _safe_softmax"
+)
+
+_ELEMENTWISE = _names(
+    "copy_ clone _to_copy masked_fill_ native_dropout native_dropout_backward constant_pad_nd repeat slice_backward "
+    "select_backward roll flip index_fill"
+)
+"""Elementwise, beside what torch itself tags as such."""
+
+_COPIES = _names("copy_ clone _to_copy")
+_FUSED_ATTENTION = ("flash", "efficient", "cudnn")
+
+_CHUNK = 65_536
+_CHUNKS_PER_LAUNCH = 320
+_TENSORS_PER_LAUNCH = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
+"""MultiTensorApply.cuh: what fits into a kernel's arguments, by how many lists it walks."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One operator, called on the simulated device."""
+
+    func: Any
+    args: tuple[Any, ...]
+    options: Mapping[str, Any]
+    result: Any
+
+    @cached_property
+    def name(self) -> str:
+        """Without namespace and overload: `bmm`."""
+        return str(self.func._schema.name).partition("::")[2]
+
+    @cached_property
+    def tensors(self) -> list[Tensor]:
+        """All that it is given, those in lists included."""
+        return list(_tensors([*self.args, *self.options.values()]))
+
+    @cached_property
+    def results(self) -> list[Tensor]:
+        """All that it returns."""
+        return list(_tensors([self.result]))
+
+    @property
+    def lists(self) -> list[list[Tensor]]:
+        """The distinct lists of tensors that it is given."""
+        given = [each for each in self.args if isinstance(each, list | tuple) and each and isinstance(each[0], Tensor)]
+        return list({id(each[0]): list(each) for each in given}.values())
+
+    @cached_property
+    def is_on_device(self) -> bool:
+        """Whether a tensor of the simulated device is among its arguments and results."""
+        return any(type(each) is SimulatedTensor for each in [*self.tensors, *self.results])
+
+    @property
+    def host(self) -> tuple[HostWork, ...]:
+        """What issuing it costs the host. Lists of the host's own tensors, an optimizer's counters, take a loop."""
+        if not self.is_on_device and self.name.startswith("_foreach_"):
+            return tuple("scalar" for _ in self.lists[0])
+        if self.name == "_local_scalar_dense":
+            return ("scalar",)
+        return ("view",) if self._is_free else ("operator",)
+
+    @property
+    def kernels(self) -> Kernels:
+        """What it launches on the device, in order."""
+        if self._is_free or self.name == "_local_scalar_dense":
+            return ()
+        if self.name in _RULES:
+            return _RULES[self.name](self)
+        if self.name.startswith("_foreach_"):
+            return _foreach(self)
+        if self.name.startswith("_fused_adam"):
+            return _fused_adam(self)
+        kernels = _elementwise(self)
+        if torch.Tag.pointwise in self.func.tags or self.name in _ELEMENTWISE:
+            return kernels
+        return tuple(each._replace(kind="unknown") for each in kernels)
+
+    @property
+    def _is_free(self) -> bool:
+        return self.func.is_view or self.name in _FREE or not self.is_on_device
+
+    def flag(self, name: str) -> bool:
+        """An argument of the schema that is true or false; False where it is left out."""
+        position = next((i for i, each in enumerate(self.func._schema.arguments) if each.name == name), len(self.args))
+        return bool(self.options.get(name, self.args[position] if position < len(self.args) else False))
+
+    def kernel(self, kind: Kind, of: Tensor, moved_bytes: int, **more: Any) -> Kernel:
+        """One that moves so much, and whose type and number of elements are those of a tensor."""
+        return Kernel(kind, self.name, _dtype(of), moved_bytes, of.numel(), **more)
+
+
+def attention(name: str, layout: str, query: Tensor, key: Tensor, value: Tensor, *, causal: bool) -> Kernel:
+    """A fused attention kernel on (batch, heads, seq, d_head). Backward has five products where forward has two."""
+    batch, heads, queries, width = query.shape
+    products, passes = (5, 4) if "backward" in layout else (2, 2)
+    return Kernel(
+        kind="attention",
+        name=name,
+        dtype=_dtype(query),
+        bytes=passes * (_bytes(query) + _bytes(key)),
+        elements=query.numel(),
+        flops=products * batch * heads * queries * key.shape[-2] * (width + value.shape[-1]),
+        dims=(batch, heads, queries, key.shape[-2], width),
+        layout=f"{layout} causal" if causal else layout,
+    )
+
+
+def _product(call: Call) -> Kernels:
+    first, second = call.tensors[-2:]
+    batch = first.shape[0] if first.dim() == 3 else 1
+    (m, k), n = first.shape[-2:], second.shape[-1]
+    layout = ("N" if second.stride(-1) == 1 and n > 1 else "T") + ("N" if first.stride(-1) == 1 else "T")
+    moved_bytes = first.element_size() * batch * (m * k + k * n + m * n)
+    kernel = call.kernel("gemm", call.result, moved_bytes, flops=2 * batch * m * n * k, dims=(batch, m, n, k))
+    return (kernel._replace(dtype=_dtype(first), layout=layout),)
+
+
+def _fill(call: Call) -> Kernels:
+    return (call.kernel("map", call.results[0], _bytes(call.results[0])),)
+
+
+def _reduction(call: Call) -> Kernels:
+    """Over rows where neighbours in memory are summed, else over columns."""
+    source, out = call.tensors[0], call.results[0]
+    rows = max(1, out.numel())
+    fastest = _fastest(source)
+    within = out.dim() < source.dim() or (fastest >= 0 and out.shape[fastest] != source.shape[fastest])
+    summed = fastest == source.dim() - 1 if out.dim() < source.dim() and rows > 1 else within
+    return (
+        call.kernel(
+            "reduce",
+            source,
+            _touched(source) + sum(map(_bytes, call.results)),
+            dims=(rows, source.numel() // rows),
+            layout="rows" if summed else "columns",
+        ),
+    )
+
+
+def _row_wise(call: Call) -> Kernels:
+    source = call.tensors[0]
+    width = source.shape[-1]
+    moved_bytes = sum(map(_touched, call.tensors)) + sum(map(_bytes, call.results))
+    return (call.kernel("softmax", source, moved_bytes, dims=(source.numel() // max(1, width), width)),)
+
+
+def _layer_norm_backward(call: Call) -> Kernels:
+    """One kernel for the gradient of the input, one for those of gain and bias, which sums over rows."""
+    gradient = call.tensors[0]
+    rows, width = gradient.numel() // max(1, gradient.shape[-1]), gradient.shape[-1]
+    return (
+        call.kernel("softmax", gradient, 3 * _bytes(gradient), dims=(rows, width)),
+        call.kernel("reduce", gradient, 2 * _bytes(gradient), dims=(width, rows), layout="columns"),
+    )
+
+
+def _gather(call: Call) -> Kernels:
+    return (call.kernel("embedding", call.result, 2 * _bytes(call.result)),)
+
+
+def _scatter(call: Call) -> Kernels:
+    """The gradient of a table: zeroed, then rows are added up; many indices are sorted first (cuda/Embedding.cu)."""
+    gradient = call.tensors[0]
+    return (
+        call.kernel("map", call.result, _bytes(call.result)),
+        call.kernel("embedding", gradient, 3 * _touched(gradient)),
+    )
+
+
+_SECTOR_BYTES = 32
+"""What DRAM gives at least."""
+
+
+def _loss_forward(call: Call) -> Kernels:
+    rows = call.tensors[0].shape[0]
+    return (call.kernel("loss", call.tensors[1], _SECTOR_BYTES * rows),)
+
+
+def _loss_backward(call: Call) -> Kernels:
+    return (
+        call.kernel("map", call.result, _bytes(call.result)),
+        call.kernel("loss", call.tensors[2], _SECTOR_BYTES * call.result.shape[0]),
+    )
+
+
+def _concatenation(call: Call) -> Kernels:
+    return (call.kernel("indexed", call.result, 2 * _bytes(call.result)),)
+
+
+def _attention_forward(call: Call) -> Kernels:
+    query, key, value = call.tensors[:3]
+    layout = f"{_implementation(call)} forward"
+    return (attention(call.name, layout, query, key, value, causal=call.flag("is_causal")),)
+
+
+def _attention_backward(call: Call) -> Kernels:
+    """First the sums of gradient × output over each row, then everything else."""
+    gradient, query, key, value = call.tensors[:4]
+    width = gradient.shape[-1]
+    sums = call.kernel("reduce", gradient, 2 * _bytes(gradient), dims=(gradient.numel() // width, width), layout="rows")
+    layout = f"{_implementation(call)} backward"
+    return sums, attention(call.name, layout, query, key, value, causal=call.flag("is_causal"))
+
+
+def _implementation(call: Call) -> str:
+    return call.name.removeprefix("_scaled_dot_product_").partition("_")[0]
+
+
+def _elementwise(call: Call) -> Kernels:
+    if not call.results:
+        return ()
+    out = call.results[0]
+    in_place = call.name.endswith("_") and call.name != "copy_"
+    sources = [each for each in call.tensors if each.dim() and (in_place or each is not out)]
+    moved_bytes = sum(map(_touched, sources)) + sum(map(_touched, call.results))
+    return (call.kernel(_elementwise_kind(call.name, sources, out), out, moved_bytes),)
+
+
+def _elementwise_kind(name: str, sources: list[Tensor], out: Tensor) -> Kind:
+    if name in _COPIES and sources and sources[-1].shape == out.shape and _fastest(sources[-1]) != _fastest(out):
+        return "transpose"
+    alike = all(each.shape == out.shape and each.stride() == out.stride() for each in sources)
+    return "map" if alike else "indexed"
+
+
+def _foreach(call: Call) -> Kernels:
+    """Each list is read, and one of their size is written."""
+    lists = call.lists
+    return _multi_tensor("foreach", call, passes=len(lists) + 1, lists=len(lists) + (not call.name.endswith("_")))
+
+
+def _unscale(call: Call) -> Kernels:
+    return _multi_tensor("foreach", call, passes=2, lists=1)
+
+
+def _fused_adam(call: Call) -> Kernels:
+    """Parameters, gradients and two moments are read, all but the gradients written: 28 bytes each."""
+    return _multi_tensor("optimizer", call, passes=7, lists=4)
+
+
+def _multi_tensor(kind: Kind, call: Call, *, passes: int, lists: int) -> Kernels:
+    """As many launches as lists of tensors take, alike."""
+    tensors = call.lists[0]
+    count = sum(each.numel() for each in tensors)
+    chunks = sum(math.ceil(each.numel() / _CHUNK) for each in tensors)
+    most = _TENSORS_PER_LAUNCH[min(5, max(1, lists))]
+    launches = max(1, math.ceil(chunks / _CHUNKS_PER_LAUNCH), math.ceil(len(tensors) / most))
+    moved_bytes = passes * tensors[0].element_size() * count // launches
+    return (Kernel(kind, call.name, _dtype(tensors[0]), moved_bytes, count // launches),) * launches
+
+
+_RULES: Mapping[str, Callable[[Call], Kernels]] = {
+    **dict.fromkeys(("mm", "bmm", "addmm", "baddbmm"), _product),
+    **dict.fromkeys(_FILLS, _fill),
+    **dict.fromkeys(_REDUCTIONS, _reduction),
+    **dict.fromkeys(_ROW_WISE, _row_wise),
+    "native_layer_norm_backward": _layer_norm_backward,
+    **dict.fromkeys(("embedding", "index_select", "index", "gather", "take"), _gather),
+    **dict.fromkeys(("embedding_dense_backward", "index_add_", "index_put_", "scatter_add_"), _scatter),
+    "nll_loss_forward": _loss_forward,
+    "nll_loss_backward": _loss_backward,
+    **dict.fromkeys(("cat", "stack"), _concatenation),
+    "_amp_foreach_non_finite_check_and_unscale_": _unscale,
+    **{f"_scaled_dot_product_{kind}_attention": _attention_forward for kind in _FUSED_ATTENTION},
+    **{f"_scaled_dot_product_{kind}_attention_backward": _attention_backward for kind in _FUSED_ATTENTION},
+}
+"""By name of the operator; what is not here is a list's, a fused optimizer's, elementwise or unknown."""
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)
+
+
+def _dtype(tensor: Tensor) -> Dtype:
+    return _DTYPES.get(tensor.dtype, "other")
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.dtype.itemsize
+
+
+def _touched(tensor: Tensor) -> int:
+    """Bytes that a kernel moves to see all of a tensor: broadcast dimensions once, whole sectors where strided."""
+    steps = _steps(tensor)
+    spacing = min((step for step, _ in steps), default=1)
+    size_bytes = math.prod(tensor.shape[d] for _, d in steps) * tensor.dtype.itemsize
+    return size_bytes * min(spacing, _SECTOR_BYTES // tensor.dtype.itemsize)
+
+
+def _fastest(tensor: Tensor) -> int:
+    """The dimension along which neighbours in memory lie; -1 for none."""
+    return min(_steps(tensor), default=(0, -1))[1]
+
+
+def _steps(tensor: Tensor) -> Sequence[tuple[int, int]]:
+    """Stride and number of every dimension that is longer than 1 and not broadcast."""
+    shape, stride = tensor.shape, tensor.stride()
+    return [(stride[d], d) for d in range(len(shape)) if shape[d] > 1 and stride[d]]

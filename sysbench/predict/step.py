@@ -1,0 +1,217 @@
+"""A step on a GPU that need not be there: how long, how sure, what limits it, and what it can never be faster than."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from sysbench.predict import walk as walking
+from sysbench.predict.kernels import Limit, limit, perfect_seconds, seconds
+from sysbench.predict.rates import Draws, GpuRates, HostRates, unexplained
+from sysbench.predict.trace import Kernel, Positions, Trace
+from sysbench.spec.hardware import Rate
+
+DRAWS = 64
+"""Sets of constants that an interval is made of."""
+
+INTERVAL = (0.05, 0.95)
+"""Quantiles at the ends of an interval: 90 % lies between."""
+
+MOST_UNKNOWN = 0.05
+"""Share of a step's device time that operators unknown to the model may have; above, the step's time is withheld."""
+
+StepLimit = Literal["host"] | Limit
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A time in seconds, with its 90 % interval."""
+
+    point_s: float
+    low_s: float
+    high_s: float
+
+    @classmethod
+    def of(cls, drawn: Draws) -> Estimate:
+        """From draws, of which the first is the point."""
+        low_s, high_s = np.quantile(drawn, INTERVAL)
+        point_s = float(drawn[0])
+        return cls(point_s, min(point_s, float(low_s)), max(point_s, float(high_s)))
+
+
+@dataclass(frozen=True)
+class Limiting:
+    """What limits a phase or a step: the host, or what most of the device's time goes into."""
+
+    name: StepLimit
+    share: float
+    """Of the time."""
+
+
+@dataclass(frozen=True)
+class KernelRow:
+    """All launches of one kernel in one phase of one module."""
+
+    phase: str
+    module: str
+    kernel: Kernel
+    count: int
+    each_s: float
+    limit: Limit
+
+    @property
+    def total_s(self) -> float:
+        """Of all launches."""
+        return self.count * self.each_s
+
+
+@dataclass(frozen=True)
+class PhasePrediction:
+    """One phase, synchronized before and after.
+
+    host_s         that the host takes to issue everything
+    device_s       that kernels take
+    lower_bound_s  at the rates of the data sheet, without a host
+    """
+
+    name: str
+    time: Estimate
+    host_s: float
+    device_s: float
+    limiting: Limiting
+    lower_bound_s: float
+    launches: int
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A rate that a prediction rests on."""
+
+    name: str
+    rate: Rate
+
+
+@dataclass(frozen=True)
+class StepPrediction:
+    """What `predict` says. All times are predicted, none is measured."""
+
+    trace: Trace
+    gpu: GpuRates
+    host: HostRates
+    time: Estimate
+    phases: tuple[PhasePrediction, ...]
+    limiting: Limiting
+    lower_bound_s: float
+    unknown: Mapping[str, int]
+    """Operators that the model does not know, with their launches."""
+    unknown_share: float
+    """Of the device's time."""
+    kernel_s: tuple[float, ...]
+    """Of each of the trace's kernels."""
+
+    @property
+    def withheld(self) -> str | None:
+        """Why there should be no step time, or None."""
+        if self.unknown_share <= MOST_UNKNOWN:
+            return None
+        names = ", ".join(sorted(self.unknown))
+        return f"operators that the model does not know take {self.unknown_share:.0%} of the step: {names}"
+
+    @property
+    def less_certain(self) -> bool:
+        """Whether parts of it are a guess: what torch.compile would fuse."""
+        return self.trace.compiled
+
+    @property
+    def constants(self) -> tuple[Constant, ...]:
+        """What it rests on."""
+        return tuple(
+            Constant(name, rate) for rates in (self.gpu.rates, self.host.rates) for name, rate in rates.items()
+        )
+
+    @cached_property
+    def rows(self) -> tuple[KernelRow, ...]:
+        """Every kernel by phase and module, in order of their first launch."""
+        drawn = self.gpu.drawn()
+        limits = [limit(kernel, drawn) for kernel in self.trace.kernels]
+        rows = []
+        for phase in self.trace.phases:
+            launched = Counter(zip(phase.modules.tolist(), phase.kernels.tolist(), strict=True))
+            for (module, i), count in launched.items():
+                kernel, name = self.trace.kernels[i], self.trace.modules[module]
+                rows.append(KernelRow(phase.name, name, kernel, count, self.kernel_s[i], limits[i]))
+        return tuple(rows)
+
+    def lanes(self) -> dict[str, walking.Lanes]:
+        """By phase: when the host issues and when each kernel runs, in seconds from the start of the phase."""
+        unique_s = np.array(self.kernel_s)[:, None]
+        gap_s, host = self.gpu.drawn()["gap_s"], self.host.drawn()
+        return {phase.name: walking.lanes(phase, unique_s, gap_s, host) for phase in self.trace.phases}
+
+
+def predict(trace: Trace, gpu: GpuRates, host: HostRates, *, draws: int = DRAWS, seed: int = 0) -> StepPrediction:
+    """The step of `trace` on that GPU and host; the interval is of that many draws of their constants."""
+    drawn, of_host, factor = gpu.drawn(draws, seed), host.drawn(draws, seed), unexplained(draws, seed)
+    unique_s = seconds(trace.kernels, gpu, drawn)
+    limits = [limit(kernel, drawn) for kernel in trace.kernels]
+    bounds = np.array([perfect_seconds(kernel, gpu.hardware) for kernel in trace.kernels])
+    device: dict[Limit, float] = dict.fromkeys(limits, 0.0)
+    phases, total_s = [], np.zeros(draws)
+    for phase in trace.phases:
+        walked = walking.walk(phase, unique_s, drawn["gap_s"], of_host)
+        spent = _by_limit(unique_s[:, 0], trace.counts[phase.name], limits)
+        phases.append(
+            PhasePrediction(
+                name=phase.name,
+                time=Estimate.of(walked.total_s * factor),
+                host_s=float(walked.host_s[0]),
+                device_s=float(walked.device_s[0]),
+                limiting=_limiting(walked.host_s[0], walked.device_s[0], walked.total_s[0], spent),
+                lower_bound_s=float(bounds @ trace.counts[phase.name]),
+                launches=len(phase.kernels),
+            )
+        )
+        device = {name: device[name] + spent[name] for name in device}
+        total_s += walked.total_s
+    host_s, device_s = math.fsum(each.host_s for each in phases), math.fsum(each.device_s for each in phases)
+    unknown = _unknown(trace)
+    unknown_s = math.fsum(unique_s[i, 0] * count for i, count in unknown.items())
+    return StepPrediction(
+        trace=trace,
+        gpu=gpu,
+        host=host,
+        time=Estimate.of(total_s * factor),
+        phases=tuple(phases),
+        limiting=_limiting(host_s, device_s, total_s[0], device),
+        lower_bound_s=math.fsum(each.lower_bound_s for each in phases),
+        unknown={trace.kernels[i].name: count for i, count in unknown.items()},
+        unknown_share=float(unknown_s / max(sum(device.values()), 1e-12)),
+        kernel_s=tuple(unique_s[:, 0].tolist()),
+    )
+
+
+def _by_limit(unique_s: Draws, counts: Positions, limits: list[Limit]) -> dict[Limit, float]:
+    """Seconds of device time by what they go into."""
+    return {
+        name: float(unique_s @ (counts * np.array([each == name for each in limits]))) for name in dict.fromkeys(limits)
+    }
+
+
+def _limiting(host_s: float, device_s: float, total_s: float, spent: Mapping[Limit, float]) -> Limiting:
+    """The host where it needs longer than the device, else what most of the device's time goes into."""
+    if host_s >= device_s or not spent:
+        return Limiting("host", float(min(1.0, host_s / max(total_s, 1e-12))))
+    most_s, name = max((each_s, name) for name, each_s in spent.items())
+    return Limiting(name, float(min(1.0, most_s / max(total_s, 1e-12))))
+
+
+def _unknown(trace: Trace) -> dict[int, int]:
+    """Positions of unknown kernels, with their launches."""
+    counts = sum(trace.counts.values(), np.zeros(len(trace.kernels), dtype=np.intp))
+    return {i: int(counts[i]) for i, kernel in enumerate(trace.kernels) if kernel.kind == "unknown"}

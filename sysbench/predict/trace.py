@@ -1,0 +1,160 @@
+"""A step as a sequence of kernels and of what the host does to launch them. It knows no GPU.
+
+A Transformer launches the same few kernels in every layer, so a trace holds each distinct kernel once, and for every
+launch the position of its kernel. Kernels are timed once for each GPU and each draw of its rates; the rest is indexing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+Kind = Literal[
+    "gemm", "attention", "map", "indexed", "transpose", "reduce", "softmax", "foreach", "optimizer", "embedding",
+    "loss", "unknown",
+]  # fmt: skip
+"""gemm       a matrix product, batched or not
+attention  a fused attention kernel, forward or backward
+map        elementwise, all tensors of one layout: loads and stores are vectorized
+indexed    elementwise over broadcast or strided tensors, and concatenation: each element has its offset worked out
+transpose  a copy whose fastest dimensions differ
+reduce     a sum, mean or maximum over some dimensions
+softmax    a row-wise softmax or normalization, forward or backward
+foreach    an elementwise operator on a list of tensors
+optimizer  a fused optimizer's update
+embedding  rows gathered from a table, or added up into one
+loss       the negative log likelihood's own kernels
+unknown    an operator this model does not know: timed as if elementwise, counted and named
+"""
+
+Dtype = Literal["fp32", "tf32", "bf16", "fp16", "other"]
+"""What a kernel computes in; tf32 is how fp32 products run where that is allowed."""
+
+HostWork = Literal["operator", "view", "scalar"]
+"""operator  an aten operator dispatched to the device
+view      one that launches nothing: a view, an allocation, bookkeeping
+scalar    a Python number worked out on the host, in an optimizer's loop
+"""
+
+HOST_WORK: tuple[HostWork, ...] = get_args(HostWork)
+
+Positions = NDArray[np.intp]
+
+
+class Kernel(NamedTuple):
+    """One kernel, as far as its time depends on it."""
+
+    kind: Kind
+    name: str
+    """The operator it belongs to, without namespace: `bmm`, `_softmax`, `embedding_dense_backward`."""
+    dtype: Dtype
+    bytes: int
+    """Read and written at least once: broadcast dimensions count once, strided rows in full."""
+    elements: int = 0
+    """Of the result; of the input for a reduction."""
+    flops: int = 0
+    """Of matrix products, attention included; a causal half is not counted."""
+    dims: tuple[int, ...] = ()
+    """gemm: (batch, m, n, k). attention: (batch, heads, queries, keys, d_head). reduce, softmax: (rows, width)."""
+    layout: str = ""
+    """gemm: TN, NN, NT or TT, as cuBLAS names operands, weights first: a linear layer's forward is TN, the gradient of
+    its input NN, of its weights NT. attention: `flash forward`, `efficient backward causal` and the like."""
+
+
+@dataclass(frozen=True)
+class PhaseTrace:
+    """One phase: the operators that the host issues, in order, and the launches of each."""
+
+    name: str
+    host: Positions
+    """(operators,) Positions in `HOST_WORK`."""
+    launches: Positions
+    """(operators,) How many kernels each launches."""
+    kernels: Positions
+    """(launches,) Positions in `Trace.kernels`, in order."""
+    modules: Positions
+    """(launches,) Positions in `Trace.modules`."""
+    replayed: bool = False
+    """The whole phase is one CUDA graph: the host launches once."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A step: its distinct kernels, and its phases in order.
+
+    modules    paths of modules, such as `layers.3.attention.q`; the empty one is the whole model
+    compiled   what was fused as torch.compile would: less certain than what runs eagerly
+    """
+
+    kernels: tuple[Kernel, ...]
+    modules: tuple[str, ...]
+    phases: tuple[PhaseTrace, ...]
+    compiled: bool = False
+
+    @property
+    def launches(self) -> int:
+        """Kernels launched in the whole step."""
+        return sum(len(phase.kernels) for phase in self.phases)
+
+    @cached_property
+    def counts(self) -> Mapping[str, NDArray[np.intp]]:
+        """By phase: how often each kernel is launched."""
+        return {phase.name: np.bincount(phase.kernels, minlength=len(self.kernels)) for phase in self.phases}
+
+    @property
+    def flops(self) -> int:
+        """Of matrix products in the whole step."""
+        return sum(self.kernels[i].flops * int(n) for counts in self.counts.values() for i, n in enumerate(counts))
+
+    def only(self, phases: Iterable[str]) -> Trace:
+        """The trace of these phases."""
+        wanted = set(phases)
+        return Trace(
+            self.kernels, self.modules, tuple(each for each in self.phases if each.name in wanted), self.compiled
+        )
+
+    def with_tf32(self) -> Trace:
+        """The trace where fp32 products may run on tensor cores: nothing else changes."""
+        kernels = (each._replace(dtype="tf32") if _is_fp32_product(each) else each for each in self.kernels)
+        return Trace(tuple(kernels), self.modules, self.phases, self.compiled)
+
+
+def _is_fp32_product(kernel: Kernel) -> bool:
+    return kernel.kind == "gemm" and kernel.dtype == "fp32"
+
+
+@dataclass
+class TraceWriter:
+    """Writes a trace, operator by operator."""
+
+    kernels: dict[Kernel, int] = field(default_factory=dict)
+    modules: dict[str, int] = field(default_factory=dict)
+    phases: dict[str, tuple[list[int], list[int], list[int], list[int]]] = field(default_factory=dict)
+
+    def operator(self, phase: str, work: HostWork, kernels: Iterable[Kernel] = (), module: str = "") -> None:
+        """The host issues an operator, which launches these kernels."""
+        host, launches, launched, modules = self.phases.setdefault(phase, ([], [], [], []))
+        positions = [self.kernels.setdefault(kernel, len(self.kernels)) for kernel in kernels]
+        host.append(HOST_WORK.index(work))
+        launches.append(len(positions))
+        launched += positions
+        modules += [self.modules.setdefault(module, len(self.modules))] * len(positions)
+
+    def clear(self) -> None:
+        """Forget everything: the step that counts is still to come."""
+        self.kernels.clear()
+        self.modules.clear()
+        self.phases.clear()
+
+    def trace(self) -> Trace:
+        """What was written."""
+        phases = []
+        for name, columns in self.phases.items():
+            host, launches, kernels, modules = (np.array(column, dtype=np.intp) for column in columns)
+            phases.append(PhaseTrace(name, host, launches, kernels, modules))
+        return Trace(tuple(self.kernels), tuple(self.modules), tuple(phases))

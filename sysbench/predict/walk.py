@@ -1,0 +1,76 @@
+"""The host issues, the device executes in order: when each kernel runs, in closed form.
+
+Kernel i is issued at a[i] and ends at f[i] = max(a[i], f[i−1] + gap) + t[i]. With S the running sum of t + gap this is
+f[i] = S[i] + max over j ≤ i of (a[j] − gap − S[j−1]): a running maximum, no loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from sysbench.predict.kernels import Floats
+from sysbench.predict.rates import Draws, HostRate
+from sysbench.predict.trace import PhaseTrace
+
+LAUNCH_LATENCY_S = 3e-6
+"""From the call that launches until the kernel starts on an idle device, beside what the call itself takes."""
+
+
+@dataclass(frozen=True)
+class Walked:
+    """One phase, times in seconds from its start, by draw.
+
+    total_s   (draws,) until the host knows that the device is done
+    host_s    (draws,) until the host has issued everything
+    device_s  (draws,) that kernels run, gaps between waiting ones included
+    """
+
+    total_s: Draws
+    host_s: Draws
+    device_s: Draws
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """When everything of one phase happens, in seconds from its start."""
+
+    issued_s: Floats
+    """(operators,) When the host is done with each operator."""
+    started_s: Floats
+    """(launches,) When each kernel starts."""
+    ended_s: Floats
+    """(launches,) When it ends."""
+
+
+def walk(phase: PhaseTrace, unique_s: Floats, gap_s: Draws, host: Mapping[HostRate, Draws]) -> Walked:
+    """One phase by itself, synchronized before and after; `unique_s` (kernels, draws) are seconds of each kernel."""
+    draws = len(gap_s)
+    total_s, host_s, device_s = np.empty(draws), np.empty(draws), np.empty(draws)
+    for draw in range(draws):
+        at = {name: values[draw] for name, values in host.items()}
+        lanes = _lanes(phase, unique_s[:, draw], gap_s[draw], at)
+        host_s[draw] = lanes.issued_s[-1] if len(lanes.issued_s) else 0.0
+        device_s[draw] = unique_s[phase.kernels, draw].sum() + gap_s[draw] * len(phase.kernels)
+        ended_s = lanes.ended_s[-1] if len(lanes.ended_s) else 0.0
+        total_s[draw] = max(host_s[draw], ended_s) + at["synchronize"]
+    return Walked(total_s, host_s, device_s)
+
+
+def lanes(phase: PhaseTrace, unique_s: Floats, gap_s: Draws, host: Mapping[HostRate, Draws]) -> Lanes:
+    """When everything happens, at the first draw."""
+    return _lanes(phase, unique_s[:, 0], gap_s[0], {name: values[0] for name, values in host.items()})
+
+
+def _lanes(phase: PhaseTrace, unique_s: Floats, gap_s: float, host: Mapping[HostRate, float]) -> Lanes:
+    suffix = "_backward" if phase.name == "backward" else ""
+    cost_s = np.array([host[f"operator{suffix}"], host[f"view{suffix}"], host["scalar"]])  # type: ignore[index]
+    launch_s = 0.0 if phase.replayed else host["launch"]
+    issued_s = np.cumsum(cost_s[phase.host] + launch_s * phase.launches)
+    ready_s = np.repeat(issued_s, phase.launches) + LAUNCH_LATENCY_S
+    each_s = unique_s[phase.kernels]
+    busy_s = np.cumsum(each_s + gap_s)
+    ended_s = busy_s + np.maximum.accumulate(ready_s - gap_s - (busy_s - each_s - gap_s)) if len(each_s) else busy_s
+    return Lanes(issued_s, ended_s - each_s, ended_s)

@@ -1,0 +1,140 @@
+"""Traces, snapshots and what `--from FILE --json` wrote of them go into `compare` and `report` like runs."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+import sysbench
+from tests.cli.running import answered as command_line
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "runs"
+
+
+def trace(path: Path, durations_us: dict[str, list[float]]) -> Path:
+    """A Kineto trace of kernels that follow each other, in two steps of equal length."""
+    events: list[dict[str, object]] = []
+    place_us = 0.0
+    for step in range(2):
+        begin_us = place_us
+        for name, durations in durations_us.items():
+            for duration in durations:
+                events.append(
+                    {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": place_us, "dur": duration}
+                )
+                place_us += duration + 1
+        events.append(
+            {
+                "ph": "X",
+                "cat": "user_annotation",
+                "name": f"ProfilerStep#{step}",
+                "pid": 1,
+                "tid": 1,
+                "ts": begin_us,
+                "dur": place_us - begin_us,
+            }
+        )
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    return path
+
+
+@pytest.fixture
+def traces(tmp_path: Path) -> tuple[Path, Path]:
+    """B multiplies in half the time, has no reduction any more, and copies instead."""
+    a = trace(tmp_path / "a.json", {"sm80_xmma_gemm_f32f32": [100, 100], "reduce_kernel<512>": [30]})
+    b = trace(tmp_path / "b.json", {"sm80_xmma_gemm_f32f32": [50, 50], "Memcpy DtoD (Device -> Device)": [8]})
+    return a, b
+
+
+def compared(*arguments: str | Path) -> dict[str, list[dict[str, object]]]:
+    found = command_line("compare", *map(str, arguments), "--json", "-")
+    assert found.code == 0, found.err
+    return {table["name"]: table["rows"] for table in json.loads(found.out)["tables"]}
+
+
+def test_two_traces_differ_by_class_and_by_kernel_per_step(traces: tuple[Path, Path]) -> None:
+    found = compared(*traces)
+    classes = {row["class"]: (row["a_s"], row["b_s"], row["difference_s"]) for row in found["classes"]}
+    assert classes["matmul"] == pytest.approx((200e-6, 100e-6, -100e-6))
+    assert classes["reduction"] == pytest.approx((30e-6, 0, -30e-6))
+    assert classes["all"] == pytest.approx((230e-6, 108e-6, -122e-6))
+    kernels = [row["kernel"] for row in found["kernels"]]
+    assert kernels[0] == "sm80_xmma_gemm_f32f32", "what differs most comes first"
+    ratio = next(row["ratio_ratio"] for row in found["classes"] if row["class"] == "matmul")
+    assert ratio == pytest.approx(0.5)
+
+
+def test_what_from_json_wrote_of_a_trace_stands_for_the_trace(traces: tuple[Path, Path], tmp_path: Path) -> None:
+    a, b = traces
+    written = tmp_path / "written.json"
+    assert command_line("profile", "--from", str(a), "--json", str(written)).code == 0
+    assert compared(written, b) == compared(a, b)
+
+
+@pytest.fixture
+def snapshots(tmp_path: Path) -> tuple[Path, Path]:
+    found = []
+    for name in ("snapshot-cpu-train", "snapshot-simulated"):
+        path = tmp_path / f"{name}.pickle"
+        path.write_bytes(gzip.decompress((FIXTURES / f"{name}.pickle.gz").read_bytes()))
+        found.append(path)
+    return found[0], found[1]
+
+
+def test_two_snapshots_differ_by_category_and_the_sums_are_their_peaks(snapshots: tuple[Path, Path]) -> None:
+    rows = {row["category"]: row for row in compared(*snapshots)["categories"]}
+    peaks = [sysbench.read_snapshot(path).timeline.peak.allocated_bytes for path in snapshots]
+    assert [rows["all"]["a_bytes"], rows["all"]["b_bytes"]] == peaks
+    parameters = rows["parameters"]
+    for side, path in zip("ab", snapshots, strict=True):
+        own = {row["category"]: row["size_bytes"] for row in sysbench.read_snapshot(path).rows("categories")}
+        assert parameters[f"{side}_bytes"] == own["parameters"]
+
+
+def test_what_from_json_wrote_of_a_snapshot_stands_for_the_snapshot(
+    snapshots: tuple[Path, Path], tmp_path: Path
+) -> None:
+    a, b = snapshots
+    written = tmp_path / "written.json"
+    assert command_line("memory", "--from", str(a), "--json", str(written)).code == 0
+    assert compared(written, b) == compared(a, b)
+
+
+def test_a_report_has_a_section_for_each(
+    traces: tuple[Path, Path], snapshots: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run, out = FIXTURES / "accum-sums.json", tmp_path / "report.md"
+    found = command_line("report", str(run), str(traces[0]), str(snapshots[0]), "-o", str(out))
+    assert found.code == 0, found.err
+    text = out.read_text()
+    assert "## Trace a.json" in text
+    assert "## Snapshot snapshot-cpu-train.pickle" in text
+    assert "sm80_xmma_gemm_f32f32" in text.replace("\\", "")
+
+
+@pytest.mark.parametrize(
+    ("pair", "said"),
+    [
+        (("trace", "snapshot"), "is a trace and"),
+        (("trace", "run"), "can be compared with another trace, not with a run"),
+        (("run", "snapshot"), "can be compared with another snapshot, not with a run"),
+        (("trace", "trace", "--gate", "3%"), "--gate judges runs; a trace was seen once, and has no verdict"),
+        (("trace", "trace", "--tables", "clases"), "Did you mean classes?"),
+        (("trace", "damaged"), "is not as sysbench writes it: summaries"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_in_one_line(
+    pair: tuple[str, ...], said: str, traces: tuple[Path, Path], snapshots: tuple[Path, Path], tmp_path: Path
+) -> None:
+    damaged = tmp_path / "damaged.json"
+    damaged.write_text(
+        '{\n "schema_version": 1,\n "kind": "traces",\n "sysbench_version": "0.1.0",\n "summaries": [3]\n}'
+    )
+    meant = {"trace": traces[0], "snapshot": snapshots[0], "run": FIXTURES / "time-a100.json", "damaged": damaged}
+    found = command_line("compare", *(str(meant.get(each, each)) for each in pair))
+    assert found.code == 2
+    assert said in found.err
+    assert len(found.err.splitlines()) == 1

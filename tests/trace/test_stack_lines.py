@@ -1,0 +1,25 @@
+"""Patterns of anyone's over names of anyone's take no longer than they may."""
+
+import re
+import signal
+import time
+
+import pytest
+
+from sysbench.errors import UsageError
+from sysbench.trace import stack_lines
+
+
+def test_a_pattern_that_never_ends_is_refused_and_another_clock_still_rings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stack_lines, "LIMIT_S", 0.05)
+    rung: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda number, _: rung.append(number))
+    others = signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        with pytest.raises(UsageError, match=r"--kernel \(a\+\)\+\$ takes longer than"):
+            stack_lines.matching(re.compile("(a+)+$"), ["a" * 64 + "b"])
+        time.sleep(0.3)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, *others)
+    assert rung == [signal.SIGALRM]
