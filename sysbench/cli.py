@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -31,11 +31,16 @@ def application(words: Sequence[str]) -> typer.Typer:
     """The command line; only the commands that `words` name are imported, so that `--help` answers at once."""
     completing = "_SYSBENCH_COMPLETE" in os.environ
     named = [name for name in commands() if completing or name in words]
+    settings: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
+    if completing:
+        from sysbench import completion
+
+        settings["obj"] = completion.offered
     app = typer.Typer(
         help="Where do the time and the memory of a training step go, can the number be trusted, "
         "and how far is it from what the hardware can do?",
         epilog=EXAMPLES,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings=settings,
         pretty_exceptions_enable=False,
         # Rich's help panels are for the many options of one command; importing them costs more than all of this.
         rich_markup_mode="rich" if named else None,

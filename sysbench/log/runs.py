@@ -72,12 +72,26 @@ def find_experiment(name: str, directory: Path = RUNS) -> Path:
     """
     if Path(name).exists() or Path(name).name != name:
         return Path(name)
-    paths = [path for path in _children(directory) if path.is_dir() and manifest.is_manifest(path)]
-    entries = sorted((_Entry(path.name, (path,)) for path in paths), key=lambda entry: entry.order)
+    entries = _experiments(directory)
     if not entries:
         raise LogError(f"{name} is no directory, and there is no experiment in {directory}")
     made_of = [entry for entry in entries if (dated := _DATED.fullmatch(entry.name)) and dated["what"] == name]
     return (made_of[-1] if made_of else _meant(name, name, entries, directory)).paths[0]
+
+
+def names(directory: Path = RUNS, kind: Kind | None = None) -> list[str]:
+    """The names of earlier runs in a directory, or of those of one command, the newest first."""
+    return [entry.name for entry in _entries(directory)[::-1] if _of_kind(entry.paths, kind)]
+
+
+def experiments(directory: Path = RUNS) -> list[str]:
+    """The names of the directories of experiments in a directory, the newest first."""
+    return [entry.name for entry in _experiments(directory)[::-1]]
+
+
+def _experiments(directory: Path) -> list[_Entry]:
+    paths = [path for path in _children(directory) if path.is_dir() and manifest.is_manifest(path)]
+    return sorted((_Entry(path.name, (path,)) for path in paths), key=lambda entry: entry.order)
 
 
 def load(path: Path) -> RunRecord[Any]:

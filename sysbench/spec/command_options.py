@@ -67,9 +67,11 @@ def explained(error: Exception) -> str | None:
     if not isinstance(typed, str) or context is None:
         return " ".join(str(format_message()).split())
     flags = [flag for parameter in context.command.params for flag in parameter.opts if flag.startswith("--")]
-    ours = f"--{CALLED_ELSEWHERE.get(typed.lstrip('-').replace('_', '-'), '')}"
-    meant = ours if ours in flags else nearest(typed, flags)
-    question = f". Did you mean {meant}?" if meant else f". {context.command_path} --help lists all"
+    name = typed.lstrip("-").replace("_", "-")
+    names = [flag.removeprefix("--") for flag in flags]
+    ours = CALLED_ELSEWHERE.get(name, "")
+    meant = ours if ours in names else nearest(name, names)
+    question = f". Did you mean --{meant}?" if meant else f". {context.command_path} --help lists all"
     return f"No such option: {typed}{question}"
 
 
@@ -79,7 +81,12 @@ def _parameters(model: type[BaseModel]) -> Iterator[inspect.Parameter]:
             continue
         option, switch = option_of(field), field.annotation is bool
         if option.positional:
-            argument = typer.Argument(help=_help(field), metavar=option.metavar, show_default=False)
+            argument = typer.Argument(
+                help=_help(field),
+                metavar=option.metavar,
+                show_default=False,
+                autocompletion=_completed(model, name),
+            )
             yield _parameter(name, _kind_of(option), argument)
             continue
         yield _parameter(
@@ -91,6 +98,7 @@ def _parameters(model: type[BaseModel]) -> Iterator[inspect.Parameter]:
                 metavar=" " if switch else option.metavar,
                 show_default=False,
                 rich_help_panel=option.panel,
+                autocompletion=None if switch else _completed(model, name),
             ),
         )
         for flag, value in option.shorthands:
@@ -105,6 +113,16 @@ def _parameters(model: type[BaseModel]) -> Iterator[inspect.Parameter]:
                     rich_help_panel=option.panel,
                 ),
             )
+
+
+def _completed(model: type[BaseModel], field: str) -> Callable[[typer.Context, str], list[str]]:
+    """What a shell is offered for the value of a field, by whoever the command line was given for that."""
+
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        offered: list[str] = ctx.obj(ctx.info_name, model, field, incomplete, ctx.params) if ctx.obj else []
+        return offered
+
+    return complete
 
 
 def _kind_of(option: Option) -> Any:

@@ -183,7 +183,7 @@ class ModelSpec(RunSpec):
     size: Annotated[
         tuple[str, ...],
         BeforeValidator(choices("a size", SIZES)),
-        Option(metavar="NAME,…", panel=MODEL),
+        Option(metavar="NAME,…", panel=MODEL, values=tuple(SIZES)),
     ] = Field(default=("small",), description=f"Named model size: {', '.join(SIZES)}.")
     d_model: Annotated[
         tuple[int, ...],

@@ -15,6 +15,7 @@ class Option:
     `panel` the heading it is listed under, and `shorthands` are flags without a value that stand for one:
     `{"--bf16": "bf16"}`. What is `positional` needs no flag. What is `repeated` may be given several times, or as
     several arguments: its field gets a list of words; a `pair` takes the two words that follow it, whatever they are.
+    `values` are those that a shell offers, where the field's type does not say them.
     """
 
     flags: tuple[str, ...] = ()
@@ -24,9 +25,12 @@ class Option:
     positional: bool = False
     repeated: bool = False
     pair: bool = False
+    values: tuple[str, ...] = ()
 
 
 CALLED_ELSEWHERE: Mapping[str, str] = {
+    "ctx": "seq",
+    "d-head": "dim",
     "seq-len": "ctx",
     "sequence-length": "ctx",
     "max-length": "ctx",

@@ -197,7 +197,7 @@ class AccumSpec(RunSpec):
     size: Annotated[
         tuple[str, ...],
         BeforeValidator(choices("a model", (TOY, *SIZES))),
-        Option(metavar="NAME,…", panel=MODELS),
+        Option(metavar="NAME,…", panel=MODELS, values=(TOY, *SIZES)),
     ] = Field(
         default=(),
         description=f"Models: {', '.join((TOY, *SIZES))}. Without it, toy for autocast and tiny for scaling.",

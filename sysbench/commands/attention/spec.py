@@ -129,7 +129,11 @@ class AttentionSpec(RunSpec):
         default=False,
         description="Sweep --dim 16,32,64,128 and --seq 256,1024,4096,8192,16384, unless they are given.",
     )
-    impl: Annotated[tuple[str, ...], BeforeValidator(_implementations), Option(metavar="NAME,…", panel=SWEEP)] = Field(
+    impl: Annotated[
+        tuple[str, ...],
+        BeforeValidator(_implementations),
+        Option(metavar="NAME,…", panel=SWEEP, values=IMPLEMENTATIONS),
+    ] = Field(
         default=("naive",),
         description=f"Implementations: {', '.join(IMPLEMENTATIONS)}, or a function of your own, my_module:attention.",
     )
