@@ -84,6 +84,11 @@ def names(directory: Path = RUNS, kind: Kind | None = None) -> list[str]:
     return [entry.name for entry in _entries(directory)[::-1] if _of_kind(entry.paths, kind)]
 
 
+def entries(directory: Path = RUNS) -> list[tuple[str, tuple[Path, ...]]]:
+    """Everything in a directory that has a name of its own, with a file of each run in it, the oldest first."""
+    return [(entry.name, entry.paths) for entry in _entries(directory)]
+
+
 def experiments(directory: Path = RUNS) -> list[str]:
     """The names of the directories of experiments in a directory, the newest first."""
     return [entry.name for entry in _experiments(directory)[::-1]]
