@@ -14,6 +14,7 @@ import typer
 
 import sysbench
 from sysbench.command import commands
+from sysbench.engine.interrupts import given_up
 from sysbench.errors import SysbenchError
 from sysbench.garbage import collection_paused
 
@@ -88,6 +89,8 @@ def _run(words: list[str]) -> int:
         return INTERRUPTED
     except Exception as error:
         # The one exit door: whatever happens becomes one line and a code.
+        if given_up():  # Python wraps a KeyboardInterrupt that arrives while it creates a class
+            return INTERRUPTED
         if "--debug" in words:
             raise
         message, code = _explain(error)

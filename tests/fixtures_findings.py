@@ -121,7 +121,7 @@ def time_record(cells: Sequence[TimeCellRecord]) -> TimeRecord:
         started_at="2026-11-20T14:00:00Z",
         finished_at="2026-11-20T15:00:00Z",
         status="complete",
-        spec={},
+        spec=TimeSpec().model_dump(mode="json"),
         environment=EnvironmentRecord(host=A100.host, torch=A100.torch, devices=list(A100.devices), driver=A100.driver),
         cells=list(cells),
         ceilings=[],

@@ -144,15 +144,42 @@ def show_sheet(content: Sheet, options: ShowOptions, columns: Sequence[str] = ()
 def carry_out(spec: RunSpec, options: RunOptions, provisions: Provisions | None = None) -> RunRecord[Any]:
     """Run the spec, save its record and show it; raises UsageError for columns that it will not have."""
     refuse_unknown_columns(spec, options)
-    from sysbench.engine import session
+    from sysbench.engine.interrupts import catch_interrupts
     from sysbench.log import journal as log
     from sysbench.log import storage
+
+    # A first or second signal, whether during the run or while its record is saved, does not interrupt the saving.
+    with catch_interrupts():
+        path = _measured(spec, options, provisions)
+        record = measuring(spec.kind).folded(log.read(path))
+        saved_to = path.with_suffix(".json")
+        content = record.model_dump_json(indent=1).encode() + b"\n"
+        from concurrent.futures import ThreadPoolExecutor
+
+        # A disk may take longer than drawing does, and neither needs the other.
+        writer = ThreadPoolExecutor(max_workers=1)
+        written = writer.submit(storage.write_atomically, saved_to, content)
+    with writer:
+        try:
+            if options.json_path not in (None, "-"):
+                storage.write_atomically(Path(options.json_path), content)
+            if options.shown:
+                show(record, options)
+        finally:
+            written.result()
+            say(f"saved  {saved_to}", options)
+    return record
+
+
+def _measured(spec: RunSpec, options: RunOptions, provisions: Provisions | None) -> Path:
+    """Run the spec, and show what happens as it happens; returns its log."""
+    from sysbench.engine import session
 
     with session.run(spec, options, provisions=provisions) as running:
         beginning = list(islice(running, 2))
         # The worker has been started and imports torch: there is time for what it takes to show its results.
         with collection_paused():
-            from concurrent.futures import ThreadPoolExecutor
+            from concurrent.futures import ThreadPoolExecutor  # noqa: F401
 
             from sysbench.log import events, records
             from sysbench.render import output as summary  # noqa: F401
@@ -163,21 +190,7 @@ def carry_out(spec: RunSpec, options: RunOptions, provisions: Provisions | None 
         with _progress(spec.kind, options) as progress:
             for event in chain(beginning, running):
                 progress.show(event)
-    record = measuring(spec.kind).folded(log.read(running.log_path))
-    saved_to = running.log_path.with_suffix(".json")
-    content = record.model_dump_json(indent=1).encode() + b"\n"
-    with ThreadPoolExecutor(max_workers=1) as writer:
-        # A disk may take longer than drawing does, and neither needs the other.
-        written = writer.submit(storage.write_atomically, saved_to, content)
-        if options.json_path not in (None, "-"):
-            storage.write_atomically(Path(options.json_path), content)
-        try:
-            if options.shown:
-                show(record, options)
-        finally:
-            written.result()
-            say(f"saved  {saved_to}", options)
-    return record
+        return running.log_path
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from sysbench.spec.run import RunOptions
 
 DOUBTFUL = (0.5, 1.5)
 """A memory formula decides cells that need less than half, or more than one and a half times, the free memory. Cells
-between these limits are simulated, because allocators round and fragment, and autocast keeps copies.
-"""
+between these limits are simulated, because allocators round and fragment, and autocast keeps copies."""
 
 
 class Admission:

@@ -23,8 +23,7 @@ GOODBYE_S = 10.0
 
 REST_S = 0.1
 """Steps that follow each other faster than this are received together: waking the parent for each of them would disturb
-the next one if the CPU is what is measured.
-"""
+the next one if the CPU is what is measured."""
 
 Answer = TypeVar("Answer", bound=Frozen)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sysbench import meeting
+from sysbench.engine.interrupts import catch_interrupts
 from sysbench.engine.launchers import Launcher
 from sysbench.errors import SysbenchError
 from sysbench.log.storage import reason
@@ -64,9 +65,12 @@ def launched_ahead(launcher: Launcher) -> Iterator[None]:
     It imports torch while this process determines what to measure. If it is not used, it ends with this context. A
     failure to launch raises nothing here, because the call that needs a worker will report it.
     """
-    with suppress(SysbenchError):
-        _ahead.append(WorkerProcess(launcher))
     try:
+        # A signal must not interrupt this: a process that is not in the list yet would be forgotten.
+        with suppress(SysbenchError), catch_interrupts() as interrupts:
+            _ahead.append(WorkerProcess(launcher))
+        if interrupts.requested:
+            raise KeyboardInterrupt
         yield
     finally:
         while _ahead:

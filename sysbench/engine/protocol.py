@@ -70,8 +70,7 @@ class Exit(Frozen):
     command: Literal["exit"] = "exit"
     orderly: bool
     """Whether Python and its libraries shut down cleanly, which is when profilers save their data. For torch this takes
-    a few tenths of a second.
-    """
+    a few tenths of a second."""
 
 
 Command = Annotated[Measure | MeasureCeiling | Foresee | Exit, Field(discriminator="command")]

@@ -64,7 +64,7 @@ class Session:
 
     The first is RunStarted or RunResumed, the last RunFinished. As a context manager it ends the worker and completes
     the log, however the block is left. From the first event to the last, the session handles the signals that stop a
-    program: the first signal ends the run cleanly, and a second one before that has begun raises KeyboardInterrupt.
+    program: the first ends the run cleanly, the second changes nothing, and the third raises KeyboardInterrupt.
 
     Iterating raises UsageError if the machine does not match the request (no such device; a log from another machine),
     in which case the log remains empty; SysbenchError if no worker can be started; and OutputError if the log can no
@@ -147,7 +147,7 @@ class Session:
             except SysbenchError as error:
                 status, failure = "failed", error
             except BaseException as error:
-                # Abandoned in the middle: by the caller, by a second Ctrl-C, or because of a bug.
+                # Abandoned in the middle: by the caller, by a third Ctrl-C, or because of a bug.
                 given_up = isinstance(error, GeneratorExit | KeyboardInterrupt)
                 self._finish(supervisor, "interrupted" if given_up else "failed")
                 raise

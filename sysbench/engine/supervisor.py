@@ -85,8 +85,7 @@ class Supervisor:
         yield from self._say_goodbye()
 
     def stop(self) -> list[WorkerExited]:
-        """End the worker, if there is one, at once; a second Ctrl-C does not interrupt this."""
-        self._interrupts.ignore_impatience()
+        """End the worker, if there is one, at once."""
         return [self._dismiss(self._worker)] if self._worker is not None else []
 
     def _attend(self, placed: PlacedCell) -> Iterator[Event]:

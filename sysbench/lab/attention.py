@@ -107,8 +107,7 @@ KINDS: dict[Attention, Callable[[int], nn.Module]] = {
 
 REFUSALS = ("No available kernel", "No viable backend", "does not support")
 """Parts of torch's messages when a kernel does not support its inputs: aten's attention.cpp and sdp_utils,
-flex_attention.py.
-"""
+flex_attention.py."""
 
 
 def kernel_of(attention: nn.Module, q: Tensor, k: Tensor, v: Tensor) -> str:

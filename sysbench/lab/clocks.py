@@ -102,8 +102,7 @@ class SynchronizedClock:
     now_ns: Callable[[], int] = time.perf_counter_ns
     occupy: Call | None = None
     """Occupies the device while the host launches the timed calls, so that device time includes no waiting for the
-    host. The host's time is meaningless in that case, and is not reported.
-    """
+    host. The host's time is meaningless in that case, and is not reported."""
 
     def measure(self, phases: Mapping[str, Call], sync: Sync) -> StepTimes:
         """See `Clock.measure`."""

@@ -7,28 +7,49 @@ are the log, and everything that is shown later is computed from them. `at_s` is
 from __future__ import annotations
 
 import re
-from math import isfinite
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import PlainSerializer
+from pydantic import AfterValidator, ValidationError, model_validator
 from pydantic_core import from_json
 
-from sysbench.command import Kind
+from sysbench.command import Kind, spec_of
 from sysbench.log.outcomes import Outcome, RunStatus
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.model import DeviceType, Precision
+from sysbench.spec.quantities import (
+    Amount,
+    Bytes,
+    Count,
+    Finite,
+    Instant,
+    PerSecond,
+    Seconds,
+    Signed,
+    SomeSeconds,
+    Unbounded,
+)
+from sysbench.spec.validation import first_fault
 
 SCHEMA_VERSION = 1
 
-Number = Annotated[float, PlainSerializer(lambda value: value if isfinite(value) else str(value), when_used="json")]
-"""A number that may be infinite or NaN, for which JSON has no numbers: there it is the word `inf`, `-inf` or `nan`."""
+
+def _of_a_command(fields: dict[str, Any]) -> dict[str, Any]:
+    try:
+        spec_of(fields)
+    except ValidationError as error:
+        raise ValueError(first_fault(error)) from None
+    return fields
+
+
+WrittenSpec = Annotated[dict[str, Any], AfterValidator(_of_a_command)]
+"""What a run was asked for, as a command wrote it down, and as it can be read again."""
 
 
 class Event(Frozen):
     """Something that happened. Each class has the name of its event as the default of `event`."""
 
     event: str
-    at_s: float
+    at_s: Instant
 
     @classmethod
     def __pydantic_init_subclass__(cls, **arguments: Any) -> None:
@@ -48,9 +69,9 @@ class HostInfo(Frozen):
     platform: str
     python: str
     cpu: str
-    physical_cores: int | None
-    logical_cores: int
-    memory_bytes: int
+    physical_cores: Count | None
+    logical_cores: Count
+    memory_bytes: Bytes
     container: bool
     commit: str | None
     """The git commit of sysbench's own checkout, with `-dirty` when it was changed; None for an installed wheel."""
@@ -62,11 +83,11 @@ class DeviceInfo(Frozen):
     name: str
     """The hardware's own name: `NVIDIA H200`."""
     type: DeviceType
-    index: int = 0
+    index: Count = 0
     uuid: str | None = None
-    memory_bytes: int | None = None
+    memory_bytes: Bytes | None = None
     compute_capability: str | None = None
-    multiprocessors: int | None = None
+    multiprocessors: Count | None = None
     bf16: bool | None = None
     """Of a CPU: whether it multiplies bf16 in hardware; None where nobody has looked."""
 
@@ -83,10 +104,16 @@ class TorchInfo(Frozen):
     cuda: str | None
     cudnn: str | None
     triton: str | None
-    threads: int
+    threads: Count
     allocator: str | None
     """PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF, as set."""
-    import_s: float
+    import_s: Seconds
+
+
+def refuse_spec_of_another(kind: Kind, spec: WrittenSpec) -> None:
+    """Raise ValueError unless the spec is of this command."""
+    if spec["kind"] != kind:
+        raise ValueError(f"its spec is of `sysbench {spec['kind']}`, and it is of `sysbench {kind}`")
 
 
 class RunStarted(Event):
@@ -98,18 +125,23 @@ class RunStarted(Event):
     sysbench_version: str
     source_digest: str
     """Hash of sysbench's own source: a log is only resumed by the code that made it."""
-    spec: dict[str, Any]
+    spec: WrittenSpec
     host: HostInfo
     driver: str | None
     """Version of the NVIDIA driver, from NVML."""
-    cells: int
+    cells: Count
+
+    @model_validator(mode="after")
+    def _of_one_kind(self) -> Self:
+        refuse_spec_of_another(self.kind, self.spec)
+        return self
 
 
 class RunResumed(Event):
     """A log is continued; what was failed or missing is run again."""
 
     event: Literal["run_resumed"] = "run_resumed"
-    keep: int
+    keep: Count
     """How many finished cells are kept."""
 
 
@@ -117,7 +149,7 @@ class WorkerReady(Event):
     """A worker has imported torch and says what it found. The first device is what `auto` stands for."""
 
     event: Literal["worker_ready"] = "worker_ready"
-    pid: int
+    pid: Count
     torch: TorchInfo
     devices: list[DeviceInfo]
 
@@ -128,8 +160,8 @@ class CeilingMeasured(Event):
     event: Literal["ceiling_measured"] = "ceiling_measured"
     device: str
     precision: Precision
-    matmul_flops_per_s: float
-    matmul_size: int
+    matmul_flops_per_s: PerSecond
+    matmul_size: Count
     """The product is (n, n) × (n, n)."""
 
 
@@ -147,10 +179,10 @@ class MemoryForeseen(Event):
 
     event: Literal["memory_foreseen"] = "memory_foreseen"
     cell: str
-    free_bytes: int
+    free_bytes: Bytes
     fits: bool | None
     """None where it cannot be simulated; `detail` then says why."""
-    lacking_bytes: int | None = None
+    lacking_bytes: Bytes | None = None
     detail: str | None = None
 
 
@@ -162,7 +194,7 @@ class CellStarted(Event):
 
     event: Literal["cell_started"] = "cell_started"
     cell: str
-    index: int
+    index: Count
     axes: dict[str, Any]
     """The cell's spec, complete, as its `model_dump()` has it."""
     device: DeviceInfo
@@ -194,9 +226,9 @@ class ModelBuilt(Event):
 
     event: Literal["model_built"] = "model_built"
     cell: str
-    parameters: int
-    parameters_without_lm_head: int
-    build_s: float
+    parameters: Count
+    parameters_without_lm_head: Count
+    build_s: Seconds
 
 
 class Compiled(Event):
@@ -204,9 +236,9 @@ class Compiled(Event):
 
     event: Literal["compiled"] = "compiled"
     cell: str
-    compile_s: float
-    graphs: int
-    graph_breaks: int
+    compile_s: Seconds
+    graphs: Count
+    graph_breaks: Count
     fell_back: bool
     """Dynamo gave up on some frame and runs it eagerly."""
     detail: str | None = None
@@ -220,9 +252,9 @@ class PhaseSample(Frozen):
     events (None where there are none).
     """
 
-    wall_s: float | None
-    enqueue_s: float | None = None
-    device_s: float | None = None
+    wall_s: SomeSeconds | None
+    enqueue_s: Seconds | None = None
+    device_s: Seconds | None = None
 
 
 class StepMeasured(Event):
@@ -233,7 +265,7 @@ class StepMeasured(Event):
 
     event: Literal["step_measured"] = "step_measured"
     cell: str
-    index: int
+    index: Count
     """From 0, counted apart for warm-up and measured steps."""
     warmup: bool
     phases: dict[str, PhaseSample]
@@ -245,9 +277,9 @@ class MemoryMeasured(Event):
 
     event: Literal["memory_measured"] = "memory_measured"
     cell: str
-    allocated_peak_bytes: int | None
-    reserved_peak_bytes: int | None
-    host_rss_peak_bytes: int | None
+    allocated_peak_bytes: Bytes | None
+    reserved_peak_bytes: Bytes | None
+    host_rss_peak_bytes: Bytes | None
     """`ru_maxrss` of the worker; a high-water mark over the worker's life, not only this cell's."""
 
 
@@ -258,7 +290,7 @@ class StepChecked(Event):
     cell: str
     gradients_present: bool | None
     parameters_changed: bool | None
-    loss: float | None
+    loss: Unbounded | None
     attention_kernel: str | None
     """The operator that attention really ran as: `aten::_scaled_dot_product_flash_attention`, say."""
 
@@ -267,20 +299,20 @@ class Reading(Event):
     """What the parent saw from outside; None where it cannot be known."""
 
     event: Literal["reading"] = "reading"
-    host_rss_bytes: int | None = None
+    host_rss_bytes: Bytes | None = None
     """Resident memory of the worker and its children."""
-    host_available_bytes: int | None = None
-    host_cpu_share: float | None = None
+    host_available_bytes: Bytes | None = None
+    host_cpu_share: Amount | None = None
     """Of all cores, by processes other than the worker's tree: 0 to 1."""
-    device_used_bytes: int | None = None
-    device_utilisation: float | None = None
-    sm_clock_hz: float | None = None
-    power_w: float | None = None
-    temperature_c: float | None = None
-    energy_j: float | None = None
+    device_used_bytes: Bytes | None = None
+    device_utilisation: Amount | None = None
+    sm_clock_hz: Amount | None = None
+    power_w: Amount | None = None
+    temperature_c: Finite | None = None
+    energy_j: Amount | None = None
     """A counter that only grows; differences of it mean something."""
     throttle_reasons: list[str] | None = None
-    other_processes: int | None = None
+    other_processes: Count | None = None
     """Processes on the GPU that are not ours; read between cells only."""
 
 
@@ -293,10 +325,10 @@ class GpuSimulated(Event):
     event: Literal["gpu_simulated"] = "gpu_simulated"
     cell: str
     title: str
-    memory_bytes: int
-    context_bytes: int
+    memory_bytes: Bytes
+    context_bytes: Bytes
     """Taken by the CUDA context, outside the allocator: assumed."""
-    other_bytes: int
+    other_bytes: Bytes
     """Taken by other processes: assumed."""
     settings: str
     """PYTORCH_CUDA_ALLOC_CONF as it was simulated."""
@@ -319,8 +351,8 @@ class WorkerExited(Event):
     """A worker is gone; `signal` is its name when one ended it."""
 
     event: Literal["worker_exited"] = "worker_exited"
-    pid: int
-    exit_code: int | None
+    pid: Count
+    exit_code: Signed | None
     signal: str | None
     stderr_tail: str | None = None
 

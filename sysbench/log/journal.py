@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
+from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
 from sysbench.command import measuring
@@ -23,6 +24,7 @@ from sysbench.errors import LogError, UsageError
 from sysbench.log import upgrades
 from sysbench.log.events import SCHEMA_VERSION, CellFinished, Event, RunFinished, RunResumed, RunStarted, decode, encode
 from sysbench.log.storage import cannot_write, make_directory, reason, sync_directory, write_all
+from sysbench.spec.validation import first_fault
 
 LINE_LIMIT_BYTES = 16 * 1024**2
 """No event is longer than this: a file without newlines is not read into memory whole."""
@@ -96,7 +98,7 @@ class Log:
             self._cut(self._size_bytes)
             raise cannot_write(self.path, error) from error
         except BaseException:
-            # A second Ctrl-C in mid-write; half a line would spoil what is appended after it.
+            # A third Ctrl-C in mid-write; half a line would spoil what is appended after it.
             self._cut(self._size_bytes)
             raise
         self._size_bytes += len(line)
@@ -155,6 +157,8 @@ def _events(path: Path, file: BinaryIO) -> Iterator[Event]:
             event = decode(line if schema == SCHEMA_VERSION else _upgraded(line, schema))
             if isinstance(event, RunStarted):
                 measuring(event.kind).part("record")  # makes its own events known
+        except ValidationError as error:
+            raise LogError(f"{path} is damaged: line {number} is not an event: {first_fault(error)}") from None
         except ValueError as error:
             raise LogError(f"{path} is damaged: line {number} is not an event") from error
         yield event

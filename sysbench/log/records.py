@@ -3,44 +3,45 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Self, TypeVar
 
-from pydantic import ConfigDict, Field, SerializeAsAny
+from pydantic import ConfigDict, Field, SerializeAsAny, model_validator
 
 from sysbench.command import Kind
-from sysbench.log.events import SCHEMA_VERSION, DeviceInfo, HostInfo, TorchInfo
+from sysbench.log.events import SCHEMA_VERSION, DeviceInfo, HostInfo, TorchInfo, WrittenSpec, refuse_spec_of_another
 from sysbench.log.outcomes import Caution, Outcome, RunStatus
 from sysbench.spec.cell import RunCell
 from sysbench.spec.frozen import Frozen
+from sysbench.spec.quantities import Bytes, Count, Finite, Flops, Moment, Seconds, SomeSeconds
 
 
 class Samples(Frozen):
     """Raw samples in the order in which they were taken, and what they come down to. Everything is in seconds."""
 
-    samples_s: list[float]
-    mean_s: float
-    std_s: float
+    samples_s: Annotated[list[Seconds], Field(min_length=1)]
+    mean_s: SomeSeconds
+    std_s: Seconds
     """Sample standard deviation (n − 1); 0 for one sample."""
-    median_s: float
-    min_s: float
-    max_s: float
-    p5_s: float
-    p25_s: float
-    p75_s: float
-    p95_s: float
-    mad_s: float
+    median_s: SomeSeconds
+    min_s: Seconds
+    max_s: Seconds
+    p5_s: Seconds
+    p25_s: Seconds
+    p75_s: Seconds
+    p95_s: Seconds
+    mad_s: Seconds
     """Median absolute deviation from the median, unscaled."""
-    ci95_s: tuple[float, float] | None
+    ci95_s: tuple[Seconds, Seconds] | None
     """95 % interval of the median; None with too few samples for one."""
-    lag1_autocorrelation: float | None
+    lag1_autocorrelation: Finite | None
 
 
 class ModelRecord(Frozen):
     """What the model is and what a forward pass of it costs."""
 
-    parameters: int
-    parameters_without_lm_head: int
-    forward_flops: int
+    parameters: Count
+    parameters_without_lm_head: Count
+    forward_flops: Flops
     """Of one forward pass over the batch; causality not exploited."""
 
 
@@ -73,9 +74,9 @@ class SimulatedGpuRecord(Frozen):
     """The GPU that a cell was simulated for, and what was assumed to be taken beside the allocator."""
 
     title: str
-    memory_bytes: int
-    context_bytes: int
-    other_bytes: int
+    memory_bytes: Bytes
+    context_bytes: Bytes
+    other_bytes: Bytes
     settings: str
 
 
@@ -98,13 +99,17 @@ class RunRecord(Frozen, Generic[AnyCell]):
     kind: Kind
     sysbench_version: str
     source_digest: str
-    started_at: str
-    """ISO 8601, UTC."""
-    finished_at: str | None
+    started_at: Moment
+    finished_at: Moment | None
     status: RunStatus
-    spec: dict[str, Any]
+    spec: WrittenSpec
     environment: EnvironmentRecord
     cells: list[AnyCell]
+
+    @model_validator(mode="after")
+    def _of_one_kind(self) -> Self:
+        refuse_spec_of_another(self.kind, self.spec)
+        return self
 
 
 def build() -> None:

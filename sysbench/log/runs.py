@@ -11,13 +11,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from sysbench.command import Kind, kinds, measuring, spec_of
+from sysbench.command import Kind, kinds, measuring
 from sysbench.errors import LogError, nearest
 from sysbench.log import journal as log
 from sysbench.log import manifest, upgrades
 from sysbench.log.events import SCHEMA_VERSION, RunStarted
 from sysbench.log.records import RunRecord
 from sysbench.log.storage import reason
+from sysbench.spec.validation import first_fault
 
 RUNS = Path("runs")
 """Where runs go, and where they are looked for by name, unless told otherwise."""
@@ -112,9 +113,7 @@ def load(path: Path) -> RunRecord[Any]:
     except OSError as error:
         why = "no such file" if isinstance(error, FileNotFoundError) else reason(error)
         raise LogError(f"cannot read {path}: {why}") from error
-    record = _validated(path, _upgraded(path, content))
-    _refuse_foreign_spec(path, record)
-    return record
+    return _validated(path, _upgraded(path, content))
 
 
 def _at(path: Path, kind: str | None) -> list[Path]:
@@ -240,7 +239,7 @@ def _folded(path: Path) -> RunRecord[Any]:
     try:
         return measuring(beginning.kind).folded(log.read(path))
     except ValidationError as error:
-        raise LogError(f"{path} is not a log as sysbench writes it: {first(error)}") from None
+        raise LogError(f"{path} is not a log as sysbench writes it: {first_fault(error)}") from None
 
 
 def _upgraded(path: Path, content: bytes) -> bytes:
@@ -268,7 +267,7 @@ def _validated(path: Path, content: bytes) -> RunRecord[Any]:
     try:
         record = model.model_validate_json(content)
     except ValidationError as error:
-        raise _not_a_record(path, content, first(error)) from None
+        raise _not_a_record(path, content, first_fault(error)) from None
     if record.schema_version > SCHEMA_VERSION:
         raise _not_a_record(path, content, "")
     return record
@@ -303,20 +302,3 @@ def _not_a_record(path: Path, content: bytes, why: str) -> LogError:
             f"{path} is of kind {str(top.get('kind'))[:40]}, which is none of a run's: {', '.join(kinds())}"
         )
     return LogError(f"{path} is not a record as sysbench writes it: {why}")
-
-
-def _refuse_foreign_spec(path: Path, record: RunRecord[Any]) -> None:
-    """Raise LogError for a spec that no command has written: what reads records relies on it."""
-    try:
-        spec_of(record.spec)
-    except ValidationError as error:
-        raise LogError(f"{path} is not a record as sysbench writes it: {first(error, 'spec')}") from None
-    except ValueError as error:
-        raise LogError(f"{path} is not a record as sysbench writes it: spec: {error}") from None
-
-
-def first(error: ValidationError, within: str = "") -> str:
-    """The first thing that is wrong, and where: `cells.3.phases.step.wall.median_s: Input should be a valid number`."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    where = ".".join([*([within] if within else []), *(str(part) for part in first["loc"])])
-    return f"{where or 'at its top'}: {first['msg']}"

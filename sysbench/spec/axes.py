@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from sysbench.errors import unknown
+from sysbench.spec.quantities import LARGEST_SIZE
 
 MAXIMUM_VALUES = 1000
 """More values than this on one axis is a slip of the keyboard, not an experiment."""
@@ -24,7 +25,7 @@ _INTEGER = re.compile(r"[+-]?\d+")
 _RANGE = re.compile(r"(?P<first>\d+)-(?P<last>\d+)(?:(?P<operator>[*+])(?P<step>\d+))?")
 
 
-def integers(minimum: int, maximum: int | None = None) -> Callable[[object], tuple[int, ...]]:
+def integers(minimum: int, maximum: int = LARGEST_SIZE) -> Callable[[object], tuple[int, ...]]:
     """A parser of integer axes whose values must lie in `minimum`..`maximum`, both included.
 
     The parser takes text in the axis grammar, one integer, or an iterable of integers, and raises ValueError with
@@ -34,8 +35,10 @@ def integers(minimum: int, maximum: int | None = None) -> Callable[[object], tup
     def parse(value: object) -> tuple[int, ...]:
         numbers = _integers_of(value)
         for number in numbers:
-            if number < minimum or (maximum is not None and number > maximum):
-                bounds = f"{minimum} or more" if maximum is None else f"{minimum} to {maximum}"
+            if not minimum <= number <= maximum:
+                bounds = (
+                    f"{minimum} or more" if number < minimum and maximum == LARGEST_SIZE else f"{minimum} to {maximum}"
+                )
                 nearest = minimum if number < minimum else maximum
                 raise ValueError(f"{number} is out of range: allowed is {bounds}. Nearest: {nearest}")
         return numbers

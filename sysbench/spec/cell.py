@@ -33,7 +33,7 @@ def devices(value: object) -> tuple[str, ...]:
 class RunCell(BaseModel):
     """One thing that a worker is asked to do; a command's own cell adds what it is, with `kind` saying whose."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, allow_inf_nan=False)
 
     if TYPE_CHECKING:  # a field of every command's own cell, where its value is the default
 
@@ -118,7 +118,7 @@ class RunCell(BaseModel):
 class RunSpec(BaseModel):
     """What one run is asked for; a command's own spec adds its axes, with `kind` saying whose."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, validate_default=True, allow_inf_nan=False)
 
     if TYPE_CHECKING:  # a field of every command's own spec, where its value is the default
 

@@ -12,6 +12,7 @@ from sysbench.spec.axes import choices, integers
 from sysbench.spec.cell import DeviceType as DeviceType
 from sysbench.spec.cell import RunCell, RunSpec, devices
 from sysbench.spec.options import Option
+from sysbench.spec.quantities import Seed, Size
 
 if TYPE_CHECKING:
     pass
@@ -25,11 +26,11 @@ class ModelShape(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    d_model: int
-    d_ff: int
-    layers: int
-    heads: int
-    vocab: int = VOCABULARY
+    d_model: Size
+    d_ff: Size
+    layers: Size
+    heads: Size
+    vocab: Size = VOCABULARY
 
     @property
     def d_head(self) -> int:
@@ -101,13 +102,13 @@ class GridCell(RunCell):
 
     size: str
     model: ModelShape
-    ctx: int
-    batch: int
+    ctx: Size
+    batch: Size
     precision: Precision
     attention: Attention
     execution: Execution
     optimizer: Optimizer
-    seed: int
+    seed: Seed
 
     @property
     def tokens(self) -> int:
@@ -250,8 +251,8 @@ class ModelSpec(RunSpec):
     device: Annotated[tuple[str, ...], BeforeValidator(devices), Option(metavar="NAME,…", panel=STEP)] = Field(
         default=("auto",), description="auto, cuda, cuda:1, mps or cpu. auto is the first there is of cuda, mps, cpu."
     )
-    seed: Annotated[int, Option(metavar="N", panel=STEP)] = Field(
-        default=0, ge=0, description="Seed of the parameters and of the tokens."
+    seed: Annotated[Seed, Option(metavar="N", panel=STEP)] = Field(
+        default=0, description="Seed of the parameters and of the tokens."
     )
 
     def grid(self) -> Iterator[dict[str, Any]]:

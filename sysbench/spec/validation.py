@@ -38,6 +38,13 @@ def option_of(field: FieldInfo) -> Option:
     return next((mark for mark in field.metadata if isinstance(mark, Option)), Option())
 
 
+def first_fault(error: ValidationError, within: str = "") -> str:
+    """The first thing that is wrong, and where: `cells.3.phases.step.wall.median_s: Input should be a valid number`."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    where = ".".join([*([within] if within else []), *(str(part) for part in first["loc"])])
+    return f"{where or 'at its top'}: {first['msg'].removeprefix('Value error, ')}"
+
+
 def _explain(model: type[BaseModel], error: ValidationError) -> str:
     """The first mistake, in one line: the option, what is wrong with it, what is allowed."""
     first = error.errors()[0]
@@ -55,6 +62,8 @@ def _explain(model: type[BaseModel], error: ValidationError) -> str:
             reason = f"{first['input']} is out of range: allowed is {context['ge']} or more. Nearest: {context['ge']}"
         case "greater_than":
             reason = f"{first['input']} is out of range: allowed is more than {context['gt']:g}"
+        case "less_than_equal":
+            reason = f"{first['input']} is out of range: allowed is {context['le']:.15g} or less"
         case "less_than":
             reason = f"{first['input']} is out of range: allowed is less than {context['lt']:g}"
         case "int_parsing" | "int_from_float":

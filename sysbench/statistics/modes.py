@@ -33,8 +33,7 @@ class Modes:
     """Share of the samples in the slower group."""
     switches: int
     """Number of switches from one group to the other; 1 is a lasting level shift. Samples in the middle half of the gap
-    are in transition, and do not count as switches.
-    """
+    are in transition, and do not count as switches."""
 
 
 def two_modes(samples: Stream) -> Modes | None:

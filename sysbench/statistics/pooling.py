@@ -17,8 +17,7 @@ FALSE_CLAIM: Final = 0.01
 
 SMALLEST_EFFECT: Final = 0.01
 """Smaller differences between two cells are not reported: clocks and temperatures differ that much between processes,
-which the samples of one process do not show.
-"""
+which the samples of one process do not show."""
 
 ALIKE: Final = 0.01
 """Ratios within this share of a common ratio count as equal to it."""

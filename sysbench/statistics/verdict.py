@@ -39,8 +39,7 @@ TRIMMED = 0.2
 
 ROUNDS = 14
 """Finds a difference of 3 % in 99 of 100 comparisons if both processes and steps vary by 1 %; twelve rounds find it in
-95, ten in 77 (simulated, see tests/statistics/test_verdict.py).
-"""
+95, ten in 77 (simulated, see tests/statistics/test_verdict.py)."""
 
 FEWEST_RUNS = 3
 """Fewer runs do not show how much runs differ."""

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ import pytest
 from sysbench import formulas
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.engine.launchers import PlainLauncher
-from sysbench.engine.session import Session
 from sysbench.errors import SysbenchError, UsageError
 from sysbench.log.events import (
     CeilingFailed,
@@ -547,25 +547,26 @@ def test_an_interrupt_when_everything_is_measured_makes_the_run_no_less_complete
     assert of_kind(events, RunFinished)[0].status == "complete"
 
 
-def _interrupt_twice(session: Session, pids: list[int]) -> None:
-    with session:
-        for event in session:
-            if isinstance(event, WorkerReady):
-                pids.append(event.pid)
-            if isinstance(event, StepMeasured):
-                os.kill(os.getpid(), signal.SIGINT)
-                os.kill(os.getpid(), signal.SIGINT)
+@pytest.mark.parametrize("signals", [2, 3])
+def test_a_second_interrupt_changes_nothing_a_third_ends_everything_and_the_log_is_whole(
+    tmp_path: Path, signals: int
+) -> None:
+    seen: list[Event] = []
 
+    def interrupted() -> None:
+        with start(spec_of([16]), tmp_path, ScriptedLauncher({16: "goes on"})) as session:
+            for event in session:
+                seen.append(event)
+                if isinstance(event, StepMeasured) and len(of_kind(seen, StepMeasured)) == 1:
+                    for _ in range(signals):
+                        os.kill(os.getpid(), signal.SIGINT)
 
-def test_a_second_interrupt_ends_everything_and_the_log_is_still_whole(tmp_path: Path) -> None:
-    pids: list[int] = []
-    session = start(spec_of([16]), tmp_path, ScriptedLauncher({16: "goes on"}))
-    with pytest.raises(KeyboardInterrupt):
-        _interrupt_twice(session, pids)
+    with pytest.raises(KeyboardInterrupt) if signals == 3 else nullcontext():
+        interrupted()
     (finished,) = of_kind(only_log(tmp_path), RunFinished)
     assert finished.status == "interrupted"
     assert [event.outcome for event in of_kind(only_log(tmp_path), CellFinished)] == ["interrupted"]
-    assert _ends(pids[0])
+    assert _ends(of_kind(seen, WorkerReady)[0].pid)
 
 
 def test_impatience_does_not_cut_a_beginning_end_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

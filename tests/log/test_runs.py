@@ -224,7 +224,7 @@ def test_a_record_that_was_edited_is_refused_in_one_line_that_names_the_place(
     said = str(caught.value)
     assert "\n" not in said
     assert said.startswith(f"{path} is not a record as sysbench writes it: ")
-    assert [str(part) for part in where if part != "kind"][-1] in said.split(":")[1]
+    assert ".".join(map(str, where)).replace("spec.", "spec: ") in said
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from sysbench.spec.axes import choices, integers, texts
 from sysbench.spec.cell import DeviceType, RunCell, RunSpec, devices
 from sysbench.spec.model import Precision
 from sysbench.spec.options import Option
+from sysbench.spec.quantities import Seconds, Seed, Size, Steps
 from sysbench.spec.run import OUTPUT, SavedOptions
 
 Implementation = Literal[
@@ -68,20 +69,20 @@ class AttentionCell(RunCell):
 
     kind: Literal["attention"] = "attention"
     implementation: str
-    dim: int
-    seq: int
-    batch: int
-    heads: int | None
+    dim: Size
+    seq: Size
+    batch: Size
+    heads: Size | None
     causal: bool
     precision: Precision
     simulate: str | None
     """The GPU whose memory is worked out; None measures."""
-    warmup: int
-    repeats: int
-    budget: float
+    warmup: Steps
+    repeats: Size
+    budget: Seconds
     """Seconds that the cell may be predicted to take; 0 sets no limit."""
     cold: bool
-    seed: int
+    seed: Seed
 
     @property
     def rows(self) -> int:
@@ -173,25 +174,21 @@ class AttentionSpec(RunSpec):
         default=(),
         description="Compute memory for these GPUs instead of measuring, and where it runs out: a100-80gb, or 24GiB.",
     )
-    warmup: Annotated[int, Option(metavar="N", panel=MEASUREMENT)] = Field(
-        default=10, ge=0, description="Calls of each kind before measuring; not counted."
+    warmup: Annotated[Steps, Option(metavar="N", panel=MEASUREMENT)] = Field(
+        default=10, description="Calls of each kind before measuring; not counted."
     )
-    repeats: Annotated[int, Option(metavar="N", panel=MEASUREMENT)] = Field(
-        default=100, ge=1, description="Forwards measured, and backwards."
+    repeats: Annotated[Size, Option(metavar="N", panel=MEASUREMENT)] = Field(
+        default=100, description="Forwards measured, and backwards."
     )
-    budget: Annotated[float, Option(metavar="S", panel=MEASUREMENT)] = Field(
+    budget: Annotated[Seconds, Option(metavar="S", panel=MEASUREMENT)] = Field(
         default=60.0,
-        ge=0,
-        allow_inf_nan=False,
         description="Skip cells that are predicted to take longer than this many seconds, from smaller ones or from "
         "their first call; 0 sets no limit.",
     )
     cold: Annotated[bool, Option(panel=MEASUREMENT)] = Field(
         default=False, description="Flush the caches of the device before every call."
     )
-    seed: Annotated[int, Option(metavar="N", panel=MEASUREMENT)] = Field(
-        default=0, ge=0, description="Seed of q, k and v."
-    )
+    seed: Annotated[Seed, Option(metavar="N", panel=MEASUREMENT)] = Field(default=0, description="Seed of q, k and v.")
 
     @model_validator(mode="before")
     @classmethod

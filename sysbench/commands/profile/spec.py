@@ -14,6 +14,7 @@ from sysbench.commands.time.spec import TimeCell
 from sysbench.spec.axes import choices, integers, texts
 from sysbench.spec.model import MODEL, STEP, DeviceType, Mode, ModelCell, ModelSpec
 from sysbench.spec.options import Option
+from sysbench.spec.quantities import Size, Steps
 from sysbench.spec.run import OUTPUT, VIEW, RunOptions, Selection, Sort
 
 Profiler = Literal["torch", "nsys"]
@@ -32,9 +33,9 @@ class ProfileCell(ModelCell):
 
     kind: Literal["profile"] = "profile"
     profiler: Profiler
-    active: int
-    warmup: int
-    steps: int
+    active: Size
+    warmup: Steps
+    steps: Steps
     shapes: bool
 
     @property

@@ -21,6 +21,7 @@ from sysbench.commands.run.experiment_file import WrittenExperiment
 from sysbench.commands.run.spec import ExperimentOptions
 from sysbench.commands.run.tables import Ended
 from sysbench.commands.running import Performed
+from sysbench.engine.interrupts import catch_interrupts
 from sysbench.errors import LogError, SysbenchError, UsageError
 from sysbench.log.durations import Durations
 from sysbench.log.manifest import Manifest, RunEntry
@@ -143,19 +144,20 @@ def _carry_out(
     ended: list[Ended] = []
     overall = eta.begun(planned, earlier)
     try:
-        for number, each in enumerate(planned, start=1):
-            overall.turn_to(number, each.entry.name)
-            ended.append(_attend(directory, each, overall, options))
-            overall.leave(each.entry.name)
-            if _interrupted(ended[-1]):
-                break
+        with catch_interrupts() as interrupts:
+            for number, each in enumerate(planned, start=1):
+                overall.turn_to(number, each.entry.name)
+                ended.append(_attend(directory, each, overall, options))
+                overall.leave(each.entry.name)
+                if interrupts.requested:
+                    break
         _show(experiment_tables.outcome(directory.manifest.title, ended), options)
         _hand_over(directory.manifest, ended, options)
     finally:
         # However it ends, it says where everything is.
         _say(f"saved  {directory.path}", options)
         _say(f"→ sysbench report {directory.path} -o report.html makes a document of it", options)
-    if any(map(_interrupted, ended)):
+    if len(ended) < len(planned) or any(map(_interrupted, ended)):
         return INTERRUPTED
     codes = [running.exit_code(each.record) for each in ended if each.record is not None]
     return 1 if any(each.complaint for each in ended) or any(codes) or not codes else 0

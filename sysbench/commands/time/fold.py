@@ -151,10 +151,12 @@ def _phase(samples: Sequence[PhaseSample]) -> PhaseRecord:
 
 
 def samples_of(samples_s: Sequence[float]) -> Samples | None:
-    """Raw samples with their summary, or None when there are none."""
+    """Raw samples with their summary, or None when there are none, or a clock too coarse for most of them says 0."""
     if not samples_s:
         return None
     summary = statistics.summarize(samples_s)
+    if not summary.median:
+        return None
     return Samples(
         samples_s=list(samples_s),
         mean_s=summary.mean,

@@ -25,8 +25,7 @@ INTERVAL_S = 0.1
 LISTING_S = 1.0
 LISTING_SHARE = 0.005
 """The worker's processes are listed once per second; if that is expensive (a scan of all processes), more rarely, so
-that it takes at most this share of a core.
-"""
+that it takes at most this share of a core."""
 
 
 class Sampler(Protocol):
