@@ -75,7 +75,7 @@ def find_experiment(name: str, directory: Path = RUNS) -> Path:
         return Path(name)
     entries = _experiments(directory)
     if not entries:
-        raise LogError(f"{name} is no directory, and there is no experiment in {directory}")
+        raise LogError(f"{name} is not the directory of an experiment, and there is none in {directory}")
     made_of = [entry for entry in entries if (dated := _DATED.fullmatch(entry.name)) and dated["what"] == name]
     return (made_of[-1] if made_of else _meant(name, name, entries, directory)).paths[0]
 

@@ -72,7 +72,7 @@ def test_an_experiment_goes_by_its_path_its_name_or_as_the_latest(runs: Path) ->
     assert find_experiment(str(runs), runs) == runs
     with pytest.raises(LogError, match=r"quack is neither a file nor a directory, nor a run in .*sizes"):
         find_experiment("quack", runs)
-    with pytest.raises(LogError, match="no experiment in"):
+    with pytest.raises(LogError, match="there is none in"):
         find_experiment("latest", runs / "2026-11-22T09-00-00-mine")
 
 
