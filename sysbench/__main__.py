@@ -7,22 +7,22 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 
-# Everything else is imported after the handlers of signals are installed, because importing takes a while.
+# All other imports follow the installation of signal handlers, because importing takes a while.
 
 WITHOUT_WORKER = frozenset({"-h", "--help", "--plan", "--from", "--resume"})
-"""Options with which they need none; a log that is continued may have everything already."""
+"""Options with which a command needs no worker; a resumed log may already be complete."""
 
 INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command line and exit. From here on, a signal that interrupts it is one line and exit code 130."""
+    """Run the command line and exit. From here on, an interrupting signal results in one line and exit code 130."""
     code: str | int | None = INTERRUPTED
     interrupted_by: str | None = "a signal"
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, signal.default_int_handler)  # until the next import is done
+                signal.signal(number, signal.default_int_handler)  # until the next import is complete
         from sysbench.engine.interrupts import STOPPING, taken_over
 
         with taken_over() as interrupts:
@@ -32,7 +32,7 @@ def main() -> None:
                 code = end.code
             finally:
                 interrupted_by = interrupts.gave_up
-                for number in STOPPING:  # all is saved; the interpreter would exit with a traceback
+                for number in STOPPING:  # all results are saved; the interpreter would exit with a traceback
                     signal.signal(number, signal.SIG_IGN)
     except KeyboardInterrupt:
         code = INTERRUPTED
@@ -44,9 +44,9 @@ def main() -> None:
 
 
 def _run() -> None:
-    """Launch a worker if one will be needed, before the command line is read, which takes a while; then run it.
+    """Launch a worker if one will be needed, before the command line is parsed, which takes a while; then run it.
 
-    A command line that turns out to be wrong has launched it for nothing: it ends with the command.
+    If the command line turns out to be invalid, the worker ends with the command.
     """
     with _worker_ahead(sys.argv[1:]):
         from sysbench.cli import main
@@ -54,7 +54,7 @@ def _run() -> None:
         try:
             main()
         finally:
-            gc.freeze()  # to look through all that was imported before the process ends took a tenth of a second
+            gc.freeze()  # traversing all imported objects at exit took a tenth of a second
 
 
 def _worker_ahead(words: Sequence[str]) -> AbstractContextManager[None]:
@@ -67,7 +67,7 @@ def _worker_ahead(words: Sequence[str]) -> AbstractContextManager[None]:
 
 
 def measures(words: Sequence[str]) -> bool:
-    """Whether a command line looks as if something will be measured."""
+    """Whether a command line probably measures something."""
     from sysbench.command import kinds
 
     options = {word.partition("=")[0] for word in words}

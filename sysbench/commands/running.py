@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import BaseModel
 
+from sysbench import stderr
 from sysbench.command import Kind, measuring
 from sysbench.errors import LogError, UsageError, unknown
 from sysbench.garbage import collection_paused
@@ -63,7 +64,8 @@ def options_of(kind: Kind, given: Given) -> Any:
     elif source is not None:
         found["source"] = _earlier(kind, source, options.out)
     if resume is not None:
-        log = _earlier(kind, resume, options.out).with_suffix(".jsonl")
+        log = _earlier(kind, resume, options.out)
+        log = log.with_suffix(".jsonl") if log.name else log  # `.` and `/` have none
         found["resume"] = log if log.is_file() else resume
     return options.model_copy(update=found) if found else options
 
@@ -214,7 +216,7 @@ def said_to_be_saved(files: Iterable[Saved], options: RunOptions) -> tuple[Path,
 def say(text: str, options: RunOptions) -> None:
     """One line on stderr, unless nothing is wanted there."""
     if not options.quiet:
-        print(text, file=sys.stderr)  # noqa: T201
+        stderr.say(text)
 
 
 def show(record: RunRecord[Any], options: RunOptions) -> None:

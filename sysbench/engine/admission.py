@@ -34,7 +34,7 @@ class Admission:
         """Record the simulation result of this cell."""
         self._foreseen[placed.cell.key] = foreseen
         if foreseen.fits is False:
-            self._too_large.append((placed, "is simulated not to fit"))
+            self._too_large.append((placed, "does not fit in a simulation"))
 
     def doubtful(self, cells: Sequence[PlacedCell]) -> Iterator[tuple[PlacedCell, int]]:
         """Yield the cells for which only a simulation can decide whether they fit, each with the free memory in bytes.

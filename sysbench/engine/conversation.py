@@ -142,7 +142,7 @@ def _received(worker: WorkerProcess) -> Event | None:
     except WorkerGoneError as error:
         raise _gone() from error
     except GarbledError as error:
-        raise LostWorkerError("crashed", f"the worker sent something that is no event: {error}") from error
+        raise LostWorkerError("crashed", f"the worker sent something that is not an event: {error}") from error
 
 
 def _gone() -> LostWorkerError:

@@ -22,7 +22,7 @@ def program() -> str:
     """Return the path of nsys; raises UsageError that says where to get it."""
     found = shutil.which("nsys")
     if found is None:
-        raise UsageError(f"--with nsys: there is no program nsys here. To have it, {INSTALL}")
+        raise UsageError(f"--with nsys: nsys not found on PATH. To get it, {INSTALL}")
     return found
 
 

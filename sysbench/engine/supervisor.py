@@ -260,8 +260,8 @@ def _epitaph(exited: WorkerExited) -> str:
     if exited.signal is not None:
         end = f"the worker was ended by {exited.signal}"
     elif exited.exit_code is not None:
-        end = f"the worker left with exit code {exited.exit_code}"
+        end = f"the worker exited with code {exited.exit_code}"
     else:
-        end = "the worker hung up and could not be ended"
+        end = "the worker closed its connection and could not be killed"
     last_line = exited.stderr_tail.splitlines()[-1] if exited.stderr_tail else None
     return f"{end}: {last_line}" if last_line else end

@@ -89,7 +89,7 @@ def _with_heads(function: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor
 
 def _flex(cell: AttentionCell, device: torch.device) -> Attention:
     if device.type != "cuda":
-        raise UnavailableError(f"flex has no backward on {device.type}; there are naive, compiled and the sdpa kernels")
+        raise UnavailableError(f"flex has no backward on {device.type}; use naive, compiled or an sdpa kernel")
     from torch.nn.attention.flex_attention import flex_attention
 
     return flex(cell, device, torch.compile(flex_attention, dynamic=False))

@@ -1,7 +1,7 @@
-"""What is happening while a run goes on: one frozen class per event, told apart by `event`.
+"""Events of a run: one frozen class per event, distinguished by the field `event`.
 
-The worker says what it does and measures; the engine adds its own readings and verdicts. Together, in order, they
-are the log, and everything that is shown later is computed from them. `at_s` is always seconds since the epoch.
+The worker reports what it does and measures; the engine adds its own readings and verdicts. In order, they form the
+log, from which all later output is computed. `at_s` is always in seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -42,28 +42,28 @@ def _of_a_command(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 WrittenSpec = Annotated[dict[str, Any], AfterValidator(_of_a_command)]
-"""What a run was asked for, as a command wrote it down, and as it can be read again."""
+"""The spec of a run as its command stored it, in a form that can be read again."""
 
 
 class Event(Frozen):
-    """Something that happened. Each class has the name of its event as the default of `event`."""
+    """Base class of events. The default of `event` is the name of the event."""
 
     event: str
     at_s: Instant
 
     @classmethod
     def __pydantic_init_subclass__(cls, **arguments: Any) -> None:
-        """Make the class known to `decode`."""
+        """Register the class for `decode`."""
         super().__pydantic_init_subclass__(**arguments)
         EVENTS[cls.model_fields["event"].default] = cls
 
 
 EVENTS: dict[str, type[Event]] = {}
-"""Every class of events that has been imported, by the name of the event."""
+"""All imported event classes, by event name."""
 
 
 class HostInfo(Frozen):
-    """The machine the run is on, as far as it can be known without torch."""
+    """The machine of the run, as far as it is known without torch."""
 
     hostname: str
     platform: str
@@ -74,14 +74,14 @@ class HostInfo(Frozen):
     memory_bytes: Bytes
     container: bool
     commit: str | None
-    """The git commit of sysbench's own checkout, with `-dirty` when it was changed; None for an installed wheel."""
+    """Git commit of sysbench's own checkout, with `-dirty` if it has changes; None for an installed wheel."""
 
 
 class DeviceInfo(Frozen):
-    """One device that cells can run on."""
+    """A device that can run cells."""
 
     name: str
-    """The hardware's own name: `NVIDIA H200`."""
+    """Product name of the hardware: `NVIDIA H200`."""
     type: DeviceType
     index: Count = 0
     uuid: str | None = None
@@ -89,16 +89,16 @@ class DeviceInfo(Frozen):
     compute_capability: str | None = None
     multiprocessors: Count | None = None
     bf16: bool | None = None
-    """Of a CPU: whether it multiplies bf16 in hardware; None where nobody has looked."""
+    """Whether a CPU multiplies bf16 in hardware; None if unknown."""
 
     @property
     def torch_name(self) -> str:
-        """What torch calls it: `cuda:0`, `mps`, `cpu`."""
+        """torch's name for the device: `cuda:0`, `mps`, `cpu`."""
         return f"cuda:{self.index}" if self.type == "cuda" else self.type
 
 
 class TorchInfo(Frozen):
-    """The torch that measures."""
+    """The version and settings of torch in the worker."""
 
     torch: str
     cuda: str | None
@@ -106,25 +106,25 @@ class TorchInfo(Frozen):
     triton: str | None
     threads: Count
     allocator: str | None
-    """PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF, as set."""
+    """Value of PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF."""
     import_s: Seconds
 
 
 def refuse_spec_of_another(kind: Kind, spec: WrittenSpec) -> None:
-    """Raise ValueError unless the spec is of this command."""
+    """Raise ValueError if the spec belongs to another command."""
     if spec["kind"] != kind:
-        raise ValueError(f"its spec is of `sysbench {spec['kind']}`, and it is of `sysbench {kind}`")
+        raise ValueError(f"its spec belongs to `sysbench {spec['kind']}`, not to `sysbench {kind}`")
 
 
 class RunStarted(Event):
-    """The first event of every log."""
+    """First event of every log."""
 
     event: Literal["run_started"] = "run_started"
     schema_version: int = SCHEMA_VERSION
     kind: Kind
     sysbench_version: str
     source_digest: str
-    """Hash of sysbench's own source: a log is only resumed by the code that made it."""
+    """Hash of sysbench's own source: a log can only be resumed by the code that created it."""
     spec: WrittenSpec
     host: HostInfo
     driver: str | None
@@ -138,15 +138,15 @@ class RunStarted(Event):
 
 
 class RunResumed(Event):
-    """A log is continued; what was failed or missing is run again."""
+    """The log is continued; missing and failed cells run again."""
 
     event: Literal["run_resumed"] = "run_resumed"
     keep: Count
-    """How many finished cells are kept."""
+    """Number of finished cells that are kept."""
 
 
 class WorkerReady(Event):
-    """A worker has imported torch and says what it found. The first device is what `auto` stands for."""
+    """A worker has imported torch and reports the devices. The first device is the default of `auto`."""
 
     event: Literal["worker_ready"] = "worker_ready"
     pid: Count
@@ -155,7 +155,7 @@ class WorkerReady(Event):
 
 
 class CeilingMeasured(Event):
-    """What a large matrix product reaches on this device: the best of several, in FLOP/s."""
+    """Best rate of several large matrix products on this device, in FLOP/s."""
 
     event: Literal["ceiling_measured"] = "ceiling_measured"
     device: str
@@ -166,7 +166,7 @@ class CeilingMeasured(Event):
 
 
 class CeilingFailed(Event):
-    """The ceiling could not be measured; the run goes on and shares of it stay unknown."""
+    """The ceiling could not be measured; the run continues without shares of it."""
 
     event: Literal["ceiling_failed"] = "ceiling_failed"
     device: str
@@ -175,13 +175,13 @@ class CeilingFailed(Event):
 
 
 class MemoryForeseen(Event):
-    """What a simulation says of a cell that is yet to be measured: whether it will fit into what is free."""
+    """Result of a simulation before a cell is measured: whether it will fit in the free memory."""
 
     event: Literal["memory_foreseen"] = "memory_foreseen"
     cell: str
     free_bytes: Bytes
     fits: bool | None
-    """None where it cannot be simulated; `detail` then says why."""
+    """None if the cell cannot be simulated; `detail` then gives the reason."""
     lacking_bytes: Bytes | None = None
     detail: str | None = None
 
@@ -189,14 +189,14 @@ class MemoryForeseen(Event):
 class CellStarted(Event):
     """A cell begins; `index` counts from 0 over the whole run.
 
-    Whatever an earlier attempt at the same cell left in the log (of a run that was resumed) is void from here on.
+    In a resumed run, all events of an earlier attempt at the same cell become invalid.
     """
 
     event: Literal["cell_started"] = "cell_started"
     cell: str
     index: Count
     axes: dict[str, Any]
-    """The cell's spec, complete, as its `model_dump()` has it."""
+    """The complete spec of the cell, as returned by its `model_dump()`."""
     device: DeviceInfo
 
 
@@ -214,7 +214,7 @@ Stage = Literal[
 
 
 class StageEntered(Event):
-    """What the worker turns to next."""
+    """The worker enters another stage."""
 
     event: Literal["stage_entered"] = "stage_entered"
     cell: str
@@ -222,7 +222,7 @@ class StageEntered(Event):
 
 
 class ModelBuilt(Event):
-    """The model, the optimizer and a batch are on the device."""
+    """The model, the optimizer and a batch have been created on the device."""
 
     event: Literal["model_built"] = "model_built"
     cell: str
@@ -232,7 +232,7 @@ class ModelBuilt(Event):
 
 
 class Compiled(Event):
-    """torch.compile has run: the first step, compilation included, took `compile_s`."""
+    """torch.compile has run: the first step including compilation took `compile_s`."""
 
     event: Literal["compiled"] = "compiled"
     cell: str
@@ -240,16 +240,16 @@ class Compiled(Event):
     graphs: Count
     graph_breaks: Count
     fell_back: bool
-    """Dynamo gave up on some frame and runs it eagerly."""
+    """Dynamo could not compile some frame and runs it eagerly."""
     detail: str | None = None
 
 
 class PhaseSample(Frozen):
-    """One phase of one step, in seconds.
+    """Times of one phase of one step, in seconds.
 
-    `wall_s` is read on the host between two synchronizations; `enqueue_s` is the part of it until the host had
-    launched everything (None where launching and running are one); `device_s` is the time between two device
-    events (None where there are none).
+    `wall_s` is read on the host between two synchronizations; `enqueue_s` is the part of it until the host has launched
+    everything (None on devices that execute synchronously); `device_s` is the time between two device events (None for
+    devices without events).
     """
 
     wall_s: SomeSeconds | None
@@ -260,31 +260,31 @@ class PhaseSample(Frozen):
 class StepMeasured(Event):
     """One step. With `sync=phase` each phase has a wall time, and `step` is their sum.
 
-    With `sync=step` only `step` has a wall time, and phases have device times where there are device events.
+    With `sync=step` only `step` has a wall time; phases have device times if the device has events.
     """
 
     event: Literal["step_measured"] = "step_measured"
     cell: str
     index: Count
-    """From 0, counted apart for warm-up and measured steps."""
+    """From 0, counted separately for warm-up and measured steps."""
     warmup: bool
     phases: dict[str, PhaseSample]
     step: PhaseSample
 
 
 class MemoryMeasured(Event):
-    """Peaks of the measured steps; None where the device does not tell."""
+    """Peak memory of the measured steps; None if the device does not report it."""
 
     event: Literal["memory_measured"] = "memory_measured"
     cell: str
     allocated_peak_bytes: Bytes | None
     reserved_peak_bytes: Bytes | None
     host_rss_peak_bytes: Bytes | None
-    """`ru_maxrss` of the worker; a high-water mark over the worker's life, not only this cell's."""
+    """`ru_maxrss` of the worker: its highest resident set size so far, including earlier cells."""
 
 
 class StepChecked(Event):
-    """Whether the steps did what they say: None where the mode has no such phase."""
+    """Checks that the steps did their work; None if the mode has no such phase."""
 
     event: Literal["step_checked"] = "step_checked"
     cell: str
@@ -292,52 +292,52 @@ class StepChecked(Event):
     parameters_changed: bool | None
     loss: Unbounded | None
     attention_kernel: str | None
-    """The operator that attention really ran as: `aten::_scaled_dot_product_flash_attention`, say."""
+    """Operator that ran attention, for example `aten::_scaled_dot_product_flash_attention`."""
 
 
 class Reading(Event):
-    """What the parent saw from outside; None where it cannot be known."""
+    """A reading by the parent process, from outside the worker; unknown values are None."""
 
     event: Literal["reading"] = "reading"
     host_rss_bytes: Bytes | None = None
-    """Resident memory of the worker and its children."""
+    """Resident set size of the worker and its children."""
     host_available_bytes: Bytes | None = None
     host_cpu_share: Amount | None = None
-    """Of all cores, by processes other than the worker's tree: 0 to 1."""
+    """Share of all cores used by processes other than the worker's tree: 0 to 1."""
     device_used_bytes: Bytes | None = None
     device_utilisation: Amount | None = None
     sm_clock_hz: Amount | None = None
     power_w: Amount | None = None
     temperature_c: Finite | None = None
     energy_j: Amount | None = None
-    """A counter that only grows; differences of it mean something."""
+    """A counter that only increases; only differences are meaningful."""
     throttle_reasons: list[str] | None = None
     other_processes: Count | None = None
-    """Processes on the GPU that are not ours; read between cells only."""
+    """Number of processes of others on the GPU; read between cells only."""
 
 
 Source = Literal["measured", "simulated"]
 
 
 class GpuSimulated(Event):
-    """The cell runs on no device: this is the GPU that its memory is worked out for."""
+    """The cell is simulated: the GPU and the assumptions for its memory."""
 
     event: Literal["gpu_simulated"] = "gpu_simulated"
     cell: str
     title: str
     memory_bytes: Bytes
     context_bytes: Bytes
-    """Taken by the CUDA context, outside the allocator: assumed."""
+    """Memory of the CUDA context, outside the allocator: assumed."""
     other_bytes: Bytes
-    """Taken by other processes: assumed."""
+    """Memory of other processes: assumed."""
     settings: str
-    """PYTORCH_CUDA_ALLOC_CONF as it was simulated."""
+    """PYTORCH_CUDA_ALLOC_CONF in the simulation."""
 
 
 class CellFinished(Event):
-    """A cell is over, one way or another; the last one of a cell counts.
+    """A cell has ended; the last such event of a cell counts.
 
-    A cell that was never started (`skipped`, or `invalid` here) has this event alone.
+    A cell that was not started (`skipped`, or `invalid` on this device) has only this event.
     """
 
     event: Literal["cell_finished"] = "cell_finished"
@@ -348,7 +348,7 @@ class CellFinished(Event):
 
 
 class WorkerExited(Event):
-    """A worker is gone; `signal` is its name when one ended it."""
+    """A worker has ended; `signal` is the name of the signal that ended it, if any."""
 
     event: Literal["worker_exited"] = "worker_exited"
     pid: Count
@@ -358,7 +358,7 @@ class WorkerExited(Event):
 
 
 class ReadingsLost(Event):
-    """A source of readings failed in mid-run; the run goes on without it."""
+    """A source of readings failed during the run, which continues without it."""
 
     event: Literal["readings_lost"] = "readings_lost"
     source: str
@@ -366,14 +366,14 @@ class ReadingsLost(Event):
 
 
 class RunFinished(Event):
-    """The last event of a run that could say goodbye."""
+    """Last event of a run that ended in order."""
 
     event: Literal["run_finished"] = "run_finished"
     status: RunStatus
 
 
 def build() -> None:
-    """Build the models of all events that are known by now, which otherwise happens when each is first used."""
+    """Build the pydantic models of all known events now instead of at their first use."""
     for model in EVENTS.values():
         model.model_rebuild()
 
@@ -382,19 +382,19 @@ _NAME = re.compile(rb'\s*{\s*"event":\s*"(\w+)"')
 
 
 def decode(line: bytes) -> Event:
-    """The event that one line of JSON holds; raises ValueError when it holds none.
+    """Decode one line of JSON; raises ValueError if it holds no event.
 
-    A command's own events are known once its `record` has been imported.
+    Events of a command are known only after its `record` module has been imported.
     """
     beginning = _NAME.match(line)
     fields = None if beginning else from_json(line)
     name = beginning[1].decode() if beginning else fields.get("event") if isinstance(fields, dict) else None
     kind = EVENTS.get(str(name))
     if kind is None:
-        raise ValueError(f"{name} is no event")
+        raise ValueError(f"{name} is not an event")
     return kind.model_validate_json(line)
 
 
 def encode(event: Event) -> bytes:
-    """One event as one line of JSON, without the newline."""
+    """Encode an event as one line of JSON, without the newline."""
     return event.model_dump_json().encode()

@@ -1,7 +1,7 @@
-"""The log of a run: one event per line of JSON, only ever appended to.
+"""The log of a run: an append-only file with one event per line of JSON.
 
-A line counts when its newline is there; a process that is killed while it writes leaves a torn last line, which
-readers ignore and a continued run cuts off.
+A line is complete once its newline is written; a process that is killed while writing leaves a partial last line, which
+readers ignore and a continued run removes.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from sysbench.log.storage import cannot_write, make_directory, reason, sync_dire
 from sysbench.spec.validation import first_fault
 
 LINE_LIMIT_BYTES = 16 * 1024**2
-"""No event is longer than this: a file without newlines is not read into memory whole."""
+"""Upper limit of an event's size, so that a file without newlines is not read into memory as a whole."""
 
 _DURABLE = (RunStarted, RunResumed, CellFinished, RunFinished)
-"""Events after which the log is forced to disk."""
+"""Events after which the log is synchronised to disk."""
 
 
 class Log:
-    """A log that is being written, by one process at a time."""
+    """A log open for writing, by one process at a time."""
 
     def __init__(self, path: Path, descriptor: int, created: bool) -> None:
         self.path = path
@@ -44,9 +44,9 @@ class Log:
 
     @classmethod
     def create(cls, directory: Path, kind: str, name: str | None = None) -> Log:
-        """A new, empty log in `directory`, which is created; raises OutputError.
+        """Create a new, empty log in `directory`, which is created if necessary; raises OutputError.
 
-        It is called `name`, or after the time and the kind; where that is taken, with a number.
+        Its name is `name`, or the time and the kind; if that file exists, a number is added.
         """
         make_directory(directory)
         stem = name or f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}-{kind}"
@@ -57,7 +57,7 @@ class Log:
 
     @classmethod
     def _claim(cls, path: Path) -> Log | None:
-        """This name for us alone, or None when it is taken: runs may start within the same second."""
+        """Create the file exclusively; return None if it exists, since runs may start within the same second."""
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
         except FileExistsError:
@@ -69,7 +69,7 @@ class Log:
 
     @classmethod
     def reopen(cls, path: Path) -> Log:
-        """An existing file, as it is; raises LogError when there is none, UsageError while another run writes to it."""
+        """Open an existing log; raises LogError if there is none, UsageError if another run is writing to it."""
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
         except FileNotFoundError as error:
@@ -80,13 +80,13 @@ class Log:
         return cls(path, descriptor, created=False)
 
     def cut_torn_line(self) -> None:
-        """Make the file end with a whole line, so that it can be appended to."""
+        """Remove a partial last line, so that events can be appended."""
         if self._descriptor is not None:
             self._found_bytes = self._size_bytes = _end_of_last_line(self._descriptor)
             self._cut(self._size_bytes)
 
     def append(self, event: Event) -> None:
-        """Write one event; raises OutputError, and then the log ends with the event before."""
+        """Write an event; raises OutputError, and the log then ends with the previous event."""
         if self._descriptor is None:
             raise ValueError(f"{self.path} is closed")
         line = encode(event) + b"\n"
@@ -104,13 +104,13 @@ class Log:
         self._size_bytes += len(line)
 
     def withdraw(self) -> None:
-        """Take back everything appended here, and the file itself if this created it."""
+        """Remove everything appended here, and the file itself if this object created it."""
         self._cut(self._found_bytes)
         self._size_bytes = self._found_bytes
         self.close()
 
     def close(self) -> None:
-        """Give the file back; one that was created here and holds nothing is removed."""
+        """Close the file; if it was created here and is empty, remove it."""
         if self._descriptor is None:
             return
         if self._created and self._size_bytes == 0:
@@ -134,9 +134,9 @@ class Log:
 
 
 def read(path: Path) -> Iterator[Event]:
-    """The events of a log, one at a time; a torn last line is ignored.
+    """Yield the events of a log; a partial last line is ignored.
 
-    Raises LogError for a file that cannot be read, is no log, is of a newer schema or is damaged.
+    Raises LogError for a file that cannot be read, is not a log, has a newer schema, or is damaged.
     """
     try:
         with path.open("rb") as file:
@@ -156,7 +156,7 @@ def _events(path: Path, file: BinaryIO) -> Iterator[Event]:
         try:
             event = decode(line if schema == SCHEMA_VERSION else _upgraded(line, schema))
             if isinstance(event, RunStarted):
-                measuring(event.kind).part("record")  # makes its own events known
+                measuring(event.kind).part("record")  # registers the command's own events
         except ValidationError as error:
             raise LogError(f"{path} is damaged: line {number} is not an event: {first_fault(error)}") from None
         except ValueError as error:
@@ -165,7 +165,7 @@ def _events(path: Path, file: BinaryIO) -> Iterator[Event]:
 
 
 def _upgraded(line: bytes, schema: int) -> bytes:
-    """A line of an earlier schema as one of this; raises ValueError for what is no event."""
+    """Convert a line of an earlier schema to this one; raises ValueError if it is not an event."""
     fields = from_json(line)
     if not isinstance(fields, dict):
         raise ValueError("an event is an object")
@@ -173,7 +173,7 @@ def _upgraded(line: bytes, schema: int) -> bytes:
 
 
 def _schema(path: Path, line: bytes) -> int:
-    """That of the log that begins with this line; raises LogError unless this version understands it."""
+    """Return the schema of the log with this first line; raises LogError unless this version supports it."""
     if not line:
         raise LogError(f"{path} is empty")
     try:
@@ -193,18 +193,18 @@ def _cannot_read(path: Path, error: OSError) -> LogError:
 
 
 def _lock(descriptor: int, path: Path) -> None:
-    """Keep a second process from writing to the same log."""
+    """Prevent a second process from writing to the same log."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
         raise UsageError(f"{path} is being written by another sysbench that is still running") from None
     except OSError:
-        return  # Some network file systems have no locks; a log there is as safe as its user is careful.
+        return  # Some network file systems have no locks; there the user must avoid concurrent runs.
 
 
 def _end_of_last_line(descriptor: int) -> int:
-    """Where a torn last line begins, or the end of the file: read backwards, in blocks."""
+    """Return the start of a partial last line, or the end of the file; reads backwards, in blocks."""
     block_bytes = 64 * 1024
     end = os.fstat(descriptor).st_size
     while end > 0:

@@ -1,4 +1,4 @@
-"""What came out of a run: the JSON summary, computed from the log and never edited."""
+"""The record of a run: a JSON summary, computed from the log and never edited."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sysbench.spec.quantities import Bytes, Count, Finite, Flops, Moment, Second
 
 
 class Samples(Frozen):
-    """Raw samples in the order in which they were taken, and what they come down to. Everything is in seconds."""
+    """Raw samples in the order of measurement, and their summary statistics. All values are in seconds."""
 
     samples_s: Annotated[list[Seconds], Field(min_length=1)]
     mean_s: SomeSeconds
@@ -32,27 +32,27 @@ class Samples(Frozen):
     mad_s: Seconds
     """Median absolute deviation from the median, unscaled."""
     ci95_s: tuple[Seconds, Seconds] | None
-    """95 % interval of the median; None with too few samples for one."""
+    """95 % interval of the median; None with too few samples."""
     lag1_autocorrelation: Finite | None
 
 
 class ModelRecord(Frozen):
-    """What the model is and what a forward pass of it costs."""
+    """The model's dimensions, and the cost of a forward pass."""
 
     parameters: Count
     parameters_without_lm_head: Count
     forward_flops: Flops
-    """Of one forward pass over the batch; causality not exploited."""
+    """FLOPs of one forward pass over the batch; causality is not exploited."""
 
 
 class CellRecord(Frozen):
-    """What every command says of a cell, whatever became of it."""
+    """Fields of a cell that all commands have in common, for every outcome."""
 
     model_config = ConfigDict(serialize_by_alias=True)
 
     key: str
     cell: SerializeAsAny[RunCell] = Field(alias="axes")
-    """What was asked for; each command has its own class of cells here."""
+    """The cell's spec; each command has its own class."""
     device: DeviceInfo | None
     outcome: Outcome
     detail: str | None
@@ -60,18 +60,18 @@ class CellRecord(Frozen):
 
     @cached_property
     def axes(self) -> dict[str, Any]:
-        """The cell as JSON has it: for what goes over axes by name. What wants one of them asks the cell."""
+        """The cell in JSON form, for code that accesses axes by name. Code that needs one specific axis uses `cell`."""
         return self.cell.model_dump(mode="json")
 
 
 class ModelCellRecord(CellRecord):
-    """What is said of a cell that is about a Transformer."""
+    """Fields of a cell that measures a Transformer."""
 
     model: ModelRecord
 
 
 class SimulatedGpuRecord(Frozen):
-    """The GPU that a cell was simulated for, and what was assumed to be taken beside the allocator."""
+    """The GPU that a cell was simulated for, and the memory assumed to be in use outside the allocator."""
 
     title: str
     memory_bytes: Bytes
@@ -81,7 +81,7 @@ class SimulatedGpuRecord(Frozen):
 
 
 class EnvironmentRecord(Frozen):
-    """Where the run took place."""
+    """The machine and software of the run."""
 
     host: HostInfo
     torch: TorchInfo | None
@@ -93,7 +93,7 @@ AnyCell = TypeVar("AnyCell", bound=CellRecord)
 
 
 class RunRecord(Frozen, Generic[AnyCell]):
-    """The final summary of a run of whatever kind."""
+    """The record of a run of any command."""
 
     schema_version: int = SCHEMA_VERSION
     kind: Kind
@@ -113,7 +113,7 @@ class RunRecord(Frozen, Generic[AnyCell]):
 
 
 def build() -> None:
-    """Build the models of all records, which otherwise happens when each is first used."""
+    """Build the pydantic models of all records now instead of at their first use."""
     for model in globals().copy().values():
         if isinstance(model, type) and issubclass(model, Frozen):
             model.model_rebuild()

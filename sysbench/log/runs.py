@@ -1,8 +1,9 @@
-"""Earlier runs: found by path or by name, and read back, whether as a record or as the log it comes from."""
+"""Earlier runs: found by path or by name, and read from a record or a log."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -21,41 +22,40 @@ from sysbench.log.storage import reason
 from sysbench.spec.validation import first_fault
 
 RUNS = Path("runs")
-"""Where runs go, and where they are looked for by name, unless told otherwise."""
+"""Default directory for runs, and for finding them by name."""
 
 _LATEST = re.compile(r"latest(?:~(\d+))?")
 _DATED = re.compile(r"(?P<date>\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d)-(?P<what>.+?)(?:-(?P<number>\d+))?")
 _LISTED = 8
-"""More names than this are not put into one line."""
+"""Largest number of names in one line."""
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """One run, or one directory of runs, in the directory where runs go."""
+    """A run, or a directory of runs, in the directory of runs."""
 
     name: str
     paths: tuple[Path, ...]
 
     @property
     def order(self) -> tuple[str, int, str]:
-        """By the date in the name, and among runs of one second by their number; names without a date come first."""
+        """Sort key: the date in the name, then the number among runs of one second; names without a date come first."""
         dated = _DATED.fullmatch(self.name)
         return (dated["date"], int(dated["number"] or 1), self.name) if dated else ("", 0, self.name)
 
     @property
     def dated(self) -> bool:
-        """Whether its name says when it began."""
+        """Whether the name contains the start time."""
         return _DATED.fullmatch(self.name) is not None
 
 
 def find(name: str, directory: Path = RUNS) -> list[Path]:
-    """The files of the runs that `name` stands for, in the order in which they began; never none.
+    """Return the files of the runs that `name` stands for, in the order in which they started; never empty.
 
-    `name` is the path of a log or a record; that of a directory, which stands for every run in and below it; or names
-    an earlier run in `directory`: by the beginning of its file's name, if there is only one such, or as `latest`, or
-    `latest~1` for the one before that. `time:` in front of any of these leaves only runs of that command. Of a run with
-    a log and a record the record is taken, unless the log went on after it. Raises LogError when nothing, or more than
-    one, is meant.
+    `name` is one of: the path of a log or a record; the path of a directory, for every run in and below it; or the name
+    of an earlier run in `directory`: the unique beginning of its file name, `latest`, or `latest~1` for the one before.
+    The prefix `time:` selects runs of that command. If a run has a log and a record, the record is used unless the log
+    was continued after it. Raises LogError if no run matches, or more than one.
     """
     if Path(name).exists():
         return _at(Path(name), None)
@@ -101,10 +101,10 @@ def _experiments(directory: Path) -> list[_Entry]:
 
 
 def load(path: Path) -> RunRecord[Any]:
-    """The record in a file, or the one that the log in it comes down to, of whatever kind.
+    """Read a record, or compute it from a log, for any command.
 
-    A log that was torn in mid-line, or whose run was killed, is read as far as it goes. Raises LogError for what cannot
-    be read, is of a newer schema (naming the version that wrote it), is damaged, or was edited into something else.
+    A log with a partial last line, or of a run that was killed, is read up to there. Raises LogError for a file that
+    cannot be read, has a newer schema (naming the version that wrote it), is damaged, or was edited.
     """
     if path.suffix != ".json":
         return _folded(path)
@@ -117,7 +117,7 @@ def load(path: Path) -> RunRecord[Any]:
 
 
 def _at(path: Path, kind: str | None) -> list[Path]:
-    """What a path that exists stands for."""
+    """Return the runs at an existing path."""
     if not path.is_dir():
         if kind is not None and load(path).kind != kind:
             raise LogError(f"{path} is not of `sysbench {kind}`")
@@ -166,14 +166,14 @@ def _latest(name: str, entries: Sequence[_Entry], back: int, directory: Path) ->
 
 
 def _listed(entries: Sequence[_Entry]) -> str:
-    """The newest few names."""
+    """List the newest names."""
     names = [entry.name for entry in entries[::-1][:_LISTED]]
     more = len(entries) - len(names)
     return ", ".join(names) + (f", and {more} more" if more else "") + ", latest, latest~1"
 
 
 def _entries(directory: Path) -> list[_Entry]:
-    """Everything in a directory that has a name of its own, in the order in which it began."""
+    """Return all named entries of a directory in the order in which they started."""
     children = _children(directory)
     single = [_Entry(path.stem, (path,)) for path in _preferred(children)]
     nested = [_Entry(path.name, tuple(_runs_below(path))) for path in children if path.is_dir()]
@@ -187,24 +187,34 @@ def _children(directory: Path) -> list[Path]:
         raise LogError(f"cannot read {directory}: {reason(error)}") from error
 
 
+MOST_SEARCHED = 100_000
+"""The number of files and directories that are searched below one directory; that many take about a second."""
+
+
 def _runs_below(directory: Path) -> list[Path]:
-    """The runs in a directory and below it: what else lies there is left alone."""
-    try:
-        files = sorted(path for path in directory.rglob("*.json*") if path.is_file())
-    except OSError as error:
-        raise LogError(f"cannot read {directory}: {reason(error)}") from error
-    return sorted(_preferred(files), key=lambda path: (path.parent, _Entry(path.stem, ()).order))
+    """Return the runs in and below a directory; other files are ignored. Raises LogError for too many of them."""
+    files: list[Path] = []
+    seen = 0
+    for folder, folders, names in os.walk(directory):
+        seen += len(folders) + len(names)
+        if seen > MOST_SEARCHED:
+            raise LogError(
+                f"there are more than {MOST_SEARCHED:,} files and directories below {directory}: name the directory "
+                "that holds the runs"
+            )
+        files += (Path(folder, name) for name in names if ".json" in name)
+    return sorted(_preferred(sorted(files)), key=lambda path: (path.parent, _Entry(path.stem, ()).order))
 
 
 def _preferred(files: Iterable[Path]) -> list[Path]:
-    """Of files that may be runs those that are; of log and record of the same run the record, if it is no older."""
+    """Return those files that are runs; of a log and a record of the same run, the record if it is no older."""
     preferred: dict[Path, Path] = {}
     for path in files:
         if path.suffix not in (".json", ".jsonl") or not path.is_file() or kind_at(path) is None:
             continue
         stem = path.with_suffix("")
         other = preferred.get(stem)
-        # sorted() has .json before .jsonl
+        # sorted() puts .json before .jsonl
         if other is None or path.stat().st_mtime_ns > other.stat().st_mtime_ns:
             preferred[stem] = path
     return list(preferred.values())
@@ -217,7 +227,7 @@ _TOP_SCHEMA = re.compile(rb'\A\s*{\s*"schema_version":\s*(-?\d+)\b')
 
 
 def kind_at(path: Path) -> Kind | None:
-    """Of which command the log or record in a file looks to be, judged by how it begins; None if of none."""
+    """Return the command of a log or a record, judged by the beginning of the file; None for other files."""
     try:
         with path.open("rb") as file:
             beginning = file.read(_BEGINNING_BYTES)
@@ -243,7 +253,7 @@ def _folded(path: Path) -> RunRecord[Any]:
 
 
 def _upgraded(path: Path, content: bytes) -> bytes:
-    """A record of an earlier schema as one of this; any other content as it is."""
+    """Convert a record of an earlier schema to this one; return other content unchanged."""
     found = _TOP_SCHEMA.search(content, 0, _BEGINNING_BYTES)
     if found and int(found[1]) >= SCHEMA_VERSION:
         return content
@@ -259,7 +269,7 @@ def _upgraded(path: Path, content: bytes) -> bytes:
 
 
 def _validated(path: Path, content: bytes) -> RunRecord[Any]:
-    """The record that a file's content is; what is wrong with any other is only looked into when it is wrong."""
+    """Parse a record; if that fails, determine the reason."""
     found = _TOP_KIND.search(content, 0, _BEGINNING_BYTES)
     model = _record_class(found[1].decode()) if found else _model_of(content)
     if model is None:
@@ -278,7 +288,7 @@ def _record_class(kind: str) -> type[RunRecord[Any]] | None:
 
 
 def _model_of(content: bytes) -> type[RunRecord[Any]] | None:
-    """The kind of a record whose fields are in another order."""
+    """Return the class of a record whose fields are in an unusual order."""
     try:
         top = json.loads(content)
     except (ValueError, RecursionError):
@@ -287,7 +297,7 @@ def _model_of(content: bytes) -> type[RunRecord[Any]] | None:
 
 
 def _not_a_record(path: Path, content: bytes, why: str) -> LogError:
-    """What a file is that is none of this version's records: no JSON, of another version, or edited."""
+    """Return an error that says why content is not a record: no JSON, another version, or edited."""
     try:
         top = json.loads(content)
     except (ValueError, RecursionError):

@@ -176,14 +176,14 @@ def _type_problem(kernel: str, q: Tensor, dtypes: tuple[torch.dtype, ...]) -> st
     return f"{kernel} takes {names}; this is {str(q.dtype).removeprefix('torch.')}"
 
 
-Launched = Callable[[str, Tensor, Tensor, Tensor], None]
+Launched = Callable[[str, Tensor, Tensor, Tensor, bool], None]
 
 
-def _nobody(layout: str, q: Tensor, k: Tensor, v: Tensor) -> None: ...
+def _nobody(layout: str, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> None: ...
 
 
 _launched: Launched = _nobody
-"""Is called for kernels without an ATen operator: `flex forward`, with queries, keys and values by head."""
+"""Is called for kernels without an ATen operator: `flex forward`, with q, k and v by head."""
 
 
 @contextmanager
@@ -210,7 +210,7 @@ def flex_attention(q: Tensor, k: Tensor, v: Tensor, block_mask: Any = None) -> A
     if q.shape[-1] < _FLEX_HEAD:
         raise UnavailableError(f"flex needs heads of a width of at least {_FLEX_HEAD}; this is {q.shape[-1]}")
     attend: Callable[..., Any] = _FlexAttention.apply  # typed in some versions of torch only
-    return attend(q, k, v)
+    return attend(q, k, v, block_mask is not None)
 
 
 class _FlexAttention(torch.autograd.Function):
@@ -220,21 +220,22 @@ class _FlexAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
         logsumexp = q.new_empty(q.shape[:-1], dtype=torch.float32)
         _maxima = torch.empty_like(logsumexp)  # always passed to the kernel, written only on demand
         output = torch.empty_like(q)
-        _launched("flex forward", q, k, v)
+        _launched("flex forward", q, k, v, causal)
+        ctx.causal = causal
         ctx.save_for_backward(q, k, v, output, logsumexp)
         return output
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, _, logsumexp = ctx.saved_tensors
         _delta = torch.empty_like(logsumexp)  # of output · gradient, live while the kernel runs
-        _launched("flex backward", q, k, v)
+        _launched("flex backward", q, k, v, ctx.causal)
         _of_logsumexp = torch.empty_like(logsumexp)  # its gradient, which is 0
-        return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), None
 
 
 def flash_attn_on(gpu: Gpu) -> Callable[..., Any]:
@@ -246,7 +247,7 @@ def flash_attn_on(gpu: Gpu) -> Callable[..., Any]:
         if problem is not None:
             raise UnavailableError(problem.replace("Flash attention", "flash-attn"))
         run: Callable[..., Any] = _FlashAttention.apply
-        return run(q, k, v)
+        return run(q, k, v, causal)
 
     return attend
 
@@ -259,7 +260,7 @@ class _FlashAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
         d_head = q.shape[-1]
         padding = -d_head % 8
         if padding:
@@ -268,22 +269,23 @@ class _FlashAttention(torch.autograd.Function):
         batch, rows, heads, _ = q.shape
         logsumexp = q.new_empty((batch, heads, rows), dtype=torch.float32)
         generator = torch.empty(2, dtype=torch.int64, device=q.device)
-        _launched("flash forward", *(each.transpose(1, 2) for each in (q, k, v)))
+        _launched("flash forward", q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), causal)
+        ctx.causal = causal
         ctx.save_for_backward(q, k, v, output, logsumexp, generator)
         ctx.d_head = d_head
         return output[..., :d_head]
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, _, _, _ = ctx.saved_tensors
         batch, rows, heads, d_head = q.shape
         gradients = tuple(torch.empty_like(each) for each in (q, k, v))
         if ctx.d_head < d_head:
             gradient = torch.nn.functional.pad(gradient, (0, d_head - ctx.d_head))
-        _launched("flash backward", *(each.transpose(1, 2) for each in (q, k, v)))
+        _launched("flash backward", q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), ctx.causal)
         rounded = -(-rows // 128) * 128
         # mha_bwd: softmax_d and dq_accum, which accumulates the queries' gradient in fp32
         _sums = q.new_empty((batch, heads, rounded), dtype=torch.float32)
         wide = -(-d_head // 32) * 32 if d_head <= 128 else -(-d_head // 64) * 64
         _accumulated = q.new_empty((batch, rounded, heads, wide), dtype=torch.float32)
-        return tuple(each[..., : ctx.d_head] for each in gradients)
+        return *(each[..., : ctx.d_head] for each in gradients), None

@@ -173,13 +173,13 @@ class SimulatedDevice(TorchDispatchMode):
     def _compute(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
         """Handle an operator whose results are new tensors, or arguments modified in place."""
         question: list[object] = [func]
-        is_ours = _describe(args, question)
+        is_ours = describe(args, question)
         if kwargs:
             device = kwargs.get("device")
             if device == DEVICE:
                 kwargs = {**kwargs, "device": _META}
             question.extend(kwargs)
-            is_ours |= _describe(kwargs.values(), question) or device in (DEVICE, _META)
+            is_ours |= describe(kwargs.values(), question) or device in (DEVICE, _META)
         if not is_ours:
             return func(*args, **kwargs)
         self._arguments = args
@@ -210,7 +210,7 @@ class SimulatedDevice(TorchDispatchMode):
 
     def _change(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
         """Handle an operator that returns nothing: it only changes values, of which there are none."""
-        return None if _describe([*args, *kwargs.values()], []) else func(*args, **kwargs)
+        return None if describe([*args, *kwargs.values()], []) else func(*args, **kwargs)
 
     def _read(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
         """Read a tensor of one element as a Python number."""
@@ -256,7 +256,7 @@ def _is_ours(value: object) -> bool:
     return type(value) is SimulatedTensor or (isinstance(value, Tensor) and value.is_meta)
 
 
-def _describe(values: Iterable[Any], question: list[object]) -> bool:
+def describe(values: Iterable[Any], question: list[object]) -> bool:
     """Append everything that shapes depend on to `question`; return whether any value is a simulated tensor."""
     is_ours = False
     for value in values:
@@ -266,7 +266,7 @@ def _describe(values: Iterable[Any], question: list[object]) -> bool:
             is_ours = True
         elif kind is list or kind is tuple:
             question.append(len(value))
-            is_ours |= _describe(value, question)
+            is_ours |= describe(value, question)
         elif isinstance(value, Tensor):
             question += (kind, value.dtype, value.shape, value.stride())
             is_ours |= value.is_meta

@@ -116,7 +116,7 @@ class _StackTable:
                 self.add(frames)
             if len(frames) == 1 and type(frames[0]) is _Stack:
                 return frames[0]
-        raise TypeError("the frames are not frames")
+        raise TypeError("the frames are malformed")
 
     def columns(self) -> Stacks:
         """Return the whole table."""
@@ -239,7 +239,7 @@ class SnapshotCollector:
     def _segment_columns(self, segments: list[dict[object, Any]]) -> dict[str, Column]:
         for segment in segments:
             if type(segment["blocks"]) is not list or not all(map(is_, segment["blocks"], repeat(self._blocks))):
-                raise TypeError("the blocks are not blocks")
+                raise TypeError("the blocks are malformed")
         return {
             "device": _numbers([segment.get("device") for segment in segments], np.int32),
             "address": _numbers([segment["address"] for segment in segments], np.uint64),

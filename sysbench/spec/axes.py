@@ -1,4 +1,4 @@
-"""The axis grammar: how one option names one or several values.
+"""The axis grammar: how one option specifies one or several values.
 
 `128`            one value
 `128,256`        a list
@@ -17,7 +17,7 @@ from sysbench.errors import unknown
 from sysbench.spec.quantities import LARGEST_SIZE
 
 MAXIMUM_VALUES = 1000
-"""More values than this on one axis is a slip of the keyboard, not an experiment."""
+"""Upper limit for the values of one axis; more are probably a typing error."""
 
 Value = TypeVar("Value", int, str)
 
@@ -26,10 +26,10 @@ _RANGE = re.compile(r"(?P<first>\d+)-(?P<last>\d+)(?:(?P<operator>[*+])(?P<step>
 
 
 def integers(minimum: int, maximum: int = LARGEST_SIZE) -> Callable[[object], tuple[int, ...]]:
-    """A parser of integer axes whose values must lie in `minimum`..`maximum`, both included.
+    """Return a parser of integer axes whose values must lie in `minimum`..`maximum`, inclusive.
 
-    The parser takes text in the axis grammar, one integer, or an iterable of integers, and raises ValueError with
-    one line that says what is allowed.
+    The parser takes text in the axis grammar, one integer, or an iterable of integers, and raises ValueError with one
+    line that says what is allowed.
     """
 
     def parse(value: object) -> tuple[int, ...]:
@@ -47,7 +47,7 @@ def integers(minimum: int, maximum: int = LARGEST_SIZE) -> Callable[[object], tu
 
 
 def choices(noun: str, allowed: Iterable[str]) -> Callable[[object], tuple[str, ...]]:
-    """A parser of axes over a closed set of names; an unknown name raises ValueError naming the nearest one."""
+    """Return a parser of axes over a closed set of names; an unknown name raises ValueError with the nearest one."""
     names = tuple(allowed)
 
     def parse(value: object) -> tuple[str, ...]:
@@ -61,13 +61,13 @@ def choices(noun: str, allowed: Iterable[str]) -> Callable[[object], tuple[str, 
 
 
 def texts(value: object) -> tuple[str, ...]:
-    """The words of a comma-separated axis, without repetition."""
+    """The words of a comma-separated axis, without duplicates."""
     words = value.split(",") if isinstance(value, str) else _sequence(value)
     return _distinct(str(word).strip() for word in words)
 
 
 def share(value: object) -> object:
-    """`1%` is 0.01, and so is 0.01; raises ValueError for what is no number."""
+    """Convert `1%` or 0.01 to 0.01; raises ValueError for anything else that is not a number."""
     if not isinstance(value, str):
         return value
     text = value.strip()

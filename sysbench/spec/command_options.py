@@ -1,6 +1,6 @@
-"""Turns the fields of specs into command-line options, and the options given back into specs.
+"""Converts the fields of specs to command-line options, and given options back to specs.
 
-A field's default, help text and validation stay in the spec; the command line only spells them. A command is a
+Default, help text and validation of a field stay in the spec; the command line only spells them. A command is a
 function of finished specs: `@command_options(TimeSpec, RunOptions)` on `def time(spec, options)`.
 """
 
@@ -39,7 +39,7 @@ def command_options(*specs: type[BaseModel]) -> Callable[[Callable[..., None]], 
 
 
 def given(command: str, words: Sequence[str], *specs: type[BaseModel]) -> list[Given]:
-    """The options of each of `specs` among the words that follow `command`; raises UsageError as the command would."""
+    """Parse the words after `command` into the options of each of `specs`; raises UsageError as the command would."""
     found: list[Given] = []
 
     @command_options(*specs)
@@ -126,7 +126,7 @@ def _completed(model: type[BaseModel], field: str) -> Callable[[typer.Context, s
 
 
 def _kind_of(option: Option) -> Any:
-    """What the words that follow an option become."""
+    """Return the type of an option's words."""
     return list[str] if option.repeated else tuple[str, str] if option.pair else str
 
 
@@ -141,7 +141,7 @@ def _shorthand(field: str, value: str) -> str:
 
 
 def _given(model: type[BaseModel], arguments: dict[str, Any]) -> Given:
-    """The arguments of one spec that differ from "not given"; shorthands add their value to their field's axis."""
+    """Return the given arguments of one spec; a shorthand adds its value to its field's axis."""
     given: Given = {}
     for name, field in model.model_fields.items():
         words = [arguments[name]] if arguments.get(name) not in (None, False, []) else []

@@ -1,4 +1,4 @@
-"""What events, records and their parts have in common."""
+"""Base class and checks of events, records and their parts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Frozen(BaseModel):
-    """Base of everything that is said once and never changed."""
+    """Base of immutable data classes with validation."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, allow_inf_nan=False)
 
@@ -17,7 +17,7 @@ Columns = TypeVar("Columns", bound=Frozen)
 
 
 def of_one_length(columns: Columns, *names: str) -> Columns:
-    """The same object; raises ValueError unless these lists in it are of one length."""
+    """Return the object; raises ValueError unless these lists in it have equal length."""
     lengths = {name: len(getattr(columns, name)) for name in names}
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{length} {name}" for name, length in lengths.items())

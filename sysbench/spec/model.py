@@ -1,4 +1,4 @@
-"""Model sizes, the axes that every command about a Transformer shares, and the single cell they expand to."""
+"""Model sizes, the axes common to all commands that run a Transformer, and the cells they expand to."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VOCABULARY = 10_000
 
 
 class ModelShape(BaseModel):
-    """The dimensions that decide a Transformer's parameters."""
+    """The dimensions that determine a Transformer's parameters."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
@@ -38,7 +38,7 @@ class ModelShape(BaseModel):
         return self.d_model // self.heads
 
     def problem(self) -> str | None:
-        """Why this shape is not a Transformer, in one line, or None when it is."""
+        """Return the reason why this shape is invalid, in one line, or None if it is valid."""
         if self.d_model % self.heads:
             fits = [heads for heads in range(1, self.d_model + 1) if self.d_model % heads == 0]
             nearest = min(fits, key=lambda heads: abs(heads - self.heads))
@@ -61,10 +61,9 @@ SIZES: dict[str, ModelShape] = {
     "2026/xl": ModelShape(d_model=2560, d_ff=10240, layers=32, heads=32),
     "10b": ModelShape(d_model=4608, d_ff=12288, layers=50, heads=36),
 }
-"""Table 1 of the course (2025 edition); `2026/` marks a name that a later edition uses for other dimensions.
+"""Table 1 of the course (2025 edition); `2026/` marks a name whose dimensions differ in the later edition.
 
-`tiny` is ours: a step of it takes well under a second on two CPU cores.
-"""
+`tiny` is sysbench's own: one step takes well under a second on two CPU cores."""
 
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
@@ -80,7 +79,7 @@ PHASES_OF: dict[Mode, tuple[Phase, ...]] = {
     "forward-backward": ("zero_grad", "forward", "loss", "backward"),
     "train": ("zero_grad", "forward", "loss", "backward", "optimizer"),
 }
-"""Every mode is a named sum of phases. `inference` runs forward without a graph, `forward` keeps the graph."""
+"""Every mode is a named sequence of phases. `inference` runs forward without a graph, `forward` keeps the graph."""
 
 MODEL = "Model"
 STEP = "Training step"
@@ -95,9 +94,9 @@ def _precision_problem(precision: Precision, device: DeviceType) -> str | None:
 
 
 class GridCell(RunCell):
-    """One point of a grid: a model, an input, and how the one is computed from the other.
+    """One point of a grid: a model, an input, and how the computation is done.
 
-    A command's own cell says with `kind` whose it is, and adds what that command asks about it.
+    Each command has its own subclass, identified by `kind`, which adds its own axes.
     """
 
     size: str
@@ -117,67 +116,66 @@ class GridCell(RunCell):
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """Everything that makes a cell need more memory when it grows."""
+        """Values that increase the cell's memory when they grow."""
         shape = self.model
         return (shape.d_model, shape.d_ff, shape.layers, shape.heads, shape.vocab, self.ctx, self.batch)
 
     @property
     def likeness(self) -> tuple[str, ...]:
-        """Everything in which two cells must agree for their extents to be comparable."""
+        """Properties in which two cells must agree for their extents to be comparable."""
         return (self.precision, self.attention, self.execution, self.optimizer)
 
     @property
     def title(self) -> str:
-        """The cell in a few words: what its memory depends on most."""
+        """The cell in a few words: the values with the largest effect on its memory."""
         return f"{self.size}, ctx {self.ctx}, batch {self.batch}"
 
     def problem(self, device: DeviceType | None) -> str | None:
-        """Why this cell cannot run, in one line, or None when it can.
+        """Return the reason why this cell cannot run, in one line, or None if it can.
 
-        `device` is the kind of device it would run on; None while that is not known, and then only what is wrong
-        on every device is named.
+        `device` is the kind of device; if it is None (unknown), only problems on every device are reported.
         """
         return self.model.problem() or (_precision_problem(self.precision, device) if device else None)
 
     def unavailable(self, device: DeviceType) -> str | None:
-        """Why this combination of attention, precision and device does not exist, or None when it does.
+        """Return the reason why this combination of attention, precision and device does not exist, or None if it does.
 
         Unlike `problem`, this makes one cell of a sweep `invalid` and lets the others run.
         """
         if self.attention in ("efficient", "cudnn") and device != "cuda":
-            return f"--attention {self.attention} is a CUDA kernel; on {device} there are naive, sdpa, math"
+            return f"--attention {self.attention} is a CUDA kernel; available on {device}: naive, sdpa, math"
         if self.attention == "flash" and device == "mps":
-            return "--attention flash is not there on mps; there are naive, sdpa, math"
+            return "--attention flash is not available on mps; available: naive, sdpa, math"
         if self.attention in ("flash", "cudnn") and device == "cuda" and self.precision in ("fp32", "tf32"):
             return f"--attention {self.attention} takes 16-bit inputs; use --precision bf16, or --attention efficient"
         if self.attention == "flex" and device == "mps":
-            return "--attention flex is not there on mps; there are naive, sdpa, math"
+            return "--attention flex is not available on mps; available: naive, sdpa, math"
         return None
 
 
 class ModelCell(GridCell):
-    """A cell of which it is known what a step consists of."""
+    """A cell whose step is a fixed sequence of phases."""
 
     mode: Mode
 
     @property
     def likeness(self) -> tuple[str, ...]:
-        """Everything in which two cells must agree for their extents to be comparable."""
+        """Properties in which two cells must agree for their extents to be comparable."""
         return (self.mode, *super().likeness)
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """The phases that a step of this cell's mode consists of, in order."""
+        """The phases of this cell's mode, in order."""
         return PHASES_OF[self.mode]
 
     @property
     def step(self) -> ModelCell:
-        """The cell whose training step this is about: itself."""
+        """The cell whose training step runs: this one."""
         return self
 
 
 class ModelSpec(RunSpec):
-    """The axes of a run over Transformers; each field is a tuple of values and the run is their product."""
+    """The axes of a run of Transformers; each field is a tuple of values, and the run is their product."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, validate_default=True)
 
@@ -256,7 +254,7 @@ class ModelSpec(RunSpec):
     )
 
     def grid(self) -> Iterator[dict[str, Any]]:
-        """The fields of every point of the grid, models outermost, so that cells of one model follow each other."""
+        """Yield the fields of every grid point, models outermost, so that cells of one model follow each other."""
         for device, (size, shape), batch, ctx, attention, execution, optimizer, precision in itertools.product(
             self.device,
             self._shapes(),
@@ -281,7 +279,7 @@ class ModelSpec(RunSpec):
             }
 
     def _shapes(self) -> list[tuple[str, ModelShape]]:
-        """Labelled shapes: each named size, with the dimensions given explicitly in place of its own."""
+        """Return named shapes: each named size, with explicitly given dimensions replacing its own."""
         given = {name: values for name in ("d_model", "d_ff", "layers", "heads") if (values := getattr(self, name))}
         labelled: dict[str, ModelShape] = {}
         for size, vocab in itertools.product(self.size, self.vocab):

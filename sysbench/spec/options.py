@@ -10,12 +10,11 @@ from dataclasses import dataclass
 class Option:
     """Marks a field as a command-line option.
 
-    `flags` are its spellings, its own name first (by default the field's name with dashes), `metavar` what stands for
-    its value,
-    `panel` the heading it is listed under, and `shorthands` are flags without a value that stand for one:
-    `{"--bf16": "bf16"}`. What is `positional` needs no flag. What is `repeated` may be given several times, or as
-    several arguments: its field gets a list of words; a `pair` takes the two words that follow it, whatever they are.
-    `values` are those that a shell offers, where the field's type does not say them.
+    `flags` are its spellings, the preferred one first (by default the field's name with dashes), `metavar` is the
+    placeholder of its value, `panel` the heading under which it is listed, and `shorthands` are flags without a value
+    that set one: `{"--bf16": "bf16"}`. A `positional` option needs no flag. A `repeated` option may be given several
+    times, or as several arguments: its field gets a list of words; a `pair` takes the next two words, whatever they are.
+    `values` are what a shell completes, where the field's type does not list them.
     """
 
     flags: tuple[str, ...] = ()

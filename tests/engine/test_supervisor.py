@@ -92,12 +92,12 @@ def test_cells_are_announced_in_order_with_everything_about_them(tmp_path: Path)
             "SIGKILL",
         ),
         ("aborted", "crashed", "the worker was ended by SIGABRT", "SIGABRT"),
-        ("leaves", "crashed", "the worker left with exit code 3: RuntimeError: the device fell off the bus", None),
+        ("leaves", "crashed", "the worker exited with code 3: RuntimeError: the device fell off the bus", None),
         ("hangs", "timeout", "the worker said nothing for 2 s (--timeout)", "SIGTERM"),
         (
             "babbles",
             "crashed",
-            "the worker sent something that is no event: b'PK\\x03\\x04 not an event'",
+            "the worker sent something that is not an event: b'PK\\x03\\x04 not an event'",
             "SIGTERM",
         ),
         ("oom", "oom", "CUDA out of memory. Tried to allocate 20.00 GiB.", "SIGTERM"),
@@ -196,7 +196,7 @@ def test_a_worker_that_dies_before_it_connects_fails_the_run_in_one_line(tmp_pat
     with pytest.raises(SysbenchError) as caught:
         list(session)
     assert str(caught.value) == (
-        "no worker could be started: the worker left with exit code 1: ModuleNotFoundError: No module named 'torch'"
+        "no worker could be started: the worker exited with code 1: ModuleNotFoundError: No module named 'torch'"
     )
     assert [event.event for event in only_log(tmp_path) if event.event != "reading"] == [
         "run_started",
@@ -345,7 +345,7 @@ def test_what_is_simulated_not_to_fit_is_skipped_and_so_is_what_is_larger(tmp_pa
     assert outcomes(spec, events) == {32: "skipped", 33: "skipped", 16: "ok"}
     told = verdicts(spec, events)
     assert str(told[32].detail).startswith("simulated: memory would run out in backward, 1.00 MiB more would be needed")
-    assert "which is simulated not to fit (--no-skip runs it anyway)" in str(told[33].detail)
+    assert "which does not fit in a simulation (--no-skip runs it anyway)" in str(told[33].detail)
     asked = [event.cell for event in of_kind(events, MemoryForeseen)]
     assert len(asked) == len(set(asked)) == 2  # the largest one is not asked about
 

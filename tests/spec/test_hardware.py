@@ -324,5 +324,5 @@ def test_a_file_of_the_users_that_describes_no_device_is_named(
     directory = tmp_path / "sysbench" / "hardware"
     directory.mkdir(parents=True)
     (directory / "mine.toml").write_text(text)
-    with pytest.raises(LogError, match=r"mine\.toml is no description of a device"):
+    with pytest.raises(LogError, match=r"mine\.toml is not a valid device description"):
         named("mine")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 from sysbench.commands.report.spec import ReportSpec
 from sysbench.errors import UsageError
 from sysbench.spec.command_options import Given, command_options, validated
+from sysbench.stderr import say
 
 if TYPE_CHECKING:
     from sysbench.commands.report.document import Document
@@ -31,7 +31,7 @@ def report(given: Given) -> None:
     for path in spec.output:
         for written in _write(path, _WRITERS[path.suffix.lower()](document, path.name)):
             if not spec.quiet:
-                print(f"saved  {written}", file=sys.stderr)  # noqa: T201
+                say(f"saved  {written}")
 
 
 def _refuse_unwritable(paths: Iterable[Path]) -> None:
@@ -49,10 +49,13 @@ def _document(spec: ReportSpec) -> Document:
     from sysbench.commands.report.assemble import document
     from sysbench.commands.report.sources import sources
     from sysbench.log.runs import RUNS
+    from sysbench.render.dashboard.progress import waiting
 
     if not spec.source and not RUNS.is_dir():
         raise UsageError(f"there is no directory {RUNS} here: name logs, records or directories of them")
-    found = sources(spec.source or (str(RUNS),))
+    names = spec.source or (str(RUNS),)
+    with waiting(f"looking for runs in {', '.join(names)}", silent=spec.quiet):
+        found = sources(names)
     return document(
         found.runs,
         found.artefacts,

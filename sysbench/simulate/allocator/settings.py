@@ -63,8 +63,8 @@ class AllocatorSettings:
         if self.expandable_segments and self.large_segment_bytes % ROUND_LARGE_BYTES:
             # cuMemCreate accepts only multiples of the device's page size.
             raise ValueError(
-                f"large_segment_size_mb:{self.large_segment_bytes // MIB} does not go with expandable_segments:True, "
-                "whose pages are multiples of 2 MiB"
+                f"large_segment_size_mb:{self.large_segment_bytes // MIB} is incompatible with "
+                "expandable_segments:True, whose pages are multiples of 2 MiB"
             )
 
     @classmethod
