@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from sysbench.command import Kind, kinds, measuring
 from sysbench.errors import LogError, nearest
+from sysbench.garbage import collection_paused
 from sysbench.log import journal as log
 from sysbench.log import manifest, upgrades
 from sysbench.log.events import SCHEMA_VERSION, RunStarted
@@ -247,7 +248,8 @@ def _folded(path: Path) -> RunRecord[Any]:
     if not isinstance(beginning, RunStarted):
         raise LogError(f"{path} does not begin with the start of a run")
     try:
-        return measuring(beginning.kind).folded(log.read(path))
+        with collection_paused():
+            return measuring(beginning.kind).folded(log.read(path))
     except ValidationError as error:
         raise LogError(f"{path} is not a log as sysbench writes it: {first_fault(error)}") from None
 
@@ -275,7 +277,8 @@ def _validated(path: Path, content: bytes) -> RunRecord[Any]:
     if model is None:
         raise _not_a_record(path, content, "it is of no kind")
     try:
-        record = model.model_validate_json(content)
+        with collection_paused():
+            record = model.model_validate_json(content)
     except ValidationError as error:
         raise _not_a_record(path, content, first_fault(error)) from None
     if record.schema_version > SCHEMA_VERSION:
