@@ -12,6 +12,7 @@ from sysbench.errors import UsageError, unknown
 from sysbench.render import remarks
 from sysbench.render.declared import DeclaredTable, Field, leading
 from sysbench.render.table import Cell, Column, Measure, Remark, Sheet, Table
+from sysbench.spec.hardware import Hardware
 from sysbench.spec.run import Selection
 
 MEANINGS: dict[str, str] = {
@@ -56,7 +57,7 @@ def sheet(record: CalibrateRecord, names: Iterable[str] = (), selection: Selecti
     )
 
 
-def plan(cells: Sequence[CalibrateCell]) -> Sheet:
+def plan(cells: Sequence[CalibrateCell], _: Hardware | None = None) -> Sheet:
     """What a run would measure."""
     columns = (Column("part", "part"), Column("precisions", "precisions"), Column("budget", "about", "s"))
     rows = tuple(
