@@ -1,7 +1,8 @@
 """Formatting of all quantities with units: seconds, bytes, FLOPs, tokens, shares, ratios.
 
 A value and its deviation share one unit and one number of decimals: `21.4 ± 0.2 ms`. So do the values of a table's
-column; a scale and a number of decimals can therefore be chosen for several values together.
+column, which is why a scale and a number of decimals can also be chosen for several values at once. Commas separate
+thousands: `1,016.0`.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Scale:
             return UNKNOWN
         shown = round(value / self.factor, decimals)
         # A deviation that rounds to zero must not read -0.0.
-        return f"{shown or 0.0:,.{decimals}f}".replace(",", " ")
+        return f"{shown or 0.0:,.{decimals}f}"
 
 
 _TIME = (Scale(1.0, "s"), Scale(1e-3, "ms"), Scale(1e-6, "µs"), Scale(1e-9, "ns"))

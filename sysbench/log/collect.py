@@ -156,10 +156,10 @@ def _begun(events: Iterator[Event]) -> Run:
 def fold_cells(
     events: Iterable[Event], fold_cell: Callable[[Any, CellEvents, Run], AnyCell]
 ) -> tuple[Run, list[AnyCell]]:
-    """Sort a log, and fold every cell of its spec as soon as it is finished; raises LogError when it holds no run.
+    """Group a log, and fold every cell of its spec as soon as it is finished; raises LogError if it holds no run.
 
-    No more than one cell's events are in memory at a time: those of 10,000 cells would take most of a gigabyte. What
-    a cell is told of the run is what had happened by then.
+    Only one cell's events are in memory at a time: those of 10,000 cells would take most of a gigabyte. A cell sees the
+    run's events up to its end.
     """
     remaining = iter(events)
     run = _begun(remaining)

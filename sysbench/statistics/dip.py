@@ -19,7 +19,7 @@ def dip(ordered: Values) -> float:
 
     `ordered` must be increasing, without ties.
     """
-    # Plain numbers: streams are a few dozen samples long, of which numpy's calls alone take ten times as long.
+    # Plain Python numbers: streams are a few dozen samples long, for which numpy's call overhead is ten times as large.
     samples: list[float] = ordered.tolist()
     low, high = 0, len(samples) - 1
     distance = 1.0
@@ -58,7 +58,7 @@ def _knots(at: Sequence[float], rank: Sequence[int]) -> list[int]:
 
 
 def _between(at: Sequence[float], rank: Sequence[int], knots: Sequence[int]) -> Iterator[float]:
-    """The piecewise linear function through the points at the knots, at every point."""
+    """Values at every point of the piecewise linear function through the points at the knots."""
     for first, second in pairwise(knots):
         slope = (rank[second] - rank[first]) / (at[second] - at[first])
         for point in range(first, second):

@@ -76,7 +76,7 @@ def median(values: Values) -> float:
 
 
 def percentile(ordered: Values, percent: float) -> float:
-    """Return what numpy's does, of samples in ascending order: the linear interpolation of type 7, to the last bit."""
+    """Equal to numpy's percentile for samples in ascending order: linear interpolation (type 7), to the last bit."""
     place = (len(ordered) - 1) * (percent / 100)
     below = int(place)
     if below + 1 >= len(ordered):
