@@ -132,7 +132,7 @@ def test_a_run_shows_its_rates_and_writes_them(measured: tuple[Ran, Path]) -> No
 def test_a_finished_run_is_shown_and_written_again(measured: tuple[Ran, Path], tmp_path: Path) -> None:
     ran, directory = measured
     again = answered("calibrate", "--from", "latest", "--out", str(tmp_path / "again.toml"), cwd=directory)
-    assert again.out == ran.out
+    assert again.out.split() == ran.out.split()
     assert (tmp_path / "again.toml").read_text() == (directory / "mine.toml").read_text()
     rows = json.loads(answered("calibrate", "--from", "latest", "--json", "-", cwd=directory).out)["rates"]
     assert {row["name"] for row in rows} == {"stream", "reduce", "indexed", "transpose", "scalar"}
