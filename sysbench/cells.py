@@ -76,7 +76,8 @@ def axes_of(cells: Sequence[CellRecord]) -> list[Axes]:
 
 def varying(cells: Sequence[Axes]) -> tuple[str, ...]:
     """Return the axes in which these cells differ."""
-    return tuple(axis for axis in AXES if len({cell.get(axis) for cell in cells}) > 1)
+    first = cells[0] if cells else {}
+    return tuple(axis for axis in AXES if any(cell.get(axis) != first.get(axis) for cell in cells))
 
 
 def known(cells: Sequence[Axes]) -> tuple[str, ...]:
@@ -85,7 +86,7 @@ def known(cells: Sequence[Axes]) -> tuple[str, ...]:
 
 
 def alike(cells: Iterable[AnyCell], *but: str) -> list[list[AnyCell]]:
-    """Cells that agree on every axis but these, together and in the order of the run; `size` stands for its model."""
+    """Group cells that agree on every axis but these, in the order of the run; `size` includes the dimensions."""
     free = {*but, "model"} if "size" in but else set(but)
     found: dict[tuple[tuple[str, str], ...], list[AnyCell]] = {}
     for cell in cells:

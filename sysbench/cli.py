@@ -26,7 +26,7 @@ INTERRUPTED = 130
 WRONG_PATH = {
     errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EINVAL,
 }  # fmt: skip
-"""Errors of a path that stands for nothing of the kind that was asked for; others are the machine's."""
+"""Errors caused by an invalid path; all others are caused by the machine."""
 
 
 def application(words: Sequence[str]) -> typer.Typer:

@@ -1,4 +1,4 @@
-"""Ctrl-C and similar signals, from the first line of the program to its last.
+"""Handling of Ctrl-C and similar signals, from the start of the program to its end.
 
 The first signal is honoured: a run ends cleanly, and anything else is abandoned. The second changes nothing, so that
 impatience does not interrupt what is being saved. From the third on, KeyboardInterrupt is raised wherever the program
@@ -19,11 +19,11 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that stop a run cleanly."""
 
 INSISTENT = 3
-"""The number of signals that interrupts everything."""
+"""The signal with this number interrupts everything."""
 
 
 class GivenUpError(KeyboardInterrupt):
-    """The user stops what is going on.
+    """The user has asked to stop the current activity.
 
     A KeyboardInterrupt itself makes Python exit by SIGINT even after it has been caught, if it passed through code that
     was compiled from a string, as the methods of dataclasses are. A subclass does not.
@@ -65,7 +65,7 @@ class Interrupts:
             return
 
     def request(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal; raises KeyboardInterrupt for the first where none is awaited, and from the third on."""
+        """Handle a signal; the first raises KeyboardInterrupt unless `requested` is being checked, the third always."""
         self._asked += 1
         if self._asked >= INSISTENT or (self._asked == 1 and not self.awaited):
             self.gave_up = signal.Signals(number).name
@@ -78,7 +78,7 @@ class Interrupts:
 
 
 _caught: list[Interrupts] = []
-"""The object that handles the signals now; nested blocks share it."""
+"""The current signal handler; nested blocks share it."""
 
 
 @contextmanager

@@ -46,7 +46,7 @@ class _Filled:
 
 
 def with_columns(sheet: Sheet, names: Sequence[str], possible: Collection[Name] = ()) -> Sheet:
-    """Return the sheet with only these columns besides the axes, in this order; without names it is unchanged.
+    """Return the sheet with only these columns besides the axes, in this order; without names, the sheet unchanged.
 
     A name is a column's key, its title, or the heading that several share. A `+` prefix adds the column to the default
     ones, or to those named without a prefix. Tables without any of the columns named without a prefix are left out.

@@ -85,6 +85,11 @@ class RunCell(BaseModel):
         return self.step.phases if self.step is not None else ()
 
     @property
+    def is_first_step(self) -> bool:
+        """Whether it is the first step, before which the optimizer has no state."""
+        return False
+
+    @property
     def extent(self) -> tuple[int, ...]:
         """Values that increase the cell's memory when they grow; empty for cells of fixed size."""
         return ()

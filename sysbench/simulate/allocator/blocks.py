@@ -26,8 +26,10 @@ class VirtualSegment:
 
     @classmethod
     def for_device(cls, address: int, capacity_bytes: int, page_bytes: int) -> VirtualSegment:
-        """As many addresses as the device has memory and an eighth more, so that pages unmapped at the front of the
-        segment can be mapped at its end."""
+        """Create a range with as many addresses as the device has memory, and an eighth more.
+
+        The excess allows pages that were unmapped at the front of the segment to be mapped at its end.
+        """
         return cls(address, cls.addresses_for(capacity_bytes, page_bytes), page_bytes)
 
     @staticmethod

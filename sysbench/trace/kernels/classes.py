@@ -24,7 +24,7 @@ _READ: Final = 4000
 _HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _SEPARATORS: Final = re.compile(r"[^a-z0-9]+")
 _MANGLED: Final = re.compile(r"L[a-z]n?\d+E|DF\d+[_b]|S[0-9A-Z]*_|T\d*_|(?P<length>\d+)")
-"""Of a mangled name (Itanium C++ ABI): literals, types and back references, whose digits are no lengths; lengths."""
+"""In a mangled name (Itanium C++ ABI): literals, types and back references, whose digits are no lengths; lengths."""
 
 
 def words(name: str) -> str:
