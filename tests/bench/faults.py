@@ -108,7 +108,10 @@ def kill(directory: Path, chance: random.Random) -> str | None:
     shown = len(re.findall(r"^\d+/\d+ ", text, re.MULTILINE))
     if finished - before.count(b'"event":"cell_finished"') < shown:
         return f"{number.name} to {target}: {shown} cells were printed as finished, the log has fewer"
-    if any(psutil.pid_exists(each) and not gone(each) for each in worker):
+    deadline_s = time.monotonic() + 5
+    while not all(map(gone, worker)) and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    if not all(map(gone, worker)):
         return f"{number.name} to {target}: the worker outlives the engine"
     return None
 
@@ -170,7 +173,7 @@ def the_processes(engine: int, target: str) -> list[int]:
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended within five seconds of patience where it is a worker without an engine."""
+    """Whether a process has ended."""
     with suppress(psutil.NoSuchProcess):
         return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     return True
