@@ -9,7 +9,7 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,6 +23,13 @@ from sysbench.stderr import say
 
 INTERRUPTED = 130
 
+EXAMPLES = """\b
+Examples:
+  sysbench time --size tiny                  time a step on this machine
+  sysbench memory --size xl --simulate h100  see whether xl fits an H100
+  sysbench run quick                         measure a first experiment
+"""
+
 WRONG_PATH = {
     errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EINVAL,
 }  # fmt: skip
@@ -33,11 +40,16 @@ def application(words: Sequence[str]) -> typer.Typer:
     """Create the command line; only the commands in `words` are imported, so that `--help` is fast."""
     completing = "_SYSBENCH_COMPLETE" in os.environ
     named = [name for name in commands() if completing or name in words]
+    settings: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
+    if completing:
+        from sysbench import completion
+
+        settings["obj"] = completion.offered
     app = typer.Typer(
         help="Where do the time and the memory of a training step go, can the number be trusted, "
         "and how far is it from what the hardware can do?",
-        no_args_is_help=True,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        epilog=EXAMPLES,
+        context_settings=settings,
         pretty_exceptions_enable=False,
         # Rich's help panels help with the many options of a command; importing them takes longer than everything else.
         rich_markup_mode="rich" if named else None,
@@ -79,6 +91,8 @@ def _run(words: list[str]) -> int:
         return 2
     with collection_paused():
         command = typer.main.get_command(application(words))
+    # Whoever types nothing but the name wants to know what it can do.
+    words = words or ["--help"]
     try:
         return int(command.main(words, prog_name="sysbench", standalone_mode=False) or 0)
     except KeyboardInterrupt:
@@ -108,10 +122,10 @@ def _explain(error: Exception) -> tuple[str, int]:
     """Return a one-line message and an exit code for any error."""
     if isinstance(error, SysbenchError):
         return str(error), error.exit_code
-    # Depending on its version, Typer raises usage errors of its own or those of click; both can format themselves.
-    format_message = getattr(error, "format_message", None)
-    if callable(format_message):
-        return str(format_message()), int(getattr(error, "exit_code", 2))
+    from sysbench.spec.command_options import explained
+
+    if complaint := explained(error):
+        return complaint, int(getattr(error, "exit_code", 2))
     if isinstance(error, OSError) and error.filename is not None:
         return f"{os.fsdecode(error.filename)}: {reason(error)}", 2 if error.errno in WRONG_PATH else 1
     return f"unexpected {type(error).__name__}: {error} (this is a defect; --debug shows where)", 1

@@ -78,7 +78,7 @@ class Command:
     headlines: str | None = None
     """Sentences below the tables, if the sheet does not include them."""
     plan: str = "sysbench.render.plan:sheet"
-    """The cells of a run for `--plan`: `cells -> Sheet`."""
+    """The cells of a run for `--plan`: `(cells, gpu or None) -> Sheet`; memory is held against the GPU."""
     findings: str = "findings:of_run"
     """Findings of a run: `record -> Iterable[Said]`."""
     figures: str = "figures:of_run"

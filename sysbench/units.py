@@ -1,7 +1,8 @@
 """Formatting of all quantities with units: seconds, bytes, FLOPs, tokens, shares, ratios.
 
 A value and its deviation share one unit and one number of decimals: `21.4 ± 0.2 ms`. So do the values of a table's
-column; a scale and a number of decimals can therefore be chosen for several values together.
+column, which is why a scale and a number of decimals can also be chosen for several values at once. Commas separate
+thousands: `1,016.0`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ Unit = Literal[
     "flops",
     "flops_per_s",
     "bytes_per_s",
+    "elements_per_s",
     "tokens_per_s",
     "joules",
     "joules_per_token",
@@ -46,7 +48,7 @@ class Scale:
             return UNKNOWN
         shown = round(value / self.factor, decimals)
         # A deviation that rounds to zero must not read -0.0.
-        return f"{shown or 0.0:,.{decimals}f}".replace(",", " ")
+        return f"{shown or 0.0:,.{decimals}f}"
 
 
 _TIME = (Scale(1.0, "s"), Scale(1e-3, "ms"), Scale(1e-6, "µs"), Scale(1e-9, "ns"))
@@ -63,6 +65,7 @@ _SCALES: dict[Unit, tuple[Scale, ...]] = {
     "flops_per_s": _FLOP_RATES,
     # Bandwidth uses powers of ten, as in data sheets.
     "bytes_per_s": tuple(Scale(10.0**power, f"{prefix}B/s") for power, prefix in _PREFIXES),
+    "elements_per_s": tuple(Scale(10.0**power, f"{prefix}elements/s") for power, prefix in _PREFIXES),
     "tokens_per_s": (Scale(1.0, "tokens/s"),),
     "joules": _ENERGIES,
     "joules_per_token": tuple(Scale(scale.factor, f"{scale.symbol}/token") for scale in _ENERGIES),

@@ -6,9 +6,11 @@ PACKAGES = (
     "sysbench.commands.profile",
     "sysbench.commands.attention",
     "sysbench.commands.accum",
+    "sysbench.commands.calibrate",
     "sysbench.commands.run",
     "sysbench.commands.report",
     "sysbench.commands.compare",
+    "sysbench.commands.history",
     "sysbench.commands.doctor",
 )
 """The packages of all commands, in the order in which `sysbench --help` lists them."""

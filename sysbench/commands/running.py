@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -125,7 +126,7 @@ def show_plan(spec: RunSpec, options: RunOptions, device: Hardware | None) -> No
 
     cells: list[RunCell] = list(spec.cells())
     refuse_impossible(cells)
-    show_sheet(measuring(spec.kind).part("plan")(cells, *([device] if device else [])), options, options.columns)
+    show_sheet(measuring(spec.kind).part("plan")(cells, device), options, options.columns)
 
 
 def show_sheet(content: Sheet, options: ShowOptions, columns: Sequence[str] = ()) -> None:
@@ -148,13 +149,12 @@ def carry_out(spec: RunSpec, options: RunOptions, provisions: Provisions | None 
     """Run the spec, save its record and show it; raises UsageError for columns that it will not have."""
     refuse_unknown_columns(spec, options)
     from sysbench.engine.interrupts import catch_interrupts
-    from sysbench.log import journal as log
-    from sysbench.log import storage
+    from sysbench.log import runs, storage
 
     # A first or second signal, whether during the run or while its record is saved, does not interrupt the saving.
     with catch_interrupts():
         path = _measured(spec, options, provisions)
-        record = measuring(spec.kind).folded(log.read(path))
+        record: RunRecord[Any] = runs.load(path)
         saved_to = path.with_suffix(".json")
         content = record.model_dump_json(indent=1).encode() + b"\n"
         from concurrent.futures import ThreadPoolExecutor
@@ -254,12 +254,14 @@ def _progress(kind: Kind, options: RunOptions) -> Progress:
     from sysbench.render.dashboard.live import Dashboard, can_draw_on
     from sysbench.render.dashboard.progress import Silent
 
+    # All of an earlier log is read here, while the worker imports torch: a damaged one is refused before it measures.
+    earlier = log.read(options.resume) if options.resume else ()
     if options.quiet:
+        deque(earlier, maxlen=0)
         return Silent(options.watch)
     console = Console(stderr=True)
-    earlier = log.read(options.resume) if options.resume else ()
     command = measuring(kind)
     if options.no_live or not command.picture or not can_draw_on(console):
-        lines: Progress = command.part("lines")(console, earlier=earlier)
+        lines: Progress = command.part("lines")(console, earlier=earlier, overall=options.overall)
         return lines
-    return Dashboard(console, earlier=earlier, picture=command.part("picture"))
+    return Dashboard(console, earlier=earlier, picture=command.part("picture"), overall=options.overall)

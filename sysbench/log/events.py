@@ -381,14 +381,21 @@ def build() -> None:
 _NAME = re.compile(rb'\s*{\s*"event":\s*"(\w+)"')
 
 
+def name_of(line: bytes) -> str | None:
+    """Return the name of the event in a line that begins with it, as every line of ours does; else None."""
+    beginning = _NAME.match(line)
+    return beginning[1].decode() if beginning else None
+
+
 def decode(line: bytes) -> Event:
     """Decode one line of JSON; raises ValueError if it holds no event.
 
     Events of a command are known only after its `record` module has been imported.
     """
-    beginning = _NAME.match(line)
-    fields = None if beginning else from_json(line)
-    name = beginning[1].decode() if beginning else fields.get("event") if isinstance(fields, dict) else None
+    name = name_of(line)
+    if name is None:
+        fields = from_json(line)
+        name = fields.get("event") if isinstance(fields, dict) else None
     kind = EVENTS.get(str(name))
     if kind is None:
         raise ValueError(f"{name} is not an event")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import count
@@ -22,7 +22,17 @@ from pydantic_core import from_json, to_json
 from sysbench.command import measuring
 from sysbench.errors import LogError, UsageError
 from sysbench.log import upgrades
-from sysbench.log.events import SCHEMA_VERSION, CellFinished, Event, RunFinished, RunResumed, RunStarted, decode, encode
+from sysbench.log.events import (
+    SCHEMA_VERSION,
+    CellFinished,
+    Event,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+    decode,
+    encode,
+    name_of,
+)
 from sysbench.log.storage import cannot_write, make_directory, reason, sync_directory, write_all
 from sysbench.spec.validation import first_fault
 
@@ -133,19 +143,20 @@ class Log:
                 os.ftruncate(self._descriptor, size_bytes)
 
 
-def read(path: Path) -> Iterator[Event]:
-    """Yield the events of a log; a partial last line is ignored.
+def read(path: Path, only: Collection[type[Event]] = ()) -> Iterator[Event]:
+    """Yield the events of a log, or `only` those of some classes; a partial last line is ignored.
 
-    Raises LogError for a file that cannot be read, is not a log, has a newer schema, or is damaged.
+    Lines of other classes are then not looked into. Raises LogError for a file that cannot be read, is not a log, has
+    a newer schema, or is damaged.
     """
     try:
         with path.open("rb") as file:
-            yield from _events(path, file)
+            yield from _events(path, file, {kind.model_fields["event"].default for kind in only})
     except OSError as error:
         raise _cannot_read(path, error) from error
 
 
-def _events(path: Path, file: BinaryIO) -> Iterator[Event]:
+def _events(path: Path, file: BinaryIO, only: Collection[str]) -> Iterator[Event]:
     schema = SCHEMA_VERSION
     for number in count(1):
         line = file.readline(LINE_LIMIT_BYTES)
@@ -153,6 +164,8 @@ def _events(path: Path, file: BinaryIO) -> Iterator[Event]:
             schema = _schema(path, line)
         if not line.endswith(b"\n") and len(line) < LINE_LIMIT_BYTES:
             return
+        if only and schema == SCHEMA_VERSION and (name := name_of(line)) is not None and name not in only:
+            continue
         try:
             event = decode(line if schema == SCHEMA_VERSION else _upgraded(line, schema))
             if isinstance(event, RunStarted):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,12 @@ from sysbench.spec.options import flag_of
 
 if TYPE_CHECKING:
     from sysbench.engine.plan import PlacedCell
+
+
+@lru_cache(maxsize=2**16)
+def _key(cell: RunCell) -> str:
+    """Return the key of a cell, for which a run asks several times; making it takes as long as reading a few lines."""
+    return cell.key
 
 
 @dataclass
@@ -33,7 +40,7 @@ class EarlierRun:
 
     def keeps(self, cell: RunCell) -> bool:
         """Whether the logged result of this cell is kept."""
-        return self.outcomes.get(cell.key) in LASTING
+        return self.outcomes.get(_key(cell)) in LASTING
 
     def refuse_other_spec(self, spec: RunSpec) -> None:
         """Raise UsageError that names every difference unless the log has exactly this spec."""
@@ -66,7 +73,7 @@ class EarlierRun:
                 f"{self.worker.torch.torch} there, {ready.torch.torch} here"
             )
         for each in placed:
-            device = self.devices.get(each.cell.key) if self.keeps(each.cell) else None
+            device = self.devices.get(_key(each.cell)) if self.keeps(each.cell) else None
             if device is not None and _identity(device) != _identity(each.device):
                 raise UsageError(
                     f"--resume {self.path}: the log was made on another device: "
@@ -75,8 +82,8 @@ class EarlierRun:
 
 
 def recall(path: Path) -> EarlierRun:
-    """Read a log; of several attempts at a cell the last one counts. Raises LogError."""
-    events = read(path)
+    """Read of a log what matters here; of several attempts at a cell the last one counts. Raises LogError."""
+    events = read(path, only=(RunStarted, WorkerReady, CellStarted, CellFinished))
     beginning = next(events, None)
     if not isinstance(beginning, RunStarted):
         raise LogError(f"{path} holds no run")

@@ -14,8 +14,9 @@ from pydantic import ValidationError
 
 from sysbench.command import Kind, kinds, measuring
 from sysbench.errors import LogError, nearest
+from sysbench.garbage import collection_paused
 from sysbench.log import journal as log
-from sysbench.log import upgrades
+from sysbench.log import manifest, upgrades
 from sysbench.log.events import SCHEMA_VERSION, RunStarted
 from sysbench.log.records import RunRecord
 from sysbench.log.storage import reason
@@ -65,6 +66,41 @@ def find(name: str, directory: Path = RUNS) -> list[Path]:
     return _named(name, name, None, directory)
 
 
+def find_experiment(name: str, directory: Path = RUNS) -> Path:
+    """The directory of the experiment that `name` stands for: its path, or as for `find` among those in `directory`.
+
+    `quick` is the latest of those that were made of the experiment quick. Raises LogError when nothing, or more than
+    one, is meant.
+    """
+    if Path(name).exists() or Path(name).name != name:
+        return Path(name)
+    entries = _experiments(directory)
+    if not entries:
+        raise LogError(f"{name} is not the directory of an experiment, and there is none in {directory}")
+    made_of = [entry for entry in entries if (dated := _DATED.fullmatch(entry.name)) and dated["what"] == name]
+    return (made_of[-1] if made_of else _meant(name, name, entries, directory)).paths[0]
+
+
+def names(directory: Path = RUNS, kind: Kind | None = None) -> list[str]:
+    """The names of earlier runs in a directory, or of those of one command, the newest first."""
+    return [entry.name for entry in _entries(directory)[::-1] if _of_kind(entry.paths, kind)]
+
+
+def entries(directory: Path = RUNS) -> list[tuple[str, tuple[Path, ...]]]:
+    """Everything in a directory that has a name of its own, with a file of each run in it, the oldest first."""
+    return [(entry.name, entry.paths) for entry in _entries(directory)]
+
+
+def experiments(directory: Path = RUNS) -> list[str]:
+    """The names of the directories of experiments in a directory, the newest first."""
+    return [entry.name for entry in _experiments(directory)[::-1]]
+
+
+def _experiments(directory: Path) -> list[_Entry]:
+    paths = [path for path in _children(directory) if path.is_dir() and manifest.is_manifest(path)]
+    return sorted((_Entry(path.name, (path,)) for path in paths), key=lambda entry: entry.order)
+
+
 def load(path: Path) -> RunRecord[Any]:
     """Read a record, or compute it from a log, for any command.
 
@@ -100,14 +136,19 @@ def _named(name: str, rest: str, kind: str | None, directory: Path) -> list[Path
     if not entries:
         runs = f"runs of `sysbench {kind}`" if kind else "runs"
         raise LogError(f"{name} is neither a file nor a directory, and there are no {runs} in {directory}")
+    return list(_meant(name, rest, entries, directory).paths)
+
+
+def _meant(name: str, rest: str, entries: Sequence[_Entry], directory: Path) -> _Entry:
+    """The one that is called so, or begins so, or is so many from the latest; raises LogError otherwise."""
     latest = _LATEST.fullmatch(rest)
     if latest or not rest:
-        return list(_latest(name, entries, int(latest[1] or 0) if latest else 0, directory).paths)
+        return _latest(name, entries, int(latest[1] or 0) if latest else 0, directory)
     meant = [entry for entry in entries if entry.name == rest] or [
         entry for entry in entries if entry.name.startswith(rest)
     ]
     if len(meant) == 1:
-        return list(meant[0].paths)
+        return meant[0]
     if meant:
         raise LogError(f"{name} is the beginning of several names in {directory}: {_listed(meant)}")
     hint = nearest(rest, ["latest", *(entry.name for entry in entries)])
@@ -134,13 +175,17 @@ def _listed(entries: Sequence[_Entry]) -> str:
 
 def _entries(directory: Path) -> list[_Entry]:
     """Return all named entries of a directory in the order in which they started."""
-    try:
-        children = sorted(directory.iterdir()) if directory.is_dir() else []
-    except OSError as error:
-        raise LogError(f"cannot read {directory}: {reason(error)}") from error
+    children = _children(directory)
     single = [_Entry(path.stem, (path,)) for path in _preferred(children)]
     nested = [_Entry(path.name, tuple(_runs_below(path))) for path in children if path.is_dir()]
     return sorted((entry for entry in [*single, *nested] if entry.paths), key=lambda entry: entry.order)
+
+
+def _children(directory: Path) -> list[Path]:
+    try:
+        return sorted(directory.iterdir()) if directory.is_dir() else []
+    except OSError as error:
+        raise LogError(f"cannot read {directory}: {reason(error)}") from error
 
 
 MOST_SEARCHED = 100_000
@@ -203,7 +248,8 @@ def _folded(path: Path) -> RunRecord[Any]:
     if not isinstance(beginning, RunStarted):
         raise LogError(f"{path} does not begin with the start of a run")
     try:
-        return measuring(beginning.kind).folded(log.read(path))
+        with collection_paused():
+            return measuring(beginning.kind).folded(log.read(path))
     except ValidationError as error:
         raise LogError(f"{path} is not a log as sysbench writes it: {first_fault(error)}") from None
 
@@ -231,7 +277,8 @@ def _validated(path: Path, content: bytes) -> RunRecord[Any]:
     if model is None:
         raise _not_a_record(path, content, "it is of no kind")
     try:
-        record = model.model_validate_json(content)
+        with collection_paused():
+            record = model.model_validate_json(content)
     except ValidationError as error:
         raise _not_a_record(path, content, first_fault(error)) from None
     if record.schema_version > SCHEMA_VERSION:

@@ -101,8 +101,19 @@ def show(
     show_sheet(sheet(record, names, selection), console, form, columns, there)
 
 
+_UNBOUNDED = 100_000
+"""Cells; no table is as wide."""
+
+
 class _Output(Console):
-    """A console that passes a closed pipe on to `results`, where Rich would end the process."""
+    """A console that passes a closed pipe on to `results`, where Rich would end the process.
+
+    Output to a file or to another program is not fitted to any width, unless COLUMNS sets one.
+    """
+
+    def __init__(self) -> None:
+        unbounded = not sys.stdout.isatty() and not os.environ.get("COLUMNS", "").isdigit()
+        super().__init__(width=_UNBOUNDED if unbounded else None)
 
     def on_broken_pipe(self) -> None:
         """Re-raise the error."""

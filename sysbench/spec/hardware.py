@@ -38,6 +38,11 @@ SAME_MEMORY_SHARE = 0.1
 """Memory sizes that differ by less belong to the same card under another driver: ECC and reserves take 1 to 5 %."""
 
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]i?B)", re.IGNORECASE)
+_MARKETED = re.compile(r"(?P<number>\d+)\s?gi?b?\b")
+_APART = re.compile(r"(sxm|pcie|nvl|rtx|(?<=\d)ti\b)(?:(?<=sxm)\d)?")
+_EVERYBODYS = frozenset({"nvidia", "tesla", "geforce", "rtx", "gpu", "generation"})
+"""Terms that tell no card of ours from another."""
+
 _UNITS = {
     f"{prefix}{infix}b": base**power
     for power, prefix in enumerate("kmgt", start=1)
@@ -110,6 +115,8 @@ class Hardware(_Frozen):
     measured: dict[Precision, Ceiling] = Field(default_factory=dict)
     sms: PositiveInt | None = None
     """Streaming multiprocessors."""
+    synchronous: bool = False
+    """Whether it is host and device in one, as a CPU is: an operator returns when its work is done."""
     power_limit_w: PositiveInt | None = None
     """Power limit as delivered."""
     rates: dict[str, Rate] = Field(default_factory=dict)
@@ -147,37 +154,44 @@ def find(device_name: str, memory_bytes: int | None = None) -> Hardware | None:
     return named_so[0] if len(named_so) == 1 else None
 
 
-def named(slug: str) -> Hardware:
-    """Return the hardware called `slug`, or an unnamed one for a memory size such as `24GiB`.
+def named(name: str) -> Hardware:
+    """The hardware that people call `name`, or a nameless one of a memory size such as `24GiB`.
 
-    A file of the user takes precedence over a built-in one. Raises UsageError for an unknown name, and LogError for an
-    invalid file.
+    A slug, a driver's name, or as much of either as means one card: `h100-80gb`, `H100 SXM`, `4090`. A file of the
+    user's own comes before the one that is shipped. Raises UsageError for any other name, and for one that several
+    cards answer to; LogError for a file of the user's that describes no device.
     """
-    plain = slug.strip().lower()
+    plain = name.strip().lower()
     own = {file.stem: file for file in sorted(user_directory().glob("*.toml"))}
-    if plain in own:
-        return read(own[plain])
     by_slug = {hardware.slug: hardware for hardware in known()}
-    if plain in by_slug:
-        return by_slug[plain]
-    size = _SIZE.fullmatch(slug.strip())
+    if plain in own or plain in by_slug:
+        return read(own[plain]) if plain in own else by_slug[plain]
+    size = _SIZE.fullmatch(name.strip())
     memory_bytes = round(float(size["number"]) * _UNITS[size["unit"].lower()]) if size else 0
     if memory_bytes > 0:
-        return Hardware(slug=slug.strip(), title=f"a GPU with {slug.strip()}", memory_bytes=memory_bytes)
-    every = [*by_slug, *(name for name in own if name not in by_slug)]
-    completions = [name for name in every if name.startswith(plain)]
-    raise UsageError(unknown(slug, "a known GPU, nor a memory size such as 24GiB", completions or every))
+        return Hardware(slug=name.strip(), title=f"a GPU with {name.strip()}", memory_bytes=memory_bytes)
+    meant = [hardware for hardware in known() if _could_be_called(name, hardware)]
+    # An H100 without a word more is the card that is called nothing else: not the PCIe card, nor the NVL.
+    in_full = [hardware for hardware in meant if _terms(hardware.slug) <= _terms(name)]
+    if len(in_full) == 1:
+        slug = in_full[0].slug
+        return read(own[slug]) if slug in own else in_full[0]
+    if meant:
+        raise UsageError(unknown(name, "the whole name of one GPU", [hardware.slug for hardware in meant]))
+    every = [*by_slug, *(each for each in own if each not in by_slug)]
+    beginning = [each for each in every if each.startswith(plain)]
+    raise UsageError(unknown(name, "a known GPU, nor a memory size such as 24GiB", beginning or every))
 
 
 def gpus(value: object) -> tuple[str, ...]:
-    """Parse GPUs and memory sizes such as `h100,24GiB`, for pydantic; raises ValueError for an unknown one."""
-    names = texts(value)
-    for name in names:
-        try:
-            named(name)
-        except UsageError as error:
-            raise ValueError(str(error)) from None
-    return names
+    """The GPUs and sizes of memory in `h100,24GiB`, for pydantic; raises ValueError for one that nobody knows.
+
+    What people call a GPU becomes its slug, so that a cell is the same however it was asked for.
+    """
+    try:
+        return texts([named(name).slug for name in texts(value)])
+    except UsageError as error:
+        raise ValueError(str(error)) from None
 
 
 Gpus = Annotated[tuple[str, ...], BeforeValidator(gpus)]
@@ -188,6 +202,21 @@ def slug_of(device_name: str, memory_bytes: int | None = None) -> str:
     """Return the slug of a device: that of its data sheet, otherwise its name in lower case."""
     known_so = find(device_name, memory_bytes)
     return known_so.slug if known_so else re.sub(r"[^a-z0-9]+", "-", device_name.casefold()).strip("-") or "device"
+
+
+def _could_be_called(name: str, hardware: Hardware) -> bool:
+    """Whether every term of the name is one of the card's, and every memory size in it is its own."""
+    own = {term for each in (hardware.slug, hardware.title, *hardware.names) for term in _terms(each)}
+    # What is sold as 80 GB, or as 141 GB, is about as many GiB.
+    sizes_bytes = [int(size["number"]) * 2**30 for size in _MARKETED.finditer(name.lower())]
+    its_own = all(_same_memory(hardware.memory_bytes, size_bytes) for size_bytes in sizes_bytes)
+    return bool(_terms(name)) and _terms(name) <= own and its_own
+
+
+def _terms(name: str) -> frozenset[str]:
+    """What sets a card apart in a name: `h100` and `sxm`, and neither its makers, nor its memory."""
+    apart = _APART.sub(r" \1 ", _MARKETED.sub(" ", name.lower()))
+    return frozenset(re.findall(r"[a-z0-9.]+", apart)) - _EVERYBODYS
 
 
 def peak(hardware: Hardware, precision: Precision) -> Peak | None:

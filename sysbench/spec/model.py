@@ -85,7 +85,8 @@ MODEL = "Model"
 STEP = "Training step"
 
 
-def _precision_problem(precision: Precision, device: DeviceType) -> str | None:
+def precision_problem(precision: Precision, device: DeviceType) -> str | None:
+    """Why a kind of device does not have a precision, or None when it does."""
     if precision == "fp16" and device == "cpu":
         return "--precision fp16 is refused on the CPU, which emulates it; use bf16 there, or --device cuda"
     if precision == "tf32" and device != "cuda":
@@ -135,7 +136,7 @@ class GridCell(RunCell):
 
         `device` is the kind of device; if it is None (unknown), only problems on every device are reported.
         """
-        return self.model.problem() or (_precision_problem(self.precision, device) if device else None)
+        return self.model.problem() or (precision_problem(self.precision, device) if device else None)
 
     def unavailable(self, device: DeviceType) -> str | None:
         """Return the reason why this combination of attention, precision and device does not exist, or None if it does.
@@ -182,33 +183,46 @@ class ModelSpec(RunSpec):
     size: Annotated[
         tuple[str, ...],
         BeforeValidator(choices("a size", SIZES)),
-        Option(metavar="NAME,…", panel=MODEL),
+        Option(metavar="NAME,…", panel=MODEL, values=tuple(SIZES)),
     ] = Field(default=("small",), description=f"Named model size: {', '.join(SIZES)}.")
-    d_model: Annotated[tuple[int, ...], BeforeValidator(integers(2)), Option(metavar="AXIS", panel=MODEL)] = Field(
-        default=(), description="Width of the residual stream, instead of the size's own."
-    )
+    d_model: Annotated[
+        tuple[int, ...],
+        BeforeValidator(integers(2)),
+        Option(flags=("--d-model", "--hidden-size"), metavar="AXIS", panel=MODEL),
+    ] = Field(default=(), description="Width of the residual stream, instead of the size's own.")
     d_ff: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=MODEL)] = Field(
         default=(), description="Width inside the feed-forward block, instead of the size's own."
     )
-    layers: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=MODEL)] = Field(
-        default=(), description="Number of Transformer blocks, instead of the size's own."
-    )
-    heads: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=MODEL)] = Field(
-        default=(), description="Attention heads per block, instead of the size's own."
-    )
+    layers: Annotated[
+        tuple[int, ...],
+        BeforeValidator(integers(1)),
+        Option(flags=("--layers", "--num-layers"), metavar="AXIS", panel=MODEL),
+    ] = Field(default=(), description="Number of Transformer blocks, instead of the size's own.")
+    heads: Annotated[
+        tuple[int, ...],
+        BeforeValidator(integers(1)),
+        Option(flags=("--heads", "--num-heads"), metavar="AXIS", panel=MODEL),
+    ] = Field(default=(), description="Attention heads per block, instead of the size's own.")
     vocab: Annotated[tuple[int, ...], BeforeValidator(integers(2)), Option(metavar="AXIS", panel=MODEL)] = Field(
         default=(VOCABULARY,), description="Vocabulary size."
     )
-    ctx: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=MODEL)] = Field(
-        default=(128, 256, 512, 1024), description="Context length, in tokens."
-    )
-    batch: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=MODEL)] = Field(
-        default=(4,), description="Sequences per step."
-    )
+    ctx: Annotated[
+        tuple[int, ...], BeforeValidator(integers(1)), Option(flags=("--ctx", "--seq-len"), metavar="AXIS", panel=MODEL)
+    ] = Field(default=(128, 256, 512, 1024), description="Context length, in tokens.")
+    batch: Annotated[
+        tuple[int, ...],
+        BeforeValidator(integers(1)),
+        Option(flags=("--batch", "--batch-size"), metavar="AXIS", panel=MODEL),
+    ] = Field(default=(4,), description="Sequences per step.")
     precision: Annotated[
         tuple[Precision, ...],
         BeforeValidator(choices("a precision", get_args(Precision))),
-        Option(metavar="NAME,…", panel=STEP, shorthands=(("--bf16", "bf16"), ("--fp16", "fp16"))),
+        Option(
+            flags=("--precision", "--dtype"),
+            metavar="NAME,…",
+            panel=STEP,
+            shorthands=(("--bf16", "bf16"), ("--fp16", "fp16")),
+        ),
     ] = Field(
         default=("fp32",),
         description="fp32 and tf32 compute in that format; bf16 and fp16 are autocast over fp32 parameters.",
@@ -221,7 +235,12 @@ class ModelSpec(RunSpec):
     execution: Annotated[
         tuple[Execution, ...],
         BeforeValidator(choices("an execution", get_args(Execution))),
-        Option(metavar="KIND,…", panel=STEP, shorthands=(("--compile", "compiled"),)),
+        Option(
+            flags=("--execution", "--compile-mode"),
+            metavar="KIND,…",
+            panel=STEP,
+            shorthands=(("--compile", "compiled"),),
+        ),
     ] = Field(default=("eager",), description="eager, compiled (torch.compile), or both.")
     optimizer: Annotated[
         tuple[Optimizer, ...],

@@ -93,6 +93,9 @@ class RunOptions(BaseModel):
     """Whether to measure the matmul ceiling with which rates are compared. Not on the command line."""
     watch: Callable[[Any], object] | None = None
     """Is called with every event of a quiet run. Not on the command line."""
+    overall: Any = None
+    """Where the run stands within an experiment (`render.dashboard.overall.Overall`), if it belongs to one. Not on the
+    command line."""
     shown: bool = True
     """Whether to print the result. Not on the command line."""
 

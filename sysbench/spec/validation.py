@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -57,7 +57,7 @@ def _explain(model: type[BaseModel], error: ValidationError) -> str:
         case "value_error":
             reason = str(context["error"])
         case "literal_error":
-            reason = unknown(str(first["input"]), "allowed", _literals(model.model_fields[field].annotation))
+            reason = unknown(str(first["input"]), "allowed", literals(model.model_fields[field].annotation))
         case "greater_than_equal":
             reason = f"{first['input']} is out of range: allowed is {context['ge']} or more. Nearest: {context['ge']}"
         case "greater_than":
@@ -75,7 +75,8 @@ def _explain(model: type[BaseModel], error: ValidationError) -> str:
     return f"{name} {reason}"
 
 
-def _literals(annotation: Any) -> tuple[str, ...]:
-    if get_origin(annotation) in (Union, types.UnionType):
-        return tuple(word for member in get_args(annotation) for word in _literals(member))
-    return tuple(str(word) for word in get_args(annotation))
+def literals(annotation: Any) -> tuple[str, ...]:
+    """The words that a type allows, alone or in a tuple; nothing for a type that is no choice between words."""
+    if get_origin(annotation) in (Union, types.UnionType, tuple):
+        return tuple(word for member in get_args(annotation) for word in literals(member))
+    return tuple(map(str, get_args(annotation))) if get_origin(annotation) is Literal else ()

@@ -31,7 +31,7 @@ from tests.bench.published_models import Shape, traced
 
 PUBLISHED = Path(__file__).parent / "published"
 FITTED_MODELS = frozenset({"bert_large", "opt_13"})
-"""Of NeuSight's runs, those that constants beyond single kernels were looked at on; the others were looked at once."""
+"""Of NeuSight's runs, those on which the spread of whole steps was chosen."""
 
 
 class Row(NamedTuple):

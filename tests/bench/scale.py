@@ -12,7 +12,6 @@ import argparse
 import json
 import math
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -77,13 +76,14 @@ def cost_of(words: Sequence[str]) -> Cost:
 def resumed(log: Path) -> Cost:
     """What passes until a run is continued, its worker's start included: until the first new cell is in the log."""
     before = log.read_bytes()
-    process = subprocess.Popen([sys.executable, "-m", "sysbench", "time", "--resume", str(log), "--quiet"])
+    words = [sys.executable, "-m", "sysbench", "time", "--resume", str(log), "--quiet"]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     started_s = time.monotonic()
     while b"cell_started" not in _appended(log, len(before)):
         assert process.poll() is None, "it ended before a cell began"
         time.sleep(0.01)
     seconds = time.monotonic() - started_s
-    process.send_signal(signal.SIGINT)
+    process.kill()
     _, _, usage = os.wait4(process.pid, 0)
     process.returncode = 0
     log.write_bytes(before)

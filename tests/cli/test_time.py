@@ -78,7 +78,7 @@ def test_what_is_not_a_terminal_gets_plain_lines_one_per_cell(shown: Ran) -> Non
 
 def test_a_saved_run_is_shown_again_as_it_was_from_its_log_and_from_its_record(finished: Path, shown: Ran) -> None:
     for pattern in ("*.jsonl", "*.json"):
-        again = answered("time", "--from", str(only(finished, pattern)))
+        again = answered("time", "--from", str(only(finished, pattern)), COLUMNS="")
         assert again.code == 0
         assert again.out == shown.out
 

@@ -90,7 +90,7 @@ def _of_this_code(path: Path) -> list[str]:
 
 
 def _damaged(lines: Sequence[str], chance: random.Random) -> tuple[str, bytes]:
-    number = chance.randrange(len(lines))
+    number = chance.randrange(sum(line.endswith("\n") for line in lines) or 1)  # the last line may be torn
     if len(lines) > 1 and chance.random() < 0.1:
         return _lines_changed(list(lines), number, chance)
     top = json.loads(lines[number])

@@ -73,3 +73,5 @@ def test_the_closed_form_equals_a_loop_over_kernels(operators: list[tuple[str, l
             free = start + unique_s[i, 0]
             ends.append(free)
     np.testing.assert_allclose(found.ended_s, ends, rtol=1e-9, atol=1e-15)
+    whole = walk(writer.trace().phases[0], unique_s, GAP, HOST)
+    assert whole.total_s[0] == pytest.approx(max([clock, *ends]) + HOST["synchronize"][0])

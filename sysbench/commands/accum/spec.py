@@ -198,17 +198,17 @@ class AccumSpec(RunSpec):
     size: Annotated[
         tuple[str, ...],
         BeforeValidator(choices("a model", (TOY, *SIZES))),
-        Option(metavar="NAME,…", panel=MODELS),
+        Option(metavar="NAME,…", panel=MODELS, values=(TOY, *SIZES)),
     ] = Field(
         default=(),
         description=f"Models: {', '.join((TOY, *SIZES))}. Without it, toy for autocast and tiny for scaling.",
     )
-    ctx: Annotated[int, _whole(1, 1_000_000), Option(metavar="N", panel=MODELS)] = Field(
+    ctx: Annotated[int, _whole(1, 1_000_000), Option(flags=("--ctx", "--seq-len"), metavar="N", panel=MODELS)] = Field(
         default=16, description="Context length of the Transformer, in tokens."
     )
-    batch: Annotated[int, _whole(1, 1_000_000), Option(metavar="N", panel=MODELS)] = Field(
-        default=4, description="Sequences in a batch."
-    )
+    batch: Annotated[
+        int, _whole(1, 1_000_000), Option(flags=("--batch", "--batch-size"), metavar="N", panel=MODELS)
+    ] = Field(default=4, description="Sequences in a batch.")
     scale: Annotated[tuple[int, ...], BeforeValidator(integers(1, 2**60)), Option(metavar="AXIS", panel=MODELS)] = (
         Field(
             default=tuple(2**power for power in (0, 8, 16, 20, 24)),

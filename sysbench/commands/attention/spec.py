@@ -130,29 +130,42 @@ class AttentionSpec(RunSpec):
         default=False,
         description="Sweep --dim 16,32,64,128 and --seq 256,1024,4096,8192,16384, unless they are given.",
     )
-    impl: Annotated[tuple[str, ...], BeforeValidator(_implementations), Option(metavar="NAME,…", panel=SWEEP)] = Field(
+    impl: Annotated[
+        tuple[str, ...],
+        BeforeValidator(_implementations),
+        Option(metavar="NAME,…", panel=SWEEP, values=IMPLEMENTATIONS),
+    ] = Field(
         default=("naive",),
         description=f"Implementations: {', '.join(IMPLEMENTATIONS)}, or a function of your own, my_module:attention.",
     )
     dim: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=SWEEP)] = Field(
         default=(64,), description="Head dimension d."
     )
-    seq: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=SWEEP)] = Field(
-        default=(256, 1024), description="Sequence length N."
-    )
-    batch: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=SWEEP)] = Field(
-        default=(8,), description="Sequences per call."
-    )
-    heads: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=SWEEP)] = Field(
-        default=(), description="Attention heads; by default the inputs have no head dimension."
-    )
+    seq: Annotated[
+        tuple[int, ...], BeforeValidator(integers(1)), Option(flags=("--seq", "--seq-len"), metavar="AXIS", panel=SWEEP)
+    ] = Field(default=(256, 1024), description="Sequence length N.")
+    batch: Annotated[
+        tuple[int, ...],
+        BeforeValidator(integers(1)),
+        Option(flags=("--batch", "--batch-size"), metavar="AXIS", panel=SWEEP),
+    ] = Field(default=(8,), description="Sequences per call.")
+    heads: Annotated[
+        tuple[int, ...],
+        BeforeValidator(integers(1)),
+        Option(flags=("--heads", "--num-heads"), metavar="AXIS", panel=SWEEP),
+    ] = Field(default=(), description="Attention heads; by default the inputs have no head dimension.")
     causal: Annotated[bool, Option(panel=SWEEP)] = Field(
         default=False, description="Apply a causal mask: no position attends to a later one."
     )
     precision: Annotated[
         tuple[Precision, ...],
         BeforeValidator(choices("a precision", get_args(Precision))),
-        Option(metavar="NAME,…", panel=SWEEP, shorthands=(("--bf16", "bf16"), ("--fp16", "fp16"))),
+        Option(
+            flags=("--precision", "--dtype"),
+            metavar="NAME,…",
+            panel=SWEEP,
+            shorthands=(("--bf16", "bf16"), ("--fp16", "fp16")),
+        ),
     ] = Field(default=("fp32",), description="Type of q, k and v; tf32 is fp32 with products in that format.")
     device: Annotated[tuple[str, ...], BeforeValidator(devices), Option(metavar="NAME,…", panel=MEASUREMENT)] = Field(
         default=("auto",), description="auto, cuda, cuda:1, mps or cpu. auto is the first there is of cuda, mps, cpu."

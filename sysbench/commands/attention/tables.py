@@ -41,6 +41,7 @@ from sysbench.log.records import Samples
 from sysbench.render import remarks
 from sysbench.render.declared import DeclaredTable, Each, Field, Leading, filled, leading
 from sysbench.render.table import NOTHING, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word
+from sysbench.spec.hardware import Hardware
 from sysbench.spec.run import Selection
 from sysbench.statistics import NoPowerLaw
 
@@ -693,7 +694,7 @@ TABLES: dict[str, DeclaredTable] = {
 """Every table that a record can be shown as."""
 
 
-def plan(planned: Sequence[AttentionCell]) -> Sheet:
+def plan(planned: Sequence[AttentionCell], _: Hardware | None = None) -> Sheet:
     """What a run would do: its cells, their FLOPs, and what the written-out kind keeps; nothing is measured for it."""
     specs = [cell.model_dump() for cell in planned]
     named = tuple(axis for axis in AXES if len({str(spec[axis]) for spec in specs}) > 1) or ("implementation",)

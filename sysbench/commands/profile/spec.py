@@ -62,9 +62,11 @@ class ProfileSpec(ModelSpec):
     """A run of `sysbench profile`."""
 
     kind: Literal["profile"] = "profile"
-    ctx: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=MODEL)] = Field(
-        default=(256,), description="Context length, in tokens."
-    )
+    ctx: Annotated[
+        tuple[int, ...],
+        BeforeValidator(integers(1)),
+        Option(flags=("--ctx", "--seq-len"), metavar="AXIS", panel=MODEL),
+    ] = Field(default=(256,), description="Context length, in tokens.")
     mode: Annotated[
         tuple[Mode, ...],
         BeforeValidator(choices("a mode", get_args(Mode))),

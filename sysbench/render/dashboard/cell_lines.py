@@ -12,6 +12,7 @@ from rich.console import Console
 from sysbench import cells as axes
 from sysbench.log.events import CellFinished, Event, RunResumed, WorkerReady
 from sysbench.render import theme
+from sysbench.render.dashboard.overall import Overall
 from sysbench.render.dashboard.run_state import CellState, RunState
 
 State = TypeVar("State")
@@ -21,7 +22,8 @@ class Lines(Generic[State]):
     """Writes a line for each event that requires one.
 
     If the stream can no longer be written to (a closed pipe, a full disk), the progress output ends, but the run
-    continues. `earlier` are the events of the log that a resumed run continues.
+    continues. `earlier` are the events of the log that a resumed run continues, `overall` is the experiment that the
+    run belongs to.
     """
 
     blank: State
@@ -29,7 +31,8 @@ class Lines(Generic[State]):
     advance: Callable[[Any, Event], Any]
     """The state after another event."""
 
-    def __init__(self, console: Console, *, earlier: Iterable[Event] = ()) -> None:
+    def __init__(self, console: Console, *, earlier: Iterable[Event] = (), overall: Overall | None = None) -> None:
+        self._overall = overall
         self._file = console.file
         self._encoding = console.encoding
         self._lost = False
@@ -51,8 +54,12 @@ class Lines(Generic[State]):
         """Write the lines for this event."""
         before = self.state
         self.state = type(self).advance(before, event)
+        whole = ""
+        if self._overall is not None:
+            self._overall.take_in(event)
+            whole = f"  ({self._overall.said(event.at_s)})" if isinstance(event, CellFinished) else ""
         for text in self.said(event, before):
-            self._write(text.strip())
+            self._write(text.strip() + whole)
 
     def _write(self, text: str) -> None:
         if self._lost:

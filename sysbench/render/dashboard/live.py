@@ -25,6 +25,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 from sysbench.log.events import Event
+from sysbench.render.dashboard.overall import Above, Overall
 
 INTERVAL_S = 0.25
 
@@ -95,7 +96,7 @@ class Dashboard:
     """Shows a run on a terminal until it ends.
 
     Output to stderr is held back until the terminal is free again. `earlier` are the events of the log that a resumed
-    run continues.
+    run continues, `overall` is the experiment that the run belongs to.
     """
 
     def __init__(
@@ -105,11 +106,13 @@ class Dashboard:
         *,
         picture: Picture[Any],
         earlier: Iterable[Event] = (),
+        overall: Overall | None = None,
     ) -> None:
         self._console = console
         self._clock = clock or Clock()
         self._pace = Pace(self._clock)
         self._picture = picture
+        self._overall = overall
         self._state = reduce(picture.advance, earlier, picture.blank)
         self._size = console.size
         self._lost = False
@@ -140,14 +143,18 @@ class Dashboard:
     def show(self, event: Event) -> None:
         """Process one event, and draw if it is time."""
         self._state = self._picture.advance(self._state, event)
+        if self._overall is not None:
+            self._overall.take_in(event)
         share = self._picture.share(self._state)
         if not self._lost and self._pace.due(share, torn=self._console.size != self._size):
             self._pace.measure(self._draw)
 
     def _draw(self) -> None:
         self._size = self._console.size
+        now_s = self._clock.epoch()
+        screen = self._picture.draw(self._state, now_s)
         try:
-            self._live.update(self._picture.draw(self._state, self._clock.epoch()), refresh=True)
+            self._live.update(Above(self._overall, screen, now_s) if self._overall else screen, refresh=True)
         except OSError:
             # If the terminal goes away (a closed window, a lost connection), the dashboard ends, but the run continues.
             self._lost = True

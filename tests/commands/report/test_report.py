@@ -170,6 +170,12 @@ def test_only_the_tables_that_are_named_are_left_and_a_wrong_name_lists_all(whol
         narrowed(whole, ["sumary"])
 
 
+def test_the_first_screen_has_a_finding_of_every_run(whole: Document) -> None:
+    first, *_ = screen.sheets(whole)
+    for section in whole.sections:
+        assert any(section.findings[0].text in remark.text for remark in first.remarks), section.run
+
+
 def test_each_section_says_the_numbers_of_its_own_cells_in_every_format() -> None:
     def busy(name: str, *shares: int) -> ReportedRun[TimeRecord]:
         doubts = [Caution(code="host-busy", message=f"others used {share} %", remedy="close") for share in shares]
