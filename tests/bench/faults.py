@@ -15,6 +15,7 @@ the counts, so that an interrupted session continues where it stopped.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import gzip
 import json
 import os
@@ -108,10 +109,7 @@ def kill(directory: Path, chance: random.Random) -> str | None:
     shown = len(re.findall(r"^\d+/\d+ ", text, re.MULTILINE))
     if finished - before.count(b'"event":"cell_finished"') < shown:
         return f"{number.name} to {target}: {shown} cells were printed as finished, the log has fewer"
-    deadline_s = time.monotonic() + 5
-    while not all(map(gone, worker)) and time.monotonic() < deadline_s:
-        time.sleep(0.01)
-    if not all(map(gone, worker)):
+    if not all_gone(worker, 5):
         return f"{number.name} to {target}: the worker outlives the engine"
     return None
 
@@ -124,6 +122,7 @@ def run_in_this_process(words: list[str], said: Path) -> None:
 
     code = 1
     try:
+        faulthandler.disable()  # pytest's would print what a SEGV looks like
         os.setpgid(0, 0)
         launcher = ScriptedLauncher()
         for module in (launchers, session):
@@ -177,6 +176,13 @@ def gone(pid: int) -> bool:
     with suppress(psutil.NoSuchProcess):
         return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     return True
+
+
+def all_gone(pids: list[int], patience_s: float) -> bool:
+    deadline_s = time.monotonic() + patience_s
+    while not all(map(gone, pids)) and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    return all(map(gone, pids))
 
 
 def ended(pid: int) -> int | None:
