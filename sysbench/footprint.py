@@ -52,10 +52,13 @@ class _Part:
     """Copies of its weights that autocast creates without a graph and keeps until the end of forward."""
 
 
-def moments(cell: ModelCell, phases: Sequence[Phase] | None = None) -> Iterator[MemoryPrediction]:
+def moments(
+    cell: ModelCell, phases: Sequence[Phase] | None = None, *, first: bool = False
+) -> Iterator[MemoryPrediction]:
     """Yield the moments at which a step of `cell` can reach its peak, in order.
 
-    `phases` are the first phases of its mode that run; by default all of them.
+    `phases` are the first phases of its mode that run; by default all of them. In the `first` step of all, the
+    optimizer has no state before it runs.
     """
     phases = cell.phases if phases is None else phases
     sizes = _Sizes(cell)
@@ -63,10 +66,11 @@ def moments(cell: ModelCell, phases: Sequence[Phase] | None = None) -> Iterator[
     layers = cell.model.layers
     layer_saved, layer_weights = attention.saved + feed_forward.saved, attention.weights + feed_forward.weights
     parameters = sizes.embedding_weights + layers * layer_weights + head.weights
-    optimizer = 2 * parameters if "optimizer" in phases else 0  # AdamW's two moments
+    state = 2 * parameters if "optimizer" in phases else 0  # AdamW's two moments
+    before = 0 if first else state
 
-    def moment(activations: int, gradients: int = 0, temporaries: int = 0) -> MemoryPrediction:
-        return MemoryPrediction(parameters, gradients, optimizer + temporaries, activations + sizes.constants)
+    def moment(activations: int, gradients: int = 0, optimizer: int = before) -> MemoryPrediction:
+        return MemoryPrediction(parameters, gradients, optimizer, activations + sizes.constants)
 
     if cell.mode == "inference":
         behind = (layers - 1) * (attention.cached + feed_forward.cached)
@@ -95,7 +99,7 @@ def moments(cell: ModelCell, phases: Sequence[Phase] | None = None) -> Iterator[
         yield moment(left - feed_forward.saved + attention.backward, gradients + attention.weights)
     yield moment(sizes.logits + 2 * sizes.stream, gradients=parameters)
     if "optimizer" in phases:
-        yield moment(sizes.logits, parameters, sizes.optimizer_temporaries(parameters))
+        yield moment(sizes.logits, parameters, state + sizes.optimizer_temporaries(parameters))
 
 
 class _Sizes:

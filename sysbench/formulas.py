@@ -72,16 +72,20 @@ def predicted_bytes(cell: RunCell, device: str | None = None) -> int | None:
     if step is None:
         return None
     placed = step if device is None else step.model_copy(update={"device": device})
-    return predicted_memory(placed, cell.phases).total_bytes
+    return predicted_memory(placed, cell.phases, first=cell.is_first_step).total_bytes
 
 
-def predicted_memory(cell: ModelCell, phases: Sequence[Phase] | None = None) -> MemoryPrediction:
+def predicted_memory(
+    cell: ModelCell, phases: Sequence[Phase] | None = None, *, first: bool = False
+) -> MemoryPrediction:
     """Predicted peak of a step of `cell`, or of the first `phases` of it, in bytes of tensors.
+
+    In the `first` step of all, the optimizer has no state before it runs.
 
     Meant to refuse cells that cannot fit, so it is rather too high than too low. Workspaces, the CUDA context and
     allocator overhead are not included.
     """
-    return max(moments(cell, phases), key=lambda moment: moment.total_bytes)
+    return max(moments(cell, phases, first=first), key=lambda moment: moment.total_bytes)
 
 
 AttentionCostsPhase = Literal["forward", "backward"]

@@ -34,6 +34,31 @@ class Said:
     """Whether it explains why these cells have no findings."""
 
 
+DOUBTFUL: Final[frozenset[CautionCode]] = frozenset(
+    {
+        "warmup-unfinished",
+        "two-modes",
+        "drift",
+        "autocorrelated",
+        "too-few-steps",
+        "gradients-missing",
+        "parameters-unchanged",
+        "below-lower-bound",
+        "not-measured",
+    }
+)
+"""Cautions that take away what a sentence would rest on: the median is of nothing, or its interval too narrow."""
+
+INCOMPARABLE: Final[frozenset[CautionCode]] = frozenset({"throttled", "gpu-shared", "host-busy", "compile-fell-back"})
+"""Cautions under which a cell may be compared with itself only: others did not run under the same conditions."""
+
+
+def doubts(cell: CellRecord, *, alone: bool) -> frozenset[CautionCode]:
+    """The cautions for which nothing is said of a cell: less where it is compared with nothing but itself."""
+    against = DOUBTFUL if alone else DOUBTFUL | INCOMPARABLE
+    return frozenset(caution.code for caution in cell.cautions) & against
+
+
 AnyCell = TypeVar("AnyCell", bound=CellRecord)
 
 Namer = Callable[[CellRecord], str]
@@ -96,6 +121,13 @@ def with_interval(found: Ratio) -> str:
     return f"{units.ratio(found.value)}{interval}"
 
 
+def overlapping(one: Ratio, other: Ratio) -> bool:
+    """Whether noise may have made the difference between two ratios: their intervals overlap, or one has none."""
+    if one.low is None or one.high is None or other.low is None or other.high is None:
+        return True
+    return one.low <= other.high and other.low <= one.high
+
+
 def loosely(found: Ratio, name: str) -> str:
     """`2.03× (small)`, or with the interval if not all digits are certain: `2.17× (1.84–2.70; small)`."""
     if found.low is not None and found.high is not None and found.high - found.low > 2 * LOOSE * found.value:
@@ -122,11 +154,12 @@ def _up(value: float, decimals: int) -> float:
 
 
 def share_with_interval(found: Ratio) -> str:
-    """`7.3 % (7.1–7.4)`."""
+    """`7.3 % (7.1–7.4)`; the interval of a part of something ends at the whole."""
     if found.low is None or found.high is None:
         return units.share(found.value)
     decimals = 0 if abs(found.value) >= 0.0995 else 1
-    return f"{units.share(found.value)} ({found.low * 100:.{decimals}f}–{found.high * 100:.{decimals}f})"
+    low, high = found.low * 100, min(found.high, 1.0) * 100
+    return f"{units.share(found.value)} ({low:.{decimals}f}–{high:.{decimals}f})"
 
 
 def share_range(values: Sequence[tuple[float, AnyCell]], name: Callable[[AnyCell], str]) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sysbench import cells as axes
-from sysbench import formulas
+from sysbench import formulas, units
 from sysbench.render.table import Cell, Column, Measure, Sheet, Table, Word
+from sysbench.simulate.gpu import CONTEXT_BYTES, Gpu
 from sysbench.spec import hardware
 from sysbench.spec.cell import RunCell
 from sysbench.spec.hardware import Hardware
@@ -31,27 +32,35 @@ def plan(cells: Sequence[RunCell], device: Hardware | None = None) -> Table:
         *((Column("spare", "to spare", "bytes", importance=1), Column("fits", "")) * any(devices)),
     )
     rows = tuple(
-        (*axes.values(spec, named), *_row(cell.step, held))
+        (*axes.values(spec, named), *_row(cell, cell.step, held))
         for cell, spec, held in zip(cells, specs, devices, strict=True)
         if cell.step is not None
     )
-    notes = ["predicted memory counts tensors: the CUDA context and workspaces come on top"]
     titles = dict.fromkeys(held.title for held in devices if held is not None)
+    notes = ["predicted memory is by formula, of tensors: the CUDA context and workspaces come on top"]
     if titles:
-        notes.append(f"held against {', '.join(titles)}")
+        notes = [
+            "predicted memory is by formula, of tensors and cuBLAS's workspaces; what the allocator keeps beside them, "
+            "often 2 to 10 %, comes on top: sysbench memory --simulate counts it",
+            f"held against {', '.join(titles)}, {units.size(CONTEXT_BYTES)} of it taken by the CUDA context",
+        ]
     return Table("plan", f"{len(cells)} cell{'' if len(cells) == 1 else 's'}", columns, rows, len(named), tuple(notes))
 
 
-def _row(cell: ModelCell, device: Hardware | None) -> list[Cell]:
-    needed = formulas.predicted_memory(cell).total_bytes
+def _row(planned: RunCell, cell: ModelCell, device: Hardware | None) -> list[Cell]:
+    needed = formulas.predicted_bytes(planned) or 0
+    if device is not None:
+        # Autograd runs backward on a thread of its own, which has a handle of its own.
+        needed += Gpu.of(device).workspace_bytes * (1 if cell.mode == "inference" else 2)
+    flops = formulas.phase_flops(cell.model, cell.ctx, cell.batch)
     row: list[Cell] = [
         Measure(formulas.parameters(cell.model)),
         Measure(formulas.forward_flops(cell.model, cell.ctx, cell.batch)),
-        Measure(formulas.step_flops_of(cell)),
+        Measure(sum(flops.get(phase, 0) for phase in planned.phases or cell.phases)),
         Measure(needed),
     ]
     if device is not None:
-        spare = device.memory_bytes - needed
+        spare = device.memory_bytes - CONTEXT_BYTES - needed
         row += [Measure(spare), Word("fits", "good") if spare >= 0 else Word("does not fit", "bad")]
     return row
 

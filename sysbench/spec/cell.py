@@ -85,6 +85,11 @@ class RunCell(BaseModel):
         return self.step.phases if self.step is not None else ()
 
     @property
+    def is_first_step(self) -> bool:
+        """Whether that step is the first of all, so that the optimizer has no state before it."""
+        return False
+
+    @property
     def extent(self) -> tuple[int, ...]:
         """Values that increase the cell's memory when they grow; empty for cells of fixed size."""
         return ()

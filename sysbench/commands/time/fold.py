@@ -180,14 +180,14 @@ def _rates(cell: TimeCell, seen: CellEvents, phases: dict[str, PhaseRecord], run
         return None
     device = seen.started.device
     step_flops = formulas.step_flops_of(cell)
-    flops_per_s = step_flops / step.wall.median_s
+    flops_per_s = step_flops / step.wall.mean_s
     known = hardware.find(device.name, device.memory_bytes)
     peak = hardware.peak(known, cell.precision) if known else None
     ceiling = run.ceilings.get((device.torch_name, cell.precision))
     return RateRecord(
         step_flops=step_flops,
         flops_per_s=flops_per_s,
-        tokens_per_s=cell.tokens / step.wall.median_s,
+        tokens_per_s=cell.tokens / step.wall.mean_s,
         peak_flops_per_s=peak.flops_per_s if peak else None,
         peak_source=peak.source if peak else None,
         peak_share=flops_per_s / peak.flops_per_s if peak else None,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from sysbench.commands.time.spec import TimeCell
 from sysbench.log.records import ModelCellRecord, RunRecord, Samples
@@ -33,7 +33,7 @@ class PeakRecord(Frozen):
 
 
 class RateRecord(Frozen):
-    """How fast, and how far from what the hardware can do. Over the median step."""
+    """How fast, and how far from what the hardware can do. Over the mean step, which is what tables quote."""
 
     step_flops: Flops
     flops_per_s: Amount
@@ -45,6 +45,18 @@ class RateRecord(Frozen):
     ceiling_flops_per_s: PerSecond | None
     """What a large matrix product reached here, in this run."""
     ceiling_share: Amount | None
+
+    def over(self, step_s: float, tokens: int) -> RateRecord:
+        """The same for a step of so many seconds and tokens; a ceiling that was no ceiling stays without a share."""
+        achieved, peak, ceiling = self.step_flops / step_s, self.peak_flops_per_s, self.ceiling_flops_per_s
+        return self.model_copy(
+            update={
+                "flops_per_s": achieved,
+                "tokens_per_s": tokens / step_s,
+                "peak_share": achieved / peak if peak else None,
+                "ceiling_share": achieved / ceiling if ceiling and self.ceiling_share is not None else None,
+            }
+        )
 
 
 class ReadingsRecord(Frozen):
@@ -100,6 +112,14 @@ class TimeCellRecord(ModelCellRecord):
     readings: ReadingsRecord | None
     energy: EnergyRecord | None = None
     """None where no counter of energy was read; records of earlier versions have none."""
+
+    @model_validator(mode="after")
+    def _rates_of_one_basis(self) -> Self:
+        """Records of 0.1.0 hold rates over the median step, which would stand beside means in one row."""
+        step = self.phases.get("step")
+        if self.rates is not None and step is not None and step.wall is not None:
+            object.__setattr__(self, "rates", self.rates.over(step.wall.mean_s, self.cell.tokens))
+        return self
 
 
 class CeilingRecord(Frozen):

@@ -151,8 +151,28 @@ def test_messages_with_other_numbers_in_them_are_one_caution_that_says_whose_num
     ]
     named = ReportedRun("time", clean.model_copy(update={"cells": cells}))
     caution = document([named]).cautions[0]
-    assert caution.message == f"by 0 % ({named.label(cells[0])}; the others alike)"
+    assert caution.message.startswith(f"by 0 % ({named.label(cells[0])}); by 1 % ({named.label(cells[1])}); by 2 %")
     assert len(caution.about[0].cells) == len(cells)
+
+
+def test_each_section_says_the_numbers_of_its_own_cells_in_every_format() -> None:
+    def busy(name: str, *shares: int) -> ReportedRun[TimeRecord]:
+        doubts = [Caution(code="host-busy", message=f"others used {share} %", remedy="close") for share in shares]
+        clean = fixtures_timing.record(TimeSpec(size="small", ctx="128,512"))
+        cells = [cell.model_copy(update={"cautions": [doubt]}) for cell, doubt in zip(clean.cells, doubts, strict=True)]
+        return ReportedRun(name, clean.model_copy(update={"cells": cells}))
+
+    found = document([busy("one", 109, 109), busy("two", 17, 29)])
+    for text, begin, end in (
+        (markdown.text(found, "files"), "\n## ", "\n## Cautions"),
+        (latex.text(found, "files"), "\\section{", "\\section*{Cautions}"),
+        (page.render(found), '<section id="two"', '<section id="_cautions"'),
+    ):
+        second = text[: text.index(end)].rpartition(begin)[2]
+        assert "109" not in second
+        assert "others used 17" in second
+        assert "others used 29" in second
+        assert "close" in second
 
 
 def test_two_machines_are_both_listed_and_every_section_says_its_own() -> None:
