@@ -76,7 +76,8 @@ def axes_of(cells: Sequence[CellRecord]) -> list[Axes]:
 
 def varying(cells: Sequence[Axes]) -> tuple[str, ...]:
     """Return the axes in which these cells differ."""
-    return tuple(axis for axis in AXES if len({cell.get(axis) for cell in cells}) > 1)
+    first = cells[0] if cells else {}
+    return tuple(axis for axis in AXES if any(cell.get(axis) != first.get(axis) for cell in cells))
 
 
 def known(cells: Sequence[Axes]) -> tuple[str, ...]:

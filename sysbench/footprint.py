@@ -57,8 +57,8 @@ def moments(
 ) -> Iterator[MemoryPrediction]:
     """Yield the moments at which a step of `cell` can reach its peak, in order.
 
-    `phases` are the first phases of its mode that run; by default all of them. In the `first` step of all, the
-    optimizer has no state before it runs.
+    `phases` are the first phases of its mode that run; by default all of them. In the `first` step, the optimizer has
+    no state before it runs.
     """
     phases = cell.phases if phases is None else phases
     sizes = _Sizes(cell)

@@ -80,7 +80,7 @@ def predicted_memory(
 ) -> MemoryPrediction:
     """Predicted peak of a step of `cell`, or of the first `phases` of it, in bytes of tensors.
 
-    In the `first` step of all, the optimizer has no state before it runs.
+    In the `first` step, the optimizer has no state before it runs.
 
     Meant to refuse cells that cannot fit, so it is rather too high than too low. Workspaces, the CUDA context and
     allocator overhead are not included.

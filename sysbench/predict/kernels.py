@@ -65,7 +65,7 @@ _HOPPER = TileModel(
 _AMPERE_TENSOR = TileModel(
     0.95, ((0.956, 0.828, 0.756, 0.384, 0.48, 0.186),) * 2, 0.62, 1, 182, 0.31, 2.3e-6, 0.9, 3, 2.6e-6
 )
-_ADA_TENSOR = TileModel(0.92, ((0.8, 0.913, 0.755, 0.517, 0.288, 0.16),) * 2, 1, 1, 259, 0.02, 1.4e-6, 0.93, 30, 1.5e-6)
+_ADA_TENSOR = TileModel(0.92, ((0.8, 0.913, 0.755, 0.517, 0.288, 0.16),) * 2, 1, 1, 259, 0.02, 1.4e-6, 0.93, 30, 4e-7)
 _HOPPER_TENSOR = TileModel(
     1.115, ((0.8, 0.873, 0.837, 0.612, 0.365, 0.242),) * 2, 0.742, 0.932, 244, 0.605, 3e-6, 0.93, 3, 2.4e-6
 )
@@ -97,16 +97,37 @@ _RATE_OF_PRODUCT: Mapping[str, GpuRate] = {
     "fp32": "matmul_fp32", "tf32": "matmul_tf32", "bf16": "matmul_half", "fp16": "matmul_half",
 }  # fmt: skip
 
+
+@dataclass(frozen=True)
+class AttentionModel:
+    """How a generation's flash attention depends on its shape.
+
+    extra_keys     keys that starting a tile of queries costs
+    narrow_share   the rate for heads up to 64 wide, against 128
+    smoothing      0 if waves start together, 1 if there are no waves
+    traffic_share  of the rate of a plain copy, the rate at which queries, keys and values come from memory
+    start_s        beside all that
+    """
+
+    extra_keys: float
+    narrow_share: float
+    smoothing: float
+    traffic_share: float
+    start_s: float
+
+
+_ATTENTION: Mapping[str, AttentionModel] = {
+    "8.0": AttentionModel(38, 0.8, 0.0, 0.61, 10e-6),
+    "8": AttentionModel(188, 0.8, 0.44, 0.83, 1e-6),
+    "9": AttentionModel(188, 0.75, 0.6, 0.55, 10.5e-6),
+    "10": AttentionModel(211, 0.62, 0.0, 0.55, 12e-6),
+}
+"""By compute capability, or its major number: fitted to one half of the causal prefill kernels of A100, L40S, H100 and
+H200 together, and B200 in aiconfigurator-core's tables. The A100's table has no narrow heads: 0.8 is the L40S's."""
+
 _ATTENTION_BLOCK = 128
-_ATTENTION_EXTRA_KEYS = 150
-"""Queries of a tile of flash attention, and keys that starting a tile costs: fitted to causal prefill kernels of
-A100 (38 to 95), L40S, H100, H200 (180 to 190) and B200 (210) in aiconfigurator-core's tables, half of the shapes."""
-_ATTENTION_SMOOTHING = 0.3
-_ATTENTION_TRAFFIC_SHARE = 0.65
-_ATTENTION_START_S = 8e-6
+"""Queries of a tile."""
 _NARROW_HEAD = 64
-_NARROW_SHARE = 0.76
-"""Rate for heads up to 64 wide against 128 (H100 0.76, H200 0.74, L40S 0.80, B200 0.62)."""
 
 IMPLEMENTATION_SHARES: Mapping[str, float] = {"cudnn": 1.0, "flash": 1.0, "flex": 0.85, "efficient": 0.5}
 """Rate of an implementation against the GPU's best. FlexAttention: "85 to 90 % of FlashAttention-2" (PyTorch's blog,
@@ -196,20 +217,21 @@ def _attention_rate(kernel: Kernel) -> GpuRate:
 def _attention(kernel: Kernel, gpu: GpuRates, drawn: RateDraws) -> Draws:
     """Tiles of 128 queries that walk over all keys, or up to the diagonal."""
     batch, heads, queries, keys, width = kernel.dims
-    implementation = kernel.layout.split(" ")[0]
-    share = IMPLEMENTATION_SHARES.get(implementation, 1.0) * (_NARROW_SHARE if width <= _NARROW_HEAD else 1.0)
-    if implementation == "flash" and (gpu.hardware.compute_capability or "").startswith(("9", "10")):
+    implementation, capability = kernel.layout.split(" ")[0], gpu.hardware.compute_capability or "8.0"
+    model = _ATTENTION.get(capability) or _ATTENTION.get(capability.split(".")[0]) or _ATTENTION["8"]
+    share = IMPLEMENTATION_SHARES.get(implementation, 1.0) * (model.narrow_share if width <= _NARROW_HEAD else 1.0)
+    if implementation == "flash" and capability.startswith(("9", "10")):
         share *= FLASH_SHARE_ON_HOPPER
     if kernel.dtype == "fp32":
         share *= FULL_PRECISION_SHARE
     tiles = batch * heads * np.ceil(queries / _ATTENTION_BLOCK)
-    waves = _waves(tiles, gpu.sms, _ATTENTION_SMOOTHING)
+    waves = _waves(tiles, gpu.sms, model.smoothing)
     walked = (keys + _ATTENTION_BLOCK) / 2 if kernel.layout.endswith("causal") else keys
     padded = gpu.sms * waves * _ATTENTION_BLOCK / (batch * heads * queries)
-    flops = kernel.flops * (walked + _ATTENTION_EXTRA_KEYS) / keys * padded
+    flops = kernel.flops * (walked + model.extra_keys) / keys * padded
     computing = flops / (drawn[_attention_rate(kernel)] * share)
-    moving = kernel.bytes / (drawn["stream"] * _ATTENTION_TRAFFIC_SHARE)
-    return _overlapping(computing, moving, 4.0) + _ATTENTION_START_S
+    moving = kernel.bytes / (drawn["stream"] * model.traffic_share)
+    return _overlapping(computing, moving, 4.0) + model.start_s
 
 
 def _products(kernels: Sequence[Kernel], model: TileModel, gpu: GpuRates, drawn: RateDraws) -> Floats:

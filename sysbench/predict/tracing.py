@@ -17,6 +17,8 @@ from sysbench.simulate.recording import Platform, Recorder, StepRecording, recor
 from sysbench.simulate.tensors import DeviceObserver, SimulatedDevice, describe
 from sysbench.spec.model import ModelCell
 
+_AMPERE = (8, 0)
+
 
 class Tracer:
     """Writes a trace while something runs on a simulated device.
@@ -84,6 +86,8 @@ def trace(cell: ModelCell, gpu: Gpu) -> tuple[Trace, StepRecording]:
     """
     if (problem := cell.unavailable("cuda")) is not None:
         raise UnavailableError(problem)
+    if cell.precision in ("bf16", "tf32") and gpu.compute_capability < _AMPERE:
+        raise UnavailableError(f"{cell.precision} needs sm80 or newer; {gpu.title} is older: use fp16 or fp32")
     tracer = Tracer(PROCEDURES[cell.mode].earlier_steps)
     with telling(tracer.told):
         recording = record(cell, cell.mode, Platform.of(gpu), origins=False, device=tracer.device)

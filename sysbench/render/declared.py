@@ -101,13 +101,13 @@ class Fill:
 
 @dataclass(frozen=True)
 class Leading:
-    """The columns that identify a row: `columns(part)`, and `values(part, row)`.
+    """The columns that identify a row: `columns(part)`, and for each row `values(part)(row)`.
 
     `cells_of` returns the cells of a row. Axes with one value in all of them become constants.
     """
 
     columns: Callable[[Any], Sequence[Column]]
-    values: Callable[[Any, Any], Sequence[Cell]]
+    values: Callable[[Any], Callable[[Any], Sequence[Cell]]]
     cells_of: Callable[[Any], Iterable[Any]] | None = None
 
     def constants(self, rows: Sequence[Any], there: Collection[str]) -> Iterator[tuple[Column, Cell]]:
@@ -129,11 +129,12 @@ def along(
     cells_of: Callable[[Any], Iterable[Any]] = lambda row: (row,),
 ) -> Leading:
     """Leading columns for axes of the cells of a row, which agree in them."""
-    return Leading(
-        columns=lambda part: cells.columns(axes(part)),
-        values=lambda part, row: cells.values(next(iter(cells_of(row))).axes, axes(part)),
-        cells_of=cells_of,
-    )
+
+    def values(part: Any) -> Callable[[Any], Sequence[Cell]]:
+        named = axes(part)
+        return lambda row: cells.values(next(iter(cells_of(row))).axes, named)
+
+    return Leading(columns=lambda part: cells.columns(axes(part)), values=values, cells_of=cells_of)
 
 
 def leading(*fields: Field) -> Leading:
@@ -141,7 +142,7 @@ def leading(*fields: Field) -> Leading:
     columns = tuple(_column(_Bound(each, (), {}, {}), {}, int(each.importance), "") for each in fields)  # type: ignore[arg-type]
     return Leading(
         columns=lambda part: columns,
-        values=lambda part, row: [_cell(each, each.get(row)) for each in fields],
+        values=lambda part: lambda row: [_cell(each, each.get(row)) for each in fields],
     )
 
 
@@ -202,6 +203,7 @@ class DeclaredTable:
         outcomes = [self.instead(row) for row in rows]
         first = self.leading if isinstance(self.leading, tuple) else (self.leading,)
         axes = [column for each in first for column in each.columns(part)]
+        values = [each.values(part) for each in first]
         shown, offered = self._columns(part, rows)
         foremost = min(
             (column for bound, column in shown if not bound.field.always),
@@ -225,7 +227,7 @@ class DeclaredTable:
             (*axes, *(column for _, column in shown)),
             tuple(
                 (
-                    *(value for each in first for value in each.values(part, row)),
+                    *(value for of_row in values for value in of_row(row)),
                     *(cell(bound, column, number) for bound, column in shown),
                 )
                 for number, row in enumerate(rows)

@@ -47,14 +47,14 @@ DOUBTFUL: Final[frozenset[CautionCode]] = frozenset(
         "not-measured",
     }
 )
-"""Cautions that take away what a sentence would rest on: the median is of nothing, or its interval too narrow."""
+"""Cautions that make a cell unusable for findings: its median is meaningless, or its interval too narrow."""
 
 INCOMPARABLE: Final[frozenset[CautionCode]] = frozenset({"throttled", "gpu-shared", "host-busy", "compile-fell-back"})
-"""Cautions under which a cell may be compared with itself only: others did not run under the same conditions."""
+"""Cautions under which a cell may only be compared with itself, because others ran under different conditions."""
 
 
 def doubts(cell: CellRecord, *, alone: bool) -> frozenset[CautionCode]:
-    """The cautions for which nothing is said of a cell: less where it is compared with nothing but itself."""
+    """Return the cautions that exclude a cell from findings: fewer if it is only compared with itself."""
     against = DOUBTFUL if alone else DOUBTFUL | INCOMPARABLE
     return frozenset(caution.code for caution in cell.cautions) & against
 
@@ -122,7 +122,7 @@ def with_interval(found: Ratio) -> str:
 
 
 def overlapping(one: Ratio, other: Ratio) -> bool:
-    """Whether noise may have made the difference between two ratios: their intervals overlap, or one has none."""
+    """Whether noise may explain the difference of two ratios: their intervals overlap, or one has none."""
     if one.low is None or one.high is None or other.low is None or other.high is None:
         return True
     return one.low <= other.high and other.low <= one.high
@@ -154,7 +154,7 @@ def _up(value: float, decimals: int) -> float:
 
 
 def share_with_interval(found: Ratio) -> str:
-    """`7.3 % (7.1–7.4)`; the interval of a part of something ends at the whole."""
+    """`7.3 % (7.1–7.4)`; the interval of a share ends at 100 %."""
     if found.low is None or found.high is None:
         return units.share(found.value)
     decimals = 0 if abs(found.value) >= 0.0995 else 1

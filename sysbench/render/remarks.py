@@ -47,10 +47,9 @@ def which(cells: Sequence[CellRecord], everything: Sequence[CellRecord]) -> str:
     """Name cells by the axes in which they differ from other cells of the run; all together are `every cell`."""
     if len(cells) == len(everything) > 1:
         return "every cell"
-    names = [_name(cell, everything) for cell in cells]
-    if len(names) > NAMED:
-        return f"{', '.join(names[: NAMED - 1])} and {len(names) - NAMED + 1} more cells"
-    return ", ".join(names)
+    shown = cells if len(cells) <= NAMED else cells[: NAMED - 1]
+    names = ", ".join(_name(cell, everything) for cell in shown)
+    return names if len(shown) == len(cells) else f"{names} and {len(cells) - len(shown)} more cells"
 
 
 def _together(said: Sequence[tuple[CellRecord, str]], everything: Sequence[CellRecord]) -> str:

@@ -48,8 +48,9 @@ def from_snapshot(snapshot: Snapshot, device: int | None = None) -> Timeline:
     requested = _picked(lives, trace.size_bytes, blocks.requested_bytes)
     rounded = -(-np.maximum(requested, 1) // ROUNDING_BYTES) * ROUNDING_BYTES
     size = np.where(lives.block == NONE, rounded, np.append(blocks.size_bytes, 0)[lives.block])
-    stack = _picked(lives, trace.stack, blocks.stack).astype(np.int32)
-    found = _recorded(snapshot, lives) or infer(snapshot, lives, stack, size)
+    stack = _picked_or_none(lives, trace.stack, blocks.stack).astype(np.int32)
+    freed_stack = np.append(trace.stack, NONE)[lives.freed_row].astype(np.int32)
+    found = _recorded(snapshot, lives) or infer(snapshot, lives, stack, freed_stack, rounded)
     name = snapshot.metadata.get("device_name")
     return Timeline(
         allocations=Allocations(
@@ -60,7 +61,7 @@ def from_snapshot(snapshot: Snapshot, device: int | None = None) -> Timeline:
             category=found.category,
             module=found.module,
             stack=stack,
-            freed_stack=np.append(trace.stack, NONE)[lives.freed_row].astype(np.int32),
+            freed_stack=freed_stack,
             address=_picked(lives, trace.address, blocks.address).astype(np.uint64),
             stream=_picked(lives, trace.stream, snapshot.segments.stream[blocks.segment]),
         ),
@@ -117,7 +118,7 @@ def _recorded(snapshot: Snapshot, lives: Lifetimes) -> _Recorded | None:
 
 
 def _picked_or_none(lives: Lifetimes, of_trace: Column, of_blocks: Column) -> npt.NDArray[np.int64]:
-    """Like `_picked`, for positions, but ignores releases, which have no category or module."""
+    """Like `_picked`, for positions, but ignores releases, which tell nothing about where and for what it was made."""
     from_block = np.append(of_blocks, NONE)[lives.block]
     return np.where(lives.row == NONE, from_block, np.append(of_trace, NONE)[lives.row])
 

@@ -86,7 +86,7 @@ class RunCell(BaseModel):
 
     @property
     def is_first_step(self) -> bool:
-        """Whether that step is the first of all, so that the optimizer has no state before it."""
+        """Whether it is the first step, before which the optimizer has no state."""
         return False
 
     @property

@@ -141,7 +141,7 @@ def find(device_name: str, memory_bytes: int | None = None) -> Hardware | None:
     Some different cards share one name and are distinguished by `memory_bytes`. The result is None if that matches none
     of them, or if it is missing and there are several.
     """
-    named_so = [hardware for hardware in known() if _plain(device_name) in map(_plain, hardware.names)]
+    named_so = _by_plain_name(directory("hardware")).get(_plain(device_name), [])
     if memory_bytes is not None:
         named_so = [hardware for hardware in named_so if _same_memory(hardware.memory_bytes, memory_bytes)]
     return named_so[0] if len(named_so) == 1 else None
@@ -200,6 +200,15 @@ def peak(hardware: Hardware, precision: Precision) -> Peak | None:
 def _read_all(directory: Path) -> tuple[Hardware, ...]:
     files = sorted(directory.glob("*.toml"), key=lambda file: file.stem)
     return tuple(Hardware(slug=file.stem, **tomllib.loads(file.read_text(encoding="utf-8"))) for file in files)
+
+
+@cache
+def _by_plain_name(directory: Path) -> dict[str, list[Hardware]]:
+    found: dict[str, list[Hardware]] = {}
+    for hardware in _read_all(directory):
+        for name in {_plain(name) for name in hardware.names}:
+            found.setdefault(name, []).append(hardware)
+    return found
 
 
 def _plain(name: str) -> str:

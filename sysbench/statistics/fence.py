@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sysbench.statistics.samples import FEWEST, NOTICEABLE, Stream, checked, robust_sigma, untied
+from sysbench.statistics.samples import FEWEST, NOTICEABLE, Stream, checked, median, robust_sigma, untied
 
 
 @dataclass(frozen=True)
@@ -34,16 +34,16 @@ def outliers(samples: Stream) -> Outliers | None:
     """
     values = checked(samples)
     count = len(values)
-    median = float(np.median(values))
-    if count < FEWEST or median <= 0:
+    level = median(values)
+    if count < FEWEST or level <= 0:
         return None
-    fence = max(_fence(count) * robust_sigma(untied(values)), NOTICEABLE * median)
-    apart = np.abs(values - median) > fence
+    fence = max(_fence(count) * robust_sigma(untied(values)), NOTICEABLE * level)
+    apart = np.abs(values - level) > fence
     if not apart.any():
         return None
     return Outliers(
         indices=tuple(int(index) for index in np.flatnonzero(apart)),
-        mean_shift_share=float(values.mean() - values[~apart].mean()) / median,
+        mean_shift_share=float(values.mean() - values[~apart].mean()) / level,
     )
 
 

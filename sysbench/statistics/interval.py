@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from sysbench.statistics.samples import FEWEST, Stream, Values, checked
+from sysbench.statistics.samples import FEWEST, Stream, Values, checked, median
 
 _FIRST_LOOK = 10
 _LOOK_GROWTH = 1.5
@@ -45,10 +45,10 @@ def relative_width(samples: Stream) -> float | None:
     """Width of the 95 % interval as a share of the median; None without an interval or a positive median."""
     values = checked(samples)
     interval = median_interval(values)
-    median = float(np.median(values))
-    if interval is None or median <= 0:
+    middle = median(values)
+    if interval is None or middle <= 0:
         return None
-    return (interval[1] - interval[0]) / median
+    return (interval[1] - interval[0]) / middle
 
 
 def settled(samples: Stream, share: float) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sysbench.statistics.dip import dip
-from sysbench.statistics.samples import FEWEST, NOTICEABLE, Stream, Values, checked, untied
+from sysbench.statistics.samples import FEWEST, NOTICEABLE, Stream, Values, checked, median, untied
 
 _SMALLEST_MODE = 0.1
 """A group with a smaller share of the samples counts as outliers, not as a mode."""
@@ -57,7 +57,7 @@ def two_modes(samples: Stream) -> Modes | None:
         return None
     ordered = np.sort(untied(values))
     cut = _cut(ordered)
-    lower, upper = float(np.median(ordered[:cut])), float(np.median(ordered[cut:]))
+    lower, upper = median(ordered[:cut]), median(ordered[cut:])
     if lower <= 0 or upper - lower < NOTICEABLE * lower:
         return None
     smaller = min(cut, len(ordered) - cut)

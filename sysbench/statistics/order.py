@@ -14,6 +14,8 @@ from sysbench.statistics.samples import (
     Values,
     checked,
     indistinguishable,
+    median,
+    percentile,
     robust_sigma,
     untied,
 )
@@ -144,14 +146,14 @@ def warmup_unfinished(warmup: Stream, samples: Stream) -> WarmupUnfinished | Non
     if len(values) < FEWEST or not _starts_slow(values, chance):
         return None
     later = values[len(values) // 2 :]
-    level = float(np.median(later))
-    slow = int(np.argmax(values <= np.percentile(later, 75)))
+    level = median(later)
+    slow = int(np.argmax(values <= percentile(np.sort(later), 75)))
     if slow == 0 or level <= 0:
         return None
     excess = float(values[:slow].mean()) - level
     if excess < NOTICEABLE * level:
         return None
-    if before is not None and float(np.median(before[-3:])) - level < excess / 2:
+    if before is not None and median(before[-3:]) - level < excess / 2:
         return None
     return WarmupUnfinished(slow_steps=slow, excess_share=excess / level)
 
@@ -163,7 +165,7 @@ def _starts_slow(values: Values, chance: float) -> bool:
         or (run > 0 and _head_score(values, 1) > 3.0 + 112 / math.pow(len(values) - 1, 1.5))
         or (
             len(values) > FEWEST
-            and float(np.median(values[:3])) > float(np.percentile(values[3:], 95))
+            and median(values[:3]) > percentile(np.sort(values[3:]), 95)
             and _head_score(values, 3) > 2.0 + 95 / math.pow(len(values) - 3, 1.5)
         )
     )
@@ -178,7 +180,7 @@ def _run_in(values: Values) -> int:
 
 def _head_score(values: Values, head: int) -> float:
     """Excess of the median of the first `head` samples over that of the rest, in robust deviations of the rest."""
-    excess = float(np.median(values[:head]) - np.median(values[head:]))
+    excess = median(values[:head]) - median(values[head:])
     # The first samples help to determine the clock's tick, even if all others are equal.
     sigma = robust_sigma(untied(values)[head:])
     if sigma == 0:
@@ -228,8 +230,8 @@ def _line(values: Values) -> tuple[float, float]:
     if count > _LONGEST_FITTED:
         blocks = np.array_split(np.arange(count), _LONGEST_FITTED)
         time = np.array([block.mean() for block in blocks])
-        level = np.array([np.median(values[block]) for block in blocks])
+        level = np.array([median(values[block]) for block in blocks])
     first, second = np.triu_indices(len(level), k=1)
-    slope = float(np.median((level[second] - level[first]) / (time[second] - time[first])))
-    start = float(np.median(level - slope * time))
+    slope = median((level[second] - level[first]) / (time[second] - time[first]))
+    start = median(level - slope * time)
     return start, start + slope * (count - 1)

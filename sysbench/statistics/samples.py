@@ -51,7 +51,7 @@ def untied(values: Values) -> Values:
     tick of it, so equal readings are spread evenly over that range; the tick is the smallest step that occurs between
     readings. Samples without ties are returned unchanged.
     """
-    scale = abs(float(np.median(values)))
+    scale = abs(median(values))
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     begins = np.concatenate(([True], np.diff(ordered) > _SAME * scale))
@@ -75,6 +75,16 @@ def median(values: Values) -> float:
     return float(ordered[(count - 1) // 2] + ordered[count // 2]) / 2
 
 
+def percentile(ordered: Values, percent: float) -> float:
+    """Equal to numpy's percentile for samples in ascending order: linear interpolation (type 7), to the last bit."""
+    place = (len(ordered) - 1) * (percent / 100)
+    below = int(place)
+    if below + 1 >= len(ordered):
+        return float(ordered[-1])
+    low, high, share = float(ordered[below]), float(ordered[below + 1]), place - below
+    return low + (high - low) * share if share < 0.5 else high - (high - low) * (1 - share)
+
+
 def robust_sigma(values: Values) -> float:
     """Standard deviation estimated from the median absolute deviation; a minority of outliers does not affect it."""
     return _MAD_TO_SIGMA * median_absolute_deviation(values)
@@ -82,7 +92,7 @@ def robust_sigma(values: Values) -> float:
 
 def median_absolute_deviation(values: Values) -> float:
     """The median distance from the median, unscaled."""
-    return float(np.median(np.abs(values - np.median(values))))
+    return median(np.abs(values - median(values)))
 
 
 def indistinguishable(values: Values) -> bool:

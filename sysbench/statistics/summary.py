@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sysbench.statistics.interval import median_interval
-from sysbench.statistics.samples import Stream, Values, checked, median_absolute_deviation
+from sysbench.statistics.samples import Stream, Values, checked, median_absolute_deviation, percentile
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,15 @@ def summarize(samples: Stream) -> Summary:
     """Summarize the samples. Raises ValueError if there are none or one of them is not finite."""
     values = checked(samples)
     mean = _mean(values)
-    p5, p25, median, p75, p95 = (float(p) for p in np.percentile(values, (5, 25, 50, 75, 95)))
+    ordered = np.sort(values)
+    p5, p25, median, p75, p95 = (percentile(ordered, percent) for percent in (5, 25, 50, 75, 95))
     return Summary(
         count=len(values),
         mean=mean,
         std=_std(values, mean),
         median=median,
-        minimum=float(values.min()),
-        maximum=float(values.max()),
+        minimum=float(ordered[0]),
+        maximum=float(ordered[-1]),
         p5=p5,
         p25=p25,
         p75=p75,

@@ -9,21 +9,61 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import PurePosixPath
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol, TypeVar
 
 from sysbench.errors import UsageError
-
-if TYPE_CHECKING:
-    from sysbench.commands.memory.record import CodeLine
 
 _PACKAGES = ("sysbench", "torch")
 """Directories below which a path is unambiguous without them."""
 
 
-def place(stack: Sequence[CodeLine]) -> str | None:
-    """`workload/attention.py:88 naive`: the innermost line of source code; None if there is none."""
-    line = next((line for line in stack if line.line), None)
-    return f"{shortened(line.filename)}:{line.line} {line.name}" if line else None
+class Line(Protocol):
+    """A frame of a stack."""
+
+    @property
+    def filename(self) -> str:
+        """As recorded; `??` for a C++ function without debugging information."""
+
+    @property
+    def line(self) -> int:
+        """0 where it is not known."""
+
+    @property
+    def name(self) -> str:
+        """Of the function; for C++ with the types of its parameters."""
+
+
+AnyLine = TypeVar("AnyLine", bound=Line)
+
+_LIBRARY: Final = re.compile(r"(^|/)(site-packages|dist-packages|torch|lib/python[\d.]*)/|^<frozen")
+_OURS: Final = re.compile(r"(^|/)(sysbench|torch/optim)/")
+"""Optimizers are torch's, but their lines say more than the call of `step`."""
+_ALLOCATING: Final = re.compile(r"(torch::(unwind|CapturedTraceback)|c10|at::(detail|_ops|empty\w*))\b")
+"""C++ functions that every allocation passes through."""
+
+
+def telling(stack: Sequence[AnyLine]) -> AnyLine | None:
+    """The frame that says most about a stack, innermost first.
+
+    It is the first line of the user's own Python; without one the first of any Python, without that the first C++
+    function that is more than the way to the allocator. None for an empty stack.
+    """
+    python = [frame for frame in stack if frame.filename.endswith(".py") or frame.filename.startswith("<")]
+    for frame in python:
+        filename = frame.filename.replace("\\", "/")
+        if _OURS.search(filename) or not _LIBRARY.search(filename):
+            return frame
+    native = (frame for frame in stack if not _ALLOCATING.match(frame.name))
+    return next(iter(python), None) or next(native, None) or next(iter(stack), None)
+
+
+def place(stack: Sequence[Line]) -> str | None:
+    """`workload/attention.py:88 naive`, or a C++ function's name without its parameters; None for an empty stack."""
+    frame = telling(stack)
+    if frame is None:
+        return None
+    name = frame.name.replace("(anonymous namespace)", "").partition("(")[0]
+    return f"{shortened(frame.filename)}:{frame.line} {name}" if frame.line else name or None
 
 
 def shortened(filename: str) -> str:

@@ -138,11 +138,12 @@ def _along(
     named: Callable[[Any], Sequence[str]], cell_of: Callable[[Any], AttentionCellRecord] = lambda row: row
 ) -> Leading:
     """Leading columns for axes that are found in the part that a table shows."""
-    return Leading(
-        columns=lambda part: axes.columns(named(part)),
-        values=lambda part, row: _values(cell_of(row).axes, named(part)),
-        cells_of=lambda row: (cell_of(row),),
-    )
+
+    def values(part: Any) -> Callable[[Any], Sequence[Cell]]:
+        axis_names = named(part)
+        return lambda row: _values(cell_of(row).axes, axis_names)
+
+    return Leading(columns=lambda part: axes.columns(named(part)), values=values, cells_of=lambda row: (cell_of(row),))
 
 
 def _time(cell: AttentionCellRecord, phase: str) -> Measure | None:

@@ -18,7 +18,7 @@ from sysbench.spec.run import Sort
 from sysbench.trace.range_tree import PHASES, part_of
 from sysbench.trace.summary import EVERYWHERE, NO_PHASE, KernelClass, KernelStatistics, Rate, ancestry, folded
 
-PROFILE: Final = Leading(columns=lambda profiles: profiles.columns, values=lambda _, row: row.profile.leading)
+PROFILE: Final = Leading(columns=lambda profiles: profiles.columns, values=lambda _: lambda row: row.profile.leading)
 """What tells profiles apart, before the columns of every table."""
 
 WORK: Final = {"work": Fill(("kernel", "operator"), lambda profiles: profiles.work)}

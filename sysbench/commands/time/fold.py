@@ -25,10 +25,10 @@ from sysbench.commands.time.record import (
     TimeCellRecord,
     TimeRecord,
 )
-from sysbench.commands.time.spec import TimeCell, TimeSpec
+from sysbench.commands.time.spec import TimeCell
 from sysbench.log import cautions
 from sysbench.log import collect as run_record
-from sysbench.log.collect import CellEvents, Run, collect
+from sysbench.log.collect import CellEvents, Run, fold_cells
 from sysbench.log.events import Event, PhaseSample, Reading, StepMeasured
 from sysbench.log.records import Samples
 from sysbench.spec import hardware
@@ -102,12 +102,11 @@ HIGHEST_SHARE = 1.1
 
 def fold(events: Iterable[Event]) -> TimeRecord:
     """The record of a run, finished or not; raises LogError when the events hold no run."""
-    run = collect(events)
-    spec = TimeSpec.model_validate(run.started.spec)
+    run, cells = fold_cells(events, _cell)
     return TimeRecord(
         **run_record.of_run(run),
         ceilings=[CeilingRecord(**ceiling.model_dump(exclude={"event", "at_s"})) for ceiling in run.ceilings.values()],
-        cells=[_cell(cell, run.cells.get(cell.key, CellEvents()), run) for cell in spec.cells()],
+        cells=cells,
     )
 
 
