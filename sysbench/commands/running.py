@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -170,6 +171,8 @@ def carry_out(spec: RunSpec, options: RunOptions, provisions: Provisions | None 
         finally:
             written.result()
             say(f"saved  {saved_to}", options)
+            if record.status == "interrupted" and not options.log_name:
+                say(f"resume with: sysbench {spec.kind} --resume {shlex.quote(str(path))}", options)
     return record
 
 

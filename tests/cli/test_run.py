@@ -89,6 +89,7 @@ def test_an_experiment_is_interrupted_killed_continued_and_then_complete(tmp_pat
     assert "run 2/5  elsewhere failed: --device cuda:99 is not here" in err
     assert "run 3/5  nowhere: left out, " in err
     assert f"saved  {directory}" in err
+    assert f"resume with: sysbench run --resume {directory}" in err
     assert "A run that takes long" in out
     assert "interrupted" in out
     assert not (directory / "needs.jsonl").exists()

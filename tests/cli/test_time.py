@@ -125,6 +125,7 @@ def test_an_interrupted_run_is_saved_and_can_be_finished(tmp_path: Path) -> None
     assert len(interrupted["cells"][0]["phases"]["step"]["wall"]["samples_s"]) >= 45
     assert "interrupted" in out
     assert "Traceback" not in err
+    assert f"resume with: sysbench time --resume {only(tmp_path, '*.jsonl')}" in err
 
 
 def test_resuming_runs_what_is_missing_and_keeps_the_rest(finished: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -139,6 +140,7 @@ def _carry_out(directory: ExperimentDirectory, planned: Sequence[PlannedRun], op
         _say(f"saved  {directory.path}", options)
         _say(f"→ sysbench report {directory.path} -o report.html makes a document of it", options)
     if len(ended) < len(planned) or any(map(_interrupted, ended)):
+        _say(f"resume with: sysbench run --resume {shlex.quote(str(directory.path))}", options)
         return INTERRUPTED
     codes = [running.exit_code(each.record) for each in ended if each.record is not None]
     return 1 if any(each.complaint for each in ended) or any(codes) or not codes else 0

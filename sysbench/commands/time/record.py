@@ -117,7 +117,7 @@ class TimeCellRecord(ModelCellRecord):
     def _rates_of_one_basis(self) -> Self:
         """Records of 0.1.0 hold rates over the median step, which would stand beside means in one row."""
         step = self.phases.get("step")
-        if self.rates is not None and step is not None and step.wall is not None:
+        if self.rates is not None and step is not None and step.wall is not None and step.wall.mean_s > 0:
             object.__setattr__(self, "rates", self.rates.over(step.wall.mean_s, self.cell.tokens))
         return self
 
