@@ -59,14 +59,14 @@ def _correctness(seen: CellEvents) -> Iterator[Caution]:
     if checked.gradients_present is False:
         yield Caution(
             code="gradients-missing",
-            message="some parameters had no gradient when the optimizer ran: its time is that of a shorter list",
-            remedy="report this as a defect, with the log",
+            message="some parameters had no gradient, so the optimizer step updated fewer parameters than usual",
+            remedy="report this as a bug, with the log",
         )
     if checked.parameters_changed is False:
         yield Caution(
             code="parameters-unchanged",
             message="the optimizer step changed no parameter: a no-op was timed",
-            remedy="report this as a defect, with the log",
+            remedy="report this as a bug, with the log",
         )
 
 
@@ -77,9 +77,10 @@ def _lower_bound(cell: TimeCell, wall: Sequence[float], rates: RateRecord | None
     if rates.ceiling_flops_per_s and rates.ceiling_share is None:
         yield Caution(
             code="ceiling-doubtful",
-            message=f"the step reached more than the {units.flop_rate(rates.ceiling_flops_per_s)} of the large matrix "
-            "product that was measured before it, which therefore is no ceiling",
-            remedy="the share of it is left out; if other programs slowed it down, close them and measure again",
+            message="the step was faster than the measured matmul ceiling of "
+            f"{units.flop_rate(rates.ceiling_flops_per_s)}",
+            remedy="its share of the ceiling is left out; close programs that may have slowed the ceiling down, and "
+            "measure again",
         )
     if rates.peak_flops_per_s is None:
         return
@@ -89,8 +90,8 @@ def _lower_bound(cell: TimeCell, wall: Sequence[float], rates: RateRecord | None
     if standard.median(wall) < bound_s:
         yield Caution(
             code="below-lower-bound",
-            message=f"the median step is shorter than the {units.seconds(bound_s)} that its matrix products take at "
-            "the data sheet's peak",
+            message=f"the median step is shorter than the {units.seconds(bound_s)} that its matrix products take "
+            "at data-sheet peak",
             remedy="do not use this number; look for a missing synchronization or a phase that did nothing",
         )
 
@@ -107,10 +108,10 @@ def _stability(warmup: Sequence[float], wall: Sequence[float]) -> Iterator[Cauti
         levels = f"{units.seconds(modes.lower)} and {units.seconds(modes.upper)}"
         yield Caution(
             code="two-modes",
-            message=f"the level shifted once, between {levels}: the mean is neither"
+            message=f"the level shifted once, between {levels}: the mean represents neither"
             if modes.switches == 1
-            else f"steps switch between {levels} ({units.share(modes.upper_share)} of them the longer): "
-            "the mean is neither",
+            else f"steps switch between {levels} ({units.share(modes.upper_share)} of them slow): "
+            "the mean represents neither",
             remedy="look for a second program, or clocks that switch; quote both, or measure again",
         )
     elif drift := statistics.drift(wall):
@@ -130,8 +131,8 @@ def _stability(warmup: Sequence[float], wall: Sequence[float]) -> Iterator[Cauti
     if correlation := statistics.autocorrelation(wall):
         yield Caution(
             code="autocorrelated",
-            message=f"consecutive steps resemble each other (lag-1 correlation {correlation.lag1:.2f}): "
-            f"{len(wall)} steps tell as much as {correlation.effective_count:.0f} independent ones",
+            message=f"steps are autocorrelated (lag-1 correlation {correlation.lag1:.2f}): "
+            f"effective sample size {correlation.effective_count:.0f} of {len(wall)}",
             remedy="the interval is too narrow; take more --steps",
         )
 
@@ -140,7 +141,7 @@ def _precision_of_the_median(cell: TimeCell, wall: Sequence[float]) -> Iterator[
     if statistics.too_few(wall):
         yield Caution(
             code="too-few-steps",
-            message=f"{len(wall)} measured {'step carries' if len(wall) == 1 else 'steps carry'} no 95 % interval",
+            message=f"{len(wall)} measured {'step is' if len(wall) == 1 else 'steps are'} too few for a 95 % interval",
             remedy="--steps 10, or --until 1%",
         )
         return
@@ -148,7 +149,7 @@ def _precision_of_the_median(cell: TimeCell, wall: Sequence[float]) -> Iterator[
     if width is not None and width > allowed:
         yield Caution(
             code="interval-too-wide",
-            message=f"the 95 % interval of the median step is {units.share(width)} of it wide",
+            message=f"the 95 % interval of the median step spans {units.share(width)}",
             remedy=f"--max-steps {2 * cell.max_steps}" if cell.until else "more --steps, or --until 1%",
         )
 
@@ -184,7 +185,7 @@ def surroundings(seen: CellEvents, lost: Sequence[ReadingsLost]) -> Iterator[Cau
         reasons = sorted({reason for reasons in throttled for reason in reasons})
         yield Caution(
             code="throttled",
-            message=f"the GPU held its clocks back in {units.share(len(throttled) / len(readings))} of the readings: "
+            message=f"the GPU throttled its clocks in {units.share(len(throttled) / len(readings))} of the readings: "
             f"{', '.join(reasons)}",
             remedy="compare only with runs under the same limit; check power limit and cooling",
         )
@@ -200,7 +201,7 @@ def surroundings(seen: CellEvents, lost: Sequence[ReadingsLost]) -> Iterator[Cau
     if on_cpu and busy and standard.median(busy) > BUSY_SHARE:
         yield Caution(
             code="host-busy",
-            message=f"other programs used {units.share(standard.median(busy))} of the CPU meanwhile",
+            message=f"other programs used {units.share(standard.median(busy))} of the CPU during the run",
             remedy="close them and measure again",
         )
     for loss in lost:
@@ -218,8 +219,8 @@ def emulation(precision: str, seen: CellEvents) -> Iterator[Caution]:
         yield Caution(
             code="emulated",
             message="this CPU has no instructions for bf16 (AMX, AVX512-BF16) and emulates it, many times slower than "
-            "fp32: the time says nothing of bf16 on other hardware",
-            remedy="--precision fp32 for times on this machine; types and memory come out right",
+            "fp32: the time says nothing about bf16 on other hardware",
+            remedy="--precision fp32 for times on this machine; types and memory are correct",
         )
 
 
@@ -237,7 +238,7 @@ def _unmeasured(cell: TimeCell, seen: CellEvents) -> Iterator[Caution]:
     if cell.sync == "step" and not any(sample.device_s for step in seen.steps for sample in step.phases.values()):
         yield Caution(
             code="not-measured",
-            message="phases have no times of their own: with --sync step only device events could give them",
+            message="phases have no separate times: with --sync step, only device events could provide them",
             remedy="--sync phase",
         )
 

@@ -225,7 +225,8 @@ def _titled(table: Table, options: ConsoleOptions, write: _Writer) -> Iterator[R
         yield _Indented(write.text(note, theme.QUIET))
     if found.hidden and not found.stacked:
         *others, last = found.hidden
-        listed = ("a wider terminal also shows:", *(f"{name}," for name in others), last)
+        why = ("hidden columns", "(use --columns", "or a wider terminal):")
+        listed = (*why, *(f"{name}," for name in others), last)
         for line in theme.lines_of(listed, options.max_width - INDENT, " "):
             yield _Indented(write.text(line, theme.QUIET))
 

@@ -78,7 +78,7 @@ class RunOptions(BaseModel):
         default=None, description="Continue a log: run only what is missing or failed in it."
     )
     timeout_s: Annotated[float, Option(flags=("--timeout",), metavar="S", panel=EXECUTION)] = Field(
-        default=1800.0, gt=0, description="Give a cell up when its worker has said nothing for this many seconds."
+        default=1800.0, gt=0, description="Abort a cell after this many seconds of silence from its worker."
     )
     no_skip: Annotated[bool, Option(panel=EXECUTION)] = Field(
         default=False, description="Also run cells larger than one that ran out of memory."

@@ -96,7 +96,7 @@ def test_a_slow_start_asks_for_a_longer_warmup() -> None:
 
 
 def test_three_steps_are_too_few() -> None:
-    assert cautions(stream(steps=3))["too-few-steps"].message == "3 measured steps carry no 95 % interval"
+    assert cautions(stream(steps=3))["too-few-steps"].message == "3 measured steps are too few for a 95 % interval"
 
 
 def test_an_interval_that_was_not_reached_is_said_to_be_too_wide() -> None:
@@ -115,7 +115,7 @@ def test_a_cpu_is_never_launch_bound() -> None:
 
 def test_a_time_below_the_physical_bound_is_not_to_be_used() -> None:
     caution = cautions(with_steps(lambda index, wall_s: wall_s / 100))["below-lower-bound"]
-    assert "the data sheet's peak" in caution.message
+    assert "at data-sheet peak" in caution.message
 
 
 def test_hardware_without_a_data_sheet_has_no_physical_bound() -> None:
