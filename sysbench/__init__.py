@@ -1,10 +1,10 @@
-"""sysbench: where the time and the memory of a Transformer training step go.
+"""sysbench measures, simulates and explains time and memory of Transformer training steps.
 
-`load`, `run`, `read_trace` and `read_snapshot`, and the specs of what can be run (`TimeSpec`, `MemorySpec`, …), are
-imported when they are first used.
+`load`, `run`, `read_trace` and `read_snapshot`, and the specs of runs (`TimeSpec`, `MemorySpec`, …), are imported on
+first use.
 """
 
-TYPE_CHECKING = False  # `typing` takes longer to import than all that is needed here
+TYPE_CHECKING = False  # `typing` takes longer to import than everything else here
 
 if TYPE_CHECKING:
     from sysbench.api import Profile, Run, Snapshot, load, read_snapshot, read_trace, run

@@ -2,47 +2,77 @@
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 
-from sysbench.command import kinds
+# All other imports follow the installation of signal handlers, because importing takes a while.
 
 WITHOUT_WORKER = frozenset({"-h", "--help", "--plan", "--from", "--resume"})
-"""Options with which they need none; a log that is continued may have everything already."""
+"""Options with which a command needs no worker; a resumed log may already be complete."""
+
+INTERRUPTED = 130
 
 
 def main() -> None:
-    """Launch a worker if one will be needed, before the command line is read, which takes a while; then run it.
+    """Run the command line and exit. From here on, an interrupting signal results in one line and exit code 130."""
+    code: str | int | None = INTERRUPTED
+    interrupted_by: str | None = "a signal"
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, signal.default_int_handler)  # until the next import is complete
+        from sysbench.engine.interrupts import STOPPING, taken_over
 
-    A command line that turns out to be wrong has launched it for nothing: it ends with the command.
-    """
-    if not measures(sys.argv[1:]):
-        _run()
-        return
-    from sysbench.engine.launchers import PlainLauncher
-    from sysbench.engine.process import launched_ahead
-
-    with launched_ahead(PlainLauncher()):
-        _run()
-
-
-def measures(words: Sequence[str]) -> bool:
-    """Whether a command line looks as if something will be measured."""
-    options = {word.partition("=")[0] for word in words}
-    return bool(words) and words[0] in kinds() and not options & WITHOUT_WORKER and not _completing()
-
-
-def _completing() -> bool:
-    return "_SYSBENCH_COMPLETE" in os.environ
+        with taken_over() as interrupts:
+            try:
+                _run()
+            except SystemExit as end:
+                code = end.code
+            finally:
+                interrupted_by = interrupts.gave_up
+                for number in STOPPING:  # all results are saved; the interpreter would exit with a traceback
+                    signal.signal(number, signal.SIG_IGN)
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    if interrupted_by is not None:
+        code = INTERRUPTED
+        with suppress(OSError):  # the terminal may be gone
+            print(f"sysbench: interrupted by {interrupted_by}", file=sys.stderr)  # noqa: T201
+    sys.exit(code)
 
 
 def _run() -> None:
-    from sysbench.cli import main
+    """Launch a worker if one will be needed, before the command line is parsed, which takes a while; then run it.
 
-    try:
-        main()
-    finally:
-        gc.freeze()  # to look through all that was imported before the process ends took a tenth of a second
+    If the command line turns out to be invalid, the worker ends with the command.
+    """
+    with _worker_ahead(sys.argv[1:]):
+        from sysbench.cli import main
+
+        try:
+            main()
+        finally:
+            gc.freeze()  # traversing all imported objects at exit took a tenth of a second
+
+
+def _worker_ahead(words: Sequence[str]) -> AbstractContextManager[None]:
+    if not measures(words):
+        return nullcontext()
+    from sysbench.engine.launchers import PlainLauncher
+    from sysbench.engine.process import launched_ahead
+
+    return launched_ahead(PlainLauncher())
+
+
+def measures(words: Sequence[str]) -> bool:
+    """Whether a command line probably measures something."""
+    from sysbench.command import kinds
+
+    options = {word.partition("=")[0] for word in words}
+    completing = "_SYSBENCH_COMPLETE" in os.environ
+    return bool(words) and words[0] in kinds() and not options & WITHOUT_WORKER and not completing
 
 
 if __name__ == "__main__":

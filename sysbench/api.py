@@ -1,4 +1,4 @@
-"""sysbench for programs and notebooks: what it has measured as Python objects, and runs made from Python.
+"""sysbench for programs and notebooks: results as Python objects, and runs started from Python.
 
     run = sysbench.load("latest")
     frame = pandas.DataFrame(run.rows())
@@ -6,7 +6,7 @@
     sysbench.read_trace("trace.json.gz").rows("classes")
     sysbench.read_snapshot("snapshot.pickle").rows("categories")
 
-Whatever goes wrong raises SysbenchError with the one line that the command line prints.
+All errors raise SysbenchError with the one-line message that the command line prints.
 """
 
 from __future__ import annotations
@@ -34,32 +34,32 @@ __all__ = ["Profile", "Run", "Snapshot", "SysbenchError", "load", "read_snapshot
 
 
 class Result(ABC):
-    """Something that can be shown as tables; a notebook shows those that the command line would."""
+    """A result with tables; a notebook shows those that the command line would show."""
 
     @property
     @abstractmethod
     def tables(self) -> tuple[str, ...]:
-        """The names of all tables that `rows` knows; not every result can fill each of them."""
+        """Names of all tables that `rows` accepts; a particular result may lack some of them."""
 
     @property
     @abstractmethod
     def _long_table(self) -> str:
-        """The table that stands for all others."""
+        """Name of the default table."""
 
     @abstractmethod
     def _sheet(self, names: Iterable[str] = ()) -> Sheet:
-        """The tables of these names, or without any those that are shown by themselves, with what is said of them."""
+        """Return the tables with these names, or the default ones, with their remarks."""
 
     @abstractmethod
     def to_json(self) -> str:
-        """Everything as JSON, as `--json` writes it."""
+        """Return the whole result as JSON, as `--json` writes it."""
 
     def rows(self, table: str | None = None) -> list[dict[str, Value]]:
-        """The rows of a table, by default of the one that `--format csv` writes.
+        """Return the rows of a table, by default of the one that `--format csv` writes.
 
-        The keys are the headings of that CSV, with units in them (`median_s`, `allocated_peak_bytes`), and all rows
-        have the same ones; numbers are in base units and not rounded, and what was not measured is None. Raises
-        SysbenchError for a table that does not exist or that this result cannot fill.
+        The keys are the CSV headings, which include units (`median_s`, `allocated_peak_bytes`), and are the same for
+        all rows; numbers are in base units and not rounded, and missing values are None. Raises SysbenchError for a
+        table that does not exist or that this result does not have.
         """
         from sysbench.render.csv import tidy
 
@@ -76,7 +76,7 @@ class Result(ABC):
 
 
 class Run(Result):
-    """A run of a command that measures or simulates cells: `record` is all that is known of it."""
+    """A run that measured or simulated cells; `record` holds its complete result."""
 
     def __init__(self, record: RunRecord[Any]) -> None:
         self.record = record
@@ -87,16 +87,16 @@ class Run(Result):
 
     @property
     def cells(self) -> list[Any]:
-        """The record of each cell, as its command has it: a TimeCellRecord, a MemoryCellRecord, …"""
+        """The record of each cell, in the class of its command: TimeCellRecord, MemoryCellRecord, …"""
         return self.record.cells
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """The names of all tables of the command; not every run can fill each of them."""
+        """Names of all tables of the command; a particular run may lack some of them."""
         return tuple(measuring(self.record.kind).part("tables"))
 
     def to_json(self) -> str:
-        """The record, as it lies beside the log."""
+        """Return the record, as in the file next to the log."""
         return self.record.model_dump_json(indent=1)
 
     @property
@@ -110,7 +110,7 @@ class Run(Result):
 
 
 class Profile(Result):
-    """A trace that any program has recorded with torch.profiler or nsys, and what it comes down to: `summary`."""
+    """A trace of any program by torch.profiler or nsys, with its `summary`."""
 
     def __init__(self, summary: ProfileSummary) -> None:
         self.summary = summary
@@ -121,7 +121,7 @@ class Profile(Result):
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """The names of all tables of a trace; not every trace can fill each of them."""
+        """Names of all tables of a trace; a particular trace may lack some of them."""
         return tuple(name for name in measuring("profile").part("tables") if name != "summary")
 
     def to_json(self) -> str:
@@ -141,7 +141,7 @@ class Profile(Result):
 
 
 class Snapshot(Result):
-    """A memory snapshot that any program has written, and the memory of its device over time: `timeline`."""
+    """A memory snapshot of any program, with its device's memory over time as `timeline`."""
 
     def __init__(self, timeline: Timeline, name: str) -> None:
         self.timeline = timeline
@@ -155,7 +155,7 @@ class Snapshot(Result):
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """The names of all tables of a snapshot; not every snapshot can fill each of them."""
+        """Names of all tables of a snapshot; a particular snapshot may lack some of them."""
         from sysbench.commands.memory.snapshot_tables import TABLES
 
         return tuple(TABLES)
@@ -177,9 +177,9 @@ class Snapshot(Result):
 
 
 def load(name: str | Path) -> Run:
-    """An earlier run: the path of its log or record, or its name in `runs/`, such as `latest` or `time:latest~1`.
+    """Load an earlier run: the path of its log or record, or its name in `runs/`, such as `latest` or `time:latest~1`.
 
-    Raises SysbenchError for what is no run, cannot be read, or stands for several.
+    Raises SysbenchError for a name that matches no run or several, and for a file that cannot be read.
     """
     from sysbench.log import runs
 
@@ -190,13 +190,13 @@ def load(name: str | Path) -> Run:
 
 
 def run(what: RunSpec | str, *, progress: Callable[[Event], object] | None = None, **options: object) -> Run:
-    """Measure, or simulate, in a worker process; log and record land in `runs/` as they do from the command line.
+    """Measure or simulate in a worker process; log and record are written to `runs/`, as by the command line.
 
-    `what` is a spec (`TimeSpec(size="tiny")`) or what one would type (`"time --size tiny"`). `options` say how it is
-    carried out, by the names that they have in the command's options (`out="elsewhere"`, `timeout_s=60`, `force=True`).
-    `progress` is called with every event as it is written to the log; nothing is printed. A cell that fails is in the
-    record with its outcome; SysbenchError is raised where the command line would refuse. Ctrl-C ends the run in order:
-    what was measured is returned, with the status `interrupted`.
+    `what` is a spec (`TimeSpec(size="tiny")`) or a command line (`"time --size tiny"`). `options` are the command's
+    options by field name (`out="elsewhere"`, `timeout_s=60`, `force=True`). `progress` is called with every event as it
+    is written to the log; nothing is printed. A cell that fails is in the record with its outcome; SysbenchError is
+    raised where the command line would refuse. Ctrl-C ends the run cleanly: earlier results are returned, with the
+    status `interrupted`.
     """
     from sysbench.commands import running
     from sysbench.spec.validation import validated
@@ -216,16 +216,16 @@ def run(what: RunSpec | str, *, progress: Callable[[Event], object] | None = Non
 
 
 def read_trace(path: str | Path) -> Profile:
-    """What a trace of torch.profiler (JSON) or nsys (SQLite) comes down to; raises SysbenchError for anything else."""
+    """Read and summarise a trace of torch.profiler (JSON) or nsys (SQLite); raises SysbenchError for other files."""
     from sysbench.trace import traces
 
     return Profile(traces.summary_of(traces.read(Path(path))))
 
 
 def read_snapshot(path: str | Path) -> Snapshot:
-    """The memory over time in what `torch.cuda.memory._dump_snapshot` or sysbench wrote, plain or gzipped.
+    """Read a snapshot of `torch.cuda.memory._dump_snapshot` or sysbench, plain or gzipped.
 
-    Nothing in the file is executed. Raises SysbenchError for a file that is something else.
+    Nothing in the file is executed. Raises SysbenchError for other files.
     """
     from sysbench.snapshot.snapshot import read
     from sysbench.snapshot.timeline_sources import from_snapshot
@@ -234,7 +234,7 @@ def read_snapshot(path: str | Path) -> Snapshot:
 
 
 def _typed(line: str) -> tuple[Command, Given, Given]:
-    """The command, and what is given of its spec and of its options, in a line as one would type it."""
+    """Parse a command line into the command, its spec's values, and its options."""
     from sysbench.spec.command_options import given
 
     try:

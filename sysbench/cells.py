@@ -1,6 +1,6 @@
-"""Axes along which cells differ, and cells that are alike in all but some of them.
+"""The axes of cells, and groups of cells that agree in all but some axes.
 
-An axis has its title, its phrase and its role here and nowhere else.
+The title, the phrase and the role of each axis are defined here and nowhere else.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from sysbench.render.table import Cell, Column
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis: what it is called at the head of a column, and how one of its values reads in a sentence.
+    """One axis: its title in column headings, and the phrase for its values in sentences.
 
-    Its role says what it means when two cells differ in it: they ran on another `machine`, are of another `extent`, did
-    other `work`, made another `choice` of how to compute it, or were measured with more or less `effort`.
+    Its role describes a difference between two cells in this axis: they ran on another `machine`, have another
+    `extent`, did other `work`, made another `choice` of implementation, or were measured with more or less `effort`.
     """
 
     title: str
     role: Literal["machine", "extent", "work", "choice", "effort"]
     phrase: str = "{}"
     counted: bool = False
-    """The phrase is of something countable: `1 step`, `2 steps`."""
+    """Whether the phrase counts something: `1 step`, `2 steps`."""
 
     def said(self, value: object) -> str:
         """`ctx 512`, `bf16`, `5 warm-ups`."""
@@ -52,40 +52,41 @@ AXES: Mapping[str, Axis] = {
     "profiler": Axis("profiler", "choice", "with {}"),
     "active": Axis("active", "effort", "{} profiled step", counted=True),
 }
-"""Every axis along which cells can differ, in the order in which columns and names have them."""
+"""All axes of cells, in the order of columns and names."""
 
 TITLES: Mapping[str, str] = {name: axis.title for name, axis in AXES.items()}
 
 CHOICES = ("precision", "execution", "attention", "optimizer")
-"""How a training step is computed: the choices between which one wants to decide, most asked for first."""
+"""Choices of how a training step is computed, the most frequently compared first."""
 
 _SUBJECT = ("size", "ctx", "batch", "precision", "mode", "attention", "execution", "optimizer")
 
 Axes = Mapping[str, Any]
-"""A cell's spec, complete, as `TimeCell.model_dump()` has it."""
+"""The complete spec of a cell, as `TimeCell.model_dump()` returns it."""
 
 AnyCell = TypeVar("AnyCell", bound=CellRecord)
 
-# --- what cells differ in, and what they have in common
+# --- differing and common axes
 
 
 def axes_of(cells: Sequence[CellRecord]) -> list[Axes]:
-    """The specs of recorded cells."""
+    """Return the specs of recorded cells."""
     return [cell.axes for cell in cells]
 
 
 def varying(cells: Sequence[Axes]) -> tuple[str, ...]:
-    """The axes in which these cells differ."""
-    return tuple(axis for axis in AXES if len({cell.get(axis) for cell in cells}) > 1)
+    """Return the axes in which these cells differ."""
+    first = cells[0] if cells else {}
+    return tuple(axis for axis in AXES if any(cell.get(axis) != first.get(axis) for cell in cells))
 
 
 def known(cells: Sequence[Axes]) -> tuple[str, ...]:
-    """The axes that any of these cells has at all."""
+    """Return the axes that any of these cells has."""
     return tuple(axis for axis in AXES if any(axis in cell for cell in cells))
 
 
 def alike(cells: Iterable[AnyCell], *but: str) -> list[list[AnyCell]]:
-    """Cells that agree on every axis but these, together and in the order of the run; `size` stands for its model."""
+    """Group cells that agree on every axis but these, in the order of the run; `size` includes the dimensions."""
     free = {*but, "model"} if "size" in but else set(but)
     found: dict[tuple[tuple[str, str], ...], list[AnyCell]] = {}
     for cell in cells:
@@ -95,36 +96,36 @@ def alike(cells: Iterable[AnyCell], *but: str) -> list[list[AnyCell]]:
 
 
 def values_along(cells: Iterable[CellRecord], axis: str) -> list[Any]:
-    """The values of an axis, in the order of the run."""
+    """Return the values of an axis, in the order of the run."""
     return list(dict.fromkeys(cell.axes.get(axis) for cell in cells))
 
 
 def pairs(cells: Iterable[AnyCell], axis: str, base: object, other: object) -> Iterator[tuple[AnyCell, AnyCell]]:
-    """The cells that differ in one axis alone, one with each of its two values."""
+    """Yield pairs of cells that differ in one axis only, with these two values."""
     for row in alike(cells, axis):
         by_value = {cell.axes[axis]: cell for cell in row}
         if base in by_value and other in by_value:
             yield by_value[base], by_value[other]
 
 
-# --- how they are named
+# --- names
 
 
 def phrase(axis: str, value: object) -> str:
-    """One axis and its value as people say it: `ctx 512`, `bf16`, `5 warm-ups`, `no heads`."""
+    """Return one axis and its value as a phrase: `ctx 512`, `bf16`, `5 warm-ups`, `no heads`."""
     return "no heads" if axis == "heads" and not value else AXES[axis].said(value) if axis in AXES else str(value)
 
 
 def label(cell: Axes, axes: Sequence[str]) -> str:
-    """A cell by what sets it apart: `small ctx 128 bf16`; the size, implementation or kind where nothing does."""
+    """Name a cell by these axes: `small ctx 128 bf16`; without any, by its size, implementation or kind."""
     named = " ".join(phrase(axis, cell[axis]) for axis in axes)
     return named or str(cell.get("size") or cell.get("implementation") or cell["kind"])
 
 
 def subject(cells: Sequence[Axes]) -> tuple[str, ...]:
-    """What the cells have in common, in phrases; an axis along which they differ is left out.
+    """Return the axes in which all cells agree, as phrases.
 
-    An optimizer has a bearing on `train` only, and eager goes without saying.
+    The optimizer is included only for `train`, and eager execution is omitted.
     """
     if not cells:
         return ()
@@ -145,7 +146,7 @@ def subject(cells: Sequence[Axes]) -> tuple[str, ...]:
 
 
 def effort(cells: Sequence[Axes]) -> tuple[str, ...]:
-    """How the cells were measured, as far as they have it in common: `5 warm-ups`, `10 steps`."""
+    """Return the measurement effort that all cells share: `5 warm-ups`, `10 steps`."""
     differing = varying(cells)
     return tuple(
         phrase(axis, cells[0][axis])
@@ -154,14 +155,14 @@ def effort(cells: Sequence[Axes]) -> tuple[str, ...]:
     )
 
 
-# --- in tables
+# --- tables
 
 
 def columns(axes: Sequence[str]) -> tuple[Column, ...]:
-    """The leading columns of a table whose rows differ along these axes."""
+    """Return the leading columns of a table whose rows differ in these axes."""
     return tuple(Column(axis, AXES[axis].title) for axis in axes)
 
 
 def values(cell: Axes, axes: Sequence[str]) -> tuple[Cell, ...]:
-    """What those columns hold for one cell."""
+    """Return the contents of those columns for one cell."""
     return tuple(cell[axis] for axis in axes)

@@ -1,36 +1,57 @@
-"""The command line: the only door in, and the only place that exits.
+"""The command line: the only entry point, and the only place that exits.
 
-The `sysbench` application: its commands, and how every error becomes one line and one exit code.
+Defines the `sysbench` application with its commands, and turns every error into one line and an exit code.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 import sysbench
 from sysbench.command import commands
+from sysbench.engine.interrupts import given_up
 from sysbench.errors import SysbenchError
 from sysbench.garbage import collection_paused
+from sysbench.log.storage import reason
+from sysbench.stderr import say
 
 INTERRUPTED = 130
 
+EXAMPLES = """\b
+Examples:
+  sysbench time --size tiny                  time a step on this machine
+  sysbench memory --size xl --simulate h100  see whether xl fits an H100
+  sysbench run quick                         measure a first experiment
+"""
+
+WRONG_PATH = {
+    errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EINVAL,
+}  # fmt: skip
+"""Errors caused by an invalid path; all others are caused by the machine."""
+
 
 def application(words: Sequence[str]) -> typer.Typer:
-    """The command line; only the commands that `words` name are imported, so that `--help` answers at once."""
+    """Create the command line; only the commands in `words` are imported, so that `--help` is fast."""
     completing = "_SYSBENCH_COMPLETE" in os.environ
     named = [name for name in commands() if completing or name in words]
+    settings: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
+    if completing:
+        from sysbench import completion
+
+        settings["obj"] = completion.offered
     app = typer.Typer(
         help="Where do the time and the memory of a training step go, can the number be trusted, "
         "and how far is it from what the hardware can do?",
-        no_args_is_help=True,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        epilog=EXAMPLES,
+        context_settings=settings,
         pretty_exceptions_enable=False,
-        # Rich's help panels are for the many options of one command; importing them costs more than all of this.
+        # Rich's help panels help with the many options of a command; importing them takes longer than everything else.
         rich_markup_mode="rich" if named else None,
     )
     app.callback()(_root)
@@ -40,7 +61,7 @@ def application(words: Sequence[str]) -> typer.Typer:
 
 
 def _listed_only() -> None:
-    """Stand in the list of commands for one that was not asked for."""
+    """A placeholder in the list of commands for those that are not imported."""
 
 
 def _version(value: bool) -> None:
@@ -54,7 +75,7 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Hold the options that belong to no command."""
+    """Options that belong to no command."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -64,8 +85,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(words: list[str]) -> int:
+    undecoded = next((word for word in words if not _is_text(word)), None)
+    if undecoded is not None:
+        _complain(words, f"{undecoded} is not UTF-8 text; rename what is called so")
+        return 2
     with collection_paused():
         command = typer.main.get_command(application(words))
+    # Whoever types nothing but the name wants to know what it can do.
+    words = words or ["--help"]
     try:
         return int(command.main(words, prog_name="sysbench", standalone_mode=False) or 0)
     except KeyboardInterrupt:
@@ -73,7 +100,9 @@ def _run(words: list[str]) -> int:
     except typer.Abort:
         return INTERRUPTED
     except Exception as error:
-        # The one exit door: whatever happens becomes one line and a code.
+        # The single exit: every outcome becomes one line and an exit code.
+        if given_up():  # Python wraps a KeyboardInterrupt that arrives during the creation of a class
+            return INTERRUPTED
         if "--debug" in words:
             raise
         message, code = _explain(error)
@@ -81,20 +110,30 @@ def _run(words: list[str]) -> int:
         return code
 
 
+def _is_text(word: str) -> bool:
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _explain(error: Exception) -> tuple[str, int]:
-    """One line and an exit code for any error."""
+    """Return a one-line message and an exit code for any error."""
     if isinstance(error, SysbenchError):
         return str(error), error.exit_code
-    # Typer raises usage errors of its own, or those of click, depending on its version; both can format themselves.
-    format_message = getattr(error, "format_message", None)
-    if callable(format_message):
-        return str(format_message()), int(getattr(error, "exit_code", 2))
+    from sysbench.spec.command_options import explained
+
+    if complaint := explained(error):
+        return complaint, int(getattr(error, "exit_code", 2))
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{os.fsdecode(error.filename)}: {reason(error)}", 2 if error.errno in WRONG_PATH else 1
     return f"unexpected {type(error).__name__}: {error} (this is a defect; --debug shows where)", 1
 
 
 def _complain(words: list[str], message: str) -> None:
     prefix = f"sysbench {words[0]}" if words and words[0] in commands() else "sysbench"
-    print(f"{prefix}: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201
+    say(f"{prefix}: {' '.join(message.split())}")
 
 
 __all__ = ["main"]

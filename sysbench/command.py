@@ -1,7 +1,7 @@
-"""What a command is to everybody else: one frozen record, whose parts are named here and imported when they are used.
+"""The interface of a command: one frozen record that names its parts, which are imported on use.
 
-A command is a package with a `COMMAND` in its `__init__`, listed in `sysbench.commands.PACKAGES`. Nothing else knows
-the names of commands: whoever has the `kind` of a spec, log or record asks `measuring` for the parts that belong to it.
+A command is a package with a `COMMAND` in its `__init__`, listed in `sysbench.commands.PACKAGES`. No other code
+contains names of commands: given the `kind` of a spec, log or record, `measuring` returns the command and its parts.
 """
 
 from __future__ import annotations
@@ -21,82 +21,82 @@ if TYPE_CHECKING:
     from sysbench.spec.run import RunOptions
 
 Kind = str
-"""The name of a command that runs cells, which is also the `kind` of its specs, cells, logs and records."""
+"""Name of a command that runs cells; also the `kind` of its specs, cells, logs and records."""
 
 
 @dataclass(frozen=True)
 class InReport:
-    """How runs of a command are written up."""
+    """How a report presents runs of a command."""
 
     place: int
-    """Runs that no experiment puts into an order come by the place of their command."""
+    """Position of the command's runs if no experiment orders them."""
     title: str
     tables: tuple[str, ...] = ()
-    """By name, in the order in which they are shown; what a run cannot fill is left out. Without any: what its axes
-    imply."""
+    """Names of tables in the order of the report; a run may lack some of them. If empty: the tables implied by its
+    axes."""
     tables_of_few: tuple[str, ...] = ()
-    """What runs of few cells have besides."""
+    """Additional tables for runs with few cells."""
     kept_picture: str = "As the run drew it"
-    """What a picture shows that the run has left beside its record."""
+    """Caption of a picture that the run wrote next to its record."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """One command. Each part is `module:attribute`, of the command's own package unless it says `sysbench.` itself."""
+    """One command. Each part is a `module:attribute` of the command's package, or of `sysbench.` if it starts so."""
 
     name: str
     package: str
     help: str
-    """One line."""
+    """One-line help."""
     function: str = "command:{name}"
-    """What Typer calls."""
+    """Function that Typer calls."""
     spec: str | None = None
-    """The class of its specs; None for commands that run no cells, which have none of the parts below either."""
+    """Class of its specs; None for commands that run no cells, which also lack all parts below."""
     cell: str = ""
     options: str = ""
-    """How it is carried out, and what becomes of its results."""
+    """Class of its run options."""
     record: str = ""
-    """The class of its records; importing its module makes the command's own events known."""
+    """Class of its records; importing its module registers the command's own events."""
     perform: str = "command:perform"
-    """What carries a run out in this process, with all of its files: `(spec, options) -> Performed`."""
+    """Function that carries out a run in this process and writes all of its files: `(spec, options) -> Performed`."""
     refuse_files: str = "command:refuse_wrong_files"
-    """What raises UsageError, from its options, for files beside log and record that it could not write."""
+    """Function that raises UsageError for files in its options, besides log and record, that cannot be written."""
     measure: str = "measure:run"
-    """The worker's generator of events: `(cell, device, artifact) -> Iterator[Event]`."""
+    """The worker's event generator: `(cell, device, artifact) -> Iterator[Event]`."""
     fold: str = "fold:fold"
-    """From events to the record."""
+    """Function from events to the record."""
     tables: str = "tables:TABLES"
-    """Builders of its tables, by name."""
+    """Builders of its tables by name."""
     usual_tables: str | None = None
-    """The names of those that are shown where nobody asks for others: `spec -> names`; without it all of them."""
+    """Names of the default tables: `spec -> names`; if None, all tables."""
     long_table: str = "cells"
-    """The table that stands for all others where there is room for one."""
+    """Name of the table to show if there is room for only one."""
     sheet: str = "tables:sheet"
-    """Everything that is shown of a record: `(record, names, selection) -> Sheet`."""
+    """The complete output for a record: `(record, names, selection) -> Sheet`."""
     fillable: str | None = None
-    """The tables of some names that a record can fill, where a builder takes more than a record."""
+    """Function that returns the named tables of a record, if a builder needs more than the record."""
     headlines: str | None = None
-    """The sentences that are shown below the tables, where the sheet does not have them itself."""
+    """Sentences below the tables, if the sheet does not include them."""
     plan: str = "sysbench.render.plan:sheet"
-    """What its cells would be, for `--plan`: `cells -> Sheet`."""
+    """The cells of a run for `--plan`: `(cells, gpu or None) -> Sheet`; memory is held against the GPU."""
     findings: str = "findings:of_run"
-    """Everything that a run shows, in sentences: `record -> Iterable[Said]`."""
+    """Findings of a run: `record -> Iterable[Said]`."""
     figures: str = "figures:of_run"
-    """Everything that there is to draw of a run: `record -> Iterable[Drawn]`."""
+    """Figures of a run: `record -> Iterable[Drawn]`."""
     terms: str | None = None
-    """What the words in its tables mean: `cells -> Iterator[Term]`."""
+    """Definitions of the terms in its tables: `cells -> Iterator[Term]`."""
     report: InReport | None = None
     compared: tuple[str, ...] = ()
-    """The times that `compare` judges its cells by; all others are parts of these."""
+    """Times that `compare` judges cells by; all other times are parts of these."""
     in_turns: bool = False
-    """Whether two of its specs can be measured in turns: it is timed, and is no profile."""
+    """Whether two of its specs can be measured in turns: it is timed, and not a profile."""
     picture: str | None = None
-    """What is drawn on a terminal while it runs."""
+    """Dashboard of a run on a terminal."""
     lines: str = "live:Lines"
-    """What is said line by line where nothing can be drawn."""
+    """Progress lines of a run without a terminal."""
 
     def part(self, name: str) -> Any:
-        """The object that a part's name stands for, imported now; raises ValueError where the command has none."""
+        """Import and return a part by its field name; raises ValueError if the command does not have it."""
         written: str | None = getattr(self, name)
         if not written:
             raise ValueError(f"sysbench {self.name} has no {name}")
@@ -106,73 +106,73 @@ class Command:
 
     @property
     def spec_class(self) -> type[RunSpec]:
-        """The class of its specs."""
+        """Class of its specs."""
         found: type[RunSpec] = self.part("spec")
         return found
 
     @property
     def cell_class(self) -> type[RunCell]:
-        """The class of its cells."""
+        """Class of its cells."""
         found: type[RunCell] = self.part("cell")
         return found
 
     @property
     def options_class(self) -> type[RunOptions]:
-        """The class of the options that say how it is carried out."""
+        """Class of its run options."""
         found: type[RunOptions] = self.part("options")
         return found
 
     @property
     def record_class(self) -> type[RunRecord[Any]]:
-        """The class of its records."""
+        """Class of its records."""
         found: type[RunRecord[Any]] = self.part("record")
         return found
 
     @property
     def folded(self) -> Callable[[Iterable[Event]], RunRecord[Any]]:
-        """From events to the record."""
+        """Function from events to the record."""
         found: Callable[[Iterable[Event]], RunRecord[Any]] = self.part("fold")
         return found
 
     @property
     def measured(self) -> Callable[[Any, DeviceInfo, Path | None], Iterator[Event]]:
-        """What the worker does with a cell. Importing it imports torch."""
+        """The worker's event generator for a cell. Importing it imports torch."""
         found: Callable[[Any, DeviceInfo, Path | None], Iterator[Event]] = self.part("measure")
         return found
 
 
 @cache
 def of_package(package: str) -> Command:
-    """The command whose package this is."""
+    """Return the command of this package."""
     found: Command = importlib.import_module(package).COMMAND
     return found
 
 
 def commands() -> Mapping[str, Command]:
-    """Every command by name, in the order in which they are listed."""
+    """Return every command by name, in the order in which they are listed."""
     return {command.name: command for command in map(of_package, importlib.import_module("sysbench.commands").PACKAGES)}
 
 
 def measuring(kind: Kind) -> Command:
-    """The command that runs cells of this kind; raises ValueError when there is none."""
+    """Return the command that runs cells of this kind; raises ValueError if there is none."""
     found = commands().get(kind)
     if found is None or found.spec is None:
-        raise ValueError(f"{kind} is no command that runs cells ({', '.join(kinds())})")
+        raise ValueError(f"{kind} is not a command that runs cells ({', '.join(kinds())})")
     return found
 
 
 def kinds() -> tuple[Kind, ...]:
-    """The names of the commands that run cells."""
+    """Return the names of the commands that run cells."""
     return tuple(name for name, command in commands().items() if command.spec is not None)
 
 
 def spec_of(fields: Mapping[str, Any]) -> RunSpec:
-    """The spec that was written down as these fields; raises ValueError (pydantic.ValidationError is one)."""
+    """Build a spec from its stored fields; raises ValueError (pydantic.ValidationError is one)."""
     if "kind" not in fields:
         raise ValueError(f"it does not name its command (kind: {', '.join(kinds())})")
     return measuring(str(fields["kind"])).spec_class.model_validate(fields)
 
 
 def cell_of(axes: Mapping[str, Any]) -> RunCell:
-    """The cell that was written down as these fields; raises ValueError (pydantic.ValidationError is one)."""
+    """Build a cell from its stored fields; raises ValueError (pydantic.ValidationError is one)."""
     return measuring(str(axes.get("kind"))).cell_class.model_validate(axes)

@@ -1,4 +1,4 @@
-"""The one family of exceptions that sysbench raises on purpose; each carries the exit code it ends with."""
+"""All exceptions that sysbench raises deliberately; each carries the exit code of the program."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Iterable
 
 
 class SysbenchError(Exception):
-    """Something went wrong that one clear line explains; the command line prints it and exits with `exit_code`."""
+    """An error that one clear line explains; the command line prints it and exits with `exit_code`."""
 
     exit_code = 1
 
 
 class UsageError(SysbenchError):
-    """What was asked for is not allowed: a bad value, a log of another spec, a device that is not there."""
+    """An invalid request: a bad value, a log of another spec, a missing device."""
 
     exit_code = 2
 
 
 class OptionError(UsageError):
-    """An option has a value that it does not take; `field` is the one of the spec, None for options together."""
+    """An option has an invalid value; `field` is its field in the spec, or None for several options together."""
 
     def __init__(self, message: str, field: str | None) -> None:
         super().__init__(message)
@@ -37,34 +37,34 @@ class LogError(SysbenchError):
 
 
 class UnavailableError(SysbenchError):
-    """This combination does not exist here: a kernel that this device, data type or shape has not got."""
+    """This combination is not available: no kernel for this device, data type or shape."""
 
 
 class DoesNotFitError(SysbenchError, MemoryError):
-    """Memory does not suffice: known by simulation, or by having run out of it."""
+    """The memory is insufficient, according to a simulation or an allocation that failed."""
 
 
 class NotTriedError(SysbenchError):
-    """It is known beforehand how it would end, so it was left alone."""
+    """The cell was not run because its outcome is known."""
 
 
 class OverBudgetError(NotTriedError):
-    """It would take longer than it may: known from smaller ones, or from the first call."""
+    """The cell would take longer than allowed, judging by smaller ones or by its first call."""
 
 
 class BeyondMemoryError(NotTriedError):
-    """It would take more of the host's memory than there is."""
+    """The cell would need more host memory than is available."""
 
 
 def nearest(value: str, choices: Iterable[str]) -> str | None:
-    """The choice a mistyped `value` most likely meant, or None if none is close."""
+    """Return the choice that a mistyped `value` most likely meant, or None if none is close."""
     by_lower_case = {choice.lower(): choice for choice in choices}
     matches = difflib.get_close_matches(value.lower(), by_lower_case, n=1, cutoff=0.5)
     return by_lower_case[matches[0]] if matches else None
 
 
 def unknown(value: str, noun: str, choices: Iterable[str]) -> str:
-    """One line for a value outside a closed set: what it is not, the nearest choice, and all of them."""
+    """Return one line for a value outside a closed set: the value, the nearest choice, and all choices."""
     listed = list(choices)
     hint = nearest(value, listed)
     question = f" Did you mean {hint}?" if hint else ""

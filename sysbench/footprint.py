@@ -1,10 +1,9 @@
-"""What a training step holds in memory, moment by moment.
+"""Predicted memory of a training step, moment by moment.
 
-Counted are tensors, in bytes. In the comments N is the number of tokens, d, f and V the widths of the model, of its
+Counts tensors, in bytes. In the comments N is the number of tokens, d, f and V the widths of the model, of its
 feed-forward blocks and of its vocabulary, T the context, and S = batch · heads · T² the elements of one layer's
-attention scores. "Narrow" tensors are in the type that autocast computes in, and in fp32 without autocast. Each term
-names what keeps it in `sysbench.lab.transformer` and `.attention`; tests hold the sums to the live bytes of
-real steps.
+attention scores. "Narrow" tensors have autocast's type, or fp32 without autocast. Each term names the tensors it counts
+in `sysbench.lab.transformer` and `.attention`; tests compare the sums with the live bytes of real steps.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _MATERIALISED: frozenset[Attention] = frozenset({"naive", "math"})
 
 @dataclass(frozen=True)
 class MemoryPrediction:
-    """Bytes that a step needs at one moment, by what they hold."""
+    """Bytes that a step needs at one moment, by category."""
 
     parameters_bytes: int
     gradients_bytes: int
@@ -37,26 +36,29 @@ class MemoryPrediction:
 
 @dataclass(frozen=True)
 class _Part:
-    """One part of the model: what it keeps from forward to backward, and what is alive beside that."""
+    """One part of the model: the tensors it keeps from forward to backward, and its other live tensors."""
 
     weights: int
-    """Of its parameters, in fp32."""
+    """Size of its parameters, in fp32."""
     saved: int
-    """For backward, the weights' copies in autocast's type included."""
+    """Saved for backward, including the weights' copies in autocast's type."""
     forward: int
-    """Beside `saved`, while forward runs the part with a graph."""
+    """Additional peak in forward with a graph."""
     backward: int
-    """Beside `saved`, while backward runs the part."""
+    """Additional peak in backward."""
     alone: int
-    """In place of all that, while the part runs without a graph."""
+    """Peak in forward without a graph, in place of all the others."""
     cached: int = 0
-    """Copies of its weights that autocast makes there and keeps until all of forward is over."""
+    """Copies of its weights that autocast creates without a graph and keeps until the end of forward."""
 
 
-def moments(cell: ModelCell, phases: Sequence[Phase] | None = None) -> Iterator[MemoryPrediction]:
-    """The moments at which a step of `cell` can be fullest, in the order in which they come.
+def moments(
+    cell: ModelCell, phases: Sequence[Phase] | None = None, *, first: bool = False
+) -> Iterator[MemoryPrediction]:
+    """Yield the moments at which a step of `cell` can reach its peak, in order.
 
-    `phases` are those of its phases that are run, the first ones; without them it is all that its mode has.
+    `phases` are the first phases of its mode that run; by default all of them. In the `first` step, the optimizer has
+    no state before it runs.
     """
     phases = cell.phases if phases is None else phases
     sizes = _Sizes(cell)
@@ -64,14 +66,15 @@ def moments(cell: ModelCell, phases: Sequence[Phase] | None = None) -> Iterator[
     layers = cell.model.layers
     layer_saved, layer_weights = attention.saved + feed_forward.saved, attention.weights + feed_forward.weights
     parameters = sizes.embedding_weights + layers * layer_weights + head.weights
-    optimizer = 2 * parameters if "optimizer" in phases else 0  # AdamW's two moments
+    state = 2 * parameters if "optimizer" in phases else 0  # AdamW's two moments
+    before = 0 if first else state
 
-    def moment(activations: int, gradients: int = 0, temporaries: int = 0) -> MemoryPrediction:
-        return MemoryPrediction(parameters, gradients, optimizer + temporaries, activations + sizes.constants)
+    def moment(activations: int, gradients: int = 0, optimizer: int = before) -> MemoryPrediction:
+        return MemoryPrediction(parameters, gradients, optimizer, activations + sizes.constants)
 
     if cell.mode == "inference":
         behind = (layers - 1) * (attention.cached + feed_forward.cached)
-        for part in (attention, feed_forward, head):  # those of the last layer, when most has been cast
+        for part in (attention, feed_forward, head):  # in the last layer, when most weights have been cast
             behind += part.cached
             yield moment(behind + part.alone)
         return
@@ -85,10 +88,10 @@ def moments(cell: ModelCell, phases: Sequence[Phase] | None = None) -> Iterator[
             yield moment(before_head + head.saved + sizes.logits + sizes.loss)
         return
 
-    # Logits, their log-softmax, and the gradients of both: cross entropy at its fullest.
+    # Logits, their log-softmax, and the gradients of both: the peak of cross-entropy.
     yield moment(before_head + head.saved + sizes.logits + 3 * sizes.full_logits)
     yield moment(before_head + head.saved + head.backward, gradients=head.weights)
-    # Going back, activations are let go as gradients appear: the last layer or the first one is the fullest.
+    # In backward, activations are freed as gradients are allocated: the peak is at the last layer or the first one.
     for behind in dict.fromkeys((0, layers - 1)):
         left = before_head - behind * layer_saved + sizes.logits
         gradients = head.weights + behind * layer_weights + feed_forward.weights
@@ -96,11 +99,11 @@ def moments(cell: ModelCell, phases: Sequence[Phase] | None = None) -> Iterator[
         yield moment(left - feed_forward.saved + attention.backward, gradients + attention.weights)
     yield moment(sizes.logits + 2 * sizes.stream, gradients=parameters)
     if "optimizer" in phases:
-        yield moment(sizes.logits, parameters, sizes.optimizer_temporaries(parameters))
+        yield moment(sizes.logits, parameters, state + sizes.optimizer_temporaries(parameters))
 
 
 class _Sizes:
-    """Bytes of the tensors of one cell."""
+    """Tensor sizes of one cell, in bytes."""
 
     def __init__(self, cell: ModelCell) -> None:
         shape = cell.model
@@ -119,27 +122,27 @@ class _Sizes:
 
     @property
     def loss(self) -> int:
-        """Beside the logits: their log-softmax, and while that is computed what autocast casts them to."""
+        """The log-softmax of the logits and, while it is computed, autocast's copy of the logits."""
         return self.full_logits * (2 if self._autocast else 1)
 
     @property
     def constants(self) -> int:
-        """Token ids and targets, the rotary tables, and a mask: truth values in one kind, numbers in the other."""
+        """Token ids and targets, the rotary tables, and the attention mask: bools or numbers, depending on the kind."""
         mask = self._cell.ctx**2 * {"naive": 1, "math": FULL_BYTES}.get(self._cell.attention, 0)
         return 2 * 8 * self._cell.tokens + self._cell.ctx * self._cell.model.d_head * FULL_BYTES + mask
 
     def optimizer_temporaries(self, parameters: int) -> int:
-        """What AdamW computes its denominators in: for all parameters at once, for one at a time, or nowhere.
+        """Denominators of AdamW: for all parameters at once, for one at a time, or none.
 
-        torch/optim/adam.py: `_multi_tensor_adam` takes one list of square roots; `_single_tensor_adam` a square root
-        and its quotient, while the quotient of the parameter before is still there.
+        torch/optim/adam.py: `_multi_tensor_adam` has one list of square roots; `_single_tensor_adam` a square root and
+        its quotient, while the quotient of the previous parameter is still live.
         """
         shape = self._cell.model
         largest = max(shape.vocab, shape.d_ff, shape.d_model) * shape.d_model * FULL_BYTES
         return {"foreach": parameters, "for-loop": 3 * largest, "fused": 0}[self._cell.optimizer]
 
     def attention(self) -> _Part:
-        """Norm, projections, attention, projection back, residual sum."""
+        """Norm, projections, attention, output projection, residual sum."""
         d = self._cell.model.d_model
         products = 4 * d * d
         kernel = self._kernel()
@@ -153,13 +156,13 @@ class _Sizes:
         )
 
     def _kernel(self) -> _Part:
-        """From the projections' outputs to the input of the projection back, rotary positions included."""
+        """From the outputs of the projections to the input of the output projection, including rotary positions."""
         return self._materialised() if self._cell.attention in _MATERIALISED else self._fused()
 
     def _materialised(self) -> _Part:
         full_scores, narrow_scores = self._scores * FULL_BYTES, self._scores * self._narrow_bytes
         if self._cell.attention == "math":
-            # Scaled q and k and v in fp32, the softmax's result: aten computes this kind in fp32 throughout.
+            # Scaled q and k, and v in fp32, and the result of the softmax: aten computes this kind entirely in fp32.
             casts = 3 * self.stream if self._autocast else 0
             return _Part(
                 weights=0,
@@ -180,11 +183,12 @@ class _Sizes:
         cast = full_scores if self._autocast else 0
         return _Part(
             weights=0,
-            # Rotated q and k, v and the output, each laid out for its product; exponentials, their sums, weights.
+            # Rotated q and k, v and the output, each in the layout of its product; exponentials, their sums, weights.
             saved=4 * self._narrow + full_scores + rows + narrow_scores,
-            # Projections before they are rotated and laid out; masked scores, and weights before they are cast.
+            # Projections before rotation and layout; masked scores, and weights before they are cast.
             forward=4 * self._narrow + narrow_scores + cast,
-            # The quotient's two gradients need five tensors beside the exponentials; the weights are gone by then.
+            # The quotient's two gradients need five tensors besides the exponentials; the weights have been freed by
+            # then.
             backward=5 * full_scores - narrow_scores,
             alone=5 * self._narrow + narrow_scores + full_scores + rows + full_scores,
         )
@@ -193,9 +197,9 @@ class _Sizes:
         rows = self._cell.batch * self._cell.model.heads * self._cell.ctx * FULL_BYTES
         return _Part(
             weights=0,
-            saved=5 * self._narrow + rows,  # q, k, v, the output, the output laid out by tokens; log-sums
+            saved=5 * self._narrow + rows,  # q, k, v, the output, the output in token layout; log-sums
             forward=2 * self._narrow,
-            backward=4 * self._narrow + self.stream,  # gradients of all four; FlashAttention adds up dq in fp32
+            backward=4 * self._narrow + self.stream,  # gradients of all four; FlashAttention accumulates dq in fp32
             alone=6 * self._narrow + rows,
         )
 
@@ -205,7 +209,7 @@ class _Sizes:
         activations = 3 if self._compiled else 4
         return _Part(
             weights=(3 * d * f + d) * FULL_BYTES,
-            # w1·x for silu, silu (computed again if compiled) and w3·x for the product, the product for w2.
+            # w1·x for silu, silu (recomputed if compiled) and w3·x for the product, the product for w2.
             saved=self._norm_saved(consumers=2) + activations * self._wide + self._weight_copies(3 * d * f),
             forward=2 * self.stream,
             backward=2 * self._wide + 2 * self.stream + d * f * FULL_BYTES,
@@ -214,22 +218,22 @@ class _Sizes:
         )
 
     def head(self) -> _Part:
-        """The last norm and the projection to logits."""
+        """Final norm and projection to logits."""
         d, vocab = self._cell.model.d_model, self._cell.model.vocab
         return _Part(
             weights=(vocab * d + d) * FULL_BYTES,
             saved=self._norm_saved(consumers=1) + self._weight_copies(vocab * d),
             forward=self.logits + (self.stream if self._autocast else 0),
-            # The weight's gradient is there twice: as the product leaves it, and laid out as the weight is.
+            # The weight's gradient exists twice: as the product's result, and in the layout of the weight.
             backward=self.logits + self.full_logits + vocab * d * FULL_BYTES - self._weight_copies(vocab * d),
             alone=2 * self.stream + self.logits + self._copy_at_work(vocab * d),
             cached=self._cached_copies(vocab * d),
         )
 
     def _norm_saved(self, consumers: int) -> int:
-        """The residual stream, the normalised one, and its output: in fp32 once, under autocast once per consumer.
+        """The residual stream, its normalised form, and the output: in fp32 once, under autocast once per consumer.
 
-        Compiled, the normalised one is computed again in backward, and the output is cast once.
+        Compiled code recomputes the normalised form in backward, and casts the output once.
         """
         rows = self.stream // self._cell.model.d_model
         if self._compiled:
@@ -241,14 +245,14 @@ class _Sizes:
         return elements * HALF_BYTES if self._autocast else 0
 
     def _cached_copies(self, elements: int) -> int:
-        """The same without a graph: autocast casts each weight once and keeps the copy; compiled code casts as it goes.
+        """Copies of weights without a graph: autocast casts each weight once and keeps it; compiled code casts on use.
 
-        aten/src/ATen/autocast_mode.cpp: `cached_cast`, whose cache is emptied when autocast is left. It keeps copies of
-        leaves alone, which weights are for CUDA, where `einsum` itself is cast; on a CPU it is the product inside it,
-        which gets a view.
+        aten/src/ATen/autocast_mode.cpp: `cached_cast`, whose cache is cleared when autocast exits. It keeps copies of
+        leaves only. On CUDA, where `einsum` itself is cast, weights are leaves; on a CPU the product inside it is cast,
+        and its argument is a view.
         """
         return self._weight_copies(elements) if self._keeps_copies else 0
 
     def _copy_at_work(self, elements: int) -> int:
-        """Of the one weight that is being multiplied with, where copies are not kept."""
+        """Copy of the one weight in use, where copies are not kept."""
         return 0 if self._keeps_copies else self._weight_copies(elements)

@@ -1,7 +1,7 @@
-"""Python's garbage collector, kept out of what is measured, of what watches tensors go, and of what makes many objects.
+"""Control of Python's garbage collector, which would disturb measurements and slow down the creation of many objects.
 
-A collection takes as long as a small step, could free tensors at any time, and among millions of events, which hold no
-cycles, takes a fifth of the time.
+A collection takes as long as a small step, could free tensors at any time, and takes a fifth of the time among millions
+of events, which hold no reference cycles.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def collection_paused(*, collected: bool = False) -> Iterator[None]:
-    """Python collects no garbage before the end; with `collected`, it does so once now."""
+    """Disable garbage collection inside this context; with `collected`, run one collection first."""
     enabled = gc.isenabled()
     if collected:
         gc.collect()

@@ -1,13 +1,13 @@
-"""How a worker finds the engine that started it, and how Nsight Systems finds what it shall record.
+"""How a worker finds the engine that started it, and how Nsight Systems finds the range to record.
 
-This module imports nothing: both are needed before everything else is imported.
+This module imports nothing, because both are needed before everything else is imported.
 """
 
 ADDRESS_VARIABLE = "SYSBENCH_ADDRESS"
 """Environment variable with the path of the engine's socket. Launchers like nsys and torchrun close inherited files."""
 
 KEY_VARIABLE = "SYSBENCH_AUTHKEY"
-"""Environment variable with the key, in hexadecimal, by which the two ends know each other."""
+"""Environment variable with the key, in hexadecimal, by which the two ends authenticate each other."""
 
 CAPTURE_RANGE = "sysbench"
-"""The NVTX range inside which a worker under Nsight Systems is recorded."""
+"""The NVTX range inside which Nsight Systems records a worker."""

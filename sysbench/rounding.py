@@ -1,6 +1,6 @@
-"""Floating-point formats and what rounding to them does, in exact arithmetic.
+"""Floating-point formats and rounding to them, in exact arithmetic.
 
-A format keeps a number's first `significant_bits` bits and rounds to the nearest, ties to even (IEEE 754-2019 4.3.1).
+A format keeps the first `significant_bits` bits and rounds to the nearest, ties to even (IEEE 754-2019 4.3.1).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ FormatName = Literal["fp32", "tf32", "bf16", "fp16", "fp8-e4m3", "fp8-e5m2"]
 class Format:
     """One floating-point format.
 
-    significant_bits  with the implied leading one
-    least_exponent    of the smallest normal number, 2 to the power of it
+    significant_bits  including the implicit leading one
+    least_exponent    exponent of two of the smallest normal number
     largest           the largest finite number
-    saturates         beyond it is itself, for want of an infinity
+    saturates         larger values become `largest`, because the format has no infinity
     """
 
     name: FormatName
@@ -39,7 +39,7 @@ class Format:
 
     @property
     def smallest(self) -> float:
-        """The smallest positive number, a subnormal one."""
+        """The smallest positive number, which is subnormal."""
         return math.ldexp(1.0, self.least_exponent - self.significant_bits + 1)
 
     def spacing(self, value: Fraction) -> Fraction:
@@ -48,18 +48,18 @@ class Format:
         return _power_of_two(exponent - self.significant_bits + 1)
 
     def rounded(self, value: Fraction) -> Fraction | None:
-        """The nearest number of the format; None where it overflows to infinity."""
+        """Return the nearest number of the format; None if the value overflows to infinity."""
         spacing = self.spacing(value)
-        nearest = Fraction(round(value / spacing)) * spacing  # Python rounds halves to even
+        nearest = Fraction(round(value / spacing)) * spacing  # Python rounds ties to even
         if abs(nearest) <= self.largest:
             return nearest
         return (self.largest if value > 0 else -self.largest) if self.saturates else None
 
     def nearest(self, value: float) -> float:
-        """The same for a float, quickly; what overflows is infinite."""
+        """Return the nearest number as a float, quickly; overflow results in infinity."""
         if not value or not math.isfinite(value):
             return value
-        _, exponent = math.frexp(value)  # whose mantissa lies in [0.5, 1)
+        _, exponent = math.frexp(value)  # its mantissa is in [0.5, 1)
         spacing = math.ldexp(1.0, max(exponent - 1, self.least_exponent) - self.significant_bits + 1)
         found = round(value / spacing) * spacing
         if abs(found) <= self.largest:
@@ -88,23 +88,23 @@ FORMATS: dict[FormatName, Format] = {
 }
 """IEEE 754 binary32 and binary16; bfloat16; NVIDIA's TF32 as a format of its own (fp32's exponents, 10 bits of
 mantissa); and the two 8-bit formats of the Open Compute Project's OFP8 specification, of which e4m3 has no infinity and
-is taken to saturate, as its conversions on hardware do."""
+saturates, as hardware conversions do."""
 
 
 def exact(value: float) -> Fraction:
-    """The decimal number that a person wrote: 0.01 is 1/100."""
+    """Convert a decimal number as written: 0.01 is 1/100."""
     return Fraction(Decimal(repr(value)))
 
 
 def _exponent(value: Fraction) -> int:
-    """The e of 2**e ≤ value < 2**(e + 1), value > 0."""
+    """Return the e of 2**e ≤ value < 2**(e + 1), for value > 0."""
     guess = value.numerator.bit_length() - value.denominator.bit_length()
     return guess if _power_of_two(guess) <= value else guess - 1
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Consecutive steps of a running sum in which every one adds the same."""
+    """Consecutive steps of a running sum that all add the same amount."""
 
     first_step: int
     steps: int
@@ -113,16 +113,16 @@ class Stretch:
 
 
 def stretches(addend: Fraction, accumulator: Format) -> Iterator[Stretch]:
-    """The steps of `s = rounded(s + addend)` from 0 on, without taking them one by one.
+    """Yield the steps of `s = rounded(s + addend)` from 0 on, grouped, without computing them one by one.
 
-    As long as s and s + addend lie between the same two powers of two they have the same neighbours, and every step
-    adds the same multiple of their distance. Only the first step between two powers may differ: a tie goes to the even
-    neighbour, and from an even one each further tie the same way. The last stretch adds nothing and lasts for ever
-    (`steps` is 0 then), or the sum overflows and there is no last one.
+    As long as s and s + addend are between the same two powers of two, the spacing of numbers is constant, and every
+    step adds the same multiple of it. Only the first step between two powers may differ: a tie is rounded to the even
+    neighbour, and from an even number every further tie is rounded in the same direction. The last stretch adds nothing
+    and is endless (its `steps` is 0), or the sum overflows and there is no last stretch.
     """
     total, step = Fraction(0), 0
     settled = False
-    """Whether the last step was taken between the powers of two that the total is between."""
+    """Whether the last step began between the same powers of two as the total."""
     while True:
         reached = accumulator.rounded(total + addend)
         if reached is None:
@@ -138,7 +138,7 @@ def stretches(addend: Fraction, accumulator: Format) -> Iterator[Stretch]:
 
 
 def _alike(total: Fraction, addend: Fraction, increment: Fraction, accumulator: Format) -> int:
-    """How many steps from `total` on surely add `increment`: those whose unrounded sum stays below the next power."""
+    """Number of steps from `total` on that certainly add `increment`: their unrounded sum is below the next power."""
     exponent = max(_exponent(abs(total)), accumulator.least_exponent)
     room = _power_of_two(exponent + 1) - abs(total) - abs(addend)
     return math.ceil(room / abs(increment))
@@ -146,20 +146,20 @@ def _alike(total: Fraction, addend: Fraction, increment: Fraction, accumulator: 
 
 @dataclass(frozen=True)
 class Stall:
-    """Where a running sum stops growing: what it is then, and after how many steps."""
+    """The end of a running sum's growth: its value, and the number of steps before."""
 
     step: int
     total: Fraction
 
 
 def stall(addend: Fraction, accumulator: Format) -> Stall | None:
-    """Where adding `addend` again and again changes nothing any more; None for a sum that overflows first."""
+    """Return where adding `addend` repeatedly no longer changes the sum; None if the sum overflows first."""
     ends = (each for each in stretches(addend, accumulator) if each.steps == 0)
     return next((Stall(each.first_step, each.begins_at) for each in ends), None)
 
 
 def running_sum(addend: Fraction, count: int, accumulator: Format) -> Fraction | None:
-    """`count` times `s = rounded(s + addend)` from 0 on; None where it overflows."""
+    """Return `s = rounded(s + addend)` from 0 after `count` steps; None if it overflows."""
     total, step = Fraction(0), 0
     for each in stretches(addend, accumulator):
         if each.steps == 0:
@@ -172,7 +172,7 @@ def running_sum(addend: Fraction, count: int, accumulator: Format) -> Fraction |
 
 
 def checkpoints(count: int, most: int) -> tuple[int, ...]:
-    """Steps at which a running sum is looked at: evenly spread, the last one among them, at most `most`."""
+    """Steps at which a running sum is inspected: at most `most`, evenly spaced, including the last one."""
     if count <= most:
         return tuple(range(1, count + 1))
     steps = [round(count * each / most) for each in range(most + 1)]

@@ -1,7 +1,8 @@
-"""One formatter for everything that has a unit: seconds, bytes, FLOPs, tokens, shares, ratios.
+"""Formatting of all quantities with units: seconds, bytes, FLOPs, tokens, shares, ratios.
 
 A value and its deviation share one unit and one number of decimals: `21.4 ± 0.2 ms`. So do the values of a table's
-column, which is why a scale and a number of decimals can also be chosen for several values at once.
+column, which is why a scale and a number of decimals can also be chosen for several values at once. Commas separate
+thousands: `1,016.0`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 UNKNOWN = "—"
-"""Stands for what was not measured."""
+"""Placeholder for a value that was not measured."""
 
 Unit = Literal[
     "s",
@@ -30,23 +31,23 @@ Unit = Literal[
     "count",
     "number",
 ]
-"""What a number is in, before scaling: SI base units, bytes, operations, and bare shares and ratios of 1."""
+"""The unit of a number before scaling: SI base units, bytes, operations, and plain shares and ratios."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """A unit to show values in: a value in base units is divided by `factor`."""
+    """A unit for display: a value in base units is divided by `factor`."""
 
     factor: float
     symbol: str
 
     def digits(self, value: float, decimals: int) -> str:
-        """The number alone, in this unit."""
+        """Format the number in this unit, without the unit."""
         if not math.isfinite(value):
             return UNKNOWN
         shown = round(value / self.factor, decimals)
-        # A deviation that rounds to nothing must not read as -0.0.
-        return f"{shown or 0.0:,.{decimals}f}".replace(",", " ")
+        # A deviation that rounds to zero must not read -0.0.
+        return f"{shown or 0.0:,.{decimals}f}"
 
 
 _TIME = (Scale(1.0, "s"), Scale(1e-3, "ms"), Scale(1e-6, "µs"), Scale(1e-9, "ns"))
@@ -61,7 +62,7 @@ _SCALES: dict[Unit, tuple[Scale, ...]] = {
     "bytes": _BYTES,
     "flops": _FLOPS,
     "flops_per_s": _FLOP_RATES,
-    # Bandwidth is counted in powers of ten, as data sheets do.
+    # Bandwidth uses powers of ten, as in data sheets.
     "bytes_per_s": tuple(Scale(10.0**power, f"{prefix}B/s") for power, prefix in _PREFIXES),
     "tokens_per_s": (Scale(1.0, "tokens/s"),),
     "joules": _ENERGIES,
@@ -75,7 +76,7 @@ _SCALES: dict[Unit, tuple[Scale, ...]] = {
 
 
 def _scale(value: float, scales: tuple[Scale, ...]) -> Scale:
-    """The largest unit in which the value, rounded to what is shown of it, is 1 or more; 0 is shown in the base."""
+    """The largest unit in which the value, rounded as shown, is 1 or more; 0 is shown in the base unit."""
     magnitude = abs(value)
     if not magnitude or not math.isfinite(magnitude):
         return next((scale for scale in scales if scale.factor == 1), scales[-1])
@@ -85,19 +86,19 @@ def _scale(value: float, scales: tuple[Scale, ...]) -> Scale:
 
 
 def time_scale(value_s: float) -> Scale:
-    """The unit in which a time and its deviation read best: 10 s and more in seconds, else milliseconds and down."""
+    """Unit for a time and its deviation: seconds from 10 s on, otherwise milliseconds and below."""
     return _TIME[0] if abs(value_s) >= 10 else _scale(min(abs(value_s), 0.9), _TIME)
 
 
 def shared_scale(unit: Unit, values: Iterable[float]) -> Scale:
-    """One scale for many values: the one that suits their median. Times of 10 s and more keep to seconds."""
+    """One scale for many values, chosen by their median. Times of 10 s and more are in seconds."""
     finite = [abs(value) for value in values if math.isfinite(value) and value]
     typical = statistics.median_low(finite) if finite else 0.0
     return time_scale(typical) if unit == "s" else _scale(typical, _SCALES[unit])
 
 
 def decimals_for(deviation: float, scale: Scale) -> int:
-    """As many decimals as show the first significant digit of `deviation`: 0 to 3."""
+    """Number of decimals, 0 to 3, that show the first significant digit of `deviation`."""
     shown = abs(deviation) / scale.factor
     if shown <= 0 or not math.isfinite(shown):
         return 1
@@ -107,8 +108,8 @@ def decimals_for(deviation: float, scale: Scale) -> int:
 def shared_decimals(scale: Scale, values: Sequence[float], deviations: Sequence[float] = ()) -> int:
     """One number of decimals for many values and their deviations.
 
-    Three significant digits of the typical value, and where the typical deviation is that small one decimal more, but
-    never more than two.
+    Three significant digits of the typical value, plus one decimal if the typical deviation is that small, but at most
+    two decimals.
     """
     finite = [abs(value) / scale.factor for value in values if math.isfinite(value) and value]
     if not finite:
@@ -133,7 +134,7 @@ def seconds_with_deviation(mean_s: float, deviation_s: float, scale: Scale | Non
 
 
 def duration(value_s: float) -> str:
-    """A waiting time, coarse: `8 s`, `2 min`, `1 h 20 min`."""
+    """A waiting time, rounded: `8 s`, `2 min`, `1 h 20 min`."""
     whole = round(value_s)
     if whole < 100:
         return f"{whole} s"
@@ -157,12 +158,12 @@ def flop_rate(value: float | None) -> str:
 
 
 def count(value: float | None) -> str:
-    """`423.2 M`, `3.41 B`: a billion parameters are a B everywhere."""
+    """`423.2 M`, `3.41 B`: billions are written as B."""
     return quantity("count", value)
 
 
 def frequency(value_hz: float) -> str:
-    """`1410 MHz`: clocks are always spoken of in MHz."""
+    """`1410 MHz`: clocks are always given in MHz."""
     return f"{value_hz / 1e6:.0f} MHz"
 
 
@@ -174,7 +175,7 @@ def ratio(value: float | None) -> str:
 
 
 def ratio_decimals(values: Iterable[float]) -> int:
-    """Two, or three where one of the ratios is so near to 1 that two would not tell it from it."""
+    """Two decimals, or three if a ratio is so close to 1 that two would not distinguish it from 1."""
     return 3 if any(abs(value - 1) < 0.01 for value in values) else 2
 
 
@@ -186,17 +187,17 @@ def share(value: float | None) -> str:
 
 
 def quantity(unit: Unit, value: float | None) -> str:
-    """A value alone, with three significant digits and its unit; `—` for None and for what is not finite."""
+    """A single value with three significant digits and its unit; `—` for None and for values that are not finite."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
     scale = _scale(value, _SCALES[unit])
-    # What cannot be counted in halves is not shown in halves.
+    # Countable quantities have no decimals.
     whole = scale.factor == 1 and unit in ("bytes", "flops", "count")
     return f"{scale.digits(value, 0 if whole else _decimals(value / scale.factor))} {scale.symbol}".rstrip()
 
 
 def _decimals(shown: float) -> int:
-    """Three significant digits, and one decimal at least below a thousand."""
+    """Decimals for three significant digits, and at least one below a thousand."""
     magnitude = abs(shown)
     if not magnitude:
         return 0

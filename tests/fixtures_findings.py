@@ -52,6 +52,7 @@ def time_cell(
         defaults["mode"] = ("forward",)
     asked = {name: (value,) if not isinstance(value, tuple) else value for name, value in axes.items()}
     (cell,) = TimeSpec.model_validate({**defaults, **asked}).cells()
+    phases = _phases(cell, phases_s)
     return TimeCellRecord(
         key=cell.key,
         axes=cell.model_dump(),
@@ -69,7 +70,7 @@ def time_cell(
         graph_breaks=None,
         attention_kernel=None,
         loss=None,
-        phases=_phases(cell, phases_s),
+        phases=phases,
         warmup_samples_s=list(warmup_s),
         memory=PeakRecord(
             allocated_peak_bytes=allocated,
@@ -77,7 +78,7 @@ def time_cell(
             device_used_peak_bytes=None,
             host_rss_peak_bytes=None,
         ),
-        rates=_rates(cell, phases_s, hardware_),
+        rates=_rates(cell, phases.get("step"), hardware_),
         readings=None,
     )
 
@@ -93,18 +94,17 @@ def _phases(cell: TimeCell, phases_s: Mapping[str, Sequence[float]]) -> dict[str
     }
 
 
-def _rates(cell: TimeCell, phases_s: Mapping[str, Sequence[float]], device: DeviceInfo) -> RateRecord | None:
-    step = _phases(cell, phases_s).get("step")
+def _rates(cell: TimeCell, step: PhaseRecord | None, device: DeviceInfo) -> RateRecord | None:
     known = hardware.find(device.name, device.memory_bytes)
     peak = hardware.peak(known, cell.precision) if known else None
     if step is None or step.wall is None:
         return None
     flops = formulas.step_flops_of(cell)
-    reached = flops / step.wall.median_s
+    reached = flops / step.wall.mean_s
     return RateRecord(
         step_flops=flops,
         flops_per_s=reached,
-        tokens_per_s=cell.tokens / step.wall.median_s,
+        tokens_per_s=cell.tokens / step.wall.mean_s,
         peak_flops_per_s=peak.flops_per_s if peak else None,
         peak_source=peak.source if peak else None,
         peak_share=reached / peak.flops_per_s if peak else None,
@@ -121,7 +121,7 @@ def time_record(cells: Sequence[TimeCellRecord]) -> TimeRecord:
         started_at="2026-11-20T14:00:00Z",
         finished_at="2026-11-20T15:00:00Z",
         status="complete",
-        spec={},
+        spec=TimeSpec().model_dump(mode="json"),
         environment=EnvironmentRecord(host=A100.host, torch=A100.torch, devices=list(A100.devices), driver=A100.driver),
         cells=list(cells),
         ceilings=[],

@@ -308,7 +308,7 @@ def _readings(run: _Run) -> Iterator[Event]:
         yield Reading(
             at_s=run.now_s,
             host_rss_bytes=resident,
-            host_available_bytes=run.machine.host.memory_bytes - resident - 2 * GIB,
+            host_available_bytes=max(0, run.machine.host.memory_bytes - resident - 2 * GIB),
             host_cpu_share=0.02,
         )
 

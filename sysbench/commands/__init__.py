@@ -9,6 +9,7 @@ PACKAGES = (
     "sysbench.commands.run",
     "sysbench.commands.report",
     "sysbench.commands.compare",
+    "sysbench.commands.history",
     "sysbench.commands.doctor",
 )
 """The packages of all commands, in the order in which `sysbench --help` lists them."""

@@ -15,10 +15,10 @@ from typing import Literal
 from pydantic import ValidationError
 
 from sysbench.errors import LogError
-from sysbench.log import runs
 from sysbench.log.storage import reason
 from sysbench.render.csv import SheetRecord
 from sysbench.render.table import Sheet
+from sysbench.spec.validation import first_fault
 from sysbench.trace.summary import ProfileSummary
 
 TRACES = (".json", ".json.gz", ".sqlite", ".nsys-rep")
@@ -116,4 +116,4 @@ def _refused(path: Path) -> Iterator[None]:
     except OSError as error:
         raise LogError(f"cannot read {path}: {reason(error)}") from error
     except ValidationError as error:
-        raise LogError(f"{path} is not as sysbench writes it: {runs.first(error)}") from None
+        raise LogError(f"{path} is not as sysbench writes it: {first_fault(error)}") from None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import BaseModel
 
+from sysbench import stderr
 from sysbench.command import Kind, measuring
 from sysbench.errors import LogError, UsageError, unknown
 from sysbench.garbage import collection_paused
@@ -63,7 +66,8 @@ def options_of(kind: Kind, given: Given) -> Any:
     elif source is not None:
         found["source"] = _earlier(kind, source, options.out)
     if resume is not None:
-        log = _earlier(kind, resume, options.out).with_suffix(".jsonl")
+        log = _earlier(kind, resume, options.out)
+        log = log.with_suffix(".jsonl") if log.name else log  # `.` and `/` have none
         found["resume"] = log if log.is_file() else resume
     return options.model_copy(update=found) if found else options
 
@@ -122,7 +126,7 @@ def show_plan(spec: RunSpec, options: RunOptions, device: Hardware | None) -> No
 
     cells: list[RunCell] = list(spec.cells())
     refuse_impossible(cells)
-    show_sheet(measuring(spec.kind).part("plan")(cells, *([device] if device else [])), options, options.columns)
+    show_sheet(measuring(spec.kind).part("plan")(cells, device), options, options.columns)
 
 
 def show_sheet(content: Sheet, options: ShowOptions, columns: Sequence[str] = ()) -> None:
@@ -144,15 +148,43 @@ def show_sheet(content: Sheet, options: ShowOptions, columns: Sequence[str] = ()
 def carry_out(spec: RunSpec, options: RunOptions, provisions: Provisions | None = None) -> RunRecord[Any]:
     """Run the spec, save its record and show it; raises UsageError for columns that it will not have."""
     refuse_unknown_columns(spec, options)
+    from sysbench.engine.interrupts import catch_interrupts
+    from sysbench.log import runs, storage
+
+    # A first or second signal, whether during the run or while its record is saved, does not interrupt the saving.
+    with catch_interrupts():
+        path = _measured(spec, options, provisions)
+        record: RunRecord[Any] = runs.load(path)
+        saved_to = path.with_suffix(".json")
+        content = record.model_dump_json(indent=1).encode() + b"\n"
+        from concurrent.futures import ThreadPoolExecutor
+
+        # A disk may take longer than drawing does, and neither needs the other.
+        writer = ThreadPoolExecutor(max_workers=1)
+        written = writer.submit(storage.write_atomically, saved_to, content)
+    with writer:
+        try:
+            if options.json_path not in (None, "-"):
+                storage.write_atomically(Path(options.json_path), content)
+            if options.shown:
+                show(record, options)
+        finally:
+            written.result()
+            say(f"saved  {saved_to}", options)
+            if record.status == "interrupted" and not options.log_name:
+                say(f"resume with: sysbench {spec.kind} --resume {shlex.quote(str(path))}", options)
+    return record
+
+
+def _measured(spec: RunSpec, options: RunOptions, provisions: Provisions | None) -> Path:
+    """Run the spec, and show what happens as it happens; returns its log."""
     from sysbench.engine import session
-    from sysbench.log import journal as log
-    from sysbench.log import storage
 
     with session.run(spec, options, provisions=provisions) as running:
         beginning = list(islice(running, 2))
         # The worker has been started and imports torch: there is time for what it takes to show its results.
         with collection_paused():
-            from concurrent.futures import ThreadPoolExecutor
+            from concurrent.futures import ThreadPoolExecutor  # noqa: F401
 
             from sysbench.log import events, records
             from sysbench.render import output as summary  # noqa: F401
@@ -163,21 +195,7 @@ def carry_out(spec: RunSpec, options: RunOptions, provisions: Provisions | None 
         with _progress(spec.kind, options) as progress:
             for event in chain(beginning, running):
                 progress.show(event)
-    record = measuring(spec.kind).folded(log.read(running.log_path))
-    saved_to = running.log_path.with_suffix(".json")
-    content = record.model_dump_json(indent=1).encode() + b"\n"
-    with ThreadPoolExecutor(max_workers=1) as writer:
-        # A disk may take longer than drawing does, and neither needs the other.
-        written = writer.submit(storage.write_atomically, saved_to, content)
-        if options.json_path not in (None, "-"):
-            storage.write_atomically(Path(options.json_path), content)
-        try:
-            if options.shown:
-                show(record, options)
-        finally:
-            written.result()
-            say(f"saved  {saved_to}", options)
-    return record
+        return running.log_path
 
 
 @dataclass(frozen=True)
@@ -201,7 +219,7 @@ def said_to_be_saved(files: Iterable[Saved], options: RunOptions) -> tuple[Path,
 def say(text: str, options: RunOptions) -> None:
     """One line on stderr, unless nothing is wanted there."""
     if not options.quiet:
-        print(text, file=sys.stderr)  # noqa: T201
+        stderr.say(text)
 
 
 def show(record: RunRecord[Any], options: RunOptions) -> None:
@@ -236,12 +254,14 @@ def _progress(kind: Kind, options: RunOptions) -> Progress:
     from sysbench.render.dashboard.live import Dashboard, can_draw_on
     from sysbench.render.dashboard.progress import Silent
 
+    # All of an earlier log is read here, while the worker imports torch: a damaged one is refused before it measures.
+    earlier = log.read(options.resume) if options.resume else ()
     if options.quiet:
+        deque(earlier, maxlen=0)
         return Silent(options.watch)
     console = Console(stderr=True)
-    earlier = log.read(options.resume) if options.resume else ()
     command = measuring(kind)
     if options.no_live or not command.picture or not can_draw_on(console):
-        lines: Progress = command.part("lines")(console, earlier=earlier)
+        lines: Progress = command.part("lines")(console, earlier=earlier, overall=options.overall)
         return lines
-    return Dashboard(console, earlier=earlier, picture=command.part("picture"))
+    return Dashboard(console, earlier=earlier, picture=command.part("picture"), overall=options.overall)

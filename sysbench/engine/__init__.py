@@ -1,1 +1,1 @@
-"""The parent's side of a run: it starts workers, watches them from outside and writes down what happens."""
+"""The parent's side of a run: it starts workers, monitors them from outside, and writes the log."""

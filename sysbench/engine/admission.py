@@ -1,4 +1,4 @@
-"""Whether a cell is worth starting: it exists on this device, fits, and is smaller than those that did not."""
+"""Decides whether a cell starts: it must exist on this device, fit, and be smaller than cells that did not fit."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from sysbench.log.outcomes import Outcome
 from sysbench.spec.run import RunOptions
 
 DOUBTFUL = (0.5, 1.5)
-"""A formula that counts tensors tells what needs less than half of the free memory, or more than one and a half, apart.
-What lies between is simulated: allocators round and fragment, and autocast keeps copies."""
+"""A memory formula decides cells that need less than half, or more than one and a half times, the free memory. Cells
+between these limits are simulated, because allocators round and fragment, and autocast keeps copies."""
 
 
 class Admission:
-    """Decides before each cell; cells that ran out of memory, or will, are remembered."""
+    """Decides before each cell whether it starts; remembers cells that did not fit, or are simulated not to fit."""
 
     def __init__(self, options: RunOptions, free_bytes: Callable[[DeviceInfo], int | None]) -> None:
         self._options = options
         self._free_bytes = free_bytes
         self._too_large: list[tuple[PlacedCell, str]] = []
-        """With what became of each, or would."""
+        """Cells that do not fit, each with the reason."""
         self._foreseen: dict[str, MemoryForeseen] = {}
-        """By the keys of cells."""
+        """Simulation results by cell key."""
 
     def remember_too_large(self, placed: PlacedCell) -> None:
-        """This one ran out of memory."""
+        """Record that this cell ran out of memory."""
         self._too_large.append((placed, "ran out of memory"))
 
     def remember_foreseen(self, placed: PlacedCell, foreseen: MemoryForeseen) -> None:
-        """This is what a simulation says of it."""
+        """Record the simulation result of this cell."""
         self._foreseen[placed.cell.key] = foreseen
         if foreseen.fits is False:
-            self._too_large.append((placed, "is simulated not to fit"))
+            self._too_large.append((placed, "does not fit in a simulation"))
 
     def doubtful(self, cells: Sequence[PlacedCell]) -> Iterator[tuple[PlacedCell, int]]:
-        """Cells of which only a simulation can tell whether they fit, each with what is free; ask for them one by one.
+        """Yield the cells for which only a simulation can decide whether they fit, each with the free memory in bytes.
 
-        One that is no smaller than another, of which that is known by then, is left out.
+        A cell is skipped if it is no smaller than one that is known not to fit when its turn comes.
         """
         for placed in cells:
             if not self._can_be_simulated(placed) or self._larger_than_one_that_failed(placed) is not None:
@@ -52,12 +52,12 @@ class Admission:
                 yield placed, free_bytes
 
     def refusal(self, placed: PlacedCell) -> tuple[Outcome, str] | None:
-        """How this cell ends without being started, and why; None when it should be started."""
+        """Return how this cell ends without being started, and why; None if it should be started."""
         unavailable = placed.cell.unavailable(placed.device.type)
         if unavailable is not None:
             return "invalid", unavailable
         if placed.cell.simulated:
-            return None  # it takes none of the memory that it is about, and says itself what does not fit
+            return None  # the simulation does not use the device's memory, and itself reports what does not fit
         why = self._larger_than_one_that_failed(placed) or self._does_not_fit(placed)
         return ("skipped", why) if why is not None else None
 
@@ -110,5 +110,5 @@ def _at_least_as_large(placed: PlacedCell, other: PlacedCell) -> bool:
 
 
 def _kind(placed: PlacedCell) -> tuple[str, ...]:
-    """Everything in which two cells must agree for their sizes to be comparable."""
+    """All properties in which two cells must agree for their sizes to be comparable."""
     return (*placed.cell.likeness, placed.device.torch_name)

@@ -1,7 +1,7 @@
-"""Talking to a worker: one request, then everything that comes until it is answered.
+"""The conversation with a worker: a request, followed by events up to the answer.
 
-All of a run's waiting happens in one place here, and in one thread: for the worker's next message, its end, a Ctrl-C,
-or the time of the next reading.
+A run waits in one place only, here, and in one thread: for the worker's next message, its end, a Ctrl-C, or the time of
+the next reading.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from sysbench.log.outcomes import Outcome
 from sysbench.spec.frozen import Frozen
 
 GOODBYE_S = 10.0
-"""How long a worker that was asked to leave, or has hung up, may take to be gone."""
+"""Longest time that a worker may take to end after it was asked to exit or has closed its connection."""
 
 REST_S = 0.1
-"""Steps that follow each other more quickly than this are taken in together: a parent that woke up for each of them
-would get in the way of the next, where the CPU is what is measured."""
+"""Steps that follow each other faster than this are received together: waking the parent for each of them would disturb
+the next one if the CPU is what is measured."""
 
 Answer = TypeVar("Answer", bound=Frozen)
 
 
 class StoppedByUserError(Exception):
-    """The user wants the run to end."""
+    """The user stopped the run."""
 
 
 class LostWorkerError(Exception):
-    """The worker will not do what it was asked for."""
+    """The worker cannot complete its request."""
 
     def __init__(self, outcome: Outcome, detail: str | None = None, patience_s: float = 0.0) -> None:
         super().__init__(detail)
         self.outcome = outcome
         self.detail = detail
-        """None when only the way the process ends will tell."""
+        """None if the reason is only known once the process has ended."""
         self.patience_s = patience_s
-        """How long to wait for that end before bringing it about."""
+        """How long to wait for that end before forcing it."""
 
 
 class Conversation:
-    """The engine's side of what is said, with readings taken while the worker is silent or busy."""
+    """The engine's side of the conversation; it takes readings while it waits for the worker."""
 
     def __init__(self, sampler: Sampler, interrupts: Interrupts, timeout_s: float) -> None:
         self._sampler = sampler
@@ -63,7 +63,7 @@ class Conversation:
             raise _gone() from error
 
     def until(self, worker: WorkerProcess, *kinds: type[Answer]) -> Generator[Event, None, Answer]:
-        """Everything the worker says up to the first event of these kinds, which is also returned.
+        """Yield all events up to the first one of these kinds, which is also returned.
 
         Raises LostWorkerError and StoppedByUserError.
         """
@@ -74,7 +74,7 @@ class Conversation:
                 return event
 
     def until_the_end(self, worker: WorkerProcess) -> Iterator[Event]:
-        """Everything the worker still has to say; it should not be much."""
+        """Yield the worker's remaining events; there should be few."""
         while True:
             try:
                 event = yield from self._next_event(worker, GOODBYE_S)
@@ -83,9 +83,9 @@ class Conversation:
             yield event
 
     def until_gone(self, worker: WorkerProcess) -> None:
-        """Wait for the end of a worker that has said all it has to say; raises StoppedByUserError.
+        """Wait for the end of a worker that has sent its last event; raises StoppedByUserError.
 
-        Who is around it, a profiler, may take its time to write down what it saw.
+        A profiler that wraps the worker may need time to write its report.
         """
         deadline_s = time.monotonic() + self._timeout_s
         while worker.alive and time.monotonic() < deadline_s:
@@ -94,12 +94,12 @@ class Conversation:
             self._interrupts.drain()
 
     def heed_interrupts(self) -> None:
-        """Raise StoppedByUserError if that is so."""
+        """Raise StoppedByUserError if the user has asked to stop."""
         if self._interrupts.requested:
             raise StoppedByUserError
 
     def _next_event(self, worker: WorkerProcess, timeout_s: float) -> Generator[Event, None, Event]:
-        """What the worker says next, returned; readings that fall due meanwhile, yielded."""
+        """Return the worker's next event; yield the readings that fall due until it arrives."""
         deadline_s = time.monotonic() + timeout_s
         while True:
             yield from self._readings_due()
@@ -142,7 +142,7 @@ def _received(worker: WorkerProcess) -> Event | None:
     except WorkerGoneError as error:
         raise _gone() from error
     except GarbledError as error:
-        raise LostWorkerError("crashed", f"the worker sent something that is no event: {error}") from error
+        raise LostWorkerError("crashed", f"the worker sent something that is not an event: {error}") from error
 
 
 def _gone() -> LostWorkerError:

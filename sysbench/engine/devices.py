@@ -1,4 +1,4 @@
-"""Which devices there are to measure on, as the workers see them."""
+"""The devices that cells can be measured on, as workers see them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from sysbench.spec.run import RunOptions
 
 
 def devices_here(launcher: Launcher | None = None) -> tuple[DeviceInfo, ...]:
-    """Every device, the one that `auto` stands for first; it takes as long as torch takes to import.
+    """List every device, the default of `auto` first; this takes as long as torch takes to import.
 
-    A worker is asked, because no other answer is worth anything: a card may be there without a driver, or with a torch
-    that was built for another. Raises SysbenchError when no worker can be started, and KeyboardInterrupt.
+    A worker is asked because only its answer is reliable: a GPU may be present without a driver, or with a torch that
+    was built for another device. Raises SysbenchError if no worker can be started, and KeyboardInterrupt.
     """
     found: list[DeviceInfo] = []
 

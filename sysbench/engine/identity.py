@@ -1,4 +1,4 @@
-"""Which code is running."""
+"""Identification of the running code."""
 
 from __future__ import annotations
 

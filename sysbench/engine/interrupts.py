@@ -1,73 +1,106 @@
-"""Ctrl-C and its kin, as something a loop can wait for."""
+"""Handling of Ctrl-C and similar signals, from the start of the program to its end.
+
+The first signal is honoured: a run ends cleanly, and anything else is abandoned. The second changes nothing, so that
+impatience does not interrupt what is being saved. From the third on, KeyboardInterrupt is raised wherever the program
+is.
+"""
 
 from __future__ import annotations
 
+import os
 import select
 import signal
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that end a run in order."""
+"""Signals that stop a run cleanly."""
+
+INSISTENT = 3
+"""The signal with this number interrupts everything."""
+
+
+class GivenUpError(KeyboardInterrupt):
+    """The user has asked to stop the current activity.
+
+    A KeyboardInterrupt itself makes Python exit by SIGINT even after it has been caught, if it passed through code that
+    was compiled from a string, as the methods of dataclasses are. A subclass does not.
+    """
 
 
 class Interrupts:
-    """Whether the user wants the run to end; readable, in the sense of select, as soon as that is so."""
+    """Whether the user wants to stop the run; becomes readable, in the sense of select, when that is so."""
 
-    def __init__(self, receiver: socket.socket) -> None:
-        self.requested = False
-        self._closing = False
-        self._receiver = receiver
+    def __init__(self) -> None:
+        self._received, self.descriptor = os.pipe()
+        os.set_blocking(self._received, False)
+        os.set_blocking(self.descriptor, False)
+        self._asked = 0
+        self.awaited = 0
+        """How many nested blocks check `requested` themselves: the first signal raises nothing within them."""
+        self.gave_up: str | None = None
+        """The signal that raised KeyboardInterrupt."""
+
+    @property
+    def requested(self) -> bool:
+        """Whether a signal has arrived."""
+        return self._asked > 0
 
     def fileno(self) -> int:
-        """What to wait for."""
-        return self._receiver.fileno()
+        """File descriptor to wait for."""
+        return self._received
 
     def sleep(self, duration_s: float) -> None:
-        """Do nothing for so long, or until a signal comes."""
-        select.select([self._receiver], [], [], duration_s)
+        """Sleep for this long, or until a signal arrives."""
+        select.select([self._received], [], [], duration_s)
 
     def drain(self) -> None:
-        """Forget the wake-ups that have been seen; a signal that is no request (SIGWINCH, say) wakes too."""
+        """Discard wake-ups that have been handled; signals that are no request to stop (such as SIGWINCH) also wake."""
         try:
-            while self._receiver.recv(64):
+            while os.read(self._received, 64):
                 pass
         except BlockingIOError:
             return
 
-    def ignore_impatience(self) -> None:
-        """From now on everything ends by itself, and soon; a second signal must not cut that short."""
-        self._closing = True
-
     def request(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal: the first is a request, the second raises KeyboardInterrupt wherever the program is."""
-        if self.requested and not self._closing:
-            raise KeyboardInterrupt
-        self.requested = True
+        """Handle a signal; the first raises KeyboardInterrupt unless `requested` is being checked, the third always."""
+        self._asked += 1
+        if self._asked >= INSISTENT or (self._asked == 1 and not self.awaited):
+            self.gave_up = signal.Signals(number).name
+            raise GivenUpError
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        os.close(self._received)
+        os.close(self.descriptor)
+
+
+_caught: list[Interrupts] = []
+"""The current signal handler; nested blocks share it."""
 
 
 @contextmanager
-def catch_interrupts() -> Iterator[Interrupts]:
-    """Take the stopping signals over, and give them back in the end.
+def taken_over() -> Iterator[Interrupts]:
+    """Handle the stopping signals in this context, and restore the previous handlers afterwards.
 
-    One that is ignored (nohup, a job in the background) stays ignored. Outside the main thread Python can catch no
-    signal, and none is caught.
+    An ignored signal (nohup, a background job) stays ignored. Outside the main thread Python cannot handle signals, and
+    this context does nothing.
     """
-    receiver, sender = socket.socketpair()
-    with receiver, sender:
-        receiver.setblocking(False)
-        sender.setblocking(False)
-        interrupts = Interrupts(receiver)
+    if _caught and threading.current_thread() is threading.main_thread():
+        yield _caught[0]
+        return
+    interrupts = Interrupts()
+    try:
         if threading.current_thread() is not threading.main_thread():
             yield interrupts
             return
-        # The descriptor closes a gap that a handler alone leaves: a signal between the last look at `requested` and
-        # the beginning of a wait would be noticed only after it.
-        former_descriptor = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
+        # The descriptor closes a gap that a handler alone leaves: a signal between the last check of `requested` and
+        # the beginning of a wait would be noticed only after the wait.
+        former_descriptor = signal.set_wakeup_fd(interrupts.descriptor, warn_on_full_buffer=False)
         former_handlers = {number: signal.getsignal(number) for number in STOPPING}
+        _caught.append(interrupts)
         try:
             for number, handler in former_handlers.items():
                 if handler is not signal.SIG_IGN:
@@ -75,5 +108,25 @@ def catch_interrupts() -> Iterator[Interrupts]:
             yield interrupts
         finally:
             for number, handler in former_handlers.items():
-                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+                if signal.getsignal(number) == interrupts.request:  # not if it has been replaced in the meantime
+                    signal.signal(number, signal.SIG_DFL if handler is None else handler)
             signal.set_wakeup_fd(former_descriptor)
+            _caught.remove(interrupts)
+    finally:
+        interrupts.close()
+
+
+@contextmanager
+def catch_interrupts() -> Iterator[Interrupts]:
+    """Check `requested` in this context instead of being interrupted by the first signal."""
+    with taken_over() as interrupts:
+        interrupts.awaited += 1
+        try:
+            yield interrupts
+        finally:
+            interrupts.awaited -= 1
+
+
+def given_up() -> bool:
+    """Whether a signal has interrupted the program, which is about to exit."""
+    return bool(_caught) and _caught[0].gave_up is not None

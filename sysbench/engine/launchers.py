@@ -1,4 +1,4 @@
-"""How worker processes are started: by this Python with this sysbench, plainly or behind a program that wraps them."""
+"""How worker processes are started: with this Python and this sysbench, directly or wrapped by another program."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from sysbench.meeting import CAPTURE_RANGE
 
 
 def command(module: str) -> list[str]:
-    """Without `-P`, a `sysbench` or a `torch.py` in the current directory would be imported instead."""
+    """Without `-P`, Python would import a `sysbench` or `torch.py` from the current directory instead."""
     return [sys.executable, "-P", "-m", module]
 
 
 def environment() -> dict[str, str]:
-    """This process's own, in which a checkout that is not installed is importable too."""
+    """This process's environment, extended so that a checkout that is not installed can be imported."""
     root = Path(sysbench.__file__).parent.parent
     if root.name in ("site-packages", "dist-packages"):
         return dict(os.environ)
@@ -27,15 +27,14 @@ def environment() -> dict[str, str]:
 
 
 class Launcher(Protocol):
-    """Decides what command line and what environment a worker has.
+    """Determines the command line and the environment of a worker.
 
-    The process it describes must become, or start, one worker that inherits this environment; it must end when the
-    worker does.
+    The process must become, or start, one worker that inherits this environment, and it must end when the worker ends.
     """
 
     @property
     def wraps(self) -> bool:
-        """Whether another program stands around the worker, which may want it to end in order."""
+        """Whether another program wraps the worker; it may need the worker to exit cleanly."""
         ...
 
     def command(self) -> list[str]:
@@ -43,14 +42,14 @@ class Launcher(Protocol):
         ...
 
     def environment(self) -> dict[str, str]:
-        """The whole environment, to which the engine adds where it listens."""
+        """The whole environment; the engine adds the address at which it listens."""
         ...
 
 
 class PlainLauncher:
-    """`python -m sysbench.worker` with this very Python and this very sysbench.
+    """`python -m sysbench.worker` with this Python and this sysbench.
 
-    `prefix` goes in front: `("nsys", "profile", "-t", "cuda,nvtx")`, say.
+    `prefix` precedes the command, for example `("nsys", "profile", "-t", "cuda,nvtx")`.
     """
 
     def __init__(self, prefix: tuple[str, ...] = ()) -> None:
@@ -62,19 +61,19 @@ class PlainLauncher:
         return bool(self._prefix)
 
     def command(self) -> list[str]:
-        """What is in front, and the worker."""
+        """The prefix, followed by the worker's command."""
         return [*self._prefix, *command("sysbench.worker")]
 
     def environment(self) -> dict[str, str]:
-        """This process's own, in which a checkout that is not installed is importable too."""
+        """This process's environment, extended so that a checkout that is not installed can be imported."""
         return environment()
 
 
 class NsysLauncher(PlainLauncher):
-    """The worker under `nsys profile`, which records what happens inside one range and writes when the worker ends."""
+    """A worker under `nsys profile`, which records inside one range and writes its report when the worker ends."""
 
     def __init__(self, report: Path) -> None:
-        """`report` ends in .nsys-rep; raises UsageError when Nsight Systems is not here."""
+        """`report` ends in .nsys-rep; raises UsageError if Nsight Systems is not installed."""
         super().__init__(
             (
                 nsys.program(),
@@ -91,5 +90,5 @@ class NsysLauncher(PlainLauncher):
         )
 
     def environment(self) -> dict[str, str]:
-        """With the range looked up by its text, whether or not that text was registered."""
+        """Make nsys find the capture range by its text, even if that text is not a registered string."""
         return {**super().environment(), "NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}

@@ -1,4 +1,4 @@
-"""Nsight Systems as a program of this machine: where it is, and the report it should have written."""
+"""Nsight Systems on this machine: its location, and its report."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _IMPORTER = Path("host-linux-x64") / "QdstrmImporter"
 
 
 def program() -> str:
-    """Where it is; raises UsageError with where to get it."""
+    """Return the path of nsys; raises UsageError that says where to get it."""
     found = shutil.which("nsys")
     if found is None:
-        raise UsageError(f"--with nsys: there is no program nsys here. To have it, {INSTALL}")
+        raise UsageError(f"--with nsys: nsys not found on PATH. To get it, {INSTALL}")
     return found
 
 
 def complete(report: Path) -> None:
-    """Make the report, which ends in .nsys-rep, of the raw stream if `nsys profile` got no further than that.
+    """Convert the raw stream to a report (.nsys-rep) if `nsys profile` left only the stream.
 
-    That is so in Debian's package, whose nsys does not find its importer. Raises SysbenchError.
+    Debian's package does this, because its nsys does not find its importer. Raises SysbenchError.
     """
     stream = report.with_suffix(".qdstrm")
     if report.is_file() or not stream.is_file():
@@ -54,7 +54,7 @@ def complete(report: Path) -> None:
 
 
 def _importers(nsys: Path) -> Iterator[Path]:
-    """Where the importer may be: beside the directory of nsys, of which a package may have made a chain of links."""
+    """Possible paths of the importer: beside the directory of nsys, which may be behind a chain of links."""
     while True:
         yield nsys.parent.parent / _IMPORTER
         if not nsys.is_symlink():

@@ -1,4 +1,4 @@
-"""Which cells a run has to measure, and on which device each of them lands."""
+"""The cells that a run has to measure, and the device of each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sysbench.spec.model import DeviceType
 
 @dataclass(frozen=True)
 class PlacedCell:
-    """A cell, its place in the whole run, and the device it is measured on."""
+    """A cell, its position in the whole run, and the device it is measured on."""
 
     index: int
     cell: RunCell
@@ -22,19 +22,19 @@ class PlacedCell:
 
     @property
     def predicted_bytes(self) -> int | None:
-        """What it needs at its peak on that device; None where memory is no question."""
+        """Predicted peak memory on that device; None if memory is not a constraint."""
         return formulas.predicted_bytes(self.cell, self.device.torch_name)
 
 
 def refuse_impossible(cells: Sequence[RunCell]) -> None:
-    """Raise UsageError for the first cell that can run nowhere, or not on the kind of device that it names."""
+    """Raise UsageError for the first cell that cannot run on any device, or not on the kind of device that it names."""
     kinds: dict[str, DeviceType] = {"cpu": "cpu", "mps": "mps", "cuda": "cuda"}
     for cell in cells:
         _refuse(cell, kinds.get(cell.device.partition(":")[0]))
 
 
 def place(cells: Sequence[RunCell], devices: Sequence[DeviceInfo]) -> list[PlacedCell]:
-    """Every cell on its device; raises UsageError when there is no such device, or the cell cannot run on it."""
+    """Assign a device to every cell; raises UsageError if the device does not exist, or the cell cannot run on it."""
     placed = [PlacedCell(index, cell, resolve(cell.device, devices)) for index, cell in enumerate(cells)]
     for each in placed:
         _refuse(each.cell, each.device.type)
@@ -42,7 +42,7 @@ def place(cells: Sequence[RunCell], devices: Sequence[DeviceInfo]) -> list[Place
 
 
 def resolve(name: str, devices: Sequence[DeviceInfo]) -> DeviceInfo:
-    """The device that `auto`, `cuda`, `cuda:1`, `mps` or `cpu` stands for; raises UsageError naming what is there."""
+    """Return the device named `auto`, `cuda`, `cuda:1`, `mps` or `cpu`; raises UsageError that lists the devices."""
     if name == "auto" and devices:
         return devices[0]
     for device in devices:

@@ -1,4 +1,4 @@
-"""One worker process, from its launch to its end: what it says, whether it lives, and what became of it."""
+"""One worker process, from launch to end: its messages, its state, and how it ended."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sysbench import meeting
+from sysbench.engine.interrupts import catch_interrupts
 from sysbench.engine.launchers import Launcher
 from sysbench.errors import SysbenchError
 from sysbench.log.storage import reason
@@ -27,46 +28,49 @@ if TYPE_CHECKING:
     from sysbench.engine import protocol
     from sysbench.log.events import Event, WorkerExited
 
-# What launching a worker does not need is imported where it is used: the first worker is launched before all else.
+# Launching must be fast, because the first worker starts before anything else: other imports are local.
 
 POLL_S = 0.2
-"""How often to look whether a process still lives where the system cannot say when it ends."""
+"""Polling interval for the end of a process, on systems that cannot report it."""
 
 TERMINATION_S = 2.0
-"""How long a process may take to heed SIGTERM before SIGKILL."""
+"""Time that a process has to react to SIGTERM before SIGKILL."""
 
 DEATH_S = 10.0
-"""How long to wait for the end of a killed process: one that hangs in a driver may never end, the run must."""
+"""Longest wait for the end of a killed process: one that hangs in a driver may never end, but the run must."""
 
 TAIL_BYTES = 4096
-"""How much of what a worker printed is kept."""
+"""Amount of a worker's output that is kept."""
 
 _LONGEST_DIRECTORY = 80
-"""A socket's path may be 104 characters long on macOS and 108 on Linux."""
+"""Longest path of a socket: 104 characters on macOS, 108 on Linux."""
 
 
 class WorkerGoneError(Exception):
-    """The worker has closed its end; nothing more will come."""
+    """The worker has closed its end of the connection; nothing more will arrive."""
 
 
 class GarbledError(Exception):
-    """The worker sent something that is no event."""
+    """The worker sent something that is not an event."""
 
 
 _ahead: list[WorkerProcess] = []
-"""The worker that was launched ahead and has not been asked for yet."""
+"""The worker that was launched ahead and is not in use yet."""
 
 
 @contextmanager
 def launched_ahead(launcher: Launcher) -> Iterator[None]:
-    """Launch a worker for the first `launched` that asks for one with this launcher's command line.
+    """Launch a worker early, for the first call of `launched` with this launcher's command line.
 
-    It imports torch while this process finds out what is to be measured. A worker that nobody has asked for ends with
-    this context. Nothing is raised when it cannot be launched: whoever needs one will find out why.
+    It imports torch while this process determines what to measure. If it is not used, it ends with this context. A
+    failure to launch raises nothing here, because the call that needs a worker will report it.
     """
-    with suppress(SysbenchError):
-        _ahead.append(WorkerProcess(launcher))
     try:
+        # A signal must not interrupt this: a process that is not in the list yet would be forgotten.
+        with suppress(SysbenchError), catch_interrupts() as interrupts:
+            _ahead.append(WorkerProcess(launcher))
+        if interrupts.requested:
+            raise KeyboardInterrupt
         yield
     finally:
         while _ahead:
@@ -74,23 +78,23 @@ def launched_ahead(launcher: Launcher) -> Iterator[None]:
 
 
 def launched(launcher: Launcher) -> WorkerProcess:
-    """The worker that was launched ahead, if it was launched like this, or a new one; raises SysbenchError."""
+    """Return the worker that was launched ahead with this launcher, or a new one; raises SysbenchError."""
     if _ahead and _ahead[0].command == launcher.command():
         return _ahead.pop()
     return WorkerProcess(launcher)
 
 
 class WorkerProcess:
-    """A worker, which runs in a session of its own: a Ctrl-C in the terminal does not reach it."""
+    """A worker process in its own session, so that Ctrl-C in the terminal does not reach it."""
 
     def __init__(self, launcher: Launcher) -> None:
-        """Launch it; raises SysbenchError when that is not possible. It connects later, or never."""
+        """Launch the worker; raises SysbenchError if that fails. It connects later, or never."""
         self.command = launcher.command()
-        """The command line of the process that was launched."""
+        """Command line of the launched process."""
         self._key = os.urandom(32)
         self._connection: Connection | None = None
         with ExitStack() as resources:
-            # The doorway, a socket in a private directory, is gone as soon as the worker is through it.
+            # The worker connects through a socket in a private directory, which is removed as soon as it has connected.
             self._doorway = resources.enter_context(ExitStack())
             try:
                 address, self._listener = _listen(self._doorway)
@@ -101,7 +105,7 @@ class WorkerProcess:
             self._sentinel = _sentinel(self._process.pid, resources)
             self._resources = resources.pop_all()
         self._source = self._listener.fileno()
-        self._poll = select.poll()  # kept, and not made anew for each wait, because steps may come by the thousand
+        self._poll = select.poll()  # kept, not created for each wait, because steps may arrive by the thousand
         for descriptor in (self._source, self._sentinel):
             if descriptor is not None:
                 self._poll.register(descriptor, select.POLLIN)
@@ -123,27 +127,27 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process that was launched: the worker, or the program that wraps it."""
+        """Process id of the launched process: the worker, or the program that wraps it."""
         return self._process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs."""
+        """Whether the process is running."""
         return not self._ended(0)
 
     def wait(self, also: int, timeout_s: float) -> bool:
-        """Sleep until there is something to receive, which is True.
+        """Wait for something to receive; return True if there is.
 
-        False when the process has ended, the descriptor `also` is readable, or the time is up (or a little earlier).
+        Returns False if the process has ended, the descriptor `also` is readable, or the time is up (or nearly up).
         """
         self._poll.register(also, select.POLLIN)
         patience_s = timeout_s if self._sentinel is not None else min(timeout_s, POLL_S)
         return self._source in (ready for ready, _ in self._poll.poll(math.ceil(patience_s * 1000)))
 
     def receive(self) -> Event | None:
-        """What has arrived; None when it was the connection itself.
+        """Return the received event; None if the worker has just connected.
 
-        Raises WorkerGoneError at the end of the connection and GarbledError for anything that is no event.
+        Raises WorkerGoneError at the end of the connection and GarbledError for anything that is not an event.
         """
 
         from sysbench.engine.protocol import MESSAGE_LIMIT_BYTES
@@ -164,7 +168,7 @@ class WorkerProcess:
             raise GarbledError(repr(message[:60])) from error
 
     def send(self, command: protocol.Command) -> None:
-        """Ask for something; raises WorkerGoneError."""
+        """Send a command; raises WorkerGoneError."""
         from sysbench.engine import protocol
 
         if self._connection is None:
@@ -175,7 +179,7 @@ class WorkerProcess:
             raise WorkerGoneError from error
 
     def end(self, patience_s: float) -> WorkerExited:
-        """See the process out, by force when it takes longer than `patience_s`, and say what became of it."""
+        """Wait for the end of the process, kill it after `patience_s`, and return how it ended."""
         from sysbench.log.events import WorkerExited
 
         code, tail = self.close(patience_s)
@@ -188,12 +192,12 @@ class WorkerProcess:
         )
 
     def close(self, patience_s: float) -> tuple[int | None, str | None]:
-        """As `end`; returns the exit code, which is less than 0 for a signal, and the last that was printed."""
+        """Like `end`, but returns the exit code (negative for a signal) and the end of the output."""
         if not self._ended(patience_s):
             self._signal(signal.SIGTERM)
             self._ended(TERMINATION_S)
-        # Whatever the worker started (compilers, say) goes with it. Until the process is reaped below, its number,
-        # and with it that of its group, cannot be given to anyone else.
+        # Kill the whole process group, including compilers that the worker may have started. Until the process is
+        # reaped below, its id, and with it the id of the group, cannot be reused.
         self._signal(signal.SIGKILL)
         self._ended(DEATH_S)
         code = self._process.poll()
@@ -204,7 +208,7 @@ class WorkerProcess:
         return code, tail
 
     def _accept(self) -> None:
-        """Let the worker in, or send away someone who does not have the key."""
+        """Accept the worker's connection; reject any other client, which does not have the key."""
         from multiprocessing import AuthenticationError
         from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 
@@ -230,7 +234,7 @@ class WorkerProcess:
         return self._process.returncode is not None
 
     def _signal(self, number: signal.Signals) -> None:
-        # macOS answers PermissionError for a group of which only the dead are left.
+        # macOS raises PermissionError for a group of which only dead processes are left.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
@@ -241,7 +245,7 @@ class WorkerProcess:
 
 
 def _listen(doorway: ExitStack) -> tuple[Path, socket.socket]:
-    """A listening socket at a path that only this user can reach."""
+    """Create a listening socket at a path that only this user can access."""
     short = len(os.fsencode(tempfile.gettempdir())) <= _LONGEST_DIRECTORY
     directory = tempfile.TemporaryDirectory(prefix="sysbench-", dir=None if short else "/tmp")
     address = Path(doorway.enter_context(directory)) / "engine"
@@ -252,7 +256,7 @@ def _listen(doorway: ExitStack) -> tuple[Path, socket.socket]:
 
 
 def _sentinel(pid: int, resources: ExitStack) -> int | None:
-    """A descriptor that is readable once the process has ended, which does not reap it; None where there is none."""
+    """Return a descriptor that becomes readable when the process ends, without reaping it; None if unsupported."""
     if sys.platform != "linux":
         return None
     try:

@@ -1,6 +1,7 @@
-"""What the engine asks of a worker, and how the two find each other.
+"""Commands from the engine to a worker, and the address at which they meet.
 
-Commands go one way and events (`sysbench.log.events`) the other, each a message of JSON over a local socket.
+Commands are sent in one direction and events (`sysbench.log.events`) in the other, each as a JSON message over a local
+socket.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from sysbench.spec.frozen import Frozen
 from sysbench.spec.model import Precision
 
 MESSAGE_LIMIT_BYTES = 16 * 1024**2
-"""No message is longer than this; what claims to be is not one of ours."""
+"""Longest message in bytes; a longer one does not come from sysbench."""
 
 
 class AboutCell(Frozen):
-    """What is asked about one cell, with the package of its command, where the worker finds what reads it."""
+    """A request about one cell, with the package of its command, where the worker finds the cell's class."""
 
     package: str = ""
     cell: SerializeAsAny[RunCell]
@@ -36,16 +37,16 @@ class AboutCell(Frozen):
 
 
 class Measure(AboutCell):
-    """Do with one cell what its kind says; answered by events, the last of which is its CellFinished."""
+    """Run one cell; answered by events, the last of which is its CellFinished."""
 
     command: Literal["measure"] = "measure"
     device: DeviceInfo
     artifact: Path | None = None
-    """Where to leave what is too large for events (a memory snapshot); None when nobody wants it."""
+    """Where to write what is too large for events (a memory snapshot); None if it is not needed."""
 
 
 class MeasureCeiling(Frozen):
-    """Find what a matrix product reaches; answered by CeilingMeasured or CeilingFailed."""
+    """Measure the matmul ceiling; answered by CeilingMeasured or CeilingFailed."""
 
     command: Literal["measure_ceiling"] = "measure_ceiling"
     device: DeviceInfo
@@ -53,9 +54,9 @@ class MeasureCeiling(Frozen):
 
 
 class Foresee(AboutCell):
-    """Say by simulation whether a cell will fit into what is free on its device; answered by MemoryForeseen.
+    """Simulate whether a cell will fit in the free memory of its device; answered by MemoryForeseen.
 
-    Nothing is allocated there. A worker that was asked this should measure nothing afterwards.
+    The simulation allocates nothing on the device. A worker that has simulated should measure nothing afterwards.
     """
 
     command: Literal["foresee"] = "foresee"
@@ -64,11 +65,11 @@ class Foresee(AboutCell):
 
 
 class Exit(Frozen):
-    """Nothing more is wanted; answered by the end of the process."""
+    """End the worker; answered by the end of the process."""
 
     command: Literal["exit"] = "exit"
     orderly: bool
-    """Whether Python and its libraries shall be torn down, which is when profilers save what they have. It takes torch
+    """Whether Python and its libraries shut down cleanly, which is when profilers save their data. For torch this takes
     a few tenths of a second."""
 
 
@@ -78,10 +79,10 @@ _COMMAND: TypeAdapter[Command] = TypeAdapter(Command, config=ConfigDict(defer_bu
 
 
 def decode(message: bytes) -> Command:
-    """The command in a message; raises pydantic.ValidationError when there is none."""
+    """Decode a message; raises pydantic.ValidationError if it is not a command."""
     return _COMMAND.validate_json(message)
 
 
 def encode(command: Command) -> bytes:
-    """One command as a message."""
+    """Encode a command as a message."""
     return command.model_dump_json().encode()

@@ -1,4 +1,4 @@
-"""What is arranged for single cells of a run, beside what all of them get."""
+"""Special provisions for single cells of a run: artifacts and launchers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sysbench.engine.plan import PlacedCell
 from sysbench.log.events import Event
 
 Reader = Callable[[PlacedCell, Path], Iterator[Event]]
-"""Says in events what an artifact comes down to; raises SysbenchError when it is of no use, and with it its cell."""
+"""Yields events with the content of an artifact; raises SysbenchError if it is unusable, which makes its cell fail."""
 
 
 def _as_it_is(placed: PlacedCell, artifact: Path) -> Iterator[Event]:
@@ -20,11 +20,11 @@ def _as_it_is(placed: PlacedCell, artifact: Path) -> Iterator[Event]:
 
 @dataclass(frozen=True)
 class Provisions:
-    """By the keys of cells."""
+    """Provisions for single cells, by cell key."""
 
     artifacts: Mapping[str, Path] = field(default_factory=dict)
-    """Where their worker leaves what is too large for events."""
+    """Path at which the worker writes what is too large for events."""
     launchers: Mapping[str, Launcher] = field(default_factory=dict)
-    """How their worker is started, where that is not as for all others."""
+    """Launcher of the cell's worker, if it differs from that of all others."""
     read: Reader = _as_it_is
-    """Reads each artifact as soon as it is complete, which under a launcher that wraps is when the worker is gone."""
+    """Reads each artifact as soon as it is complete; with a wrapping launcher, that is after the worker has ended."""

@@ -1,4 +1,4 @@
-"""One run, from its log's first line to its last: the engine as the command line sees it."""
+"""One run, from the first line of its log to the last: the engine's interface for the command line."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def run(
     sampler: Sampler | None = None,
     provisions: Provisions | None = None,
 ) -> Session:
-    """Prepare a run, of which everything but the measuring is checked here; iterate over the result to carry it out.
+    """Prepare a run and check everything that needs no worker; iterate over the result to carry it out.
 
-    Raises UsageError for cells that can run nowhere and for a log that must not be continued, LogError for a log that
-    cannot be read, and OutputError when there is no place to write to. Nothing is left behind then.
+    Raises UsageError for cells that cannot run anywhere and for a log that must not be continued, LogError for a log
+    that cannot be read, and OutputError if the log cannot be written. No files are left behind in these cases.
     """
     cells: list[RunCell] = list(spec.cells())
     refuse_impossible(cells)
@@ -60,15 +60,15 @@ def run(
 
 
 class Session:
-    """A run: an iterator of events, each of which is in the log when it is handed over.
+    """A run: an iterator of events, each of which is in the log before it is yielded.
 
     The first is RunStarted or RunResumed, the last RunFinished. As a context manager it ends the worker and completes
-    the log however it is left. From the first event to the last, the signals that stop a program belong to it: the
-    first ends the run in order, and a second one that comes before that has begun raises KeyboardInterrupt.
+    the log, however the block is left. From the first event to the last, the session handles the signals that stop a
+    program: the first ends the run cleanly, the second changes nothing, and the third raises KeyboardInterrupt.
 
-    Iterating raises UsageError when this machine is not the one that was asked for (no such device; a resumed log of
-    another), and then nothing is left in the log; SysbenchError when no worker can be started; and OutputError when
-    the log cannot be written any more.
+    Iterating raises UsageError if the machine does not match the request (no such device; a log from another machine),
+    in which case the log remains empty; SysbenchError if no worker can be started; and OutputError if the log can no
+    longer be written.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Session:
         self._sampler = sampler
         self._admission = Admission(options, sampler.free_bytes)
         self._open_cell: str | None = None
-        """The cell that the log says is being measured."""
+        """The cell that is being measured according to the log."""
         self._events = self._run()
 
     def __iter__(self) -> Session:
@@ -111,7 +111,7 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """End the run if it is still going on; what was measured is kept."""
+        """End the run if it is still active; all measurements are kept."""
         self._events.close()
         self._sampler.close()
         self._log.close()
@@ -147,7 +147,7 @@ class Session:
             except SysbenchError as error:
                 status, failure = "failed", error
             except BaseException as error:
-                # Given up in the middle: by whoever iterates, by a second Ctrl-C, or by a defect of ours.
+                # Abandoned in the middle: by the caller, by a third Ctrl-C, or because of a bug.
                 given_up = isinstance(error, GeneratorExit | KeyboardInterrupt)
                 self._finish(supervisor, "interrupted" if given_up else "failed")
                 raise
@@ -164,7 +164,7 @@ class Session:
         return event
 
     def _finish(self, supervisor: Supervisor, status: RunStatus) -> list[Event]:
-        """End the worker and complete the log; all of it before any of it is handed over."""
+        """End the worker and complete the log; return its last events only after that."""
         last_words: list[Event] = [*supervisor.stop()]
         if self._open_cell is not None:
             last_words.append(CellFinished(at_s=time.time(), cell=self._open_cell, outcome="interrupted"))
@@ -175,7 +175,7 @@ class Session:
         return self._earlier is None or not self._earlier.keeps(cell)
 
     def _place(self, ready: WorkerReady) -> list[PlacedCell]:
-        """The cells to measure, each on its device; raises UsageError when this is not the machine for them."""
+        """Return the cells to measure, each on its device; raises UsageError if this machine is unsuitable."""
         placed = place(self._cells, ready.devices)
         if self._earlier is not None:
             self._earlier.refuse_other_machine(ready, placed)
@@ -199,7 +199,7 @@ def _beginning(spec: RunSpec, cells: int, driver: str | None) -> RunStarted:
 
 
 def _continued(path: Path, spec: RunSpec) -> tuple[Log, EarlierRun]:
-    """A log to go on with, and what it holds; locked before it is read, and changed only when it is the right one."""
+    """Open a log to continue it, and read its content; it is locked before reading, and changed only if it matches."""
     log = Log.reopen(path)
     try:
         earlier = recall(path)

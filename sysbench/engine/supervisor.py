@@ -1,4 +1,4 @@
-"""Measures the cells of a run, one after the other, in a worker that is replaced whenever it may be spoilt."""
+"""Measures the cells of a run one after the other, in a worker that is replaced whenever its state may be affected."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from sysbench.spec.cell import RunCell
 from sysbench.spec.model import Precision
 
 HARMLESS: frozenset[Outcome] = frozenset({"ok", "invalid", "skipped"})
-"""Outcomes after which a worker is as good as new."""
+"""Outcomes after which a worker can be reused."""
 
 Placement = Callable[[WorkerReady], Sequence[PlacedCell]]
-"""From what the first worker found to the cells that are to be measured; raises UsageError."""
+"""From the first worker's report to the cells that are to be measured; raises UsageError."""
 
 
 class Supervisor:
-    """Finds a worker for every cell, asks it for one thing at a time, and draws the consequences."""
+    """Provides a worker for every cell, sends it one request at a time, and acts on the outcome."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Supervisor:
         self._provisions = provisions or Provisions()
         self._launcher = launcher
         self._launched_by = launcher
-        """Who started the worker there is."""
+        """Launcher of the current worker."""
         self._sampler = sampler
         self._admission = admission
         self._interrupts = interrupts
@@ -67,10 +67,10 @@ class Supervisor:
         self._ceilings: set[tuple[str, str]] = set()
 
     def run(self, placement: Placement) -> Iterator[Event]:
-        """Measure every cell that `placement` names.
+        """Measure every cell that `placement` returns.
 
-        Raises UsageError when the cells cannot be placed, SysbenchError when no worker can be started, and
-        StoppedByUserError. Then, and whenever the iteration is given up, `stop` must be called.
+        Raises UsageError if the cells cannot be placed, SysbenchError if no worker can be started, and
+        StoppedByUserError. After an error, and whenever the iteration is abandoned, `stop` must be called.
         """
         _, ready = yield from self._start_worker(self._launcher)
         cells = placement(ready)
@@ -85,12 +85,11 @@ class Supervisor:
         yield from self._say_goodbye()
 
     def stop(self) -> list[WorkerExited]:
-        """End the worker, if there is one, at once; a second Ctrl-C does not cut that short."""
-        self._interrupts.ignore_impatience()
+        """End the worker, if there is one, at once."""
         return [self._dismiss(self._worker)] if self._worker is not None else []
 
     def _attend(self, placed: PlacedCell) -> Iterator[Event]:
-        """One cell that is worth it, and what came before and comes after."""
+        """Measure one admitted cell, after the measurements it requires; replace the worker if necessary."""
         if self._wants_ceilings and placed.cell.against_ceiling is not None:
             yield from self._measure_ceiling(placed, placed.cell.against_ceiling)
         first = placed.cell.timed_first
@@ -104,14 +103,14 @@ class Supervisor:
                 return
         finished = yield from self._measure(placed)
         if placed.cell.simulated and finished.outcome == "oom":
-            return  # nothing ran out here
+            return  # no real memory ran out
         if finished.outcome == "oom":
             self._admission.remember_too_large(placed)
         if finished.outcome not in HARMLESS or placed.cell.needs_fresh_worker:
             yield from self._replace_worker()
 
     def _look_ahead(self, cells: Sequence[PlacedCell]) -> Iterator[Event]:
-        """Have simulated what may not fit, in a worker that measures nothing."""
+        """Simulate the cells that may not fit, in a worker that measures nothing."""
         asked = False
         for placed, free_bytes in self._admission.doubtful(cells):
             self._conversation.heed_interrupts()
@@ -128,7 +127,7 @@ class Supervisor:
             yield from self._replace_worker()
 
     def _measure(self, placed: PlacedCell) -> Generator[Event, None, CellFinished]:
-        """What the worker says of a cell; that it is over is said last, when all that it left has been read."""
+        """Measure a cell and yield its events; CellFinished comes last, after the cell's artifact has been read."""
         worker = yield from self._ensure_worker(self._provisions.launchers.get(placed.cell.key, self._launcher))
         self._sampler.use(placed.device)
         yield CellStarted(
@@ -153,7 +152,7 @@ class Supervisor:
         return finished
 
     def _read(self, placed: PlacedCell, artifact: Path, finished: CellFinished) -> Generator[Event, None, CellFinished]:
-        """Read what the worker left, once it is all there; the cell is no better than that."""
+        """Read the cell's artifact once it is complete; if that fails, the cell fails."""
         said = None
         if self._launched_by.wraps:
             for event in self._say_goodbye():
@@ -167,7 +166,7 @@ class Supervisor:
         return finished
 
     def _measure_ceiling(self, placed: PlacedCell, precision: Precision) -> Iterator[Event]:
-        """What this device reaches at this precision, once; a cell is measured whether or not that is known."""
+        """Measure the matmul ceiling of this device and precision once; a cell is measured even if this fails."""
         device = placed.device
         if (device.torch_name, precision) in self._ceilings:
             return
@@ -185,13 +184,13 @@ class Supervisor:
             yield CeilingFailed(at_s=time.time(), device=device.torch_name, precision=precision, detail=detail)
 
     def _look_around(self) -> Iterator[Event]:
-        """Count the processes that share the device: too slow a question for while something is measured."""
+        """Count other processes on the device, before measuring: counting is too slow during a measurement."""
         other_processes = self._sampler.count_other_processes()
         if other_processes is not None:
             yield Reading(at_s=time.time(), other_processes=other_processes)
 
     def _ensure_worker(self, launcher: Launcher) -> Generator[Event, None, WorkerProcess]:
-        """The worker there is, or a new one when there is none, it has died while idle, or was launched otherwise."""
+        """Return a worker of this launcher: the current one, or a new one if that is missing, dead or another's."""
         if self._worker is not None and (not self._worker.alive or self._launched_by is not launcher):
             yield from self._replace_worker()
         if self._worker is not None:
@@ -213,7 +212,7 @@ class Supervisor:
             raise SysbenchError(f"no worker could be started: {lost.detail or _epitaph(exited)}") from lost
 
     def _replace_worker(self) -> Iterator[Event]:
-        """Let this worker go, if it has not gone by itself; the next cell that needs one starts another."""
+        """End the current worker, if any; the next cell starts a new one."""
         if self._worker is not None:
             yield self._dismiss(self._worker)
 
@@ -221,7 +220,7 @@ class Supervisor:
         worker = self._worker
         if worker is None:
             return
-        # Everything is measured: neither a worker that lingers nor a Ctrl-C now makes the run less complete.
+        # Everything is measured: neither a worker that takes too long nor a Ctrl-C now makes the run incomplete.
         with suppress(LostWorkerError, StoppedByUserError):
             self._conversation.ask(worker, protocol.Exit(orderly=self._launched_by.wraps))
             yield from self._conversation.until_the_end(worker)
@@ -237,7 +236,7 @@ class Supervisor:
 
 
 def _all_but_the_last(events: Generator[Event, None, CellFinished]) -> Generator[Event, None, CellFinished]:
-    """Everything up to the event that is returned, and not that."""
+    """Yield all events before the CellFinished, which is returned but not yielded."""
     try:
         while True:
             event = next(events)
@@ -255,14 +254,14 @@ def _finished(cell: RunCell, outcome: Outcome, detail: str | None = None) -> Cel
 
 
 def _epitaph(exited: WorkerExited) -> str:
-    """How a worker died, in one line: the signal or the code, and the last thing it printed."""
+    """Describe in one line how a worker ended: the signal or the exit code, and the last line of its output."""
     if exited.signal == "SIGKILL":
         return "the worker was ended by SIGKILL; the kernel does that when host memory runs out"
     if exited.signal is not None:
         end = f"the worker was ended by {exited.signal}"
     elif exited.exit_code is not None:
-        end = f"the worker left with exit code {exited.exit_code}"
+        end = f"the worker exited with code {exited.exit_code}"
     else:
-        end = "the worker hung up and could not be ended"
+        end = "the worker closed its connection and could not be killed"
     last_line = exited.stderr_tail.splitlines()[-1] if exited.stderr_tail else None
     return f"{end}: {last_line}" if last_line else end

@@ -1,1 +1,1 @@
-"""What is measured: the Transformer, its attention kinds, and the training step with its phases."""
+"""The measured workload: the Transformer, its attention implementations, and the training step with its phases."""

@@ -1,7 +1,7 @@
-"""Which memory tensors hold, followed storage by storage: from the operator that makes one to the end of its last use.
+"""Memory accounting by tensor storage: a storage is followed from the operator that creates it until it is freed.
 
-A storage is what allocators hand out; tensors that are views of one another share one. What a kernel allocates and
-frees again before it returns is invisible here.
+A storage is what an allocator hands out; tensors that are views of one another share one storage. Memory that a kernel
+allocates and frees before it returns is not visible here.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 BLOCK_BYTES = 512
-"""Blocks of CUDA's caching allocator are multiples of this (kMinBlockSize, c10/core/AllocatorConfig.h)."""
+"""Block sizes in CUDA's caching allocator are multiples of this (kMinBlockSize, c10/core/AllocatorConfig.h)."""
 
 
 def rounded(size_bytes: int) -> int:
-    """`size_bytes` in whole blocks, as CUDA's caching allocator would count them."""
+    """Round `size_bytes` up to whole blocks, as CUDA's caching allocator does."""
     return (size_bytes + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
 
 
 class _Watched(weakref.ref[torch.UntypedStorage]):
-    """A storage that does not live longer for being watched."""
+    """A weak reference to a storage: watching a storage does not extend its lifetime."""
 
     __slots__ = ("address", "number")
     address: int
@@ -32,11 +32,11 @@ class _Watched(weakref.ref[torch.UntypedStorage]):
 
 
 class StorageWatch:
-    """Numbers storages as they are first seen, and says when each of them is gone.
+    """Numbers storages in the order in which they are first seen, and reports when each one is freed.
 
-    `on_allocation` gets the bytes of a new storage and returns the number it is known by from then on; `on_free` gets
-    that number once nothing refers to the storage any more. Storages without bytes are passed over: no allocator is
-    asked for them.
+    `on_allocation` receives the size of a new storage in bytes and returns the number that identifies it from then on.
+    `on_free` receives that number once nothing refers to the storage any more. Storages of zero bytes are ignored,
+    because they need no allocation.
     """
 
     def __init__(self, on_allocation: Callable[[int], int], on_free: Callable[[int], None]) -> None:
@@ -45,7 +45,7 @@ class StorageWatch:
         self._watched: dict[int, _Watched] = {}
 
     def see(self, tensor: Tensor) -> None:
-        """Watch the tensor's storage, unless it is being watched."""
+        """Start watching the tensor's storage, unless it is already being watched."""
         storage = tensor.untyped_storage()
         address = storage._cdata
         if address in self._watched:
@@ -59,12 +59,12 @@ class StorageWatch:
         self._watched[address] = watched
 
     def number_of(self, tensor: Tensor) -> int | None:
-        """What the tensor's storage is known by, or None if it never was seen or has no bytes."""
+        """Return the number of the tensor's storage, or None if it has not been seen or has no bytes."""
         watched = self._watched.get(tensor.untyped_storage()._cdata)
         return None if watched is None else watched.number
 
     def forget_all(self) -> None:
-        """Watch nothing any more: what is freed from now on is not reported."""
+        """Stop watching all storages; those freed later are not reported."""
         self._watched.clear()
 
     def _gone(self, watched: weakref.ref[torch.UntypedStorage]) -> None:
@@ -74,7 +74,7 @@ class StorageWatch:
 
 
 class TensorAccounting(TorchDispatchMode):
-    """While it is entered, counts the bytes of tensors that operators make, in whole blocks, until they are freed."""
+    """While active, counts the bytes of the tensors that operators create, in whole blocks, until they are freed."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -85,14 +85,14 @@ class TensorAccounting(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # torch would import its compiler, which takes seconds, to keep it away from __torch_dispatch__
+        return False  # otherwise torch imports its compiler, which takes seconds
 
     def reset_peak(self) -> None:
-        """Let the peak start from what is live now."""
+        """Reset the peak to the current number of live bytes."""
         self.peak_bytes = self.live_bytes
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operator and watch what it returns."""
+        """Run the operator and watch the tensors that it returns."""
         result = func(*args, **(kwargs or {}))
         self._see(result)
         return result

@@ -1,5 +1,6 @@
-"""Memory as the measured process sees it: peaks, freeing, out-of-memory errors, and the history of CUDA's caching
-allocator with notes on what each allocation was for.
+"""Memory as the measured process sees it: peaks, freeing, out-of-memory errors, and the allocation history.
+
+The history is that of CUDA's caching allocator; each allocation is annotated with its purpose.
 """
 
 from __future__ import annotations
@@ -27,34 +28,34 @@ _OUT_OF_MEMORY_PHRASES = (
 
 @dataclass(frozen=True)
 class Peaks:
-    """High-water marks in bytes; None where the device does not tell."""
+    """Peak memory in bytes; None where the device does not report it."""
 
     allocated_bytes: int | None
-    """Of live tensors."""
+    """Peak of live tensors."""
     reserved_bytes: int | None
-    """Of what the allocator took from the device."""
+    """Peak of the memory that the allocator has reserved from the device."""
     host_rss_bytes: int
-    """Of this process's resident memory, since it began: it cannot be reset."""
+    """Peak resident set size of this process since it started; this one cannot be reset."""
 
 
 def reset_peaks(device: torch.device) -> None:
-    """Forget earlier peaks: the next ones are of what is live now and what comes."""
+    """Reset the peak counters, so that the next peaks start from the memory that is live now."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 
 
 def peaks(device: torch.device) -> Peaks:
-    """Peaks since `reset_peaks`."""
+    """Return the peaks since the last `reset_peaks`."""
     if device.type == "cuda":
         allocated, reserved = torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
         return Peaks(allocated, reserved, _host_rss_peak_bytes())
-    # MPS keeps no peak of live tensors; what its driver holds only grows until the cache is emptied.
+    # MPS reports no peak of live tensors; its driver memory only grows until the cache is emptied.
     reserved_bytes = torch.mps.driver_allocated_memory() if device.type == "mps" else None
     return Peaks(None, reserved_bytes, _host_rss_peak_bytes())
 
 
 def release(device: torch.device) -> None:
-    """Give back everything that nothing refers to any more: Python's garbage first, then the allocator's cache."""
+    """Free all unreferenced memory: first by Python's garbage collector, then in the allocator's cache."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -63,9 +64,9 @@ def release(device: torch.device) -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether `error` says that memory ran out, on any device.
+    """Whether `error` reports that memory ran out, on any device.
 
-    Only CUDA has a type for it; the others raise RuntimeError and are told apart by their words.
+    Only CUDA has an exception type for this. Other devices raise RuntimeError and are recognised by the message.
     """
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
@@ -78,14 +79,14 @@ def _host_rss_peak_bytes() -> int:
 
 
 WORKSPACE_BYTES = (8_519_680, 32 * 1024 * 1024)
-"""What cuBLAS asks for: by default, and on Hopper and later (getChosenWorkspaceSize, CublasHandlePool.cpp)."""
+"""Size of the cuBLAS workspace: the default, and on Hopper and later (getChosenWorkspaceSize, CublasHandlePool.cpp)."""
 
 _BOUNDARY_S = 0.0005
-"""Pause at phase boundaries, so that no allocation shares its microsecond with one."""
+"""Pause at phase boundaries, so that no allocation has the same time in microseconds as a boundary."""
 
 
 class _Step(Protocol):
-    """As much of a training step as tells categories apart."""
+    """The parts of a training step that are needed to assign categories."""
 
     model: Any
     tokens: Tensor
@@ -94,22 +95,23 @@ class _Step(Protocol):
 
 @dataclass
 class _Boundary:
-    """The end of a phase: what is known then about addresses."""
+    """The end of a phase, with what is known about addresses at that point."""
 
     time_us: int
     named: dict[int, str]
-    """Categories by address."""
+    """Category by address."""
     rest_since_us: int
     rest: str | None
-    """The category of everything else that was made since, and is still there."""
+    """Category of every other block that was allocated during the phase and is still live."""
 
 
 @dataclass
 class History:
-    """Records allocations on one device from when `recording` is entered.
+    """Records the allocations on one device while `recording` is active.
 
-    Categories follow the rule of `sysbench.simulate.recording`: parameters, inputs and gradients are known by their
-    addresses at the end of a phase, and what forward or optimizer leave behind is activations or state.
+    Categories follow the same rule as in `sysbench.simulate.recording`: parameters, inputs and gradients are identified
+    by their addresses at the end of a phase; whatever else forward leaves behind is an activation, and whatever else
+    the optimizer leaves behind is optimizer state.
     """
 
     device: torch.device
@@ -120,7 +122,7 @@ class History:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record, with Python stacks only: C++ ones take a hundred times as long to write."""
+        """Record with Python stacks only: C++ stacks take a hundred times as long to write."""
         torch.cuda.memory._record_memory_history("all", context="all", stacks="python", device=self.device)
         try:
             yield
@@ -128,13 +130,13 @@ class History:
             torch.cuda.memory._record_memory_history(enabled=None, device=self.device)
 
     def built(self, step: _Step) -> None:
-        """Note what there is before the first step."""
+        """Record which tensors exist before the first step."""
         named = dict.fromkeys(_addresses(step.model.parameters()), "parameters")
         self._end(named, 0, "inputs")
 
     @contextmanager
     def phase(self, number: int, name: str, step: _Step) -> Iterator[None]:
-        """Note when a phase begins and ends, and what it leaves."""
+        """Record when a phase begins and ends, and which tensors it leaves behind."""
         began_us = _now_us()
         if number != self._step:
             self._step, self._step_since_us = number, began_us
@@ -146,16 +148,16 @@ class History:
             rest, since_us = "activations", self._step_since_us
         elif name == "backward":
             named = dict.fromkeys(_addresses(each.grad for each in step.model.parameters()), "gradients")
-            rest = "optimizer state"  # the scale of fp16's loss
+            rest = "optimizer state"  # the loss scale of fp16
         elif name == "optimizer":
             rest = "optimizer state"
         self._mark(name, "END", self._end(named, since_us, rest))
 
     @contextmanager
     def following(self, model: nn.Module) -> Iterator[None]:
-        """Have the allocator write down which module is being called."""
+        """Annotate allocations with the module that is being called."""
         if not hasattr(torch.cuda.memory, "_set_memory_metadata"):
-            yield  # an older torch: modules stay unknown
+            yield  # older torch: modules remain unknown
             return
         paths: list[str] = [""]
         names = {module: name for name, module in model.named_modules()}
@@ -178,7 +180,7 @@ class History:
             torch.cuda.memory._set_memory_metadata("")
 
     def snapshot(self, device_name: str, protocol: str, cell: dict[str, Any]) -> dict[str, Any]:
-        """Everything so far, as `torch.cuda.memory._snapshot()` has it, with categories and phases."""
+        """Return the recording in the form of `torch.cuda.memory._snapshot()`, with categories and phases added."""
         content: dict[str, Any] = torch.cuda.memory._snapshot(self.device)
         label(content, self.device.index or 0, self._boundaries)
         content["external_annotations"] = [*content.get("external_annotations", []), *self._annotations]
@@ -204,7 +206,7 @@ class History:
 
 
 def label(content: dict[str, Any], device: int, boundaries: Iterable[_Boundary]) -> None:
-    """Give every allocation in the trace of a device, and every block, its category."""
+    """Assign a category to every allocation in a device's trace and to every block."""
     traces = content["device_traces"]
     trace = traces[device] if device < len(traces) else []
     live: dict[int, dict[str, Any]] = {}
@@ -228,7 +230,7 @@ def label(content: dict[str, Any], device: int, boundaries: Iterable[_Boundary])
 
 
 def _label_blocks(content: dict[str, Any], live: dict[int, dict[str, Any]]) -> None:
-    """Blocks are what the allocations are that they were left by."""
+    """A block takes the category of the allocation that it was left by."""
     for segment in content["segments"]:
         for block in segment["blocks"]:
             owner = live.get(block["address"])

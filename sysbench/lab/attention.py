@@ -1,6 +1,6 @@
-"""Causal self-attention, several ways: written out, and by the kernels that torch has for it.
+"""Causal self-attention in several implementations: written out, and with the kernels that torch provides.
 
-All kinds map queries, keys and values of shape (batch, heads, ctx, d_head) to outputs of that shape:
+All implementations map queries, keys and values of shape (batch, heads, ctx, d_head) to outputs of that shape:
 softmax(q·kᵀ / √d_head + mask)·v, where the mask hides every later position.
 """
 
@@ -25,7 +25,7 @@ from sysbench.spec.model import Attention
 
 
 class NaiveAttention(nn.Module):
-    """Every intermediate is a tensor in memory: scores, masked scores, exponentials and weights, each ctx × ctx."""
+    """Attention with every intermediate in memory: scores, masked scores, exponentials and weights, each ctx × ctx."""
 
     future: Tensor
 
@@ -35,7 +35,7 @@ class NaiveAttention(nn.Module):
         self.register_buffer("future", later, persistent=False)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attend; under autocast the products are taken in its type and the softmax in fp32."""
+        """Attend; under autocast the matrix products use the autocast type and the softmax uses fp32."""
         ctx, d_head = q.shape[-2:]
         with named("scores"):
             scores = einsum(q, k, "batch heads query d, batch heads key d -> batch heads query key")
@@ -57,34 +57,34 @@ def softmax(scores: Tensor) -> Tensor:
 
 
 class FusedAttention(nn.Module):
-    """`scaled_dot_product_attention`, by the backend that torch chooses or by the one that is asked for."""
+    """`scaled_dot_product_attention`, with a given backend or the one that torch chooses."""
 
     def __init__(self, backend: SDPBackend | None = None) -> None:
         super().__init__()
         self.backend = backend
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attend; raises RuntimeError when the backend does not take these inputs."""
+        """Attend; raises RuntimeError when the backend does not support these inputs."""
         with nullcontext() if self.backend is None else sdpa_kernel(self.backend):
             return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 class FlexAttention(nn.Module):
-    """`flex_attention` over a block mask: a fused kernel on CUDA, where it has to be compiled to be one."""
+    """`flex_attention` with a block mask. On CUDA it is compiled, since only then is it a fused kernel."""
 
     def __init__(self, ctx: int) -> None:
         super().__init__()
-        # It takes half of what importing torch takes, and only this kind needs it.
+        # This import takes half as long as importing torch, and only this implementation needs it.
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
         device = torch.get_default_device()
         self.block_mask = create_block_mask(_not_later, B=None, H=None, Q_LEN=ctx, KV_LEN=ctx, device=device)
-        # On the CPU the compiled kernel is no more than a forward pass, and the uncompiled one is ready at once.
+        # On the CPU the compiled kernel supports only the forward pass, and the uncompiled one needs no compile time.
         attend: Any = flex_attention
         self._attend = torch.compile(attend) if device.type == "cuda" else attend
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attend; raises NotImplementedError on a CPU that is asked for gradients."""
+        """Attend; raises NotImplementedError on a CPU if gradients are required."""
         output: Tensor = self._attend(q, k, v, block_mask=self.block_mask)
         return output
 
@@ -102,18 +102,20 @@ KINDS: dict[Attention, Callable[[int], nn.Module]] = {
     "math": lambda ctx: FusedAttention(SDPBackend.MATH),
     "flex": FlexAttention,
 }
-"""How each kind is made, for a context length, on the default device."""
+"""Builds each implementation for a context length, on the default device."""
 
 
 REFUSALS = ("No available kernel", "No viable backend", "does not support")
-"""What torch says when a kernel does not take such inputs: aten's attention.cpp and sdp_utils, flex_attention.py."""
+"""Parts of torch's messages when a kernel does not support its inputs: aten's attention.cpp and sdp_utils,
+flex_attention.py."""
 
 
 def kernel_of(attention: nn.Module, q: Tensor, k: Tensor, v: Tensor) -> str:
-    """The operator that `attention` runs as for such inputs: `aten::_scaled_dot_product_flash_attention`, say.
+    """Return the operator that computes `attention`, for example `aten::_scaled_dot_product_flash_attention`.
 
-    It is run to find out, backward too if the inputs require gradients, so that what a kind compiles on its first
-    call is compiled now. Raises UnavailableError with torch's reasons when there is no such kernel.
+    The function runs `attention` on the inputs to find out, backward too if they require gradients, so that whatever an
+    implementation compiles on its first call is compiled now. Raises UnavailableError with torch's reasons if no kernel
+    supports the inputs.
     """
     with warnings.catch_warnings(record=True) as reasons:
         warnings.simplefilter("always")
@@ -127,7 +129,7 @@ def kernel_of(attention: nn.Module, q: Tensor, k: Tensor, v: Tensor) -> str:
                 raise
             raise refusal from error
     if isinstance(attention, FlexAttention):
-        return "flex_attention"  # an operator of higher order, which the log cannot look into
+        return "flex_attention"  # a higher-order operator, which OperatorLog cannot look into
     with OperatorLog() as operators:
         attention(q, k, v)
     fused = (name for name in operators.names if "scaled_dot_product" in name)
@@ -135,20 +137,23 @@ def kernel_of(attention: nn.Module, q: Tensor, k: Tensor, v: Tensor) -> str:
 
 
 def refusal_of(error: RuntimeError, reasons: Iterable[warnings.WarningMessage]) -> UnavailableError | None:
-    """What `error` says if it is that no kernel takes such inputs, with the reasons torch has warned of; else None."""
+    """Return the reasons for `error` if it means that no kernel supports the inputs, otherwise None.
+
+    The reasons include those that torch gave as warnings.
+    """
     if not any(phrase in str(error) for phrase in REFUSALS):
         return None
     return UnavailableError(_first_sentences([error, *(reason.message for reason in reasons)]))
 
 
 def _first_sentences(messages: Iterable[object]) -> str:
-    """What torch said, less the addresses in its source and everything after the first sentence of each."""
+    """Return the first sentence of each message, without torch's source locations."""
     sentences = (re.split(r"\. | \(Triggered", str(message), maxsplit=1)[0].rstrip(".") for message in messages)
     return "; ".join(dict.fromkeys(sentences))
 
 
 class OperatorLog(TorchDispatchMode):
-    """While it is entered, the names of the ATen operators that run, in order."""
+    """While active, records the names of the ATen operators that run, in order."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -156,9 +161,9 @@ class OperatorLog(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # torch would import its compiler, which takes seconds, to keep it away from __torch_dispatch__
+        return False  # otherwise torch imports its compiler, which takes seconds
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Note the operator, and run it."""
+        """Record the operator's name and run it."""
         self.names.append(str(func._schema.name))
         return func(*args, **(kwargs or {}))

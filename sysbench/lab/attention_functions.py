@@ -1,9 +1,9 @@
-"""Attention as a function of q, k and v, several ways: what a sweep puts side by side.
+"""Attention as a function of q, k and v, in the implementations that `sysbench attention` compares.
 
-All map tensors of (batch, seq, dim), or with heads (batch, heads, seq, dim), to an output of that shape:
+All of them map tensors of shape (batch, seq, dim), or with heads (batch, heads, seq, dim), to an output of that shape:
 softmax(q·kᵀ / √dim + mask)·v, where a causal mask hides every later position.
 
-Attention called on one input, forward and backward: by what measures it, and by what simulates it.
+`AttentionCall` runs forward and backward on one input, for measurement and for simulation.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SIXTEEN_BITS = ("bf16", "fp16")
 
 
 def function_for(cell: AttentionCell, device: torch.device) -> Attention:
-    """The cell's implementation; raises UnavailableError where it is not to be had on this device."""
+    """Return the cell's implementation; raises UnavailableError if it is not available on this device."""
     name = cell.implementation
     if name not in IMPLEMENTATIONS:
         return _own(name)
@@ -53,7 +53,7 @@ def function_for(cell: AttentionCell, device: torch.device) -> Attention:
 
 
 def naive(*, causal: bool) -> Attention:
-    """Every intermediate is a tensor in memory; the exponentials and the weights are kept for backward."""
+    """Attention with every intermediate in memory; exponentials and weights are kept for backward."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
@@ -81,7 +81,7 @@ def _fused(backend: SDPBackend, *, causal: bool) -> Attention:
 
 
 def _with_heads(function: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Kernels take four dimensions; without heads, one is put in."""
+    """Call a kernel that requires four dimensions; inputs without heads get a dimension of size one."""
     if q.dim() == 4:
         return function(q, k, v)
     return function(*(tensor.unsqueeze(1) for tensor in (q, k, v))).squeeze(1)
@@ -89,14 +89,14 @@ def _with_heads(function: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor
 
 def _flex(cell: AttentionCell, device: torch.device) -> Attention:
     if device.type != "cuda":
-        raise UnavailableError(f"flex has no backward on {device.type}; there are naive, compiled and the sdpa kernels")
+        raise UnavailableError(f"flex has no backward on {device.type}; use naive, compiled or an sdpa kernel")
     from torch.nn.attention.flex_attention import flex_attention
 
     return flex(cell, device, torch.compile(flex_attention, dynamic=False))
 
 
 def flex(cell: AttentionCell, device: torch.device, kernel: Any) -> Attention:
-    """FlexAttention by `kernel`, with a block mask where it is causal."""
+    """FlexAttention with the given `kernel`, and a block mask if the cell is causal."""
     from torch.nn.attention.flex_attention import create_block_mask
 
     def not_later(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ def _flash_attn(cell: AttentionCell, device: torch.device) -> Attention:
 
 
 def flash_attn(cell: AttentionCell, kernel: Any) -> Attention:
-    """The library's `kernel`, which wants (batch, seq, heads, dim)."""
+    """Attention by the `kernel` of the flash-attn library, which takes (batch, seq, heads, dim)."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return _with_heads(
@@ -128,7 +128,7 @@ def flash_attn(cell: AttentionCell, kernel: Any) -> Attention:
 
 
 def _own(name: str) -> Attention:
-    """A function of the user's, from a module that can be imported where sysbench was started."""
+    """Import the user's own function from a module that is importable in the directory where sysbench was started."""
     module_name, _, function_name = name.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
@@ -148,7 +148,7 @@ Inputs = tuple[Tensor, Tensor, Tensor]
 
 
 def inputs_for(cell: AttentionCell, device: torch.device) -> Inputs:
-    """q, k and v, standard normal, leaves that carry gradients: (batch, seq, dim), or (batch, heads, seq, dim)."""
+    """Create q, k and v, standard normal leaves with gradients: (batch, seq, dim) or (batch, heads, seq, dim)."""
     shape = (cell.batch, *([cell.heads] if cell.heads else []), cell.seq, cell.dim)
     generator = torch.Generator(device=device).manual_seed(cell.seed)
     dtype = compute_dtype(cell.precision)
@@ -160,28 +160,28 @@ def inputs_for(cell: AttentionCell, device: torch.device) -> Inputs:
 
 
 def gradient_for(q: Tensor) -> Tensor:
-    """What the output's gradient is to be."""
+    """Create the gradient of the output from which backward starts."""
     return torch.randn(q.shape, dtype=torch.float32, device=q.device).to(q.dtype)
 
 
 class AttentionCall:
-    """One input, attended to again and again; the output is kept, and with it the graph that backward needs."""
+    """Repeated attention calls on one input; the output is kept, and with it the graph that backward needs."""
 
     def __init__(self, function: Attention, inputs: Inputs, gradient: Tensor) -> None:
         self.function, self.inputs, self.gradient = function, inputs, gradient
         self.output: Tensor | None = None
 
     def forget(self) -> None:
-        """Drop output, graph and gradients."""
+        """Release output, graph and gradients."""
         self.output = None
         for tensor in self.inputs:
             tensor.grad = None
 
     def attend(self) -> None:
-        """Forward, with its graph."""
+        """Run the forward pass and keep its graph."""
         self.output = self.function(*self.inputs)
 
     def differentiate(self) -> None:
-        """Backward alone."""
+        """Run the backward pass alone."""
         assert self.output is not None
         self.output.backward(self.gradient)

@@ -1,4 +1,4 @@
-"""What a matrix product can reach on this device: the number that a step's rate is held against."""
+"""The highest rate of a matrix product on this device, with which the rate of a step is compared."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ REPEATS = 5
 def measure(
     device: DeviceInfo, precision: Precision, *, budget_s: float = BUDGET_S, clock: Clock | None = None
 ) -> CeilingMeasured:
-    """The best rate of (n, n) × (n, n), over sizes that double until `budget_s` seconds of products are used up.
+    """Measure the best rate of (n, n) × (n, n), over sizes that double until products have taken `budget_s` seconds.
 
-    A ceiling is what can be reached, not what is usual: the fastest product counts, after one of each size to warm
-    up. That warm-up counts towards the budget as much as the fastest product does: the very first one also loads the
+    A ceiling is what can be reached, not what is usual: the fastest product counts, after one of each size to warm up.
+    That warm-up counts towards the budget as much as the fastest product does: the very first one also loads the
     library, which is none of its business. The format is set explicitly, as it is for cells.
     """
     target = torch_device(device)
@@ -50,7 +50,7 @@ def measure(
 
 
 def _product_times_s(size: int, dtype: torch.dtype, device: torch.device, clock: Clock, budget_s: float) -> list[float]:
-    """Seconds that products of one size took: at least one, and up to `REPEATS` while `budget_s` lasts."""
+    """Return the durations in seconds of products of one size: at least one, and up to `REPEATS` within `budget_s`."""
     left, right = torch.rand((2, size, size), device=device).sub_(0.5).to(dtype)
     product = torch.empty_like(left)
 

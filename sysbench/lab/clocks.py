@@ -1,4 +1,4 @@
-"""How long the phases of a step take: by the host's clock between synchronizations, and by the device's own."""
+"""Timing of the phases of a step, by the host's clock between synchronizations and by the device's own clock."""
 
 from __future__ import annotations
 
@@ -22,54 +22,55 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True)
 class StepTimes:
-    """What one step took, phase by phase and as a whole."""
+    """Time of one step, by phase and as a whole."""
 
     phases: dict[str, PhaseSample]
     step: PhaseSample
 
     @property
     def wall_s(self) -> float:
-        """Seconds of the host's clock for the whole step; not a number if a clock kept none."""
+        """Seconds on the host's clock for the whole step; NaN if it was not measured."""
         return math.nan if self.step.wall_s is None else self.step.wall_s
 
 
 class Clock(Protocol):
-    """Runs the phases of a step and says how long they took."""
+    """Runs the phases of a step and measures their time."""
 
     def measure(self, phases: Mapping[str, Call], sync: Sync) -> StepTimes:
         """Run `phases` in order, once.
 
-        With `phase` the device is idle when a phase begins and again when it ends, and the step is the sum. With
-        `step` this holds for the step alone: phases follow each other as in training, and have device times only.
+        With sync `phase`, the device is idle when a phase begins and when it ends, and the step is the sum of its
+        phases. With sync `step`, only the step begins and ends with an idle device: phases follow each other as in
+        training, and have device times only.
         """
         ...
 
 
 class Marks(Protocol):
-    """Numbered points on a device's own timeline."""
+    """Numbered marks on a device's own timeline."""
 
     def place(self, number: int) -> None:
-        """Put mark `number` behind all work launched so far."""
+        """Put mark `number` after all work launched so far."""
         ...
 
     def between_s(self, first: int, last: int) -> float | None:
-        """Seconds from one mark to another, once the device has passed both; None if the device keeps no time."""
+        """Seconds between two marks, once the device has passed both; None if the device has no clock."""
         ...
 
 
 class NoMarks:
-    """For devices without events, or with events that cannot be trusted."""
+    """Marks for devices without events, or with unreliable events."""
 
     def place(self, number: int) -> None:
-        """Nothing to place."""
+        """Do nothing."""
 
     def between_s(self, first: int, last: int) -> float | None:
-        """Unknown."""
+        """Always None: unknown."""
         return None
 
 
 class CudaMarks:
-    """CUDA events, made once and used again for every step."""
+    """CUDA events, created once and reused for every step."""
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.current_stream(device)
@@ -82,7 +83,7 @@ class CudaMarks:
         self._events[number].record(self._stream)
 
     def between_s(self, first: int, last: int) -> float | None:
-        """`cudaEventElapsedTime`, half a microsecond fine; idle gaps in between are counted."""
+        """Time by `cudaEventElapsedTime`, with a resolution of 0.5 µs; idle gaps in between are included."""
         elapsed_ms: float = self._events[first].elapsed_time(self._events[last])
         return elapsed_ms / 1e3
 
@@ -91,8 +92,8 @@ class CudaMarks:
 class SynchronizedClock:
     """Reads the host's clock between two synchronizations, and the device's marks inside them.
 
-    `launches_ahead` says that a call returns before the device has done its work, so that the host's share of the
-    time is worth telling apart.
+    `launches_ahead` means that a call returns before the device has finished its work; the host's launch time is then
+    reported separately.
     """
 
     synchronize: Callable[[], None]
@@ -100,8 +101,8 @@ class SynchronizedClock:
     launches_ahead: bool
     now_ns: Callable[[], int] = time.perf_counter_ns
     occupy: Call | None = None
-    """Gives the device something to do while the host launches what is timed, so that its time holds no waiting for
-    the host. The host's clock tells nothing then."""
+    """Occupies the device while the host launches the timed calls, so that device time includes no waiting for the
+    host. The host's time is meaningless in that case, and is not reported."""
 
     def measure(self, phases: Mapping[str, Call], sync: Sync) -> StepTimes:
         """See `Clock.measure`."""
@@ -113,9 +114,9 @@ class SynchronizedClock:
         return StepTimes(samples, sum_of(samples.values()))
 
     def _window(self, calls: Sequence[Call]) -> tuple[PhaseSample, list[float | None]]:
-        """The calls in one timed window, and the device's time for each.
+        """Run the calls in one timed window; return its sample, and the device's time for each call.
 
-        The marks lie inside the host's readings, so that device time cannot exceed wall time.
+        The marks lie between the host's readings, so device time cannot exceed wall time.
         """
         self.synchronize()
         if self.occupy is not None:
@@ -138,7 +139,7 @@ class SynchronizedClock:
 
 
 class FakeClock:
-    """Runs every phase and says that it took the next of `seconds`: for tests that no machine's speed may decide."""
+    """Runs every phase and reports the next of `seconds` as its time; tests then do not depend on machine speed."""
 
     def __init__(self, seconds: Iterable[float]) -> None:
         self._seconds: Iterator[float] = iter(seconds)
@@ -154,16 +155,17 @@ class FakeClock:
 
 
 OCCUPIED_CYCLES = 2_000_000
-"""About a millisecond at a GPU's 1 to 2 GHz: several times what the host takes to launch one call and its backward."""
+"""About 1 ms at a GPU clock of 1 to 2 GHz: several times the host's time to launch one call and its backward."""
 
 
 def clock_for(device: torch.device, *, without_launches: bool = False) -> Clock:
-    """The clock that `device` can be trusted with.
+    """Return a clock that is reliable on `device`.
 
-    With `without_launches` CUDA's events begin when the device does, not when the host begins to launch: what kernels
-    take, as `triton.testing.do_bench` has it, which matters where they take no longer than launching them.
+    With `without_launches`, CUDA's events start when the device starts, not when the host begins to launch. The result
+    is the time of the kernels alone, as in `triton.testing.do_bench`; this matters where kernels are shorter than their
+    launch.
 
-    MPS has events too, but they can hang and go negative there; a synchronization and the host's clock do not.
+    MPS also has events, but they can hang or return negative times; host times between synchronizations are reliable.
     """
     return SynchronizedClock(
         occupy=partial(torch.cuda._sleep, OCCUPIED_CYCLES) if without_launches and device.type == "cuda" else None,
@@ -174,7 +176,7 @@ def clock_for(device: torch.device, *, without_launches: bool = False) -> Clock:
 
 
 def sum_of(samples: Iterable[PhaseSample]) -> PhaseSample:
-    """The sum of phases, each of its times unknown where one of theirs is."""
+    """Add up phases; each time of the sum is unknown if it is unknown in any phase."""
     listed = list(samples)
     return PhaseSample(
         wall_s=_total(sample.wall_s for sample in listed),

@@ -1,4 +1,4 @@
-"""What torch.compile made of a cell, the events that say so, and a compiler that forgets the cell before."""
+"""What torch.compile did for a cell, the events that report it, and a compiler without state from earlier cells."""
 
 from __future__ import annotations
 
@@ -15,22 +15,21 @@ from sysbench.log.events import Compiled, ModelBuilt, Stage, StageEntered
 
 @dataclass(frozen=True)
 class Compilation:
-    """What Dynamo has counted since it was last reset."""
+    """Dynamo's counters since the last reset."""
 
     graphs: int
     graph_breaks: int
     fell_back: bool
-    """A frame was given up, past the recompile limit for one, and runs eagerly."""
+    """At least one frame runs eagerly because Dynamo gave up on it, for example at the recompile limit."""
     detail: str | None
-    """Why, in Dynamo's words."""
+    """The reason, in Dynamo's words."""
 
 
 @contextmanager
 def fresh_compiler() -> Iterator[None]:
-    """Inside, everything is compiled anew; afterwards nothing compiled is kept.
+    """Compile everything anew inside this context, and discard all compiled code afterwards.
 
-    Without this, shapes of earlier cells count towards the recompile limit, past which Dynamo runs eagerly and
-    says no word.
+    Without this, shapes of earlier cells count towards the recompile limit, beyond which Dynamo silently runs eagerly.
     """
     _reset()
     try:
@@ -40,7 +39,7 @@ def fresh_compiler() -> Iterator[None]:
 
 
 def compilation() -> Compilation:
-    """What has been compiled inside `fresh_compiler`, since `count_from_zero`."""
+    """Return what has been compiled inside `fresh_compiler` since `count_from_zero`."""
     from torch._dynamo.utils import counters  # importing Dynamo takes seconds, which only compiled cells need
 
     frames, breaks = counters["frames"], counters["graph_break"]
@@ -57,7 +56,7 @@ def compilation() -> Compilation:
 
 
 def count_from_zero() -> None:
-    """Forget what was compiled so far, and keep it."""
+    """Reset the counters but keep the compiled code."""
     from torch._dynamo.utils import counters
 
     counters.clear()
@@ -69,12 +68,12 @@ def _reset() -> None:
 
 
 def entered(cell: str, stage: Stage) -> StageEntered:
-    """What comes next for the cell, known by its key."""
+    """Event: the cell with this key enters a stage."""
     return StageEntered(at_s=time.time(), cell=cell, stage=stage)
 
 
 def built(cell: str, step: TrainingStep, build_s: float) -> ModelBuilt:
-    """The step is there."""
+    """Event: the model and its training step are built."""
     return ModelBuilt(
         at_s=time.time(),
         cell=cell,
@@ -85,7 +84,7 @@ def built(cell: str, step: TrainingStep, build_s: float) -> ModelBuilt:
 
 
 def compiled(cell: str, compile_s: float) -> Compiled:
-    """What has been compiled since `count_from_zero`, in the step that took this long."""
+    """Event: what has been compiled since `count_from_zero`, in a step that took `compile_s`."""
     made = compilation()
     return Compiled(
         at_s=time.time(),

@@ -1,6 +1,6 @@
-"""Which devices torch sees, as plain fields of a `DeviceInfo`.
+"""The devices that torch sees, as plain fields of a `DeviceInfo`.
 
-This is apart from the model because importing that takes a third of a second, which `sysbench doctor` cannot spare.
+This is separate from the model, whose import takes a third of a second: too slow for `sysbench doctor`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sysbench.log.events import DeviceInfo, TorchInfo
 
 
 def available() -> list[dict[str, Any]]:
-    """Every device cells can run on, in the order in which `auto` prefers them: cuda, mps, cpu."""
+    """List every device that can run cells, in the order in which `auto` prefers them: cuda, mps, cpu."""
     return [*_cuda_devices(), *_mps_devices(), _cpu()]
 
 
@@ -35,7 +35,7 @@ def _cuda_device(index: int) -> dict[str, Any]:
         "name": properties.name,
         "type": "cuda",
         "index": index,
-        "uuid": f"GPU-{properties.uuid}",  # as NVML spells it
+        "uuid": f"GPU-{properties.uuid}",  # in NVML's notation
         "memory_bytes": properties.total_memory,
         "compute_capability": f"{properties.major}.{properties.minor}",
         "multiprocessors": properties.multi_processor_count,
@@ -45,7 +45,7 @@ def _cuda_device(index: int) -> dict[str, Any]:
 def _mps_devices() -> list[dict[str, Any]]:
     if not torch.backends.mps.is_available():
         return []
-    # The GPU has no name of its own: it is part of the chip, and so is its memory.
+    # This GPU has no name of its own: it is part of the chip and shares its memory.
     return [{"name": _cpu_name(), "type": "mps", "memory_bytes": torch.mps.recommended_max_memory()}]
 
 
@@ -54,15 +54,15 @@ def _cpu() -> dict[str, Any]:
 
 
 def cpu_bf16() -> bool:
-    """Whether this CPU multiplies bf16 in hardware: AMX, AVX512-BF16, or FEAT_BF16 on Arm. Others emulate it."""
-    # Not every torch says what the CPU has; of Intel's and AMD's all do.
+    """Whether this CPU multiplies bf16 in hardware (AMX, AVX512-BF16, or FEAT_BF16 on Arm) instead of emulating it."""
+    # Only some versions of torch report these features; those for Intel and AMD are always reported.
     capabilities: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     named = any(capabilities.get(name, False) for name in ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16"))
     return bool(named or torch.cpu._is_avx512_bf16_supported())
 
 
 def _cpu_name() -> str:
-    """The processor's name for people; the architecture's where the system tells no more."""
+    """The processor's product name, or its architecture where the system gives no name."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -72,17 +72,17 @@ def _cpu_name() -> str:
 
 
 def available_devices() -> list[DeviceInfo]:
-    """Every device cells can run on, in the order in which `auto` prefers them: cuda, mps, cpu."""
+    """List every device that can run cells, in the order in which `auto` prefers them: cuda, mps, cpu."""
     return [DeviceInfo(**facts) for facts in available()]
 
 
 def torch_device(device: DeviceInfo) -> torch.device:
-    """The device as torch addresses it."""
+    """Convert to a `torch.device`."""
     return torch.device(device.torch_name)
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has done everything that was launched; the CPU has by the time a call returns."""
+    """Wait until the device has finished all launched work; on the CPU it is finished when a call returns."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":
@@ -90,7 +90,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def torch_info(import_s: float) -> TorchInfo:
-    """The torch of this process; `import_s` is how long importing it took."""
+    """Describe the torch of this process; `import_s` is the time its import took."""
     cudnn = torch.backends.cudnn.version() if torch.cuda.is_available() else None
     return TorchInfo(
         torch=torch.__version__,

@@ -1,4 +1,4 @@
-"""What the name of a precision means to torch, and arithmetic in formats that a device only accepts as inputs."""
+"""What each precision means in torch, and arithmetic in formats that a device supports only as input formats."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from sysbench.commands.accum.record import ArithmeticSource
 
 AUTOCAST_DTYPES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
-"""Precisions that are autocast over fp32 parameters; the others compute in the parameters' own type."""
+"""Precisions that use autocast over fp32 parameters; the others compute in the type of the parameters."""
 
 
 def compute_dtype(precision: Precision) -> torch.dtype:
-    """The type of a matrix product's inputs: autocast's, or fp32 (which tf32 shortens inside the product)."""
+    """The input type of matrix products: autocast's type, or fp32 (which tf32 shortens inside the product)."""
     return AUTOCAST_DTYPES.get(precision, torch.float32)
 
 
 @contextmanager
 def matmul_precision(precision: Precision) -> Iterator[None]:
-    """Make fp32 matrix products what `precision` says: TF32 for `tf32`, the full format for every other.
+    """Set the precision of fp32 matrix products: TF32 for `tf32`, full fp32 for every other `precision`.
 
     `torch.set_float32_matmul_precision` is the one setting that cuBLAS, oneDNN, Inductor and FlexAttention all read;
-    the settings of single backends would contradict it. What was set before is set again at the end.
+    settings of single backends could contradict it. The previous setting is restored at the end.
     """
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
@@ -45,21 +45,21 @@ TORCH_DTYPES: dict[FormatName, torch.dtype] = {
     "fp16": torch.float16,
     "bf16": torch.bfloat16,
 }
-"""Formats that torch has arithmetic in: every operation gives the exact result, rounded once."""
+"""Formats in which torch has arithmetic: every operation returns the exact result, rounded once."""
 
 _TF32_DROPPED_BITS = 13
-"""fp32 has 23 bits of mantissa, TF32 has 10."""
+"""fp32 has 23 mantissa bits, TF32 has 10."""
 
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Addition and subtraction of single numbers in one format, by whatever stands for a number in it.
+    """Addition and subtraction of single numbers in one format, with the format's own representation of a number.
 
-    source    whether they are the device's own, or those of fp64 with every result rounded. For these formats that
-              is the same: what is rounded to 53 bits and then to 11 or less is as the exact result rounded once
+    source    whether the device does the arithmetic, or fp64 with every result rounded. For these formats both are
+              equal: rounding to 53 bits and then to 11 or fewer equals rounding the exact result once
               (Figueroa, "When is double rounding innocuous?", 1995: 53 ≥ 2 · 11 + 2).
-    number    a number of the format, the nearest to this one
-    value     the other way round
+    number    converts a float to the nearest number of the format
+    value     converts a number of the format to a float
     """
 
     name: FormatName
@@ -71,7 +71,7 @@ class Arithmetic:
 
     @classmethod
     def of(cls, name: FormatName, device: torch.device) -> Arithmetic:
-        """Arithmetic in the format: on the device where torch has it, else rounded."""
+        """Return the arithmetic of a format: on the device where torch supports it, otherwise by rounding."""
         if name in TORCH_DTYPES:
             return _on_device(name, device)
         nearest = FORMATS[name].nearest
@@ -88,7 +88,7 @@ def _on_device(name: FormatName, device: torch.device) -> Arithmetic:
 
 
 def round_to_tf32(values: Tensor) -> Tensor:
-    """fp32 with 10 bits of mantissa, ties to even: what tensor cores see of it."""
+    """Round fp32 to 10 mantissa bits, ties to even, as tensor cores do with their TF32 inputs."""
     bits = values.view(torch.int32)
     odd = (bits >> _TF32_DROPPED_BITS) & 1
     rounded = bits + ((1 << (_TF32_DROPPED_BITS - 1)) - 1) + odd

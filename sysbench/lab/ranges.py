@@ -1,29 +1,29 @@
-"""Names around parts of a step, for a profiler to show; while none is on, they are not there at all.
+"""Named ranges around parts of a step, for a profiler to record; they are absent while no profiler is on.
 
-A profile of sysbench's own workload has these ranges, and `sysbench.trace` reads it by their names:
+A profile of sysbench's own workload has these ranges, and `sysbench.trace` identifies them by name:
 
-    step                            one step of those that are profiled; it ends when the device is done with it
+    step                            one profiled step; it ends when the device has finished it
       zero_grad                     the phases of the step's mode, in this order
       forward
-        embedding                   modules, by their path from the model; one that several others share has a path
-        layers.3                    in each of them
+        embedding                   modules, by their path in the model; a module shared by several others has a
+        layers.3                    path in each of them
           layers.3.attention_norm
           layers.3.attention        … .q, .k, .v, .rotary (twice), .attend, .output
             layers.3.attention.attend
               layers.3.attention.attend.scores, ….mask, ….softmax, ….output
-                                    of the naive kind alone: parts of a module, named by what they are
+                                    in naive attention only: parts of a module, named by their function
           layers.3.feed_forward_norm
           layers.3.feed_forward     … .w1, .w2, .w3
         final_norm
         lm_head
       loss
-      backward                      without modules: autograd calls their backward operators, from its own thread, and
-      optimizer                     what ties those to a module is the sequence number of the forward operator
+      backward                      without modules: autograd calls their backward operators from its own thread, and
+      optimizer                     only the sequence number of the forward operator links them to a module
 
-Of a compiled model there are the step and its phases alone. Ranges of modules would have to be compiled with it, and
-then what is profiled would not be what is timed.
+A compiled model has only the ranges of the step and its phases. Ranges of modules would be compiled with the model, and
+the profiled step would differ from the timed one.
 
-Which of a model's modules is being called, by its path: the same module may have several.
+This module also tracks the path of the module that is being called; one module may have several paths.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ import torch
 from torch import nn
 
 WHOLE = ""
-"""The path of the model itself."""
+"""Path of the model itself."""
 
 
 @contextmanager
 def following(model: nn.Module, enter: Callable[[str], object], leave: Callable[[], object]) -> Iterator[None]:
-    """Inside, `enter` gets the path of every module that is called, and `leave` is called when it returns or raises.
+    """Call `enter` with the path of every module that is called, and `leave` when the module returns or raises.
 
-    A module that several others share is known by how it is called: `layers.3.attention.attend` in the fourth layer.
+    A module shared by several others has the path of the call: `layers.3.attention.attend` in the fourth layer.
     """
     relative = _RelativePaths(model)
     called: list[tuple[nn.Module, str]] = []
@@ -67,14 +67,14 @@ def following(model: nn.Module, enter: Callable[[str], object], leave: Callable[
 
 
 class _RelativePaths:
-    """How a module is called by the one that calls it."""
+    """Maps a module to its path relative to the module that calls it."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._known: dict[tuple[int, int], str] = {}
 
     def path(self, caller: nn.Module, caller_path: str, module: nn.Module) -> str:
-        """Of `module`, when it is called in `caller`, which is at `caller_path`."""
+        """Return the full path of `module`, called by `caller`, which is at `caller_path`."""
         key = id(caller), id(module)
         name = self._known.get(key)
         if name is None:
@@ -100,24 +100,24 @@ def _absent(name: str) -> Range:
 
 
 _range: Callable[[str], Range] = _absent
-"""The one switch: what a name becomes."""
+"""The one switch: it creates the range for a name."""
 
 
 def named(name: str) -> Range:
-    """`with named("scores"): …`; outside `visible_to` it is one shared context that does nothing.
+    """Return a range for `with named("scores"): …`; outside `visible_to`, a shared context that does nothing.
 
-    In a module that is followed, the module's path comes first: `layers.3.attention.attend.scores`.
+    Inside a module that is being followed, the range is prefixed with its path: `layers.3.attention.attend.scores`.
     """
     if torch.compiler.is_compiling():
-        return _ABSENT  # looked at before the switch, on which a compiled model would otherwise come to depend
+        return _ABSENT  # comes before the switch, which would otherwise become a guard of a compiled model
     return _range(name)
 
 
 @contextmanager
 def visible_to(profiler: Profiler, model: nn.Module | None = None) -> Iterator[None]:
-    """Inside, every `named` is a range that `profiler` records, and so is every call of a module of `model`.
+    """Make every `named` and every call of a module of `model` a range that `profiler` records.
 
-    Outside, everything is what it was before.
+    On exit, the previous state is restored.
     """
     global _range
     before = _range
@@ -134,7 +134,7 @@ def visible_to(profiler: Profiler, model: nn.Module | None = None) -> Iterator[N
 
 
 class _ModuleRanges:
-    """Ranges with the paths of the modules they are in."""
+    """Creates ranges whose names include the paths of the surrounding modules."""
 
     def __init__(self, range_of: Callable[[str], Range]) -> None:
         self._range_of = range_of
@@ -156,7 +156,7 @@ class _ModuleRanges:
 
 def _ranges_of(profiler: Profiler) -> Callable[[str], Range]:
     if profiler == "nvtx":
-        import nvtx  # only nsys reads these ranges, and only then is the package wanted
+        import nvtx  # only nsys reads these ranges, so the package is needed only then
 
         return lambda name: nvtx.annotate(name)
     return torch.profiler.record_function if profiler == "record_function" else _absent

@@ -1,4 +1,4 @@
-"""Profilers, as the worker drives them: what is on while steps are recorded, and what is left afterwards."""
+"""Profilers, as the worker uses them: recording while steps run, and writing the trace afterwards."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from sysbench.lab import ranges
 from sysbench.meeting import CAPTURE_RANGE
 
 _NEXT_TO_NOTHING_BYTES: Final = 1 << 20
-"""A disk with less room than this was too full for a trace."""
+"""If a trace failed and the disk has less free space than this, the disk was full."""
 
 
 class Recorder(Protocol):
     """One profiler."""
 
     ranges: ranges.Profiler
-    """What names in the workload become for it."""
+    """The kind of range that this profiler records."""
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record what happens inside."""
+        """Record everything that runs inside this context."""
         yield
 
     def write(self, path: Path) -> None:
-        """Leave the trace at `path`, where this profiler does that itself; raises OutputError."""
+        """Write the trace to `path`, if this profiler writes it itself; raises OutputError."""
 
 
 class TorchRecorder:
-    """torch.profiler: operators on the host and, on a device that it knows, what they launch there."""
+    """torch.profiler: operators on the host and, on supported devices, the kernels they launch."""
 
     ranges: ranges.Profiler = "record_function"
 
@@ -46,12 +46,12 @@ class TorchRecorder:
         activities = [torch.profiler.ProfilerActivity.CPU]
         if device.type == "cuda":
             activities.append(torch.profiler.ProfilerActivity.CUDA)
-        # Stacks and memory stay out: they cost most of what a profile costs, and nothing here is made of them.
+        # No stacks and no memory: they cause most of a profiler's overhead, and no result here uses them.
         self._profile: Any = torch.profiler.profile(activities=activities, record_shapes=shapes)
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record what happens inside. CUPTI is set up before, and its buffers are read after."""
+        """Record everything that runs inside. CUPTI is set up before, and its buffers are read afterwards."""
         self._profile.prepare_trace()
         self._profile.start_trace()
         try:
@@ -60,7 +60,7 @@ class TorchRecorder:
             self._profile.stop_trace()
 
     def write(self, path: Path) -> None:
-        """Write Kineto's JSON, compressed if the name ends in .gz. Raises OutputError, and leaves nothing then."""
+        """Write Kineto's JSON, compressed if the name ends in .gz. Raises OutputError after removing a partial file."""
         try:
             self._write(path)
         except OSError as error:
@@ -71,7 +71,7 @@ class TorchRecorder:
         if path.suffix != ".gz":
             self._export(path)
             return
-        # What torch compresses it compresses at the highest level, which takes ten times as long for a tenth less.
+        # torch compresses at the highest level, which takes ten times as long to save a tenth of the size.
         with tempfile.TemporaryDirectory(prefix="sysbench-", dir=path.parent) as directory:
             plain = Path(directory) / "trace.json"
             self._export(plain)
@@ -79,7 +79,7 @@ class TorchRecorder:
                 shutil.copyfileobj(source, target, 1 << 20)
 
     def _export(self, path: Path) -> None:
-        """Write the JSON. Kineto raises nothing when it cannot: it leaves what it could write under another name."""
+        """Write the JSON. Kineto does not raise when writing fails: it leaves a partial file under another name."""
         self._profile.export_chrome_trace(str(path))
         if not path.is_file():
             full = shutil.disk_usage(path.parent).free < _NEXT_TO_NOTHING_BYTES
@@ -89,7 +89,7 @@ class TorchRecorder:
 
 
 class NsysRecorder:
-    """Nsight Systems, which is around this process already: it is told when to begin and when to stop."""
+    """Nsight Systems, which already wraps this process and receives start and stop through a range."""
 
     ranges: ranges.Profiler = "nvtx"
 
@@ -99,20 +99,20 @@ class NsysRecorder:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record what happens inside. Operators are ranges then too, with the numbers that tie backward to forward."""
+        """Record everything inside. Operators become ranges too, with numbers that link backward to forward."""
         import nvtx
 
         with ExitStack() as open_ranges:
             open_ranges.enter_context(nvtx.annotate(CAPTURE_RANGE))
-            if self._device.type == "cuda":  # a torch without CUDA has no ranges for its operators
+            if self._device.type == "cuda":  # without CUDA, torch emits no ranges for operators
                 open_ranges.enter_context(torch.autograd.profiler.emit_nvtx(record_shapes=self._shapes))
             yield
 
     def write(self, path: Path) -> None:
-        """Leave that to Nsight Systems, which writes when this process is over."""
+        """Do nothing: Nsight Systems writes its trace when this process ends."""
 
 
 def recorder_for(profiler: str, device: torch.device, *, shapes: bool) -> Recorder:
-    """The profiler of this name: `torch` or `nsys`."""
+    """Return the profiler with this name: `torch` or `nsys`."""
     kinds: dict[str, type[TorchRecorder] | type[NsysRecorder]] = {"torch": TorchRecorder, "nsys": NsysRecorder}
     return kinds[profiler](device, shapes=shapes)

@@ -1,4 +1,4 @@
-"""A training step, taken apart into the phases that are timed."""
+"""A training step, divided into the phases that are timed."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from sysbench.lab.transformer import Transformer, build
 from sysbench.spec.model import ModelCell, Optimizer, Phase
 
 LEARNING_RATE = 1e-4
-"""Small, so that a thousand steps on one batch stay well-behaved, and large enough to change every parameter."""
+"""Small enough for a thousand stable steps on one batch, and large enough to change every parameter."""
 
 _IMPLEMENTATIONS: dict[Optimizer, dict[str, Any]] = {
     "for-loop": {"foreach": False, "fused": False},
     "foreach": {"foreach": True},
     "fused": {"fused": True},
 }
-"""Said aloud: left alone, torch.optim chooses by device."""
+"""Explicit, because torch.optim would otherwise choose by device."""
 
 
 class TrainingStep:
-    """One step of a cell, over and over: a model, a batch, an optimizer, and the mode's phases.
+    """One step of a cell, run repeatedly: a model, a batch, an optimizer, and the phases of the mode.
 
-    Autocast covers forward and loss; backward follows the types that forward chose, and the optimizer works on the
-    fp32 parameters. Under fp16 the loss is scaled, as training in fp16 has to: scaling it belongs to `backward`, and
-    unscaling the gradients, looking for infinities (for-loop and foreach wait for the device there) and adapting the
-    scale belong to `optimizer`. A step whose gradients overflowed leaves the parameters alone.
+    Autocast covers forward and loss; backward follows the types that forward chose, and the optimizer works on the fp32
+    parameters. Under fp16 the loss is scaled, as fp16 training requires: scaling the loss is part of `backward`;
+    unscaling the gradients, checking them for infinities (where for-loop and foreach wait for the device) and updating
+    the scale are part of `optimizer`. A step whose gradients overflow does not change the parameters.
 
-    Outputs stay alive until `forget`, which belongs between steps, outside any timed window.
+    Outputs stay alive until `forget`, which is called between steps, outside any timed window.
     """
 
     def __init__(self, cell: ModelCell, device: torch.device) -> None:
-        """Build everything on `device`; raises UnavailableError when the cell's attention is not to be had there."""
+        """Build everything on `device`; raises UnavailableError if the cell's attention is not available there."""
         self.cell = cell
         self.model = build(cell.model, cell.ctx, cell.attention, device, cell.seed)
         self.tokens, self.targets = random_batch(cell, device)
@@ -56,7 +56,7 @@ class TrainingStep:
 
     @property
     def phases(self) -> dict[str, Callable[[], None]]:
-        """The phases of the cell's mode, to be called in this order."""
+        """The phases of the cell's mode, in the order in which they run."""
         implementations: dict[Phase, Callable[[], None]] = {
             "zero_grad": self._zero_grad,
             "forward": self._forward,
@@ -67,17 +67,17 @@ class TrainingStep:
         return {phase: implementations[phase] for phase in self.cell.phases}
 
     def forget(self) -> None:
-        """Let go of the last step's logits and loss, and of the graph that hangs on them."""
+        """Release the logits and the loss of the last step, and with them the autograd graph."""
         self._logits = self._loss = None
 
     @property
     def logits(self) -> Tensor | None:
-        """Of the last step, (batch, ctx, vocab); None before the first one and after `forget`."""
+        """Logits of the last step, (batch, ctx, vocab); None before the first step and after `forget`."""
         return self._logits
 
     @property
     def loss(self) -> float | None:
-        """Mean cross entropy of the last step; None in a mode without a loss. Waits for the device."""
+        """Mean cross-entropy of the last step; None in a mode without a loss. Reading it waits for the device."""
         return None if self._loss is None else self._loss.item()
 
     @property
@@ -89,7 +89,7 @@ class TrainingStep:
 
     @torch.no_grad()
     def fingerprint(self) -> Tensor | None:
-        """A few values of each parameter, copied to the host, to see whether they change; None without an optimizer."""
+        """Return a few values of each parameter on the host, to detect changes; None without an optimizer."""
         if self._optimizer is None:
             return None
         return torch.cat([parameter.detach().flatten()[:64] for parameter in self.model.parameters()]).cpu()
@@ -117,7 +117,7 @@ class TrainingStep:
             self._scaler.update()
 
     def _attention_kernel(self, device: torch.device) -> str:
-        """Ask the model's own attention, with inputs of the shape and type that it will get."""
+        """Determine the kernel from the model's own attention, with inputs of the shape and type it will receive."""
         shape = self.cell.model
         q, k, v = torch.zeros(
             (3, self.cell.batch, shape.heads, self.cell.ctx, shape.d_head),
@@ -139,14 +139,14 @@ def _present(value: Value | None, phase: str) -> Value:
 
 
 def random_batch(cell: ModelCell, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Token ids and the ids that follow them, (batch, ctx) each: the same on every device."""
+    """Return token ids and the next token ids, each (batch, ctx) and equal on every device."""
     generator = torch.Generator().manual_seed(cell.seed)
     text = torch.randint(cell.model.vocab, (cell.batch, cell.ctx + 1), generator=generator)
     return text[:, :-1].contiguous().to(device), text[:, 1:].contiguous().to(device)
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean over all positions, in fp32: logits (batch, ctx, vocab) against ids (batch, ctx)."""
+    """Mean cross-entropy over all positions, in fp32: logits (batch, ctx, vocab) against ids (batch, ctx)."""
     return nn.functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
 
 

@@ -1,5 +1,6 @@
-"""The small models for experiments on types and gradients: the two-layer model of the course's question about mixed
-precision, or a Transformer, each with a batch.
+"""Small models with a batch, for experiments on number formats and gradients.
+
+Either the two-layer model of the course's question about mixed precision, or a Transformer.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ class Toy(nn.Module):
 
 
 def build(device: torch.device, seed: int) -> Toy:
-    """A Toy on `device`, its weights drawn with `seed` on the CPU."""
+    """Build a Toy on `device`, with weights drawn on the CPU with `seed`."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Toy().to(device)
 
 
 def toy_batch(size: int, device: torch.device, seed: int) -> tuple[Tensor, Tensor]:
-    """Inputs (size, 20) and the classes that they are of, (size,)."""
+    """Draw inputs (size, 20) and their classes (size,)."""
     generator = torch.Generator().manual_seed(seed)
     inputs = torch.randn(size, FEATURES, generator=generator)
     return inputs.to(device), torch.randint(CLASSES, (size,), generator=generator).to(device)
@@ -50,19 +51,19 @@ def toy_batch(size: int, device: torch.device, seed: int) -> tuple[Tensor, Tenso
 
 @dataclass(frozen=True)
 class Supervised:
-    """A model, inputs for it, and what its logits should say."""
+    """A model, its inputs, and the targets for its logits."""
 
     model: nn.Module
     inputs: Tensor
     targets: Tensor
 
     def loss_of(self, logits: Tensor) -> Tensor:
-        """Mean cross entropy; whether it is computed in fp32 is left to autocast."""
+        """Mean cross-entropy; autocast decides whether it is computed in fp32."""
         return nn.functional.cross_entropy(logits.flatten(0, -2), self.targets.flatten())
 
 
 def supervised(step: ModelCell | None, batch: int, device: torch.device, seed: int) -> Supervised:
-    """The Transformer of `step`, or without one the toy, on `device`."""
+    """Return the Transformer of `step`, or the toy model if `step` is None, on `device`."""
     if step is None:
         return Supervised(build(device, seed), *toy_batch(batch, device, seed))
     model = transformer.build(step.model, step.ctx, step.attention, device, seed)

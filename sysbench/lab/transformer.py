@@ -1,8 +1,8 @@
-"""A pre-norm Transformer language model: the thing whose steps are measured.
+"""A pre-norm Transformer language model, whose training steps are measured.
 
-Token ids (batch, ctx) go in and logits (batch, ctx, vocab) come out. Linear layers have no bias, RMSNorm computes
-in fp32, the feed-forward block is SwiGLU, positions are rotary, attention is causal, and the output projection is
-not tied to the embedding.
+Token ids (batch, ctx) go in and logits (batch, ctx, vocab) come out. Linear layers have no bias, RMSNorm computes in
+fp32, the feed-forward block is SwiGLU, positions are rotary, attention is causal, and the output projection is not tied
+to the embedding.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TRUNCATION_DEVIATIONS = 3.0
 
 
 class Linear(nn.Module):
-    """W·x, without bias."""
+    """A linear layer without bias: W·x."""
 
     def __init__(self, d_in: int, d_out: int) -> None:
         super().__init__()
@@ -34,19 +34,19 @@ class Linear(nn.Module):
 
 
 class Embedding(nn.Module):
-    """One learnt vector for each token."""
+    """One learned vector per token."""
 
     def __init__(self, vocab: int, d_model: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(vocab, d_model))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(…) of token ids → (…, d_model)."""
+        """Token ids (…) → (…, d_model)."""
         return nn.functional.embedding(tokens, self.weight)
 
 
 class RMSNorm(nn.Module):
-    """gain · x / √(mean(x²) + ε), computed in fp32 and given back in the type of x.
+    """gain · x / √(mean(x²) + ε), computed in fp32 and returned in the type of x.
 
     Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
     """
@@ -63,11 +63,11 @@ class RMSNorm(nn.Module):
 
 
 class RotaryEmbedding(nn.Module):
-    """Turns each pair of neighbouring components by an angle proportional to the position.
+    """Rotates each pair of neighbouring components by an angle proportional to the position.
 
-    Pair i of d_head/2 turns by position · base^(−2i/d_head), so that the product of a query and a key depends on
-    how far they are apart, not on where they are. Su et al., "RoFormer", 2021. The angles are no parameters, and
-    no part of the state dict: a longer context does not make a larger model.
+    Pair i of d_head/2 rotates by position · base^(−2i/d_head), so the product of a query and a key depends on their
+    distance, not on their positions. Su et al., "RoFormer", 2021. The angles are neither parameters nor part of the
+    state dict, so a longer context does not make the model larger.
     """
 
     cos: Tensor
@@ -81,7 +81,7 @@ class RotaryEmbedding(nn.Module):
         self.register_buffer("sin", angles.sin(), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, heads, ctx, d_head) → the same, each position turned by its own angles."""
+        """(batch, heads, ctx, d_head) → same shape, each position rotated by its own angles."""
         positions = x.shape[-2]
         cos, sin = self.cos[:positions], self.sin[:positions]
         even, odd = rearrange(x, "... (pair two) -> two ... pair", two=2)
@@ -105,7 +105,7 @@ class SwiGLU(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Projections into heads, rotary positions, attention, and the projection back."""
+    """Self-attention: projection into heads, rotary positions, attention, and output projection."""
 
     def __init__(self, d_model: int, heads: int, rotary: nn.Module, attend: nn.Module) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class SelfAttention(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer: attention and feed-forward, each normalised before and added to the residual stream after."""
+    """One layer: attention and feed-forward, each with a norm before it and added to the residual stream."""
 
     def __init__(self, shape: ModelShape, rotary: nn.Module, attend: nn.Module) -> None:
         super().__init__()
@@ -146,7 +146,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The whole model for contexts up to `ctx`, on torch's default device; its weights are yet to be drawn."""
+    """The whole model for contexts up to `ctx`, on torch's default device; weights are not yet initialised."""
 
     def __init__(self, shape: ModelShape, ctx: int, attention: Attention = "naive") -> None:
         super().__init__()
@@ -159,7 +159,7 @@ class Transformer(nn.Module):
 
     @property
     def parameter_count(self) -> int:
-        """How many numbers there are to learn."""
+        """Number of learned parameters."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -172,7 +172,7 @@ class Transformer(nn.Module):
 
 
 def build(shape: ModelShape, ctx: int, attention: Attention, device: torch.device, seed: int) -> Transformer:
-    """A Transformer made on `device`, its weights drawn with `seed`."""
+    """Build a Transformer on `device`, with weights drawn with `seed`."""
     with device:
         model = Transformer(shape, ctx, attention)
     draw_weights(model, torch.Generator(device).manual_seed(seed))
@@ -181,7 +181,7 @@ def build(shape: ModelShape, ctx: int, attention: Attention, device: torch.devic
 
 @torch.no_grad()
 def draw_weights(model: Transformer, generator: torch.Generator) -> None:
-    """Draw from normal distributions cut at three deviations: σ² = 2/(d_in + d_out) for linears, 1 for embeddings."""
+    """Draw from normal distributions cut off at 3 deviations: σ² = 2/(d_in + d_out) for linears, 1 for embeddings."""
     for module in model.modules():
         if isinstance(module, Linear):
             _draw_truncated_normal(module.weight, math.sqrt(2 / sum(module.weight.shape)), generator)

@@ -1,1 +1,1 @@
-"""What happened: events, the journal that keeps them, and the records and earlier runs that are read from it."""
+"""The log of a run: events, the journal that stores them, and records and earlier runs read from it."""

@@ -1,6 +1,6 @@
-"""Doubts about a cell's numbers, each with what would remove it.
+"""Cautions about a cell's numbers, each with a remedy.
 
-The statistics say what they see; this says what it means to the person who has to decide whether to believe it.
+The statistics detect effects; the cautions explain what they mean for the credibility of the result.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from sysbench.commands.time.spec import TimeCell
 
 WIDE_INTERVAL = 0.05
-"""An interval wider than this share of the median does not carry a comparison of a few percent."""
+"""A 95 % interval wider than this share of the median does not support a comparison of a few percent."""
 
 THROTTLED_SHARE = 0.1
-"""Share of the readings that must name a reason before a cell counts as throttled: one reading is a coincidence."""
+"""Share of the readings that must report a reason before a cell counts as throttled: one may be a coincidence."""
 
 BUSY_SHARE = 0.15
-"""Share of all cores that others may take before a CPU measurement is doubtful."""
+"""Share of all cores used by other processes beyond which a CPU measurement is doubtful."""
 
 WAITING_SHARE = 0.05
-"""A device that still works for less than this share of a phase, once the host has launched everything, has been
-waiting for the host. Where the launch queue (1,024 deep in CUDA) fills up, draining it takes far longer."""
+"""If a device works for less than this share of a phase after the host has launched everything, it has been waiting for
+the host. If the launch queue (1,024 entries in CUDA) fills up, draining it takes far longer."""
 
 
 def judge(cell: TimeCell, seen: CellEvents, rates: RateRecord | None, lost: Sequence[ReadingsLost]) -> list[Caution]:
-    """Every caution that applies to a cell, the gravest first; nothing for a cell without measured steps."""
+    """Return every caution that applies to a cell, the most serious first; none for a cell without measured steps."""
     if not seen.steps or seen.started is None:
         return []
     wall = [step.step.wall_s for step in seen.steps if step.step.wall_s is not None]
@@ -154,7 +154,7 @@ def _precision_of_the_median(cell: TimeCell, wall: Sequence[float]) -> Iterator[
 
 
 def _launching(seen: CellEvents) -> Iterator[Caution]:
-    """Launch-bound: the device was done as soon as the host had launched, so the host set the pace."""
+    """Launch-bound: the device finishes as soon as the host has launched everything, so the host sets the pace."""
     if seen.started is None or seen.started.device.type != "cuda":
         return
     bound = [phase for phase in ("forward", "backward") if _waits_for_the_host(seen, phase)]
@@ -177,7 +177,7 @@ def _waits_for_the_host(seen: CellEvents, phase: str) -> bool:
 
 
 def surroundings(seen: CellEvents, lost: Sequence[ReadingsLost]) -> Iterator[Caution]:
-    """What else went on: clocks held back, other programs, readings that ended."""
+    """Effects of the surroundings: throttled clocks, other programs, readings that stopped."""
     readings = seen.measured_readings or seen.readings
     throttled = [reading.throttle_reasons for reading in readings if reading.throttle_reasons]
     if readings and len(throttled) > THROTTLED_SHARE * len(readings):
@@ -212,7 +212,7 @@ def surroundings(seen: CellEvents, lost: Sequence[ReadingsLost]) -> Iterator[Cau
 
 
 def emulation(precision: str, seen: CellEvents) -> Iterator[Caution]:
-    """A format that the processor has no instructions for, and computes by way of another."""
+    """A number format without instructions on this processor, which emulates it with another format."""
     device = seen.started.device if seen.started is not None else None
     if precision == "bf16" and device is not None and device.type == "cpu" and device.bf16 is False:
         yield Caution(
@@ -224,7 +224,7 @@ def emulation(precision: str, seen: CellEvents) -> Iterator[Caution]:
 
 
 def compilation(seen: CellEvents) -> Iterator[Caution]:
-    """A compiled cell that was not."""
+    """A compiled cell that was partly not compiled."""
     if seen.compiled is not None and seen.compiled.fell_back:
         yield Caution(
             code="compile-fell-back",

@@ -1,13 +1,14 @@
-"""Sorts the events of a log by the cell they are about, and folds what all records have in common."""
+"""Groups the events of a log by cell, and computes the fields that all records have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from sysbench import formulas
+from sysbench.command import spec_of
 from sysbench.errors import LogError
 from sysbench.log.events import (
     CeilingMeasured,
@@ -26,7 +27,7 @@ from sysbench.log.events import (
     StepMeasured,
     WorkerReady,
 )
-from sysbench.log.records import EnvironmentRecord, ModelRecord
+from sysbench.log.records import AnyCell, EnvironmentRecord, ModelRecord
 from sysbench.spec.cell import RunCell
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.model import GridCell
@@ -36,7 +37,7 @@ Said = TypeVar("Said", bound=Frozen)
 
 @dataclass
 class CellEvents:
-    """What the log says of one cell, from its latest start on."""
+    """The events of one cell, since its latest start."""
 
     started: CellStarted | None = None
     built: ModelBuilt | None = None
@@ -47,22 +48,22 @@ class CellEvents:
     checked: StepChecked | None = None
     readings: list[Reading] = field(default_factory=list)
     measured_readings: list[Reading] = field(default_factory=list)
-    """The readings taken between the first and the last measured step."""
+    """Readings between the first and the last measured step."""
     finished: CellFinished | None = None
     said: dict[type, list[Any]] = field(default_factory=dict)
-    """Everything else, by the kind of event."""
+    """All other events, by kind."""
 
     def all(self, kind: type[Said]) -> list[Said]:
-        """Every event of a kind that has no place of its own here, in order."""
+        """Return all events of a kind without a field of its own here, in order."""
         return self.said.get(kind, [])
 
     def last(self, kind: type[Said]) -> Said | None:
-        """The last one, if there is any."""
+        """Return the last event of a kind, if there is one."""
         every = self.all(kind)
         return every[-1] if every else None
 
     def add(self, event: Event) -> None:
-        """Take in one event of this cell; a cell that is started again begins anew."""
+        """Add an event of this cell; CellStarted discards all earlier ones."""
         match event:
             case ModelBuilt():
                 self.built = event
@@ -86,7 +87,7 @@ class CellEvents:
 
 @dataclass
 class Run:
-    """Everything the log says, sorted by what it is about."""
+    """All events of a log, grouped by subject."""
 
     started: RunStarted
     worker: WorkerReady | None = None
@@ -97,10 +98,10 @@ class Run:
     current: CellEvents | None = None
     """The cell that is being measured, to which readings belong."""
     between: Reading | None = None
-    """The last reading taken between cells: what it says of the surroundings holds for the next cell."""
+    """The last reading taken between cells; it also describes the surroundings of the next cell."""
 
     def add(self, event: Event) -> None:
-        """Take in the next event."""
+        """Add the next event."""
         match event:
             case WorkerReady():
                 self.worker = event
@@ -137,19 +138,52 @@ class Run:
 
 
 def collect(events: Iterable[Event]) -> Run:
-    """Sort a log by what its events are about; raises LogError when they hold no run."""
+    """Group the events of a log; raises LogError if they contain no run."""
     remaining = iter(events)
-    first = next(remaining, None)
-    if not isinstance(first, RunStarted):
-        raise LogError("the log does not begin with the start of a run")
-    run = Run(started=first)
+    run = _begun(remaining)
     for event in remaining:
         run.add(event)
     return run
 
 
+def _begun(events: Iterator[Event]) -> Run:
+    first = next(events, None)
+    if not isinstance(first, RunStarted):
+        raise LogError("the log does not begin with the start of a run")
+    return Run(started=first)
+
+
+def fold_cells(
+    events: Iterable[Event], fold_cell: Callable[[Any, CellEvents, Run], AnyCell]
+) -> tuple[Run, list[AnyCell]]:
+    """Group a log, and fold every cell of its spec as soon as it is finished; raises LogError if it holds no run.
+
+    Only one cell's events are in memory at a time: those of 10,000 cells would take most of a gigabyte. A cell sees the
+    run's events up to its end.
+    """
+    remaining = iter(events)
+    run = _begun(remaining)
+    cells: dict[str, RunCell] = {cell.key: cell for cell in spec_of(run.started.spec).cells()}
+    folded: dict[str, AnyCell] = {}
+    for event in remaining:
+        run.add(event)
+        if isinstance(event, CellFinished) and event.cell in cells:
+            seen = run.cells.pop(event.cell)
+            if seen.started is None and event.cell in folded:
+                # The last word on how it ended, and not another attempt.
+                changed = {"outcome": event.outcome, "detail": event.detail}
+                folded[event.cell] = folded[event.cell].model_copy(update=changed)
+            else:
+                folded[event.cell] = fold_cell(cells[event.cell], seen, run)
+    for key, cell in cells.items():
+        unfinished = run.cells.get(key, CellEvents())
+        if unfinished.started is not None or key not in folded:
+            folded[key] = fold_cell(cell, unfinished, run)
+    return run, [folded[key] for key in cells]
+
+
 def of_run(run: Run) -> dict[str, Any]:
-    """The fields of a RunRecord, without its cells."""
+    """Return the fields of a RunRecord except its cells."""
     finished_at = run.finished.at_s if run.finished else None
     return {
         "schema_version": run.started.schema_version,
@@ -169,7 +203,7 @@ def of_run(run: Run) -> dict[str, Any]:
 
 
 def of_cell(cell: RunCell, seen: CellEvents) -> dict[str, Any]:
-    """The fields of a CellRecord, without its cautions."""
+    """Return the fields of a CellRecord except its cautions."""
     return {
         "key": cell.key,
         "axes": cell,
@@ -180,7 +214,7 @@ def of_cell(cell: RunCell, seen: CellEvents) -> dict[str, Any]:
 
 
 def of_model_cell(cell: GridCell, seen: CellEvents) -> dict[str, Any]:
-    """The fields of a ModelCellRecord, without its cautions."""
+    """Return the fields of a ModelCellRecord except its cautions."""
     return {
         **of_cell(cell, seen),
         "model": ModelRecord(

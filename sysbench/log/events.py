@@ -1,140 +1,172 @@
-"""What is happening while a run goes on: one frozen class per event, told apart by `event`.
+"""Events of a run: one frozen class per event, distinguished by the field `event`.
 
-The worker says what it does and measures; the engine adds its own readings and verdicts. Together, in order, they
-are the log, and everything that is shown later is computed from them. `at_s` is always seconds since the epoch.
+The worker reports what it does and measures; the engine adds its own readings and verdicts. In order, they form the
+log, from which all later output is computed. `at_s` is always in seconds since the epoch.
 """
 
 from __future__ import annotations
 
 import re
-from math import isfinite
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import PlainSerializer
+from pydantic import AfterValidator, ValidationError, model_validator
 from pydantic_core import from_json
 
-from sysbench.command import Kind
+from sysbench.command import Kind, spec_of
 from sysbench.log.outcomes import Outcome, RunStatus
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.model import DeviceType, Precision
+from sysbench.spec.quantities import (
+    Amount,
+    Bytes,
+    Count,
+    Finite,
+    Instant,
+    PerSecond,
+    Seconds,
+    Signed,
+    SomeSeconds,
+    Unbounded,
+)
+from sysbench.spec.validation import first_fault
 
 SCHEMA_VERSION = 1
 
-Number = Annotated[float, PlainSerializer(lambda value: value if isfinite(value) else str(value), when_used="json")]
-"""A number that may be infinite or NaN, for which JSON has no numbers: there it is the word `inf`, `-inf` or `nan`."""
+
+def _of_a_command(fields: dict[str, Any]) -> dict[str, Any]:
+    try:
+        spec_of(fields)
+    except ValidationError as error:
+        raise ValueError(first_fault(error)) from None
+    return fields
+
+
+WrittenSpec = Annotated[dict[str, Any], AfterValidator(_of_a_command)]
+"""The spec of a run as its command stored it, in a form that can be read again."""
 
 
 class Event(Frozen):
-    """Something that happened. Each class has the name of its event as the default of `event`."""
+    """Base class of events. The default of `event` is the name of the event."""
 
     event: str
-    at_s: float
+    at_s: Instant
 
     @classmethod
     def __pydantic_init_subclass__(cls, **arguments: Any) -> None:
-        """Make the class known to `decode`."""
+        """Register the class for `decode`."""
         super().__pydantic_init_subclass__(**arguments)
         EVENTS[cls.model_fields["event"].default] = cls
 
 
 EVENTS: dict[str, type[Event]] = {}
-"""Every class of events that has been imported, by the name of the event."""
+"""All imported event classes, by event name."""
 
 
 class HostInfo(Frozen):
-    """The machine the run is on, as far as it can be known without torch."""
+    """The machine of the run, as far as it is known without torch."""
 
     hostname: str
     platform: str
     python: str
     cpu: str
-    physical_cores: int | None
-    logical_cores: int
-    memory_bytes: int
+    physical_cores: Count | None
+    logical_cores: Count
+    memory_bytes: Bytes
     container: bool
     commit: str | None
-    """The git commit of sysbench's own checkout, with `-dirty` when it was changed; None for an installed wheel."""
+    """Git commit of sysbench's own checkout, with `-dirty` if it has changes; None for an installed wheel."""
 
 
 class DeviceInfo(Frozen):
-    """One device that cells can run on."""
+    """A device that can run cells."""
 
     name: str
-    """The hardware's own name: `NVIDIA H200`."""
+    """Product name of the hardware: `NVIDIA H200`."""
     type: DeviceType
-    index: int = 0
+    index: Count = 0
     uuid: str | None = None
-    memory_bytes: int | None = None
+    memory_bytes: Bytes | None = None
     compute_capability: str | None = None
-    multiprocessors: int | None = None
+    multiprocessors: Count | None = None
     bf16: bool | None = None
-    """Of a CPU: whether it multiplies bf16 in hardware; None where nobody has looked."""
+    """Whether a CPU multiplies bf16 in hardware; None if unknown."""
 
     @property
     def torch_name(self) -> str:
-        """What torch calls it: `cuda:0`, `mps`, `cpu`."""
+        """torch's name for the device: `cuda:0`, `mps`, `cpu`."""
         return f"cuda:{self.index}" if self.type == "cuda" else self.type
 
 
 class TorchInfo(Frozen):
-    """The torch that measures."""
+    """The version and settings of torch in the worker."""
 
     torch: str
     cuda: str | None
     cudnn: str | None
     triton: str | None
-    threads: int
+    threads: Count
     allocator: str | None
-    """PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF, as set."""
-    import_s: float
+    """Value of PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF."""
+    import_s: Seconds
+
+
+def refuse_spec_of_another(kind: Kind, spec: WrittenSpec) -> None:
+    """Raise ValueError if the spec belongs to another command."""
+    if spec["kind"] != kind:
+        raise ValueError(f"its spec belongs to `sysbench {spec['kind']}`, not to `sysbench {kind}`")
 
 
 class RunStarted(Event):
-    """The first event of every log."""
+    """First event of every log."""
 
     event: Literal["run_started"] = "run_started"
     schema_version: int = SCHEMA_VERSION
     kind: Kind
     sysbench_version: str
     source_digest: str
-    """Hash of sysbench's own source: a log is only resumed by the code that made it."""
-    spec: dict[str, Any]
+    """Hash of sysbench's own source: a log can only be resumed by the code that created it."""
+    spec: WrittenSpec
     host: HostInfo
     driver: str | None
     """Version of the NVIDIA driver, from NVML."""
-    cells: int
+    cells: Count
+
+    @model_validator(mode="after")
+    def _of_one_kind(self) -> Self:
+        refuse_spec_of_another(self.kind, self.spec)
+        return self
 
 
 class RunResumed(Event):
-    """A log is continued; what was failed or missing is run again."""
+    """The log is continued; missing and failed cells run again."""
 
     event: Literal["run_resumed"] = "run_resumed"
-    keep: int
-    """How many finished cells are kept."""
+    keep: Count
+    """Number of finished cells that are kept."""
 
 
 class WorkerReady(Event):
-    """A worker has imported torch and says what it found. The first device is what `auto` stands for."""
+    """A worker has imported torch and reports the devices. The first device is the default of `auto`."""
 
     event: Literal["worker_ready"] = "worker_ready"
-    pid: int
+    pid: Count
     torch: TorchInfo
     devices: list[DeviceInfo]
 
 
 class CeilingMeasured(Event):
-    """What a large matrix product reaches on this device: the best of several, in FLOP/s."""
+    """Best rate of several large matrix products on this device, in FLOP/s."""
 
     event: Literal["ceiling_measured"] = "ceiling_measured"
     device: str
     precision: Precision
-    matmul_flops_per_s: float
-    matmul_size: int
+    matmul_flops_per_s: PerSecond
+    matmul_size: Count
     """The product is (n, n) × (n, n)."""
 
 
 class CeilingFailed(Event):
-    """The ceiling could not be measured; the run goes on and shares of it stay unknown."""
+    """The ceiling could not be measured; the run continues without shares of it."""
 
     event: Literal["ceiling_failed"] = "ceiling_failed"
     device: str
@@ -143,28 +175,28 @@ class CeilingFailed(Event):
 
 
 class MemoryForeseen(Event):
-    """What a simulation says of a cell that is yet to be measured: whether it will fit into what is free."""
+    """Result of a simulation before a cell is measured: whether it will fit in the free memory."""
 
     event: Literal["memory_foreseen"] = "memory_foreseen"
     cell: str
-    free_bytes: int
+    free_bytes: Bytes
     fits: bool | None
-    """None where it cannot be simulated; `detail` then says why."""
-    lacking_bytes: int | None = None
+    """None if the cell cannot be simulated; `detail` then gives the reason."""
+    lacking_bytes: Bytes | None = None
     detail: str | None = None
 
 
 class CellStarted(Event):
     """A cell begins; `index` counts from 0 over the whole run.
 
-    Whatever an earlier attempt at the same cell left in the log (of a run that was resumed) is void from here on.
+    In a resumed run, all events of an earlier attempt at the same cell become invalid.
     """
 
     event: Literal["cell_started"] = "cell_started"
     cell: str
-    index: int
+    index: Count
     axes: dict[str, Any]
-    """The cell's spec, complete, as its `model_dump()` has it."""
+    """The complete spec of the cell, as returned by its `model_dump()`."""
     device: DeviceInfo
 
 
@@ -182,7 +214,7 @@ Stage = Literal[
 
 
 class StageEntered(Event):
-    """What the worker turns to next."""
+    """The worker enters another stage."""
 
     event: Literal["stage_entered"] = "stage_entered"
     cell: str
@@ -190,122 +222,122 @@ class StageEntered(Event):
 
 
 class ModelBuilt(Event):
-    """The model, the optimizer and a batch are on the device."""
+    """The model, the optimizer and a batch have been created on the device."""
 
     event: Literal["model_built"] = "model_built"
     cell: str
-    parameters: int
-    parameters_without_lm_head: int
-    build_s: float
+    parameters: Count
+    parameters_without_lm_head: Count
+    build_s: Seconds
 
 
 class Compiled(Event):
-    """torch.compile has run: the first step, compilation included, took `compile_s`."""
+    """torch.compile has run: the first step including compilation took `compile_s`."""
 
     event: Literal["compiled"] = "compiled"
     cell: str
-    compile_s: float
-    graphs: int
-    graph_breaks: int
+    compile_s: Seconds
+    graphs: Count
+    graph_breaks: Count
     fell_back: bool
-    """Dynamo gave up on some frame and runs it eagerly."""
+    """Dynamo could not compile some frame and runs it eagerly."""
     detail: str | None = None
 
 
 class PhaseSample(Frozen):
-    """One phase of one step, in seconds.
+    """Times of one phase of one step, in seconds.
 
-    `wall_s` is read on the host between two synchronizations; `enqueue_s` is the part of it until the host had
-    launched everything (None where launching and running are one); `device_s` is the time between two device
-    events (None where there are none).
+    `wall_s` is read on the host between two synchronizations; `enqueue_s` is the part of it until the host has launched
+    everything (None on devices that execute synchronously); `device_s` is the time between two device events (None for
+    devices without events).
     """
 
-    wall_s: float | None
-    enqueue_s: float | None = None
-    device_s: float | None = None
+    wall_s: SomeSeconds | None
+    enqueue_s: Seconds | None = None
+    device_s: Seconds | None = None
 
 
 class StepMeasured(Event):
     """One step. With `sync=phase` each phase has a wall time, and `step` is their sum.
 
-    With `sync=step` only `step` has a wall time, and phases have device times where there are device events.
+    With `sync=step` only `step` has a wall time; phases have device times if the device has events.
     """
 
     event: Literal["step_measured"] = "step_measured"
     cell: str
-    index: int
-    """From 0, counted apart for warm-up and measured steps."""
+    index: Count
+    """From 0, counted separately for warm-up and measured steps."""
     warmup: bool
     phases: dict[str, PhaseSample]
     step: PhaseSample
 
 
 class MemoryMeasured(Event):
-    """Peaks of the measured steps; None where the device does not tell."""
+    """Peak memory of the measured steps; None if the device does not report it."""
 
     event: Literal["memory_measured"] = "memory_measured"
     cell: str
-    allocated_peak_bytes: int | None
-    reserved_peak_bytes: int | None
-    host_rss_peak_bytes: int | None
-    """`ru_maxrss` of the worker; a high-water mark over the worker's life, not only this cell's."""
+    allocated_peak_bytes: Bytes | None
+    reserved_peak_bytes: Bytes | None
+    host_rss_peak_bytes: Bytes | None
+    """`ru_maxrss` of the worker: its highest resident set size so far, including earlier cells."""
 
 
 class StepChecked(Event):
-    """Whether the steps did what they say: None where the mode has no such phase."""
+    """Checks that the steps did their work; None if the mode has no such phase."""
 
     event: Literal["step_checked"] = "step_checked"
     cell: str
     gradients_present: bool | None
     parameters_changed: bool | None
-    loss: float | None
+    loss: Unbounded | None
     attention_kernel: str | None
-    """The operator that attention really ran as: `aten::_scaled_dot_product_flash_attention`, say."""
+    """Operator that ran attention, for example `aten::_scaled_dot_product_flash_attention`."""
 
 
 class Reading(Event):
-    """What the parent saw from outside; None where it cannot be known."""
+    """A reading by the parent process, from outside the worker; unknown values are None."""
 
     event: Literal["reading"] = "reading"
-    host_rss_bytes: int | None = None
-    """Resident memory of the worker and its children."""
-    host_available_bytes: int | None = None
-    host_cpu_share: float | None = None
-    """Of all cores, by processes other than the worker's tree: 0 to 1."""
-    device_used_bytes: int | None = None
-    device_utilisation: float | None = None
-    sm_clock_hz: float | None = None
-    power_w: float | None = None
-    temperature_c: float | None = None
-    energy_j: float | None = None
-    """A counter that only grows; differences of it mean something."""
+    host_rss_bytes: Bytes | None = None
+    """Resident set size of the worker and its children."""
+    host_available_bytes: Bytes | None = None
+    host_cpu_share: Amount | None = None
+    """Share of all cores used by processes other than the worker's tree: 0 to 1."""
+    device_used_bytes: Bytes | None = None
+    device_utilisation: Amount | None = None
+    sm_clock_hz: Amount | None = None
+    power_w: Amount | None = None
+    temperature_c: Finite | None = None
+    energy_j: Amount | None = None
+    """A counter that only increases; only differences are meaningful."""
     throttle_reasons: list[str] | None = None
-    other_processes: int | None = None
-    """Processes on the GPU that are not ours; read between cells only."""
+    other_processes: Count | None = None
+    """Number of processes of others on the GPU; read between cells only."""
 
 
 Source = Literal["measured", "simulated"]
 
 
 class GpuSimulated(Event):
-    """The cell runs on no device: this is the GPU that its memory is worked out for."""
+    """The cell is simulated: the GPU and the assumptions for its memory."""
 
     event: Literal["gpu_simulated"] = "gpu_simulated"
     cell: str
     title: str
-    memory_bytes: int
-    context_bytes: int
-    """Taken by the CUDA context, outside the allocator: assumed."""
-    other_bytes: int
-    """Taken by other processes: assumed."""
+    memory_bytes: Bytes
+    context_bytes: Bytes
+    """Memory of the CUDA context, outside the allocator: assumed."""
+    other_bytes: Bytes
+    """Memory of other processes: assumed."""
     settings: str
-    """PYTORCH_CUDA_ALLOC_CONF as it was simulated."""
+    """PYTORCH_CUDA_ALLOC_CONF in the simulation."""
 
 
 class CellFinished(Event):
-    """A cell is over, one way or another; the last one of a cell counts.
+    """A cell has ended; the last such event of a cell counts.
 
-    A cell that was never started (`skipped`, or `invalid` here) has this event alone.
+    A cell that was not started (`skipped`, or `invalid` on this device) has only this event.
     """
 
     event: Literal["cell_finished"] = "cell_finished"
@@ -316,17 +348,17 @@ class CellFinished(Event):
 
 
 class WorkerExited(Event):
-    """A worker is gone; `signal` is its name when one ended it."""
+    """A worker has ended; `signal` is the name of the signal that ended it, if any."""
 
     event: Literal["worker_exited"] = "worker_exited"
-    pid: int
-    exit_code: int | None
+    pid: Count
+    exit_code: Signed | None
     signal: str | None
     stderr_tail: str | None = None
 
 
 class ReadingsLost(Event):
-    """A source of readings failed in mid-run; the run goes on without it."""
+    """A source of readings failed during the run, which continues without it."""
 
     event: Literal["readings_lost"] = "readings_lost"
     source: str
@@ -334,14 +366,14 @@ class ReadingsLost(Event):
 
 
 class RunFinished(Event):
-    """The last event of a run that could say goodbye."""
+    """Last event of a run that ended in order."""
 
     event: Literal["run_finished"] = "run_finished"
     status: RunStatus
 
 
 def build() -> None:
-    """Build the models of all events that are known by now, which otherwise happens when each is first used."""
+    """Build the pydantic models of all known events now instead of at their first use."""
     for model in EVENTS.values():
         model.model_rebuild()
 
@@ -349,20 +381,27 @@ def build() -> None:
 _NAME = re.compile(rb'\s*{\s*"event":\s*"(\w+)"')
 
 
-def decode(line: bytes) -> Event:
-    """The event that one line of JSON holds; raises ValueError when it holds none.
-
-    A command's own events are known once its `record` has been imported.
-    """
+def name_of(line: bytes) -> str | None:
+    """Return the name of the event in a line that begins with it, as every line of ours does; else None."""
     beginning = _NAME.match(line)
-    fields = None if beginning else from_json(line)
-    name = beginning[1].decode() if beginning else fields.get("event") if isinstance(fields, dict) else None
+    return beginning[1].decode() if beginning else None
+
+
+def decode(line: bytes) -> Event:
+    """Decode one line of JSON; raises ValueError if it holds no event.
+
+    Events of a command are known only after its `record` module has been imported.
+    """
+    name = name_of(line)
+    if name is None:
+        fields = from_json(line)
+        name = fields.get("event") if isinstance(fields, dict) else None
     kind = EVENTS.get(str(name))
     if kind is None:
-        raise ValueError(f"{name} is no event")
+        raise ValueError(f"{name} is not an event")
     return kind.model_validate_json(line)
 
 
 def encode(event: Event) -> bytes:
-    """One event as one line of JSON, without the newline."""
+    """Encode an event as one line of JSON, without the newline."""
     return event.model_dump_json().encode()

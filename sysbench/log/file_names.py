@@ -1,4 +1,4 @@
-"""Names of the files that a run leaves beside its record: with several cells, each says which it is of."""
+"""Names of the files that a run writes next to its record; with several cells, each name identifies its cell."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sysbench.spec.cell import RunCell
 
 
 def labels_of(cells: Sequence[RunCell], axes: Iterable[str]) -> dict[str, str]:
-    """By key, what sets a cell apart, fit for a file's name: `ctx128-train`; nothing for a single cell."""
+    """Return, by key, a label for each cell that is valid in file names: `ctx128-train`; empty for a single cell."""
     dumped = [cell.model_dump() for cell in cells]
     differing = [axis for axis in axes if len({each[axis] for each in dumped}) > 1]
     return {
@@ -19,7 +19,7 @@ def labels_of(cells: Sequence[RunCell], axes: Iterable[str]) -> dict[str, str]:
 
 
 def paths_of(path: Path | None, labels: Mapping[str, str]) -> dict[str, Path]:
-    """A path for each cell: the one that was given, or with several cells one with the cell's label in its name."""
+    """Return a path for each cell: the given one, or with several cells that path with the cell's label in its name."""
     if path is None:
         return {}
     whole = path.absolute()

@@ -1,14 +1,14 @@
-"""The log of a run: one event per line of JSON, only ever appended to.
+"""The log of a run: an append-only file with one event per line of JSON.
 
-A line counts when its newline is there; a process that is killed while it writes leaves a torn last line, which
-readers ignore and a continued run cuts off.
+A line is complete once its newline is written; a process that is killed while writing leaves a partial last line, which
+readers ignore and a continued run removes.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import count
@@ -16,23 +16,35 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
+from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
 from sysbench.command import measuring
 from sysbench.errors import LogError, UsageError
 from sysbench.log import upgrades
-from sysbench.log.events import SCHEMA_VERSION, CellFinished, Event, RunFinished, RunResumed, RunStarted, decode, encode
+from sysbench.log.events import (
+    SCHEMA_VERSION,
+    CellFinished,
+    Event,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+    decode,
+    encode,
+    name_of,
+)
 from sysbench.log.storage import cannot_write, make_directory, reason, sync_directory, write_all
+from sysbench.spec.validation import first_fault
 
 LINE_LIMIT_BYTES = 16 * 1024**2
-"""No event is longer than this: a file without newlines is not read into memory whole."""
+"""Upper limit of an event's size, so that a file without newlines is not read into memory as a whole."""
 
 _DURABLE = (RunStarted, RunResumed, CellFinished, RunFinished)
-"""Events after which the log is forced to disk."""
+"""Events after which the log is synchronised to disk."""
 
 
 class Log:
-    """A log that is being written, by one process at a time."""
+    """A log open for writing, by one process at a time."""
 
     def __init__(self, path: Path, descriptor: int, created: bool) -> None:
         self.path = path
@@ -42,9 +54,9 @@ class Log:
 
     @classmethod
     def create(cls, directory: Path, kind: str, name: str | None = None) -> Log:
-        """A new, empty log in `directory`, which is created; raises OutputError.
+        """Create a new, empty log in `directory`, which is created if necessary; raises OutputError.
 
-        It is called `name`, or after the time and the kind; where that is taken, with a number.
+        Its name is `name`, or the time and the kind; if that file exists, a number is added.
         """
         make_directory(directory)
         stem = name or f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}-{kind}"
@@ -55,7 +67,7 @@ class Log:
 
     @classmethod
     def _claim(cls, path: Path) -> Log | None:
-        """This name for us alone, or None when it is taken: runs may start within the same second."""
+        """Create the file exclusively; return None if it exists, since runs may start within the same second."""
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
         except FileExistsError:
@@ -67,7 +79,7 @@ class Log:
 
     @classmethod
     def reopen(cls, path: Path) -> Log:
-        """An existing file, as it is; raises LogError when there is none, UsageError while another run writes to it."""
+        """Open an existing log; raises LogError if there is none, UsageError if another run is writing to it."""
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
         except FileNotFoundError as error:
@@ -78,13 +90,13 @@ class Log:
         return cls(path, descriptor, created=False)
 
     def cut_torn_line(self) -> None:
-        """Make the file end with a whole line, so that it can be appended to."""
+        """Remove a partial last line, so that events can be appended."""
         if self._descriptor is not None:
             self._found_bytes = self._size_bytes = _end_of_last_line(self._descriptor)
             self._cut(self._size_bytes)
 
     def append(self, event: Event) -> None:
-        """Write one event; raises OutputError, and then the log ends with the event before."""
+        """Write an event; raises OutputError, and the log then ends with the previous event."""
         if self._descriptor is None:
             raise ValueError(f"{self.path} is closed")
         line = encode(event) + b"\n"
@@ -96,19 +108,19 @@ class Log:
             self._cut(self._size_bytes)
             raise cannot_write(self.path, error) from error
         except BaseException:
-            # A second Ctrl-C in mid-write; half a line would spoil what is appended after it.
+            # A third Ctrl-C in mid-write; half a line would spoil what is appended after it.
             self._cut(self._size_bytes)
             raise
         self._size_bytes += len(line)
 
     def withdraw(self) -> None:
-        """Take back everything appended here, and the file itself if this created it."""
+        """Remove everything appended here, and the file itself if this object created it."""
         self._cut(self._found_bytes)
         self._size_bytes = self._found_bytes
         self.close()
 
     def close(self) -> None:
-        """Give the file back; one that was created here and holds nothing is removed."""
+        """Close the file; if it was created here and is empty, remove it."""
         if self._descriptor is None:
             return
         if self._created and self._size_bytes == 0:
@@ -131,19 +143,20 @@ class Log:
                 os.ftruncate(self._descriptor, size_bytes)
 
 
-def read(path: Path) -> Iterator[Event]:
-    """The events of a log, one at a time; a torn last line is ignored.
+def read(path: Path, only: Collection[type[Event]] = ()) -> Iterator[Event]:
+    """Yield the events of a log, or `only` those of some classes; a partial last line is ignored.
 
-    Raises LogError for a file that cannot be read, is no log, is of a newer schema or is damaged.
+    Lines of other classes are then not looked into. Raises LogError for a file that cannot be read, is not a log, has
+    a newer schema, or is damaged.
     """
     try:
         with path.open("rb") as file:
-            yield from _events(path, file)
+            yield from _events(path, file, {kind.model_fields["event"].default for kind in only})
     except OSError as error:
         raise _cannot_read(path, error) from error
 
 
-def _events(path: Path, file: BinaryIO) -> Iterator[Event]:
+def _events(path: Path, file: BinaryIO, only: Collection[str]) -> Iterator[Event]:
     schema = SCHEMA_VERSION
     for number in count(1):
         line = file.readline(LINE_LIMIT_BYTES)
@@ -151,17 +164,21 @@ def _events(path: Path, file: BinaryIO) -> Iterator[Event]:
             schema = _schema(path, line)
         if not line.endswith(b"\n") and len(line) < LINE_LIMIT_BYTES:
             return
+        if only and schema == SCHEMA_VERSION and (name := name_of(line)) is not None and name not in only:
+            continue
         try:
             event = decode(line if schema == SCHEMA_VERSION else _upgraded(line, schema))
             if isinstance(event, RunStarted):
-                measuring(event.kind).part("record")  # makes its own events known
+                measuring(event.kind).part("record")  # registers the command's own events
+        except ValidationError as error:
+            raise LogError(f"{path} is damaged: line {number} is not an event: {first_fault(error)}") from None
         except ValueError as error:
             raise LogError(f"{path} is damaged: line {number} is not an event") from error
         yield event
 
 
 def _upgraded(line: bytes, schema: int) -> bytes:
-    """A line of an earlier schema as one of this; raises ValueError for what is no event."""
+    """Convert a line of an earlier schema to this one; raises ValueError if it is not an event."""
     fields = from_json(line)
     if not isinstance(fields, dict):
         raise ValueError("an event is an object")
@@ -169,7 +186,7 @@ def _upgraded(line: bytes, schema: int) -> bytes:
 
 
 def _schema(path: Path, line: bytes) -> int:
-    """That of the log that begins with this line; raises LogError unless this version understands it."""
+    """Return the schema of the log with this first line; raises LogError unless this version supports it."""
     if not line:
         raise LogError(f"{path} is empty")
     try:
@@ -189,18 +206,18 @@ def _cannot_read(path: Path, error: OSError) -> LogError:
 
 
 def _lock(descriptor: int, path: Path) -> None:
-    """Keep a second process from writing to the same log."""
+    """Prevent a second process from writing to the same log."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
         raise UsageError(f"{path} is being written by another sysbench that is still running") from None
     except OSError:
-        return  # Some network file systems have no locks; a log there is as safe as its user is careful.
+        return  # Some network file systems have no locks; there the user must avoid concurrent runs.
 
 
 def _end_of_last_line(descriptor: int) -> int:
-    """Where a torn last line begins, or the end of the file: read backwards, in blocks."""
+    """Return the start of a partial last line, or the end of the file; reads backwards, in blocks."""
     block_bytes = 64 * 1024
     end = os.fstat(descriptor).st_size
     while end > 0:

@@ -1,7 +1,7 @@
-"""What lies in the directory of an experiment: which of its runs is which, in which order, and what it was asked.
+"""The manifest of an experiment's directory: its runs, their order, and their options.
 
-How a run went is not said here: its log says that. A run that is not in the directory has not been begun, was left out
-(`here` is "left out"), or failed before its log had begun (`failure`).
+The outcome of a run is in its log, not here. A run without a log has not started, was left out (`here` is "left out"),
+or failed before its log was created (`failure`).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ FILE_NAME = "manifest.json"
 MANIFEST_VERSION = 1
 
 Here = Literal["as written", "changed", "simulated", "left out"]
-"""as written  with the options that the experiment names, or that the user gave instead
-changed     with other options, which the experiment names for machines like this one: smaller, mostly
-simulated   for a GPU that is not here
-left out    not at all
+"""as written  with the options of the experiment, or those that the user gave instead
+changed     with other options that the experiment lists for machines like this one, usually smaller
+simulated   for a GPU that is not present
+left out    not run
 """
 
 
@@ -31,66 +31,66 @@ class RunEntry(Frozen):
     """One run of an experiment."""
 
     name: str
-    """Unique in the experiment, and fit for a file's name."""
+    """Unique in the experiment, and valid as a file name."""
     part: str
-    """The title of the experiment that it is from, where one is put together of several."""
+    """Title of the original experiment, if this one combines several."""
     title: str
     question: str = ""
-    """What it is meant to answer; empty where nothing is said."""
+    """The question that the run answers; empty if not stated."""
     command: Kind
     options: dict[str, str] = Field(default_factory=dict)
-    """What the command is given, by long name: {"size": "tiny", "ctx": "64"}; a switch has no word, ""."""
+    """Options of the command by long name: {"size": "tiny", "ctx": "64"}; a switch has the value ""."""
     here: Here = "as written"
     why: str = ""
-    """Why it is not as written, in a sentence without its full stop; empty where it is."""
+    """Reason why the run is not as written, as a sentence without a full stop; empty if it is."""
     files: tuple[str, ...] = ()
-    """Pictures, pages, snapshots and traces that it left in the directory, by their names there."""
+    """Names of figures, pages, snapshots and traces that it wrote to the directory."""
     failure: str | None = None
-    """The line with which it ended before it could say anything itself; None for every run that has a log."""
+    """Error message, if the run ended before it created a log; otherwise None."""
 
     @property
     def log(self) -> str:
-        """The name of its log in the directory, where it has been begun."""
+        """Name of its log in the directory, once it has started."""
         return f"{self.name}.jsonl"
 
     @property
     def record(self) -> str:
-        """The name of its record in the directory, where it has come to an end."""
+        """Name of its record in the directory, once it has finished."""
         return f"{self.name}.json"
 
     @property
     def command_line(self) -> str:
-        """What would repeat it alone."""
+        """Command line that repeats this run alone."""
         words = ["sysbench", self.command]
         for name, value in self.options.items():
-            # Accumulation's experiments are named without a flag.
+            # Experiments of `accum` are positional arguments, without a flag.
             flag = [] if (self.command, name) == ("accum", "experiment") else [f"--{name}"]
             words += [*flag, *([value] if value else [])]
         return shlex.join(words)
 
 
 class _Versioned(BaseModel):
-    """What every version of a manifest says of itself."""
+    """Fields common to all versions of a manifest."""
 
     manifest_version: int = MANIFEST_VERSION
     sysbench_version: str = "unknown"
 
 
 class Manifest(Frozen):
-    """An experiment as it was carried out in one directory."""
+    """An experiment as it was run in one directory."""
 
     manifest_version: int = MANIFEST_VERSION
     sysbench_version: str
     experiment: str
-    """What `sysbench run` was given: the name of one that ships, or the absolute path of a file."""
+    """Argument of `sysbench run`: the name of a built-in experiment, or the absolute path of a file."""
     title: str
     question: str = ""
     overrides: dict[str, str] = Field(default_factory=dict)
-    """The options given on the command line for all of its runs, by long name."""
+    """Options given on the command line for all runs, by long name."""
     started_at: float
     """Seconds since 1970."""
     runs: tuple[RunEntry, ...]
-    """In the order in which they are carried out, and in which a document has them."""
+    """In the order of execution, which is also the order in a report."""
 
 
 def is_manifest(directory: Path) -> bool:
@@ -99,7 +99,7 @@ def is_manifest(directory: Path) -> bool:
 
 
 def read(directory: Path) -> Manifest:
-    """The manifest in a directory; raises LogError when there is none, or one that this version cannot read."""
+    """Read the manifest in a directory; raises LogError if there is none, or one that this version cannot read."""
     path = directory / FILE_NAME
     try:
         content = path.read_bytes()

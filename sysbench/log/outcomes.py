@@ -1,4 +1,4 @@
-"""How a cell ended, and what makes its numbers doubtful."""
+"""Outcomes of cells, and cautions about their numbers."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 Outcome = Literal["ok", "oom", "timeout", "crashed", "invalid", "skipped", "interrupted"]
-"""ok           every sample that was asked for is there
-oom          memory ran out: a measurement, not a failure
-timeout      the worker said nothing for longer than allowed and was stopped
-crashed      the worker raised or died; the detail names the error or the signal
-invalid      this combination does not exist here (a kernel that is not there, say)
+"""ok           all requested samples were measured
+oom          memory ran out: a result, not a failure
+timeout      the worker was silent for longer than allowed and was stopped
+crashed      the worker raised an exception or died; the detail names the error or the signal
+invalid      this combination is not available here (for example a missing kernel)
 skipped      not started: larger than a cell that ran out of memory, or predicted not to fit
-interrupted  stopped by the user; what was measured until then is kept
+interrupted  stopped by the user; earlier samples are kept
 """
 
 FAILURES: frozenset[Outcome] = frozenset({"crashed", "invalid", "timeout"})
-"""Outcomes that make a run exit with 1, whatever else it measured."""
+"""Outcomes that make a run exit with 1, whatever its other results."""
 
 LASTING: frozenset[Outcome] = frozenset({"ok", "oom", "invalid"})
-"""Outcomes that running a cell again would not change; a resumed run repeats the cells with any other."""
+"""Outcomes that would not change if a cell ran again; a resumed run repeats cells with any other outcome."""
 
 RunStatus = Literal["complete", "interrupted", "failed"]
 
@@ -57,7 +57,7 @@ CautionCode = Literal[
 
 
 class Caution(BaseModel):
-    """A reason to doubt a number, and what would remove it."""
+    """A reason to doubt a number, and a remedy."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 

@@ -1,57 +1,58 @@
-"""What came out of a run: the JSON summary, computed from the log and never edited."""
+"""The record of a run: a JSON summary, computed from the log and never edited."""
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Self, TypeVar
 
-from pydantic import ConfigDict, Field, SerializeAsAny
+from pydantic import ConfigDict, Field, SerializeAsAny, model_validator
 
 from sysbench.command import Kind
-from sysbench.log.events import SCHEMA_VERSION, DeviceInfo, HostInfo, TorchInfo
+from sysbench.log.events import SCHEMA_VERSION, DeviceInfo, HostInfo, TorchInfo, WrittenSpec, refuse_spec_of_another
 from sysbench.log.outcomes import Caution, Outcome, RunStatus
 from sysbench.spec.cell import RunCell
 from sysbench.spec.frozen import Frozen
+from sysbench.spec.quantities import Bytes, Count, Finite, Flops, Moment, Seconds, SomeSeconds
 
 
 class Samples(Frozen):
-    """Raw samples in the order in which they were taken, and what they come down to. Everything is in seconds."""
+    """Raw samples in the order of measurement, and their summary statistics. All values are in seconds."""
 
-    samples_s: list[float]
-    mean_s: float
-    std_s: float
+    samples_s: Annotated[list[Seconds], Field(min_length=1)]
+    mean_s: SomeSeconds
+    std_s: Seconds
     """Sample standard deviation (n − 1); 0 for one sample."""
-    median_s: float
-    min_s: float
-    max_s: float
-    p5_s: float
-    p25_s: float
-    p75_s: float
-    p95_s: float
-    mad_s: float
+    median_s: SomeSeconds
+    min_s: Seconds
+    max_s: Seconds
+    p5_s: Seconds
+    p25_s: Seconds
+    p75_s: Seconds
+    p95_s: Seconds
+    mad_s: Seconds
     """Median absolute deviation from the median, unscaled."""
-    ci95_s: tuple[float, float] | None
-    """95 % interval of the median; None with too few samples for one."""
-    lag1_autocorrelation: float | None
+    ci95_s: tuple[Seconds, Seconds] | None
+    """95 % interval of the median; None with too few samples."""
+    lag1_autocorrelation: Finite | None
 
 
 class ModelRecord(Frozen):
-    """What the model is and what a forward pass of it costs."""
+    """The model's dimensions, and the cost of a forward pass."""
 
-    parameters: int
-    parameters_without_lm_head: int
-    forward_flops: int
-    """Of one forward pass over the batch; causality not exploited."""
+    parameters: Count
+    parameters_without_lm_head: Count
+    forward_flops: Flops
+    """FLOPs of one forward pass over the batch; causality is not exploited."""
 
 
 class CellRecord(Frozen):
-    """What every command says of a cell, whatever became of it."""
+    """Fields of a cell that all commands have in common, for every outcome."""
 
     model_config = ConfigDict(serialize_by_alias=True)
 
     key: str
     cell: SerializeAsAny[RunCell] = Field(alias="axes")
-    """What was asked for; each command has its own class of cells here."""
+    """The cell's spec; each command has its own class."""
     device: DeviceInfo | None
     outcome: Outcome
     detail: str | None
@@ -59,28 +60,28 @@ class CellRecord(Frozen):
 
     @cached_property
     def axes(self) -> dict[str, Any]:
-        """The cell as JSON has it: for what goes over axes by name. What wants one of them asks the cell."""
+        """The cell in JSON form, for code that accesses axes by name. Code that needs one specific axis uses `cell`."""
         return self.cell.model_dump(mode="json")
 
 
 class ModelCellRecord(CellRecord):
-    """What is said of a cell that is about a Transformer."""
+    """Fields of a cell that measures a Transformer."""
 
     model: ModelRecord
 
 
 class SimulatedGpuRecord(Frozen):
-    """The GPU that a cell was simulated for, and what was assumed to be taken beside the allocator."""
+    """The GPU that a cell was simulated for, and the memory assumed to be in use outside the allocator."""
 
     title: str
-    memory_bytes: int
-    context_bytes: int
-    other_bytes: int
+    memory_bytes: Bytes
+    context_bytes: Bytes
+    other_bytes: Bytes
     settings: str
 
 
 class EnvironmentRecord(Frozen):
-    """Where the run took place."""
+    """The machine and software of the run."""
 
     host: HostInfo
     torch: TorchInfo | None
@@ -92,23 +93,27 @@ AnyCell = TypeVar("AnyCell", bound=CellRecord)
 
 
 class RunRecord(Frozen, Generic[AnyCell]):
-    """The final summary of a run of whatever kind."""
+    """The record of a run of any command."""
 
     schema_version: int = SCHEMA_VERSION
     kind: Kind
     sysbench_version: str
     source_digest: str
-    started_at: str
-    """ISO 8601, UTC."""
-    finished_at: str | None
+    started_at: Moment
+    finished_at: Moment | None
     status: RunStatus
-    spec: dict[str, Any]
+    spec: WrittenSpec
     environment: EnvironmentRecord
     cells: list[AnyCell]
 
+    @model_validator(mode="after")
+    def _of_one_kind(self) -> Self:
+        refuse_spec_of_another(self.kind, self.spec)
+        return self
+
 
 def build() -> None:
-    """Build the models of all records, which otherwise happens when each is first used."""
+    """Build the pydantic models of all records now instead of at their first use."""
     for model in globals().copy().values():
         if isinstance(model, type) and issubclass(model, Frozen):
             model.model_rebuild()

@@ -1,9 +1,10 @@
-"""What an earlier run left in its log, and whether this run may continue it."""
+"""Resuming an earlier run: its log, and whether this run may continue it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,24 +20,30 @@ if TYPE_CHECKING:
     from sysbench.engine.plan import PlacedCell
 
 
+@lru_cache(maxsize=2**16)
+def _key(cell: RunCell) -> str:
+    """Return the key of a cell, for which a run asks several times; making it takes as long as reading a few lines."""
+    return cell.key
+
+
 @dataclass
 class EarlierRun:
-    """What of a log matters for continuing it."""
+    """The parts of a log that are needed to continue it."""
 
     path: Path
     started: RunStarted
     worker: WorkerReady | None = None
     outcomes: dict[str, Outcome] = field(default_factory=dict)
-    """By cell, how the last attempt at it ended."""
+    """Outcome of the last attempt, by cell."""
     devices: dict[str, DeviceInfo] = field(default_factory=dict)
-    """By cell, what the last attempt ran on."""
+    """Device of the last attempt, by cell."""
 
     def keeps(self, cell: RunCell) -> bool:
-        """Whether what the log says of this cell stands."""
-        return self.outcomes.get(cell.key) in LASTING
+        """Whether the logged result of this cell is kept."""
+        return self.outcomes.get(_key(cell)) in LASTING
 
     def refuse_other_spec(self, spec: RunSpec) -> None:
-        """Raise UsageError naming every difference unless the log was made with this very spec."""
+        """Raise UsageError that names every difference unless the log has exactly this spec."""
         if self.started.kind != spec.kind:
             raise UsageError(
                 f"--resume {self.path}: the log is of `sysbench {self.started.kind}`, not of `sysbench {spec.kind}`"
@@ -50,7 +57,7 @@ class EarlierRun:
             raise UsageError(f"--resume {self.path}: the log was made with another spec: {listed}")
 
     def refuse_other_code(self, digest: str) -> None:
-        """Raise UsageError unless the log was made by this very code."""
+        """Raise UsageError unless the log was written by exactly this code."""
         if self.started.source_digest != digest:
             raise UsageError(
                 f"--resume {self.path}: the log was made by other code: "
@@ -59,14 +66,14 @@ class EarlierRun:
             )
 
     def refuse_other_machine(self, ready: WorkerReady, placed: Iterable[PlacedCell]) -> None:
-        """Raise UsageError unless torch is the same, and the devices of the cells that are kept are."""
+        """Raise UsageError unless torch, and the devices of the kept cells, are the same."""
         if self.worker is not None and self.worker.torch.torch != ready.torch.torch:
             raise UsageError(
                 f"--resume {self.path}: the log was made with another torch: "
                 f"{self.worker.torch.torch} there, {ready.torch.torch} here"
             )
         for each in placed:
-            device = self.devices.get(each.cell.key) if self.keeps(each.cell) else None
+            device = self.devices.get(_key(each.cell)) if self.keeps(each.cell) else None
             if device is not None and _identity(device) != _identity(each.device):
                 raise UsageError(
                     f"--resume {self.path}: the log was made on another device: "
@@ -75,8 +82,8 @@ class EarlierRun:
 
 
 def recall(path: Path) -> EarlierRun:
-    """Read what a log holds; of several attempts at a cell the last counts. Raises LogError."""
-    events = read(path)
+    """Read of a log what matters here; of several attempts at a cell the last one counts. Raises LogError."""
+    events = read(path, only=(RunStarted, WorkerReady, CellStarted, CellFinished))
     beginning = next(events, None)
     if not isinstance(beginning, RunStarted):
         raise LogError(f"{path} holds no run")
@@ -103,7 +110,7 @@ def _described(device: DeviceInfo) -> str:
 
 
 def _text(value: Any) -> str:
-    """A spec's value as it would be written on the command line."""
+    """Format a spec's value as on the command line."""
     if isinstance(value, list):
         return ",".join(map(str, value)) or "none"
     return "none" if value is None else str(value)

@@ -1,4 +1,4 @@
-"""Where the logs of two arms that are measured in turns lie: `A/round-01.jsonl`, `B/round-01.jsonl`."""
+"""Paths of the logs of two arms that are measured in turns: `A/round-01.jsonl`, `B/round-01.jsonl`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _ROUND = re.compile(r"round-(\d+)")
 
 
 def log_name(number: int) -> str:
-    """The name of both arms' logs of a round, in a directory for each arm."""
+    """Name of the logs of a round, the same in the directory of each arm."""
     return f"round-{number:02d}"
 
 
 @dataclass(frozen=True)
 class Part:
-    """The runs of one arm of an earlier comparison, by the number of their round."""
+    """The runs of one arm of an earlier comparison, by round number."""
 
     directory: Path
     arm: Arm
@@ -29,13 +29,13 @@ class Part:
 
 
 def part_of(files: Iterable[Path]) -> Part | None:
-    """The arm that these are all runs of; None for any other files."""
+    """Return the arm to which all these files belong; None for any other files."""
     parts = parts_of(files)
     return next(iter(parts.values())) if len(parts) == 1 else None
 
 
 def parts_of(files: Iterable[Path]) -> dict[Arm, Part]:
-    """The arms of the one comparison that these are runs of; empty for any other files, and for those of several."""
+    """Return the arms of the single comparison that these files belong to; empty for other files or several ones."""
     found: dict[Arm, dict[int, Path]] = {}
     directories = set()
     for path in files:

@@ -1,8 +1,9 @@
-"""Earlier runs: found by path or by name, and read back, whether as a record or as the log it comes from."""
+"""Earlier runs: found by path or by name, and read from a record or a log."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,50 +12,51 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from sysbench.command import Kind, kinds, measuring, spec_of
+from sysbench.command import Kind, kinds, measuring
 from sysbench.errors import LogError, nearest
+from sysbench.garbage import collection_paused
 from sysbench.log import journal as log
-from sysbench.log import upgrades
+from sysbench.log import manifest, upgrades
 from sysbench.log.events import SCHEMA_VERSION, RunStarted
 from sysbench.log.records import RunRecord
 from sysbench.log.storage import reason
+from sysbench.spec.validation import first_fault
 
 RUNS = Path("runs")
-"""Where runs go, and where they are looked for by name, unless told otherwise."""
+"""Default directory for runs, and for finding them by name."""
 
 _LATEST = re.compile(r"latest(?:~(\d+))?")
 _DATED = re.compile(r"(?P<date>\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d)-(?P<what>.+?)(?:-(?P<number>\d+))?")
 _LISTED = 8
-"""More names than this are not put into one line."""
+"""Largest number of names in one line."""
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """One run, or one directory of runs, in the directory where runs go."""
+    """A run, or a directory of runs, in the directory of runs."""
 
     name: str
     paths: tuple[Path, ...]
 
     @property
     def order(self) -> tuple[str, int, str]:
-        """By the date in the name, and among runs of one second by their number; names without a date come first."""
+        """Sort key: the date in the name, then the number among runs of one second; names without a date come first."""
         dated = _DATED.fullmatch(self.name)
         return (dated["date"], int(dated["number"] or 1), self.name) if dated else ("", 0, self.name)
 
     @property
     def dated(self) -> bool:
-        """Whether its name says when it began."""
+        """Whether the name contains the start time."""
         return _DATED.fullmatch(self.name) is not None
 
 
 def find(name: str, directory: Path = RUNS) -> list[Path]:
-    """The files of the runs that `name` stands for, in the order in which they began; never none.
+    """Return the files of the runs that `name` stands for, in the order in which they started; never empty.
 
-    `name` is the path of a log or a record; that of a directory, which stands for every run in and below it; or names
-    an earlier run in `directory`: by the beginning of its file's name, if there is only one such, or as `latest`, or
-    `latest~1` for the one before that. `time:` in front of any of these leaves only runs of that command. Of a run with
-    a log and a record the record is taken, unless the log went on after it. Raises LogError when nothing, or more than
-    one, is meant.
+    `name` is one of: the path of a log or a record; the path of a directory, for every run in and below it; or the name
+    of an earlier run in `directory`: the unique beginning of its file name, `latest`, or `latest~1` for the one before.
+    The prefix `time:` selects runs of that command. If a run has a log and a record, the record is used unless the log
+    was continued after it. Raises LogError if no run matches, or more than one.
     """
     if Path(name).exists():
         return _at(Path(name), None)
@@ -64,11 +66,46 @@ def find(name: str, directory: Path = RUNS) -> list[Path]:
     return _named(name, name, None, directory)
 
 
-def load(path: Path) -> RunRecord[Any]:
-    """The record in a file, or the one that the log in it comes down to, of whatever kind.
+def find_experiment(name: str, directory: Path = RUNS) -> Path:
+    """The directory of the experiment that `name` stands for: its path, or as for `find` among those in `directory`.
 
-    A log that was torn in mid-line, or whose run was killed, is read as far as it goes. Raises LogError for what cannot
-    be read, is of a newer schema (naming the version that wrote it), is damaged, or was edited into something else.
+    `quick` is the latest of those that were made of the experiment quick. Raises LogError when nothing, or more than
+    one, is meant.
+    """
+    if Path(name).exists() or Path(name).name != name:
+        return Path(name)
+    entries = _experiments(directory)
+    if not entries:
+        raise LogError(f"{name} is not the directory of an experiment, and there is none in {directory}")
+    made_of = [entry for entry in entries if (dated := _DATED.fullmatch(entry.name)) and dated["what"] == name]
+    return (made_of[-1] if made_of else _meant(name, name, entries, directory)).paths[0]
+
+
+def names(directory: Path = RUNS, kind: Kind | None = None) -> list[str]:
+    """The names of earlier runs in a directory, or of those of one command, the newest first."""
+    return [entry.name for entry in _entries(directory)[::-1] if _of_kind(entry.paths, kind)]
+
+
+def entries(directory: Path = RUNS) -> list[tuple[str, tuple[Path, ...]]]:
+    """Everything in a directory that has a name of its own, with a file of each run in it, the oldest first."""
+    return [(entry.name, entry.paths) for entry in _entries(directory)]
+
+
+def experiments(directory: Path = RUNS) -> list[str]:
+    """The names of the directories of experiments in a directory, the newest first."""
+    return [entry.name for entry in _experiments(directory)[::-1]]
+
+
+def _experiments(directory: Path) -> list[_Entry]:
+    paths = [path for path in _children(directory) if path.is_dir() and manifest.is_manifest(path)]
+    return sorted((_Entry(path.name, (path,)) for path in paths), key=lambda entry: entry.order)
+
+
+def load(path: Path) -> RunRecord[Any]:
+    """Read a record, or compute it from a log, for any command.
+
+    A log with a partial last line, or of a run that was killed, is read up to there. Raises LogError for a file that
+    cannot be read, has a newer schema (naming the version that wrote it), is damaged, or was edited.
     """
     if path.suffix != ".json":
         return _folded(path)
@@ -77,13 +114,11 @@ def load(path: Path) -> RunRecord[Any]:
     except OSError as error:
         why = "no such file" if isinstance(error, FileNotFoundError) else reason(error)
         raise LogError(f"cannot read {path}: {why}") from error
-    record = _validated(path, _upgraded(path, content))
-    _refuse_foreign_spec(path, record)
-    return record
+    return _validated(path, _upgraded(path, content))
 
 
 def _at(path: Path, kind: str | None) -> list[Path]:
-    """What a path that exists stands for."""
+    """Return the runs at an existing path."""
     if not path.is_dir():
         if kind is not None and load(path).kind != kind:
             raise LogError(f"{path} is not of `sysbench {kind}`")
@@ -101,14 +136,19 @@ def _named(name: str, rest: str, kind: str | None, directory: Path) -> list[Path
     if not entries:
         runs = f"runs of `sysbench {kind}`" if kind else "runs"
         raise LogError(f"{name} is neither a file nor a directory, and there are no {runs} in {directory}")
+    return list(_meant(name, rest, entries, directory).paths)
+
+
+def _meant(name: str, rest: str, entries: Sequence[_Entry], directory: Path) -> _Entry:
+    """The one that is called so, or begins so, or is so many from the latest; raises LogError otherwise."""
     latest = _LATEST.fullmatch(rest)
     if latest or not rest:
-        return list(_latest(name, entries, int(latest[1] or 0) if latest else 0, directory).paths)
+        return _latest(name, entries, int(latest[1] or 0) if latest else 0, directory)
     meant = [entry for entry in entries if entry.name == rest] or [
         entry for entry in entries if entry.name.startswith(rest)
     ]
     if len(meant) == 1:
-        return list(meant[0].paths)
+        return meant[0]
     if meant:
         raise LogError(f"{name} is the beginning of several names in {directory}: {_listed(meant)}")
     hint = nearest(rest, ["latest", *(entry.name for entry in entries)])
@@ -127,41 +167,55 @@ def _latest(name: str, entries: Sequence[_Entry], back: int, directory: Path) ->
 
 
 def _listed(entries: Sequence[_Entry]) -> str:
-    """The newest few names."""
+    """List the newest names."""
     names = [entry.name for entry in entries[::-1][:_LISTED]]
     more = len(entries) - len(names)
     return ", ".join(names) + (f", and {more} more" if more else "") + ", latest, latest~1"
 
 
 def _entries(directory: Path) -> list[_Entry]:
-    """Everything in a directory that has a name of its own, in the order in which it began."""
-    try:
-        children = sorted(directory.iterdir()) if directory.is_dir() else []
-    except OSError as error:
-        raise LogError(f"cannot read {directory}: {reason(error)}") from error
+    """Return all named entries of a directory in the order in which they started."""
+    children = _children(directory)
     single = [_Entry(path.stem, (path,)) for path in _preferred(children)]
     nested = [_Entry(path.name, tuple(_runs_below(path))) for path in children if path.is_dir()]
     return sorted((entry for entry in [*single, *nested] if entry.paths), key=lambda entry: entry.order)
 
 
-def _runs_below(directory: Path) -> list[Path]:
-    """The runs in a directory and below it: what else lies there is left alone."""
+def _children(directory: Path) -> list[Path]:
     try:
-        files = sorted(path for path in directory.rglob("*.json*") if path.is_file())
+        return sorted(directory.iterdir()) if directory.is_dir() else []
     except OSError as error:
         raise LogError(f"cannot read {directory}: {reason(error)}") from error
-    return sorted(_preferred(files), key=lambda path: (path.parent, _Entry(path.stem, ()).order))
+
+
+MOST_SEARCHED = 100_000
+"""The number of files and directories that are searched below one directory; that many take about a second."""
+
+
+def _runs_below(directory: Path) -> list[Path]:
+    """Return the runs in and below a directory; other files are ignored. Raises LogError for too many of them."""
+    files: list[Path] = []
+    seen = 0
+    for folder, folders, names in os.walk(directory):
+        seen += len(folders) + len(names)
+        if seen > MOST_SEARCHED:
+            raise LogError(
+                f"there are more than {MOST_SEARCHED:,} files and directories below {directory}: name the directory "
+                "that holds the runs"
+            )
+        files += (Path(folder, name) for name in names if ".json" in name)
+    return sorted(_preferred(sorted(files)), key=lambda path: (path.parent, _Entry(path.stem, ()).order))
 
 
 def _preferred(files: Iterable[Path]) -> list[Path]:
-    """Of files that may be runs those that are; of log and record of the same run the record, if it is no older."""
+    """Return those files that are runs; of a log and a record of the same run, the record if it is no older."""
     preferred: dict[Path, Path] = {}
     for path in files:
         if path.suffix not in (".json", ".jsonl") or not path.is_file() or kind_at(path) is None:
             continue
         stem = path.with_suffix("")
         other = preferred.get(stem)
-        # sorted() has .json before .jsonl
+        # sorted() puts .json before .jsonl
         if other is None or path.stat().st_mtime_ns > other.stat().st_mtime_ns:
             preferred[stem] = path
     return list(preferred.values())
@@ -174,7 +228,7 @@ _TOP_SCHEMA = re.compile(rb'\A\s*{\s*"schema_version":\s*(-?\d+)\b')
 
 
 def kind_at(path: Path) -> Kind | None:
-    """Of which command the log or record in a file looks to be, judged by how it begins; None if of none."""
+    """Return the command of a log or a record, judged by the beginning of the file; None for other files."""
     try:
         with path.open("rb") as file:
             beginning = file.read(_BEGINNING_BYTES)
@@ -194,13 +248,14 @@ def _folded(path: Path) -> RunRecord[Any]:
     if not isinstance(beginning, RunStarted):
         raise LogError(f"{path} does not begin with the start of a run")
     try:
-        return measuring(beginning.kind).folded(log.read(path))
+        with collection_paused():
+            return measuring(beginning.kind).folded(log.read(path))
     except ValidationError as error:
-        raise LogError(f"{path} is not a log as sysbench writes it: {first(error)}") from None
+        raise LogError(f"{path} is not a log as sysbench writes it: {first_fault(error)}") from None
 
 
 def _upgraded(path: Path, content: bytes) -> bytes:
-    """A record of an earlier schema as one of this; any other content as it is."""
+    """Convert a record of an earlier schema to this one; return other content unchanged."""
     found = _TOP_SCHEMA.search(content, 0, _BEGINNING_BYTES)
     if found and int(found[1]) >= SCHEMA_VERSION:
         return content
@@ -216,15 +271,16 @@ def _upgraded(path: Path, content: bytes) -> bytes:
 
 
 def _validated(path: Path, content: bytes) -> RunRecord[Any]:
-    """The record that a file's content is; what is wrong with any other is only looked into when it is wrong."""
+    """Parse a record; if that fails, determine the reason."""
     found = _TOP_KIND.search(content, 0, _BEGINNING_BYTES)
     model = _record_class(found[1].decode()) if found else _model_of(content)
     if model is None:
         raise _not_a_record(path, content, "it is of no kind")
     try:
-        record = model.model_validate_json(content)
+        with collection_paused():
+            record = model.model_validate_json(content)
     except ValidationError as error:
-        raise _not_a_record(path, content, first(error)) from None
+        raise _not_a_record(path, content, first_fault(error)) from None
     if record.schema_version > SCHEMA_VERSION:
         raise _not_a_record(path, content, "")
     return record
@@ -235,7 +291,7 @@ def _record_class(kind: str) -> type[RunRecord[Any]] | None:
 
 
 def _model_of(content: bytes) -> type[RunRecord[Any]] | None:
-    """The kind of a record whose fields are in another order."""
+    """Return the class of a record whose fields are in an unusual order."""
     try:
         top = json.loads(content)
     except (ValueError, RecursionError):
@@ -244,7 +300,7 @@ def _model_of(content: bytes) -> type[RunRecord[Any]] | None:
 
 
 def _not_a_record(path: Path, content: bytes, why: str) -> LogError:
-    """What a file is that is none of this version's records: no JSON, of another version, or edited."""
+    """Return an error that says why content is not a record: no JSON, another version, or edited."""
     try:
         top = json.loads(content)
     except (ValueError, RecursionError):
@@ -259,20 +315,3 @@ def _not_a_record(path: Path, content: bytes, why: str) -> LogError:
             f"{path} is of kind {str(top.get('kind'))[:40]}, which is none of a run's: {', '.join(kinds())}"
         )
     return LogError(f"{path} is not a record as sysbench writes it: {why}")
-
-
-def _refuse_foreign_spec(path: Path, record: RunRecord[Any]) -> None:
-    """Raise LogError for a spec that no command has written: what reads records relies on it."""
-    try:
-        spec_of(record.spec)
-    except ValidationError as error:
-        raise LogError(f"{path} is not a record as sysbench writes it: {first(error, 'spec')}") from None
-    except ValueError as error:
-        raise LogError(f"{path} is not a record as sysbench writes it: spec: {error}") from None
-
-
-def first(error: ValidationError, within: str = "") -> str:
-    """The first thing that is wrong, and where: `cells.3.phases.step.wall.median_s: Input should be a valid number`."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    where = ".".join([*([within] if within else []), *(str(part) for part in first["loc"])])
-    return f"{where or 'at its top'}: {first['msg']}"

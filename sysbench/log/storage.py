@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and errors about files in one line."""
+"""Atomic file writing, and one-line messages for file errors."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _REASONS = {
 
 
 def reason(error: OSError) -> str:
-    """What went wrong, in a few words."""
+    """Describe an error in a few words."""
     return _REASONS.get(error.errno or 0) or (error.strerror or str(error)).lower()
 
 
 def cannot_write(path: Path, error: OSError) -> OutputError:
-    """One line for a write that failed."""
+    """Return a one-line error for a failed write."""
     return OutputError(f"cannot write {path}: {reason(error)}")
 
 
 def make_directory(path: Path) -> None:
-    """Create a directory and its parents where they are missing; raises OutputError when that is not possible."""
+    """Create a directory and its missing parents; raises OutputError if that fails."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
@@ -46,7 +46,7 @@ def make_directory(path: Path) -> None:
 
 
 def refuse_unwritable(path: Path) -> None:
-    """Raise OutputError now if writing `path` later is bound to fail: no such directory, no permission."""
+    """Raise OutputError now if writing `path` later would certainly fail: missing directory, no permission."""
     if path.is_dir():
         raise OutputError(f"cannot write {path}: it is a directory")
     if not path.parent.is_dir():
@@ -57,9 +57,9 @@ def refuse_unwritable(path: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace `path` by `content` so that, whatever happens, the old or the new file is there, whole and on disk.
+    """Replace `path` atomically: whatever happens, either the old or the new file is on disk, complete.
 
-    What is not a file (`/dev/stdout`, a named pipe) is written as it comes. Raises OutputError.
+    Anything other than a regular file (`/dev/stdout`, a named pipe) is written directly. Raises OutputError.
     """
     try:
         if _is_stream(path):
@@ -71,15 +71,15 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_all(descriptor: int, content: bytes) -> None:
-    """Write every byte, however many calls it takes; raises OSError."""
+    """Write all bytes, with as many calls as necessary; raises OSError."""
     rest = memoryview(content)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
 
 
 def sync_directory(path: Path) -> None:
-    """Make names in a directory durable, where the file system can."""
-    # Some network file systems cannot, and some directories may be written but not read; the files are whole anyway.
+    """Synchronise the names in a directory to disk, if the file system supports it."""
+    # Some network file systems do not, and some directories can be written but not read; the files themselves are safe.
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -89,7 +89,7 @@ def sync_directory(path: Path) -> None:
 
 
 def _is_stream(path: Path) -> bool:
-    """Whether this is a device, a pipe, or a name for an open file: nothing that another file could replace."""
+    """Whether this is a device, a pipe, or the name of an open file, which cannot be replaced by a new file."""
     absolute = path.absolute()
     if absolute.parent in (Path("/dev"), Path("/dev/fd")) or absolute.parts[:2] == ("/", "proc"):
         return True

@@ -1,7 +1,7 @@
-"""Files of earlier schemas become such as this version reads, one schema at a time.
+"""Upgrades of files from earlier schemas, one schema at a time.
 
-Whoever raises `SCHEMA_VERSION` puts here how a record, and how each event of a log, of the schema before is read from
-now on. Schema 1 is the first there is, so there is nothing to upgrade from yet.
+A change of `SCHEMA_VERSION` must add here how a record and each event of the previous schema are converted. Schema 1 is
+the first one, so there are no upgrades yet.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from sysbench.log.events import SCHEMA_VERSION
 Fields = dict[str, Any]
 
 RECORD: Mapping[int, Callable[[Fields], Fields]] = {}
-"""By the schema that it is of: what makes a record of it one of the next schema."""
+"""By schema: the function that converts a record to the next schema."""
 
 EVENT: Mapping[int, Callable[[Fields], Fields]] = {}
-"""The same of each event; by their order in the log, so that one may rest on those before."""
+"""By schema: the function that converts an event; called in the order of the log, so that it may depend on earlier
+events."""
 
 
 def refuse(path: Path, schema: object, writer: object, steps: Mapping[int, Any]) -> None:
-    """Raise LogError for a schema that can neither be read nor be upgraded: a newer one, or one that never was."""
+    """Raise LogError for a schema that cannot be read or upgraded: a newer one, or one that does not exist."""
     if isinstance(schema, int) and not isinstance(schema, bool):
         if schema > SCHEMA_VERSION:
             raise newer(path, schema, writer)
@@ -33,7 +34,7 @@ def refuse(path: Path, schema: object, writer: object, steps: Mapping[int, Any])
 
 
 def newer(path: Path, schema: int, writer: object) -> LogError:
-    """What to say of a file from the future."""
+    """Return the error for a file of a newer schema."""
     return LogError(
         f"{path} was written by sysbench {writer or 'unknown'} in schema {schema}; "
         f"this version reads up to {SCHEMA_VERSION}"
@@ -41,7 +42,7 @@ def newer(path: Path, schema: int, writer: object) -> LogError:
 
 
 def upgraded(fields: Fields, schema: int, steps: Mapping[int, Callable[[Fields], Fields]]) -> Fields:
-    """The same content in the schema of this version."""
+    """Return the content in the current schema."""
     for step in range(schema, SCHEMA_VERSION):
         fields = steps[step](fields)
     return {**fields, "schema_version": SCHEMA_VERSION} if "schema_version" in fields else fields

@@ -1,7 +1,7 @@
 """Seconds of one kernel on a GPU, from its kind and the GPU's rates.
 
-Matrix products run as tiles in waves over the multiprocessors; everything else moves bytes, or works out an offset for
-each element, whichever takes longer.
+Matrix products and fused attention run as tiles, in waves over the multiprocessors. Everything else moves bytes, or
+works out an offset for each element, whichever takes longer.
 """
 
 from __future__ import annotations
@@ -29,43 +29,126 @@ Floats = NDArray[np.float64]
 class TileModel:
     """How a library's matrix products depend on their shape.
 
-    efficiency   of a tile by its area, against a large product's rate
-    alone, pair  of a multiprocessor that has one tile, or two, where more would hide latency better
-    extra_k      inner length that filling and draining the pipeline costs
-    start_s      what a product takes beside its tiles
+    clock           of the data sheet's peak, what multiprocessors reach while nothing but their clock holds them back
+    efficiency      of a tile, by its area as in `_AREAS`, of that: for TN layouts, and for all others
+    alone, pair     of a multiprocessor that has one tile, or two, where more would hide latency better
+    extra_k         inner length that filling and draining the pipeline costs
+    smoothing       0 if waves start together, 1 if there are no waves
+    split_s         what adding up the parts of a split inner dimension takes, beside its bytes
+    traffic_share   of the rate of a plain copy, the rate at which operands come from memory
+    norm            arithmetic and traffic overlap: time is (a^norm + b^norm)^(1/norm)
+    start_s         beside all that
     """
 
-    efficiency: Mapping[int, float]
+    clock: float
+    efficiency: tuple[tuple[float, ...], tuple[float, ...]]
     alone: float
     pair: float
     extra_k: float
+    smoothing: float
+    split_s: float
+    traffic_share: float
+    norm: float
     start_s: float
 
 
-SIMT = TileModel({32768: 1.0, 16384: 1.0, 8192: 0.60, 4096: 0.52, 2048: 0.45, 1024: 0.45}, 0.70, 0.85, 16, 3e-6)
-TENSOR = TileModel({32768: 1.0, 16384: 0.90, 8192: 0.75, 4096: 0.55, 2048: 0.35, 1024: 0.2}, 0.80, 0.92, 64, 4e-6)
+_VOLTA = TileModel(
+    0.98, ((0.8, 1, 0.81, 0.81, 0.74, 0.35), (1, 1, 0.94, 0.575, 0.47, 0.29)), 0.54, 0.9, 4, 0.2, 3e-5, 0.7, 2.6, 3e-6
+)
+_AMPERE = TileModel(
+    0.95, ((0.73, 0.79, 0.96, 0.83, 0.5, 0.35), (0.8, 1, 0.51, 0.26, 0.2, 0.18)), 0.97, 0.97, 6, 0.1, 3e-5, 0.83, 1.8,
+    3e-6,
+)  # fmt: skip
+_HOPPER = TileModel(
+    0.784, ((0.8, 1, 0.72, 0.71, 0.66, 0.35), (1, 1, 0.94, 0.79, 0.5, 0.35)), 0.97, 1, 29, 0.024, 3e-5, 0.84, 5.4, 3e-6
+)
+_AMPERE_TENSOR = TileModel(
+    0.95, ((0.956, 0.828, 0.756, 0.384, 0.48, 0.186),) * 2, 0.62, 1, 182, 0.31, 2.3e-6, 0.9, 3, 2.6e-6
+)
+_ADA_TENSOR = TileModel(0.92, ((0.8, 0.913, 0.755, 0.517, 0.288, 0.16),) * 2, 1, 1, 259, 0.02, 1.4e-6, 0.93, 30, 4e-7)
+_HOPPER_TENSOR = TileModel(
+    1.115, ((0.8, 0.873, 0.837, 0.612, 0.365, 0.242),) * 2, 0.742, 0.932, 244, 0.605, 3e-6, 0.93, 3, 2.4e-6
+)
+_BLACKWELL_TENSOR = TileModel(
+    0.76, ((0.8, 0.8, 0.8, 0.938, 0.436, 0.299),) * 2, 0.614, 0.76, 89, 0.57, 4.8e-6, 0.93, 2.2, 2e-6
+)
+"""Each was fitted to one half of the shapes of public tables and looked at on the other (docs/prediction.md): fp32 to
+NeuSight's kernels (V100; A100; H100), bf16 to those of aiconfigurator-core (A100; L40S; H100 and H200; B200)."""
 
+_ORDINARY: Mapping[int, TileModel] = {7: _VOLTA, 8: _AMPERE, 9: _HOPPER, 10: _HOPPER, 12: _AMPERE}
+_TENSOR: Mapping[int, TileModel] = {
+    7: _AMPERE_TENSOR, 8: _ADA_TENSOR, 9: _HOPPER_TENSOR, 10: _BLACKWELL_TENSOR, 12: _ADA_TENSOR,
+}  # fmt: skip
+"""By major compute capability; the A100's is told apart from that of its smaller relatives."""
+
+_AREAS = (32768, 16384, 8192, 4096, 2048, 1024)
 _TILES = np.array(
     [(128, 256), (256, 128), (128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (64, 32), (32, 64),
      (32, 32)]
 )  # fmt: skip
-_SPLITS = np.array([1, 2, 3, 4, 6, 8])
+_TILE_AREAS = np.array([_AREAS.index(int(a * b)) for a, b in _TILES])
+_SPLITS = np.array([1, 2, 3, 4, 6, 8, 12, 16])
+_LEAST_SPLIT_K = 128
+
+WEIGHT_GRADIENT_SLOWDOWN = 1.05
+"""NT layouts on tensor cores, against TN: 0.951 of the rate on an A100, 0.975 on a B200 (SimuMax's tables, medians)."""
 
 _RATE_OF_PRODUCT: Mapping[str, GpuRate] = {
     "fp32": "matmul_fp32", "tf32": "matmul_tf32", "bf16": "matmul_half", "fp16": "matmul_half",
 }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class AttentionModel:
+    """How a generation's flash attention depends on its shape.
+
+    extra_keys     keys that starting a tile of queries costs
+    narrow_share   the rate for heads up to 64 wide, against 128
+    smoothing      0 if waves start together, 1 if there are no waves
+    traffic_share  of the rate of a plain copy, the rate at which queries, keys and values come from memory
+    start_s        beside all that
+    """
+
+    extra_keys: float
+    narrow_share: float
+    smoothing: float
+    traffic_share: float
+    start_s: float
+
+
+_ATTENTION: Mapping[str, AttentionModel] = {
+    "8.0": AttentionModel(38, 0.8, 0.0, 0.61, 10e-6),
+    "8": AttentionModel(188, 0.8, 0.44, 0.83, 1e-6),
+    "9": AttentionModel(188, 0.75, 0.6, 0.55, 10.5e-6),
+    "10": AttentionModel(211, 0.62, 0.0, 0.55, 12e-6),
+}
+"""By compute capability, or its major number: fitted to one half of the causal prefill kernels of A100, L40S, H100 and
+H200 together, and B200 in aiconfigurator-core's tables. The A100's table has no narrow heads: 0.8 is the L40S's."""
+
+_ATTENTION_BLOCK = 128
+"""Queries of a tile."""
+_NARROW_HEAD = 64
+
+IMPLEMENTATION_SHARES: Mapping[str, float] = {"cudnn": 1.0, "flash": 1.0, "flex": 0.85, "efficient": 0.5}
+"""Rate of an implementation against the GPU's best. FlexAttention: "85 to 90 % of FlashAttention-2" (PyTorch's blog,
+August 2024); memory-efficient: half of FlashAttention-2 on an A100 (Dao, "FlashAttention-2", 2023, figures 4 and 5)."""
+FLASH_SHARE_ON_HOPPER = 0.6
+"""torch's flash attention is version 2, which does not use Hopper's asynchronous copies: 370 of cuDNN's 600 TFLOP/s
+(Shah et al., "FlashAttention-3", 2024, figure 5)."""
+FULL_PRECISION_SHARE = 0.12
+"""Of the half-precision rate, for fp32 inputs, whose products the memory-efficient kernel takes thrice on tensor cores
+of half the rate (CUTLASS, OpMultiplyAddFastF32)."""
+
+
 def seconds(kernels: Sequence[Kernel], gpu: GpuRates, drawn: RateDraws) -> Floats:
     """(kernels, draws) From start to end of each, alone on the device."""
     result = np.empty((len(kernels), len(drawn["stream"])))
-    products = [i for i, kernel in enumerate(kernels) if kernel.kind == "gemm"]
-    if products:
-        result[products] = _products([kernels[i] for i in products], gpu.sms, drawn)
+    for model in dict.fromkeys(tile_model(kernel, gpu.hardware) for kernel in kernels if kernel.kind == "gemm"):
+        alike = [i for i, k in enumerate(kernels) if k.kind == "gemm" and tile_model(k, gpu.hardware) is model]
+        result[alike] = _products([kernels[i] for i in alike], model, gpu, drawn)
     for i, kernel in enumerate(kernels):
         if kernel.kind == "attention":
-            result[i] = np.maximum(kernel.flops / _attention_rate(kernel, drawn), kernel.bytes / drawn["stream"])
-            result[i] += drawn["kernel_s"]
+            result[i] = _attention(kernel, gpu, drawn)
         elif kernel.kind != "gemm":
             result[i] = np.maximum(_moving(kernel, drawn), _indexing(kernel, drawn)) + drawn["kernel_s"]
     return result
@@ -76,22 +159,39 @@ def limit(kernel: Kernel, drawn: RateDraws) -> Limit:
     moving, indexing = _moving(kernel, drawn)[0], _indexing(kernel, drawn)[0]
     terms: dict[Limit, float] = {"bandwidth": moving, "indexing": indexing, "latency": drawn["kernel_s"][0]}
     if kernel.kind == "gemm":
-        terms["matmul"] = kernel.flops / drawn[_RATE_OF_PRODUCT.get(kernel.dtype, "matmul_fp32")][0]
+        terms["matmul"] = kernel.flops / drawn[rate_of_product(kernel, drawn)][0]
     elif kernel.kind == "attention":
-        terms["matmul"] = kernel.flops / _attention_rate(kernel, drawn)[0]
+        terms["matmul"] = _halved(kernel) / drawn[_attention_rate(kernel)][0]
     return max(terms, key=lambda name: terms[name])
 
 
-def perfect_seconds(kernel: Kernel, hardware: Hardware) -> float:
-    """The least that the data sheet allows: the slower of its FLOPs at the peak and its bytes at full bandwidth."""
-    precision: Precision = "fp32" if kernel.dtype == "other" else kernel.dtype
-    peak = hardware.peak_flops_per_s.get(precision) or max(hardware.peak_flops_per_s.values())
-    flops = kernel.flops / 2 if kernel.layout.endswith("causal") else kernel.flops
-    return max(flops / peak, kernel.bytes / (hardware.memory_bandwidth_bytes_per_s or np.inf))
+def perfect_seconds(kernel: Kernel, gpu: GpuRates) -> float:
+    """The least that the data sheet allows: the slower of its FLOPs at the peak and its bytes at full bandwidth.
+
+    Without a data sheet, rates that were measured stand in.
+    """
+    drawn = gpu.drawn()
+    bandwidth = gpu.hardware.memory_bandwidth_bytes_per_s or drawn["stream"][0]
+    peak = _peak(kernel, gpu.hardware) or drawn[rate_of_product(kernel, drawn)][0]
+    return float(max(_halved(kernel) / peak, kernel.bytes / bandwidth))
+
+
+def rate_of_product(kernel: Kernel, drawn: RateDraws) -> GpuRate:
+    """The rate that a product of this type depends on; a GPU without tf32 computes in fp32."""
+    name = _RATE_OF_PRODUCT.get(kernel.dtype, "matmul_fp32")
+    return name if name in drawn else "matmul_fp32"
+
+
+def tile_model(kernel: Kernel, hardware: Hardware) -> TileModel:
+    """How products of this type run on this generation; an unknown one is taken for Ampere."""
+    capability = hardware.compute_capability or "8.0"
+    if kernel.dtype in ("fp32", "other"):
+        return _ORDINARY.get(int(capability.split(".")[0]), _AMPERE)
+    return _AMPERE_TENSOR if capability == "8.0" else _TENSOR.get(int(capability.split(".")[0]), _AMPERE_TENSOR)
 
 
 def _moving(kernel: Kernel, drawn: RateDraws) -> Draws:
-    return kernel.bytes / (drawn["reduce"] if kernel.kind in ("reduce", "softmax") else drawn["stream"])
+    return kernel.bytes / drawn["reduce" if kernel.kind in ("reduce", "softmax") else "stream"]
 
 
 def _indexing(kernel: Kernel, drawn: RateDraws) -> Draws:
@@ -100,36 +200,89 @@ def _indexing(kernel: Kernel, drawn: RateDraws) -> Draws:
     return kernel.elements / drawn[name] if name else np.zeros_like(drawn["stream"])
 
 
-def _attention_rate(kernel: Kernel, drawn: RateDraws) -> Draws:
-    return drawn["attention_backward" if "backward" in kernel.layout else "attention_forward"]
+def _peak(kernel: Kernel, hardware: Hardware) -> float | None:
+    precision: Precision = "fp32" if kernel.dtype == "other" else kernel.dtype
+    return hardware.peak_flops_per_s.get(precision) or hardware.peak_flops_per_s.get("fp32")
 
 
-def _products(kernels: Sequence[Kernel], sms: int, drawn: RateDraws) -> Floats:
-    """(kernels, draws) By the tile and split of the inner dimension that is fastest, as cuBLAS would pick."""
+def _halved(kernel: Kernel) -> float:
+    """FLOPs, those of a causal mask's hidden half left out."""
+    return kernel.flops / 2 if kernel.layout.endswith("causal") else kernel.flops
+
+
+def _attention_rate(kernel: Kernel) -> GpuRate:
+    return "attention_backward" if "backward" in kernel.layout else "attention_forward"
+
+
+def _attention(kernel: Kernel, gpu: GpuRates, drawn: RateDraws) -> Draws:
+    """Tiles of 128 queries that walk over all keys, or up to the diagonal."""
+    batch, heads, queries, keys, width = kernel.dims
+    implementation, capability = kernel.layout.split(" ")[0], gpu.hardware.compute_capability or "8.0"
+    model = _ATTENTION.get(capability) or _ATTENTION.get(capability.split(".")[0]) or _ATTENTION["8"]
+    share = IMPLEMENTATION_SHARES.get(implementation, 1.0) * (model.narrow_share if width <= _NARROW_HEAD else 1.0)
+    if implementation == "flash" and capability.startswith(("9", "10")):
+        share *= FLASH_SHARE_ON_HOPPER
+    if kernel.dtype == "fp32":
+        share *= FULL_PRECISION_SHARE
+    tiles = batch * heads * np.ceil(queries / _ATTENTION_BLOCK)
+    waves = _waves(tiles, gpu.sms, model.smoothing)
+    walked = (keys + _ATTENTION_BLOCK) / 2 if kernel.layout.endswith("causal") else keys
+    padded = gpu.sms * waves * _ATTENTION_BLOCK / (batch * heads * queries)
+    flops = kernel.flops * (walked + model.extra_keys) / keys * padded
+    computing = flops / (drawn[_attention_rate(kernel)] * share)
+    moving = kernel.bytes / (drawn["stream"] * model.traffic_share)
+    return _overlapping(computing, moving, 4.0) + model.start_s
+
+
+def _products(kernels: Sequence[Kernel], model: TileModel, gpu: GpuRates, drawn: RateDraws) -> Floats:
+    """(kernels, draws) By the tile and split of the inner dimension that is fastest, as cuBLAS would choose.
+
+    Multiprocessors run at their clock, padding of tiles included; over all of it, power caps the FLOPs that count.
+    """
+    sustained = np.array([drawn[rate_of_product(kernel, drawn)] for kernel in kernels])
+    peak = np.array([_peak(kernel, gpu.hardware) or 0.0 for kernel in kernels])[:, None]
+    at_clock = np.maximum(model.clock * peak / sustained[:, :1], 1.0) * sustained
+    work, moved = _candidates(kernels, model, gpu.sms)
+    stream = drawn["stream"] * model.traffic_share
+    tiled = np.full(sustained.shape, np.inf)
+    for candidate in range(work.shape[1]):
+        adding = moved[:, candidate, None] / stream + model.split_s * (moved[:, candidate, None] > 0)
+        np.minimum(tiled, work[:, candidate, None] / at_clock + adding, out=tiled)
+    traffic = np.array([kernel.bytes for kernel in kernels])[:, None] / stream
+    useful = np.array([kernel.flops for kernel in kernels])[:, None] / sustained
+    slowdown = [WEIGHT_GRADIENT_SLOWDOWN if k.layout == "NT" and k.dtype != "fp32" else 1.0 for k in kernels]
+    result: Floats = np.maximum(_overlapping(tiled, traffic, model.norm), useful) * np.array(slowdown)[:, None]
+    return result + model.start_s
+
+
+def _candidates(kernels: Sequence[Kernel], model: TileModel, sms: int) -> tuple[Floats, Floats]:
+    """(kernels, tiles × splits) FLOPs at full rate that each takes, and bytes of partial sums; the best few suffice."""
     dims = np.array([kernel.dims for kernel in kernels], dtype=float)
     batch, m, n, k = (column[:, None, None] for column in dims.T)
     rows, columns = (side[None, :, None] for side in _TILES.T)
     split = _SPLITS[None, None, :]
-    models = [SIMT if kernel.dtype in ("fp32", "other") else TENSOR for kernel in kernels]
-    efficiency = np.array([[model.efficiency[int(a * b)] for a, b in _TILES] for model in models])[:, :, None]
-    alone, pair, extra_k, start_s = (
-        np.array([getattr(model, name) for model in models])[:, None, None]
-        for name in ("alone", "pair", "extra_k", "start_s")
-    )
+    rated = np.array([model.efficiency[kernel.layout not in ("TN", "")] for kernel in kernels])
+    efficiency = rated[:, _TILE_AREAS][:, :, None]
     tiles = batch * np.ceil(m / rows) * np.ceil(n / columns)
-    waves = np.ceil(tiles * split / sms)
-    busy = np.where(waves == 1, alone, np.where(waves == 2, pair, 1.0))
-    work = waves * sms * 2 * rows * columns * (np.ceil(k / split) + extra_k) / (efficiency * busy)
-    moved = np.where(split > 1, 4 * batch * m * n * (split + 1) / 2, 0.0)
-    allowed = (split == 1) | ((k >= 512) & (tiles < 4 * sms))
-    work = np.where(allowed, work, np.inf).reshape(len(kernels), -1)
-    moved = np.broadcast_to(moved, (len(kernels), len(_TILES), len(_SPLITS))).reshape(len(kernels), -1)
-    extra = np.where(moved > 0, 2e-6, 0.0)
-    flops_per_s = np.array([drawn[_RATE_OF_PRODUCT.get(kernel.dtype, "matmul_fp32")] for kernel in kernels])
-    best = np.full(flops_per_s.shape, np.inf)
-    for candidate in range(work.shape[1]):
-        time = work[:, candidate, None] / flops_per_s + moved[:, candidate, None] / drawn["stream"]
-        np.minimum(best, time + extra[:, candidate, None], out=best)
-    traffic = np.array([kernel.bytes for kernel in kernels])[:, None] / drawn["stream"]
-    result: Floats = np.maximum(best, traffic) + start_s[:, 0]
+    whole = np.ceil(tiles * split / sms)
+    busy = np.where(whole <= 1, model.alone, np.where(whole <= 2, model.pair, 1.0))
+    inner = np.ceil(k / split) + model.extra_k
+    work = _waves(tiles * split, sms, model.smoothing) * sms * 2 * rows * columns * inner / (efficiency * busy)
+    allowed = (split == 1) | ((k / split >= _LEAST_SPLIT_K) & (tiles < 4 * sms))
+    moved = np.broadcast_to(np.where(split > 1, 2.0 * batch * m * n * (split + 1), 0.0), work.shape)
+    count = len(kernels)
+    by_split = np.where(allowed, work, np.inf).min(axis=1)  # partial sums depend on the split alone
+    return by_split, moved[:, 0, :].reshape(count, -1)
+
+
+def _waves(tiles: Floats | float, sms: int, smoothing: float) -> Floats:
+    """How often every multiprocessor gets a tile, at least once."""
+    waves: Floats = (1 - smoothing) * np.ceil(tiles / sms) + smoothing * np.maximum(tiles / sms, 1)
+    return waves
+
+
+def _overlapping(one: Floats, other: Floats, norm: float) -> Floats:
+    """Two times of which the shorter is mostly hidden behind the longer."""
+    longer = np.maximum(one, other)
+    result: Floats = longer * ((one / longer) ** norm + (other / longer) ** norm) ** (1 / norm)
     return result

@@ -46,8 +46,9 @@ synchronize              seconds from the end of the last kernel until the host 
 
 HOST_RATES: tuple[HostRate, ...] = get_args(HostRate)
 
-UNEXPLAINED_SPREAD = 0.05
-"""Deviation of the logarithm of whole steps that no constant explains: clocks, temperature, versions of libraries."""
+UNEXPLAINED_SPREAD = 0.08
+"""Deviation of the logarithm of whole steps that no constant explains: clocks, temperature, versions of libraries. With
+0.05 the interval held 80 % of the published runs that constants were chosen on (`python -m tests.bench.prediction`)."""
 
 
 @dataclass(frozen=True)

@@ -160,7 +160,7 @@ def predict(trace: Trace, gpu: GpuRates, host: HostRates, *, draws: int = DRAWS,
     drawn, of_host, factor = gpu.drawn(draws, seed), host.drawn(draws, seed), unexplained(draws, seed)
     unique_s = seconds(trace.kernels, gpu, drawn)
     limits = [limit(kernel, drawn) for kernel in trace.kernels]
-    bounds = np.array([perfect_seconds(kernel, gpu.hardware) for kernel in trace.kernels])
+    bounds = np.array([perfect_seconds(kernel, gpu) for kernel in trace.kernels])
     device: dict[Limit, float] = dict.fromkeys(limits, 0.0)
     phases, total_s = [], np.zeros(draws)
     for phase in trace.phases:

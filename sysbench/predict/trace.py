@@ -145,12 +145,6 @@ class TraceWriter:
         launched += positions
         modules += [self.modules.setdefault(module, len(self.modules))] * len(positions)
 
-    def clear(self) -> None:
-        """Forget everything: the step that counts is still to come."""
-        self.kernels.clear()
-        self.modules.clear()
-        self.phases.clear()
-
     def trace(self) -> Trace:
         """What was written."""
         phases = []

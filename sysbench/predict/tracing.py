@@ -5,46 +5,65 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from torch import Tensor
+
+from sysbench.commands.memory.spec import PROCEDURES
 from sysbench.errors import UnavailableError
-from sysbench.predict.operators import Call
-from sysbench.predict.trace import Trace, TraceWriter
+from sysbench.predict.operators import Call, attention
+from sysbench.predict.trace import HostWork, Kernel, Trace, TraceWriter
+from sysbench.simulate.attention import telling
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.recording import Platform, Recorder, StepRecording, record
-from sysbench.simulate.tensors import DeviceObserver, SimulatedDevice
+from sysbench.simulate.tensors import DeviceObserver, SimulatedDevice, describe
 from sysbench.spec.model import ModelCell
+
+_AMPERE = (8, 0)
 
 
 class Tracer:
     """Writes a trace while something runs on a simulated device.
 
-    `Recorder(platform, tracer.device, …)` makes one run give both, memory and trace; the phases are the recorder's
-    spans, and only those of its latest step are kept.
+    One run gives both memory and trace: `Recorder(platform, tracer.device, …)`, inside `telling(tracer.told)`. Phases
+    are the recorder's spans.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, step: int) -> None:
+        """Trace the step of this number: earlier ones make what it finds, such as an optimizer's state."""
         self._writer = TraceWriter()
-        self._step = -1
+        self._step = step
+        self._place: Recorder | None = None
+        self._known: dict[tuple[object, ...], tuple[tuple[HostWork, ...], tuple[Kernel, ...]]] = {}
 
     def device(self, observer: DeviceObserver) -> SimulatedDevice:
         """A simulated device that is traced."""
         assert isinstance(observer, Recorder)
+        self._place = observer
         return _TracedDevice(observer, self)
+
+    def told(self, layout: str, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> None:
+        """Of a kernel that no operator of aten stands for: `flex forward`."""
+        place = self._place
+        if place is not None and place.step == self._step:
+            kernel = attention(layout.partition(" ")[0], layout, q, k, v, causal=causal)
+            self._writer.operator(place.phase, "operator", (kernel,), place.module)
 
     def launched(self, place: Recorder, func: Any, args: Any, options: Mapping[str, Any], result: Any) -> None:
         """An operator has run."""
-        if place.step != self._step:
-            self._writer.clear()
-            self._step = place.step
-        if func.namespace == "profiler" or place.step < 0:
+        if place.step != self._step or func.namespace == "profiler":
             return
-        call = Call(func, args, options, result)
-        first, *rest = call.host
-        self._writer.operator(place.phase, first, call.kernels, place.module)
+        question: list[object] = [func, *options]
+        describe([*args, *options.values()], question)
+        key = tuple(question)
+        if key not in self._known:  # layers ask the same over and over
+            call = Call(func, args, options, result)
+            self._known[key] = call.host, call.kernels
+        (first, *rest), kernels = self._known[key]
+        self._writer.operator(place.phase, first, kernels, place.module)
         for work in rest:
             self._writer.operator(place.phase, work)
 
     def trace(self) -> Trace:
-        """The latest step."""
+        """The step."""
         return self._writer.trace()
 
 
@@ -67,7 +86,10 @@ def trace(cell: ModelCell, gpu: Gpu) -> tuple[Trace, StepRecording]:
     """
     if (problem := cell.unavailable("cuda")) is not None:
         raise UnavailableError(problem)
-    tracer = Tracer()
-    recording = record(cell, cell.mode, Platform.of(gpu), origins=False, device=tracer.device)
+    if cell.precision in ("bf16", "tf32") and gpu.compute_capability < _AMPERE:
+        raise UnavailableError(f"{cell.precision} needs sm80 or newer; {gpu.title} is older: use fp16 or fp32")
+    tracer = Tracer(PROCEDURES[cell.mode].earlier_steps)
+    with telling(tracer.told):
+        recording = record(cell, cell.mode, Platform.of(gpu), origins=False, device=tracer.device)
     written = tracer.trace().only(cell.phases)
     return written.with_tf32() if cell.precision == "tf32" else written, recording

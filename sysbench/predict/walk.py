@@ -48,14 +48,21 @@ class Lanes:
 def walk(phase: PhaseTrace, unique_s: Floats, gap_s: Draws, host: Mapping[HostRate, Draws]) -> Walked:
     """One phase by itself, synchronized before and after; `unique_s` (kernels, draws) are seconds of each kernel."""
     draws = len(gap_s)
-    total_s, host_s, device_s = np.empty(draws), np.empty(draws), np.empty(draws)
+    total_s, host_s, device_s = np.zeros(draws), np.zeros(draws), np.zeros(draws)
+    issuer = np.repeat(np.arange(len(phase.launches)), phase.launches)
+    by_draw = np.ascontiguousarray(unique_s.T)
     for draw in range(draws):
         at = {name: values[draw] for name, values in host.items()}
-        lanes = _lanes(phase, unique_s[:, draw], gap_s[draw], at)
-        host_s[draw] = lanes.issued_s[-1] if len(lanes.issued_s) else 0.0
-        device_s[draw] = unique_s[phase.kernels, draw].sum() + gap_s[draw] * len(phase.kernels)
-        ended_s = lanes.ended_s[-1] if len(lanes.ended_s) else 0.0
-        total_s[draw] = max(host_s[draw], ended_s) + at["synchronize"]
+        issued_s = _issued(phase, at)
+        host_s[draw] = ended_s = issued_s[-1] if len(issued_s) else 0.0
+        if len(issuer):
+            each_s = by_draw[draw][phase.kernels] + gap_s[draw]
+            busy_s = np.cumsum(each_s)
+            device_s[draw] = busy_s[-1]
+            # the last kernel's end alone, so that a maximum does where `lanes` has a running one
+            waiting_s = (issued_s[issuer] + (each_s - busy_s)).max() + LAUNCH_LATENCY_S - gap_s[draw]
+            ended_s = max(ended_s, busy_s[-1] + waiting_s)
+        total_s[draw] = ended_s + at["synchronize"]
     return Walked(total_s, host_s, device_s)
 
 
@@ -65,12 +72,17 @@ def lanes(phase: PhaseTrace, unique_s: Floats, gap_s: Draws, host: Mapping[HostR
 
 
 def _lanes(phase: PhaseTrace, unique_s: Floats, gap_s: float, host: Mapping[HostRate, float]) -> Lanes:
-    suffix = "_backward" if phase.name == "backward" else ""
-    cost_s = np.array([host[f"operator{suffix}"], host[f"view{suffix}"], host["scalar"]])  # type: ignore[index]
-    launch_s = 0.0 if phase.replayed else host["launch"]
-    issued_s = np.cumsum(cost_s[phase.host] + launch_s * phase.launches)
+    issued_s = _issued(phase, host)
     ready_s = np.repeat(issued_s, phase.launches) + LAUNCH_LATENCY_S
     each_s = unique_s[phase.kernels]
     busy_s = np.cumsum(each_s + gap_s)
     ended_s = busy_s + np.maximum.accumulate(ready_s - gap_s - (busy_s - each_s - gap_s)) if len(each_s) else busy_s
     return Lanes(issued_s, ended_s - each_s, ended_s)
+
+
+def _issued(phase: PhaseTrace, host: Mapping[HostRate, float]) -> Floats:
+    """(operators,) When the host is done with each."""
+    suffix = "_backward" if phase.name == "backward" else ""
+    cost_s = np.array([host[f"operator{suffix}"], host[f"view{suffix}"], host["scalar"]])  # type: ignore[index]
+    launch_s = 0.0 if phase.replayed else host["launch"]
+    return np.cumsum(cost_s[phase.host] + launch_s * phase.launches)

@@ -1,1 +1,1 @@
-"""Sheets as text: for the terminal, Markdown, CSV and LaTeX. Each renderer takes the same neutral tables."""
+"""Sheets as text: for the terminal, Markdown, CSV and LaTeX. All renderers take the same format-independent tables."""

@@ -1,4 +1,4 @@
-"""Which columns of a table are shown: all that it has, some of them by name, or more than it has by itself."""
+"""Selection of a table's columns by name: instead of the default ones, or in addition to them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from sysbench.errors import UsageError, unknown
 from sysbench.render.table import Cell, Column, Remark, Sheet, Table
 
 ADDED = "+"
-"""In front of a name: beside the columns that are there anyway, and not instead of them."""
+"""Prefix of a name: adds the column to the default ones instead of replacing them."""
 
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9.]+")
 
 
 @dataclass(frozen=True)
 class Name:
-    """What a column is called: its key, its title, and the heading that it shares with others."""
+    """The names of a column: its key, its title, and the heading of its group."""
 
     key: str
     title: str = ""
@@ -27,31 +27,31 @@ class Name:
 
     @property
     def shown(self) -> str:
-        """What it is called where all columns are listed."""
+        """Name of the column in a list of all columns."""
         return self.key or _slug(self.title)
 
     @property
     def spellings(self) -> frozenset[str]:
-        """Everything that it answers to."""
+        """All names that select the column."""
         texts = (self.key, self.title, self.group, f"{self.group} {self.title}")
         return frozenset(_slug(text) for text in texts if text)
 
 
 @dataclass(frozen=True)
 class _Filled:
-    """A column with what stands in it."""
+    """A column with its cells."""
 
     column: Column
     cells: tuple[Cell, ...]
 
 
 def with_columns(sheet: Sheet, names: Sequence[str], possible: Collection[Name] = ()) -> Sheet:
-    """The sheet with these columns of its tables, beside the axes and in this order; without names it is as it was.
+    """Return the sheet with only these columns besides the axes, in this order; without names, the sheet unchanged.
 
-    A name is a column's key, its title, or the heading that several share. With a `+` in front the column is added to
-    those that are there, or to those named without one. Tables that have none of what is named without a `+` are left
-    out. The axes are there anyway, whether they are named or not. A note says which of the `possible` columns, those
-    that such tables can have, these have not. Raises UsageError for any other name that no table of the sheet has.
+    A name is a column's key, its title, or the heading that several share. A `+` prefix adds the column to the default
+    ones, or to those named without a prefix. Tables without any of the columns named without a prefix are left out.
+    Axes are always kept. A note lists columns among the `possible` ones that these tables do not have. Raises
+    UsageError for any other name that no table of the sheet has.
     """
     if not names:
         return sheet
@@ -68,7 +68,7 @@ def with_columns(sheet: Sheet, names: Sequence[str], possible: Collection[Name] 
 
 
 def refuse_unknown(names: Sequence[str], known: Collection[Name]) -> None:
-    """Raise UsageError for the first of the names on the command line that no column, and no axis, is called."""
+    """Raise UsageError for the first name on the command line that is neither a column nor an axis."""
     for each in names:
         if is_known(each, known):
             continue
@@ -79,12 +79,12 @@ def refuse_unknown(names: Sequence[str], known: Collection[Name]) -> None:
 
 
 def is_known(name: str, columns: Iterable[Name]) -> bool:
-    """Whether one of the columns, or an axis, is called so."""
+    """Whether one of the columns, or an axis, has this name."""
     return is_any(name, columns) or _slug(name) in _AXES
 
 
 def name_of(column: Column) -> str:
-    """What a column is called on the command line."""
+    """Name of a column on the command line."""
     return _name(column).shown
 
 
@@ -100,7 +100,7 @@ def _chosen(tables: Iterable[Table], plain: Sequence[str], added: Sequence[str])
 
 
 def _adding(table: Table, base: list[_Filled], added: Sequence[str]) -> Table:
-    """The table with its axes, `base`, and what is added to it, which never goes for want of width."""
+    """Return the table with its axes, `base`, and the added columns, which are never hidden for lack of width."""
     there = {_identity(each.column) for each in base}
     more = [each for each in _named(table, added) if _identity(each.column) not in there]
     said_better = {offer.instead_of for offer in table.offers for each in more if offer.column == each.column}
@@ -111,12 +111,12 @@ def _adding(table: Table, base: list[_Filled], added: Sequence[str]) -> Table:
 
 
 def _in_order(found: list[_Filled]) -> list[_Filled]:
-    """Where not all of them fit, those that were named last go first."""
+    """Give later columns a lower importance, so that they are hidden first."""
     return [replace(each, column=replace(each.column, importance=rank)) for rank, each in enumerate(found)]
 
 
 def _named(table: Table, names: Sequence[str]) -> list[_Filled]:
-    """In the order of the names, each column once."""
+    """Return the named columns in the order of the names, each once."""
     everything = [*_own(table), *(_Filled(offer.column, offer.cells) for offer in table.offers)]
     found = [each for name in names for each in everything if _is_called(each.column, name)]
     return list({id(each): each for each in found}.values())
@@ -145,7 +145,7 @@ def _name(column: Column) -> Name:
 
 
 def _choosable(table: Table) -> Iterator[Column]:
-    """Its columns beside the axes, those on offer too."""
+    """All columns except the axes, including those that are shown only on request."""
     yield from table.columns[table.axes :]
     yield from (offer.column for offer in table.offers)
 
@@ -155,7 +155,7 @@ def _is_called(column: Column, name: str) -> bool:
 
 
 def is_any(name: str, known: Iterable[Name]) -> bool:
-    """Whether one of the columns is called so; axes are not looked at."""
+    """Whether one of the columns, not counting axes, has this name."""
     wanted = _slug(name)
     return bool(wanted) and any(wanted in each.spellings for each in known)
 
@@ -165,4 +165,4 @@ def _slug(text: str) -> str:
 
 
 _AXES = frozenset(_slug(text) for axis in TITLES.items() for text in axis)
-"""What is shown anyway, whether it is named or not."""
+"""Columns that are always shown."""

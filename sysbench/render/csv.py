@@ -1,4 +1,4 @@
-"""Tables for programs, as CSV and JSON: base units, full precision, the unit in every heading."""
+"""Tables for programs, as CSV and JSON: base units, full precision, and the unit in every heading."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PARTS = {"value": "", "deviation": "_std", "low": "_low", "high": "_high"}
 
 
 Value = int | float | str | None
-"""What one field of a row holds: a number as it was measured, a text, or nothing."""
+"""Content of a field: a number as measured, a text, or nothing."""
 
 
 def csv_text(*tables: Table) -> str:
@@ -47,11 +47,12 @@ def csv_text(*tables: Table) -> str:
 
 
 def tidy(*tables: Table) -> tuple[list[str], list[dict[str, Value]]]:
-    """The headings of tables under one header, and their rows by heading.
+    """Return the headings of all tables, and their rows as dicts by heading.
 
-    Axes on which all rows agree are columns like the others. A number with a deviation or an interval takes a column
-    for each part. A word in a number's place (`oom`) would make the column text, so it stands in a column `outcome` of
-    its own. The axes come first. Where tables have different names the column `table` says which one a row is from.
+    Axes on which all rows agree are columns like the others. A number with a deviation or an interval has one column
+    for each part. A word in place of a number (`oom`) would turn the column into text, so it is in a separate column
+    `outcome`. The axes come first. If tables have different names, the column `table` contains the name of each row's
+    table.
     """
     several = len({table.name for table in tables}) > 1
     leading: list[str] = ["table"] if several else []
@@ -69,7 +70,7 @@ def tidy(*tables: Table) -> tuple[list[str], list[dict[str, Value]]]:
 
 
 def _tidy(table: Table) -> tuple[list[str], list[dict[str, Value]]]:
-    """The headings of a table, and its rows by heading."""
+    """Return the headings of a table, and its rows as dicts by heading."""
     constants, values = zip(*table.constants, strict=True) if table.constants else ((), ())
     columns = (*table.columns[: table.axes], *constants, *table.columns[table.axes :])
     filled = [(*row[: table.axes], *values, *row[table.axes :]) for row in table.rows]
@@ -87,7 +88,7 @@ def _tidy(table: Table) -> tuple[list[str], list[dict[str, Value]]]:
 
 
 def _parts(cells: Sequence[Cell]) -> list[str]:
-    """Which parts of its Measures any cell of a column has; the value is always one."""
+    """Return the parts that any Measure of a column has; the value is always included."""
     measures = [cell for cell in cells if isinstance(cell, Measure)]
     return ["value", *(part for part in list(_PARTS)[1:] if any(getattr(each, part) is not None for each in measures))]
 
@@ -135,7 +136,7 @@ class _RemarkRecord(Frozen):
 
 
 class SheetRecord(Frozen):
-    """Tables that are of no record, in JSON: rows as CSV has them (units in the keys, base units, nothing rounded)."""
+    """Tables without a record, in JSON: rows as in CSV (units in the keys, base units, not rounded)."""
 
     schema_version: int = SCHEMA_VERSION
     kind: Literal["tables"] = "tables"
@@ -146,7 +147,7 @@ class SheetRecord(Frozen):
 
     @property
     def sheet(self) -> Sheet:
-        """The tables, to be shown again."""
+        """The tables as a sheet."""
         tables = tuple(
             Table(
                 table.name,
@@ -162,7 +163,7 @@ class SheetRecord(Frozen):
 
 
 def _cell(row: Mapping[str, Value], column: _ColumnRecord) -> Cell:
-    """What a row of CSV has for a column."""
+    """Convert a column of a CSV row to a cell."""
     if column.unit is None:
         value = row.get(column.key)
         return "" if value is None else str(value)
@@ -174,7 +175,7 @@ def _cell(row: Mapping[str, Value], column: _ColumnRecord) -> Cell:
 
 
 def sheet_json(content: Sheet) -> str:
-    """The tables and the remarks, as `SheetRecord` has them."""
+    """Return tables and remarks as JSON, in the form of `SheetRecord`."""
     tables = []
     for table in content.tables:
         headings, rows = tidy(table)

@@ -1,6 +1,6 @@
-"""Declared tables: columns are known before there is a record to fill them.
+"""Declared tables: columns are known before there is a record.
 
-A slice declares a table with its columns, and calls it like the builder that it replaces (record → list of tables):
+A slice declares a table with its columns, which is then called as a function (record → list of tables):
 
     SUMMARY = DeclaredTable(
         "summary", "peak memory", rows=lambda record: record.cells, leading=along(),
@@ -11,14 +11,14 @@ A slice declares a table with its columns, and calls it like the builder that it
         words={"source": Fill(("measured", "simulated"), source_of)},
     )
 
-A row is whatever `rows` makes: a cell, a pair of cells, a phase of a cell. `get` reads a column's cell off a row; a
-bare number becomes a Measure where the column has a unit. An `optional` column is left out where no row fills it, one
-with a `when` where that says no. `Each("phase", columns, values=phases_of)` repeats columns for each value: `{phase}`
-stands for it in key, title and group; `get(row, phase)`, `when(part, phase)`, `note` and `importance` receive it.
-A record that takes several tables is cut by `parts`; `rows`, `title`, `notes`, `values`, … then receive the part.
+A row is any object that `rows` returns: a cell, a pair of cells, a phase of a cell. `get` reads a column's cell off a
+row; a bare number becomes a Measure where the column has a unit. An `optional` column is left out if no row has a
+value, one with a `when` if that is false. `Each("phase", columns, values=phases_of)` repeats columns for each value:
+`{phase}` stands for it in key, title and group; `get(row, phase)`, `when(part, phase)`, `note` and `importance` receive
+it. A record that takes several tables is split by `parts`; `rows`, `title`, `notes`, `values`, … then receive the part.
 `names(values)` lists the columns without a record: axis values come from the spec, others from `ahead`.
 
-The columns that a run can have, as its declared tables know before it begins: what `--columns` may name.
+`names_in` and `possible` list the columns that a run can have before it starts: the valid names for `--columns`.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from sysbench.spec.run import Format
 from sysbench.units import Unit
 
 AxisValues = Mapping[str, Sequence[str]]
-"""The values that a run has on each axis, as its spec says before anything has run."""
+"""The values of a run's axes, from its spec, before anything has run."""
 
 
 @dataclass(frozen=True)
 class Field:
-    """A column before it is filled.
+    """The declaration of a column.
 
-    `title` is the key where nothing else is given. `offered` columns are shown only when asked for by name; one that is
-    `instead_of` another (its key) replaces it then. An `always` column keeps its value in rows that have an outcome
-    instead of numbers.
+    The default `title` is the key. `offered` columns are shown only on request by name; a column that is `instead_of`
+    another (its key) then replaces that one. An `always` column keeps its value in rows that have an outcome instead of
+    numbers.
     """
 
     key: str
@@ -72,11 +72,11 @@ class Field:
 
 @dataclass(frozen=True)
 class Each:
-    """Columns that come once for each value of a place: a phase, an arm of a comparison, a context length.
+    """Columns that are repeated for each value of a placeholder: a phase, an arm of a comparison, a context length.
 
-    `values` are the values, or find them in the part. `ahead` are those that are possible before the run: a sequence,
-    or the axis that has them; without it the values where they are fixed, else the axis called as the place is. `said`
-    is how titles and groups name a value; keys have it as it is.
+    `values` are the values, or a function that finds them in the part. `ahead` lists the values that are possible
+    before the run: a sequence, or the name of the axis that has them; by default the fixed `values`, otherwise the axis
+    with the placeholder's name. `said` formats a value for titles and groups; keys contain it unformatted.
     """
 
     place: str
@@ -86,14 +86,14 @@ class Each:
     said: Callable[[Any], Any] = str
 
     def possible(self, axis_values: AxisValues) -> Sequence[Any]:
-        """The values that there could be."""
+        """Return the possible values."""
         ahead = self.ahead or (self.place if callable(self.values) else self.values)
         return axis_values.get(ahead, ()) if isinstance(ahead, str) else ahead
 
 
 @dataclass(frozen=True)
 class Fill:
-    """A word in titles and groups that is one for a whole table: what it could be, and what it is."""
+    """A word in titles and groups that is fixed within a table: its possible values, and its value in a part."""
 
     ahead: Sequence[str]
     now: Callable[[Any], str]
@@ -101,17 +101,17 @@ class Fill:
 
 @dataclass(frozen=True)
 class Leading:
-    """The columns that say what a row is about: `columns(part)`, and `values(part, row)`.
+    """The columns that identify a row: `columns(part)`, and for each row `values(part)(row)`.
 
-    `cells_of` finds the cells that a row is about. Axes that have one value in all of them are kept as constants.
+    `cells_of` returns the cells of a row. Axes with one value in all of them become constants.
     """
 
     columns: Callable[[Any], Sequence[Column]]
-    values: Callable[[Any, Any], Sequence[Cell]]
+    values: Callable[[Any], Callable[[Any], Sequence[Cell]]]
     cells_of: Callable[[Any], Iterable[Any]] | None = None
 
     def constants(self, rows: Sequence[Any], there: Collection[str]) -> Iterator[tuple[Column, Cell]]:
-        """The axes beside those that are there on which the cells of all rows agree, each with its value."""
+        """Yield the axes not in `there` on which the cells of all rows agree, each with its value."""
         specs = [cell.axes for row in rows for cell in self.cells_of(row)] if self.cells_of else []
         for axis in cells.known(specs):
             value = specs[0].get(axis)
@@ -120,7 +120,7 @@ class Leading:
 
 
 def varying_or_size(record: Any) -> tuple[str, ...]:
-    """The axes in which the cells of a record differ, or its size where they differ in nothing."""
+    """Return the axes in which the cells of a record differ, or its size if they differ in none."""
     return cells.varying(cells.axes_of(record.cells)) or ("size",)
 
 
@@ -128,26 +128,27 @@ def along(
     axes: Callable[[Any], Sequence[str]] = varying_or_size,
     cells_of: Callable[[Any], Iterable[Any]] = lambda row: (row,),
 ) -> Leading:
-    """Leading columns for axes of the cells that a row is about, which have them in common."""
-    return Leading(
-        columns=lambda part: cells.columns(axes(part)),
-        values=lambda part, row: cells.values(next(iter(cells_of(row))).axes, axes(part)),
-        cells_of=cells_of,
-    )
+    """Leading columns for axes of the cells of a row, which agree in them."""
+
+    def values(part: Any) -> Callable[[Any], Sequence[Cell]]:
+        named = axes(part)
+        return lambda row: cells.values(next(iter(cells_of(row))).axes, named)
+
+    return Leading(columns=lambda part: cells.columns(axes(part)), values=values, cells_of=cells_of)
 
 
 def leading(*fields: Field) -> Leading:
-    """Leading columns that are declared like the others."""
+    """Leading columns that are declared like other columns."""
     columns = tuple(_column(_Bound(each, (), {}, {}), {}, int(each.importance), "") for each in fields)  # type: ignore[arg-type]
     return Leading(
         columns=lambda part: columns,
-        values=lambda part, row: [_cell(each, each.get(row)) for each in fields],
+        values=lambda part: lambda row: [_cell(each, each.get(row)) for each in fields],
     )
 
 
 @dataclass(frozen=True)
 class _Bound:
-    """A field with the values of the places that it stands in, and the words that name them."""
+    """A field with the values of its placeholders, and their texts."""
 
     field: Field
     values: tuple[Any, ...]
@@ -157,11 +158,11 @@ class _Bound:
 
 @dataclass(frozen=True)
 class DeclaredTable:
-    """A table of which everything but the data is known.
+    """A table whose structure is known without data.
 
-    `instead` says which rows have an outcome in place of numbers: it stands in the most important column, the others
-    are empty. Without rows there is no table, unless it is shown `empty`. `name_of` is for parts that are tables of
-    their own (`grid-forward`). The tables `below` come with it.
+    `instead` marks rows that have an outcome in place of numbers: it is shown in the most important column, and the
+    other cells are empty. A table without rows is omitted, unless it is declared `empty`. `name_of` names parts that
+    are separate tables (`grid-forward`). The tables `below` are shown together with it.
     """
 
     name: str
@@ -179,13 +180,13 @@ class DeclaredTable:
     below: tuple[DeclaredTable, ...] = ()
 
     def __call__(self, record: Any) -> list[Table]:
-        """The tables that the record fills: none where it does not carry what they show."""
+        """Return the tables that the record fills; none if it lacks the data."""
         parts = [part for part in self.parts(record) if self.when(part)]
         found = [self._table(part, rows) for part in parts if (rows := tuple(self.rows(part))) or self.empty]
         return [*found, *(table for each in self.below for table in each(record))]
 
     def names(self, axis_values: AxisValues) -> Iterator[Name]:
-        """What its columns beside the leading ones are called, by the axis values of a run that is yet to be made."""
+        """Yield the names of all columns except the leading ones, given the axis values of a future run."""
         values = {**axis_values, **{word: fill.ahead for word, fill in self.words.items()}}
         for bound in _bound(self.columns, lambda each: each.possible(values)):
             texts = (bound.field.key, bound.field.title or bound.field.key, bound.field.group)
@@ -202,6 +203,7 @@ class DeclaredTable:
         outcomes = [self.instead(row) for row in rows]
         first = self.leading if isinstance(self.leading, tuple) else (self.leading,)
         axes = [column for each in first for column in each.columns(part)]
+        values = [each.values(part) for each in first]
         shown, offered = self._columns(part, rows)
         foremost = min(
             (column for bound, column in shown if not bound.field.always),
@@ -225,7 +227,7 @@ class DeclaredTable:
             (*axes, *(column for _, column in shown)),
             tuple(
                 (
-                    *(value for each in first for value in each.values(part, row)),
+                    *(value for of_row in values for value in of_row(row)),
                     *(cell(bound, column, number) for bound, column in shown),
                 )
                 for number, row in enumerate(rows)
@@ -239,7 +241,7 @@ class DeclaredTable:
     def _columns(
         self, part: Any, rows: Sequence[Any]
     ) -> tuple[list[tuple[_Bound, Column]], list[tuple[_Bound, Column]]]:
-        """The columns that are shown, and those on offer; what is shown anyway is not offered."""
+        """Return the columns that are shown, and those available on request."""
         words = {word: fill.now(part) for word, fill in self.words.items()}
         shown: list[tuple[_Bound, Column]] = []
         offered: list[tuple[_Bound, Column]] = []
@@ -268,7 +270,7 @@ def _bound(
     keys: Mapping[str, Any] | None = None,
     words: Mapping[str, Any] | None = None,
 ) -> Iterator[_Bound]:
-    """Every field, once for each combination of the values that it is repeated for."""
+    """Yield every field, once for each combination of the values over which it is repeated."""
     for column in columns:
         if isinstance(column, Field):
             yield _Bound(column, values, keys or {}, words or {})
@@ -296,13 +298,13 @@ def _column(bound: _Bound, words: Mapping[str, Any], importance: int, note: str)
 
 
 def _cell(declared: Field, value: Any) -> Cell:
-    """A bare number in a column of numbers is a Measure."""
+    """Convert a bare number in a column of numbers to a Measure."""
     numeric = declared.unit is not None and isinstance(value, int | float)
     return Measure(value) if numeric else value
 
 
 def names_in(kind: Kind, table: str, spec: RunSpec | None = None) -> tuple[Name, ...]:
-    """The columns that a table can have beside its axes; with a spec, those whose names come from its values too."""
+    """Return the columns that a table can have besides its axes; with a spec, including those named by its values."""
     declared: DeclaredTable = measuring(kind).part("tables")[table]
     return tuple(dict.fromkeys(declared.names(_values(spec))))
 
@@ -314,7 +316,7 @@ def filled(
     what: str = "this run",
     why: str = "",
 ) -> list[Table]:
-    """The tables called `names`; raises UsageError for a name that is not a table, and for a table without rows."""
+    """Return the tables called `names`; raises UsageError for an unknown table, and for a table without rows."""
     shown: list[Table] = []
     for name in names:
         if name not in tables:
@@ -326,7 +328,7 @@ def filled(
 
 
 def refuse_unknown(names: Sequence[str], spec: RunSpec, tables: Sequence[str], form: Format) -> None:
-    """Raise UsageError for a column that the tables that will be shown of a run cannot have; before it is made."""
+    """Raise UsageError, before a run, for a column that its tables cannot have."""
     if not names:
         return
     known = _of_tables(spec, tables, form)
@@ -341,19 +343,19 @@ def refuse_unknown(names: Sequence[str], spec: RunSpec, tables: Sequence[str], f
 
 
 def shows(key: str, names: Sequence[str], spec: RunSpec, tables: Sequence[str], form: Format) -> bool:
-    """Whether what will be shown of a run can have the column with this key, given the `names` on the command line."""
+    """Whether the output of a run can have the column with this key, given the `names` on the command line."""
     columns = [name for name in _of_tables(spec, tables, form) if name.key == key]
     instead = [name for name in names if not name.startswith(chosen_columns.ADDED)]
     return bool(columns) if not instead else any(chosen_columns.is_any(name, columns) for name in names)
 
 
 def possible(kind: Kind, tables: Sequence[str]) -> list[Name]:
-    """The columns of these tables, or of all that a command has, which a run may have or not."""
+    """Return the columns of these tables, or of all tables of a command, that a run may have."""
     return [name for table in tables or measuring(kind).part("tables") for name in names_in(kind, table)]
 
 
 def _of_tables(spec: RunSpec, tables: Sequence[str], form: Format) -> list[Name]:
-    """The columns of the tables that will be shown of a run of this spec, asked for or not."""
+    """Return the columns of the tables that are shown of this spec's run, including those available on request."""
     command = measuring(spec.kind)
     shown = tables or ((command.long_table,) if form == "csv" else ())
     if not shown:
@@ -362,7 +364,7 @@ def _of_tables(spec: RunSpec, tables: Sequence[str], form: Format) -> list[Name]
 
 
 def _values(spec: RunSpec | None) -> dict[str, list[str]]:
-    """What stands for a name in braces: the values of each axis, the phases of the steps."""
+    """Return the values of placeholders: of each axis, and the phases of the steps."""
     values: dict[str, list[str]] = {"source": ["measured", "simulated"]}
     cells: Sequence[Any] = list(spec.cells()) if spec is not None else []
     for cell in cells:

@@ -1,4 +1,4 @@
-"""Sentences with what they rest on, and the words for numbers in them."""
+"""Findings: sentences with the cells they are based on, and the formatting of numbers in them."""
 
 from __future__ import annotations
 
@@ -14,34 +14,59 @@ from sysbench.log.records import CellRecord
 from sysbench.statistics import Pooled, Ratio
 
 NAMED: Final = 3
-"""As many cells are named in a sentence; of more the rest are counted."""
+"""Largest number of cells named in a sentence; the others are counted."""
 
 MOST_NAMED: Final = 6
-"""As many kinds of cells where all are named with their contexts."""
+"""Largest number of kinds of cells that are all named with their contexts."""
 
 
 LOOSE: Final = 0.02
-"""Of a ratio: an interval that reaches farther is said with it."""
+"""A ratio whose interval extends farther is shown with it."""
 
 
 @dataclass(frozen=True)
 class Said:
-    """A sentence and the cells whose numbers are in it."""
+    """A sentence, with the cells whose numbers it contains."""
 
     text: str
     cells: Sequence[CellRecord]
     reservation: bool = False
-    """It says of cells why nothing is said of them."""
+    """Whether it explains why these cells have no findings."""
+
+
+DOUBTFUL: Final[frozenset[CautionCode]] = frozenset(
+    {
+        "warmup-unfinished",
+        "two-modes",
+        "drift",
+        "autocorrelated",
+        "too-few-steps",
+        "gradients-missing",
+        "parameters-unchanged",
+        "below-lower-bound",
+        "not-measured",
+    }
+)
+"""Cautions that make a cell unusable for findings: its median is meaningless, or its interval too narrow."""
+
+INCOMPARABLE: Final[frozenset[CautionCode]] = frozenset({"throttled", "gpu-shared", "host-busy", "compile-fell-back"})
+"""Cautions under which a cell may only be compared with itself, because others ran under different conditions."""
+
+
+def doubts(cell: CellRecord, *, alone: bool) -> frozenset[CautionCode]:
+    """Return the cautions that exclude a cell from findings: fewer if it is only compared with itself."""
+    against = DOUBTFUL if alone else DOUBTFUL | INCOMPARABLE
+    return frozenset(caution.code for caution in cell.cautions) & against
 
 
 AnyCell = TypeVar("AnyCell", bound=CellRecord)
 
 Namer = Callable[[CellRecord], str]
-"""What a cell is called among others."""
+"""Returns the name of a cell among others."""
 
 
 def namer(cells: Sequence[CellRecord], but: Iterable[str] = ()) -> Namer:
-    """Names cells by what they differ in, without the axes that the sentence has named already."""
+    """Return a function that names cells by the axes in which they differ, except those that the sentence mentions."""
     left_out = frozenset(but)
     named = [axis for axis in axes.varying(axes.axes_of(cells)) if axis not in left_out]
     return lambda cell: axes.label(cell.axes, named)
@@ -61,9 +86,9 @@ def named(cells: Sequence[CellRecord], name: Namer, most: int = NAMED) -> str:
 def together_named(
     cells: Sequence[CellRecord], among: Sequence[CellRecord] | None = None, but: Iterable[str] = ()
 ) -> str:
-    """All of them, those that have the same contexts together: `small and large at ctx 128 and 256, xl at ctx 128`.
+    """Name all cells, grouped by contexts: `small and large at ctx 128 and 256, xl at ctx 128`.
 
-    They are named by what sets the cells `among` which they are apart: these themselves, if nothing else is said.
+    Names distinguish the cells from all others in `among`, by default from each other.
     """
     everything = cells if among is None else among
     differing = axes.varying(axes.axes_of(everything))
@@ -96,15 +121,22 @@ def with_interval(found: Ratio) -> str:
     return f"{units.ratio(found.value)}{interval}"
 
 
+def overlapping(one: Ratio, other: Ratio) -> bool:
+    """Whether noise may explain the difference of two ratios: their intervals overlap, or one has none."""
+    if one.low is None or one.high is None or other.low is None or other.high is None:
+        return True
+    return one.low <= other.high and other.low <= one.high
+
+
 def loosely(found: Ratio, name: str) -> str:
-    """`2.03× (small)`, and with its interval where not all digits are known: `2.17× (1.84–2.70; small)`."""
+    """`2.03× (small)`, or with the interval if not all digits are certain: `2.17× (1.84–2.70; small)`."""
     if found.low is not None and found.high is not None and found.high - found.low > 2 * LOOSE * found.value:
         return f"{with_interval(found)[:-1]}; {name})"
     return f"{units.ratio(found.value)} ({name})"
 
 
 def multiple(found: Pooled) -> str:
-    """`2.03 ± 0.02 ×`: as many decimals as the first digit of the reach, rounded up so that it still reaches."""
+    """`2.03 ± 0.02 ×`, with decimals up to the first digit of the reach, which is rounded up."""
     decimals = min(3, max(1, math.ceil(-math.log10(found.reach)))) if found.reach > 0 else 3
     return f"{found.value:.{decimals}f} ± {_up(found.reach, decimals):.{decimals}f} ×"
 
@@ -122,15 +154,16 @@ def _up(value: float, decimals: int) -> float:
 
 
 def share_with_interval(found: Ratio) -> str:
-    """`7.3 % (7.1–7.4)`."""
+    """`7.3 % (7.1–7.4)`; the interval of a share ends at 100 %."""
     if found.low is None or found.high is None:
         return units.share(found.value)
     decimals = 0 if abs(found.value) >= 0.0995 else 1
-    return f"{units.share(found.value)} ({found.low * 100:.{decimals}f}–{found.high * 100:.{decimals}f})"
+    low, high = found.low * 100, min(found.high, 1.0) * 100
+    return f"{units.share(found.value)} ({low:.{decimals}f}–{high:.{decimals}f})"
 
 
 def share_range(values: Sequence[tuple[float, AnyCell]], name: Callable[[AnyCell], str]) -> str:
-    """`86 %` where all read the same, or `47 % (small) to 60 % (large)`."""
+    """`86 %` if all values are shown alike, otherwise `47 % (small) to 60 % (large)`."""
     ordered = sorted(values, key=lambda each: each[0])
     (low, least), (high, most) = ordered[0], ordered[-1]
     if units.share(low) == units.share(high):
@@ -139,7 +172,7 @@ def share_range(values: Sequence[tuple[float, AnyCell]], name: Callable[[AnyCell
 
 
 def left_out(cells: Sequence[AnyCell], doubts: Callable[[AnyCell], Iterable[CautionCode]], of: str) -> Iterator[Said]:
-    """Which cells are in no sentence, so that nobody looks for them, and by which of their cautions."""
+    """State which cells are excluded from all findings, and the cautions that exclude them."""
     by_code: dict[CautionCode, list[AnyCell]] = {}
     for cell in cells:
         for code in sorted(doubts(cell)):

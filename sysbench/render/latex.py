@@ -67,16 +67,16 @@ _SPECIAL: Final[Mapping[str, str]] = {
     "\u202f": r"\,",
     "\u2009": r"\,",
 }
-"""What LaTeX has another spelling for, or reads as a command, in any text font."""
+"""Escapes of characters that LaTeX would interpret as commands, in any text font."""
 
 _LETTERS: Final = frozenset(
     "ÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØÙÚÛÜÝßàáâãäåæçèéêëìíîïñòóôõöøùúûüýÿŒœŠšŽžŁłĆćČčĘęĄąŃńŚśŹźŻżŘřĚěŮůŐőŰűĞğİıŞş"
 )
-"""What every LaTeX since 2018 knows with fonts encoded as T1, as it is."""
+"""Characters that every LaTeX since 2018 supports directly with T1 fonts."""
 
 
 def latex(sheet: Sheet) -> str:
-    """Each table as a `table` with booktabs rules, captioned with what the run has in common; remarks as a list.
+    """Return each table as a `table` with booktabs rules and a caption of the common axes; remarks as a list.
 
     Needs `\\usepackage{booktabs}` and nothing else.
     """
@@ -89,16 +89,16 @@ def latex(sheet: Sheet) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text in which nothing is a command, on one line; what LaTeX has no letter for is named by its number.
+    """Escape a text so that it contains no command, on one line; unsupported characters become their code points.
 
-    Control characters, and those that turn the direction of writing, are left out.
+    Control characters and direction marks are removed.
     """
     line = " ".join(text.split())
     return "".join(_apart(letter, following) for letter, following in pairwise(f"{line} "))
 
 
 def _apart(letter: str, following: str) -> str:
-    """A letter that does not become a dash or a quotation mark together with the next one."""
+    """Return a character so that it does not form a dash or a quotation mark with the next one."""
     return f"{_letter(letter)}{{}}" if letter == following and letter in "-," else _letter(letter)
 
 
@@ -125,7 +125,7 @@ def _table(table: Table, subject: Sequence[str]) -> str:
 
 
 def tabular(columns: Sequence[ShownColumn], rows: Iterable[int], *, units_apart: bool = False) -> Iterator[str]:
-    """These rows of a table, with its headings, a line of LaTeX each; units beside names, or on a line of their own."""
+    """Yield the LaTeX lines of a table's headings and rows; units follow the names, or are on a separate line."""
     yield rf"\begin{{tabular}}{{@{{}}{''.join('r' if each.column.numeric else 'l' for each in columns)}@{{}}}}"
     yield r"\toprule"
     yield from _headings(columns, units_apart)
@@ -137,12 +137,12 @@ def tabular(columns: Sequence[ShownColumn], rows: Iterable[int], *, units_apart:
 
 
 def _cell(text: str) -> str:
-    """Spaces that it begins with stay: as those that LaTeX does not ignore."""
+    """Escape a text but keep leading spaces, as non-breaking ones."""
     return "~" * indent(text) + escaped(text)
 
 
 def _headings(columns: Sequence[ShownColumn], units_apart: bool) -> Iterator[str]:
-    """The groups with a rule under each, where there are any; then every column's own name and unit."""
+    """Yield the headings of groups, with a rule under each, if there are any; then names and units of all columns."""
     if any(each.column.group for each in columns):
         spans = groups(columns)
         yield _row([rf"\multicolumn{{{len(members)}}}{{c}}{{{escaped(group)}}}" for group, members in spans])
@@ -158,7 +158,7 @@ def _headings(columns: Sequence[ShownColumn], units_apart: bool) -> Iterator[str
 
 
 def _row(texts: Sequence[str]) -> str:
-    # A row that begins with a bracket would be an option of the row before.
+    # A row that begins with a bracket would be read as an option of the previous row.
     line = " & ".join(texts)
     return ("{}" if line.startswith(("[", "*")) else "") + line + r" \\"
 

@@ -10,12 +10,12 @@ from sysbench.render.table import Remark, Sheet, Table, notes
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&$])")
 _BEGINNING = re.compile(r"^(\d*)([-+=.)])(?=\s|$)")
-"""What begins a list or underlines a heading, where a line begins with it."""
+"""Characters that start a list or underline a heading at the beginning of a line."""
 _MARKS = {"caution": "⚠ ", "outcome": "", "finding": "", "note": ""}
 
 
 def markdown(sheet: Sheet) -> str:
-    """A heading line, each table with its notes, and what has to be said beside them."""
+    """Return a heading, each table with its notes, and the remarks."""
     blocks = [
         " · ".join(escaped(phrase) for phrase in sheet.subject),
         *(block for each in sheet.tables for block in table(each)),
@@ -25,17 +25,17 @@ def markdown(sheet: Sheet) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text in which nothing is markup, on one line."""
+    """Escape a text so that it contains no markup, on one line."""
     return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
 
 
 def paragraph(text: str) -> str:
-    """The same, for where a line begins with it."""
+    """Escape a text for the beginning of a line."""
     return _BEGINNING.sub(r"\1\\\2", escaped(text))
 
 
 def table(content: Table, mark: str = "") -> Iterator[str]:
-    """Blocks of text: the title, with a `mark` behind it, the table, and its notes."""
+    """Yield blocks of text: the title followed by `mark`, the table, and its notes."""
     columns = shown(content)
     yield f"**{escaped(content.title)}**{mark}"
     texts = [[_heading(column), *(_cell(text) for text in column.texts)] for column in columns]
@@ -51,7 +51,7 @@ def table(content: Table, mark: str = "") -> Iterator[str]:
 
 
 def _cell(text: str) -> str:
-    """Spaces that it begins with stay: as those that Markdown does not strip."""
+    """Escape a text but keep leading spaces, as non-breaking ones."""
     return "\u00a0" * indent(text) + escaped(text)
 
 
@@ -70,7 +70,7 @@ def _line(texts: Sequence[str], columns: Sequence[ShownColumn], widths: Sequence
 
 
 def remarks(said: Sequence[Remark]) -> str:
-    """A list."""
+    """Return remarks as a list."""
     return "\n".join(_remark(remark) for remark in said)
 
 

@@ -1,6 +1,6 @@
-"""A table's numbers as text: one unit for all numbers of a kind, one number of decimals for a column or a group.
+"""Formatting of a table's numbers: one unit for all numbers of a kind, one number of decimals per column or group.
 
-Columns whose numbers the unit does not suit, since they are far larger or smaller, have one of their own.
+A column whose numbers are far larger or smaller than the others has a unit of its own.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from sysbench.render.table import Cell, Column, Measure, Table, Word
 from sysbench.units import UNKNOWN, Scale, Unit, quantity, ratio_decimals, shared_decimals, shared_scale
 
 _READABLE = (0.005, 10_000)
-"""Numbers from the one to below the other suit a unit: they show as 0.01 at least, and with four digits at most."""
+"""Range of numbers that suit a unit: shown as at least 0.01, and with at most four digits."""
 
 
 @dataclass(frozen=True)
 class ShownColumn:
-    """One column as it is shown: the unit stands in its heading once, or if it is empty there, beside every number."""
+    """A column as shown: the unit is in the heading or, if `symbol` is empty, next to every number."""
 
     column: Column
     symbol: str
@@ -27,7 +27,7 @@ class ShownColumn:
 
 
 def shown(table: Table, *, deviations: bool = True) -> tuple[ShownColumn, ...]:
-    """Every column of a table as text; without `deviations` the `± …` are left out, for want of width."""
+    """Format every column of a table; without `deviations`, the `± …` are omitted to save width."""
     scales = {unit: _scale(table, unit) for unit in {column.unit for column in table.columns if column.unit}}
     by_column = list(zip(table.columns, _transposed(table), strict=True))
     families: dict[object, list[Measure]] = {}
@@ -48,7 +48,7 @@ def shown(table: Table, *, deviations: bool = True) -> tuple[ShownColumn, ...]:
 
 
 def _family(column: Column) -> object:
-    """Columns of one group and unit are there to be compared, and share their decimals; others have their own."""
+    """Columns of one group and unit are meant for comparison, and share their decimals; others do not."""
     return (column.group, column.unit) if column.group else column
 
 
@@ -63,7 +63,7 @@ def _scale(table: Table, unit: Unit) -> Scale:
 
 
 def _suitable(unit: Unit, scale: Scale, family: Sequence[Measure]) -> Scale:
-    """The table's scale, or that of these numbers where the table's does not suit them."""
+    """Return the table's scale, or a separate one for numbers that it does not suit."""
     values = [measure.value for measure in family]
     typical = statistics.median_low(map(abs, values)) if values else 0.0
     suits = not typical or _READABLE[0] <= typical / scale.factor < _READABLE[1]
@@ -112,7 +112,7 @@ def _measure(measure: Measure, scale: Scale, decimals: int, signed: bool, deviat
 
 
 def _alone(cell: Cell, unit: Unit | None, deviations: bool) -> str:
-    """A number with its own unit, which its deviation shares."""
+    """Format a number with its own unit, which its deviation shares."""
     if not isinstance(cell, Measure) or unit is None:
         return _plain(cell)
     if cell.text is not None:
@@ -125,18 +125,18 @@ def _alone(cell: Cell, unit: Unit | None, deviations: bool) -> str:
 
 
 def groups(columns: Sequence[ShownColumn]) -> list[tuple[str, list[int]]]:
-    """The headings that neighbouring columns share, "" for none, with the positions of these columns."""
+    """Return the headings shared by adjacent columns, "" for none, with the positions of these columns."""
     numbered = groupby(enumerate(columns), lambda each: each[1].column.group)
     return [(group, [position for position, _ in members]) for group, members in numbered]
 
 
 def repeated_axes(cells: Sequence[Cell], above: Sequence[Cell]) -> int:
-    """How many of the first cells say the same as those above them, and can step back."""
+    """Number of leading cells that repeat those of the row above, and can be dimmed."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(cells, above, strict=False)))
 
 
 def indent(text: str) -> int:
-    """How many spaces a text begins with: what stands below what in a tree, which must not be lost with other space."""
+    """Number of leading spaces of a text: its depth in a tree, which must be kept."""
     return len(text) - len(text.lstrip(" "))
 
 

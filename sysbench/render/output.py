@@ -1,4 +1,4 @@
-"""Standard output: a record becomes a sheet, and the sheet is printed in one of the formats."""
+"""Output on stdout: a record is converted to a sheet, which is printed in one of the formats."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from sysbench.spec.run import Format, Selection
 
 
 def sheet(record: RunRecord[Any], names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
-    """Everything that is shown of a record: the tables called `names`, or those that it was made for.
+    """Return the sheet of a record: the tables called `names`, or the default ones.
 
-    `selection` is which part of it, where it has parts. Raises UsageError for a table, or a part, that does not exist
-    or that this record cannot fill.
+    `selection` restricts it to a part, for records that have parts. Raises UsageError for a table, or a part, that does
+    not exist or that this record does not have.
     """
     made = without_headlines(record, names, selection)
     found = [Remark("finding", each.text) for each in _headlines(record)]
@@ -43,19 +43,19 @@ def sheet(record: RunRecord[Any], names: Iterable[str] = (), selection: Selectio
 
 
 def without_headlines(record: RunRecord[Any], names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
-    """The same, for those who have the sentences from where these are from."""
+    """Return the sheet without the findings, for reports, which show them elsewhere."""
     made: Sheet = measuring(record.kind).part("sheet")(record, names, selection)
     return made
 
 
 def _headlines(record: RunRecord[Any]) -> Iterable[Said]:
-    """What the run has shown, in the sentences that a report has first."""
+    """Return the findings of the run, as at the top of a report."""
     command = measuring(record.kind)
     return command.part("headlines")(record.cells) if command.headlines else ()
 
 
 def fillable(record: RunRecord[Any], names: Iterable[str], selection: Selection | None = None) -> list[Table]:
-    """Those of the tables called `names` that the record can fill, in this order."""
+    """Return those of the tables called `names` that the record can fill, in this order."""
     command = measuring(record.kind)
     if command.fillable:
         return list(command.part("fillable")(record, names, selection or Selection()))
@@ -65,16 +65,16 @@ def fillable(record: RunRecord[Any], names: Iterable[str], selection: Selection 
 def show_sheet(
     content: Sheet, console: Console, form: Format, columns: Sequence[str] = (), possible: Collection[Name] = ()
 ) -> None:
-    """Print a sheet in one of the formats; only the terminal's has colours and is fitted to a width.
+    """Print a sheet in one of the formats; only the terminal format has colours and is fitted to a width.
 
-    Raises UsageError for one of `columns` that none of its tables has, and that is none of the `possible` ones.
+    Raises UsageError for one of `columns` that no table has and that is not in `possible`.
     """
     content = with_columns(content, columns, possible)
     if form == "terminal":
         console.print(SheetView(content))
         return
     text = csv_text(*content.tables) if form == "csv" else (markdown if form == "markdown" else latex)(content)
-    # Rich would wrap at the terminal's width; a file for other programs has none.
+    # Rich would wrap at the terminal's width, but a file for other programs has none.
     console.file.write(theme.encodable(theme.harmless(text), console.encoding))
 
 
@@ -86,12 +86,13 @@ def show(
     selection: Selection | None = None,
     columns: Sequence[str] = (),
 ) -> None:
-    """Print a record: the tables called `tables`, or without any those that the run was made for.
+    """Print a record: the tables called `tables`, by default those of the run.
 
-    `columns` are those of its tables that are shown; without any it is what each table has by itself.
+    `columns` selects columns of these tables; the default is each table's own selection.
 
-    CSV without a choice is the long table of all cells and phases; of several chosen tables a column `table` says which
-    one a row is of. Raises UsageError for a table or a column that does not exist or that this record cannot fill.
+    CSV without a selection is the long table of all cells and phases; with several selected tables, a column `table`
+    contains the name of each row's table. Raises UsageError for a table or a column that does not exist or that this
+    record does not have.
     """
     names = tuple(tables)
     if form == "csv":
@@ -100,19 +101,30 @@ def show(
     show_sheet(sheet(record, names, selection), console, form, columns, there)
 
 
+_UNBOUNDED = 100_000
+"""Cells; no table is as wide."""
+
+
 class _Output(Console):
-    """A console that leaves a closed pipe to `results`; Rich would end the process."""
+    """A console that passes a closed pipe on to `results`, where Rich would end the process.
+
+    Output to a file or to another program is not fitted to any width, unless COLUMNS sets one.
+    """
+
+    def __init__(self) -> None:
+        unbounded = not sys.stdout.isatty() and not os.environ.get("COLUMNS", "").isdigit()
+        super().__init__(width=_UNBOUNDED if unbounded else None)
 
     def on_broken_pipe(self) -> None:
-        """Let the error through."""
+        """Re-raise the error."""
         raise BrokenPipeError
 
 
 @contextmanager
 def results() -> Iterator[Console]:
-    """A console on stdout. A reader that goes away (`| head`) ends the output, not the command.
+    """Yield a console on stdout. If the reader goes away (`| head`), the output ends, but the command continues.
 
-    Raises OutputError when stdout cannot take the result: a full disk, say.
+    Raises OutputError if stdout cannot be written, for example because of a full disk.
     """
     try:
         yield _Output()
@@ -125,5 +137,5 @@ def results() -> Iterator[Console]:
 
 
 def _discard_stdout() -> None:
-    """Send what is still buffered nowhere: Python flushes stdout once more at exit, which must not fail again."""
+    """Discard buffered output: Python flushes stdout again at exit, which must not fail a second time."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,8 +1,8 @@
-"""HTML pages that need nothing else: no network, no server, no other file.
+"""Self-contained HTML pages: no network, no server, no other files.
 
-A page is the jinja2 template `page.html` in a folder of `assets`, with the styles and scripts beside it. Its policy
-(Content-Security-Policy) lets a browser load nothing and run only the scripts that belong to the page: it names them
-by their hash, so markup that slips in with a name cannot run.
+A page is the jinja2 template `page.html` in a folder of `assets`, with its styles and scripts. The page's
+Content-Security-Policy blocks all loading and permits only the page's own scripts, identified by hash, so markup
+injected through a name cannot run.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 ASSETS: Final = Path(__file__).with_name("assets")
 LONGEST_LINE: Final = 300
-"""Characters of a title, a label, a caption."""
+"""Longest title, label or caption, in characters."""
 LONGEST_TEXT: Final = 2000
-"""Characters of a sentence."""
+"""Longest sentence, in characters."""
 
 _UNIT: Final = re.compile(r"(?<=\d) (?=(?:[%±×]|[mµn]?s|[KMGT]?i?B|[kMGTP]?FLOP|tokens)(?![\w]))")
-"""A space between a number and its unit, at which no line should end."""
+"""Non-breaking space between a number and its unit."""
 _UNPRINTABLE: Final = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
-"""Control characters, marks that change the direction of text, and lone surrogates: none belongs on a page."""
+"""Control characters, direction marks and lone surrogates, which are removed from pages."""
 
 
 def render(folder: str, **content: object) -> str:
-    """Fill the folder's template with `content`; its `assets("a.js", "b.js")` are files of the folder.
+    """Render a folder's template with `content`; `assets("a.js", "b.js")` in the template inserts files of the folder.
 
-    Text is escaped; only `markupsafe.Markup` reaches the page as it is.
+    All text is escaped, except `markupsafe.Markup`.
     """
     from markupsafe import Markup
 
@@ -57,11 +57,11 @@ def _html() -> Environment:
 
 
 def environment(finalized: Callable[[str], str], **syntax: str) -> Environment:
-    """Where templates are rendered; all text that is put into one goes through `finalized`.
+    """Create the environment in which templates are rendered; every inserted value is passed through `finalized`.
 
-    What that returns is escaped as HTML unless it is `markupsafe.Markup`.
+    Its result is escaped as HTML unless it is `markupsafe.Markup`.
     """
-    # Importing it takes a tenth of a second, which only those wait for who write a page.
+    # This import takes a tenth of a second, which only the writing of pages needs.
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     return Environment(
@@ -71,34 +71,34 @@ def environment(finalized: Callable[[str], str], **syntax: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        # Markup is a `str` of another type: scripts and drawings stay as they are.
+        # Markup is a subclass of `str`: scripts and drawings are not escaped.
         finalize=lambda value: finalized(value) if type(value) is str else value,
         **syntax,  # type: ignore[arg-type]
     )
 
 
 def _sha256(text: str) -> str:
-    """The hash of a script as a Content-Security-Policy names it; a browser hashes all that stands between the tags."""
+    """Hash of a script for the Content-Security-Policy; browsers hash everything between the tags."""
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def asset(folder: str, name: str) -> str:
-    """A file that pages are made of."""
+    """Read a file from the assets."""
     return (ASSETS / folder / name).read_text(encoding="utf-8")
 
 
 def printable(text: str) -> str:
-    """Text without what a page cannot show or should not obey."""
+    """Remove characters that a page cannot show or should not interpret."""
     return _UNPRINTABLE.sub(" ", text)
 
 
 def line(text: str, longest: int = LONGEST_LINE) -> str:
-    """Text on one line, without the middle of what is longer than anyone reads."""
+    """Return a text on one line, with the middle of an overlong text omitted."""
     return printable(_UNIT.sub("\u00a0", elided(" ".join(text.split()), longest)))
 
 
 def write(path: Path, page: str) -> None:
-    """Write a page; raises OutputError when that is not possible."""
+    """Write a page; raises OutputError if that fails."""
     try:
         path.write_text(page, encoding="utf-8")
     except OSError as error:

@@ -1,12 +1,13 @@
-"""What a run would do: its cells, what they cost and whether they fit. Nothing is measured for it."""
+"""The plan of a run: its cells, their cost, and whether they fit. Nothing is measured."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from sysbench import cells as axes
-from sysbench import formulas
+from sysbench import formulas, units
 from sysbench.render.table import Cell, Column, Measure, Sheet, Table, Word
+from sysbench.simulate.gpu import CONTEXT_BYTES, Gpu
 from sysbench.spec import hardware
 from sysbench.spec.cell import RunCell
 from sysbench.spec.hardware import Hardware
@@ -14,9 +15,10 @@ from sysbench.spec.model import ModelCell
 
 
 def plan(cells: Sequence[RunCell], device: Hardware | None = None) -> Table:
-    """One row per cell: parameters, FLOPs, predicted memory, and whether that fits into a device.
+    """Return a table with one row per cell: parameters, FLOPs, predicted memory, and whether it fits.
 
-    The device is the one that the cell itself is simulated for, or else `device`; without either there is no verdict.
+    Each cell is compared with the GPU that it is simulated for, or otherwise with `device`; without either there is no
+    verdict.
     """
     devices = [hardware.named(cell.simulated) if cell.simulated else device for cell in cells]
     specs = [cell.model_dump() for cell in cells]
@@ -30,32 +32,40 @@ def plan(cells: Sequence[RunCell], device: Hardware | None = None) -> Table:
         *((Column("spare", "to spare", "bytes", importance=1), Column("fits", "")) * any(devices)),
     )
     rows = tuple(
-        (*axes.values(spec, named), *_row(cell.step, held))
+        (*axes.values(spec, named), *_row(cell, cell.step, held))
         for cell, spec, held in zip(cells, specs, devices, strict=True)
         if cell.step is not None
     )
-    notes = ["predicted memory counts tensors: the CUDA context and workspaces come on top"]
     titles = dict.fromkeys(held.title for held in devices if held is not None)
+    notes = ["predicted memory is by formula, of tensors: the CUDA context and workspaces come on top"]
     if titles:
-        notes.append(f"held against {', '.join(titles)}")
+        notes = [
+            "predicted memory is by formula, of tensors and cuBLAS's workspaces; what the allocator keeps beside them, "
+            "often 2 to 10 %, comes on top: sysbench memory --simulate counts it",
+            f"held against {', '.join(titles)}, {units.size(CONTEXT_BYTES)} of it taken by the CUDA context",
+        ]
     return Table("plan", f"{len(cells)} cell{'' if len(cells) == 1 else 's'}", columns, rows, len(named), tuple(notes))
 
 
-def _row(cell: ModelCell, device: Hardware | None) -> list[Cell]:
-    needed = formulas.predicted_memory(cell).total_bytes
+def _row(planned: RunCell, cell: ModelCell, device: Hardware | None) -> list[Cell]:
+    needed = formulas.predicted_bytes(planned) or 0
+    if device is not None:
+        # Autograd runs backward on a thread of its own, which has a handle of its own.
+        needed += Gpu.of(device).workspace_bytes * (1 if cell.mode == "inference" else 2)
+    flops = formulas.phase_flops(cell.model, cell.ctx, cell.batch)
     row: list[Cell] = [
         Measure(formulas.parameters(cell.model)),
         Measure(formulas.forward_flops(cell.model, cell.ctx, cell.batch)),
-        Measure(formulas.step_flops_of(cell)),
+        Measure(sum(flops.get(phase, 0) for phase in planned.phases or cell.phases)),
         Measure(needed),
     ]
     if device is not None:
-        spare = device.memory_bytes - needed
+        spare = device.memory_bytes - CONTEXT_BYTES - needed
         row += [Measure(spare), Word("fits", "good") if spare >= 0 else Word("does not fit", "bad")]
     return row
 
 
 def sheet(cells: Sequence[RunCell], device: Hardware | None = None) -> Sheet:
-    """What a run would do, with what its cells have in common above it."""
+    """Return the plan of a run, with the common axes of its cells above it."""
     specs = [cell.model_dump() for cell in cells]
     return Sheet((*axes.subject(specs), *axes.effort(specs)), (plan(cells, device),))

@@ -1,9 +1,7 @@
-"""Figures into files: one look, and the same bytes for the same content.
+"""Figures as files: a common style, and identical bytes for identical content.
 
-Panels in rows under one title: what figures of many cells have in common.
-
-Everything is measured in inches, so that letters have the same size in every picture, however many panels it has.
-Figures are as wide as a page of text, and their panels stand in rows.
+Includes the layout of figures with many panels: rows of panels under one title, with all sizes in inches, so that text
+has the same size in every figure, however many panels it has. Figures are as wide as a page of text.
 """
 
 from __future__ import annotations
@@ -32,12 +30,12 @@ DOTS_PER_INCH: Final = 160
 INK: Final = "#222222"
 QUIET: Final = "#666666"
 SIMULATED: Final = "#b45309"
-"""Of the word that says so."""
+"""Colour of the mark for simulated results."""
 _STYLE: Final[Any] = {
     "font.size": 9,
     "font.family": "sans-serif",
     "svg.fonttype": "none",
-    # Without it, identifiers in the file change from run to run.
+    # Otherwise identifiers in the file change from run to run.
     "svg.hashsalt": "sysbench",
     "axes.edgecolor": QUIET,
     "axes.linewidth": 0.8,
@@ -47,7 +45,7 @@ _STYLE: Final[Any] = {
 
 
 def write(path: Path, draw: Callable[[], Figure]) -> None:
-    """Write the figure that `draw` makes, as the suffix says: png, svg or pdf. Raises UsageError and OutputError."""
+    """Write the figure that `draw` creates, in the suffix's format: png, svg or pdf. Raises UsageError, OutputError."""
     suffix = path.suffix.lower().removeprefix(".")
     if suffix not in FORMATS:
         raise UsageError(f"{path.name} is not a picture's name: it must end in {', '.join(FORMATS)}")
@@ -59,53 +57,53 @@ def write(path: Path, draw: Callable[[], Figure]) -> None:
 
 
 def content(draw: Callable[[], Figure], suffix: str) -> bytes:
-    """What a file of the figure that `draw` makes would hold; `suffix` is png, svg or pdf."""
-    # matplotlib takes half a second to import, and only those who want a picture should wait for it.
+    """Return the bytes of the figure that `draw` creates; `suffix` is png, svg or pdf."""
+    # matplotlib takes half a second to import, which only figures need.
     import matplotlib as mpl
 
     file = io.BytesIO()
     with mpl.rc_context(_STYLE), warnings.catch_warnings():
-        # A name that the font lacks shows as boxes; there is nothing anyone could do about it here.
+        # Characters that the font lacks appear as boxes, which cannot be avoided here.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        # Without a date, so that the same content gives the same file.
+        # Without a date, so that identical content results in an identical file.
         undated: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(suffix, {})
         draw().savefig(file, format=suffix, dpi=DOTS_PER_INCH, metadata=undated)
     return file.getvalue()
 
 
 def printable(text: str, longest: int = 110) -> str:
-    """One short line without control characters, which XML cannot hold."""
+    """Return one short line without control characters, which XML does not allow."""
     clean = "".join(char for char in text if unicodedata.category(char)[0] != "C")
     return clean if len(clean) <= longest else f"{clean[: longest - 1]}…"
 
 
 GRID: Final = "#e3e3e3"
 WIDTH_IN: Final = 7.2
-"""Of the text on a page."""
+"""Width of the text on a page."""
 _HEAD_IN: Final = 0.54
 _LEGEND_LINE_IN: Final = 0.19
 _EDGE_IN: Final = 0.12
 _BETWEEN_IN: Final = 0.2
 _HANDLE_IN: Final = 0.45
 _LETTER_IN: Final = 0.066
-"""Of the legend's letters, on average."""
+"""Average width of a character in the legend."""
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A picture of some cells, which is drawn when it is needed."""
+    """A figure of some cells, drawn on demand."""
 
     name: str
-    """Unique among the pictures of a run."""
+    """Unique among the figures of a run."""
     caption: str
-    """What is seen, in a sentence or two."""
+    """Caption, in a sentence or two."""
     draw: Callable[[], Figure]
     cells: tuple[CellRecord, ...] = ()
-    """What it is of; all cells of the run where nothing is said."""
+    """The cells shown; by default all cells of the run."""
 
 
 def subject(cells: Sequence[CellRecord]) -> tuple[str, ...]:
-    """What all cells have in common, for a heading: `batch 4`, `train`, the hardware that they were measured on."""
+    """Return the common properties of all cells for a heading: `batch 4`, `train`, the hardware."""
     measured = (cell for cell in cells if getattr(cell, "source", "measured") == "measured")
     hardware = dict.fromkeys(cell.device.name for cell in measured if cell.device)
     return (*axes_of_cells.subject(axes_of_cells.axes_of(cells)), *(list(hardware) if len(hardware) == 1 else ()))
@@ -119,35 +117,35 @@ def captioned(text: str, about: Sequence[str], left_out: str = "") -> str:
 
 @dataclass(frozen=True)
 class Heading:
-    """What stands above the panels."""
+    """Heading above the panels."""
 
     title: str
     subtitle: str = ""
     simulated: str = ""
-    """The GPU that everything is simulated for; empty when it was measured."""
+    """The simulated GPU; empty for measured results."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """How panels are laid out."""
+    """Layout of panels."""
 
     columns: int
     height_in: float
-    """Of a panel's axes."""
+    """Size of a panel's axes."""
     left_in: float = 0.62
-    """Between a panel and what is left of it: tick labels, and the name of the axis."""
+    """Space to the left of a panel, for tick labels and the name of the axis."""
     below_in: float = 0.42
     above_in: float = 0.26
-    """For the panel's own title."""
+    """Space for the panel's own title."""
     right_in: float = 0.0
-    """Right of the last column."""
+    """Space to the right of the last column."""
     legend_lines: int = 1
     shared: bool = False
-    """Whether all panels have the same vertical axis: it is then written at the first of each row only."""
+    """Whether all panels have the same vertical axis, which is then labelled only in the first column."""
 
 
 def panels(frame: Frame, count: int, heading: Heading) -> tuple[Figure, list[Axes]]:
-    """A figure with `count` empty panels, filled row by row."""
+    """Create a figure with `count` empty panels, filled row by row."""
     from matplotlib.figure import Figure
 
     columns = min(frame.columns, max(count, 1))
@@ -173,7 +171,7 @@ def panels(frame: Frame, count: int, heading: Heading) -> tuple[Figure, list[Axe
 
 
 def head(figure: Figure, heading: Heading) -> None:
-    """Title, subtitle, and whether it is simulated."""
+    """Draw title, subtitle, and the mark for simulated results."""
     width, height = figure.get_size_inches()
     left = 0.1 / width
     figure.text(left, 1 - 0.22 / height, printable(heading.title), fontsize=10.5, fontweight="bold", color=INK)
@@ -186,7 +184,7 @@ def head(figure: Figure, heading: Heading) -> None:
 
 
 def legend(figure: Figure, *rows: Sequence[Any]) -> None:
-    """Below everything, a line for each of these rows of handles."""
+    """Draw the legend at the bottom, one line for each row of handles."""
     _, height = figure.get_size_inches()
     filled = [row for row in rows if row]
     for number, handles in enumerate(reversed(filled)):
@@ -205,7 +203,7 @@ def legend(figure: Figure, *rows: Sequence[Any]) -> None:
 
 
 def in_rows(handles: Sequence[Any]) -> list[list[Any]]:
-    """Handles in as few lines as their words need."""
+    """Arrange handles in as few lines as their labels allow."""
     rows: list[list[Any]] = []
     room_in = 0.0
     for handle in handles:
@@ -220,7 +218,7 @@ def in_rows(handles: Sequence[Any]) -> list[list[Any]]:
 
 @dataclass(frozen=True)
 class Box:
-    """A rectangle in the units of its axes."""
+    """A rectangle in axes coordinates."""
 
     left: float
     bottom: float
@@ -230,7 +228,7 @@ class Box:
 
 
 def draw_boxes(axes: Axes, boxes: Sequence[Box], hatch: str = "", edge: float = 0.3, behind: bool = False) -> None:
-    """Many rectangles as one collection, which is an order of magnitude faster than as many bars."""
+    """Draw many rectangles as one collection, which is an order of magnitude faster than drawing bars."""
     from matplotlib.collections import PolyCollection
 
     if not boxes:
@@ -256,7 +254,7 @@ def draw_boxes(axes: Axes, boxes: Sequence[Box], hatch: str = "", edge: float = 
 
 
 def spaced(axes: Axes, ticks: Sequence[str]) -> None:
-    """Ticks for groups of bars at 0, 1, 2, …; a few groups do not fill all of the axis."""
+    """Set ticks for groups of bars at 0, 1, 2, …; a few groups do not fill the whole axis."""
     room = 0.55 + max(0, _FEWEST_GROUPS - len(ticks)) / 2
     axes.set_xticks(range(len(ticks)), list(ticks))
     axes.set_xlim(-room, len(ticks) - 1 + room)
@@ -269,7 +267,7 @@ _FEWEST_GROUPS: Final = 4
 def dressed(
     axes: Axes, *, title: str = "", x: str = "", y: str = "", lines: Literal["x", "y", "both", ""] = "y"
 ) -> None:
-    """Give a panel the look that all panels share, with grid `lines` along these axes."""
+    """Apply the common style to a panel, with grid `lines` along these axes."""
     if title:
         axes.set_title(printable(title), fontsize=9, color=INK, loc="left", pad=5)
     axes.set_xlabel(x, color=INK, fontsize=8.5)
@@ -284,58 +282,58 @@ def dressed(
 # --- stacked bars
 
 HATCHES: Final = ("", "////", "\\\\\\\\", "xxx")
-"""Tell bars that stand beside each other apart."""
+"""Distinguish bars that stand side by side."""
 
 LIMIT: Final = "#c1121f"
-"""Of where memory ends, and of what lies beyond it."""
+"""Colour of the memory limit, and of bars that exceed it."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """What stands on the axis in place of a bar."""
+    """A mark on the axis in place of a bar."""
 
     text: str
     size: float
     rise: float
-    """Above the axis, in points."""
+    """Height above the axis, in points."""
     colour: str = LIMIT
     weight: str = "normal"
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One stacked bar: its parts from below, or a mark where there is nothing."""
+    """One stacked bar: its parts from the bottom, or a mark if it has none."""
 
     tick: str
     series: str
-    """Which of the bars at its tick it is."""
+    """Name of its series, which also determines its position at the tick."""
     parts: Mapping[str, float]
     absent: Mark | None = None
 
     @property
     def height(self) -> float:
-        """All of its parts together."""
+        """Sum of all parts."""
         return sum(self.parts.values())
 
 
 @dataclass(frozen=True)
 class BarPanel:
-    """Bars that share an axis."""
+    """Bars on a common axis."""
 
     title: str
     ticks: tuple[str, ...]
     bars: tuple[Bar, ...]
     limit: float | None = None
-    """A line across the panel, which then reaches up to it."""
+    """Height of a line across the panel, which is always visible."""
 
     @property
     def highest(self) -> float:
-        """Of its bars."""
+        """Height of its highest bar."""
         return max((bar.height for bar in self.bars), default=0.0)
 
 
 def series_handles(names: Sequence[str]) -> list[Any]:
-    """The legend's entries for the hatches of several series."""
+    """Legend entries for the hatches of several series."""
     from matplotlib.patches import Patch
 
     return [
@@ -345,7 +343,7 @@ def series_handles(names: Sequence[str]) -> list[Any]:
 
 
 def cross_handle(label: str) -> Any:
-    """The legend's entry for a cross that marks what memory was not enough for."""
+    """Legend entry for the cross that marks cells without enough memory."""
     from matplotlib.lines import Line2D
 
     return Line2D([], [], color=LIMIT, linestyle="none", marker="x", markersize=5, label=label)
@@ -361,9 +359,9 @@ def draw_stacked(
     headroom: float,
     x: str,
 ) -> None:
-    """Draw a panel of stacked bars, one beside the other for each series.
+    """Draw a panel of stacked bars, side by side for several series.
 
-    The vertical axis reaches up to `top`, and beyond it by the factor `headroom`; `x` is the name of the other axis.
+    The vertical axis extends to `top` times the factor `headroom`; `x` is the name of the horizontal axis.
     """
     scale = units.shared_scale(unit, [float(top) or 1.0])
     width = 0.8 / len(names)
@@ -395,16 +393,16 @@ def draw_stacked(
 
 @dataclass(frozen=True)
 class Look:
-    """How a line is told apart."""
+    """Style of a line."""
 
     colour: str
     marker: str
     dashes: Any = "-"
-    """As matplotlib takes them."""
+    """Line style as matplotlib accepts it."""
 
 
 Point = tuple[float, float, float | None, float | None]
-"""A place, a value, and the ends of its interval where there is one."""
+"""A position, a value, and the ends of its interval if there is one."""
 
 
 def draw_error_bars(axes: Axes, points: Sequence[Point], colour: str, cap: float, zorder: float) -> None:
@@ -414,7 +412,7 @@ def draw_error_bars(axes: Axes, points: Sequence[Point], colour: str, cap: float
         axes.errorbar(
             [x for x, *_ in bars],
             [y for _, y, *_ in bars],
-            # An interval of the median may lie to one side of what is drawn.
+            # An interval of the median may lie entirely on one side of the plotted value.
             yerr=[[max(y - low, 0.0) for _, y, low, _ in bars], [max(high - y, 0.0) for _, y, _, high in bars]],
             fmt="none",
             ecolor=colour,
@@ -425,7 +423,7 @@ def draw_error_bars(axes: Axes, points: Sequence[Point], colour: str, cap: float
 
 
 def draw_crosses(axes: Axes, at: float, colours: Sequence[str], size: float, apart: float, zorder: float) -> None:
-    """Draw crosses near the upper edge where lines would go on if there were memory, in a row for several lines."""
+    """Draw crosses near the upper edge where lines end for lack of memory, side by side for several lines."""
     for number, colour in enumerate(colours):
         axes.annotate(
             "×", (at, 0.93), ((number - (len(colours) - 1) / 2) * apart, 0), xycoords=("data", "axes fraction"),

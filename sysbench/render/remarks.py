@@ -1,4 +1,4 @@
-"""What has to be said beside the numbers: why a cell has none, and why one should be doubted."""
+"""Remarks about cells: why one has no numbers, and why its numbers are doubtful."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from sysbench.log.records import AnyCell, CellRecord, RunRecord
 from sysbench.render.table import Remark
 
 LONGEST_DETAIL = 240
-"""Characters of an error that are shown; all of it is in the record."""
+"""Largest number of characters of an error that are shown; the record holds the whole text."""
 
 NAMED = 4
-"""As many cells are named one by one; of more only the first ones are, and the rest are counted."""
+"""Largest number of cells that are all named; if there are more, the remaining ones are counted."""
 
 _NUMBER = re.compile(r"[\d.,]+")
 
 
 def outcomes(record: RunRecord[AnyCell]) -> list[Remark]:
-    """Why cells have no numbers, those with the same reason together."""
+    """Explain why cells have no numbers, grouped by reason."""
     grouped: dict[str, list[tuple[CellRecord, str]]] = {}
     for cell in record.cells:
         if cell.outcome != "ok":
             text = reason(cell)
-            # One reason may name other bytes for every cell.
+            # The same reason may contain different byte counts for every cell.
             grouped.setdefault(_NUMBER.sub("", text), []).append((cell, text))
     return [Remark("outcome", _together(group, record.cells)) for group in grouped.values()]
 
 
 def reason(cell: CellRecord) -> str:
-    """How a cell ended, with what was said of it: `oom: CUDA out of memory …`."""
+    """Outcome of a cell with its detail: `oom: CUDA out of memory …`."""
     return cell.outcome + (f": {_clipped(cell.detail)}" if cell.detail else "")
 
 
 def cautions(record: RunRecord[AnyCell]) -> list[Remark]:
-    """Every doubt, those with the same remedy together."""
+    """Return all cautions, grouped by remedy."""
     grouped: dict[tuple[str, str], list[tuple[CellRecord, str]]] = {}
     for cell in record.cells:
         for caution in cell.cautions:
@@ -44,17 +44,16 @@ def cautions(record: RunRecord[AnyCell]) -> list[Remark]:
 
 
 def which(cells: Sequence[CellRecord], everything: Sequence[CellRecord]) -> str:
-    """Names cells by what sets them apart from the other cells of the run; all of them are `every cell`."""
+    """Name cells by the axes in which they differ from other cells of the run; all together are `every cell`."""
     if len(cells) == len(everything) > 1:
         return "every cell"
-    names = [_name(cell, everything) for cell in cells]
-    if len(names) > NAMED:
-        return f"{', '.join(names[: NAMED - 1])} and {len(names) - NAMED + 1} more cells"
-    return ", ".join(names)
+    shown = cells if len(cells) <= NAMED else cells[: NAMED - 1]
+    names = ", ".join(_name(cell, everything) for cell in shown)
+    return names if len(shown) == len(cells) else f"{names} and {len(cells) - len(shown)} more cells"
 
 
 def _together(said: Sequence[tuple[CellRecord, str]], everything: Sequence[CellRecord]) -> str:
-    """Several cells of which much the same is said, in one sentence: that of the first."""
+    """Combine similar remarks about several cells into one sentence: that of the first cell."""
     cells = [cell for cell, _ in said]
     text = said[0][1]
     if any(other != text for _, other in said):

@@ -1,6 +1,6 @@
-"""A table without looks: columns that carry their unit, and cells that keep their numbers at full precision.
+"""A table independent of any format: columns with a unit, and cells with numbers at full precision.
 
-Declared tables (`sysbench.render.declared`) make them from a record; renderers in `sysbench.render` show them.
+Declared tables (`sysbench.render.declared`) create them from a record; renderers in `sysbench.render` format them.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Final, Literal
 from sysbench.units import Unit
 
 _WORD: Final = re.compile(r"[a-z]+(?=[,;:.)]?(?:\s|$))")
-"""A word of letters alone: what has digits, hyphens or underscores in it (`bf16`, `sdpa-math`, `d_model`) is a name."""
+"""A word of letters only: one with digits, hyphens or underscores (`bf16`, `sdpa-math`, `d_model`) is a name."""
 
 _NAMES: Final = frozenset({"xl", "ctx", "cpu", "cuda", "mps", "sdpa", "rsqrt"})
-"""Words of letters alone that are names nevertheless, and are written as they are typed."""
+"""Words of letters only that are nevertheless names, and keep their spelling."""
 
 
 def sentence(text: str) -> str:
-    """The text with a capital letter at its beginning and a full stop at its end, where these are missing.
+    """Return the text with a capital letter at the beginning and a full stop at the end.
 
-    A name keeps its letters: bf16 begins a sentence as bf16.
+    Names keep their spelling: bf16 begins a sentence as bf16.
     """
     first = _WORD.match(text)
     if first and first[0] not in _NAMES and (len(first[0]) > 1 or first[0] == "a"):
@@ -30,16 +30,16 @@ def sentence(text: str) -> str:
 
 
 Tone = Literal["plain", "strong", "quiet", "good", "bad"]
-"""How a cell asks to be seen, where there is colour."""
+"""Emphasis of a cell, on terminals with colour."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A number in the base unit of its column, with what is known of its uncertainty.
+    """A number in the base unit of its column, with its uncertainty if known.
 
-    `deviation` is a standard deviation, `low` and `high` are an interval. What is `aside` was measured but does not
-    count (a warm-up step), and is shown in brackets. `text` is for numbers whose digits or powers of ten are the point:
-    they are shown as it has them.
+    `deviation` is a standard deviation, `low` and `high` are an interval. A number that is `aside` was measured but
+    does not count (a warm-up step), and is shown in brackets. `text` replaces the formatted number if its exact digits
+    or powers of ten matter.
     """
 
     value: float
@@ -53,7 +53,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Word:
-    """A word where a number could not be: `oom`, `unknown`; or nothing at all."""
+    """A word in place of a number: `oom`, `unknown`; or nothing."""
 
     text: str
     tone: Tone = "plain"
@@ -62,18 +62,18 @@ class Word:
 NOTHING = Word("")
 
 Cell = Measure | Word | str | int | None
-"""None is a number that was not measured."""
+"""None stands for a number that was not measured."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """What one column holds.
+    """Definition of a column.
 
-    `key` names it for programs and `title` for people; `unit` is that of its Measures before scaling. `group` is a
-    heading that neighbouring columns share. `importance` 0 is never left out for want of width; of the others the
-    highest go first. `note` is what one has to know to read the column, said below the table when it is shown.
-    `wide_range` is for numbers that span orders of magnitude: each then stands beside a unit of its own. Texts of an
-    `elastic` column lose their middle where there is no room for all of them.
+    `key` is its name for programs and `title` for people; `unit` is that of its Measures before scaling. `group` is a
+    heading shared by adjacent columns. A column of `importance` 0 is never hidden for lack of width; of the others,
+    those with the highest value are hidden first. `note` explains the column, below the table. `wide_range` is for
+    numbers that span orders of magnitude: each is then shown with its own unit. Texts of an `elastic` column lose their
+    middle if they do not fit.
     """
 
     key: str
@@ -88,24 +88,24 @@ class Column:
 
     @property
     def numeric(self) -> bool:
-        """Whether it holds Measures."""
+        """Whether it contains Measures."""
         return self.unit is not None
 
 
 @dataclass(frozen=True)
 class Offer:
-    """A column that a table has for those who ask for it by name: `--columns +energy`."""
+    """A column that is shown only on request by name: `--columns +energy`."""
 
     column: Column
     cells: tuple[Cell, ...]
-    """One for each row."""
+    """One cell for each row."""
     instead_of: str = ""
-    """The key of a column that says less of the same, and goes when this one comes."""
+    """Key of a less detailed column that this one replaces."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """One table; the first `axes` columns say what a row is about."""
+    """One table; the first `axes` columns identify a row."""
 
     name: str
     title: str
@@ -115,11 +115,11 @@ class Table:
     notes: tuple[str, ...] = ()
     offers: tuple[Offer, ...] = ()
     constants: tuple[tuple[Column, Cell], ...] = ()
-    """The axes on which all rows agree: said above the table for people, kept as columns for programs."""
+    """Axes on which all rows agree: shown above the table for people, kept as columns for programs."""
 
 
 def notes(table: Table) -> tuple[str, ...]:
-    """Everything that is said below a table: about its columns, then about all of it."""
+    """Return all notes below a table: those of its columns, then those of the whole table."""
     return tuple(dict.fromkeys([*(column.note for column in table.columns if column.note), *table.notes]))
 
 
@@ -128,7 +128,7 @@ RemarkKind = Literal["caution", "outcome", "finding", "note"]
 
 @dataclass(frozen=True)
 class Remark:
-    """What is said beside the tables, and what to do about it; a finding is a whole sentence."""
+    """A statement next to the tables, with a remedy if there is one; a finding is a complete sentence."""
 
     kind: RemarkKind
     text: str
@@ -141,7 +141,7 @@ class Remark:
 
 @dataclass(frozen=True)
 class Sheet:
-    """Everything that is shown of a record: what it is about, its tables, and what has to be said beside them."""
+    """The complete output for a record: its subject, its tables, and remarks."""
 
     subject: tuple[str, ...]
     tables: tuple[Table, ...]

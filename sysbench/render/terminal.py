@@ -1,8 +1,8 @@
-"""Sheets and tables as Rich renderables, with as many columns as the terminal has room for.
+"""Sheets and tables as Rich renderables, with as many columns as fit on the terminal.
 
-`rich.table` measures every cell again to find out what `fit` has already decided, which takes several times as long as
-the rest of a drawing of the dashboard. That is time on a core that the measured process may be using, so here the
-columns are only put together.
+`rich.table` would measure every cell again, although `fit` has already determined the widths; this takes several times
+as long as the rest of drawing the dashboard, on a core that the measured process may need. Columns are therefore only
+concatenated here.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ GAP = 2
 TONES = {"plain": "", "strong": "bold", "quiet": theme.QUIET, "good": theme.GOOD, "bad": theme.BAD}
 
 Line = list[tuple[str, str]]
-"""Texts with their styles, one after the other."""
+"""Texts with their styles, in sequence."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The columns of `table` that are shown, beside each other, each as wide as it needs to be."""
+    """The visible columns of `table` side by side, each as wide as necessary."""
 
     table: Table
     columns: tuple[ShownColumn, ...]
@@ -64,7 +64,7 @@ class Grid:
 
 
 def widths_of(columns: Sequence[ShownColumn]) -> list[int]:
-    """What every column takes; the last one of a group also what its heading takes beyond the group's columns."""
+    """Return the width of every column; the last one of a group includes the excess width of the group's heading."""
     widths = [max(cell_len(text) for text in (each.column.title, each.symbol, *each.texts)) for each in columns]
     for group, members in groups(columns):
         missing = cell_len(group) - _across([widths[position] for position in members])
@@ -77,7 +77,7 @@ def _across(widths: Sequence[int]) -> int:
 
 
 def _groups(columns: Sequence[ShownColumn], widths: Sequence[int]) -> Line:
-    """Every group's heading in the middle of its columns."""
+    """Return the heading of every group, centred over its columns."""
     line: Line = []
     for group, members in groups(columns):
         width = _across([widths[position] for position in members])
@@ -95,7 +95,7 @@ def _beside(texts: Sequence[str], styles: Sequence[str], widths: Sequence[int], 
 
 
 def _styles(cells: Sequence[Cell], above: Sequence[Cell]) -> list[str]:
-    """How the cells of a row are seen; an axis that repeats what stands above it steps back."""
+    """Return the styles of a row's cells; an axis value that repeats the one above is dimmed."""
     repeated = repeated_axes(cells, above)
     return [theme.QUIET] * repeated + [_style(cell) for cell in cells[repeated:]]
 
@@ -107,12 +107,12 @@ def _style(cell: Cell) -> str:
 
 
 def _right(column: ShownColumn, cells: Sequence[Cell]) -> bool:
-    """Numbers stand to the right, and so do whole numbers in columns without a unit."""
+    """Whether a column is right-aligned: numbers, and whole numbers in columns without a unit."""
     return column.column.numeric or all(isinstance(cell, int) for cell in cells)
 
 
 def _segments(line: Line) -> Iterator[Segment]:
-    """The line as few segments as possible, since all that is printed is handled segment by segment."""
+    """Return the line as few segments as possible, since Rich processes each segment separately."""
     while line and not line[-1][0].strip():
         line = line[:-1]
     if line:
@@ -125,16 +125,16 @@ def _segments(line: Line) -> Iterator[Segment]:
 
 
 INDENT = 1
-"""Spaces before everything."""
+"""Indent of all lines."""
 
 STACKED_IMPORTANCE = 3
-"""Columns up to this importance are listed where rows become lists."""
+"""Columns with an importance value up to this are listed when rows become lists."""
 
 ELASTIC_WIDTH = 40
-"""Cells that an elastic column keeps before other columns are left out."""
+"""Width of an elastic column before other columns are hidden."""
 
 NARROWEST_ELASTIC_WIDTH = 16
-"""Cells that it keeps when no other column can be left out any more."""
+"""Width of an elastic column when no other column can be hidden."""
 
 _MARKS = {
     "caution": ("!", theme.WARNING),
@@ -146,19 +146,19 @@ _MARKS = {
 
 @dataclass(frozen=True)
 class Fit:
-    """The columns of a table that a width has room for, and the table of these columns alone."""
+    """The columns of a table that fit, and the table with only these columns."""
 
     table: Table
     columns: tuple[ShownColumn, ...]
     hidden: tuple[str, ...]
     stacked: bool
-    """Not even the indispensable columns stand beside each other: every row becomes a small list."""
+    """Even the indispensable columns do not fit side by side: every row becomes a list."""
 
 
 def fit(table: Table, width: int, encoding: str = "utf-8") -> Fit:
-    """Leave out columns, the least important first, then deviations, until the table is at most `width` wide.
+    """Hide columns, the least important first, then deviations, until the table is at most `width` wide.
 
-    Elastic columns give way first, down to ELASTIC_WIDTH, and then take what room is left.
+    Elastic columns shrink first, down to ELASTIC_WIDTH, and afterwards use the remaining space.
     """
     kept = table
     while True:
@@ -172,29 +172,29 @@ def fit(table: Table, width: int, encoding: str = "utf-8") -> Fit:
     columns = _squeezed(_encoded(shown(kept, deviations=False), encoding), width, NARROWEST_ELASTIC_WIDTH, encoding)
     if width_of(columns) <= width:
         return Fit(kept, columns, _hidden(table, kept), stacked=False)
-    # One under the other there is room for more than beside each other.
+    # A list has room for more columns than a table.
     listed = _keeping(table, STACKED_IMPORTANCE)
     return Fit(listed, _encoded(shown(listed, deviations=False), encoding), _hidden(table, listed), stacked=True)
 
 
 def width_of(columns: Sequence[ShownColumn]) -> int:
-    """Cells that a table of these columns takes, its indent included."""
+    """Width of a table of these columns, including its indent."""
     return INDENT + sum(widths_of(columns)) + GAP * (len(columns) - 1)
 
 
 def grid(found: Fit, indent: int = 0) -> RenderableType:
-    """The fitted columns beside each other, or rows as lists where they do not fit, without title and notes."""
+    """Return the fitted columns side by side, or rows as lists if they do not fit, without title and notes."""
     return _Indented(_stack(found), " " * indent) if found.stacked else Grid(found.table, found.columns, indent)
 
 
 @dataclass(frozen=True)
 class SheetView:
-    """A sheet that lays itself out for whatever width it is printed at."""
+    """A sheet that adapts to the width at which it is printed."""
 
     sheet: Sheet
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Subject, tables and remarks, with an empty line between them."""
+        """Subject, tables and remarks, separated by empty lines."""
         write = _Writer(options.encoding)
         for line in theme.lines_of(self.sheet.subject, options.max_width - INDENT):
             yield _Indented(write.text(line, theme.TITLE))
@@ -209,7 +209,7 @@ class SheetView:
 
 @dataclass(frozen=True)
 class _Writer:
-    """Makes texts in characters that the terminal's encoding has."""
+    """Creates texts in characters that the terminal's encoding supports."""
 
     encoding: str
 
@@ -242,9 +242,9 @@ def _remark(remark: Remark, write: _Writer) -> Iterator[RenderableType]:
 
 @dataclass(frozen=True)
 class _Indented:
-    """Indents without padding to the right, which would follow the text into files and clipboards.
+    """Indents without padding on the right, which would be copied into files and clipboards.
 
-    `mark` stands before the first line, and the others begin where it ends.
+    `mark` precedes the first line, and the other lines are aligned with its end.
     """
 
     content: RenderableType
@@ -261,7 +261,7 @@ class _Indented:
 
 
 def _stack(found: Fit) -> RenderableType:
-    """Every row as a small list, for terminals in which nothing stands beside anything."""
+    """Every row as a small list, for very narrow terminals."""
     blocks: list[RenderableType] = []
     for position, row in enumerate(found.table.rows):
         pairs = [(each, each.texts[position], cell) for each, cell in zip(found.columns, row, strict=True)]
@@ -271,18 +271,18 @@ def _stack(found: Fit) -> RenderableType:
             if each.column.numeric and text:
                 unit = each.symbol if isinstance(cell, Measure) else ""
                 name = f"{each.column.group} {each.column.title}".strip()
-                # The number first, so that it does not lose its unit where the line is broken.
+                # The number comes first, so that it is not separated from its unit by a line break.
                 blocks.append(_Indented(Text(" ".join(filter(None, (text, unit, name))))))
     return Group(*blocks)
 
 
 def _named(column: ShownColumn, cell: Cell, text: str) -> str:
-    """A bare number needs its heading beside it; a word speaks for itself."""
+    """A bare number needs its heading; a word does not."""
     return f"{column.column.title} {text}" if isinstance(cell, int) else text
 
 
 def _encoded(columns: Sequence[ShownColumn], encoding: str) -> tuple[ShownColumn, ...]:
-    """The columns in characters that the encoding has; their widths may change by it."""
+    """Replace characters that the encoding lacks, which may change the widths of columns."""
 
     def fitted(text: str) -> str:
         return theme.fitted(text, encoding)
@@ -298,7 +298,7 @@ def _encoded(columns: Sequence[ShownColumn], encoding: str) -> tuple[ShownColumn
 
 
 def _squeezed(columns: tuple[ShownColumn, ...], width: int, narrowest: int, encoding: str) -> tuple[ShownColumn, ...]:
-    """The columns with the texts of elastic ones shortened to the room there is, but not below `narrowest`."""
+    """Shorten the texts of elastic columns to the available width, but not below `narrowest`."""
     for position in (number for number, each in enumerate(columns) if each.column.elastic):
         wide = max((cell_len(text) for text in columns[position].texts), default=0)
         room = max(narrowest, wide - max(0, width_of(columns) - width))
@@ -308,7 +308,7 @@ def _squeezed(columns: tuple[ShownColumn, ...], width: int, narrowest: int, enco
 
 
 def _keeping(table: Table, importance: int) -> Table:
-    """The table with the columns that are at least this important: a lower number is more important."""
+    """Return the table with the columns whose importance value is at most `importance`."""
     keep = [position for position, column in enumerate(table.columns) if column.importance <= importance]
     return replace(
         table,
@@ -318,7 +318,7 @@ def _keeping(table: Table, importance: int) -> Table:
 
 
 def _hidden(table: Table, kept: Table) -> tuple[str, ...]:
-    """What was left out: a heading that several share where all of it is gone, else the title."""
+    """Return the titles of hidden columns, or the heading of a group that is hidden entirely."""
     left = {column.group for column in kept.columns}
     gone = (column for column in table.columns if column not in kept.columns)
     names = (column.title if column.group in left else column.group or column.title for column in gone)

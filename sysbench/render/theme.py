@@ -1,4 +1,4 @@
-"""Colours, symbols, and what becomes of them on a terminal that cannot show them."""
+"""Colours and symbols, and their replacements on terminals that do not support them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ PHASE_STYLES = {
     "backward": "blue",
     "optimizer": "yellow",
 }
-"""One colour per phase, the same wherever phases are drawn beside each other."""
+"""One colour per phase, used wherever several phases are drawn together."""
 
 SPARKS = "▁▂▃▄▅▆▇█"
 
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-"""All but the end of a line; with those that turn the direction of writing."""
+"""All control characters except line ends, and direction marks."""
 
 _FALLBACK = {
     "±": "+/-",
@@ -44,15 +44,15 @@ _FALLBACK = {
     "█": "#",
     **dict(zip(SPARKS, "_.-:=+*#", strict=True)),
 }
-"""Plain characters in place of those that an encoding does not have."""
+"""Plain replacements for characters that an encoding lacks."""
 
 
 @lru_cache(maxsize=1024)
 def fitted(text: str, encoding: str) -> str:
-    """One line of text as a terminal of this encoding can show it.
+    """Return a text as one line that a terminal of this encoding can show.
 
-    A space stands for every control character: names and error messages come from outside, and a terminal would obey
-    what is hidden in them.
+    Control characters become spaces, because names and error messages are untrusted and a terminal would execute escape
+    sequences in them.
     """
     if not text.isprintable():
         text = "".join(character if character.isprintable() else " " for character in text)
@@ -60,12 +60,12 @@ def fitted(text: str, encoding: str) -> str:
 
 
 def harmless(text: str) -> str:
-    """Text of several lines with a space for every control character: files are also looked at in terminals."""
+    """Replace control characters in a text of several lines with spaces, since files are also viewed in terminals."""
     return _CONTROL.sub(" ", text)
 
 
 def encodable(text: str, encoding: str) -> str:
-    """The text in characters that `encoding` has: a plain stand-in, or a question mark, for each that it has not."""
+    """Replace every character that `encoding` lacks by a plain one, or by a question mark."""
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
@@ -82,7 +82,7 @@ def _fitted_character(character: str, encoding: str) -> str:
 
 
 def elided(text: str, width: int) -> str:
-    """At most `width` cells of a text, its middle left out: both ends tell long names apart."""
+    """Shorten a text to `width` terminal cells by omitting its middle: both ends distinguish long names."""
     if cell_len(text) <= width:
         return text
     tail = _first_cells(text[::-1], width // 3)[::-1]
@@ -95,7 +95,7 @@ def _first_cells(text: str, width: int) -> str:
 
 
 def lines_of(phrases: Iterable[str], width: int, separator: str = " · ") -> list[str]:
-    """The phrases joined on as few lines as they need; a line is only broken between two of them."""
+    """Join phrases on as few lines as possible; lines are only broken between phrases."""
     lines: list[str] = []
     for phrase in phrases:
         if lines and cell_len(lines[-1] + separator + phrase) <= width:

@@ -1,1 +1,1 @@
-"""What a GPU would do, computed without one: its caching allocator, its tensors, its autocast rules."""
+"""Simulation of a GPU that need not be present: its caching allocator, its tensors, its autocast rules."""

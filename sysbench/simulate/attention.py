@@ -1,7 +1,7 @@
-"""Attention as a GPU runs it: which kernel `scaled_dot_product_attention` chooses, and what each keeps for backward.
+"""Attention on a GPU: which kernel `scaled_dot_product_attention` selects, and which tensors each kernel keeps.
 
-Without a GPU torch would run the CPU's kernels, which keep other tensors. Sources, PyTorch 2.11 to 2.13:
-aten/src/ATen/native/transformers/attention.cpp (scaled_dot_product_attention), cuda/sdp_utils.cpp (the choice),
+Without a GPU torch would use the CPU's kernels, which keep other tensors for backward. Sources, PyTorch 2.11 to 2.13:
+aten/src/ATen/native/transformers/attention.cpp (scaled_dot_product_attention), cuda/sdp_utils.cpp (the selection),
 cuda/attention.cu and torch/_meta_registrations.py (the shapes), torch/_inductor/kernel/flex (FlexAttention).
 """
 
@@ -23,7 +23,7 @@ _HALVES = (torch.float16, torch.bfloat16)
 _FLASH_HEAD = 256
 _CUDNN_HEAD = 128
 _FLEX_HEAD = 16
-"""tl.dot takes nothing narrower (torch/_inductor/kernel/flex/flex_attention.py)."""
+"""Smallest head width that tl.dot accepts (torch/_inductor/kernel/flex/flex_attention.py)."""
 
 
 class Attend(Protocol):
@@ -41,12 +41,12 @@ class Attend(Protocol):
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
-        """The attended values, in the shape of the queries."""
+        """Return the attended values, in the shape of the queries."""
         ...
 
 
 def attention_on(gpu: Gpu) -> Attend:
-    """The attention of a GPU: by the first kernel, in CUDA's order, that is enabled and takes such inputs."""
+    """Return a GPU's attention: the first kernel, in CUDA's order, that is enabled and supports the inputs."""
 
     def attend(
         query: Tensor,
@@ -97,7 +97,7 @@ def _cudnn(
 
 
 def _math(*args: Any, **options: Any) -> Tensor:
-    # To tensors that Python dispatches it adds a mask in a copy of the scores, which is gone before the most is held.
+    # For tensors dispatched in Python it adds the mask to a copy of the scores, which is freed before the peak.
     output: Tensor = torch.ops.aten._scaled_dot_product_attention_math.default(*args, **options)[0]
     return output
 
@@ -107,7 +107,7 @@ def _needs_gradient(*tensors: Tensor) -> bool:
 
 
 def _choose(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor) -> Callable[..., Tensor]:
-    """The kernel that runs (select_sdp_backend); raises RuntimeError when the only ones enabled cannot."""
+    """Select the kernel (select_sdp_backend); raises RuntimeError if no enabled kernel supports the inputs."""
     cuda = torch.backends.cuda
     candidates: list[tuple[Callable[..., Tensor], bool, str | None]] = [
         (_flash, cuda.flash_sdp_enabled(), _flash_problem(gpu, q, k, v)),
@@ -116,7 +116,7 @@ def _choose(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor) -> Callable[..., Tensor]:
         (_cudnn, cuda.cudnn_sdp_enabled(), _cudnn_problem(gpu, q, k, v)),
     ]
     if gpu.compute_capability[0] in (9, 10):
-        # check_prefer_cudnn_attention; of the same bytes as flash attention but for its workspace
+        # check_prefer_cudnn_attention; same memory as flash attention except for its workspace
         candidates.insert(0, candidates.pop())
     enabled = [(kernel, problem) for kernel, is_enabled, problem in candidates if is_enabled]
     for kernel, problem in enabled:
@@ -128,7 +128,7 @@ def _choose(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor) -> Callable[..., Tensor]:
 
 
 def _flash_problem(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor) -> str | None:
-    """can_use_flash_attention."""
+    """Reason why flash attention does not support the inputs, or None (can_use_flash_attention)."""
     d_head = q.shape[-1]
     if not d_head == k.shape[-1] == v.shape[-1] or d_head > _FLASH_HEAD:
         return f"Flash attention requires heads of one width, up to {_FLASH_HEAD}; this is {d_head}"
@@ -141,7 +141,7 @@ def _flash_problem(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor) -> str | None:
 
 
 def _efficient_problem(gpu: Gpu, q: Tensor, v: Tensor) -> str | None:
-    """can_use_mem_efficient_attention."""
+    """Reason why efficient attention does not support the inputs, or None (can_use_mem_efficient_attention)."""
     is_recent = gpu.compute_capability >= (8, 0)
     alignment = _efficient_alignment(gpu, q.dtype)
     if q.shape[-1] % alignment or v.shape[-1] % alignment:
@@ -158,7 +158,7 @@ def _efficient_alignment(gpu: Gpu, dtype: torch.dtype) -> int:
 
 
 def _cudnn_problem(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor) -> str | None:
-    """can_use_cudnn_attention, for cuDNN 9.15 and later."""
+    """Reason why cuDNN 9.15 and later do not support the inputs, or None (can_use_cudnn_attention)."""
     if gpu.compute_capability < (8, 0):
         return f"cuDNN attention needs sm80 or newer; {gpu.title} is older"
     widths = q.shape[-1], v.shape[-1]
@@ -176,19 +176,19 @@ def _type_problem(kernel: str, q: Tensor, dtypes: tuple[torch.dtype, ...]) -> st
     return f"{kernel} takes {names}; this is {str(q.dtype).removeprefix('torch.')}"
 
 
-Launched = Callable[[str, Tensor, Tensor, Tensor], None]
+Launched = Callable[[str, Tensor, Tensor, Tensor, bool], None]
 
 
-def _nobody(layout: str, q: Tensor, k: Tensor, v: Tensor) -> None: ...
+def _nobody(layout: str, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> None: ...
 
 
 _launched: Launched = _nobody
-"""Is told of kernels that no operator of aten stands for: `flex forward`, with queries, keys and values by head."""
+"""Is called for kernels without an ATen operator: `flex forward`, with q, k and v by head."""
 
 
 @contextmanager
 def telling(launched: Launched) -> Iterator[None]:
-    """Inside, tell `launched` of kernels that no operator of aten stands for."""
+    """Within this context, call `launched` for kernels without an ATen operator."""
     global _launched
     before, _launched = _launched, launched
     try:
@@ -198,7 +198,7 @@ def telling(launched: Launched) -> Iterator[None]:
 
 
 class CompiledFlexAttention(FlexAttention):
-    """FlexAttention with the tensors of its compiled kernels, which need a GPU to be compiled for."""
+    """FlexAttention with the tensors of its compiled kernels, whose compilation itself would require a GPU."""
 
     def __init__(self, ctx: int) -> None:
         super().__init__(ctx)
@@ -206,39 +206,40 @@ class CompiledFlexAttention(FlexAttention):
 
 
 def flex_attention(q: Tensor, k: Tensor, v: Tensor, block_mask: Any = None) -> Any:
-    """torch's, compiled; raises UnavailableError for heads that are too narrow."""
+    """torch's compiled flex_attention; raises UnavailableError for heads that are too narrow."""
     if q.shape[-1] < _FLEX_HEAD:
         raise UnavailableError(f"flex needs heads of a width of at least {_FLEX_HEAD}; this is {q.shape[-1]}")
     attend: Callable[..., Any] = _FlexAttention.apply  # typed in some versions of torch only
-    return attend(q, k, v)
+    return attend(q, k, v, block_mask is not None)
 
 
 class _FlexAttention(torch.autograd.Function):
-    """Keeps the inputs, the output and an fp32 number for each row of each head: the logarithm of its sum.
+    """Keeps the inputs, the output and one fp32 number per row and head: the logarithm of the row's sum.
 
-    `torch/_inductor/kernel/flex/flex_attention.py`; which of its buffers become allocations is inferred.
+    Source: `torch/_inductor/kernel/flex/flex_attention.py`; which of its buffers are allocated is inferred.
     """
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
         logsumexp = q.new_empty(q.shape[:-1], dtype=torch.float32)
-        _maxima = torch.empty_like(logsumexp)  # given to the kernel always, written on demand
+        _maxima = torch.empty_like(logsumexp)  # always passed to the kernel, written only on demand
         output = torch.empty_like(q)
-        _launched("flex forward", q, k, v)
+        _launched("flex forward", q, k, v, causal)
+        ctx.causal = causal
         ctx.save_for_backward(q, k, v, output, logsumexp)
         return output
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, _, logsumexp = ctx.saved_tensors
-        _delta = torch.empty_like(logsumexp)  # of output · gradient, held while the kernel runs
-        _launched("flex backward", q, k, v)
+        _delta = torch.empty_like(logsumexp)  # of output · gradient, live while the kernel runs
+        _launched("flex backward", q, k, v, ctx.causal)
         _of_logsumexp = torch.empty_like(logsumexp)  # its gradient, which is 0
-        return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), None
 
 
 def flash_attn_on(gpu: Gpu) -> Callable[..., Any]:
-    """`flash_attn_func` of the library flash-attn 2, on a GPU: of tensors (batch, seq, heads, dim)."""
+    """`flash_attn_func` of the library flash-attn 2 on a GPU, for tensors (batch, seq, heads, dim)."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Any:
         by_head = [each.transpose(1, 2) for each in (q, k, v)]
@@ -246,20 +247,20 @@ def flash_attn_on(gpu: Gpu) -> Callable[..., Any]:
         if problem is not None:
             raise UnavailableError(problem.replace("Flash attention", "flash-attn"))
         run: Callable[..., Any] = _FlashAttention.apply
-        return run(q, k, v)
+        return run(q, k, v, causal)
 
     return attend
 
 
 class _FlashAttention(torch.autograd.Function):
-    """flash_attn/flash_attn_interface.py, FlashAttnFunc, and csrc/flash_attn/flash_api.cpp, mha_fwd and mha_bwd.
+    """Memory of flash_attn/flash_attn_interface.py, FlashAttnFunc, and flash_api.cpp, mha_fwd and mha_bwd.
 
-    It keeps the padded inputs and output, the logarithm of each row's sum, and the state of the generator. The split
-    of long keys over idle multiprocessors is left out, as for torch's own copy of these kernels.
+    Keeps the padded inputs and output, the logarithm of each row's sum, and the state of the generator. Splitting long
+    keys over idle multiprocessors is not modelled, as for torch's own copy of these kernels.
     """
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
         d_head = q.shape[-1]
         padding = -d_head % 8
         if padding:
@@ -268,22 +269,23 @@ class _FlashAttention(torch.autograd.Function):
         batch, rows, heads, _ = q.shape
         logsumexp = q.new_empty((batch, heads, rows), dtype=torch.float32)
         generator = torch.empty(2, dtype=torch.int64, device=q.device)
-        _launched("flash forward", *(each.transpose(1, 2) for each in (q, k, v)))
+        _launched("flash forward", q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), causal)
+        ctx.causal = causal
         ctx.save_for_backward(q, k, v, output, logsumexp, generator)
         ctx.d_head = d_head
         return output[..., :d_head]
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, _, _, _ = ctx.saved_tensors
         batch, rows, heads, d_head = q.shape
         gradients = tuple(torch.empty_like(each) for each in (q, k, v))
         if ctx.d_head < d_head:
             gradient = torch.nn.functional.pad(gradient, (0, d_head - ctx.d_head))
-        _launched("flash backward", *(each.transpose(1, 2) for each in (q, k, v)))
+        _launched("flash backward", q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), ctx.causal)
         rounded = -(-rows // 128) * 128
-        # mha_bwd: softmax_d and dq_accum, in which the queries' gradient is summed in fp32
+        # mha_bwd: softmax_d and dq_accum, which accumulates the queries' gradient in fp32
         _sums = q.new_empty((batch, heads, rounded), dtype=torch.float32)
         wide = -(-d_head // 32) * 32 if d_head <= 128 else -(-d_head // 64) * 64
         _accumulated = q.new_empty((batch, rounded, heads, wide), dtype=torch.float32)
-        return tuple(each[..., : ctx.d_head] for each in gradients)
+        return *(each[..., : ctx.d_head] for each in gradients), None

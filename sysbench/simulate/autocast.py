@@ -1,7 +1,7 @@
-"""CUDA's autocast rules for simulated tensors: the same casts in the same places, and so the same types as on a GPU.
+"""CUDA's autocast rules for simulated tensors: the same casts in the same places, and therefore the same types.
 
-`torch.autocast("cpu")` follows rules for CPUs, and for real tensors of the CPU only. Inside `cuda_autocast`, entering
-it means CUDA's rules for simulated tensors. Sources: aten/src/ATen/autocast_mode.{h,cpp}, PyTorch 2.11 to 2.13; the
+`torch.autocast("cpu")` follows the rules of CPUs, and applies to real CPU tensors only. Inside `cuda_autocast`, it
+applies CUDA's rules to simulated tensors. Sources: aten/src/ATen/autocast_mode.{h,cpp}, PyTorch 2.11 to 2.13; the
 policies are CastPolicy there.
 """
 
@@ -25,12 +25,12 @@ _ALL_OF_KEY = torch._C.DispatchKeySet(_KEY)
 
 @dataclass(frozen=True)
 class AutocastRules:
-    """Which operators are cast how; every other one takes what it is given.
+    """How operators are cast; an operator that is not listed uses its arguments unchanged.
 
     lower_precision  all arguments in autocast's type
     fp32             all arguments in fp32
-    fp32_result      the result in fp32, unless a type is asked for; the operator converts by itself
-    fp32_appended    the same for operators that have another overload to be asked for a type
+    fp32_result      the result in fp32, unless a type is requested; the operator converts by itself
+    fp32_appended    the same for operators whose type is requested through another overload
     promote          all arguments in the widest type among them
     banned           refused under autocast
     """
@@ -74,7 +74,7 @@ CUDA_RULES = AutocastRules(
     promote=_names("addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add"),
     banned=_names("binary_cross_entropy"),
 )
-"""AT_FORALL_LOWER_PRECISION_FP and its siblings in autocast_mode.h; an operator that torch lacks is passed over."""
+"""AT_FORALL_LOWER_PRECISION_FP and the like in autocast_mode.h; operators that this torch lacks are skipped."""
 
 _OVERLOADS_WITH_TYPE = {"norm.Scalar": "norm.ScalarOpt_dtype", "norm.ScalarOpt_dim": "norm.ScalarOpt_dim_dtype"}
 
@@ -82,17 +82,17 @@ Kernel = Callable[..., Any]
 
 
 class Autocast:
-    """What is remembered while simulated tensors are autocast: the casts of parameters, as the real one does."""
+    """State of autocast for simulated tensors: cached casts of parameters, as in torch's own autocast."""
 
     def __init__(self) -> None:
         self._casts: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
 
     def clear(self) -> None:
-        """Forget the casts, as leaving the outermost `torch.autocast` does: to be called then."""
+        """Clear the cached casts; call this when the outermost `torch.autocast` exits, which does the same."""
         self._casts.clear()
 
     def cast(self, value: Any, dtype: torch.dtype) -> Any:
-        """A tensor, or each in a list, in `dtype` where autocast converts it (cached_cast)."""
+        """Cast a tensor, or each tensor in a list, to `dtype` where autocast does (cached_cast)."""
         if isinstance(value, list | tuple):
             return [self.cast(each, dtype) for each in value]
         if not _is_eligible(value) or value.dtype == dtype:
@@ -105,7 +105,7 @@ class Autocast:
         return kept[1]
 
     def kernels(self, rules: AutocastRules) -> dict[str, Kernel]:
-        """What the dispatcher is to call for each operator that the rules are about."""
+        """Return the kernel that the dispatcher calls for each operator with a rule."""
         policies: dict[Callable[[str], Kernel], frozenset[str]] = {
             self._converting(lambda values: torch.get_autocast_dtype("cpu")): rules.lower_precision,
             self._converting(lambda values: torch.float32): rules.fp32,
@@ -122,7 +122,7 @@ class Autocast:
         }
 
     def _converting(self, dtype_for: Callable[[list[Any]], torch.dtype]) -> Callable[[str], Kernel]:
-        """Cast all arguments to the type that `dtype_for` says for them."""
+        """Create kernels that cast all arguments to the type that `dtype_for` returns for them."""
 
         def policy(name: str) -> Kernel:
             operator = _operator(name)
@@ -170,9 +170,9 @@ def _banned(name: str) -> Kernel:
 
 @contextmanager
 def cuda_autocast(rules: AutocastRules = CUDA_RULES) -> Iterator[Autocast]:
-    """Inside, `torch.autocast("cpu", …)` does to simulated tensors what `rules` say.
+    """Make `torch.autocast("cpu", …)` apply `rules` to simulated tensors inside this context.
 
-    What it changes in torch's dispatcher is as it was before once it is left.
+    All changes to torch's dispatcher are undone at the end.
     """
     autocast = Autocast()
     library = torch.library.Library("aten", "IMPL")
@@ -180,13 +180,13 @@ def cuda_autocast(rules: AutocastRules = CUDA_RULES) -> Iterator[Autocast]:
     others = {name.removeprefix("aten::") for name in torch._C._dispatch_get_registrations_for_dispatch_key(_KEY.name)}
     try:
         with warnings.catch_warnings():
-            # "Overriding a previously registered kernel for the same operator": on purpose, and not for long.
+            # "Overriding a previously registered kernel for the same operator": intended, and temporary.
             warnings.simplefilter("ignore", UserWarning)
             for name, kernel in kernels.items():
                 library.impl(name, kernel, _KEY.name)
             for name in others - kernels.keys():
                 library.impl(name, torch.library.fallthrough_kernel, _KEY.name)
-        with torch._C._IncludeDispatchKeyGuard(_KEY):  # tensors of `meta` do not have the key themselves
+        with torch._C._IncludeDispatchKeyGuard(_KEY):  # `meta` tensors do not have this key themselves
             yield autocast
     finally:
         autocast.clear()
@@ -199,12 +199,12 @@ def _operator(name: str) -> Any:
 
 
 def _is_eligible(value: Any) -> bool:
-    """Whether autocast may convert it (is_eligible): a simulated tensor of floating point, but not fp64."""
+    """Whether autocast may convert the value (is_eligible): a simulated floating-point tensor, but not fp64."""
     return isinstance(value, SimulatedTensor) and value.is_floating_point() and value.dtype != torch.float64
 
 
 def _is_worth_keeping(tensor: Tensor, dtype: torch.dtype) -> bool:
-    """Casts of fp32 parameters to autocast's type are kept: the next use of the parameter takes the same."""
+    """Whether to cache a cast: casts of fp32 parameters to autocast's type are reused by the parameter's next use."""
     return (
         dtype == torch.get_autocast_dtype("cpu")
         and tensor.dtype == torch.float32

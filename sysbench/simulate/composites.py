@@ -1,6 +1,6 @@
-"""Composite operators whose parts depend on the device: simulated tensors get those of a GPU.
+"""Composite operators whose decomposition depends on the device: simulated tensors use that of a GPU.
 
-Everywhere else an operator comes apart into the same others on every device, and torch takes care of it.
+All other operators decompose identically on every device, and torch handles them.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from sysbench.simulate.attention import CompiledFlexAttention, attention_on
 from sysbench.simulate.gpu import Gpu
 
 Composites = Mapping[str, Callable[..., Tensor]]
-"""What runs in place of an operator, by its name."""
+"""Replacement implementations by operator name."""
 
 _AUTOGRAD = "AutogradMeta"
-"""Where the dispatcher comes to with simulated tensors before it records anything for backward."""
+"""The dispatch key at which simulated tensors arrive before autograd records anything."""
 
 
 def composites_on(gpu: Gpu) -> Composites:
-    """As CUDA takes them apart."""
+    """Return CUDA's decompositions."""
     return {
         "scaled_dot_product_attention": attention_on(gpu),
         "softmax.int": _converting(torch.ops.aten._softmax.default),
@@ -35,9 +35,9 @@ def composites_on(gpu: Gpu) -> Composites:
 
 @contextmanager
 def composed_of(composites: Composites) -> Iterator[None]:
-    """Inside, simulated tensors run these in place of torch's own, and FlexAttention is the one compiled for CUDA.
+    """Use these decompositions for simulated tensors in this context, and CUDA's compiled version of FlexAttention.
 
-    What it changes in torch's dispatcher, and in the workload's attention kinds, is as it was before once it is left.
+    All changes to torch's dispatcher and to the workload's attention implementations are undone at the end.
     """
     library = torch.library.Library("aten", "IMPL")
     flex = KINDS["flex"]
@@ -52,7 +52,7 @@ def composed_of(composites: Composites) -> Iterator[None]:
 
 
 def _converting(operator: Any) -> Callable[..., Tensor]:
-    """native/SoftMax.cpp: from fp16 to fp32 CUDA's kernel converts by itself; everything else is converted before."""
+    """native/SoftMax.cpp: CUDA's kernel converts fp16 to fp32 itself; all other conversions precede the kernel."""
 
     def softmax(values: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
         if values.dtype == torch.float16 and dtype == torch.float32:
@@ -65,7 +65,7 @@ def _converting(operator: Any) -> Callable[..., Tensor]:
 
 
 def _dropout(values: Tensor, p: float, train: bool) -> Tensor:
-    """native/Dropout.cpp: fused, with a mask of bools, where there is something to drop and something to keep."""
+    """native/Dropout.cpp: fused, with a boolean mask, if 0 < p < 1 during training."""
     if p == 0 or not train or not values.numel():
         return values
     if p == 1:

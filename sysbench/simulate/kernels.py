@@ -1,8 +1,8 @@
-"""What CUDA's kernels take from the allocator beside their results, and give back before they return.
+"""Scratch memory of CUDA's kernels: what they allocate besides their results, and free before they return.
 
-Without a GPU nobody sees these, and peaks are made of them. What depends on values or on the number of multiprocessors
-is taken at its upper bound, or left out where it is small: partial sums of reductions that several blocks share, and
-flash attention's split keys. Sources are of PyTorch 2.11 to 2.13, below aten/src/ATen/native.
+This memory is not visible without a GPU, but contributes to peaks. Sizes that depend on values or on the number of
+multiprocessors are taken at their upper bound, or left out if they are small: partial sums of reductions over several
+blocks, and flash attention's split keys. Sources are in PyTorch 2.11 to 2.13, below aten/src/ATen/native.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 Scratch = Sequence[Sequence[int]]
-"""Bytes, in order: each group is allocated, and freed before the next one is."""
+"""Sizes in bytes, in groups: each group is allocated, and freed before the next one is allocated."""
 
 _aten = torch.ops.aten
 
@@ -32,14 +32,14 @@ MATRIX_PRODUCTS = frozenset(
         _aten.vdot.default,
     }
 )
-"""What runs on cuBLAS, whose handles get a workspace when they are first used."""
+"""Operators that use cuBLAS, whose handles allocate a workspace on first use."""
 
 _FLOAT_BYTES = 4
 _INDEX_BYTES = 8
 
 
 def _bmm(first: Tensor, second: Tensor) -> Scratch:
-    """cuda/Blas.cpp, bmm_out_cuda_impl: operands whose strides cuBLAS cannot work with are copied.
+    """cuda/Blas.cpp, bmm_out_cuda_impl: operands with strides that cuBLAS does not support are copied.
 
     The result is contiguous, so it is computed transposed unless it is one column wide.
     """
@@ -75,7 +75,7 @@ def _is_scattered(matrix: Tensor) -> bool:
 
 
 def _safe_softmax(scores: Tensor, *_: Any) -> Scratch:
-    """transformers/attention.cpp: a softmax, and of which rows all is masked; the result is a copy without these."""
+    """transformers/attention.cpp: a softmax and a mask of fully masked rows; the result is a copy without them."""
     return [[_bytes(scores), scores.numel(), scores.numel() // max(1, scores.shape[-1])]]
 
 
@@ -84,9 +84,10 @@ _ROWS_PER_THREAD = 10
 
 
 def _embedding_backward(gradient: Tensor, indices: Tensor, weights: int, *_: Any) -> Scratch:
-    """cuda/Embedding.cu and EmbeddingBackwardKernel.cu: many indices are sorted, and their rows added up in parts.
+    """cuda/Embedding.cu and EmbeddingBackwardKernel.cu: many indices are sorted, and their rows are summed in parts.
 
-    The segments of equal indices are bounded by the number of indices; what cub sorts with is an estimate.
+    The number of segments of equal indices is bounded by the number of indices; the memory of cub's sort is an
+    estimate.
     """
     groups = [[] if gradient.is_contiguous() else [_bytes(gradient)]]
     count, width = indices.numel(), gradient.shape[-1]
@@ -101,7 +102,7 @@ def _embedding_backward(gradient: Tensor, indices: Tensor, weights: int, *_: Any
 
 
 def _flash_backward(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, *_: Any) -> Scratch:
-    """transformers/cuda/attention_backward.cu, flash_attn/flash_api.cpp, mha_bwd: by (batch, ctx, heads, d_head)."""
+    """transformers/cuda/attention_backward.cu, flash_attn/flash_api.cpp, mha_bwd: in (batch, ctx, heads, d_head)."""
     batch, heads, ctx, d_head = q.shape
     rows = _up(ctx, 128)
     sums = batch * heads * rows * _FLOAT_BYTES
@@ -110,19 +111,19 @@ def _flash_backward(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, output: T
 
 
 def _cudnn_backward(gradient: Tensor, q: Tensor, *_: Any) -> Scratch:
-    """cudnn/MHA.cpp asks cuDNN's plan for its workspace. That it sums the queries' gradient in fp32 is inferred."""
+    """cudnn/MHA.cpp requests the workspace of cuDNN's plan. That it holds the queries' gradient in fp32 is inferred."""
     batch, heads, ctx, d_head = q.shape
     return [[batch * heads * _up(ctx, 128) * (_up(d_head, 32) + 1) * _FLOAT_BYTES]]
 
 
 def _efficient_forward(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Scratch:
-    """transformers/cuda/attention.cu: heads too wide for registers are summed up in fp32, if that is not their type."""
+    """transformers/cuda/attention.cu: heads too wide for registers are accumulated in fp32, in an extra buffer."""
     is_needed = v.shape[-1] > 128 and q.dtype != torch.float32
     return [[q.shape[0] * q.shape[1] * q.shape[2] * v.shape[-1] * _FLOAT_BYTES]] if is_needed else []
 
 
 def _efficient_backward(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Any, *_: Any) -> Scratch:
-    """transformers/cuda/attention_backward.cu and mem_eff_attention/kernel_backward.h, Params::workspace_size.
+    """Workspace of efficient attention: attention_backward.cu and mem_eff_attention/kernel_backward.h, workspace_size.
 
     The tiles are those of the kernels for sm80: 64 × 64 for heads up to 64 wide, 128 × 128 above.
     """
@@ -137,7 +138,7 @@ def _efficient_backward(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, mask:
     copies = _copies_by_position(gradient)
     if q.dtype != torch.float32:
         return [[*copies, delta, workspace]]
-    return [[*copies, _bytes(gradient), delta], [*copies, delta, workspace]]  # gradient · output, to sum up to delta
+    return [[*copies, _bytes(gradient), delta], [*copies, delta, workspace]]  # gradient · output, before the sum
 
 
 SCRATCH: Mapping[Any, Callable[..., Scratch]] = {
@@ -151,11 +152,11 @@ SCRATCH: Mapping[Any, Callable[..., Scratch]] = {
     _aten._scaled_dot_product_efficient_attention.default: _efficient_forward,
     _aten._scaled_dot_product_efficient_attention_backward.default: _efficient_backward,
 }
-"""By operator, a function of its arguments."""
+"""Scratch memory by operator, as a function of the operator's arguments."""
 
 
 def _copies_by_position(*tensors: Tensor) -> list[int]:
-    """Of (batch, heads, ctx, d_head), what is copied to be contiguous as (batch, ctx, heads, d_head)."""
+    """Sizes of the copies that make (batch, heads, ctx, d_head) contiguous as (batch, ctx, heads, d_head)."""
     return [_bytes(tensor) for tensor in tensors if not _is_by_position(tensor)]
 
 

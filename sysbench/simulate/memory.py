@@ -1,7 +1,7 @@
-"""The memory of a training step on a GPU that need not be there: peaks, whether it fits, and what is largest.
+"""Simulated memory of a training step on a GPU: peaks, whether it fits, and the largest allocations.
 
-A cell is run without data (`recording`), and what it asks for is served by a model of the caching allocator with the
-memory of the GPU. The peaks are those of the step that counts; it fits if everything before it does, too.
+A cell runs without data (`recording`), and a model of the caching allocator with the GPU's memory serves its requests.
+The peaks are those of the measured step, the last one; the cell fits if everything before also fits.
 """
 
 from __future__ import annotations
@@ -23,67 +23,67 @@ from sysbench.snapshot.timeline import ModuleNode
 from sysbench.spec.model import ModelCell
 
 LARGEST = 20
-"""How many of the largest groups of allocations a result names."""
+"""Number of groups of allocations in a result, largest first."""
 
 
 @dataclass(frozen=True)
 class PhasePeak:
-    """The most in one phase of the step, in bytes."""
+    """Peaks of one phase of the step, in bytes."""
 
     phase: str
     allocated_peak_bytes: int
     reserved_peak_bytes: int
     by_category: Mapping[Category, int]
-    """Bytes of blocks at the first moment at which that much is allocated; adds up to it. Omits empty categories."""
+    """Block sizes by category at the first moment of the allocated peak; they add up to it. Omits empty categories."""
     position: int
-    """After how many events of the recording that moment is."""
+    """Number of events in the recording before that moment."""
 
 
 @dataclass(frozen=True)
 class SimilarAllocations:
-    """Allocations of one size, category, phase and stack that are live at the peak."""
+    """Allocations of equal size, category, phase and stack that are live at the peak."""
 
     count: int
     size_bytes: int
-    """Of each block."""
+    """Size of each block."""
     category: Category
     phase: str
-    """In which they were made: `build`, or a phase of a step."""
+    """The phase that allocated them: `build`, or a phase of a step."""
     stack: Stack
-    """Innermost frame first; in backward, the lines that the gradient is of. Empty without origins."""
+    """Innermost frame first; in backward, the stack of the forward operator. Empty without origins."""
     modules: tuple[str, ...]
-    """The first and the last module that they belong to: `layers.0.attention`, `layers.31.attention`."""
+    """First and last module that they belong to: `layers.0.attention`, `layers.31.attention`."""
 
 
 @dataclass(frozen=True)
 class SimulatedMemory:
-    """What a protocol does to the memory of a GPU.
+    """Simulated memory of a protocol on a GPU.
 
-    The three lines that add up to what the device shows as used are `reserved_peak_bytes`, `context_bytes` and
-    `other_bytes`; `workspace_bytes` is the part of `allocated_peak_bytes` that cuBLAS holds.
+    `reserved_peak_bytes`, `context_bytes` and `other_bytes` add up to the memory that the device shows as used;
+    `workspace_bytes` is the part of `allocated_peak_bytes` that cuBLAS holds.
     """
 
     recording: StepRecording = field(repr=False)
     gpu: Gpu
     settings: AllocatorSettings
     alloc_retries: int
-    """How often everything cached had to be given back to the device, from the beginning."""
+    """Number of times the whole cache was released to the device, from the beginning."""
     verdict: Verdict
     phases: tuple[PhasePeak, ...]
-    """Of the step that counts, as far as it came."""
+    """Phases of the measured step, as far as it ran."""
     block_bytes: tuple[int, ...] = field(repr=False)
-    """Of every allocation of the recording, by number, as far as it came."""
+    """Size of every allocation of the recording, by number, as far as it ran."""
     reserved_bytes: tuple[int, ...] = field(repr=False)
-    """After every event of the recording, as far as it came."""
+    """Reserved bytes after every event of the recording, as far as it ran."""
 
     @property
     def fullest(self) -> PhasePeak:
-        """The phase in which the peak is reached first."""
+        """Phase in which the peak is reached first."""
         return max(self.phases, key=lambda phase: phase.allocated_peak_bytes)
 
     @property
     def allocated_peak_bytes(self) -> int:
-        """Of the step that counts, or until memory ran out: `torch.cuda.max_memory_allocated`."""
+        """Peak of the measured step, or until memory ran out: `torch.cuda.max_memory_allocated`."""
         return self.fullest.allocated_peak_bytes
 
     @property
@@ -93,12 +93,12 @@ class SimulatedMemory:
 
     @property
     def workspace_bytes(self) -> int:
-        """What cuBLAS holds at the peak."""
+        """Workspace of cuBLAS at the peak."""
         return self.by_category.get("workspace", 0)
 
     @property
     def by_category(self) -> Mapping[Category, int]:
-        """At the peak."""
+        """Bytes by category at the peak."""
         return self.fullest.by_category
 
     @cached_property
@@ -108,7 +108,7 @@ class SimulatedMemory:
 
     @property
     def groups(self) -> list[SimilarAllocations]:
-        """At the peak, those first that have the most bytes together."""
+        """Groups of allocations at the peak, largest total first."""
         recording = self.recording
         phases = {
             event: span.name
@@ -130,7 +130,7 @@ class SimulatedMemory:
 
     @property
     def tree(self) -> ModuleNode:
-        """The modules with the bytes that each holds at the peak."""
+        """Module tree with the bytes of each module at the peak."""
         root = ModuleNode("")
         for number in self._live:
             allocation = self.recording.allocations[number]
@@ -140,30 +140,30 @@ class SimulatedMemory:
 
     @property
     def cell(self) -> ModelCell:
-        """What was simulated."""
+        """The simulated cell."""
         return self.recording.cell
 
     @property
     def protocol(self) -> Protocol:
-        """How."""
+        """The simulated protocol."""
         return self.recording.protocol
 
     @property
     def context_bytes(self) -> int:
-        """Outside the allocator: the CUDA context."""
+        """Memory of the CUDA context, outside the allocator."""
         return self.gpu.context_bytes
 
     @property
     def other_bytes(self) -> int:
-        """Outside the process."""
+        """Memory of other processes."""
         return self.gpu.other_bytes
 
     def snapshot(self, source: Source = "simulated") -> dict[str, Any]:
-        """The whole history, and the state at its end, in the format of `torch.cuda.memory._snapshot()`.
+        """Return the whole history, and the state at its end, in the format of `torch.cuda.memory._snapshot()`.
 
-        Allocations and blocks carry `category` and, in `user_metadata`, the path of their module; phases are marked.
-        The history ends where memory ran out. `source` is "measured" if the recording is of a device that is there:
-        then tensors, sizes, stacks and their order are real, and addresses and what is reserved are not.
+        Allocations and blocks have `category` and, in `user_metadata`, the path of their module; phases are marked. The
+        history ends where memory runs out. `source` is "measured" if the recording comes from a real device: then
+        tensors, sizes, stacks and their order are real, but addresses and reserved memory are simulated.
         """
         frames = [[frame._asdict() for frame in stack] for stack in self.recording.stacks]
         replay = Replay(self.recording, self.gpu, self.settings, frames)
@@ -196,10 +196,10 @@ def simulate(
     *,
     origins: bool = True,
 ) -> SimulatedMemory:
-    """The memory of `cell` on `gpu`, by the protocol.
+    """Simulate the memory of `cell` on `gpu` with the protocol.
 
-    `origins` is whether stacks and modules are wanted; they take a fifth of the time. Raises
-    UnavailableError for what does not exist on that GPU, and for what cannot be simulated.
+    `origins` requests stacks and modules, which take a fifth of the time. Raises UnavailableError for attention that
+    does not exist on that GPU, and for cells that cannot be simulated.
     """
     unavailable = cell.unavailable("cuda")
     if unavailable is not None:
@@ -208,7 +208,7 @@ def simulate(
 
 
 def serve(recording: StepRecording, gpu: Gpu, settings: AllocatorSettings | None = None) -> SimulatedMemory:
-    """What becomes of a recording on `gpu`; it has to be of the kernels of that generation."""
+    """Serve a recording with the memory of `gpu`; the recording must use the kernels of that GPU generation."""
     settings = settings or AllocatorSettings()
     replay = Replay(recording, gpu, settings)
     return SimulatedMemory(

@@ -1,6 +1,6 @@
-"""Where an operator is called from: the module, and the lines of Python that lead to it.
+"""The origin of an operator call: the module, and the Python stack that leads to it.
 
-In backward, autograd calls operators, and no line does. There the origin is that of the operator in forward whose
+In backward, autograd calls operators without a Python stack. The origin is then that of the forward operator whose
 gradient is being computed.
 """
 
@@ -20,7 +20,7 @@ from torch import nn
 from sysbench.lab.ranges import WHOLE, following
 
 OUTSIDE = WHOLE
-"""The path of what no module does: the loss, say. It is the path of the whole model as well."""
+"""Path for operators outside all modules, such as the loss, and of the whole model."""
 
 _TORCH = str(Path(torch.__file__).parent)
 _OPTIMIZERS = str(Path(_TORCH) / "optim")
@@ -30,7 +30,7 @@ _HIDDEN = (
     str(Path(__file__).parent),
     str(Path(contextmanager.__code__.co_filename)),
 )
-"""Code that passes calls on: a stack through it points nowhere. Optimizers are torch's, but they do the work."""
+"""Code that only passes calls on: its frames say nothing. torch's optimizers are kept, because they do the work."""
 
 
 class Frame(NamedTuple):
@@ -46,22 +46,22 @@ Stack = tuple[Frame, ...]
 
 
 class Origin(NamedTuple):
-    """Where an operator comes from."""
+    """The origin of an operator."""
 
     module: str
-    """Path from the model: `layers.3.attention.q`."""
+    """Path in the model: `layers.3.attention.q`."""
     stack: int
     """Position in `Origins.stacks`."""
 
 
 class Origins:
-    """Origins of operators, as they are called.
+    """Origins of operators, determined as they are called.
 
-    stacks  every distinct one so far; the first is empty
+    stacks  all distinct stacks so far; the first is empty
     """
 
     def __init__(self, until: CodeType) -> None:
-        """Frames count up to that of the function whose code is `until`: what lies beyond is the same for all."""
+        """Stacks end at the function whose code is `until`, because all calls share the frames beyond it."""
         self.stacks: list[Stack] = [()]
         self._until = until
         self._known: dict[tuple[int, ...], int] = {}
@@ -71,29 +71,29 @@ class Origins:
 
     @contextmanager
     def inside(self, model: nn.Module) -> Iterator[None]:
-        """Follow which of the model's modules is being called, while this is entered."""
+        """Track which of the model's modules is being called, inside this context."""
         with following(model, self._paths.append, self._paths.pop):
             yield
 
     def forget_forward(self) -> None:
-        """No backward will come for what has run so far."""
+        """Discard the origins of past forward operators, for which no backward will run."""
         self._forward.clear()
 
     def here(self) -> Origin:
-        """Of the operator that is being called."""
+        """Return the origin of the operator that is being called."""
         node = torch._C._current_autograd_node()
         if node is not None:
             return self._in_backward(node)
         origin = Origin(self._paths[-1] if self._paths else OUTSIDE, self._stack(sys._getframe(1)))
-        # The node that records an operator is made, and numbered, just before the operator runs. Operators that record
-        # nothing see the number of an earlier one.
+        # Autograd creates and numbers the node of an operator just before the operator runs. Operators without a node
+        # see the number of an earlier one.
         self._forward.setdefault(torch.autograd._get_sequence_nr() - 1, origin)
         return origin
 
     def _in_backward(self, node: Any) -> Origin:
         forward = self._forward.get(node._sequence_nr())
         if forward is None:
-            return Origin(OUTSIDE, 0)  # adding up a parameter's gradient, which is of no operator
+            return Origin(OUTSIDE, 0)  # accumulation of a parameter's gradient, which has no forward operator
         key = node.name(), forward.stack
         stack = self._of_backward.get(key)
         if stack is None:

@@ -1,4 +1,4 @@
-"""A device that is there, followed as a simulated one is: what really happens, in the same terms."""
+"""Observation of a real device with the interface of a simulated one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sysbench.simulate.tensors import Arguments, DeviceObserver
 
 
 class RealDevice(TorchDispatchMode):
-    """While it is entered, an observer is told of every storage on `device` that operators make, and of its end."""
+    """While active, reports every storage that operators allocate on `device`, and its end, to an observer."""
 
     def __init__(self, observer: DeviceObserver, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -24,14 +24,14 @@ class RealDevice(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # torch would import its compiler, which takes seconds, to keep it away from __torch_dispatch__
+        return False  # otherwise torch imports its compiler, which takes seconds
 
     def number_of(self, tensor: Tensor) -> int | None:
-        """What the observer knows the tensor's storage by; None for tensors of other devices and empty ones."""
+        """Return the observer's number of the tensor's storage; None for empty tensors and those of other devices."""
         return self._watch.number_of(tensor)
 
     def stop(self) -> None:
-        """Report nothing more as freed: whatever is left goes because the run is over."""
+        """Stop reporting freed storages: the remaining ones are freed because the run is over."""
         self._watch.forget_all()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -42,7 +42,7 @@ class RealDevice(TorchDispatchMode):
         try:
             self._see(result)
         finally:
-            self._arguments = ()  # kept any longer, they would live longer
+            self._arguments = ()  # a longer reference would keep them alive
         self._observer.ends(func, args)
         return result
 

@@ -1,6 +1,7 @@
-"""One run of a cell on a simulated device: every allocation and free in order, and what each of them is for.
+"""A run of a cell on a simulated device: all allocations and frees in order, and the category of each allocation.
 
-A recording knows no capacity. It is what the program asks of an allocator, on whichever GPU its kernels are those of.
+A recording is independent of memory capacity: it holds a program's requests to the allocator, on any GPU with the same
+kernels.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ from sysbench.simulate.tensors import DEVICE, Arguments, DeviceObserver, Operato
 from sysbench.spec.model import ModelCell, Phase
 
 Category = Literal["parameters", "gradients", "optimizer state", "activations", "inputs", "temporaries", "workspace"]
-"""parameters       what is learnt
-inputs           what is given: token ids, those to be predicted, and the model's constants (rotary angles, masks)
+"""parameters       learned weights
+inputs           token ids, target ids, and the model's constants (rotary angles, masks)
 gradients        of parameters
-optimizer state  made by the optimizer, or for it, and there from one step to the next
-activations      made by forward or loss, and there when these are over: what backward needs, and what is put out
-temporaries      everything that is gone sooner
+optimizer state  created by or for the optimizer, and kept from step to step
+activations      created by forward or loss and still live afterwards: outputs, and tensors saved for backward
+temporaries      all tensors that are freed sooner
 workspace        of cuBLAS
 """
 
 CATEGORIES: tuple[Category, ...] = get_args(Category)
 
 BUILD = "build"
-"""The span before the first step: the model, the batch, and a trial of the attention kernel."""
+"""The span before the first step: creation of model and batch, and a trial run of the attention kernel."""
 
 
 Device = SimulatedDevice | RealDevice
@@ -48,12 +49,12 @@ Device = SimulatedDevice | RealDevice
 
 @dataclass(frozen=True)
 class Platform:
-    """What a program's requests for memory depend on, beside the program.
+    """Properties of a device that determine a program's memory requests.
 
-    composites       what operators come apart into, where that depends on the device
-    autocast         which operators autocast converts
-    scratch          what kernels take beside their results
-    workspace_bytes  what a thread's first matrix product takes, for good
+    composites       decompositions of operators, where they depend on the device
+    autocast         autocast rules of operators
+    scratch          memory that kernels allocate besides their results
+    workspace_bytes  permanent workspace of a thread's first matrix product
     """
 
     composites: Composites
@@ -63,47 +64,47 @@ class Platform:
 
     @classmethod
     def of(cls, gpu: Gpu) -> Platform:
-        """CUDA, on a GPU of this kind."""
+        """Create the platform for CUDA on this GPU."""
         return cls(composites_on(gpu), CUDA_RULES, SCRATCH, gpu.workspace_bytes)
 
 
 _AS_IT_IS = Platform({}, AutocastRules(frozenset(), frozenset(), frozenset()), {}, 0)
-"""Nothing is put in the place of anything: the device is really there."""
+"""A real device, for which nothing is replaced."""
 
 
 class Allocation(NamedTuple):
     """One request to the allocator."""
 
     size_bytes: int
-    """As requested: no rounding."""
+    """Requested size, not rounded."""
     category: Category
     module: str
-    """The path of the module that it belongs to; empty for what belongs to none."""
+    """Path of the module that it belongs to; empty if none."""
     stack: int
     """Position in `Recording.stacks`."""
 
 
 class Span(NamedTuple):
-    """A phase of a step, or the time before the first one."""
+    """A phase of a step, or the time before the first step."""
 
     step: int
-    """From 0; -1 before the first."""
+    """Number of the step, from 0; -1 before the first."""
     name: str
     """A phase, or `BUILD`."""
     first: int
     """Position in `Recording.events` of its first event."""
     end: int
-    """Position after its last."""
+    """Position after its last event."""
 
 
 @dataclass(frozen=True)
 class Recording:
-    """What a run asks of an allocator.
+    """The sequence of a run's requests to the allocator.
 
     events       in order: n is allocation n, and ~n (which is negative) its end
     allocations  by number
-    spans        in order; between steps lie the ends of what the step before had put out
-    stacks       where allocations come from
+    spans        in order; events between steps free the outputs of the previous step
+    stacks       origins of allocations
     """
 
     events: tuple[int, ...]
@@ -113,11 +114,11 @@ class Recording:
 
     @property
     def measured(self) -> tuple[Span, ...]:
-        """The phases of the step that counts: the last one."""
+        """The phases of the measured step, which is the last one."""
         return tuple(span for span in self.spans if span.step == self.spans[-1].step)
 
     def live_at(self, position: int) -> list[int]:
-        """Numbers of the allocations that are there just before event `position`."""
+        """Numbers of the allocations that are live just before event `position`."""
         live: dict[int, None] = {}
         for event in self.events[:position]:
             if event >= 0:
@@ -129,7 +130,7 @@ class Recording:
 
 @dataclass(frozen=True)
 class StepRecording(Recording):
-    """What training steps ask of an allocator: those of `cell`, by `protocol`."""
+    """Allocator requests of training steps of `cell`, by `protocol`."""
 
     cell: ModelCell
     protocol: Protocol
@@ -143,11 +144,11 @@ def record(
     origins: bool = True,
     device: Callable[[DeviceObserver], Device] = SimulatedDevice,
 ) -> StepRecording:
-    """Run the cell by the protocol, without data.
+    """Run the cell with the protocol, without data.
 
-    `origins` is whether stacks and modules are recorded, which takes a fifth of the time; `device` makes what it runs
-    on, around what is to be told. Raises UnavailableError for what cannot be simulated, and for attention that the
-    platform has not got.
+    `origins` requests stacks and modules, which take a fifth of the time; `device` creates the device to run on, given
+    the observer to report to. Raises UnavailableError for cells that cannot be simulated, and for attention that the
+    platform does not support.
     """
     if cell.execution == "compiled":
         raise UnavailableError("a compiled step cannot be simulated: what the compiler keeps is known once it has run")
@@ -163,10 +164,10 @@ def record(
 
 
 def record_real(cell: ModelCell, protocol: Protocol, device: torch.device) -> Iterator[StepRecording]:
-    """Run the cell by the protocol on a device that is there, and follow its tensors.
+    """Run the cell with the protocol on a real device, and track its tensors.
 
-    After each phase of the step that counts, yields what is recorded so far; the last of these is the whole. What
-    operators allocate and free again before they return is not seen.
+    After each phase of the measured step, yields the recording so far; the last one is complete. Memory that operators
+    allocate and free before they return is not seen.
     """
     recorder = _StepRecorder(_AS_IT_IS, lambda observer: RealDevice(observer, device), Origins(_carry_out.__code__))
     last = PROCEDURES[protocol].earlier_steps
@@ -184,11 +185,11 @@ def _carry_out(
     after_phase: Callable[[], None],
     after_build: Callable[[], object] = lambda: None,
 ) -> Iterator[int]:
-    """Yields the number of its step after each phase."""
+    """Run the cell; yields the number of its step after each phase."""
     with collection_paused():
         with recorder.span(-1, BUILD):
             step = TrainingStep(cell.model_copy(update={"mode": PROCEDURES[protocol].mode}), device)
-            # The trial of the attention kernel, when it is a process's first, leaves cycles that hold its tensors.
+            # In a new process, the trial run of the attention kernel leaves reference cycles that hold its tensors.
             after_build()
         recorder.built(step)
         with recorder.following(step):
@@ -202,10 +203,10 @@ def _carry_out(
 
 
 def phases_of(step: TrainingStep, protocol: Protocol) -> Iterator[tuple[int, Phase, Callable[[], None]]]:
-    """The phases to be run, in order, each with the number of its step; the last step is the one that counts.
+    """Yield the phases in order, each with the number of its step; the last step is the measured one.
 
-    Whatever the step before has put out is released before the first phase of the next one is given: peaks that are
-    reset then are without it.
+    Outputs of the previous step are released before the first phase of the next one is yielded, so that peaks reset at
+    that point exclude them.
     """
     procedure = PROCEDURES[protocol]
     for number in range(procedure.earlier_steps + 1):
@@ -216,7 +217,7 @@ def phases_of(step: TrainingStep, protocol: Protocol) -> Iterator[tuple[int, Pha
 
 
 class Recorder:
-    """Writes a recording while something runs on a device.
+    """Builds a recording while operators run on a device.
 
     phase, step  the span that is being recorded
     """
@@ -237,17 +238,17 @@ class Recorder:
 
     @property
     def count(self) -> int:
-        """Allocations so far; the next one gets this number."""
+        """Number of allocations so far; the next one gets this number."""
         return len(self._sizes)
 
     @property
     def module(self) -> str:
-        """The path of the module that the current operator belongs to; empty without origins."""
+        """Path of the module that the current operator belongs to; empty without origins."""
         return self._origin.module
 
     @property
     def events_so_far(self) -> int:
-        """The next event will have this position."""
+        """Number of events so far: the position of the next one."""
         return len(self._events)
 
     def is_workspace(self, number: int) -> bool:
@@ -257,12 +258,12 @@ class Recorder:
     # --- what the device reports
 
     def begins(self, func: Operator) -> None:
-        """Find out where the operator comes from: all that it allocates does."""
+        """Determine the operator's origin, which applies to all of its allocations."""
         if self._origins is not None:
             self._origin = self._origins.here()
 
     def allocated(self, size_bytes: int, arguments: Arguments) -> int:
-        """Write it down."""
+        """Record an allocation."""
         origin = self._origin
         if not origin.module and self.phase in ("backward", "optimizer"):
             source = self._origin_of(arguments)
@@ -270,7 +271,7 @@ class Recorder:
         return self._allocate(size_bytes, origin)
 
     def ends(self, func: Operator, arguments: Arguments) -> None:
-        """Add what its kernel takes beside its results."""
+        """Record the scratch memory of the operator's kernel."""
         if func in MATRIX_PRODUCTS:
             self._take_workspace()
         scratch = self._platform.scratch.get(func)
@@ -282,14 +283,14 @@ class Recorder:
                 self.freed(number)
 
     def freed(self, number: int) -> None:
-        """Write it down."""
+        """Record a free."""
         self._events.append(~number)
 
     # --- what the run is doing
 
     @contextmanager
     def span(self, step: int, name: str) -> Iterator[None]:
-        """What happens inside belongs to this phase."""
+        """Record events inside this context as part of this phase."""
         first, self.phase = len(self._events), name
         if self._origins is not None and step != self.step:
             self._origins.forget_forward()
@@ -298,7 +299,7 @@ class Recorder:
         self._spans.append(Span(step, name, first, len(self._events)))
 
     def recording(self) -> Recording:
-        """Everything, once the run is over."""
+        """Return the recording of the completed run."""
         categories = (self._categories.get(number, "temporaries") for number in range(len(self._sizes)))
         return Recording(
             events=tuple(self._events),
@@ -318,7 +319,7 @@ class Recorder:
         return number
 
     def _take_workspace(self) -> None:
-        """cuBLAS gets its workspace with a thread's first matrix product, and keeps it (setWorkspaceForHandle)."""
+        """Allocate cuBLAS's workspace at a thread's first matrix product; it is kept (setWorkspaceForHandle)."""
         is_backward = torch._C._current_autograd_node() is not None
         if self._platform.workspace_bytes and is_backward not in self._threads_with_workspace:
             self._threads_with_workspace.add(is_backward)
@@ -326,8 +327,7 @@ class Recorder:
             self._categories[number] = "workspace"
 
     def _origin_of(self, arguments: Arguments) -> Origin:
-        """Where an operator's first tensor is from: what an optimizer makes belongs to the module of the parameter that
-        it makes it for, and so does a gradient."""
+        """Origin of an operator's first tensor: optimizer state and gradients belong to their parameter's module."""
         first: Any = arguments[0] if arguments else None
         if isinstance(first, list | tuple) and first:
             first = first[0]
@@ -336,11 +336,11 @@ class Recorder:
 
 
 class _StepRecorder(Recorder):
-    """Tells apart what training steps allocate."""
+    """A recorder that assigns categories to the allocations of training steps."""
 
     @contextmanager
     def following(self, step: TrainingStep) -> Iterator[None]:
-        """Know which module is being called."""
+        """Track which module is being called."""
         if self._origins is None:
             yield
             return
@@ -348,7 +348,7 @@ class _StepRecorder(Recorder):
             yield
 
     def built(self, step: TrainingStep) -> None:
-        """Tell what was built apart."""
+        """Assign categories to the model and its inputs."""
         for name, parameter in step.model.named_parameters():
             self._assign("parameters", [parameter], name.rpartition(".")[0])
         for name, buffer in step.model.named_buffers():
@@ -356,7 +356,7 @@ class _StepRecorder(Recorder):
         self._assign_rest("inputs", self._spans)
 
     def ended(self, phase: str, step: TrainingStep) -> None:
-        """Tell apart what the phase has left behind."""
+        """Assign categories to the allocations that the phase leaves behind."""
         spans = [span for span in self._spans if span.step == self._spans[-1].step]
         if phase in ("forward", "loss"):
             self._assign_rest("activations", spans)
@@ -364,12 +364,12 @@ class _StepRecorder(Recorder):
             for parameter in step.model.parameters():
                 if parameter.grad is not None:
                     self._assign("gradients", [parameter.grad])
-            self._assign_rest("optimizer state", spans[-1:])  # the scale of fp16's loss
+            self._assign_rest("optimizer state", spans[-1:])  # the loss scale of fp16
         elif phase == "optimizer":
             self._assign_rest("optimizer state", spans[-1:])
 
     def step_recording(self, cell: ModelCell, protocol: Protocol) -> StepRecording:
-        """Everything, once the run is over."""
+        """Return the recording of the completed run."""
         of_any = self.recording()
         return StepRecording(of_any.events, of_any.allocations, of_any.spans, of_any.stacks, cell, protocol)
 
@@ -383,7 +383,7 @@ class _StepRecorder(Recorder):
                 self._found[number] = self._found[number]._replace(module=module)
 
     def _assign_rest(self, category: Category, spans: Iterable[Span]) -> None:
-        """To what was made in these spans, is still there, and is nothing else."""
+        """Assign a category to the live allocations of these spans that do not have one yet."""
         left: dict[int, None] = {}
         for span in spans:
             for event in self._events[span.first : span.end]:

@@ -12,7 +12,7 @@ from sysbench.simulate.memory import SimulatedMemory, simulate
 from sysbench.spec.model import ModelCell
 
 AT_MOST = 2**20
-"""Nothing larger is tried."""
+"""Upper limit of the search."""
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,11 @@ class Largest:
     """The result of a search."""
 
     value: int
-    """The largest that fits; 0 if not even 1 does."""
+    """Largest value that fits; 0 if not even 1 does."""
     result: SimulatedMemory | None
-    """Of that value, with stacks and modules; None if nothing fits."""
+    """Simulation of that value, with stacks and modules; None if nothing fits."""
     beyond: SimulatedMemory | None
-    """Of the next value, which does not fit; None if the search ended before anything did not."""
+    """Simulation of the next value, which does not fit; None if every tried value fits."""
 
 
 def find_largest(
@@ -35,10 +35,10 @@ def find_largest(
     settings: AllocatorSettings | None = None,
     at_most: int = AT_MOST,
 ) -> Generator[tuple[int, SimulatedMemory], None, Largest]:
-    """Look for the largest value of `axis` with which `cell` fits on `gpu`; yields each value that was tried.
+    """Find the largest value of `axis` with which `cell` fits on `gpu`; yields each value that is tried.
 
-    The value doubles from the cell's own until something does not fit. Then the search closes in, alternately by
-    interpolation and by halves: no more than twice the binary logarithm of `at_most` simulations. Raises as `simulate`
+    The value doubles from the cell's own until a value does not fit. The search then narrows the interval, alternately
+    by interpolation and by bisection: at most twice the binary logarithm of `at_most` simulations. Raises as `simulate`
     does.
     """
     tried: dict[int, SimulatedMemory] = {}
@@ -56,7 +56,7 @@ def find_largest(
             continue
         value = (fits + fails) // 2
         if interpolate and fits:
-            # Where the margin would be used up if it shrank evenly from one value to the other.
+            # Interpolate the value at which the margin would reach zero.
             left_bytes, missing_bytes = tried[fits].verdict.margin_bytes, tried[fails].verdict.margin_bytes
             share = left_bytes / max(1, left_bytes - missing_bytes)
             value = min(fails - 1, max(fits + 1, fits + int(share * (fails - fits))))

@@ -1,4 +1,4 @@
-"""A recording, served by the allocator of a GPU: how much it reserves, and whether it gets to the end."""
+"""Replay of a recording with the allocator of a GPU: how much memory it reserves, and whether it completes."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ _BOUNDLESS_BYTES = 2**50
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether it fits."""
+    """Whether a recording fits."""
 
     fits: bool
     failed_phase: str | None
-    """Where memory would run out: `build`, or a phase; None if it does not."""
+    """Phase in which memory runs out, or `build`; None if it fits."""
     failed_step: int | None
-    """In which step, from 0; -1 before the first; None if it does not."""
+    """Step in which memory runs out, from 0; -1 before the first; None if it fits."""
     margin_bytes: int
-    """What is left of the GPU at the fullest moment; if negative, how much more it would need."""
+    """Free memory of the GPU at the peak; if negative, how much more is needed."""
     detail: str | None
-    """The allocator's words when memory ran out."""
+    """The allocator's error message, if memory ran out."""
 
 
 @dataclass(frozen=True)
 class SpanPeak:
-    """The most while a span ran, in bytes."""
+    """Peaks of one span, in bytes."""
 
     span: Span
     allocated_bytes: int
     reserved_bytes: int
     position: int
-    """After how many events of the recording the most was allocated first."""
+    """Number of events in the recording before the allocated peak is first reached."""
 
 
 class Replay:
     """A recording, served by the allocator of a GPU until its end, or until memory runs out.
 
     sizes           of the blocks, by the numbers of their allocations
-    addresses       of those that are in use at the end
+    addresses       of the blocks in use at the end
     peaks           of every span that was entered
-    failure         the error that ended it, if one did
+    failure         the error that ended it, if any
     reserved_bytes  after every event
     """
 
     def __init__(
         self, recording: Recording, gpu: Gpu, settings: AllocatorSettings, frames: Sequence[Frames] | None = None
     ) -> None:
-        """Serve it; `frames` for each of its stacks are what a snapshot is to show, if one is wanted."""
+        """Replay the recording; `frames` has the stacks to show in a snapshot, one for each recorded stack."""
         self.allocator = CachingAllocator(
             gpu.memory_bytes,
             settings,
@@ -71,7 +71,7 @@ class Replay:
         self._run()
 
     def peaks_of_last_step(self) -> list[SpanPeak]:
-        """Of the step in which it ended."""
+        """Peaks of the step in which the replay ended."""
         return [peak for peak in self.peaks if peak.span.step == self.peaks[-1].span.step]
 
     def _run(self) -> None:
@@ -89,13 +89,13 @@ class Replay:
                 return
 
     def _serve(self, first: int, end: int) -> int:
-        """Serve these events; returns where the most is allocated first, before or among them."""
+        """Replay these events; return where the allocated peak is first reached, before or among them."""
         most, peak = self._allocated_bytes, first
         for position, event in enumerate(self._recording.events[first:end], start=first + 1):
             if event < 0:
                 self.allocator.free(self.addresses.pop(~event))
                 self._allocated_bytes -= self.sizes[~event]
-                self.reserved_bytes.append(self.reserved_bytes[-1])  # what is freed stays cached
+                self.reserved_bytes.append(self.reserved_bytes[-1])  # freed memory stays in the cache
                 continue
             try:
                 self._allocate(event)
@@ -117,7 +117,7 @@ class Replay:
 
 
 def available_bytes(gpu: Gpu, settings: AllocatorSettings) -> int:
-    """What the allocator may take of the GPU."""
+    """Memory of the GPU that the allocator may use."""
     free_bytes = gpu.memory_bytes - gpu.context_bytes - gpu.other_bytes
     if settings.memory_fraction < 1.0:
         return min(free_bytes, int(settings.memory_fraction * gpu.memory_bytes))
@@ -125,12 +125,12 @@ def available_bytes(gpu: Gpu, settings: AllocatorSettings) -> int:
 
 
 def boundless(recording: Recording, gpu: Gpu, settings: AllocatorSettings) -> Replay:
-    """The recording, served to its end by a GPU that is like this one and has all the memory that is asked for."""
+    """Replay the recording to its end, on a GPU like this one with unlimited memory."""
     return Replay(recording, replace(gpu, memory_bytes=_BOUNDLESS_BYTES), settings)
 
 
 def verdict_of(replay: Replay, recording: Recording, gpu: Gpu, settings: AllocatorSettings) -> Verdict:
-    """Whether the recording fits."""
+    """Return whether the recording fits."""
     there_bytes = available_bytes(gpu, settings)
     if replay.failure is None:
         margin_bytes = there_bytes - max(peak.reserved_bytes for peak in replay.peaks)

@@ -1,13 +1,13 @@
-"""Tensors without data: a device that works out shapes, types and storages, and computes nothing.
+"""Tensors without data: a device that computes shapes, types and storages, but no values.
 
-`SimulatedDevice` stands for a GPU. Tensors asked for on `DEVICE` belong to it and are tensors of torch's `meta` device
-underneath; every other tensor is real and stands for one in host memory. Autograd is the real one, on both.
+`SimulatedDevice` represents a GPU. Tensors created on `DEVICE` belong to it and are internally tensors of torch's
+`meta` device; every other tensor is real and represents one in host memory. Autograd is torch's own for both.
 
-What an operator returns is worked out by torch's own shape functions, once for each operator and kind of arguments,
-and made again from what was learnt after that: the layers of a Transformer ask the same questions over and over, and
-torch's answers, which are written in Python, take longer than everything else together.
+torch's shape functions compute an operator's results once for each operator and kind of arguments; afterwards the
+results are created from a cache. The layers of a Transformer repeat the same calls, and torch's shape functions, which
+are written in Python, take longer than everything else together.
 
-There are no values, so a value that is read all the same (`item()`, `if tensor:`, a copy to the host) is 0.
+There are no values, so reading a value (`item()`, `if tensor:`, a copy to the host) returns 0.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from sysbench.errors import UnavailableError
 from sysbench.lab.accounting import StorageWatch
 
 DEVICE = torch.device("cpu", 0)
-"""Where simulated tensors are. To torch it is another device than the host's `cpu`, which has no index, and a CPU in
-everything else: there are generators, gradient scalers and autocast for it, as there are none for `meta`."""
+"""Device of simulated tensors. torch treats it as different from the host's `cpu`, which has no index, but otherwise as
+a CPU: generators, gradient scalers and autocast exist for it, but not for `meta`."""
 
 _META = torch.device("meta")
 
@@ -38,15 +38,15 @@ Options = Mapping[str, Any]
 class SimulatedTensor(Tensor):
     """A tensor on `DEVICE`."""
 
-    # The dispatcher comes to SimulatedDevice anyway; being asked before as well would only take time.
+    # The dispatcher calls SimulatedDevice anyway; an earlier call would only take time.
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     working_out_shapes: ClassVar[bool] = False
-    """While torch's shape functions run, which ask for the device too, it is the one that they are for."""
+    """Whether torch's shape functions are running, for which tensors must report the `meta` device."""
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        """`DEVICE`."""
+        """`DEVICE`, except for torch's shape functions."""
         return _META if SimulatedTensor.working_out_shapes else DEVICE
 
     def __repr__(self) -> str:  # type: ignore[override]
@@ -56,12 +56,12 @@ class SimulatedTensor(Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Refuse: a SimulatedDevice that is entered takes every operator before it comes to this."""
+        """Raise RuntimeError: an active SimulatedDevice handles every operator before this is called."""
         raise RuntimeError(f"{func} was called outside the SimulatedDevice that its arguments are on")
 
 
 class _Fresh(NamedTuple):
-    """The result is a tensor with a storage of its own."""
+    """The result is a new tensor with its own storage."""
 
     size: torch.Size
     stride: tuple[int, ...]
@@ -69,47 +69,47 @@ class _Fresh(NamedTuple):
 
 
 class _Several(NamedTuple):
-    """The results are these: fresh tensors, and what is no tensor."""
+    """The results are several values: new tensors, and values that are not tensors."""
 
     parts: tuple[Any, ...]
     kind: type
 
 
 class _Argument(NamedTuple):
-    """The result is an argument, changed in place."""
+    """The result is an argument, modified in place."""
 
     position: int
 
 
 class _AskAgain:
-    """The result shares a storage with an argument, or with another result: it has to be worked out every time."""
+    """The result shares a storage with an argument or another result, so it must be computed every time."""
 
 
 _Answer = _Fresh | _Several | _Argument | _AskAgain
 
 
 class DeviceObserver(Protocol):
-    """Is told what happens on a simulated device, at the moment at which it does."""
+    """Receives the events of a simulated device as they happen."""
 
     def begins(self, func: Operator) -> None:
         """An operator is about to run."""
         ...
 
     def allocated(self, size_bytes: int, arguments: Arguments) -> int:
-        """It has a result with a storage of its own, from these arguments; returns the number it is to be known by."""
+        """The operator has a result with its own storage; return the number that identifies it."""
         ...
 
     def ends(self, func: Operator, arguments: Arguments) -> None:
-        """It has run."""
+        """The operator has run."""
         ...
 
     def freed(self, number: int) -> None:
-        """Nothing refers to a storage any more."""
+        """Nothing refers to this storage any more."""
         ...
 
 
 class SimulatedDevice(TorchDispatchMode):
-    """While it is entered, `DEVICE` is a GPU whose kernels do nothing."""
+    """While active, `DEVICE` is a GPU whose kernels do nothing."""
 
     def __init__(self, observer: DeviceObserver) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -118,26 +118,26 @@ class SimulatedDevice(TorchDispatchMode):
         self._watch = StorageWatch(lambda size_bytes: observer.allocated(size_bytes, self._arguments), observer.freed)
         self._answers: dict[tuple[object, ...], _Answer] = {}
         self._handlers: dict[Operator, Callable[[Operator, Arguments, Options], Any]] = {}
-        # With a process's first tensors without data torch imports what works out their shapes, and leaves a cycle that
-        # keeps them. They should not be those of a recording.
+        # For the first tensors without data in a process, torch imports its shape functions, and leaves a reference
+        # cycle that keeps these tensors alive. They must not be part of a recording.
         torch.empty(1, device=_META) / 1
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # torch would import its compiler, which takes seconds, to keep it away from __torch_dispatch__
+        return False  # otherwise torch imports its compiler, which takes seconds
 
     def number_of(self, tensor: Tensor) -> int | None:
-        """What the observer knows the tensor's storage by; None for the host's tensors and empty ones."""
+        """Return the observer's number of the tensor's storage; None for host tensors and empty ones."""
         return self._watch.number_of(tensor)
 
     def stop(self) -> None:
-        """Report nothing more as freed: whatever is left goes because the simulation is over."""
+        """Stop reporting freed storages: the remaining ones are freed because the simulation is over."""
         self._watch.forget_all()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Work out what `func` returns, and do nothing.
+        """Determine the results of `func` without computing values.
 
-        Raises UnavailableError for an operator whose shapes depend on values, or that torch knows no shapes for.
+        Raises UnavailableError for an operator whose shapes depend on values, or for which torch has no shape function.
         """
         handle = self._handlers.get(func)
         if handle is None:
@@ -146,7 +146,7 @@ class SimulatedDevice(TorchDispatchMode):
         try:
             result = handle(func, args, kwargs or {})
         finally:
-            self._arguments = ()  # kept any longer, they would live longer
+            self._arguments = ()  # a longer reference would keep them alive
         self._observer.ends(func, args)
         return result
 
@@ -165,21 +165,21 @@ class SimulatedDevice(TorchDispatchMode):
         return self._compute_each if func._schema.name.startswith("aten::_foreach_") else self._compute
 
     def _view(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """An operator whose results are other ways to look at its first argument."""
+        """Handle an operator whose results are views of its first argument."""
         if type(args[0]) is not SimulatedTensor:
             return func(*args, **kwargs)
         return _adopted(_shapes(func, args, kwargs))
 
     def _compute(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """An operator whose results are new tensors, or its arguments changed in place."""
+        """Handle an operator whose results are new tensors, or arguments modified in place."""
         question: list[object] = [func]
-        is_ours = _describe(args, question)
+        is_ours = describe(args, question)
         if kwargs:
             device = kwargs.get("device")
             if device == DEVICE:
                 kwargs = {**kwargs, "device": _META}
             question.extend(kwargs)
-            is_ours |= _describe(kwargs.values(), question) or device in (DEVICE, _META)
+            is_ours |= describe(kwargs.values(), question) or device in (DEVICE, _META)
         if not is_ours:
             return func(*args, **kwargs)
         self._arguments = args
@@ -193,7 +193,7 @@ class SimulatedDevice(TorchDispatchMode):
         return self._seen(_adopted(result))
 
     def _compute_each(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """An operator on lists of tensors: as one on each of their elements."""
+        """Handle an operator on lists of tensors as one operator for each element."""
         length = len(args[0])
 
         def element(value: Any, index: int) -> Any:
@@ -209,27 +209,27 @@ class SimulatedDevice(TorchDispatchMode):
         ]
 
     def _change(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """An operator that returns nothing: it changes values, of which there are none."""
-        return None if _describe([*args, *kwargs.values()], []) else func(*args, **kwargs)
+        """Handle an operator that returns nothing: it only changes values, of which there are none."""
+        return None if describe([*args, *kwargs.values()], []) else func(*args, **kwargs)
 
     def _read(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """A tensor of one element, as a number of Python's."""
+        """Read a tensor of one element as a Python number."""
         return torch.zeros((), dtype=args[0].dtype).item() if _is_ours(args[0]) else func(*args, **kwargs)
 
     def _convert(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """`Tensor.to`, where it is not a view: to another type, from device to host or the other way."""
+        """Handle `Tensor.to` where it is not a view: conversion of the type, or a copy between device and host."""
         source, device, dtype = args[0], kwargs.get("device"), kwargs.get("dtype")
         if not _is_ours(source) or device is None or device == _META:
             return self._compute(func, args, kwargs)
         if device != DEVICE:
             return torch.zeros(source.shape, dtype=dtype or source.dtype)
         if dtype is None or dtype == source.dtype:
-            # To torch a simulated tensor is on `meta`, so it does not see that this one is where it should go.
+            # torch sees a simulated tensor on `meta`, and therefore does not recognise `DEVICE` as its device.
             return _adopted(_shapes(torch.ops.aten.alias.default, (source,), {}))
         return self._compute(func, args, {**kwargs, "device": _META})
 
     def _copy(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """Values into a tensor that is there."""
+        """Copy values into an existing tensor."""
         if _is_ours(args[0]):
             return args[0]
         return args[0].zero_() if _is_ours(args[1]) else func(*args, **kwargs)
@@ -256,8 +256,8 @@ def _is_ours(value: object) -> bool:
     return type(value) is SimulatedTensor or (isinstance(value, Tensor) and value.is_meta)
 
 
-def _describe(values: Iterable[Any], question: list[object]) -> bool:
-    """Add to `question` what shapes depend on; says whether one of the values is a simulated tensor."""
+def describe(values: Iterable[Any], question: list[object]) -> bool:
+    """Append everything that shapes depend on to `question`; return whether any value is a simulated tensor."""
     is_ours = False
     for value in values:
         kind = type(value)
@@ -266,17 +266,17 @@ def _describe(values: Iterable[Any], question: list[object]) -> bool:
             is_ours = True
         elif kind is list or kind is tuple:
             question.append(len(value))
-            is_ours |= _describe(value, question)
+            is_ours |= describe(value, question)
         elif isinstance(value, Tensor):
             question += (kind, value.dtype, value.shape, value.stride())
             is_ours |= value.is_meta
         else:
-            question += (kind, value)  # the kind too: 1, 1.0 and True are the same to a dictionary
+            question += (kind, value)  # with the type, because 1, 1.0 and True are equal as dictionary keys
     return is_ours
 
 
 def _shapes(func: Operator, args: Arguments, kwargs: Options) -> Any:
-    """What torch says that the operator returns, as tensors of `meta`."""
+    """Return the operator's results according to torch, as `meta` tensors."""
     SimulatedTensor.working_out_shapes = True
     try:
         with _below_python():
@@ -288,14 +288,14 @@ def _shapes(func: Operator, args: Arguments, kwargs: Options) -> Any:
 
 
 def _adopted(result: Any) -> Any:
-    """The result with every tensor of `meta` as a SimulatedTensor."""
+    """Convert every `meta` tensor in a result to a SimulatedTensor."""
     if isinstance(result, Tensor):
         return Tensor._make_subclass(SimulatedTensor, result) if type(result) is Tensor and result.is_meta else result
     return type(result)(map(_adopted, result)) if isinstance(result, list | tuple) else result
 
 
 def _learnt(result: Any, args: Arguments, kwargs: Options) -> _Answer:
-    """How the result can be made without asking for it again."""
+    """Return how the result can be created without calling torch's shape function again."""
     given = {tensor.untyped_storage()._cdata for tensor in _tensors([*args, *kwargs.values()])}
     if isinstance(result, Tensor):
         position = next((position for position, value in enumerate(args) if value is result), None)

@@ -1,1 +1,1 @@
-"""Memory snapshots of anyone's: read, turned into timelines, explained by category."""
+"""Memory snapshots from any program: reading them, building timelines, and explaining memory by category."""

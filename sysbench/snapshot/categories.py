@@ -1,12 +1,15 @@
-"""What memory is for, guessed: for snapshots that do not say.
+"""Inference of memory categories, for snapshots that do not record them.
 
-Two things are known of every allocation: the stack it was made from, and how long it lived. Together they give away
-most of a training step. What comes from torch.optim and stays is optimizer state; what forward makes and backward
-releases was saved for backward; what backward makes and leaves behind is a gradient. Whatever else stays unknown.
+Three facts are known about every allocation: the stack that made it, the stack that released it, and its lifetime.
+Together they explain nearly all of a training step: what torch.optim allocates and keeps is optimizer state; what
+forward allocates and backward releases was saved for backward; what backward allocates and leaves behind is a gradient;
+what is there before the trace and never released is a parameter, or the optimizer's state of one. Everything else
+remains unknown.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import IntFlag
 
@@ -18,17 +21,21 @@ from sysbench.snapshot.lifetimes import Lifetimes
 from sysbench.snapshot.timeline import CATEGORIES, UNKNOWN, Phase
 
 CUBLAS_WORKSPACE_BYTES = 8_519_680
-"""cuBLAS's default, per handle and stream (aten/src/ATen/cuda/CublasHandlePool.cpp, getChosenWorkspaceSize)."""
+"""cuBLAS's default workspace per handle and stream (getChosenWorkspaceSize in CublasHandlePool.cpp of ATen/cuda)."""
+HOPPER_WORKSPACE_BYTES = 33_554_432
+"""The same on Hopper. Parameters have this size too, so it counts only where no more than MOST_WORKSPACES have it."""
+MOST_WORKSPACES = 2
+"""One for each thread that multiplies matrices: that of forward, and autograd's."""
 
 _CODE = {name: code for code, name in enumerate(CATEGORIES)}
 
 
 class _Trait(IntFlag):
-    """What a frame says about the stack it is in."""
+    """What a frame indicates about its stack."""
 
     OPTIMIZER = 1
     BACKWARD = 2
-    MODULE = 4
+    FORWARD = 4
     BUILDING = 8
     WORKSPACE = 16
 
@@ -36,12 +43,12 @@ class _Trait(IntFlag):
 _OUTSIDE, _FORWARD, _BACKWARD, _OPTIMIZER = range(4)
 _PHASE_NAMES = {_FORWARD: "forward", _BACKWARD: "backward", _OPTIMIZER: "optimizer"}
 _SHORTEST_RUN = 3
-"""Allocations; fewer, between two stretches of one phase, do not interrupt it."""
+"""Number of allocations; a shorter stretch between two stretches of one phase does not interrupt that phase."""
 
 
 @dataclass(frozen=True, eq=False)
 class Inference:
-    """What was guessed: a category and a module for each allocation, and the phases."""
+    """Inferred category and module of each allocation, and the phases."""
 
     category: npt.NDArray[np.uint8]
     module: npt.NDArray[np.int32]
@@ -49,16 +56,25 @@ class Inference:
     phases: tuple[Phase, ...]
 
 
-def infer(snapshot: Snapshot, lives: Lifetimes, stack: npt.NDArray[np.int32], size_bytes: Column) -> Inference:
-    """Guess from stacks (one position in `snapshot.stacks` per allocation) and lifetimes."""
-    traits = _traits_of_stacks(snapshot.stacks)
-    # One more, at NONE: no stack, no traits.
-    trait = np.append(traits, 0)[stack]
+def infer(
+    snapshot: Snapshot,
+    lives: Lifetimes,
+    stack: npt.NDArray[np.int32],
+    freed_stack: npt.NDArray[np.int32],
+    size_bytes: Column,
+) -> Inference:
+    """Infer from stacks and lifetimes.
+
+    stack, freed_stack  where each allocation was made and released: positions in `snapshot.stacks`, or NONE
+    size_bytes          as requested, rounded up to whole blocks: the allocator may hand out more
+    """
+    # The extra entry, at NONE, is for allocations without a stack: they have no traits.
+    traits = np.append(_traits_of_stacks(snapshot.stacks), 0)
     in_trace = np.flatnonzero(lives.born > 0)
     order = in_trace[np.argsort(lives.born[in_trace], kind="stable")]
-    label = _labels(trait[order], stack[order] != NONE)
+    label = _labels(traits[stack[order]], stack[order] != NONE)
     phases = _phases(label, lives.born[order], lives.states)
-    category = _categories(lives, trait, size_bytes, phases)
+    category = _categories(lives, traits[stack], traits[freed_stack], size_bytes, phases)
     module, modules = _modules(snapshot.stacks, stack)
     return Inference(category, module, modules, phases)
 
@@ -66,27 +82,31 @@ def infer(snapshot: Snapshot, lives: Lifetimes, stack: npt.NDArray[np.int32], si
 # --- stacks
 
 
+_ENGINE = re.compile(r"torch::autograd::(Engine|python::PythonEngine|generated|Node|PyNode|CppNode|AccumulateGrad)\b")
+"""Functions of autograd's threads. Those of forward are in `torch::autograd` as well: VariableType, THPVariable."""
+
+
 def _trait_of(frame: Frame) -> int:
     filename = frame.filename.replace("\\", "/")
+    # Without the parameters of a C++ function, whose types say nothing about it.
+    name = frame.name.partition("(")[0]
     trait = 0
-    if "torch/optim/" in filename or frame.name.startswith("Optimizer.step"):
+    if "torch/optim/" in filename or name.startswith("Optimizer.step"):
         trait |= _Trait.OPTIMIZER
-    if "torch::autograd::" in frame.name or (
-        frame.name in ("_engine_run_backward", "backward") and "torch/" in filename
-    ):
+    if _ENGINE.search(name) or (name in ("_engine_run_backward", "backward") and "torch/" in filename):
         trait |= _Trait.BACKWARD
     if filename.endswith("torch/nn/modules/module.py"):
-        trait |= _Trait.BUILDING if frame.name in ("_apply", "to", "cuda") else 0
-        trait |= _Trait.MODULE if frame.name.endswith("_call_impl") else 0
-    if frame.name == "__init__" or frame.name.endswith("load_state_dict"):
+        trait |= _Trait.BUILDING if name in ("_apply", "to", "cuda") else 0
+        trait |= _Trait.FORWARD if name.endswith("_call_impl") else 0
+    if name == "__init__" or name.endswith("load_state_dict"):
         trait |= _Trait.BUILDING
-    if "Workspace" in frame.name or "CUDABlasHandle" in frame.name:
+    if "Workspace" in name or "CUDABlasHandle" in name:
         trait |= _Trait.WORKSPACE
     return trait
 
 
 def _traits_of_stacks(stacks: Stacks) -> npt.NDArray[np.uint8]:
-    """All traits of all frames of each stack."""
+    """The union of the traits of all frames of each stack."""
     of_frame = np.array([_trait_of(frame) for frame in stacks.frames], np.uint8)
     if not len(stacks):
         return np.zeros(0, np.uint8)
@@ -94,7 +114,7 @@ def _traits_of_stacks(stacks: Stacks) -> npt.NDArray[np.uint8]:
 
 
 def _modules(stacks: Stacks, stack: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], tuple[tuple[str, ...], ...]]:
-    """The calls that lead to an allocation, outermost first, without those inside libraries: `model.py:88 forward`."""
+    """Calls that lead to an allocation, outermost first, without library calls: `model.py:88 forward`."""
     step = [_call(frame) for frame in stacks.frames]
     positions: dict[tuple[str, ...], int] = {}
     of_stack = np.full(len(stacks) + 1, NONE, np.int32)
@@ -118,14 +138,14 @@ def _call(frame: Frame) -> str | None:
 
 
 def _labels(trait: npt.NDArray[np.uint8], has_stack: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
-    """What each allocation of the trace, in order, is part of."""
-    # On CUDA, autograd runs on threads of its own, without a line of Python: no stack, where others have one.
+    """The phase that each allocation of the trace belongs to, in order."""
+    # On CUDA, autograd runs on its own threads without Python code: these allocations have no stack, others have one.
     stackless = ~has_stack & has_stack.any()
     return np.select(
         [
             (trait & _Trait.OPTIMIZER) > 0,
             (trait & _Trait.BACKWARD) > 0,
-            (trait & _Trait.MODULE) > 0,
+            (trait & _Trait.FORWARD) > 0,
             stackless,
         ],
         [_OPTIMIZER, _BACKWARD, _FORWARD, _BACKWARD],
@@ -134,7 +154,7 @@ def _labels(trait: npt.NDArray[np.uint8], has_stack: npt.NDArray[np.bool_]) -> n
 
 
 def _runs(label: npt.NDArray[np.uint8]) -> list[tuple[int, int, int]]:
-    """Stretches of equal labels: (label, first, end)."""
+    """Stretches of equal labels, as (label, first, end)."""
     if not len(label):
         return []
     starts = np.concatenate([[0], np.flatnonzero(np.diff(label)) + 1])
@@ -148,7 +168,7 @@ def _phases(label: npt.NDArray[np.uint8], born: npt.NDArray[np.int64], states: i
     for before, (_, first, end), after in zip(runs, runs[1:], runs[2:], strict=False):
         if before[0] == after[0] and end - first < _SHORTEST_RUN:
             smooth[first:end] = before[0]
-    # What lies between forward and backward is the loss, and belongs to forward.
+    # What lies between forward and backward is the loss, and counts as forward.
     runs = _runs(smooth)
     for before, (kind, first, end), after in zip(runs, runs[1:], runs[2:], strict=False):
         if kind == _OUTSIDE and before[0] == _FORWARD and after[0] == _BACKWARD:
@@ -166,64 +186,131 @@ def _phases(label: npt.NDArray[np.uint8], born: npt.NDArray[np.int64], states: i
 
 
 def _categories(
-    lives: Lifetimes, trait: npt.NDArray[np.uint8], size_bytes: Column, phases: tuple[Phase, ...]
+    lives: Lifetimes,
+    made: npt.NDArray[np.uint8],
+    freed: npt.NDArray[np.uint8],
+    size_bytes: Column,
+    phases: tuple[Phase, ...],
 ) -> npt.NDArray[np.uint8]:
+    """Categories from the traits of the stacks that made and released each allocation, and from when that was."""
     names = np.array([*(phase.name for phase in phases), ""])
     born_in = _phase_of(lives.born, phases)
-    died_in = names[_phase_of(lives.died, phases)]
     phase, end = names[born_in], np.array([*(phase.end for phase in phases), 0])[born_in]
-    # Without a single phase, when something lived says nothing about what it was.
-    passing = (lives.died < lives.states) & bool(phases)
-    before, stays, outlives = lives.born == 0, lives.died == lives.states, lives.died >= end
-    optimizer, backward = (trait & _Trait.OPTIMIZER) > 0, (trait & _Trait.BACKWARD) > 0
-    building = ((trait & _Trait.BUILDING) > 0) & ~optimizer & ~backward & ((trait & _Trait.MODULE) == 0)
-    workspace = ((trait & _Trait.WORKSPACE) > 0) | ((size_bytes == CUBLAS_WORKSPACE_BYTES) & stays)
+    stays, outlives = lives.died == lives.states, lives.died >= end
+    optimizer, backward, forward = ((made & trait) > 0 for trait in (_Trait.OPTIMIZER, _Trait.BACKWARD, _Trait.FORWARD))
+    died_in = names[_phase_of(lives.died, phases)]
+    freed_in_backward = ((freed & _Trait.BACKWARD) > 0) | (died_in == "backward")
+    building = ((made & _Trait.BUILDING) > 0) & ~optimizer & ~backward & ~forward
+    first = min((phase.first for phase in phases), default=-1)
     category = np.select(
         [
-            workspace,
+            (made & _Trait.WORKSPACE) > 0,
+            _are_workspaces(lives, size_bytes, stays, phase),
             building & stays,
-            optimizer & (outlives | before),
-            optimizer,
-            before & (trait != 0) & backward,
-            before & (died_in == "backward"),
-            before & passing & (trait == 0),
-            before & passing,
-            phase == "backward",
-            (phase == "forward") & outlives,
-            phase == "forward",
-            (phase == "") & passing & _reaches_model(lives, phases),
-            (phase == "") & passing,
+            lives.born == 0,
+            optimizer & outlives,
+            (phase == "backward") & outlives,
+            (phase == "forward") & (outlives | freed_in_backward),
+            phase != "",
+            # Forward without modules has no lines that tell.
+            freed_in_backward,
+            stays & (lives.born <= first),
         ],
         [
             _CODE["workspace"],
+            _CODE["workspace"],
             _CODE["parameters"],
+            _of_older(lives, made, size_bytes, stays, freed_in_backward),
             _CODE["optimizer state"],
-            _CODE["temporaries"],
             _CODE["gradients"],
             _CODE["activations"],
-            # Released between steps, where zero_grad is.
-            _CODE["gradients"],
-            _CODE["activations"],
-            np.where(outlives, _CODE["gradients"], _CODE["temporaries"]),
-            _CODE["activations"],
             _CODE["temporaries"],
-            _CODE["inputs"],
-            _CODE["temporaries"],
+            _CODE["activations"],
+            # The model is loaded before the first step.
+            _CODE["parameters"],
         ],
-        UNKNOWN,
+        _between_phases(lives, phases, stays),
     ).astype(np.uint8)
-    residents = np.flatnonzero(before & stays & (trait == 0) & (category == UNKNOWN))
+    # Without any event, lifetimes say nothing about the purpose.
+    residents = np.flatnonzero((lives.born == 0) & stays & (made == 0) & (category == UNKNOWN) & (lives.states > 1))
     gradients = np.flatnonzero((category == _CODE["gradients"]) & (phase == "backward"))
-    if len(residents) and len(gradients):
-        # Of one step: the one that made the most of them.
+    if len(gradients):
+        # Use the step with the most gradients.
         steps, counts = np.unique(born_in[gradients], return_counts=True)
-        of_one_step = gradients[born_in[gradients] == steps[np.argmax(counts)]]
-        category[residents] = _residents(size_bytes[residents], size_bytes[of_one_step])
+        gradients = gradients[born_in[gradients] == steps[np.argmax(counts)]]
+    category[residents] = _residents(size_bytes[residents], size_bytes[gradients], "backward" in names)
     return category
 
 
+def _are_workspaces(
+    lives: Lifetimes, size_bytes: Column, stays: npt.NDArray[np.bool_], phase: npt.NDArray[np.str_]
+) -> npt.NDArray[np.bool_]:
+    """Whether allocations are cuBLAS's, by their size and because they are never released."""
+    by_default = (size_bytes == CUBLAS_WORKSPACE_BYTES) & stays
+    as_large = size_bytes == HOPPER_WORKSPACE_BYTES
+    of_hopper = as_large & stays & ((lives.born == 0) | np.isin(phase, ("forward", "backward")))
+    # Anything else of that size may be the gradient of a parameter.
+    alone = as_large.sum() == of_hopper.sum() <= MOST_WORKSPACES and not by_default.any()
+    return np.asarray(by_default | (of_hopper & alone))
+
+
+def _of_older(
+    lives: Lifetimes,
+    made: npt.NDArray[np.uint8],
+    size_bytes: Column,
+    stays: npt.NDArray[np.bool_],
+    freed_in_backward: npt.NDArray[np.bool_],
+) -> npt.NDArray[np.int64]:
+    """Categories of what was there before the trace; what has no stack and is never released stays unknown."""
+    kept_sizes = size_bytes[(lives.born == 0) & stays]
+    return np.select(
+        [
+            (made & _Trait.OPTIMIZER) > 0,
+            (made & _Trait.BACKWARD) > 0,
+            (made & _Trait.FORWARD) > 0,
+            stays,
+            freed_in_backward,
+            # Released between steps, where zero_grad runs, and as large as a parameter.
+            np.isin(size_bytes, kept_sizes) | (len(kept_sizes) == 0),
+        ],
+        [
+            _CODE["optimizer state"],
+            _CODE["gradients"],
+            _CODE["activations"],
+            UNKNOWN,
+            _CODE["activations"],
+            _CODE["gradients"],
+        ],
+        # What the step before put out: logits, the loss.
+        _CODE["activations"],
+    )
+
+
+def _between_phases(lives: Lifetimes, phases: tuple[Phase, ...], stays: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """Categories of what is made in no phase: batches, and where no backward follows, the loss."""
+    if not phases:
+        return np.full(len(lives.born), UNKNOWN)
+    starts = np.array([phase.first for phase in phases if phase.name == "forward"] + [lives.states])
+    following = starts[np.minimum(np.searchsorted(starts, lives.born), len(starts) - 1)]
+    before = np.searchsorted([phase.first for phase in phases], lives.born, side="left") - 1
+    after_forward = np.array([*(phase.name == "forward" for phase in phases), False])[before]
+    # The last that is made in the same gap between phases.
+    last = np.zeros(len(phases) + 1, np.int64)
+    np.maximum.at(last, before, np.where(lives.born < following, lives.born, 0))
+    return np.select(
+        [
+            ~stays & (following < lives.states) & (lives.died > following),
+            # With no step to come that would release them, what is kept is still there.
+            after_forward & np.where(following < lives.states, lives.died > last[before], stays),
+            ~stays,
+        ],
+        [_CODE["inputs"], _CODE["activations"], _CODE["temporaries"]],
+        UNKNOWN,
+    )
+
+
 def _phase_of(state: npt.NDArray[np.int64], phases: tuple[Phase, ...]) -> npt.NDArray[np.int64]:
-    """Position of the phase whose events lead to each state; the number of phases where there is none."""
+    """Position of the phase whose events lead to each state; the number of phases for states outside all phases."""
     if not phases:
         return np.zeros(len(state), np.int64)
     first = np.array([phase.first for phase in phases])
@@ -232,24 +319,39 @@ def _phase_of(state: npt.NDArray[np.int64], phases: tuple[Phase, ...]) -> npt.ND
     return np.where((place >= 0) & (state < end[place]), place, len(phases))
 
 
-def _reaches_model(lives: Lifetimes, phases: tuple[Phase, ...]) -> npt.NDArray[np.bool_]:
-    """Whether an allocation made outside of all phases lives until the next forward: a batch does."""
-    starts = np.array([phase.first for phase in phases if phase.name == "forward"] + [lives.states])
-    following = starts[np.minimum(np.searchsorted(starts, lives.born), len(starts) - 1)]
-    return (following < lives.states) & (lives.died > following)
+def _residents(size_bytes: Column, gradients_bytes: Column, trains: bool) -> npt.NDArray[np.uint8]:
+    """Categories of memory that is always live and has no stack: parameters and what belongs to them, told by count.
 
-
-def _residents(size_bytes: Column, gradients_bytes: Column) -> npt.NDArray[np.uint8]:
-    """What is there all the time, without a stack: parameters and the optimizer's state, told apart by counting.
-
-    There is one gradient for each parameter, of the same size. As many residents of that size are parameters, the
-    first by address; the others are state (two for each under Adam).
+    There is one gradient for each parameter, of the same size. For each size, as many residents as gradients are
+    parameters, in the order of addresses; the others are state (two for each parameter under Adam), as is what is twice
+    as large as a gradient: fp32 for 16 bits. Where no gradient is made in the trace, sizes that all come in threes are
+    parameters and Adam's state, and those that come in fours have gradients between them that are never released.
     """
-    category = np.full(len(size_bytes), UNKNOWN, np.uint8)
+    category = np.full(len(size_bytes), _CODE["parameters"], np.uint8)
+    copies = 1 if len(gradients_bytes) else _copies(size_bytes, trains)
     for size in np.unique(size_bytes):
         alike = np.flatnonzero(size_bytes == size)
         parameters = int((gradients_bytes == size).sum())
         if parameters:
-            category[alike[:parameters]] = _CODE["parameters"]
             category[alike[parameters:]] = _CODE["optimizer state"]
+        elif len(gradients_bytes):
+            category[alike] = _CODE["optimizer state" if (2 * gradients_bytes == size).any() else "parameters"]
+        else:
+            each = len(alike) // copies
+            category[alike[each:]] = _CODE["optimizer state"]
+            if copies in (2, 4):
+                category[alike[each : 2 * each]] = _CODE["gradients"]
     return category
+
+
+LARGE_SHARE = 0.001
+"""Share of all residents' bytes from which on a size has to come in the same multiples as the others."""
+
+
+def _copies(size_bytes: Column, trains: bool) -> int:
+    """How many of each parameter's size there are: 3 or 4 if all sizes come in such multiples, in training also 2."""
+    sizes, counts = np.unique(size_bytes, return_counts=True)
+    counts = counts[sizes * counts >= LARGE_SHARE * size_bytes.sum()]
+    # Threes first: zero_grad has released gradients since torch 2.0.
+    candidates = (3, 4, 2) if trains else (3, 4)
+    return next((copies for copies in candidates if len(counts) and not (counts % copies).any()), 1)

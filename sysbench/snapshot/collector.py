@@ -1,7 +1,8 @@
-"""Turns the dicts of a memory snapshot into columns while it is still being read.
+"""Converts the dicts of a memory snapshot to columns while the file is still being read.
 
-Every layout since 2022 is known here: addresses of blocks left out, `history` in place of `frames`, no traces, a bare
-list of segments. Sources: torch/cuda/memory.py (`_snapshot`), torch/csrc/cuda/Module.cpp and memory_snapshot.cpp.
+All layouts since 2022 are supported: without addresses of blocks, with `history` in place of `frames`, without traces,
+or a bare list of segments. Sources: torch/cuda/memory.py (`_snapshot`), torch/csrc/cuda/Module.cpp and
+memory_snapshot.cpp.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ METADATA_KEY: Final = "sysbench"
 
 _BATCH_ROWS: Final = 1 << 11
 _PICKLED_TOGETHER: Final = 1000
-"""pickle fills lists in batches of this many (`_BATCHSIZE` in Lib/pickle.py): more may follow a full one."""
+"""pickle fills lists in batches of this size (`_BATCHSIZE` in Lib/pickle.py): after a full batch, more may follow."""
 
 
 class _Names(dict[object, int]):
-    """Positions of distinct texts, given as they come; no text at all is NONE."""
+    """Assigns positions to distinct texts in order of appearance; a missing text is NONE."""
 
     def __init__(self) -> None:
         super().__init__({None: NONE, "": NONE})
@@ -55,7 +56,7 @@ class _Names(dict[object, int]):
 
 
 class _Codes(dict[object, int]):
-    """Codes of names; 0 for one that is not known."""
+    """Codes of names; 0 for an unknown name."""
 
     def __missing__(self, name: object) -> int:
         return 0
@@ -63,22 +64,22 @@ class _Codes(dict[object, int]):
 
 _ACTION_CODES: Final = _Codes(ACTION_CODE)
 _STATE_CODES: Final = _Codes({name: code for code, name in enumerate(STATES)})
-# The documentation's name for what the code calls active_pending_free.
+# The documentation's name for active_pending_free in the code.
 _STATE_CODES["active_awaiting_free"] = _STATE_CODES["active_pending_free"]
 
 
 class _Stack(int):
-    """Position of a stack in the table; stands in a list in place of its frames."""
+    """Position of a stack in the table; replaces the stack's frames in a list."""
 
 
 _FRAME: Final = object()
-"""The only key of a dict that was a frame; its value is the frame's position in the table."""
+"""The only key of a dict that has replaced a frame; its value is the frame's position in the table."""
 
 
 class _StackTable:
-    """Distinct frames and stacks.
+    """Table of distinct frames and stacks.
 
-    A pickle may refer again to any frame and to any list of them, so both are changed in place.
+    A pickle may refer to any frame and any list of frames again, so both are replaced in place.
     """
 
     def __init__(self) -> None:
@@ -86,7 +87,7 @@ class _StackTable:
         self._stacks: dict[bytes, _Stack] = {}
 
     def add(self, items: list[Any]) -> None:
-        """Put a list of frames in the table; other lists stay as they are."""
+        """Add a list of frames to the table and replace its content; other lists remain unchanged."""
         for record in items:
             if type(record) is dict and "filename" in record:
                 self._add_frame(record)
@@ -107,7 +108,7 @@ class _StackTable:
         record[_FRAME] = self._frames.setdefault(frame, len(self._frames))
 
     def position(self, frames: Any) -> int:
-        """The position of a stack, or NONE for no frames. Raises TypeError for anything else."""
+        """Return the position of a stack, or NONE for no frames. Raises TypeError for anything else."""
         if not frames:
             return NONE
         if type(frames) is list:
@@ -115,17 +116,17 @@ class _StackTable:
                 self.add(frames)
             if len(frames) == 1 and type(frames[0]) is _Stack:
                 return frames[0]
-        raise TypeError("the frames are not frames")
+        raise TypeError("the frames are malformed")
 
     def columns(self) -> Stacks:
-        """The whole table."""
+        """Return the whole table."""
         frame = np.frombuffer(b"".join(self._stacks), dtype=np.uint32)
         lengths = np.array([len(key) // frame.itemsize for key in self._stacks], dtype=np.int64)
         return Stacks(frames=tuple(self._frames), frame=frame, start=_starts(lengths))
 
 
 class _Rows:
-    """Dicts of one kind, which become rows a batch at a time. In their list, this stands for each of them."""
+    """Converts dicts of one kind to rows, a batch at a time; in its list, each dict is replaced by this object."""
 
     def __init__(self, kind: str, columns_of: Callable[[list[dict[object, Any]]], dict[str, Column]]) -> None:
         self.kind = kind
@@ -135,20 +136,20 @@ class _Rows:
         self._batches: list[dict[str, Column]] = []
 
     def add(self, records: list[dict[object, Any]]) -> None:
-        """More rows; the dicts are empty in the end. Raises UnreadableError."""
+        """Add rows and empty the dicts. Raises UnreadableError."""
         self.count += len(records)
         self._waiting += records
         if len(self._waiting) >= _BATCH_ROWS:
             self.pack()
 
     def columns(self) -> dict[str, Column]:
-        """All rows; afterwards there are none left. Raises UnreadableError."""
+        """Return all rows and remove them from here. Raises UnreadableError."""
         self.pack()
-        # Column by column, so that nothing is there twice for longer than it takes to join it.
+        # Column by column, so that at most one column exists twice at any time.
         return {name: np.concatenate([batch.pop(name) for batch in self._batches]) for name in list(self._batches[0])}
 
     def pack(self) -> None:
-        """Make columns of the rows so far. Raises UnreadableError."""
+        """Convert the rows so far to columns. Raises UnreadableError."""
         if self._batches and not self._waiting:
             return
         records, self._waiting = self._waiting, []
@@ -166,7 +167,7 @@ def _coded(codes: Mapping[object, int], values: Iterable[object], kind: type[np.
 
 
 def _numbers(values: Sequence[Any], kind: type[np.generic] = np.int64) -> Column:
-    """Whole numbers as a column; None counts as 0. Raises TypeError and OverflowError."""
+    """Convert whole numbers to a column; None counts as 0. Raises TypeError and OverflowError."""
     if not set(map(type, values)) <= {int, NoneType}:
         wrong = next(value for value in values if type(value) not in (int, NoneType))
         raise TypeError(f"{wrong!r:.40} is not a whole number")
@@ -174,7 +175,7 @@ def _numbers(values: Sequence[Any], kind: type[np.generic] = np.int64) -> Column
 
 
 class SnapshotCollector:
-    """Takes the lists of a snapshot as they are filled and keeps columns of what is in them."""
+    """Receives the lists of a snapshot as they are filled, and keeps their content as columns."""
 
     def __init__(self) -> None:
         self._stacks = _StackTable()
@@ -186,7 +187,7 @@ class SnapshotCollector:
         self._kinds = {"action": self._entries, "state": self._blocks, "total_size": self._segments}
 
     def finish(self, items: list[Any]) -> None:
-        """Make rows of the dicts that a list was given, if they are of one kind, and one stack of frames."""
+        """Convert the dicts in a list to rows if they are of one kind, or the list to a stack if it holds frames."""
         fresh = list(takewhile(lambda item: type(item) is dict, reversed(items)))[::-1]
         if not fresh:
             return
@@ -194,7 +195,7 @@ class SnapshotCollector:
             if key in fresh[0] and all(key in record for record in fresh):
                 for other in self._kinds.values():
                     if other is not rows:
-                        # Names are numbered in the order in which they are packed, which is that of the file.
+                        # Names are numbered in the order of packing, which is that of the file.
                         other.pack()
                 rows.add(fresh)
                 items[len(items) - len(fresh) :] = [rows] * len(fresh)
@@ -208,7 +209,7 @@ class SnapshotCollector:
             raise TypeError("the size is below zero")
         return {
             "action": _coded(_ACTION_CODES, (entry["action"] for entry in entries), np.uint8),
-            # An `oom` has device_free in place of an address.
+            # An `oom` entry has device_free in place of an address.
             "address": _numbers([entry.get("addr") or entry.get("device_free") for entry in entries], np.uint64),
             "size_bytes": sizes,
             "stream": _numbers([entry.get("stream") for entry in entries]),
@@ -219,7 +220,8 @@ class SnapshotCollector:
         }
 
     def _block_columns(self, blocks: list[dict[object, Any]]) -> dict[str, Column]:
-        # In the layout of 2022, the latest use of a block says what newer ones say of the block itself.
+        # In the layout of 2022, the latest use of a block holds the fields that newer layouts store in the block
+        # itself.
         used = [{"real_size": block["size"], **_first(block.get("history"))} for block in blocks]
         both = list(zip(blocks, used, strict=True))
         return {
@@ -237,7 +239,7 @@ class SnapshotCollector:
     def _segment_columns(self, segments: list[dict[object, Any]]) -> dict[str, Column]:
         for segment in segments:
             if type(segment["blocks"]) is not list or not all(map(is_, segment["blocks"], repeat(self._blocks))):
-                raise TypeError("the blocks are not blocks")
+                raise TypeError("the blocks are malformed")
         return {
             "device": _numbers([segment.get("device") for segment in segments], np.int32),
             "address": _numbers([segment["address"] for segment in segments], np.uint64),
@@ -251,7 +253,7 @@ class SnapshotCollector:
         }
 
     def snapshot(self, root: object) -> Snapshot:
-        """Everything that was collected, once it hangs together. Raises UnreadableError when it does not."""
+        """Return the snapshot after checking its consistency. Raises UnreadableError if it is inconsistent."""
         if isinstance(root, list) and root and root[0] is self._segments:
             root = {"segments": root}
         if not isinstance(root, dict) or not ({"segments", "device_traces"} & root.keys()):
@@ -285,7 +287,7 @@ class SnapshotCollector:
 
 
 def _with_addresses(blocks: Blocks, segments: Segments) -> Blocks:
-    """Old layouts leave addresses of blocks out: blocks fill their segment without gaps."""
+    """Compute missing addresses of blocks, as in old layouts: blocks fill their segment without gaps."""
     start = _starts(blocks.size_bytes)
     offset = start[:-1] - start[segments.first_block[:-1]][blocks.segment]
     computed = segments.address[blocks.segment] + offset.astype(np.uint64)
@@ -297,7 +299,7 @@ def _starts(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def _first(history: object) -> Mapping[object, object]:
-    """The latest use of a block, in the layout of 2022."""
+    """Return the latest use of a block, in the layout of 2022."""
     first = history[0] if isinstance(history, list) and history else None
     return first if isinstance(first, dict) else {}
 
@@ -317,7 +319,7 @@ def _annotations(entries: list[Any]) -> Iterable[Annotation]:
 
 
 def _refuse_misplaced(found: list[object], rows: _Rows) -> None:
-    """Everything that became a row must be where rows of its kind belong."""
+    """Check that everything converted to rows was in the right place."""
     misfit = next((item for item in found if item is not rows), None)
     if misfit is not None:
         raise UnreadableError(f"is not a memory snapshot: {_shown(misfit)} stands where a {rows.kind} belongs")
@@ -326,7 +328,7 @@ def _refuse_misplaced(found: list[object], rows: _Rows) -> None:
 
 
 def _shown(value: object) -> str:
-    """What something is, in a few words."""
+    """Describe the type of a value in a few words."""
     if isinstance(value, dict):
         keys = ", ".join(str(key)[:30] for key in list(value)[:6])
         return f"a dict with {keys}{', …' if len(value) > 6 else ''}" if value else "an empty dict"

@@ -1,4 +1,4 @@
-"""What a memory snapshot comes down to: columns, with positions in tables of distinct stacks and names."""
+"""A memory snapshot as columns, with positions in tables of distinct stacks and names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STATES: Final = ("inactive", "active_allocated", "active_pending_free")
 """States of blocks; `Blocks.state` holds positions in this tuple."""
 
 NONE: Final = -1
-"""In columns of positions (stack, category, label): there is none."""
+"""Missing position, in columns of positions (stack, category, label)."""
 
 
 class Frame(NamedTuple):
@@ -48,15 +48,15 @@ class Stacks:
 
     frames: tuple[Frame, ...]
     frame: Column
-    """uint32, the stacks one after the other."""
+    """uint32, all stacks concatenated."""
     start: Column
-    """int64, one more than there are stacks."""
+    """int64, one more than the number of stacks."""
 
     def __len__(self) -> int:
         return len(self.start) - 1
 
     def of(self, stack: int) -> tuple[Frame, ...]:
-        """The frames of a stack, innermost first; empty for NONE."""
+        """Return the frames of a stack, innermost first; empty for NONE."""
         if stack == NONE:
             return ()
         return tuple(self.frames[index] for index in self.frame[self.start[stack] : self.start[stack + 1]])
@@ -64,20 +64,20 @@ class Stacks:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """What the allocator did, in order, devices one after the other. Columns of equal length."""
+    """Allocator events in order, one device after the other, as columns of equal length."""
 
     device: Column
     """int32"""
     action: Column
     """uint8, positions in ACTIONS."""
     address: Column
-    """uint64; for `oom`, the bytes that the device reported as free."""
+    """uint64; for `oom`, the free bytes that the device reported."""
     size_bytes: Column
-    """int64, as requested: not rounded up."""
+    """int64, requested size: not rounded up."""
     stream: Column
     """int64"""
     time_us: Column
-    """int64, microseconds since the epoch; 0 where the file has none."""
+    """int64, microseconds since the epoch; 0 if the file has no times."""
     stack: Column
     """int32, positions in `Snapshot.stacks`, or NONE."""
     category: Column
@@ -91,7 +91,7 @@ class Trace:
 
 @dataclass(frozen=True, eq=False)
 class Segments:
-    """Memory that the allocator holds, at the time of the snapshot."""
+    """Memory segments of the allocator at the time of the snapshot."""
 
     device: Column
     """int32"""
@@ -110,7 +110,7 @@ class Segments:
     stack: Column
     """int32, or NONE."""
     first_block: Column
-    """int64, one more than there are segments: segment `i` has the blocks `first_block[i]:first_block[i + 1]`."""
+    """int64, one more than the number of segments: segment `i` has the blocks `first_block[i]:first_block[i + 1]`."""
 
     def __len__(self) -> int:
         return len(self.address)
@@ -118,14 +118,14 @@ class Segments:
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """How segments are divided, at the time of the snapshot; segments one after the other."""
+    """Blocks of all segments at the time of the snapshot, one segment after the other."""
 
     segment: Column
     """int64, positions in `Snapshot.segments`."""
     address: Column
     """uint64"""
     size_bytes: Column
-    """int64, as the allocator counts them."""
+    """int64, size as the allocator counts it."""
     requested_bytes: Column
     """int64"""
     state: Column
@@ -142,7 +142,7 @@ class Blocks:
 
 
 class Annotation(NamedTuple):
-    """A mark in time that user code set: the START or the END of something named."""
+    """A timestamp set by user code: the START or END of a named range."""
 
     name: str
     stage: str
@@ -162,22 +162,22 @@ class Snapshot:
     labels: tuple[str, ...]
     annotations: tuple[Annotation, ...]
     settings: Mapping[str, Any]
-    """`allocator_settings`; empty where the file has none."""
+    """`allocator_settings`; empty if the file has none."""
     metadata: Mapping[str, Any]
-    """What sysbench wrote about its own snapshot; empty for anyone else's."""
+    """sysbench's own metadata; empty for snapshots from other programs."""
 
     @property
     def source(self) -> Literal["measured", "simulated"]:
-        """Whether a device was there."""
+        """Whether the snapshot was measured on a device or simulated."""
         return "simulated" if self.metadata.get("source") == "simulated" else "measured"
 
     @property
     def has_allocator(self) -> bool:
-        """Whether something reserved memory and kept the time; otherwise tensors were followed one by one."""
+        """Whether an allocator reserved memory and recorded times; otherwise single tensors were tracked."""
         return self.metadata.get("allocator", "cuda") is not None
 
     @property
     def devices(self) -> tuple[int, ...]:
-        """Devices that have trace entries or segments."""
+        """Devices with trace entries or segments."""
         present = np.union1d(self.trace.device, self.segments.device)
         return tuple(int(device) for device in present)

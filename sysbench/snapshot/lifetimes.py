@@ -1,4 +1,4 @@
-"""Allocations from a trace: which release belongs to which allocation, and what was there before and after."""
+"""Lifetimes of allocations, from a trace: matching releases, and allocations that predate or outlive the trace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sysbench.snapshot.reserved import Reserved, SegmentHistory
 from sysbench.snapshot.timeline import OutOfMemory
 
 ROUNDING_BYTES = 512
-"""The allocator counts in multiples of this (kMinBlockSize in c10/cuda/CUDACachingAllocator.cpp)."""
+"""Block sizes in the allocator are multiples of this (kMinBlockSize in c10/cuda/CUDACachingAllocator.cpp)."""
 
 _ALLOC = ACTION_CODE["alloc"]
 _GROWS = (ACTION_CODE["segment_alloc"], ACTION_CODE["segment_map"])
@@ -22,27 +22,27 @@ _ACTIVE = STATES.index("active_allocated")
 
 @dataclass(frozen=True, eq=False)
 class Lifetimes:
-    """What became of every allocation; columns of equal length, one row per allocation."""
+    """Lifetimes of all allocations: columns of equal length, one row per allocation."""
 
     states: int
     born: npt.NDArray[np.int64]
     died: npt.NDArray[np.int64]
     row: npt.NDArray[np.int64]
-    """Position in the trace of its allocation, or NONE for what was there before."""
+    """Position of the allocation in the trace, or NONE if it predates the trace."""
     freed_row: npt.NDArray[np.int64]
-    """Position in the trace of its release, or NONE."""
+    """Position of the release in the trace, or NONE."""
     block: npt.NDArray[np.int64]
-    """Position among the blocks that are left at the end, or NONE."""
+    """Position among the blocks that exist at the end, or NONE."""
     time_us: npt.NDArray[np.int64] | None
     reserved: Reserved
     failures: tuple[OutOfMemory, ...]
 
 
 def lifetimes(snapshot: Snapshot, device: int) -> Lifetimes:
-    """Lifetimes of all allocations on one device.
+    """Return the lifetimes of all allocations on one device.
 
-    An allocation counts until its release is requested, as in `torch.cuda.memory_allocated`, or completed where the
-    trace holds no requests. A release without an allocation, and a block without one, was there before the trace.
+    An allocation is live until its release is requested, as in `torch.cuda.memory_allocated`, or until it is completed
+    if the trace holds no requests. A release or a block without an allocation predates the trace.
     """
     trace = snapshot.trace
     rows = np.flatnonzero(trace.device == device)
@@ -52,7 +52,7 @@ def lifetimes(snapshot: Snapshot, device: int) -> Lifetimes:
     changes = np.isin(action, [*_GROWS, *_SHRINKS])
     failed = action == ACTION_CODE["oom"]
     counted = (action == _ALLOC) | freed | changes | failed
-    # The state that each event leads to; state 0 is before the first.
+    # The state that each event leads to; state 0 precedes the first event.
     state = np.cumsum(counted)
     states = int(state[-1]) + 1 if len(state) else 1
 
@@ -71,7 +71,7 @@ def lifetimes(snapshot: Snapshot, device: int) -> Lifetimes:
         row=np.concatenate([row, padding]),
         freed_row=np.concatenate([freed_row, padding]),
         block=np.concatenate([found, kept]),
-        # What was there before the trace is as old as its first event.
+        # Allocations that predate the trace get the time of its first event.
         time_us=np.concatenate([time_us[:1], time_us]) if trace.time_us[rows].any() and len(time_us) else None,
         reserved=_reserved(snapshot, device, rows[changes], state[changes], states),
         failures=tuple(
@@ -88,7 +88,10 @@ def _pair(
     snapshot: Snapshot,
     states: int,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """(born, died, row, freed_row) of every allocation in the trace; at one address, events take turns."""
+    """Match the events at each address, where allocations and releases alternate.
+
+    Returns (born, died, row, freed_row) of every allocation in the trace.
+    """
     address = snapshot.trace.address[rows]
     order = np.argsort(address, kind="stable")
     sorted_address, is_free, when, where = address[order], freed[order], state[order], rows[order]
@@ -96,13 +99,13 @@ def _pair(
     same = np.zeros(count + 1, bool)
     same[1:count] = sorted_address[1:] == sorted_address[:-1]
     allocated = np.flatnonzero(~is_free)
-    # An allocation ends with the next event at its address: its release, or another allocation whose release was
-    # not recorded.
+    # An allocation ends with the next event at its address: its release, or another allocation if the release was not
+    # recorded.
     has_next = same[allocated + 1]
     following = np.minimum(allocated + 1, max(count - 1, 0))
     died = np.where(has_next, when[following], states)
     freed_row = np.where(has_next & is_free[following], where[following], NONE)
-    # A release that nothing precedes at its address is of something older than the trace.
+    # A release that follows no event at its address belongs to an allocation that predates the trace.
     orphan = np.flatnonzero(is_free & ~same[:count])
     born = np.concatenate([when[allocated], np.zeros(len(orphan), np.int64)])
     return (
@@ -116,7 +119,7 @@ def _pair(
 def _match_blocks(
     snapshot: Snapshot, block: npt.NDArray[np.int64], row: npt.NDArray[np.int64], lives: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.int64]:
-    """The block that each allocation that is live at the end is in, or NONE."""
+    """Block of each allocation that is live at the end, or NONE."""
     found = np.full(len(row), NONE, np.int64)
     if not len(block):
         return found
@@ -136,7 +139,7 @@ def _reserved(
     state: npt.NDArray[np.int64],
     states: int,
 ) -> Reserved:
-    """What is reserved, from its end backwards: a trace in steady state does not tell how it began."""
+    """Reserved memory, computed backwards from the end, because a trace in steady state lacks the beginning."""
     segments, trace = snapshot.segments, snapshot.trace
     here = np.flatnonzero(segments.device == device)
     final = [

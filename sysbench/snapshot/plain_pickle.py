@@ -1,15 +1,15 @@
-"""Reads pickles of plain data from anyone: at the speed of C, in bounded memory, without running anything in them.
+"""Reads untrusted pickles of plain data: at C speed, in bounded memory, and without executing anything in them.
 
-`pickle.Unpickler` does the reading, but it never sees the file. It sees a screened copy, made a window at a time:
+`pickle.Unpickler` reads, but it never sees the file itself. It sees a filtered copy, produced one window at a time:
 
 - Only opcodes of plain data pass: dict, list, tuple, str, int, float, bool, None and bytes. A file that names, builds
-  or calls something is refused, as are texts and memo slots larger than any snapshot has.
-- After every opcode that fills a list, the copy has a BINPERSID, which makes the unpickler hand the list to
-  `persistent_load`. The caller can thus replace what is in it by something smaller while the rest is still unread. That
-  is how a file of a gigabyte is read without its objects ever existing at the same time.
+  or calls something is refused, and so are texts and memo slots larger than in any snapshot.
+- After every opcode that fills a list, the copy has a BINPERSID, which makes the unpickler pass the list to
+  `persistent_load`. The caller can then replace the list's content with something smaller while the rest is still
+  unread. In this way a file of 1 GB is read although its objects never exist all at once.
 
-The screen is a regular expression. Opcodes are a prefix code, so a pattern of whole opcodes that is matched from the
-first one on can only cut the bytes where the opcodes do. Opcodes: Lib/pickletools.py of CPython, protocols 2 to 5.
+The filter is a regular expression. Opcodes are a prefix code, so a pattern of whole opcodes that matches from the first
+opcode on can only split the bytes at opcode boundaries. Opcodes: Lib/pickletools.py of CPython, protocols 2 to 5.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _REMEMBERED_BYTES: Final = 64 << 20
 
 
 def _by_length(lengths: range) -> bytes:
-    """Anything that begins with its length in a byte, which a pattern can only spell out."""
+    """A pattern for arguments that begin with their length in a byte; it must list every length."""
     return b"(?:" + b"|".join(re.escape(bytes([n])) + b".{%d}" % n for n in lengths) + b")"
 
 
@@ -39,21 +39,21 @@ _TEXT: Final = rb"\x8c" + _by_length(range(96))
 _NUMBER: Final = rb"(?:K.|M..|J.{4}|\x8a" + _by_length(range(9, -1, -1)) + rb")"
 _REFERENCES: Final = rb"(?:(?:j....)++|(?:h.)++)++"
 _LIST: Final = rb"\](?!\x94\([hj])"
-"""A new list, unless it begins with a reference."""
+"""A new list that does not begin with a reference."""
 _PAIR: Final = rb"h.(?:K.K.\x86\x94|" + _NUMBER + rb"|h.|" + _LIST + rb"\x94|" + _TEXT + rb"\x94|)"
-"""A key and its value: most of a snapshot. It would pass without this, but not as fast."""
+"""A key and its value: most of a snapshot. Other patterns would match it too, but more slowly."""
 _MEMO: Final = rb"q.|r...[\x00-\x03]"
-"""Slots to store something in. The unpickler makes room for all below, so there may be 2²⁶ of them."""
+"""Memo slots. The unpickler allocates all slots up to the highest, so the limit is 2²⁶."""
 _PASSING: Final = rb"|".join(
     (rb"(?:" + _PAIR + rb")++", rb"[\x94(}uNsd\x88\x89)]++", _LIST, rb"(?:j....)++", _NUMBER, _TEXT, rb"G.{8}", _MEMO)
 )
 _RUN: Final = re.compile(rb"(?:" + _PASSING + rb")*+(?:\]\x94\((" + _REFERENCES + rb")e|([eal\x85-\x87t]))?", re.DOTALL)
-"""Opcodes that pass, up to a whole list of references, or to one that completes a list or a tuple."""
+"""Opcodes that pass, up to a whole list of references, or to an opcode that completes a list or a tuple."""
 
 _INT32: Final = struct.Struct("<i")
 _OPCODES: Final = {opcode.code.encode("latin-1"): opcode.name for opcode in pickletools.opcodes}
 _FIXED_BYTES: Final = {"PROTO": 2, "FRAME": 9, "STOP": 1, "EMPTY_LIST": 1}
-"""Opcodes that pass, but not in a run. An EMPTY_LIST does where its references are not all in the window."""
+"""Opcodes that pass one at a time. EMPTY_LIST is one of them if its references are not all in the window."""
 _LENGTHS: Final = {
     "SHORT_BINUNICODE": struct.Struct("<B"),
     "BINUNICODE": struct.Struct("<I"),
@@ -63,36 +63,36 @@ _LENGTHS: Final = {
     "BINBYTES8": struct.Struct("<Q"),
 }
 _LIMITED: Final = b"KMJ\x8aGhjqr"
-"""Opcodes that pass in a run if their argument is whole, and no larger than it says."""
+"""Opcodes that pass in a sequence if their argument is complete and within its size limit."""
 _HEAD_BYTES: Final = 256
-"""More than any of these takes, and what is shown of names."""
+"""Longer than any of these opcodes; also the number of bytes shown of names."""
 _NAMED: Final = re.compile(rb"[ci][^\n]*\n[^\n]*\n|\x93")
-"""GLOBAL, INST and STACK_GLOBAL pass as the last ones: `find_class` is then asked for what they name, and refuses."""
+"""GLOBAL, INST and STACK_GLOBAL pass last: the unpickler then calls `find_class`, which refuses."""
 
 
 class UnreadableError(Exception):
-    """Why the file cannot be read, as the end of a sentence that begins with its name."""
+    """The reason why a file cannot be read, as the end of a sentence that begins with the file's name."""
 
 
 class ByteStream(Protocol):
-    """Where a pickle comes from: a file, or one that unpacks itself."""
+    """Source of a pickle: a file, possibly one that decompresses itself."""
 
     def read(self, size: int, /) -> bytes:
-        """Up to `size` bytes; none at the end."""
+        """Read up to `size` bytes; returns no bytes at the end."""
 
 
 def load(stream: ByteStream, finish: Callable[[list[Any]], None], budget_bytes: int = DEFAULT_BUDGET_BYTES) -> object:
-    """The object that a pickle holds.
+    """Return the object that a pickle holds.
 
-    `finish` is shown every list that has items, each time it was given some, and may put something smaller in their
-    place. If it leaves one item of a list, later lists of the same objects are not shown, and have that item.
+    `finish` receives every list that has items, after each batch of items, and may replace them with something smaller.
+    If it leaves one item in a list, later lists of the same objects are not passed to it, and hold that item.
 
-    Raises UnreadableError for anything that is not a whole pickle of plain data, and when this process grows by more
+    Raises UnreadableError for anything other than a complete pickle of plain data, and when this process grows by more
     than `budget_bytes`.
     """
     screen = _Screen(stream, budget_bytes)
     collects = gc.isenabled()
-    # There is no garbage, only more and more objects that every collection would visit.
+    # There is no garbage, but every collection would traverse the growing number of objects.
     gc.disable()
     try:
         return _Unpickler(screen, finish).load()
@@ -114,7 +114,7 @@ def load(stream: ByteStream, finish: Callable[[list[Any]], None], budget_bytes: 
 
 
 class _Unpickler(pickle.Unpickler):
-    """Reads the screened copy and shows what is completed."""
+    """Reads the filtered copy and passes completed lists and tuples on."""
 
     def __init__(self, screen: _Screen, finish: Callable[[list[Any]], None]) -> None:
         super().__init__(screen)
@@ -128,12 +128,12 @@ class _Unpickler(pickle.Unpickler):
         raise UnreadableError(f"is refused: it asks to use {wish!r}, and a snapshot holds plain data only")
 
     def persistent_load(self, shown: Any) -> object:
-        """What takes the place of a list or a tuple on the stack, or of the number of a list."""
+        """Return the replacement of a list or a tuple on the stack, or of the number of a list."""
         if type(shown) is list:
             self._finish(shown)
             self._latest = shown
         elif type(shown) is tuple:
-            # As a key it would be hashed, which takes time that is exponential in its depth.
+            # As a dict key it would be hashed, which takes time exponential in its depth.
             if tuple in map(type, shown):
                 raise UnreadableError("holds a tuple in a tuple: no snapshot does")
         elif shown in self._left:
@@ -144,15 +144,15 @@ class _Unpickler(pickle.Unpickler):
 
 
 class _Screen:
-    """The screened copy, as a file. Every window of it is a frame, which the unpickler reads as a whole."""
+    """The filtered copy as a file. Every window is a frame, which the unpickler reads at once."""
 
     def __init__(self, stream: ByteStream, budget_bytes: int) -> None:
         self.offset = 0
-        """How much of the stream was read."""
+        """Number of bytes read from the stream."""
         self.left: dict[int, object] = {}
-        """What is left of lists of references, by their numbers, where that is one item."""
+        """The remaining item of each list of references, by the list's number, if one item remains."""
         self._numbers: dict[bytes, int] = {}
-        """Numbers of lists of references, in the order in which they first appear."""
+        """Numbers of lists of references, in order of first appearance."""
         self._numbered_bytes = 0
         self._stream = stream
         self._budget_bytes = budget_bytes
@@ -163,7 +163,7 @@ class _Screen:
         self._position = 0
 
     def read(self, size: int) -> bytes:
-        """The next bytes: some of the head of a frame, or all of its body."""
+        """Return the next bytes: part of a frame's head, or its whole body."""
         if self._position == len(self._frame):
             if self._process.memory_info().rss - self._rss_bytes > self._budget_bytes:
                 limit = f"{self._budget_bytes >> 20} MiB of memory"
@@ -175,11 +175,11 @@ class _Screen:
         return self._frame[self._position - size : self._position]
 
     def readline(self) -> bytes:
-        """Nothing: lines lie within frames, where the unpickler finds them without asking."""
+        """Return no bytes: lines are inside frames, where the unpickler finds them itself."""
         return b""
 
     def _screened(self) -> Iterator[bytes]:
-        """Windows of the copy, without the frames of the file itself."""
+        """Yield windows of the copy, without the file's own frames."""
         window = b""
         while chunk := self._stream.read(CHUNK_BYTES):
             if not self.offset and not chunk.startswith(b"\x80"):
@@ -209,11 +209,11 @@ class _Screen:
         raise UnreadableError(f"is truncated: it ends after {self.offset} bytes")
 
     def _shown(self, run: re.Match[bytes]) -> bytes:
-        """A run, so that what it completes is shown: `BINPERSID` after it.
+        """Return a sequence of opcodes with `BINPERSID` after it, so that the list or tuple it completes is passed on.
 
-        A list of references, shown, is followed by its number, shown and dropped: `BININT number BINPERSID POP`. When
-        the same references come again, the number alone gives what is left of the list: `EMPTY_LIST MEMOIZE BININT
-        number BINPERSID APPEND`.
+        A list of references is followed by its number, which is passed on and dropped: `BININT number BINPERSID POP`.
+        When the same references occur again, the number alone gives the remaining item of the list: `EMPTY_LIST MEMOIZE
+        BININT number BINPERSID APPEND`.
         """
         references, completing = run.groups()
         if references is None:
@@ -230,7 +230,7 @@ class _Screen:
         return run.string[run.start() : run.start(1) - 1] + numbered + b"a"
 
     def _size_bytes(self, head: bytes) -> int:
-        """How long the opcode is that stopped a run; 0 if the window ends within it. Raises UnreadableError."""
+        """Size of the opcode that ended a sequence; 0 if the window ends within it. Raises UnreadableError."""
         name = _OPCODES.get(head[:1], f"opcode 0x{head[:1].hex()}")
         if name == "PROTO" and head[1:2] > b"\x05":
             raise UnreadableError(f"is a pickle of protocol {head[1]}, which is not known")

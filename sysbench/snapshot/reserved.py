@@ -1,4 +1,4 @@
-"""Memory that the allocator took from the device, over time: segments that come and go."""
+"""Reserved memory over time: segments that the allocator takes from the device and returns."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ Ranges = list[tuple[int, int]]
 
 @dataclass(frozen=True, eq=False)
 class Reserved:
-    """How much is reserved in every state, and where."""
+    """Reserved bytes in every state, and their addresses."""
 
     bytes: Column
     """int64, one per state."""
     history: SegmentHistory | None = None
-    """None where there are no addresses."""
+    """None without addresses."""
 
 
 @dataclass(frozen=True, eq=False)
 class SegmentHistory:
-    """Where memory was reserved at the end, and what changed it before."""
+    """Address ranges that are reserved at the end, and the earlier changes."""
 
     final: Ranges
     state: Column
     """int64, the state that each change leads to, ascending."""
     grows: Column
-    """bool, whether memory is added or given back."""
+    """bool, whether memory is added or returned."""
     address: Column
     """uint64"""
     size_bytes: Column
     """int64"""
     joins: bool
-    """Neighbouring ranges are one (expandable segments); otherwise an allocation never spans two."""
+    """Adjacent ranges count as one (expandable segments); otherwise an allocation never spans two."""
 
     def ranges_at(self, state: int) -> Ranges:
-        """What is reserved in a state: the end, with everything since undone."""
+        """Return the reserved ranges in a state, by undoing all later changes to the final ones."""
         ranges = list(self.final)
         for change in range(len(self.state) - 1, -1, -1):
             if self.state[change] <= state:
@@ -51,7 +51,7 @@ class SegmentHistory:
         return _joined(ranges) if self.joins else sorted(ranges)
 
     def largest_gap(self, state: int, address: npt.NDArray[np.uint64], size_bytes: npt.NDArray[np.int64]) -> int:
-        """The longest stretch of what is reserved that none of the given allocations takes."""
+        """Return the largest reserved gap between the given allocations."""
         order = np.argsort(address)
         starts = address[order].astype(np.int64)
         ends = starts + size_bytes[order]

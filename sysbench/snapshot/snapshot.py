@@ -1,14 +1,14 @@
-"""Memory snapshots: what `torch.cuda.memory._dump_snapshot` writes, read without trusting it and written for viewers.
+"""Memory snapshots as `torch.cuda.memory._dump_snapshot` writes them: safe reading, and writing for viewers.
 
-A snapshot comes out as columns: one row per trace entry, per segment and per block, with a table of distinct stacks.
-Layouts since 2022 are read: without `allocator_settings`, without addresses of blocks, with `history` in place of
+A snapshot is returned as columns: one row per trace entry, per segment and per block, with a table of distinct stacks.
+Layouts since 2022 are supported: without `allocator_settings`, without addresses of blocks, with `history` in place of
 `frames`, without traces, and a bare list of segments. Sources of the layout: torch/cuda/memory.py (`_snapshot`),
 torch/csrc/cuda/Module.cpp and memory_snapshot.cpp, torch/utils/viz/MemoryViz.js.
 
-Snapshots of our own say more, in keys that viewers pass over: a trace entry or a block may carry `category` and, in
-`user_metadata`, the path of its module; `external_annotations` mark phases by entries with `name`, `stage`
-(START or END), `time_us` and `device`; and the key `sysbench` holds a dict of plain values, in which
-`source: simulated` says that nothing was measured.
+sysbench's own snapshots contain more, in keys that viewers ignore: a trace entry or a block may have `category` and, in
+`user_metadata`, the path of its module; `external_annotations` mark phases by entries with `name`, `stage` (START or
+END), `time_us` and `device`; and the key `sysbench` holds a dict of plain values, in which `source: simulated` marks a
+snapshot that was not measured.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _FOREIGN = {
     b"[": "looks like JSON, not like a pickled memory snapshot",
     b"SQLi": "is an SQLite database, not a memory snapshot",
 }
-"""What other files begin with."""
+"""First bytes of other kinds of files."""
 
 
 def read(path: Path, budget_bytes: int = DEFAULT_BUDGET_BYTES) -> Snapshot:
-    """The snapshot in a file, plain or gzipped.
+    """Read a snapshot from a file, plain or gzipped.
 
-    Nothing in the file is ever executed, and reading it takes little more than `budget_bytes` of memory. Raises
-    LogError with one line for a file that is hostile, truncated, foreign or not there.
+    Nothing in the file is ever executed, and reading needs little more than `budget_bytes` of memory. Raises LogError
+    with a one-line message for a file that is missing, hostile, truncated, or not a snapshot.
     """
     try:
         with path.open("rb") as file:
@@ -63,14 +63,14 @@ def read(path: Path, budget_bytes: int = DEFAULT_BUDGET_BYTES) -> Snapshot:
 
 
 def of(snapshot: Mapping[str, Any] | list[Any]) -> Snapshot:
-    """The columns of a snapshot that is at hand as Python objects; raises LogError when it is none."""
+    """Convert a snapshot from Python objects to columns; raises LogError if it is not a snapshot."""
     return _load(Path("the snapshot"), io.BytesIO(pickle.dumps(snapshot, protocol=4)), DEFAULT_BUDGET_BYTES)
 
 
 def write(path: Path, snapshot: Mapping[str, Any]) -> None:
-    """Write a snapshot so that the public viewer reads it: protocol 4, and nothing but what JSON has, and tuples.
+    """Write a snapshot that the public viewer can read: pickle protocol 4, with JSON types and tuples only.
 
-    Raises OutputError when the file cannot be written, and ValueError when the snapshot holds something else.
+    Raises OutputError if the file cannot be written, and ValueError if the snapshot holds other types.
     """
     _refuse_rich_types(snapshot)
     content = pickle.dumps(_with_unknown_category(dict(snapshot)), protocol=4)
@@ -91,7 +91,7 @@ def _load(path: Path, stream: ByteStream, budget_bytes: int) -> Snapshot:
 # --- writing
 
 _PLAIN = frozenset({dict, list, tuple, str, int, float, bool, type(None)})
-"""What the public viewer's unpickler knows (MemoryViz.js, `unpickle`)."""
+"""Types that the public viewer's unpickler supports (MemoryViz.js, `unpickle`)."""
 
 
 def _refuse_rich_types(snapshot: Mapping[str, Any]) -> None:
@@ -111,10 +111,10 @@ def _refuse_rich_types(snapshot: Mapping[str, Any]) -> None:
 
 
 def _with_unknown_category(snapshot: dict[str, Any]) -> dict[str, Any]:
-    """The snapshot with `unknown` among its categories, if it has any.
+    """Add `unknown` to the snapshot's categories, unless it has no categories.
 
-    Where it is missing, the public viewer means to add it and fails over a misspelt name (MemoryViz.js,
-    `snapshot.categores`). Any entry may carry it; a `snapshot` mark says nothing else.
+    If it is missing, the public viewer tries to add it and fails because of a misspelt name (MemoryViz.js,
+    `snapshot.categores`). Any entry may hold the category; an entry with the action `snapshot` has no other meaning.
     """
     traces = snapshot.get("device_traces", [])
     present = {entry.get("category") for trace in traces for entry in trace} - {None}

@@ -1,8 +1,8 @@
-"""Live bytes over time: what was allocated when, what it was for, and what was live at the peak.
+"""Live bytes over time: when each allocation was made, its category, and what was live at the peak.
 
-Time is counted in states. State 0 is before the first event; every event of the allocator (an allocation, a release,
-memory reserved or returned) leads to the next. An allocation is live in the states `born` to `died - 1`, so sums over
-allocations are exact in every state.
+Time is counted in states. State 0 precedes the first event; every event of the allocator (an allocation, a release,
+memory reserved or returned) leads to the next state. An allocation is live in the states `born` to `died - 1`, so sums
+over allocations are exact in every state.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CATEGORIES: Final = (
     "workspace",
     "unknown",
 )
-"""What memory is for; `Allocations.category` holds positions in this tuple. Activations are what backward needs."""
+"""Memory categories; `Allocations.category` holds positions in this tuple. Activations are kept for backward."""
 
 UNKNOWN: Final = CATEGORIES.index("unknown")
 
@@ -37,26 +37,26 @@ PHASES: Final = ("zero_grad", "forward", "loss", "backward", "optimizer")
 
 @dataclass(frozen=True, eq=False)
 class Allocations:
-    """Every allocation there was, one row each."""
+    """All allocations, one row each."""
 
     size_bytes: Column
-    """int64, as the allocator counts it: rounded up."""
+    """int64, size as the allocator counts it: rounded up."""
     requested_bytes: Column
     """int64"""
     born: Column
-    """int64, the first state in which it is live; 0 for what was there before the trace."""
+    """int64, the first state in which it is live; 0 if it predates the trace."""
     died: Column
-    """int64, the first state in which it is no longer live; the number of states for what is never released."""
+    """int64, the first state in which it is no longer live; the number of states if it is never released."""
     category: Column
     """uint8, positions in CATEGORIES."""
     module: Column
     """int32, positions in `Timeline.modules`, or NONE."""
     stack: Column
-    """int32, where it was allocated: positions in `Timeline.stacks`, or NONE."""
+    """int32, stack of the allocation: position in `Timeline.stacks`, or NONE."""
     freed_stack: Column
-    """int32, where it was released, or NONE."""
+    """int32, stack of the release, or NONE."""
     address: Column
-    """uint64; 0 where there are no addresses."""
+    """uint64; 0 without addresses."""
     stream: Column
     """int64"""
 
@@ -68,8 +68,8 @@ class Allocations:
 class Phase:
     """A stretch of the timeline: the states `first` to `end - 1`.
 
-    `first` is the state it finds, before its own first event, so that its peak is what resetting the allocator's
-    peak at its beginning and reading it at its end would give.
+    `first` is the state before the phase's own first event. The peak of the phase therefore equals the allocator's peak
+    if it is reset when the phase begins and read when it ends.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Peak:
-    """A most of something, and the first state in which it is reached."""
+    """A maximum, and the first state in which it is reached."""
 
     state: int
     allocated_bytes: int
@@ -91,31 +91,31 @@ class Group:
 
     count: int
     size_bytes: int
-    """Of each."""
+    """Size of each allocation."""
     category: str
     stack: int
     modules: tuple[tuple[str, ...], ...]
-    """Distinct module paths, in the order in which they appear."""
+    """Distinct module paths, in order of first appearance."""
 
     @property
     def total_bytes(self) -> int:
-        """Of all."""
+        """Total size of the group."""
         return self.count * self.size_bytes
 
 
 @dataclass
 class ModuleNode:
-    """A module in the tree, with the bytes of itself and everything below it."""
+    """A module in the tree, with the bytes of itself and all modules below it."""
 
     name: str
     total_bytes: int = 0
     own_bytes: int = 0
-    """Held by this module, not by one below it."""
+    """Bytes of this module alone, without the modules below it."""
     by_category: dict[str, int] = field(default_factory=dict)
     children: dict[str, ModuleNode] = field(default_factory=dict)
 
     def add(self, path: Sequence[str], category: str, size_bytes: int) -> None:
-        """Count these bytes for the module at a path below this one, and for every module above it."""
+        """Add bytes to the module at a path below this one, and to every module above it."""
         node = self
         for part in ("", *path):
             node = node.children.setdefault(part, ModuleNode(part)) if part else node
@@ -124,7 +124,7 @@ class ModuleNode:
         node.own_bytes += size_bytes
 
     def walk(self, above: str = "") -> Iterator[tuple[str, ModuleNode]]:
-        """This node and all below it, each with its path (`layers.3.attention`), largest first among siblings."""
+        """Yield this node and all below it, each with its path (`layers.3.attention`), largest first among siblings."""
         path = f"{above}.{self.name}" if above else self.name
         yield path, self
         for child in sorted(self.children.values(), key=lambda node: -node.total_bytes):
@@ -133,16 +133,16 @@ class ModuleNode:
 
 @dataclass(frozen=True)
 class Fragmentation:
-    """What the allocator holds and nobody uses, in one state."""
+    """Reserved memory that is not in use, in one state."""
 
     reserved_bytes: int
     allocated_bytes: int
     largest_free_bytes: int | None
-    """The longest stretch that one allocation could take; None where there are no addresses."""
+    """Largest block that one allocation could use; None without addresses."""
 
     @property
     def free_bytes(self) -> int:
-        """Reserved and not allocated."""
+        """Reserved but not allocated bytes."""
         return self.reserved_bytes - self.allocated_bytes
 
 
@@ -163,15 +163,15 @@ class Timeline:
     states: int
     phases: tuple[Phase, ...]
     modules: tuple[tuple[str, ...], ...]
-    """Module paths in parts: `("layers", "3", "attn")`."""
+    """Module paths, split into parts: `("layers", "3", "attn")`."""
     stacks: Stacks
     reserved: Reserved | None
-    """What the allocator took from the device; None where that is not known."""
+    """Memory reserved from the device; None if unknown."""
     time_us: Column | None
-    """int64, one per state, microseconds; None where there are no times."""
+    """int64, one per state, microseconds; None without times."""
     source: Literal["measured", "simulated"]
     inferred: bool
-    """Categories, phases and modules were guessed from stacks and lifetimes, not recorded."""
+    """Whether categories, phases and modules were inferred from stacks and lifetimes, instead of recorded."""
     device: int = 0
     device_name: str | None = None
     failures: tuple[OutOfMemory, ...] = ()
@@ -190,7 +190,7 @@ class Timeline:
         return np.stack([self._live(category == code) for code in range(len(CATEGORIES))])
 
     def _live(self, which: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-        """Live bytes in every state, of some allocations. In integers: sums of float64 are not exact for ever."""
+        """Live bytes of some allocations in every state. Integers, because long sums of float64 are not exact."""
         change = np.zeros(self.states + 1, np.int64)
         allocations = self.allocations
         np.add.at(change, allocations.born[which], allocations.size_bytes[which])
@@ -201,7 +201,7 @@ class Timeline:
 
     @property
     def peak(self) -> Peak:
-        """The most that was ever allocated."""
+        """The largest number of allocated bytes."""
         return self._peak(0, self.states)
 
     def _peak(self, first: int, end: int) -> Peak:
@@ -209,7 +209,7 @@ class Timeline:
         return Peak(state, int(self.allocated_bytes[state]))
 
     def peaks_by_phase(self) -> dict[str, Peak]:
-        """The most in each phase, over all its occurrences, in the order in which phases first occur."""
+        """Return the peak of each phase over all its occurrences, in the order in which phases first occur."""
         peaks: dict[str, Peak] = {}
         for phase in self.phases:
             peak = self._peak(phase.first, phase.end)
@@ -218,30 +218,30 @@ class Timeline:
         return peaks
 
     def phase_at(self, state: int) -> Phase | None:
-        """The phase whose events lead to this state; None outside of all."""
+        """Return the phase whose events lead to this state; None outside all phases."""
         return next((phase for phase in self.phases if phase.first < state < phase.end), None)
 
     # --- what is live
 
     def live_at(self, state: int) -> npt.NDArray[np.int64]:
-        """Positions of the allocations that are live in a state, in the order of their birth."""
+        """Return positions of the allocations that are live in a state, by time of allocation."""
         allocations = self.allocations
         live = np.flatnonzero((allocations.born <= state) & (state < allocations.died))
         return live[np.argsort(allocations.born[live], kind="stable")]
 
     def categories_at(self, state: int) -> dict[str, int]:
-        """Bytes by category in a state, only those that have any."""
+        """Return bytes by category in a state, without empty categories."""
         return {name: int(size) for name, size in zip(CATEGORIES, self.by_category[:, state], strict=True) if size}
 
     def largest(self, count: int, state: int | None = None) -> npt.NDArray[np.int64]:
-        """Positions of the largest allocations, largest first: of those live in `state`, or of all there were."""
+        """Return positions of the largest allocations, largest first: of those live in `state`, or of all."""
         among = np.arange(len(self.allocations)) if state is None else self.live_at(state)
         return among[np.argsort(-self.allocations.size_bytes[among], kind="stable")[:count]]
 
     def groups(self, state: int | None = None) -> list[Group]:
-        """Allocations that are alike (size, category, stack), most bytes together first: `32 × 256 MiB`.
+        """Group allocations of equal size, category and stack, largest total first: `32 × 256 MiB`.
 
-        Of those live in `state`, or of all there were.
+        Covers the allocations live in `state`, or all of them.
         """
         among = np.arange(len(self.allocations)) if state is None else self.live_at(state)
         allocations = self.allocations
@@ -260,7 +260,7 @@ class Timeline:
         return sorted(groups, key=lambda group: -group.total_bytes)
 
     def tree_at(self, state: int) -> ModuleNode:
-        """What is live in a state, by module path; the root's total is everything."""
+        """Return live bytes in a state as a tree of modules; the root's total covers everything."""
         live = self.live_at(state)
         allocations = self.allocations
         keys = np.stack([allocations.module[live], allocations.category[live]], axis=1).astype(np.int64)
@@ -273,18 +273,18 @@ class Timeline:
         return root
 
     def frames_of(self, allocation: int) -> tuple[Frame, ...]:
-        """Where an allocation was made, innermost frame first; empty where that is not known."""
+        """Return the stack of an allocation, innermost frame first; empty if unknown."""
         return self.stacks.of(int(self.allocations.stack[allocation]))
 
     # --- fragmentation
 
     @property
     def reserved_peak_bytes(self) -> int | None:
-        """The most the allocator ever took from the device."""
+        """Peak of reserved memory."""
         return int(self.reserved.bytes.max()) if self.reserved is not None else None
 
     def fragmentation_at(self, state: int) -> Fragmentation | None:
-        """How much of what is reserved lies idle in a state, and how large its largest piece is."""
+        """Return the unused reserved memory in a state, and its largest free block."""
         if self.reserved is None:
             return None
         live, history = self.live_at(state), self.reserved.history

@@ -1,4 +1,4 @@
-"""Timelines from what there is: a snapshot, anyone's or our own, or events as they happened."""
+"""Timelines from snapshots, of sysbench or other programs, and from sequences of events."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _CODE: Final[Mapping[str, int]] = {
 
 
 def from_snapshot(snapshot: Snapshot, device: int | None = None) -> Timeline:
-    """The timeline of one device: by default of the one that the most happened on.
+    """Build the timeline of one device, by default the one with the most activity.
 
-    Where the snapshot names categories they are taken as they are; otherwise they are inferred, and the timeline
-    says so. Raises UsageError for a device that the snapshot does not have.
+    Categories that the snapshot records are used as they are; otherwise they are inferred, and the timeline is marked
+    accordingly. Raises UsageError for a device that the snapshot does not contain.
     """
     if device is None:
         device = max(snapshot.devices, key=lambda device: _activity(snapshot, device), default=0)
@@ -48,8 +48,9 @@ def from_snapshot(snapshot: Snapshot, device: int | None = None) -> Timeline:
     requested = _picked(lives, trace.size_bytes, blocks.requested_bytes)
     rounded = -(-np.maximum(requested, 1) // ROUNDING_BYTES) * ROUNDING_BYTES
     size = np.where(lives.block == NONE, rounded, np.append(blocks.size_bytes, 0)[lives.block])
-    stack = _picked(lives, trace.stack, blocks.stack).astype(np.int32)
-    found = _recorded(snapshot, lives) or infer(snapshot, lives, stack, size)
+    stack = _picked_or_none(lives, trace.stack, blocks.stack).astype(np.int32)
+    freed_stack = np.append(trace.stack, NONE)[lives.freed_row].astype(np.int32)
+    found = _recorded(snapshot, lives) or infer(snapshot, lives, stack, freed_stack, rounded)
     name = snapshot.metadata.get("device_name")
     return Timeline(
         allocations=Allocations(
@@ -60,7 +61,7 @@ def from_snapshot(snapshot: Snapshot, device: int | None = None) -> Timeline:
             category=found.category,
             module=found.module,
             stack=stack,
-            freed_stack=np.append(trace.stack, NONE)[lives.freed_row].astype(np.int32),
+            freed_stack=freed_stack,
             address=_picked(lives, trace.address, blocks.address).astype(np.uint64),
             stream=_picked(lives, trace.stream, snapshot.segments.stream[blocks.segment]),
         ),
@@ -79,15 +80,15 @@ def from_snapshot(snapshot: Snapshot, device: int | None = None) -> Timeline:
 
 
 def _activity(snapshot: Snapshot, device: int) -> tuple[int, int]:
-    """How many trace entries a device has, and how many bytes it holds."""
+    """Number of trace entries of a device, and the bytes that it holds."""
     held = snapshot.segments.total_bytes[snapshot.segments.device == device]
     return int((snapshot.trace.device == device).sum()), int(held.sum())
 
 
 def _picked(lives: Lifetimes, of_trace: Column, of_blocks: Column) -> Column:
-    """A value for each allocation: from the trace, or from its block where it was there before the trace.
+    """A value for each allocation: from its trace entry, or from its block if it predates the trace.
 
-    Of what was released in the trace and not allocated there, the release is all there is.
+    Allocations that predate the trace and were released in it have only the value of the release.
     """
     row = np.where(lives.row == NONE, lives.freed_row, lives.row)
     from_block = np.append(of_blocks, of_blocks.dtype.type(0))[lives.block]
@@ -96,7 +97,7 @@ def _picked(lives: Lifetimes, of_trace: Column, of_blocks: Column) -> Column:
 
 
 class _Recorded(NamedTuple):
-    """What a snapshot says itself; the counterpart of an Inference."""
+    """Categories, modules and phases that the snapshot records; the counterpart of an Inference."""
 
     category: npt.NDArray[np.uint8]
     module: npt.NDArray[np.int32]
@@ -105,7 +106,7 @@ class _Recorded(NamedTuple):
 
 
 def _recorded(snapshot: Snapshot, lives: Lifetimes) -> _Recorded | None:
-    """Categories, modules and phases as the snapshot has them; None for a snapshot without categories."""
+    """Return recorded categories, modules and phases; None for a snapshot without categories."""
     codes = np.array([*(_CODE.get(name, UNKNOWN) for name in snapshot.categories), UNKNOWN], np.uint8)
     named = _picked_or_none(lives, snapshot.trace.category, snapshot.blocks.category)
     category = codes[named]
@@ -117,16 +118,16 @@ def _recorded(snapshot: Snapshot, lives: Lifetimes) -> _Recorded | None:
 
 
 def _picked_or_none(lives: Lifetimes, of_trace: Column, of_blocks: Column) -> npt.NDArray[np.int64]:
-    """As `_picked`, of positions: a release says nothing about what is released."""
+    """Like `_picked`, for positions, but ignores releases, which tell nothing about where and for what it was made."""
     from_block = np.append(of_blocks, NONE)[lives.block]
     return np.where(lives.row == NONE, from_block, np.append(of_trace, NONE)[lives.row])
 
 
 def _marked_phases(annotations: Iterable[Annotation], lives: Lifetimes) -> Iterator[Phase]:
-    """Phases between a START and the next END of the same name; other names than those of phases are passed over."""
+    """Phases between a START and the next END of the same name; names of other ranges are ignored."""
     if lives.time_us is None:
         return
-    # The first state stands for what was before the first event, which has no time of its own.
+    # State 0 precedes the first event, and has no time of its own.
     times = lives.time_us[1:]
     started: dict[str, int] = {}
     for mark in sorted(annotations, key=lambda mark: mark.time_us):
@@ -138,7 +139,7 @@ def _marked_phases(annotations: Iterable[Annotation], lives: Lifetimes) -> Itera
         elif mark.name in started:
             yield Phase(mark.name, started.pop(mark.name), state + 1)
     for name, state in started.items():
-        # Memory ran out in the middle of it.
+        # Out of memory in the middle of a phase.
         yield Phase(name, state, lives.states)
 
 
@@ -146,34 +147,34 @@ def _marked_phases(annotations: Iterable[Annotation], lives: Lifetimes) -> Itera
 
 
 class Allocated(NamedTuple):
-    """Memory is allocated; `key` names it until it is released."""
+    """Memory is allocated; `key` identifies it until its release."""
 
     key: int
     size_bytes: int
     category: str
     module: str = ""
-    """The path of the module it is for: `layers.3.attn`."""
+    """Path of the module that allocates: `layers.3.attn`."""
     stack: tuple[Frame, ...] = ()
     requested_bytes: int | None = None
     time_us: int = 0
 
 
 class Released(NamedTuple):
-    """What was allocated under `key` is released."""
+    """The memory allocated under `key` is released."""
 
     key: int
     time_us: int = 0
 
 
 class ReservedChanged(NamedTuple):
-    """The allocator holds this much from here on."""
+    """The reserved memory changes to this size."""
 
     total_bytes: int
     time_us: int = 0
 
 
 class PhaseBegan(NamedTuple):
-    """A phase begins, and the one before it ends. An empty name begins none."""
+    """A phase begins, and the previous one ends. An empty name only ends the previous phase."""
 
     name: str
 
@@ -182,7 +183,7 @@ MemoryEvent: TypeAlias = Allocated | Released | ReservedChanged | PhaseBegan
 
 
 class _Ledger:
-    """The allocations of events."""
+    """Collects the allocations of a sequence of events."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[int, int, int, int, int, int]] = []
@@ -193,7 +194,7 @@ class _Ledger:
         self._stacks: dict[tuple[Frame, ...], int] = {(): NONE}
 
     def allocate(self, event: Allocated, born: int) -> None:
-        """Raises ValueError for an unknown category, and for a key that is live."""
+        """Record an allocation. Raises ValueError for an unknown category, and for a key that is live."""
         if event.category not in CATEGORIES:
             raise ValueError(f"{event.category!r} is not a category of memory")
         if event.key in self._live:
@@ -206,13 +207,13 @@ class _Ledger:
         self._died.append(NONE)
 
     def release(self, event: Released, died: int) -> None:
-        """Raises ValueError for a key that is not live."""
+        """Record a release. Raises ValueError for a key that is not live."""
         if event.key not in self._live:
             raise ValueError(f"{event.key} is released and was not allocated")
         self._died[self._live.pop(event.key)] = died
 
     def allocations(self, states: int) -> Allocations:
-        """All of them, on a timeline of so many states."""
+        """Return all allocations, for a timeline with this number of states."""
         size, requested, born, category, module, stack = np.array(self._rows, np.int64).reshape(-1, 6).T
         died = np.array(self._died, np.int64)
         return Allocations(
@@ -229,11 +230,11 @@ class _Ledger:
         )
 
     def modules(self) -> tuple[tuple[str, ...], ...]:
-        """Paths of modules in parts; allocations have positions in this."""
+        """Module paths in parts; allocations hold positions in this tuple."""
         return tuple(tuple(module.split(".")) for module in list(self._modules)[1:])
 
     def stacks(self) -> Stacks:
-        """Distinct stacks; allocations have positions in this."""
+        """Distinct stacks; allocations hold positions in this table."""
         stacks = list(self._stacks)[1:]
         frames: dict[Frame, int] = {}
         places: list[Any] = [frames.setdefault(frame, len(frames)) for stack in stacks for frame in stack]
@@ -247,9 +248,9 @@ def from_events(
     before: Iterable[Allocated] = (),
     device_name: str | None = None,
 ) -> Timeline:
-    """The timeline of events in order; `before` is what was live when they began.
+    """Build a timeline from events in order; `before` lists what was live before the first event.
 
-    Raises ValueError for a category that is none of CATEGORIES, and for a release of what is not live.
+    Raises ValueError for a category that is not in CATEGORIES, and for a release of something that is not live.
     """
     ledger = _Ledger()
     times_us, reserved_bytes = [0], [0]
@@ -268,7 +269,7 @@ def from_events(
         times_us.append(event.time_us)
         reserved_bytes.append(event.total_bytes if isinstance(event, ReservedChanged) else reserved_bytes[-1])
     states = len(times_us)
-    # What was there before the first event is as old as that.
+    # Allocations that predate the first event get its time.
     times_us[0] = times_us[min(1, states - 1)]
     marks.append(("", states - 1))
     return Timeline(

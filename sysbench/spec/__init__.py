@@ -1,4 +1,4 @@
-"""What can be asked for: model sizes, the axis grammar, and one frozen spec per command.
+"""Inputs of a run: model sizes, the axis grammar, and one frozen spec per command.
 
-Every default and every help text of the command line lives here and nowhere else.
+All defaults and help texts of the command line are defined here and nowhere else.
 """

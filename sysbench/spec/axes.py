@@ -1,4 +1,4 @@
-"""The axis grammar: how one option names one or several values.
+"""The axis grammar: how one option specifies one or several values.
 
 `128`            one value
 `128,256`        a list
@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from sysbench.errors import unknown
+from sysbench.spec.quantities import LARGEST_SIZE
 
 MAXIMUM_VALUES = 1000
-"""More values than this on one axis is a slip of the keyboard, not an experiment."""
+"""Upper limit for the values of one axis; more are probably a typing error."""
 
 Value = TypeVar("Value", int, str)
 
@@ -24,18 +25,20 @@ _INTEGER = re.compile(r"[+-]?\d+")
 _RANGE = re.compile(r"(?P<first>\d+)-(?P<last>\d+)(?:(?P<operator>[*+])(?P<step>\d+))?")
 
 
-def integers(minimum: int, maximum: int | None = None) -> Callable[[object], tuple[int, ...]]:
-    """A parser of integer axes whose values must lie in `minimum`..`maximum`, both included.
+def integers(minimum: int, maximum: int = LARGEST_SIZE) -> Callable[[object], tuple[int, ...]]:
+    """Return a parser of integer axes whose values must lie in `minimum`..`maximum`, inclusive.
 
-    The parser takes text in the axis grammar, one integer, or an iterable of integers, and raises ValueError with
-    one line that says what is allowed.
+    The parser takes text in the axis grammar, one integer, or an iterable of integers, and raises ValueError with one
+    line that says what is allowed.
     """
 
     def parse(value: object) -> tuple[int, ...]:
         numbers = _integers_of(value)
         for number in numbers:
-            if number < minimum or (maximum is not None and number > maximum):
-                bounds = f"{minimum} or more" if maximum is None else f"{minimum} to {maximum}"
+            if not minimum <= number <= maximum:
+                bounds = (
+                    f"{minimum} or more" if number < minimum and maximum == LARGEST_SIZE else f"{minimum} to {maximum}"
+                )
                 nearest = minimum if number < minimum else maximum
                 raise ValueError(f"{number} is out of range: allowed is {bounds}. Nearest: {nearest}")
         return numbers
@@ -44,7 +47,7 @@ def integers(minimum: int, maximum: int | None = None) -> Callable[[object], tup
 
 
 def choices(noun: str, allowed: Iterable[str]) -> Callable[[object], tuple[str, ...]]:
-    """A parser of axes over a closed set of names; an unknown name raises ValueError naming the nearest one."""
+    """Return a parser of axes over a closed set of names; an unknown name raises ValueError with the nearest one."""
     names = tuple(allowed)
 
     def parse(value: object) -> tuple[str, ...]:
@@ -58,13 +61,13 @@ def choices(noun: str, allowed: Iterable[str]) -> Callable[[object], tuple[str, 
 
 
 def texts(value: object) -> tuple[str, ...]:
-    """The words of a comma-separated axis, without repetition."""
+    """The words of a comma-separated axis, without duplicates."""
     words = value.split(",") if isinstance(value, str) else _sequence(value)
     return _distinct(str(word).strip() for word in words)
 
 
 def share(value: object) -> object:
-    """`1%` is 0.01, and so is 0.01; raises ValueError for what is no number."""
+    """Convert `1%` or 0.01 to 0.01; raises ValueError for anything else that is not a number."""
     if not isinstance(value, str):
         return value
     text = value.strip()

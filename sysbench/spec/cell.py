@@ -1,4 +1,4 @@
-"""What the engine has to know of a cell, whatever its command measures."""
+"""Properties of a cell that the engine needs, whatever its command measures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 
 
 def devices(value: object) -> tuple[str, ...]:
-    """Names of devices, comma-separated; raises ValueError for what is none."""
+    """Parse comma-separated device names; raises ValueError for an invalid one."""
     names = texts(value)
     for name in names:
         if not _DEVICE.fullmatch(name):
@@ -31,84 +31,88 @@ def devices(value: object) -> tuple[str, ...]:
 
 
 class RunCell(BaseModel):
-    """One thing that a worker is asked to do; a command's own cell adds what it is, with `kind` saying whose."""
+    """One unit of work for a worker; each command has its own subclass, identified by `kind`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, allow_inf_nan=False)
 
-    if TYPE_CHECKING:  # a field of every command's own cell, where its value is the default
+    if TYPE_CHECKING:  # a field of every command's own cell, with the kind as default
 
         @property
         def kind(self) -> str:
-            """The command that it is of."""
+            """The command that the cell belongs to."""
 
     device: str
 
     @property
     def key(self) -> str:
-        """A short name that is the same for the same cell in every run: what resume and compare match on."""
+        """A short name, equal for equal cells in all runs; resume and compare match cells by it."""
         canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
     @property
     def simulated(self) -> str | None:
-        """The GPU that this is a simulation for; None when a device of this machine is measured."""
+        """The GPU that is simulated; None if a device of this machine is measured."""
         return None
 
     @property
     def against_ceiling(self) -> Precision | None:
-        """The precision of the matrix product that results are held against, which has to be measured first."""
+        """Precision of the matmul ceiling that results are compared with; it is measured first. None if not needed."""
         return None
 
     @property
     def needs_fresh_worker(self) -> bool:
-        """Whether what an earlier cell leaves in a process (high-water marks, workspaces) would spoil this one."""
+        """Whether leftovers of an earlier cell in the process (high-water marks, workspaces) would falsify this one."""
         return False
 
     @property
     def timed_first(self) -> TimeCell | None:
-        """The cell that is measured before this one, in a process of its own; None for most."""
+        """A cell that is measured before this one, in a process of its own; None for most cells."""
         return None
 
     @property
     def worth_failing(self) -> bool:
-        """Whether running out of memory on a GPU is a result of its own, with the history that led to it."""
+        """Whether running out of memory on a GPU is a useful result of this cell, with its allocation history."""
         return False
 
     @property
     def step(self) -> ModelCell | None:
-        """The training step of a Transformer that this is about; None where it is about none."""
+        """The Transformer training step that the cell runs; None for other cells."""
         return None
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """The phases of that step that are run, in order."""
+        """The phases of that step that run, in order."""
         return self.step.phases if self.step is not None else ()
 
     @property
+    def is_first_step(self) -> bool:
+        """Whether it is the first step, before which the optimizer has no state."""
+        return False
+
+    @property
     def extent(self) -> tuple[int, ...]:
-        """Everything that makes a cell need more memory when it grows; nothing where cells do not grow."""
+        """Values that increase the cell's memory when they grow; empty for cells of fixed size."""
         return ()
 
     @property
     def likeness(self) -> tuple[str, ...]:
-        """Everything in which two cells must agree for their extents to be comparable."""
+        """Properties in which two cells must agree for their extents to be comparable."""
         return ()
 
     @property
     def title(self) -> str:
-        """The cell in a few words: what its memory depends on most."""
+        """The cell in a few words: the values with the largest effect on its memory."""
         return self.key
 
     def problem(self, device: DeviceType | None) -> str | None:
-        """Why this cell cannot run, in one line, or None when it can.
+        """Return the reason why this cell cannot run, in one line, or None if it can.
 
-        `device` is the kind of device it would run on; None while that is not known, and then only what is wrong
-        on every device is named.
+        `device` is the kind of device; if it is None (unknown), only problems on every device are reported.
         """
         return None
 
     def unavailable(self, device: DeviceType) -> str | None:
-        """Why this combination does not exist, or None when it does.
+        """Return the reason why this combination does not exist, or None if it does.
 
         Unlike `problem`, this makes one cell of a sweep `invalid` and lets the others run.
         """
@@ -116,16 +120,16 @@ class RunCell(BaseModel):
 
 
 class RunSpec(BaseModel):
-    """What one run is asked for; a command's own spec adds its axes, with `kind` saying whose."""
+    """The input of one run; each command has its own subclass with its axes, identified by `kind`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, validate_default=True, allow_inf_nan=False)
 
-    if TYPE_CHECKING:  # a field of every command's own spec, where its value is the default
+    if TYPE_CHECKING:  # a field of every command's own spec, with the kind as default
 
         @property
         def kind(self) -> str:
-            """The command that it is of."""
+            """The command that the spec belongs to."""
 
     def cells(self) -> Iterator[Any]:
-        """Every cell of the run, in the order in which it is measured."""
+        """Yield every cell of the run in the order of measurement."""
         raise NotImplementedError

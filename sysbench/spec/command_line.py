@@ -1,4 +1,4 @@
-"""The command that would run a spec again."""
+"""The command line that repeats a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sysbench.spec.validation import option_name, option_of
 
 
 def command_line(spec: RunSpec) -> str:
-    """The shortest command with the same cells: what has its default is left out."""
+    """Return the shortest command line with the same cells: defaults are omitted."""
     return shlex.join(["sysbench", spec.kind, *_words(spec)])
 
 

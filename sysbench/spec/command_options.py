@@ -1,6 +1,6 @@
-"""Turns the fields of specs into command-line options, and the options given back into specs.
+"""Converts the fields of specs to command-line options, and given options back to specs.
 
-A field's default, help text and validation stay in the spec; the command line only spells them. A command is a
+Default, help text and validation of a field stay in the spec; the command line only spells them. A command is a
 function of finished specs: `@command_options(TimeSpec, RunOptions)` on `def time(spec, options)`.
 """
 
@@ -15,8 +15,8 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from sysbench.errors import UsageError
-from sysbench.spec.options import Option, flag_of
+from sysbench.errors import UsageError, nearest
+from sysbench.spec.options import CALLED_ELSEWHERE, Option, flag_of
 from sysbench.spec.validation import Given, option_name, option_of, validated
 
 __all__ = ["Given", "command_options", "given", "option_name", "validated"]
@@ -39,7 +39,7 @@ def command_options(*specs: type[BaseModel]) -> Callable[[Callable[..., None]], 
 
 
 def given(command: str, words: Sequence[str], *specs: type[BaseModel]) -> list[Given]:
-    """The options of each of `specs` among the words that follow `command`; raises UsageError as the command would."""
+    """Parse the words after `command` into the options of each of `specs`; raises UsageError as the command would."""
     found: list[Given] = []
 
     @command_options(*specs)
@@ -51,12 +51,28 @@ def given(command: str, words: Sequence[str], *specs: type[BaseModel]) -> list[G
     try:
         typer.main.get_command(app).main(list(words), prog_name=command, standalone_mode=False)
     except Exception as error:
-        # Typer raises usage errors of its own, or those of click, depending on its version; both can format themselves.
-        format_message: Any = getattr(error, "format_message", None)
-        if not callable(format_message):
+        if (complaint := explained(error)) is None:
             raise
-        raise UsageError(" ".join(str(format_message()).split())) from None
+        raise UsageError(complaint) from None
     return found
+
+
+def explained(error: Exception) -> str | None:
+    """A usage error of Typer's in one line, with the option that was meant; None for any other error."""
+    # Typer raises usage errors of its own, or those of click, depending on its version; both can format themselves.
+    format_message: Any = getattr(error, "format_message", None)
+    if not callable(format_message):
+        return None
+    typed, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
+    if not isinstance(typed, str) or context is None:
+        return " ".join(str(format_message()).split())
+    flags = [flag for parameter in context.command.params for flag in parameter.opts if flag.startswith("--")]
+    name = typed.lstrip("-").replace("_", "-")
+    names = [flag.removeprefix("--") for flag in flags]
+    ours = CALLED_ELSEWHERE.get(name, "")
+    meant = ours if ours in names else nearest(name, names)
+    question = f". Did you mean --{meant}?" if meant else f". {context.command_path} --help lists all"
+    return f"No such option: {typed}{question}"
 
 
 def _parameters(model: type[BaseModel]) -> Iterator[inspect.Parameter]:
@@ -65,7 +81,12 @@ def _parameters(model: type[BaseModel]) -> Iterator[inspect.Parameter]:
             continue
         option, switch = option_of(field), field.annotation is bool
         if option.positional:
-            argument = typer.Argument(help=_help(field), metavar=option.metavar, show_default=False)
+            argument = typer.Argument(
+                help=_help(field),
+                metavar=option.metavar,
+                show_default=False,
+                autocompletion=_completed(model, name),
+            )
             yield _parameter(name, _kind_of(option), argument)
             continue
         yield _parameter(
@@ -77,6 +98,7 @@ def _parameters(model: type[BaseModel]) -> Iterator[inspect.Parameter]:
                 metavar=" " if switch else option.metavar,
                 show_default=False,
                 rich_help_panel=option.panel,
+                autocompletion=None if switch else _completed(model, name),
             ),
         )
         for flag, value in option.shorthands:
@@ -93,8 +115,18 @@ def _parameters(model: type[BaseModel]) -> Iterator[inspect.Parameter]:
             )
 
 
+def _completed(model: type[BaseModel], field: str) -> Callable[[typer.Context, str], list[str]]:
+    """What a shell is offered for the value of a field, by whoever the command line was given for that."""
+
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        offered: list[str] = ctx.obj(ctx.info_name, model, field, incomplete, ctx.params) if ctx.obj else []
+        return offered
+
+    return complete
+
+
 def _kind_of(option: Option) -> Any:
-    """What the words that follow an option become."""
+    """Return the type of an option's words."""
     return list[str] if option.repeated else tuple[str, str] if option.pair else str
 
 
@@ -109,7 +141,7 @@ def _shorthand(field: str, value: str) -> str:
 
 
 def _given(model: type[BaseModel], arguments: dict[str, Any]) -> Given:
-    """The arguments of one spec that differ from "not given"; shorthands add their value to their field's axis."""
+    """Return the given arguments of one spec; a shorthand adds its value to its field's axis."""
     given: Given = {}
     for name, field in model.model_fields.items():
         words = [arguments[name]] if arguments.get(name) not in (None, False, []) else []

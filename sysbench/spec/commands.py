@@ -1,4 +1,4 @@
-"""What the command of each kind can be given, by the long names of its options: `d-model`, `bf16`, `heat-map`."""
+"""Options of each command by long name, for experiments: `d-model`, `bf16`, `heat-map`."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from sysbench.spec.validation import option_name, option_of
 OF_THE_WHOLE = frozenset(
     {"out", "json_path", "format", "no_live", "quiet", "debug", "plan", "resume", "source", "timeout_s"}
 )
-"""Options that are given to an experiment as a whole, or make no sense in one, by field."""
+"""Fields of options that apply to a whole experiment, or have no use in one."""
 
 _PLANS_ONLY = frozenset({("time", "simulate")})
-"""Options that do nothing but with --plan."""
+"""Options that have an effect only with --plan."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """What one long name stands for."""
+    """The meaning of one long name."""
 
     field: str
-    """Of the spec, or else of the options."""
+    """Whether it belongs to the spec, or otherwise to the options."""
     model: type[BaseModel]
-    """Whichever of the two it is a field of."""
+    """The spec or options class that has the field."""
     info: FieldInfo
     stands_for: str | None = None
-    """The value that it is short for: `bf16` is `precision` bf16."""
+    """The value that a shorthand stands for: `bf16` is `precision` bf16."""
 
     @property
     def switch(self) -> bool:
-        """Whether it is there or not, without a value."""
+        """Whether it is a switch without a value."""
         return self.stands_for is not None or self.info.annotation is bool
 
     @property
@@ -49,7 +49,7 @@ class Key:
 
 @cache
 def keys_of(kind: Kind) -> Mapping[str, Key]:
-    """Everything that a run of this kind can be told in an experiment, the measured first."""
+    """Return all options of this command in an experiment, those of the spec first."""
     command = measuring(kind)
     keys: dict[str, Key] = {}
     for model in (command.spec_class, command.options_class):
@@ -65,7 +65,7 @@ def keys_of(kind: Kind) -> Mapping[str, Key]:
 
 
 def long_name(model: type[BaseModel], field: str) -> str:
-    """The name of an option without dashes in front; of what needs no flag, its own."""
+    """Name of an option without leading dashes; for a positional argument, the name of its field."""
     if option_of(model.model_fields[field]).positional:
         return field
     return option_name(model, field).removeprefix("--")

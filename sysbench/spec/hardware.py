@@ -1,8 +1,8 @@
-"""Known devices: their memory, the rates their data sheets promise and those that were measured, each with its source.
+"""Known devices: memory, data-sheet peaks and measured rates, each with its source.
 
-Whatever is not in `profiles/hardware` or in the user's own directory is unknown. There is no default and no guess by
-similarity: an H100 PCIe is not an H100 SXM, and a MIG slice of either is neither. `sysbench calibrate` writes the
-files of the user's directory; whoever names a device (`--simulate`) gets those first.
+A device that is not in `profiles/hardware` or in the user's own directory is unknown. There is no default and no guess
+by similarity: an H100 PCIe is not an H100 SXM, and a MIG slice of either is neither. `sysbench calibrate` writes files
+to the user's directory; for a device requested by name (`--simulate`), these take precedence.
 """
 
 from __future__ import annotations
@@ -24,20 +24,25 @@ PACKAGE = Path(__file__).parent.parent
 
 
 def directory(kind: Literal["hardware", "hosts", "runs"]) -> Path:
-    """The directory of these profiles: an installed package holds them itself, in a checkout they lie beside it."""
+    """Return the directory of these profiles: inside an installed package, or at the top of a checkout."""
     installed = PACKAGE / "profiles" / kind
     return installed if installed.is_dir() else PACKAGE.parent / "profiles" / kind
 
 
 def user_directory() -> Path:
-    """Where the user's own devices lie: `hardware` below `sysbench` in the directory for configuration (XDG)."""
+    """Directory of the user's own device files: `sysbench/hardware` in the configuration directory (XDG)."""
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "sysbench" / "hardware"
 
 
 SAME_MEMORY_SHARE = 0.1
-"""Two memory sizes that differ by less are the same card under another driver: ECC and reserves take 1 to 5 %."""
+"""Memory sizes that differ by less belong to the same card under another driver: ECC and reserves take 1 to 5 %."""
 
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]i?B)", re.IGNORECASE)
+_MARKETED = re.compile(r"(?P<number>\d+)\s?gi?b?\b")
+_APART = re.compile(r"(sxm|pcie|nvl|rtx|(?<=\d)ti\b)(?:(?<=sxm)\d)?")
+_EVERYBODYS = frozenset({"nvidia", "tesla", "geforce", "rtx", "gpu", "generation"})
+"""Terms that tell no card of ours from another."""
+
 _UNITS = {
     f"{prefix}{infix}b": base**power
     for power, prefix in enumerate("kmgt", start=1)
@@ -50,21 +55,21 @@ class _Frozen(BaseModel):
 
 
 class Peak(_Frozen):
-    """The highest rate that the hardware can reach on paper."""
+    """The theoretical peak rate of the hardware."""
 
     flops_per_s: float
     source: str
 
 
 class Ceiling(_Frozen):
-    """The highest rate that a large matrix product was seen to reach on one such card."""
+    """The highest measured rate of a large matrix product on such a card."""
 
     matmul_flops_per_s: PositiveFloat
     source: str = Field(min_length=1)
 
 
 Basis = Literal["calibrated", "measured elsewhere", "borrowed", "data sheet"]
-"""Where a constant is from: the machine itself, such a machine of somebody else's, a relative, or paper alone."""
+"""Origin of a constant: this machine, another machine of the same kind, a related device, or the data sheet alone."""
 
 
 class Rate(_Frozen):
@@ -72,127 +77,149 @@ class Rate(_Frozen):
 
     value: PositiveFloat
     spread: float = Field(ge=0)
-    """Deviation of its logarithm: 0.05 is about 5 %."""
+    """Standard deviation of its logarithm: 0.05 is about 5 %."""
     source: str = Field(min_length=1)
     basis: Basis
 
 
 class Calibration(_Frozen):
-    """What the rates of a file of `sysbench calibrate` were measured on."""
+    """The machine on which `sysbench calibrate` measured the rates of a file."""
 
     device: str = Field(min_length=1)
-    """The name that the device reports."""
+    """Name that the device reports."""
     torch: str
     at: str
     """ISO 8601, UTC."""
 
 
 class Hardware(_Frozen):
-    """A device, or as much of one as was named."""
+    """A device, with all properties that are known."""
 
     slug: str
-    """What `--simulate` calls it; the name of its file."""
+    """Its name for `--simulate`, and the name of its file."""
     title: str
     names: tuple[str, ...] = ()
-    """Every name that drivers report it under, and nothing else does."""
+    """All names under which drivers report this device and no other."""
     compute_capability: str | None = Field(default=None, pattern=r"^\d+\.\d$")
-    """The generation that CUDA counts it to, "9.0"; which kernels torch chooses depends on it."""
+    """Compute capability, "9.0"; torch selects kernels by it."""
     memory_bytes: PositiveInt
-    """What CUDA reports as total: less than the data sheet says, by what ECC and the driver take."""
+    """Total memory that CUDA reports: the data sheet's minus what ECC and the driver use."""
     memory_bandwidth_bytes_per_s: PositiveFloat | None = None
     l2_bytes: PositiveInt | None = None
     source: str = ""
-    """Where the rates are from."""
+    """Source of the rates."""
     peak_flops_per_s: dict[Precision, PositiveFloat] = Field(default_factory=dict)
-    """By precision: dense, with products summed in fp32. `fp32` itself is the rate of the ordinary cores.
+    """By precision: dense, with products accumulated in fp32. `fp32` is the rate of the ordinary cores.
 
-    A precision that the hardware has no units for is left out.
-    """
+    Precisions without hardware units are left out."""
     measured: dict[Precision, Ceiling] = Field(default_factory=dict)
     sms: PositiveInt | None = None
     """Streaming multiprocessors."""
     power_limit_w: PositiveInt | None = None
-    """As delivered."""
+    """Power limit as delivered."""
     rates: dict[str, Rate] = Field(default_factory=dict)
-    """What times are predicted from; `sysbench.predict.rates` says what each is."""
+    """Constants from which times are predicted; `sysbench.predict.rates` describes each."""
     calibration: Calibration | None = None
-    """None where nobody has measured it here."""
+    """Measured ceilings by precision; None if not measured."""
 
 
 def known() -> tuple[Hardware, ...]:
-    """Every GPU there is a data sheet for, by slug."""
+    """All GPUs with a data sheet, by slug."""
     return _read_all(directory("hardware"))
 
 
 def read(file: Path) -> Hardware:
-    """The device that a file of the user's describes; raises LogError for a file that does not."""
+    """Read a device file of the user; raises LogError if it is invalid."""
     try:
         return Hardware(slug=file.stem, **tomllib.loads(file.read_text(encoding="utf-8")))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise LogError(f"{file} is no description of a device: {where}: {first['msg']}") from None
+        raise LogError(f"{file} is not a valid device description: {where}: {first['msg']}") from None
     except (OSError, ValueError, TypeError) as error:
-        raise LogError(f"{file} is no description of a device: {error}") from None
+        raise LogError(f"{file} is not a valid device description: {error}") from None
 
 
 def find(device_name: str, memory_bytes: int | None = None) -> Hardware | None:
-    """The hardware that reports itself as `device_name`, or None.
+    """Return the hardware that reports itself as `device_name`, or None.
 
-    Some cards that differ share one name. `memory_bytes` tells those apart; a card whose memory is none of theirs, or
-    one of several while no memory is given, is unknown.
+    Some different cards share one name and are distinguished by `memory_bytes`. The result is None if that matches none
+    of them, or if it is missing and there are several.
     """
-    named_so = [hardware for hardware in known() if _plain(device_name) in map(_plain, hardware.names)]
+    named_so = _by_plain_name(directory("hardware")).get(_plain(device_name), [])
     if memory_bytes is not None:
         named_so = [hardware for hardware in named_so if _same_memory(hardware.memory_bytes, memory_bytes)]
     return named_so[0] if len(named_so) == 1 else None
 
 
-def named(slug: str) -> Hardware:
-    """The hardware called `slug`, or a nameless one of a memory size such as `24GiB`.
+def named(name: str) -> Hardware:
+    """The hardware that people call `name`, or a nameless one of a memory size such as `24GiB`.
 
-    A file of the user's own comes before the one that is shipped. Raises UsageError for a name that is neither, and
-    LogError for a file of the user's that describes no device.
+    A slug, a driver's name, or as much of either as means one card: `h100-80gb`, `H100 SXM`, `4090`. A file of the
+    user's own comes before the one that is shipped. Raises UsageError for any other name, and for one that several
+    cards answer to; LogError for a file of the user's that describes no device.
     """
-    plain = slug.strip().lower()
+    plain = name.strip().lower()
     own = {file.stem: file for file in sorted(user_directory().glob("*.toml"))}
     if plain in own:
         return read(own[plain])
     by_slug = {hardware.slug: hardware for hardware in known()}
     if plain in by_slug:
         return by_slug[plain]
-    size = _SIZE.fullmatch(slug.strip())
+    size = _SIZE.fullmatch(name.strip())
     memory_bytes = round(float(size["number"]) * _UNITS[size["unit"].lower()]) if size else 0
     if memory_bytes > 0:
-        return Hardware(slug=slug.strip(), title=f"a GPU with {slug.strip()}", memory_bytes=memory_bytes)
-    every = [*by_slug, *(name for name in own if name not in by_slug)]
-    completions = [name for name in every if name.startswith(plain)]
-    raise UsageError(unknown(slug, "a known GPU, nor a memory size such as 24GiB", completions or every))
+        return Hardware(slug=name.strip(), title=f"a GPU with {name.strip()}", memory_bytes=memory_bytes)
+    meant = [hardware for hardware in known() if _could_be_called(name, hardware)]
+    # An H100 without a word more is the card that is called nothing else: not the PCIe card, nor the NVL.
+    in_full = [hardware for hardware in meant if _terms(hardware.slug) <= _terms(name)]
+    if len(in_full) == 1:
+        return in_full[0]
+    if meant:
+        raise UsageError(unknown(name, "the whole name of one GPU", [hardware.slug for hardware in meant]))
+    every = [*by_slug, *(each for each in own if each not in by_slug)]
+    beginning = [each for each in every if each.startswith(plain)]
+    raise UsageError(unknown(name, "a known GPU, nor a memory size such as 24GiB", beginning or every))
 
 
 def gpus(value: object) -> tuple[str, ...]:
-    """The GPUs and sizes of memory in `h100,24GiB`, for pydantic; raises ValueError for one that nobody knows."""
-    names = texts(value)
-    for name in names:
-        try:
-            named(name)
-        except UsageError as error:
-            raise ValueError(str(error)) from None
-    return names
+    """The GPUs and sizes of memory in `h100,24GiB`, for pydantic; raises ValueError for one that nobody knows.
+
+    What people call a GPU becomes its slug, so that a cell is the same however it was asked for.
+    """
+    try:
+        return texts([named(name).slug for name in texts(value)])
+    except UsageError as error:
+        raise ValueError(str(error)) from None
 
 
 Gpus = Annotated[tuple[str, ...], BeforeValidator(gpus)]
-"""GPUs by name, or by their memory."""
+"""GPUs by name, or by memory size."""
 
 
 def slug_of(device_name: str, memory_bytes: int | None = None) -> str:
-    """What `--simulate` calls a device: as its data sheet here is called, else its name in small letters."""
+    """Return the slug of a device: that of its data sheet, otherwise its name in lower case."""
     known_so = find(device_name, memory_bytes)
     return known_so.slug if known_so else re.sub(r"[^a-z0-9]+", "-", device_name.casefold()).strip("-") or "device"
 
 
+def _could_be_called(name: str, hardware: Hardware) -> bool:
+    """Whether every term of the name is one of the card's, and every memory size in it is its own."""
+    own = {term for each in (hardware.slug, hardware.title, *hardware.names) for term in _terms(each)}
+    # What is sold as 80 GB, or as 141 GB, is about as many GiB.
+    sizes_bytes = [int(size["number"]) * 2**30 for size in _MARKETED.finditer(name.lower())]
+    its_own = all(_same_memory(hardware.memory_bytes, size_bytes) for size_bytes in sizes_bytes)
+    return bool(_terms(name)) and _terms(name) <= own and its_own
+
+
+def _terms(name: str) -> frozenset[str]:
+    """What sets a card apart in a name: `h100` and `sxm`, and neither its makers, nor its memory."""
+    apart = _APART.sub(r" \1 ", _MARKETED.sub(" ", name.lower()))
+    return frozenset(re.findall(r"[a-z0-9.]+", apart)) - _EVERYBODYS
+
+
 def peak(hardware: Hardware, precision: Precision) -> Peak | None:
-    """The rate on paper at this precision; None where it is not known, or the hardware has no units for it."""
+    """Return the theoretical peak at this precision; None if unknown, or if the hardware has no units for it."""
     flops_per_s = hardware.peak_flops_per_s.get(precision)
     return Peak(flops_per_s=flops_per_s, source=hardware.source) if flops_per_s is not None else None
 
@@ -203,8 +230,17 @@ def _read_all(directory: Path) -> tuple[Hardware, ...]:
     return tuple(Hardware(slug=file.stem, **tomllib.loads(file.read_text(encoding="utf-8"))) for file in files)
 
 
+@cache
+def _by_plain_name(directory: Path) -> dict[str, list[Hardware]]:
+    found: dict[str, list[Hardware]] = {}
+    for hardware in _read_all(directory):
+        for name in {_plain(name) for name in hardware.names}:
+            found.setdefault(name, []).append(hardware)
+    return found
+
+
 def _plain(name: str) -> str:
-    """A name as it is compared: drivers before 510 leave the maker's name out."""
+    """Normalise a name for comparison: drivers before 510 omit the manufacturer."""
     return " ".join(name.split()).casefold().removeprefix("nvidia ")
 
 

@@ -1,4 +1,4 @@
-"""Model sizes, the axes that every command about a Transformer shares, and the single cell they expand to."""
+"""Model sizes, the axes common to all commands that run a Transformer, and the cells they expand to."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from sysbench.spec.axes import choices, integers
 from sysbench.spec.cell import DeviceType as DeviceType
 from sysbench.spec.cell import RunCell, RunSpec, devices
 from sysbench.spec.options import Option
+from sysbench.spec.quantities import Seed, Size
 
 if TYPE_CHECKING:
     pass
@@ -21,15 +22,15 @@ VOCABULARY = 10_000
 
 
 class ModelShape(BaseModel):
-    """The dimensions that decide a Transformer's parameters."""
+    """The dimensions that determine a Transformer's parameters."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    d_model: int
-    d_ff: int
-    layers: int
-    heads: int
-    vocab: int = VOCABULARY
+    d_model: Size
+    d_ff: Size
+    layers: Size
+    heads: Size
+    vocab: Size = VOCABULARY
 
     @property
     def d_head(self) -> int:
@@ -37,7 +38,7 @@ class ModelShape(BaseModel):
         return self.d_model // self.heads
 
     def problem(self) -> str | None:
-        """Why this shape is not a Transformer, in one line, or None when it is."""
+        """Return the reason why this shape is invalid, in one line, or None if it is valid."""
         if self.d_model % self.heads:
             fits = [heads for heads in range(1, self.d_model + 1) if self.d_model % heads == 0]
             nearest = min(fits, key=lambda heads: abs(heads - self.heads))
@@ -60,10 +61,9 @@ SIZES: dict[str, ModelShape] = {
     "2026/xl": ModelShape(d_model=2560, d_ff=10240, layers=32, heads=32),
     "10b": ModelShape(d_model=4608, d_ff=12288, layers=50, heads=36),
 }
-"""Table 1 of the course (2025 edition); `2026/` marks a name that a later edition uses for other dimensions.
+"""Table 1 of the course (2025 edition); `2026/` marks a name whose dimensions differ in the later edition.
 
-`tiny` is ours: a step of it takes well under a second on two CPU cores.
-"""
+`tiny` is sysbench's own: one step takes well under a second on two CPU cores."""
 
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
@@ -79,7 +79,7 @@ PHASES_OF: dict[Mode, tuple[Phase, ...]] = {
     "forward-backward": ("zero_grad", "forward", "loss", "backward"),
     "train": ("zero_grad", "forward", "loss", "backward", "optimizer"),
 }
-"""Every mode is a named sum of phases. `inference` runs forward without a graph, `forward` keeps the graph."""
+"""Every mode is a named sequence of phases. `inference` runs forward without a graph, `forward` keeps the graph."""
 
 MODEL = "Model"
 STEP = "Training step"
@@ -94,20 +94,20 @@ def _precision_problem(precision: Precision, device: DeviceType) -> str | None:
 
 
 class GridCell(RunCell):
-    """One point of a grid: a model, an input, and how the one is computed from the other.
+    """One point of a grid: a model, an input, and how the computation is done.
 
-    A command's own cell says with `kind` whose it is, and adds what that command asks about it.
+    Each command has its own subclass, identified by `kind`, which adds its own axes.
     """
 
     size: str
     model: ModelShape
-    ctx: int
-    batch: int
+    ctx: Size
+    batch: Size
     precision: Precision
     attention: Attention
     execution: Execution
     optimizer: Optimizer
-    seed: int
+    seed: Seed
 
     @property
     def tokens(self) -> int:
@@ -116,100 +116,112 @@ class GridCell(RunCell):
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """Everything that makes a cell need more memory when it grows."""
+        """Values that increase the cell's memory when they grow."""
         shape = self.model
         return (shape.d_model, shape.d_ff, shape.layers, shape.heads, shape.vocab, self.ctx, self.batch)
 
     @property
     def likeness(self) -> tuple[str, ...]:
-        """Everything in which two cells must agree for their extents to be comparable."""
+        """Properties in which two cells must agree for their extents to be comparable."""
         return (self.precision, self.attention, self.execution, self.optimizer)
 
     @property
     def title(self) -> str:
-        """The cell in a few words: what its memory depends on most."""
+        """The cell in a few words: the values with the largest effect on its memory."""
         return f"{self.size}, ctx {self.ctx}, batch {self.batch}"
 
     def problem(self, device: DeviceType | None) -> str | None:
-        """Why this cell cannot run, in one line, or None when it can.
+        """Return the reason why this cell cannot run, in one line, or None if it can.
 
-        `device` is the kind of device it would run on; None while that is not known, and then only what is wrong
-        on every device is named.
+        `device` is the kind of device; if it is None (unknown), only problems on every device are reported.
         """
         return self.model.problem() or (_precision_problem(self.precision, device) if device else None)
 
     def unavailable(self, device: DeviceType) -> str | None:
-        """Why this combination of attention, precision and device does not exist, or None when it does.
+        """Return the reason why this combination of attention, precision and device does not exist, or None if it does.
 
         Unlike `problem`, this makes one cell of a sweep `invalid` and lets the others run.
         """
         if self.attention in ("efficient", "cudnn") and device != "cuda":
-            return f"--attention {self.attention} is a CUDA kernel; on {device} there are naive, sdpa, math"
+            return f"--attention {self.attention} is a CUDA kernel; available on {device}: naive, sdpa, math"
         if self.attention == "flash" and device == "mps":
-            return "--attention flash is not there on mps; there are naive, sdpa, math"
+            return "--attention flash is not available on mps; available: naive, sdpa, math"
         if self.attention in ("flash", "cudnn") and device == "cuda" and self.precision in ("fp32", "tf32"):
             return f"--attention {self.attention} takes 16-bit inputs; use --precision bf16, or --attention efficient"
         if self.attention == "flex" and device == "mps":
-            return "--attention flex is not there on mps; there are naive, sdpa, math"
+            return "--attention flex is not available on mps; available: naive, sdpa, math"
         return None
 
 
 class ModelCell(GridCell):
-    """A cell of which it is known what a step consists of."""
+    """A cell whose step is a fixed sequence of phases."""
 
     mode: Mode
 
     @property
     def likeness(self) -> tuple[str, ...]:
-        """Everything in which two cells must agree for their extents to be comparable."""
+        """Properties in which two cells must agree for their extents to be comparable."""
         return (self.mode, *super().likeness)
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """The phases that a step of this cell's mode consists of, in order."""
+        """The phases of this cell's mode, in order."""
         return PHASES_OF[self.mode]
 
     @property
     def step(self) -> ModelCell:
-        """The cell whose training step this is about: itself."""
+        """The cell whose training step runs: this one."""
         return self
 
 
 class ModelSpec(RunSpec):
-    """The axes of a run over Transformers; each field is a tuple of values and the run is their product."""
+    """The axes of a run of Transformers; each field is a tuple of values, and the run is their product."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, validate_default=True)
 
     size: Annotated[
         tuple[str, ...],
         BeforeValidator(choices("a size", SIZES)),
-        Option(metavar="NAME,…", panel=MODEL),
+        Option(metavar="NAME,…", panel=MODEL, values=tuple(SIZES)),
     ] = Field(default=("small",), description=f"Named model size: {', '.join(SIZES)}.")
-    d_model: Annotated[tuple[int, ...], BeforeValidator(integers(2)), Option(metavar="AXIS", panel=MODEL)] = Field(
-        default=(), description="Width of the residual stream, instead of the size's own."
-    )
+    d_model: Annotated[
+        tuple[int, ...],
+        BeforeValidator(integers(2)),
+        Option(flags=("--d-model", "--hidden-size"), metavar="AXIS", panel=MODEL),
+    ] = Field(default=(), description="Width of the residual stream, instead of the size's own.")
     d_ff: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=MODEL)] = Field(
         default=(), description="Width inside the feed-forward block, instead of the size's own."
     )
-    layers: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=MODEL)] = Field(
-        default=(), description="Number of Transformer blocks, instead of the size's own."
-    )
-    heads: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=MODEL)] = Field(
-        default=(), description="Attention heads per block, instead of the size's own."
-    )
+    layers: Annotated[
+        tuple[int, ...],
+        BeforeValidator(integers(1)),
+        Option(flags=("--layers", "--num-layers"), metavar="AXIS", panel=MODEL),
+    ] = Field(default=(), description="Number of Transformer blocks, instead of the size's own.")
+    heads: Annotated[
+        tuple[int, ...],
+        BeforeValidator(integers(1)),
+        Option(flags=("--heads", "--num-heads"), metavar="AXIS", panel=MODEL),
+    ] = Field(default=(), description="Attention heads per block, instead of the size's own.")
     vocab: Annotated[tuple[int, ...], BeforeValidator(integers(2)), Option(metavar="AXIS", panel=MODEL)] = Field(
         default=(VOCABULARY,), description="Vocabulary size."
     )
-    ctx: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=MODEL)] = Field(
-        default=(128, 256, 512, 1024), description="Context length, in tokens."
-    )
-    batch: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=MODEL)] = Field(
-        default=(4,), description="Sequences per step."
-    )
+    ctx: Annotated[
+        tuple[int, ...], BeforeValidator(integers(1)), Option(flags=("--ctx", "--seq-len"), metavar="AXIS", panel=MODEL)
+    ] = Field(default=(128, 256, 512, 1024), description="Context length, in tokens.")
+    batch: Annotated[
+        tuple[int, ...],
+        BeforeValidator(integers(1)),
+        Option(flags=("--batch", "--batch-size"), metavar="AXIS", panel=MODEL),
+    ] = Field(default=(4,), description="Sequences per step.")
     precision: Annotated[
         tuple[Precision, ...],
         BeforeValidator(choices("a precision", get_args(Precision))),
-        Option(metavar="NAME,…", panel=STEP, shorthands=(("--bf16", "bf16"), ("--fp16", "fp16"))),
+        Option(
+            flags=("--precision", "--dtype"),
+            metavar="NAME,…",
+            panel=STEP,
+            shorthands=(("--bf16", "bf16"), ("--fp16", "fp16")),
+        ),
     ] = Field(
         default=("fp32",),
         description="fp32 and tf32 compute in that format; bf16 and fp16 are autocast over fp32 parameters.",
@@ -222,7 +234,12 @@ class ModelSpec(RunSpec):
     execution: Annotated[
         tuple[Execution, ...],
         BeforeValidator(choices("an execution", get_args(Execution))),
-        Option(metavar="KIND,…", panel=STEP, shorthands=(("--compile", "compiled"),)),
+        Option(
+            flags=("--execution", "--compile-mode"),
+            metavar="KIND,…",
+            panel=STEP,
+            shorthands=(("--compile", "compiled"),),
+        ),
     ] = Field(default=("eager",), description="eager, compiled (torch.compile), or both.")
     optimizer: Annotated[
         tuple[Optimizer, ...],
@@ -232,12 +249,12 @@ class ModelSpec(RunSpec):
     device: Annotated[tuple[str, ...], BeforeValidator(devices), Option(metavar="NAME,…", panel=STEP)] = Field(
         default=("auto",), description="auto, cuda, cuda:1, mps or cpu. auto is the first there is of cuda, mps, cpu."
     )
-    seed: Annotated[int, Option(metavar="N", panel=STEP)] = Field(
-        default=0, ge=0, description="Seed of the parameters and of the tokens."
+    seed: Annotated[Seed, Option(metavar="N", panel=STEP)] = Field(
+        default=0, description="Seed of the parameters and of the tokens."
     )
 
     def grid(self) -> Iterator[dict[str, Any]]:
-        """The fields of every point of the grid, models outermost, so that cells of one model follow each other."""
+        """Yield the fields of every grid point, models outermost, so that cells of one model follow each other."""
         for device, (size, shape), batch, ctx, attention, execution, optimizer, precision in itertools.product(
             self.device,
             self._shapes(),
@@ -262,7 +279,7 @@ class ModelSpec(RunSpec):
             }
 
     def _shapes(self) -> list[tuple[str, ModelShape]]:
-        """Labelled shapes: each named size, with the dimensions given explicitly in place of its own."""
+        """Return named shapes: each named size, with explicitly given dimensions replacing its own."""
         given = {name: values for name in ("d_model", "d_ff", "layers", "heads") if (values := getattr(self, name))}
         labelled: dict[str, ModelShape] = {}
         for size, vocab in itertools.product(self.size, self.vocab):

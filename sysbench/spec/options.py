@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -9,10 +10,12 @@ from dataclasses import dataclass
 class Option:
     """Marks a field as a command-line option.
 
-    `flags` are its spellings (by default the field's name with dashes), `metavar` what stands for its value,
-    `panel` the heading it is listed under, and `shorthands` are flags without a value that stand for one:
-    `{"--bf16": "bf16"}`. What is `positional` needs no flag. What is `repeated` may be given several times, or as
-    several arguments: its field gets a list of words; a `pair` takes the two words that follow it, whatever they are.
+    `flags` are its spellings, the preferred one first (by default the field's name with dashes), `metavar` is the
+    placeholder of its value, `panel` the heading under which it is listed, and `shorthands` are flags without a value
+    that set one: `{"--bf16": "bf16"}`. A `positional` option needs no flag. A `repeated` option may be given several
+    times, or as several arguments: its field gets a list of words; a `pair` takes the next two words, whatever they
+    are.
+    `values` are what a shell completes, where the field's type does not list them.
     """
 
     flags: tuple[str, ...] = ()
@@ -22,6 +25,41 @@ class Option:
     positional: bool = False
     repeated: bool = False
     pair: bool = False
+    values: tuple[str, ...] = ()
+
+
+CALLED_ELSEWHERE: Mapping[str, str] = {
+    "ctx": "seq",
+    "d-head": "dim",
+    "seq-len": "ctx",
+    "sequence-length": "ctx",
+    "max-length": "ctx",
+    "max-seq-len": "ctx",
+    "context": "ctx",
+    "block-size": "ctx",
+    "bs": "batch",
+    "micro-batch-size": "batch",
+    "per-device-train-batch-size": "batch",
+    "amp": "precision",
+    "mixed-precision": "precision",
+    "n-embd": "d-model",
+    "embed-dim": "d-model",
+    "intermediate-size": "d-ff",
+    "n-layer": "layers",
+    "num-hidden-layers": "layers",
+    "n-head": "heads",
+    "num-attention-heads": "heads",
+    "vocab-size": "vocab",
+    "attn-implementation": "attention",
+    "torch-compile": "compile",
+    "gpu": "simulate",
+    "iters": "steps",
+    "iterations": "steps",
+    "warmup-steps": "warmup",
+    "output-dir": "out",
+    "output": "out",
+}
+"""What other tools call an option of ours, where that is no spelling of it here: whoever types it is told ours."""
 
 
 def flag_of(field: str) -> str:

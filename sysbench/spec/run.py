@@ -1,6 +1,6 @@
-"""How a run is carried out and what becomes of its results: options that are the same for every command.
+"""Options common to all commands: how a run is carried out, and how its results are shown.
 
-None of them changes what is measured, so none of them is part of a log's identity.
+None of them changes what is measured, so they are not part of a log's identity.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ VIEW = "What is shown"
 
 
 _OF_FILES = frozenset({"PATH", "PATH|-", "FILE", "FILE,…", "LOG"})
-"""What stands for the value of an option that names a file."""
+"""Placeholder for the value of an option that names a file."""
 
 Sort = Literal["total", "calls", "avg", "med", "min", "max", "std", "name"]
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Which part of a profile is shown, and in which order."""
+    """The part of a profile to show, and its order."""
 
     range: str | None = None
-    """Only what was launched in ranges of this name, or below modules of this path; None is everything."""
+    """Only work launched in ranges with this name, or below modules of this path; None for everything."""
     kernel: re.Pattern[str] | None = None
-    """Only kernels, or on a CPU operators, in whose whole name this is found."""
+    """Only kernels, or operators on a CPU, whose full name matches this pattern."""
     top: int = 20
-    """As many rows of a long table; 0 is all of them."""
+    """Number of rows of a long table; 0 for all."""
     sort: Sort = "total"
 
 
 class RunOptions(BaseModel):
-    """Where results go, what is shown, and when to give up."""
+    """Where results go, what is shown, and when to abort."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
@@ -88,22 +88,25 @@ class RunOptions(BaseModel):
     )
 
     log_name: str | None = None
-    """The log's name without its ending; None makes one of the time and the command. Not on the command line."""
+    """Name of the log without its ending; None for a name from the time and the command. Not on the command line."""
     ceilings: bool = True
-    """Whether the worker measures the matrix product that rates are held against. Not on the command line."""
+    """Whether to measure the matmul ceiling with which rates are compared. Not on the command line."""
     watch: Callable[[Any], object] | None = None
-    """Called with every event of a quiet run. Not on the command line."""
+    """Is called with every event of a quiet run. Not on the command line."""
+    overall: Any = None
+    """Where the run stands within an experiment (`render.dashboard.overall.Overall`), if it belongs to one. Not on the
+    command line."""
     shown: bool = True
-    """Whether the result is printed. Not on the command line."""
+    """Whether to print the result. Not on the command line."""
 
     @property
     def selection(self) -> Selection:
-        """Which part of the result is shown: all of it, where there are no options to choose with."""
+        """The part of the result to show: everything, for commands without such options."""
         return Selection()
 
     @model_validator(mode="after")
     def _refuse_one_file_for_two(self) -> Self:
-        """What is written last would be all that is left; what is read would be lost."""
+        """Refuse one path for two files: the second would overwrite the first, or a file to be read."""
         taken: dict[Path, str] = {}
         for name, path in self._files():
             first = taken.setdefault(path.resolve(), name)
@@ -112,7 +115,7 @@ class RunOptions(BaseModel):
         return self
 
     def _files(self) -> Iterator[tuple[str, Path]]:
-        """The files that are read, then those that are written, each with the option that names it."""
+        """Yield the files to read, then those to write, each with its option."""
         fields = sorted(type(self).model_fields, key=lambda field: field not in ("source", "resume"))
         for field in fields:
             option, value = option_of(type(self).model_fields[field]), getattr(self, field)
@@ -122,7 +125,7 @@ class RunOptions(BaseModel):
 
 
 class SavedOptions(RunOptions):
-    """Where finished runs are shown from, by commands that show no other files."""
+    """Options to show a finished run, for commands that show no other files."""
 
     source: Annotated[Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT)] = Field(
         default=None, description="Show a finished log or record instead of measuring. Needs no torch."

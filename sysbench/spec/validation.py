@@ -1,9 +1,9 @@
-"""From options as they were written to the spec that they make, and from a mistake among them to one line."""
+"""Validation of options: from options as written to a spec, or to a one-line error message."""
 
 from __future__ import annotations
 
 import types
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -13,11 +13,11 @@ from sysbench.spec.options import Option, flag_of
 
 Model = TypeVar("Model", bound=BaseModel)
 Given = dict[str, Any]
-"""The options that were really given, by field name; what is not here has its default."""
+"""The options that were given, by field name; all others have their defaults."""
 
 
 def validated(model: type[Model], values: Given) -> Model:
-    """The spec that the options make; a bad value raises OptionError with one line that names its option."""
+    """Build the spec from the options; a bad value raises OptionError with one line that names the option."""
     try:
         return model(**values)
     except ValidationError as error:
@@ -26,7 +26,7 @@ def validated(model: type[Model], values: Given) -> Model:
 
 
 def option_name(model: type[BaseModel], field: str) -> str:
-    """How a field is known on the command line: `--d-model`, `--timeout`, or `EXPERIMENT` for what has no flag."""
+    """Name of a field on the command line: `--d-model`, `--timeout`, or `EXPERIMENT` for a positional argument."""
     option = option_of(model.model_fields[field])
     if option.positional:
         return field.upper()
@@ -34,27 +34,36 @@ def option_name(model: type[BaseModel], field: str) -> str:
 
 
 def option_of(field: FieldInfo) -> Option:
-    """How a field appears on the command line, as far as that is said."""
+    """Return the field's command-line option, or a default one."""
     return next((mark for mark in field.metadata if isinstance(mark, Option)), Option())
 
 
+def first_fault(error: ValidationError, within: str = "") -> str:
+    """Return the first error and its location: `cells.3.phases.step.wall.median_s: Input should be a valid number`."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    where = ".".join([*([within] if within else []), *(str(part) for part in first["loc"])])
+    return f"{where or 'at its top'}: {first['msg'].removeprefix('Value error, ')}"
+
+
 def _explain(model: type[BaseModel], error: ValidationError) -> str:
-    """The first mistake, in one line: the option, what is wrong with it, what is allowed."""
+    """Return the first error as one line: the option, the reason, and the allowed values."""
     first = error.errors()[0]
     context = first.get("ctx", {})
     if not first["loc"]:
-        return str(context.get("error", first["msg"]))  # about options together, which it names itself
+        return str(context.get("error", first["msg"]))  # an error about several options, which it names itself
     field = str(first["loc"][0])
     name = option_name(model, field)
     match first["type"]:
         case "value_error":
             reason = str(context["error"])
         case "literal_error":
-            reason = unknown(str(first["input"]), "allowed", _literals(model.model_fields[field].annotation))
+            reason = unknown(str(first["input"]), "allowed", literals(model.model_fields[field].annotation))
         case "greater_than_equal":
             reason = f"{first['input']} is out of range: allowed is {context['ge']} or more. Nearest: {context['ge']}"
         case "greater_than":
             reason = f"{first['input']} is out of range: allowed is more than {context['gt']:g}"
+        case "less_than_equal":
+            reason = f"{first['input']} is out of range: allowed is {context['le']:.15g} or less"
         case "less_than":
             reason = f"{first['input']} is out of range: allowed is less than {context['lt']:g}"
         case "int_parsing" | "int_from_float":
@@ -66,7 +75,8 @@ def _explain(model: type[BaseModel], error: ValidationError) -> str:
     return f"{name} {reason}"
 
 
-def _literals(annotation: Any) -> tuple[str, ...]:
-    if get_origin(annotation) in (Union, types.UnionType):
-        return tuple(word for member in get_args(annotation) for word in _literals(member))
-    return tuple(str(word) for word in get_args(annotation))
+def literals(annotation: Any) -> tuple[str, ...]:
+    """The words that a type allows, alone or in a tuple; nothing for a type that is no choice between words."""
+    if get_origin(annotation) in (Union, types.UnionType, tuple):
+        return tuple(word for member in get_args(annotation) for word in literals(member))
+    return tuple(map(str, get_args(annotation))) if get_origin(annotation) is Literal else ()

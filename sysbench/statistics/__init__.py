@@ -1,9 +1,9 @@
-"""Raw step timings to numbers that can be trusted.
+"""Robust statistics of raw step times.
 
-Pure functions of samples, in any unit, in the order in which they were taken. A summary says what the samples come down
-to; an interval says how well the median is known; detectors look for what would make either misleading, and return None
-when there is nothing to say. Each detector alarms on at most one clean stream in a hundred, and none of them speaks of
-differences below 0.1 %. Anything that is empty or not finite raises ValueError.
+All functions are pure and take samples in any unit, in the order in which they were taken. A summary condenses the
+samples; an interval says how precisely the median is known; detectors look for effects that make either misleading, and
+return None if they find none. Each detector raises a false alarm on at most one clean stream in a hundred, and ignores
+differences below 0.1 %. Input that is empty or not finite raises ValueError.
 """
 
 from sysbench.statistics.comparison import Ratio, ratio

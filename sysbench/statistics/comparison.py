@@ -1,4 +1,4 @@
-"""How many times as long one thing takes as another."""
+"""The ratio of two streams of times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sysbench.statistics.samples import Stream, Values, checked, median
 
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio of two medians with its 95 % interval; the ends are None where a stream is too short for one."""
+    """A ratio of two medians with its 95 % interval; the ends are None if a stream is too short for an interval."""
 
     value: float
     low: float | None
@@ -19,7 +19,7 @@ class Ratio:
 
 
 def ratio(numerator_samples: Stream, denominator_samples: Stream) -> Ratio:
-    """The median of one stream over the median of the other, with a 95 % interval.
+    """Divide the median of one stream by the median of the other, with a 95 % interval.
 
     The interval joins those of the two medians on the logarithmic scale by the method of variance estimates recovery
     (Zou and Donner, Construction of confidence limits about effect measures, Statistics in Medicine 27, 2008): the
@@ -50,7 +50,7 @@ def _positive_median(values: Values) -> float:
 
 
 def log_distances(values: Values, center: float, confidence: float = 0.95) -> tuple[float, float] | None:
-    """From the logarithm of the median down to that of its interval's lower end, and up to that of the upper one."""
+    """Distances on a logarithmic scale from the median (`center`) to the lower and to the upper end of its interval."""
     interval = median_interval(values, confidence)
     if interval is None:
         return None

@@ -1,4 +1,4 @@
-"""At which size one thing overtakes another."""
+"""The size at which one implementation overtakes another."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from sysbench.statistics.comparison import Ratio
 
 @dataclass(frozen=True)
 class Crossover:
-    """Between two sizes that were measured, a ratio passes through 1."""
+    """A ratio passes through 1 between two measured sizes."""
 
     at: float
-    """Where, by a straight line between logarithms; the bracket is what was measured."""
+    """Estimated size of the crossover, by linear interpolation of the logarithms; only the bracket is measured."""
     below: float
-    """The largest measured size at which the ratio is, without doubt, still on the one side."""
+    """Largest measured size at which the ratio is still significantly on the first side."""
     above: float
-    """The smallest at which it is on the other."""
+    """Smallest measured size at which the ratio is significantly on the other side."""
     falls: bool
-    """The ratio is over 1 before, and under 1 after."""
+    """Whether the ratio falls from above 1 to below 1."""
 
 
 def direction(ratio: Ratio) -> int:
-    """1 where the ratio is above 1 without doubt, -1 where it is below, 0 where its interval holds 1 or is missing."""
+    """Return 1 if the ratio is significantly above 1, -1 if below, 0 if its interval contains 1 or is missing."""
     if ratio.low is None or ratio.high is None:
         return 0
     return 1 if ratio.low > 1 else -1 if ratio.high < 1 else 0
 
 
 def crossovers(sizes: Sequence[float], ratios: Sequence[Ratio]) -> list[Crossover]:
-    """Every passage of the ratio through 1, by ascending size.
+    """Find every crossing of the ratio through 1, by ascending size.
 
-    A passage is one from a size at which the ratio is on one side without doubt (its 95 % interval does not hold 1) to
-    one at which it is on the other; sizes in between at which it cannot be told belong to the bracket. Where the line
-    through the measured points crosses 1 more than once in a bracket, the geometric mean of these places is given.
+    A crossing goes from a size at which the ratio is significantly on one side (its 95 % interval does not contain 1)
+    to a size at which it is significantly on the other; undecided sizes in between belong to the bracket. If the line
+    through the measured points crosses 1 more than once in a bracket, the result is the geometric mean of these places.
 
-    Raises ValueError for sizes that are not positive, do not ascend, or are not as many as the ratios.
+    Raises ValueError for sizes that are not positive, do not ascend, or do not match the ratios in number.
     """
     if len(sizes) != len(ratios):
         raise ValueError(f"{len(sizes)} sizes and {len(ratios)} ratios: each size needs its ratio")

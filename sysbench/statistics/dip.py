@@ -1,17 +1,16 @@
-"""How far samples are from having a single hump."""
+"""The dip statistic, which measures how far samples are from a unimodal distribution."""
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from sysbench.statistics.samples import Values
 
-Indices = NDArray[np.intp]
-
 
 def dip(ordered: Values) -> float:
-    """The dip statistic: how far the distribution function of the samples is from the nearest unimodal one.
+    """Return the dip: the distance of the samples' distribution function from the nearest unimodal one.
 
     The largest vertical distance between the two, at least 1/(2n) and at most 1/4 (Hartigan and Hartigan, The dip test
     of unimodality, Annals of Statistics 13, 1985). A unimodal distribution function is convex up to its mode and
@@ -20,45 +19,53 @@ def dip(ordered: Values) -> float:
 
     `ordered` must be increasing, without ties.
     """
-    low, high = 0, len(ordered) - 1
+    # Plain Python numbers: streams are a few dozen samples long, for which numpy's call overhead is ten times as large.
+    samples: list[float] = ordered.tolist()
+    low, high = 0, len(samples) - 1
     distance = 1.0
     while True:
-        at, rank = ordered[low : high + 1], np.arange(low, high + 1)
-        below, above = _knots(at, rank), _knots(at, -rank)
-        minorant = np.interp(at, at[below], rank[below])
-        majorant = np.interp(at, at[above], rank[above])
+        at, rank = samples[low : high + 1], list(range(low, high + 1))
+        below, above = _knots(at, rank), _knots(at, [-each for each in rank])
+        minorant, majorant = list(_between(at, rank, below)), list(_between(at, rank, above))
         # The distance between a concave and a convex piecewise linear function is largest at a knot of one of them.
-        knots = np.union1d(below, above)
-        gaps = (majorant - minorant)[knots] + 1
-        widest = knots[int(np.argmax(gaps))]
-        if gaps.max() <= distance:
+        gaps = {knot: majorant[knot] - minorant[knot] + 1 for knot in sorted({*below, *above})}
+        widest = max(gaps, key=gaps.__getitem__)
+        if gaps[widest] <= distance:
             break
         if widest in below:
-            left, right = widest, above[np.searchsorted(above, widest)]
+            left, right = widest, above[bisect_left(above, widest)]
         else:
-            left, right = below[np.searchsorted(below, widest, side="right") - 1], widest
+            left, right = below[bisect_right(below, widest) - 1], widest
         distance = max(
             distance,
-            float((rank - minorant)[: left + 1].max()) + 1,
-            float((majorant - rank)[right:].max()) + 1,
+            max(rank[point] - minorant[point] for point in range(left + 1)) + 1,
+            max(majorant[point] - rank[point] for point in range(right, len(rank))) + 1,
         )
         if (left, right) == (0, high - low):
             break
-        low, high = low + int(left), low + int(right)
-    return distance / (2 * len(ordered))
+        low, high = low + left, low + right
+    return distance / (2 * len(samples))
 
 
-def _knots(at: Values, rank: Indices) -> Indices:
-    """Where the greatest convex minorant of the points (at, rank) touches them, as indices: the lower convex hull."""
-    x, y = at.tolist(), rank.tolist()
+def _knots(at: Sequence[float], rank: Sequence[int]) -> list[int]:
+    """Indices of the points (at, rank) that the greatest convex minorant touches: the lower convex hull."""
     hull: list[int] = []
-    for point in range(len(x)):
-        while len(hull) > 1 and _at_or_above(x, y, hull[-2], hull[-1], point):
+    for point in range(len(at)):
+        while len(hull) > 1 and _at_or_above(at, rank, hull[-2], hull[-1], point):
             hull.pop()
         hull.append(point)
-    return np.array(hull, dtype=np.intp)
+    return hull
 
 
-def _at_or_above(x: list[float], y: list[int], left: int, middle: int, right: int) -> bool:
+def _between(at: Sequence[float], rank: Sequence[int], knots: Sequence[int]) -> Iterator[float]:
+    """Values at every point of the piecewise linear function through the points at the knots."""
+    for first, second in pairwise(knots):
+        slope = (rank[second] - rank[first]) / (at[second] - at[first])
+        for point in range(first, second):
+            yield slope * (at[point] - at[first]) + rank[first]
+    yield float(rank[knots[-1]])
+
+
+def _at_or_above(x: Sequence[float], y: Sequence[int], left: int, middle: int, right: int) -> bool:
     """Whether the middle point lies on or above the line through the other two."""
     return (y[middle] - y[left]) * (x[right] - x[left]) >= (y[right] - y[left]) * (x[middle] - x[left])

@@ -1,4 +1,4 @@
-"""Samples that do not belong with the others."""
+"""Detection of outliers."""
 
 from __future__ import annotations
 
@@ -7,43 +7,43 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sysbench.statistics.samples import FEWEST, NOTICEABLE, Stream, checked, robust_sigma, untied
+from sysbench.statistics.samples import FEWEST, NOTICEABLE, Stream, checked, median, robust_sigma, untied
 
 
 @dataclass(frozen=True)
 class Outliers:
-    """Which samples stand apart, and what they do to the mean."""
+    """The outliers of a stream and their effect on the mean."""
 
     indices: tuple[int, ...]
-    """Positions in the stream, in order."""
+    """Positions in the stream, ascending."""
     mean_shift_share: float
-    """By how much the mean with them exceeds the mean without them, as a share of the median."""
+    """Mean with outliers minus mean without them, as a share of the median."""
 
 
 def outliers(samples: Stream) -> Outliers | None:
-    """Which samples lie farther from the median than this stream's own spread explains.
+    """Find samples that lie farther from the median than the spread of the stream explains.
 
-    A sample is one if its distance from the median is more than k(n) = 4.1 + 0.15·ln n + 130/n^1.5 robust deviations
-    (1.4826 times the median absolute deviation, with ties spread over the clock's tick) and at least 0.1 % of the
-    median. k(n) follows the 99.5 % points of the largest such distance in tens of thousands of lognormal streams
+    A sample is an outlier if its distance from the median is more than k(n) = 4.1 + 0.15·ln n + 130/n^1.5 robust
+    deviations (1.4826 times the median absolute deviation, with ties spread over the clock's tick) and at least 0.1 %
+    of the median. k(n) follows the 99.5 % points of the largest such distance in tens of thousands of lognormal streams
     (σ = 0.05) of each length, so that fewer than one clean stream in a hundred raises an alarm: 8.6 for ten samples,
     whose spread is poorly known, 6.0 for twenty, 4.9 for two hundred. The fence is symmetric and made for timings that
-    scatter evenly: a distribution with a long tail does have samples apart from the others, and they are reported.
+    scatter evenly; samples in the tail of a long-tailed distribution are reported as outliers.
 
-    None below six samples or without a positive median.
+    Returns None for fewer than six samples or without a positive median.
     """
     values = checked(samples)
     count = len(values)
-    median = float(np.median(values))
-    if count < FEWEST or median <= 0:
+    level = median(values)
+    if count < FEWEST or level <= 0:
         return None
-    fence = max(_fence(count) * robust_sigma(untied(values)), NOTICEABLE * median)
-    apart = np.abs(values - median) > fence
+    fence = max(_fence(count) * robust_sigma(untied(values)), NOTICEABLE * level)
+    apart = np.abs(values - level) > fence
     if not apart.any():
         return None
     return Outliers(
         indices=tuple(int(index) for index in np.flatnonzero(apart)),
-        mean_shift_share=float(values.mean() - values[~apart].mean()) / median,
+        mean_shift_share=float(values.mean() - values[~apart].mean()) / level,
     )
 
 

@@ -1,4 +1,4 @@
-"""How well the median is known, and when it is known well enough to stop measuring."""
+"""Confidence intervals of the median, and a rule for when to stop measuring."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from sysbench.statistics.samples import FEWEST, Stream, Values, checked
+from sysbench.statistics.samples import FEWEST, Stream, Values, checked, median
 
 _FIRST_LOOK = 10
 _LOOK_GROWTH = 1.5
@@ -17,24 +17,23 @@ _LOOK_GROWTH = 1.5
 
 @dataclass(frozen=True)
 class TooFew:
-    """There are not enough samples for an interval."""
+    """There are too few samples for an interval."""
 
     count: int
     needed: int
 
 
 def median_interval(samples: Stream, confidence: float = 0.95) -> tuple[float, float] | None:
-    """The interval that holds the median of what was sampled, at this confidence, whatever its distribution.
+    """Return the distribution-free confidence interval of the median.
 
-    The d-th smallest and d-th largest of n independent samples enclose the median with probability
-    P(d ≤ B ≤ n − d), B binomial (n, ½). For small n no d comes near 95 %, so the ends lie between the two order
-    statistics whose coverage is just above and just below, interpolated as Hettmansperger and Sheather do (Confidence
-    intervals based on interpolated order statistics, Statistics & Probability Letters 4, 1986; Nyblom, ibid. 14, 1992).
-    Simulated coverage at 95 % lies in 94.2–95.3 % for every n ≥ 6 on normal, lognormal, Laplace, uniform and
-    exponential samples.
+    The d-th smallest and d-th largest of n independent samples enclose the median with probability P(d ≤ B ≤ n − d), B
+    binomial (n, ½). For small n no d comes near 95 %, so the ends lie between the two order statistics whose coverage
+    is just above and just below, interpolated as in Hettmansperger and Sheather (Confidence intervals based on
+    interpolated order statistics, Statistics & Probability Letters 4, 1986; Nyblom, ibid. 14, 1992). Simulated coverage
+    at 95 % lies in 94.2–95.3 % for every n ≥ 6 on normal, lognormal, Laplace, uniform and exponential samples.
 
-    None where the samples cannot carry it: below six, even the smallest and the largest enclose the median in less
-    than 95 % of all runs. Samples that depend on their predecessors know less than they seem to: see
+    Returns None if there are too few samples: below six, even the smallest and the largest enclose the median in less
+    than 95 % of all runs. Autocorrelated samples carry less information than their number suggests: see
     `autocorrelation`. Raises ValueError for no samples, for one that is not finite, or a confidence outside (0, 1).
     """
     if not 0 < confidence < 1:
@@ -43,23 +42,24 @@ def median_interval(samples: Stream, confidence: float = 0.95) -> tuple[float, f
 
 
 def relative_width(samples: Stream) -> float | None:
-    """The full width of the 95 % interval as a share of the median; None without an interval or a positive median."""
+    """Width of the 95 % interval as a share of the median; None without an interval or a positive median."""
     values = checked(samples)
     interval = median_interval(values)
-    median = float(np.median(values))
-    if interval is None or median <= 0:
+    middle = median(values)
+    if interval is None or middle <= 0:
         return None
-    return (interval[1] - interval[0]) / median
+    return (interval[1] - interval[0]) / middle
 
 
 def settled(samples: Stream, share: float) -> bool:
-    """Whether measuring may stop now because the median is known to within `share` (0.01: 1 %) of itself.
+    """Whether measuring may stop now because the median is known to within `share` of its value (0.01 is 1 %).
 
-    Ask after every sample. Looking often and stopping at the first narrow interval picks the streams whose spread
-    happens to look small, and the interval at the stop then covers in only 91 % of the runs (simulated, any look from
-    ten samples on). So looks are rare, at 10, 15, 23, 35, 53, … samples, each half as many again as the last, and the
-    interval must be narrow at two looks in a row; between looks the answer is False. Simulated coverage at the stop is
-    at least 93.5 % on normal, lognormal and Laplace samples, for shares from 0.4 to 2 deviations.
+    Call this after every sample. Checking often and stopping at the first narrow interval selects streams whose spread
+    happens to look small, and the interval at the stop then covers the median in only 91 % of the runs (simulated,
+    checks from ten samples on). Checks are therefore rare, at 10, 15, 23, 35, 53, … samples, each half as many again as
+    the last, and the interval must be narrow at two checks in a row; between checks the answer is False. Simulated
+    coverage at the stop is at least 93.5 % on normal, lognormal and Laplace samples, for shares from 0.4 to 2
+    deviations.
     """
     values = checked(samples)
     looks = list(_looks(len(values)))
@@ -70,7 +70,7 @@ def settled(samples: Stream, share: float) -> bool:
 
 
 def too_few(samples: Stream) -> TooFew | None:
-    """Whether there are fewer samples than a 95 % interval of the median needs, which is six."""
+    """Return TooFew if there are fewer than six samples, which a 95 % interval of the median needs; else None."""
     count = len(checked(samples))
     return TooFew(count, FEWEST) if count < FEWEST else None
 
@@ -93,10 +93,10 @@ def _interval_of_sorted(ordered: Values, confidence: float) -> tuple[float, floa
 
 @lru_cache(maxsize=1024)
 def _position(count: int, confidence: float) -> tuple[int, float] | None:
-    """The depth d of the outer order statistic, counted from 1, and how far towards depth d + 1 the end lies (0–1)."""
+    """Depth d of the outer order statistic, counted from 1, and the fraction of the way to depth d + 1 (0–1)."""
     ways, outside, covered = 1, 1, 1.0
     for depth in range(1, count // 2 + 1):
-        # `outside` counts the subsets of fewer than `depth` members: 2^count · P(B < depth), exactly.
+        # `outside` counts the subsets with fewer than `depth` members: exactly 2^count · P(B < depth).
         wider, covered = covered, 1 - 2 * outside / 2**count
         if covered < confidence:
             return None if depth == 1 else (depth - 1, _inward(count, depth - 1, wider, covered, confidence))
@@ -106,6 +106,6 @@ def _position(count: int, confidence: float) -> tuple[int, float] | None:
 
 
 def _inward(count: int, depth: int, wider: float, narrower: float, confidence: float) -> float:
-    """Hettmansperger and Sheather's λ, exact for a Laplace population and close for every other."""
+    """Hettmansperger and Sheather's λ: exact for a Laplace population, and close for all others."""
     excess = (wider - confidence) / (wider - narrower)
     return (count - depth) * excess / (depth + (count - 2 * depth) * excess)

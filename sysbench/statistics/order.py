@@ -1,4 +1,4 @@
-"""What the order of the samples tells: a slow start, a drift, a memory of the sample before."""
+"""Effects of the order of samples: a slow start, a drift, autocorrelation."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from sysbench.statistics.samples import (
     Values,
     checked,
     indistinguishable,
+    median,
+    percentile,
     robust_sigma,
     untied,
 )
@@ -27,17 +29,17 @@ class Drift:
     """(end − start) / start: 0.01 is 1 % slower at the end."""
     start: float
     end: float
-    """Level of the fitted line at the first and at the last sample."""
+    """Levels of the fitted line at the first and at the last sample."""
 
 
 @dataclass(frozen=True)
 class Autocorrelation:
-    """Each sample resembles the one before it, so the samples know less together than their number suggests."""
+    """Consecutive samples are correlated, so the effective sample size is smaller than their number."""
 
     lag1: float
     """Rank correlation of consecutive samples."""
     effective_count: float
-    """How many independent samples would know the median as well."""
+    """Effective sample size: the number of independent samples that determine the median equally well."""
 
 
 @dataclass(frozen=True)
@@ -45,35 +47,35 @@ class WarmupUnfinished:
     """The first measured steps are still slower than the rest."""
 
     slow_steps: int
-    """How many measured steps pass before one is no slower than the slowest quarter of the later half."""
+    """Number of steps before the first one that is no slower than the slowest quarter of the later half."""
     excess_share: float
-    """By how much their mean exceeds the median of the later half, as a share of the latter."""
+    """Mean of these steps minus the median of the later half, as a share of that median."""
 
 
 _DRIFT_LIMIT = 3.09
-"""Φ⁻¹(0.999): two-sided 0.2 % if the autocorrelation were known; simulation gives the rest of the 1 %."""
+"""Φ⁻¹(0.999): two-sided 0.2 % if the autocorrelation were known; by simulation the false-alarm rate stays below 1 %."""
 
 _NEARLY_ONE = 1 - 1e-9
-"""A correlation of ranks this high is perfect order."""
+"""A rank correlation this high counts as perfect order."""
 
 _LONGEST_FITTED = 300
-"""Longer streams are fitted through the medians of this many blocks: all pairs of 300 are 44,850 slopes."""
+"""Longer streams are reduced to the medians of this many blocks: all pairs of 300 samples are 44,850 slopes."""
 
 
 def drift(samples: Stream) -> Drift | None:
     """Whether the level changes steadily from the start of the stream to its end, and by how much.
 
-    The size is Theil and Sen's: the median of the slopes between all pairs of samples, and the line through the median
-    residual. Whether it is real is decided on ranks, so that neither the distribution nor spikes matter: Spearman's
-    correlation with time, on Fisher's scale, with variance 1.06/(m − 3) (Fieller, Hartley and Pearson, Tests for rank
-    correlation coefficients, Biometrika 44, 1957). A stream that wanders makes trends of its own, so m is the number
-    of independent samples it amounts to, n(1 − φ)/(1 + φ), with φ the lag-1 correlation of the ranks about their
-    trend, freed from its bias −(2 + 4φ)/n (Marriott and Pope, Biometrika 41, 1954). The limit of 3.09 keeps false
-    alarms at 0.3 % for independent samples and at 0.7 % for φ = 0.5 and n ≥ 50 (simulated; below n = 50 a wandering
-    stream cannot be told from a drifting one). 1 % over 200 samples with 0.5 % noise is found always, 2 % over 20 in
-    three runs of four.
+    The size of the drift is by Theil and Sen: the median of the slopes between all pairs of samples, and the line
+    through the median residual. Its significance is decided on ranks, so that neither the distribution nor spikes
+    matter: Spearman's correlation with time, on Fisher's scale, with variance 1.06/(m − 3) (Fieller, Hartley and
+    Pearson, Tests for rank correlation coefficients, Biometrika 44, 1957). An autocorrelated stream produces trends by
+    chance, so m is its effective sample size, n(1 − φ)/(1 + φ), where φ is the lag-1 correlation of the ranks about
+    their trend, corrected for its bias −(2 + 4φ)/n (Marriott and Pope, Biometrika 41, 1954). The limit of 3.09 keeps
+    false alarms at 0.3 % for independent samples and at 0.7 % for φ = 0.5 and n ≥ 50 (simulated; below n = 50
+    autocorrelation is not distinguishable from drift). A drift of 1 % over 200 samples with 0.5 % noise is always
+    found, 2 % over 20 in three runs of four.
 
-    None below six samples or for a change below 0.1 %.
+    Returns None for fewer than six samples or for a change below 0.1 %.
     """
     values = checked(samples)
     if len(values) < FEWEST or indistinguishable(values) or abs(_trend_score(_ranks(values))) <= _DRIFT_LIMIT:
@@ -89,16 +91,16 @@ _AUTOCORRELATION_LIMIT = 2.65
 
 
 def autocorrelation(samples: Stream) -> Autocorrelation | None:
-    """Whether consecutive samples resemble each other, and how many independent ones they are worth.
+    """Whether consecutive samples are correlated, and the effective sample size.
 
     Bartels' rank version of von Neumann's ratio (The rank version of von Neumann's ratio test for randomness, Journal
     of the American Statistical Association 77, 1982): the squared differences of consecutive ranks over the squared
-    deviations from their mean is 2 for independent samples of any distribution, with variance
-    4(n − 2)(5n² − 2n − 9) / (5n(n + 1)(n − 1)²), and 2(1 − ρ) for correlated ones. Only ρ > 0 is reported, for only it
-    makes intervals too narrow; the effective count is n(1 − ρ)/(1 + ρ), as for a first-order autoregression. A drift or
-    a shift of level makes neighbours alike as well: read `drift` and `two_modes` first.
+    deviations from their mean is 2 for independent samples of any distribution, with variance 4(n − 2)(5n² − 2n − 9) /
+    (5n(n + 1)(n − 1)²), and 2(1 − ρ) for correlated ones. Only ρ > 0 is reported, because only it makes intervals too
+    narrow; the effective sample size is n(1 − ρ)/(1 + ρ), as for a first-order autoregression. A drift or a level shift
+    also makes neighbours alike: check `drift` and `two_modes` first.
 
-    None below six samples or where all agree within 0.1 %.
+    Returns None for fewer than six samples, and if all agree within 0.1 %.
     """
     values = checked(samples)
     count = len(values)
@@ -114,28 +116,29 @@ def autocorrelation(samples: Stream) -> Autocorrelation | None:
 
 
 _RUN_IN_CHANCE = 0.0025
-"""How often a stationary stream may begin with steps slower than all that follow, where nothing else is known."""
+"""Largest probability that a stationary stream begins with steps slower than all that follow, if there is no warm-up.
+"""
 
 _RUN_IN_CHANCE_AFTER_WARMUP = 0.012
-"""The same where the warm-up must bear it out, which a stationary one does in less than half of such cases."""
+"""This probability if the warm-up must confirm the slow start, which chance does in less than half of these cases."""
 
 
 def warmup_unfinished(warmup: Stream, samples: Stream) -> WarmupUnfinished | None:
-    """Whether the measured steps begin slower than they go on, as they do when the warm-up was too short.
+    """Whether the first measured steps are slower than the rest because the warm-up was too short.
 
-    Any of three signs in `samples` will do. The first is slower than all others and exceeds the median of the m others
-    by more than 3.0 + 112/m^1.5 robust deviations. The median of the first three is above the 95th percentile of the m
-    others and exceeds their median by more than 2.0 + 95/m^1.5 robust deviations. (Both limits follow the 99.7 % points
-    in tens of thousands of lognormal streams of each length, σ = 0.05; the comparison of ranks holds false alarms down
-    on skewed streams.) Or the first k are each slower than everything after them, which happens by chance in
-    (n − k)!/n! of all streams: less than 0.25 %, or 1.2 % after a warm-up, so k is 3 or 2 for ten steps.
+    One of three signs in `samples` is enough. (1) The first sample is slower than all others and exceeds the median of
+    the m others by more than 3.0 + 112/m^1.5 robust deviations. (2) The median of the first three is above the 95th
+    percentile of the m others and exceeds their median by more than 2.0 + 95/m^1.5 robust deviations. (Both limits
+    follow the 99.7 % points in tens of thousands of lognormal streams of each length, σ = 0.05; the comparison of ranks
+    limits false alarms on skewed streams.) (3) The first k are each slower than everything after them, which happens by
+    chance in (n − k)!/n! of all streams: less than 0.25 %, or 1.2 % after a warm-up, so k is 3 or 2 for ten steps.
 
-    Then the `warmup` has its say, if there was one: a start that is still settling was no faster just before, so the
-    median of the last three warm-up steps must be above the later half by at least half as much as the slow steps are.
-    That tells a slow start from a spike that happened to come first.
+    If there was a `warmup`, it must confirm the sign: a start that is still settling was no faster just before, so the
+    median of the last three warm-up steps must exceed the later half by at least half as much as the slow steps do.
+    This distinguishes a slow start from a spike that happened to come first.
 
-    None below six samples or for an excess below 0.1 %. Raises ValueError for no samples, and for a sample or a
-    warm-up step that is not finite.
+    Returns None for fewer than six samples or for an excess below 0.1 %. Raises ValueError for no samples, and for a
+    sample or a warm-up step that is not finite.
     """
     values = checked(samples)
     before = checked(warmup) if len(warmup) else None
@@ -143,14 +146,14 @@ def warmup_unfinished(warmup: Stream, samples: Stream) -> WarmupUnfinished | Non
     if len(values) < FEWEST or not _starts_slow(values, chance):
         return None
     later = values[len(values) // 2 :]
-    level = float(np.median(later))
-    slow = int(np.argmax(values <= np.percentile(later, 75)))
+    level = median(later)
+    slow = int(np.argmax(values <= percentile(np.sort(later), 75)))
     if slow == 0 or level <= 0:
         return None
     excess = float(values[:slow].mean()) - level
     if excess < NOTICEABLE * level:
         return None
-    if before is not None and float(np.median(before[-3:])) - level < excess / 2:
+    if before is not None and median(before[-3:]) - level < excess / 2:
         return None
     return WarmupUnfinished(slow_steps=slow, excess_share=excess / level)
 
@@ -162,23 +165,23 @@ def _starts_slow(values: Values, chance: float) -> bool:
         or (run > 0 and _head_score(values, 1) > 3.0 + 112 / math.pow(len(values) - 1, 1.5))
         or (
             len(values) > FEWEST
-            and float(np.median(values[:3])) > float(np.percentile(values[3:], 95))
+            and median(values[:3]) > percentile(np.sort(values[3:]), 95)
             and _head_score(values, 3) > 2.0 + 95 / math.pow(len(values) - 3, 1.5)
         )
     )
 
 
 def _run_in(values: Values) -> int:
-    """How many first samples are each slower than all that come after them."""
+    """Count the leading samples that are each slower than all that come after them."""
     slowest_after = np.maximum.accumulate(values[:0:-1])[::-1]
     slower = np.append(values[:-1] > slowest_after, False)
     return int(np.argmin(slower))
 
 
 def _head_score(values: Values, head: int) -> float:
-    """By how many robust deviations of the rest the median of the first `head` samples exceeds that of the rest."""
-    excess = float(np.median(values[:head]) - np.median(values[head:]))
-    # The first samples help to tell the clock's tick, even where all others are equal.
+    """Excess of the median of the first `head` samples over that of the rest, in robust deviations of the rest."""
+    excess = median(values[:head]) - median(values[head:])
+    # The first samples help to determine the clock's tick, even if all others are equal.
     sigma = robust_sigma(untied(values)[head:])
     if sigma == 0:
         return math.inf if excess > 0 else 0.0
@@ -186,10 +189,10 @@ def _head_score(values: Values, head: int) -> float:
 
 
 def _ranks(values: Values) -> Values:
-    """Ranks about their mean; ties share the mean of theirs."""
+    """Ranks about their mean; ties share the mean of their ranks."""
     order = values.argsort()
     ordered = values[order]
-    if (ordered[1:] > ordered[:-1]).all():  # no ties, as is usual: several times as fast
+    if (ordered[1:] > ordered[:-1]).all():  # no ties, the usual case: several times as fast
         distinct = np.empty(len(values))
         distinct[order] = np.arange(len(values)) - (len(values) - 1) / 2
         return distinct
@@ -200,7 +203,7 @@ def _ranks(values: Values) -> Values:
 
 
 def _trend_score(ranks: Values) -> float:
-    """How many standard deviations the correlation of the ranks with time lies from none."""
+    """Distance of the ranks' correlation with time from zero, in standard deviations."""
     count = len(ranks)
     time = np.arange(count) - (count - 1) / 2
     slope = float(time @ ranks / (time @ time))
@@ -214,21 +217,21 @@ def _trend_score(ranks: Values) -> float:
 
 
 def _memory_about_trend(residuals: Values) -> float:
-    """The lag-1 correlation of what a trend left over, freed from its bias; wandering only, so never below 0."""
+    """Lag-1 correlation of the residuals of a trend, corrected for its bias and never below 0."""
     count = len(residuals)
     observed = float(residuals[:-1] @ residuals[1:]) / float(residuals @ residuals)
     return min(max((count * observed + 2) / (count - 4), 0.0), 0.97)
 
 
 def _line(values: Values) -> tuple[float, float]:
-    """Theil and Sen's line, at the first and at the last sample."""
+    """Levels of Theil and Sen's line at the first and at the last sample."""
     count = len(values)
     time, level = np.arange(count, dtype=np.float64), values
     if count > _LONGEST_FITTED:
         blocks = np.array_split(np.arange(count), _LONGEST_FITTED)
         time = np.array([block.mean() for block in blocks])
-        level = np.array([np.median(values[block]) for block in blocks])
+        level = np.array([median(values[block]) for block in blocks])
     first, second = np.triu_indices(len(level), k=1)
-    slope = float(np.median((level[second] - level[first]) / (time[second] - time[first])))
-    start = float(np.median(level - slope * time))
+    slope = median((level[second] - level[first]) / (time[second] - time[first]))
+    start = median(level - slope * time)
     return start, start + slope * (count - 1)

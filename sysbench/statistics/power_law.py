@@ -1,4 +1,4 @@
-"""Whether something grows as a power of a size, and which: the measured meaning of "linear" and "quadratic"."""
+"""Growth as a power of a size: whether it is "linear", "quadratic" or no power law."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from sysbench.statistics.samples import Values, checked
 from sysbench.statistics.student import t_quantile
 
 FEWEST_SIZES = 3
-"""Through two points there is always a line, and nothing says whether it means anything."""
+"""Two points always lie on a line, which therefore proves nothing."""
 
 MOST_SCATTER = 0.1
-"""Of the values about the line, as a share of them: more is not one power law."""
+"""Largest scatter of the values about the line, as a share of them; beyond it there is no single power law."""
 
 WIDEST_HALF = 0.25
-"""An exponent that is not known better than this tells neither 1 from 1.5 nor 1.5 from 2."""
+"""Least precise exponent that distinguishes 1 from 1.5, and 1.5 from 2."""
 
 _STANDS_OUT = 0.99
-"""The smallest size is left out where chance would put it so far off the line of the others once in a hundred times."""
+"""The smallest size is left out if its distance from the line of the others has a probability of 1 % or less."""
 
 _NEGLIGIBLE = 0.02
-"""Of a value: a smaller distance from the line never leaves a size out."""
+"""As a share of a value: smaller distances from the line never exclude a size."""
 
 
 @dataclass(frozen=True)
@@ -47,48 +47,49 @@ class PowerLaw:
     """The ends of the exponent's 95 % interval."""
     coefficient: float
     scatter: float
-    """Standard deviation of the values about the law, as a share of them."""
+    """Standard deviation of the values about the power law, as a share of them."""
     sizes: tuple[float, ...]
-    """That carry the law, ascending."""
+    """Sizes that follow the power law, ascending."""
     left_out: tuple[float, ...]
-    """Smaller ones, at which a fixed cost still shows."""
+    """Smaller sizes, at which a fixed cost dominates."""
 
     @property
     def half_width(self) -> float:
-        """The exponent is known to plus or minus this."""
+        """Half the width of the exponent's 95 % interval."""
         return (self.high - self.low) / 2
 
 
 @dataclass(frozen=True)
 class NoPowerLaw:
-    """There is no one exponent: too few sizes, or it changes with the size."""
+    """There is no single exponent: there are too few sizes, or it changes with the size."""
 
     sizes: tuple[float, ...]
     slopes: tuple[Slope, ...]
-    """Between neighbours, ascending."""
+    """Exponents between neighbouring sizes, ascending."""
 
     @property
     def too_few(self) -> bool:
-        """Whether more sizes might have shown one."""
+        """Whether a power law may exist but there are too few sizes to show it."""
         return len(self.sizes) < FEWEST_SIZES
 
 
 def power_law(sizes: Sequence[float], values: Sequence[float]) -> PowerLaw | NoPowerLaw:
-    """The exponent with which `values` grow over the largest sizes, with its 95 % interval.
+    """Fit the exponent with which `values` grow over the largest sizes, with its 95 % interval.
 
-    Least squares on the logarithms of both, with Student's interval of the slope from the scatter about the line: that
-    holds what single timings do not know of, such as caches, tiles that do not fill, and clocks. Fixed costs (a launch,
-    an allocation) lift the smallest sizes off any power law, so only the longest run of sizes up to the largest counts
-    that scatters by at most 10 % about its line, less the smallest ones that stand out of the 99 % prediction interval
-    of the others by more than 2 %. What remains must be three sizes, and know its exponent to within ± 0.25. It is the
-    exponent over these sizes: where a fixed cost fades slowly it lies below that of the limit.
+    Least squares on the logarithms of both, with Student's interval of the slope from the scatter about the line. This
+    scatter includes effects that single timings do not show, such as caches, partly filled tiles, and clocks. Fixed
+    costs (a launch, an allocation) lift the smallest sizes off any power law. Therefore the fit uses only the longest
+    run of sizes up to the largest that scatters by at most 10 % about its line, without those smallest ones that lie
+    outside the 99 % prediction interval of the others by more than 2 %. At least three sizes must remain, and determine
+    the exponent to within ± 0.25. The exponent applies to these sizes: if a fixed cost fades slowly, it is below the
+    asymptotic one.
 
     Simulated coverage is 93–96 % for 4 to 8 sizes, each twice the last, that scatter by 0.1 to 5 % about a power law,
-    and for 3 sizes that scatter by up to 1 %. Where 3 sizes scatter by 5 %, three of four exponents are withheld, and
-    of the others 86 % hold the truth.
+    and for 3 sizes that scatter by up to 1 %. If 3 sizes scatter by 5 %, no exponent is reported in three of four
+    cases, and 86 % of the reported intervals contain the true one.
 
-    Raises ValueError for sizes or values that are not positive and finite, or not as many as each other, and for a size
-    that comes twice.
+    Raises ValueError for sizes or values that are not positive and finite or do not match in number, and for repeated
+    sizes.
     """
     x, y = _logarithms(sizes, "size"), _logarithms(values, "value")
     if len(x) != len(y):
@@ -132,7 +133,7 @@ def _line(x: Values, y: Values) -> _Line:
 
 
 def _regime(x: Values, y: Values) -> int | None:
-    """The position of the first size that carries the law; None where no three do."""
+    """Position of the first size that follows the power law; None if fewer than three do."""
     starts = range(len(x) - FEWEST_SIZES + 1)
     first = next((start for start in starts if _line(x[start:], y[start:]).deviation <= MOST_SCATTER), None)
     while first is not None and len(x) - first > FEWEST_SIZES and _stands_out(x, y, first):
@@ -141,7 +142,7 @@ def _regime(x: Values, y: Values) -> int | None:
 
 
 def _stands_out(x: Values, y: Values, first: int) -> bool:
-    """Whether the first of these points is none of the line through the others."""
+    """Whether the first of these points lies off the line through the others."""
     others = _line(x[first + 1 :], y[first + 1 :])
     distance = abs(float(y[first]) - others.at(float(x[first])))
     reach = math.sqrt(1 + 1 / others.count + (float(x[first]) - others.mean) ** 2 / others.spread)
@@ -167,7 +168,7 @@ def _slopes(x: Values, y: Values) -> list[Slope]:
 
 
 def _sizes(x: Values) -> tuple[float, ...]:
-    """Back from logarithms; whole sizes come back whole."""
+    """Convert logarithms back to sizes; integers remain integers."""
     return tuple(float(round(size, 9)) for size in np.exp(x))
 
 

@@ -1,4 +1,4 @@
-"""Whether two streams of samples come from one distribution, decided on ranks."""
+"""A rank test of whether two streams of samples come from one distribution."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 from sysbench.statistics.samples import Stream, Values, checked
 
 _MOST_EXACT = 40
-"""Up to as many samples a stream the distribution is counted out; beyond, the normal one is closer than needed."""
+"""Up to this many samples per stream the distribution is exact; beyond it the normal approximation is close enough."""
 
 
 def rank_sum(one: Stream, other: Stream) -> float:
-    """How likely streams of one distribution differ in their ranks as much as these do: the two-sided p-value.
+    """Return the two-sided p-value: the probability that streams of one distribution differ in their ranks this much.
 
     Mann and Whitney's U (On a test of whether one of two random variables is stochastically larger than the other,
-    Annals of Mathematical Statistics 18, 1947), counted out for up to 40 samples each, with ties sharing their ranks;
-    above by the normal distribution with continuity corrected. Unlike an interval of the median, which ten samples
-    carry at 99.8 % and not beyond, ten samples against ten can be told apart at one chance in 92,378, so that the
-    question can be asked of many cells at once.
+    Annals of Mathematical Statistics 18, 1947): exact for up to 40 samples each, with ties sharing their ranks; above
+    that, by the normal distribution with continuity correction. An interval of the median of ten samples reaches at
+    most 99.8 %; the rank test of ten samples against ten reaches a probability of one in 92,378, so it can be applied
+    to many cells at once.
 
     Raises ValueError for no samples, and for one that is not finite.
     """
@@ -35,7 +35,7 @@ def rank_sum(one: Stream, other: Stream) -> float:
 
 
 def _wins(first: Values, second: Values) -> float:
-    """In how many pairs the first is larger; ties are half a win."""
+    """Number of pairs in which the first is larger; ties count as half."""
     ordered = np.sort(second)
     below = np.searchsorted(ordered, first, side="left")
     up_to = np.searchsorted(ordered, first, side="right")
@@ -43,13 +43,13 @@ def _wins(first: Values, second: Values) -> float:
 
 
 def _at_most(first: int, second: int, wins: int) -> float:
-    """The chance of so few wins, or fewer, where every order of the samples is as likely."""
+    """Probability of at most `wins` wins, if every order of the samples is equally likely."""
     return float(_cumulated(first, second)[wins])
 
 
 @lru_cache(maxsize=256)
 def _cumulated(first: int, second: int) -> Values:
-    """By U the chance of at most that: the coefficients of the Gaussian binomial, added up."""
+    """Cumulative distribution of U: the running sum of the coefficients of the Gaussian binomial."""
     counts = np.zeros(first * second + 1)
     counts[0] = 1.0
     for step in range(1, first + 1):

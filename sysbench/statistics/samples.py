@@ -1,4 +1,4 @@
-"""What every statistic here is computed from: a stream of samples, checked, with its ties and its spread understood."""
+"""A stream of samples, validated, with its ties, median and spread: the basis of every statistic here."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from numpy.typing import NDArray
 
 Values: TypeAlias = NDArray[np.float64]
 Stream: TypeAlias = Sequence[float] | Values
-"""Samples of one quantity in the order in which they were taken, all in one unit."""
+"""Samples of one quantity in one unit, in the order in which they were taken."""
 
 FEWEST = 6
-"""Fewer samples carry neither a 95 % interval of the median (1 − 2·0.5⁵ is 93.75 %) nor any verdict on their order."""
+"""Fewer samples support neither a 95 % interval of the median (1 − 2·0.5⁵ is 93.75 %) nor any verdict on their order.
+"""
 
 NOTICEABLE = 0.001
-"""Differences of less than 0.1 % are never reported, however significant: no decision rests on them."""
+"""Differences below 0.1 % are never reported, however significant, because no decision depends on them."""
 
 _SAME = 1e-8
-"""Samples this close, as a share of the median, are one reading of the clock; the rest is floating point."""
+"""Samples closer than this share of the median are one clock reading; the rest is floating-point error."""
 
 _COARSEST_TICK = 0.01
-"""A clock is taken to resolve at least 1 % of what it measures; values farther apart differ for another reason."""
+"""A clock is assumed to resolve at least 1 % of what it measures; larger steps have another cause."""
 
 _MAD_TO_SIGMA = 1.4826
-"""1 / Φ⁻¹(3/4): the median absolute deviation of normal samples, times this, is their standard deviation."""
+"""1 / Φ⁻¹(3/4): converts the median absolute deviation of normal samples to their standard deviation."""
 
 
 def checked(samples: Stream) -> Values:
-    """The samples as a vector. Raises ValueError, in one line, if there are none or one of them is not finite."""
+    """Return the samples as a vector. Raises ValueError if there are none or one of them is not finite."""
     values = np.asarray(samples, dtype=np.float64)
     if values.ndim != 1:
         raise ValueError(f"samples must be a flat sequence of numbers, not of shape {values.shape}")
@@ -43,14 +44,14 @@ def checked(samples: Stream) -> Values:
 
 
 def untied(values: Values) -> Values:
-    """The same samples, with ties spread evenly over the clock's tick.
+    """Spread tied samples evenly over the clock's tick.
 
-    A clock of finite resolution turns a smooth distribution into a few tall columns with nothing between them, which
-    look like modes, and which leave no spread to measure outliers by. A reading stands for anything within half a tick
-    of it, so equal readings are laid out evenly over that range; the tick is the smallest step between readings that
-    occur. Samples without ties come back as they are.
+    A clock of finite resolution turns a smooth distribution into a few tall columns with gaps between them, which look
+    like modes, and which leave no spread for the detection of outliers. A reading stands for any value within half a
+    tick of it, so equal readings are spread evenly over that range; the tick is the smallest step that occurs between
+    readings. Samples without ties are returned unchanged.
     """
-    scale = abs(float(np.median(values)))
+    scale = abs(median(values))
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     begins = np.concatenate(([True], np.diff(ordered) > _SAME * scale))
@@ -69,21 +70,31 @@ def untied(values: Values) -> Values:
 
 
 def median(values: Values) -> float:
-    """What numpy's is, at a sixth of its cost for ten values: a comparison of two long records takes thousands."""
+    """Equal to numpy's median, at a sixth of its cost for ten values: comparing two long records needs thousands."""
     ordered, count = np.sort(values), len(values)
     return float(ordered[(count - 1) // 2] + ordered[count // 2]) / 2
 
 
+def percentile(ordered: Values, percent: float) -> float:
+    """Equal to numpy's percentile for samples in ascending order: linear interpolation (type 7), to the last bit."""
+    place = (len(ordered) - 1) * (percent / 100)
+    below = int(place)
+    if below + 1 >= len(ordered):
+        return float(ordered[-1])
+    low, high, share = float(ordered[below]), float(ordered[below + 1]), place - below
+    return low + (high - low) * share if share < 0.5 else high - (high - low) * (1 - share)
+
+
 def robust_sigma(values: Values) -> float:
-    """The standard deviation that normal samples of this median absolute deviation have; a minority cannot move it."""
+    """Standard deviation estimated from the median absolute deviation; a minority of outliers does not affect it."""
     return _MAD_TO_SIGMA * median_absolute_deviation(values)
 
 
 def median_absolute_deviation(values: Values) -> float:
     """The median distance from the median, unscaled."""
-    return float(np.median(np.abs(values - np.median(values))))
+    return median(np.abs(values - median(values)))
 
 
 def indistinguishable(values: Values) -> bool:
-    """Whether all samples agree to within what is worth reporting."""
+    """Whether all samples agree to within the smallest difference that is reported."""
     return float(values.max() - values.min()) <= NOTICEABLE * abs(median(values))

@@ -1,4 +1,4 @@
-"""Student's t distribution, as far as intervals need it."""
+"""Student's t distribution, for intervals."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import math
 from functools import lru_cache
 
 _ENOUGH = 1e-13
-"""Bisection ends when the quantile is known to this share of itself."""
+"""Relative tolerance at which the bisection ends."""
 
 
 @lru_cache(maxsize=256)
 def t_quantile(probability: float, degrees: int) -> float:
-    """The two-sided quantile: t with P(|T| ≤ t) = `probability`, for this many degrees of freedom.
+    """Return the two-sided quantile: t with P(|T| ≤ t) = `probability`, for `degrees` degrees of freedom.
 
     Raises ValueError for a probability outside (0, 1), and for fewer degrees of freedom than one.
     """

@@ -1,4 +1,4 @@
-"""A stream of samples in a dozen numbers."""
+"""A summary of a stream of samples."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from sysbench.statistics.interval import median_interval
-from sysbench.statistics.samples import Stream, Values, checked, median_absolute_deviation
+from sysbench.statistics.samples import Stream, Values, checked, median_absolute_deviation, percentile
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What the samples come down to, in their own unit."""
+    """Summary statistics, in the unit of the samples."""
 
     count: int
     mean: float
@@ -39,14 +39,15 @@ def summarize(samples: Stream) -> Summary:
     """Summarize the samples. Raises ValueError if there are none or one of them is not finite."""
     values = checked(samples)
     mean = _mean(values)
-    p5, p25, median, p75, p95 = (float(p) for p in np.percentile(values, (5, 25, 50, 75, 95)))
+    ordered = np.sort(values)
+    p5, p25, median, p75, p95 = (percentile(ordered, percent) for percent in (5, 25, 50, 75, 95))
     return Summary(
         count=len(values),
         mean=mean,
         std=_std(values, mean),
         median=median,
-        minimum=float(values.min()),
-        maximum=float(values.max()),
+        minimum=float(ordered[0]),
+        maximum=float(ordered[-1]),
         p5=p5,
         p25=p25,
         p75=p75,
@@ -58,7 +59,7 @@ def summarize(samples: Stream) -> Summary:
 
 
 def _mean(values: Values) -> float:
-    # Relative to the first sample, so that equal samples have exactly their own value as their mean.
+    # Relative to the first sample, so that the mean of equal samples is exactly their value.
     return float(values[0] + (values - values[0]).mean())
 
 

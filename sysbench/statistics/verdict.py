@@ -1,6 +1,6 @@
-"""Whether one thing is faster than another, slower, the same, or whether that cannot be told.
+"""Verdicts on speed: faster, slower, the same, or ambiguous.
 
-Everything here is about B in terms of A: a ratio of 0.9 means that B takes nine tenths of the time, and is FASTER.
+Ratios are B relative to A: a ratio of 0.9 means that B takes nine tenths of the time, and is FASTER.
 """
 
 from __future__ import annotations
@@ -20,33 +20,34 @@ from sysbench.statistics.student import t_quantile
 Verdict = Literal["FASTER", "SLOWER", "SAME", "AMBIGUOUS"]
 """FASTER     the interval lies below 1
 SLOWER     the interval lies above 1
-SAME       the interval lies within the margin around 1: whatever the difference is, it is no larger
-AMBIGUOUS  none of these: more samples would tell
+SAME       the interval lies within the margin around 1: any difference is smaller than the margin
+AMBIGUOUS  none of these: more samples would help
 """
 
 Unit = Literal["steps", "runs", "rounds"]
-"""What was repeated, and so what the interval knows the variation of."""
+"""What is repeated: the interval covers the variation between these."""
 
 MARGIN = 0.01
-"""Ratios from 1/1.01 to 1.01 are the same, unless told otherwise."""
+"""Default margin: ratios from 1/1.01 to 1.01 are the same."""
 
 CONFIDENCE = 0.995
-"""Nominal, of intervals that are called 99 %: trimmed means of a dozen rounds do not quite reach their level."""
+"""Nominal level of intervals that are called 99 %: trimmed means of a dozen rounds fall slightly short of their level.
+"""
 
 TRIMMED = 0.2
-"""Of the rounds at either end: one disturbed round in ten, which a shared machine has, must not decide."""
+"""Share of the rounds trimmed at either end: on a shared machine, one disturbed round in ten must not decide."""
 
 ROUNDS = 14
-"""Finds 3 % in 99 of 100 comparisons when processes differ by 1 % among themselves and their steps by 1 % as well; with
-twelve rounds it is 95, with ten 77 (simulated, see tests/statistics/test_verdict.py)."""
+"""Finds a difference of 3 % in 99 of 100 comparisons if both processes and steps vary by 1 %; twelve rounds find it in
+95, ten in 77 (simulated, see tests/statistics/test_verdict.py)."""
 
 FEWEST_RUNS = 3
-"""Of fewer, nobody can say how much runs differ."""
+"""Fewer runs do not show how much runs differ."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A ratio B/A, how well it is known, and what that amounts to. Without an interval it is AMBIGUOUS."""
+    """A ratio B/A, its interval, and the verdict. Without an interval the verdict is AMBIGUOUS."""
 
     ratio: float
     low: float | None
@@ -54,16 +55,16 @@ class Judged:
     verdict: Verdict
     repeated: Unit
     count: int
-    """How many rounds, or of steps or runs the smaller number."""
+    """Number of rounds; of steps or runs, the smaller number of the two sides."""
 
 
 def within_processes(a: Stream, b: Stream, margin: float = MARGIN) -> Judged:
-    """Compare the medians of the steps of one process each.
+    """Compare the medians of the steps of one process per side.
 
-    The two medians' intervals are joined as `ratio` does; where the steps of a process resemble their neighbours, its
-    interval is widened by the square root of what its samples are worth (`autocorrelation`). What two processes differ
-    by for reasons of their own (where memory landed, a clock that had not settled, a neighbour's load) is NOT in it:
-    only fresh processes on both sides, `rounds` or `runs`, can tell that.
+    The intervals of the two medians are combined as in `ratio`; if the steps of a process are autocorrelated, its
+    interval is widened by the square root of the ratio of samples to effective samples (`autocorrelation`). The
+    interval does NOT cover differences between processes (memory placement, a clock that had not settled, load from
+    other programs): only fresh processes on both sides, `rounds` or `runs`, show those.
 
     Raises ValueError for no samples, for one that is not finite, and for one that is not positive.
     """
@@ -79,15 +80,15 @@ def within_processes(a: Stream, b: Stream, margin: float = MARGIN) -> Judged:
 
 
 def over_rounds(a: Sequence[float], b: Sequence[float], margin: float = MARGIN) -> Judged:
-    """Compare one median for each round and arm, where the two of a round were measured one right after the other.
+    """Compare the arms by one median per round and arm, where the two of a round are measured back to back.
 
-    What disturbs a round disturbs both arms of it, so only the ratio within each round counts: the interval is that of
-    the mean of its logarithms with a fifth trimmed from either end (Yuen, The two-sample trimmed t for unequal
-    population variances, Biometrika 61, 1974; Tukey and McLaughlin, Sankhyā A 25, 1963, for one sample). Processes are
-    the unit: however many steps each has, they are one number. Simulated false verdicts with fourteen rounds: 0.6 %
-    for normal noise, 0.5 % for t₃, 0.4 % where one process in twelve is slowed by 10 % on average.
+    A disturbance affects both arms of a round, so only the ratio within each round counts: the interval is that of the
+    mean of its logarithms with a fifth trimmed from either end (Yuen, The two-sample trimmed t for unequal population
+    variances, Biometrika 61, 1974; Tukey and McLaughlin, Sankhyā A 25, 1963, for one sample). Processes are the unit:
+    each counts as one number, however many steps it has. Simulated false verdicts with fourteen rounds: 0.6 % for
+    normal noise, 0.5 % for t₃, 0.4 % if one process in twelve is slowed by 10 % on average.
 
-    Raises ValueError for unequal numbers of medians, for none, and for one that is not positive and finite.
+    Raises ValueError if the numbers of medians differ, for no medians, and for one that is not positive and finite.
     """
     first, second = _positive(a), _positive(b)
     if len(first) != len(second):
@@ -105,11 +106,11 @@ def over_rounds(a: Sequence[float], b: Sequence[float], margin: float = MARGIN) 
 
 
 def over_runs(a: Sequence[float], b: Sequence[float], margin: float = MARGIN) -> Judged:
-    """Compare one median for each run, of runs that were made at different times.
+    """Compare runs made at different times, by one median per run.
 
     Welch's interval for the difference of the mean logarithms (The generalization of Student's problem when several
-    different population variances are involved, Biometrika 34, 1947). Runs of one arm that all came before those of
-    the other differ by everything that changed in between: unlike `over_rounds`, this cannot see it.
+    different population variances are involved, Biometrika 34, 1947). If all runs of one arm came before those of the
+    other, everything that changed in between counts as a difference; unlike `over_rounds`, this cannot detect it.
 
     Raises ValueError for no medians, and for one that is not positive and finite.
     """
@@ -131,10 +132,9 @@ def _judged(log_ratio: float, low: float, high: float, margin: float, repeated: 
 
 
 def verdict_of(log_low: float, log_high: float, margin: float) -> Verdict:
-    """What an interval of the logarithm of B/A amounts to.
+    """Turn an interval of the logarithm of B/A into a verdict.
 
-    That the difference is known to be within the margin comes first: one that is significant and of no consequence is
-    not worth a verdict.
+    SAME is checked first: a significant difference smaller than the margin has no practical importance.
     """
     limit = math.log1p(margin)
     if -limit <= log_low and log_high <= limit:

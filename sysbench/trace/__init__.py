@@ -1,1 +1,1 @@
-"""What a profiler recorded, packed into columns, and what its time was spent on."""
+"""Profiler recordings, packed into columns, and the analysis of their time."""

@@ -1,11 +1,11 @@
-"""Which part of the model caused a piece of work, in which phase of which step.
+"""Attribution of device work to the module, phase and step that caused it.
 
-Device work is led back to the call that launched it, by correlation number, and through the moment of that call to the
-operator and the ranges around it on the launching thread. Work that runs long after its range was left is thereby
-counted where it belongs. What autograd's thread launches is led on to the forward operator whose gradient it computes
-(the sequence number that both carry) and to the module that this one ran in.
+Device work is linked to the call that launched it by its correlation number, and from the time of that call to the
+enclosing operator and ranges on the launching thread. Work that runs long after its range has ended is therefore
+counted where it belongs. Work launched by autograd's thread is further linked to the forward operator whose gradient it
+computes (both have the same sequence number), and to the module in which that operator ran.
 
-On a trace without device work the operators themselves are the work, each by the time that it spent in no other one.
+In a trace without device work, the operators themselves are the work, each with the time not spent in other operators.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from sysbench.trace.summary import ProfileSource
 
 @dataclass(frozen=True)
 class Attribution:
-    """Work with what caused it. Columns have a row for each piece of work."""
+    """Work and its causes, in columns with one row for each piece of work."""
 
     source: ProfileSource
     work: Launched
-    """On a CPU-only trace the operators, each as if it had launched itself."""
+    """Device work; in a CPU-only trace the operators, each as if it had launched itself."""
     operators: Nesting
     operator: Integers
-    """The innermost operator around the launch; NONE where there is none."""
+    """Innermost operator around the launch; NONE if there is none."""
     step: Integers
     phase: Integers
-    """Position in `range_tree.PHASES`; NONE where nothing tells."""
+    """Position in `range_tree.PHASES`; NONE if unknown."""
     module: Integers
-    """Position in `RangeTree.modules`: the innermost one."""
+    """Position in `RangeTree.modules` of the innermost module."""
 
 
 def attribute(part: Slice, ranges: RangeTree, names: Sequence[str]) -> Attribution:
-    """Lead every piece of work in a slice back to what caused it."""
+    """Attribute every piece of work in a slice."""
     operators = Nesting.of(part.operators.thread, part.operators.start_ns, part.operators.duration_ns)
     if part.work is None:
         work = _host_work(part.operators, operators)
@@ -61,7 +61,8 @@ def attribute(part: Slice, ranges: RangeTree, names: Sequence[str]) -> Attributi
     elsewhere = ranges.milestone_at(work.at_ns)
     step = np.where(step == NONE, _looked_up(ranges.step, elsewhere), step)
     in_backward, inherited = gradients.of(operator, around)
-    # The phase by the surest evidence: autograd's engine, ranges on the thread, ranges elsewhere, a recorded graph.
+    # The phase comes from the most reliable evidence: autograd's engine, ranges on the thread, ranges on other threads,
+    # a recorded graph.
     phase = np.where(phase == NONE, _looked_up(ranges.phase, elsewhere), phase)
     phase = np.where(in_backward, BACKWARD, phase)
     phase = np.where((phase == NONE) & gradients.recording(operator) & launched, FORWARD, phase)
@@ -97,14 +98,14 @@ def _host_work(operators: Operators, nesting: Nesting) -> Launched:
 
 
 def _looked_up(column: Integers, index: Integers) -> Integers:
-    """The column's value at each index; NONE where that is NONE."""
+    """Return the column's value at each index; NONE where the index is NONE."""
     if not len(column):
         return np.full(len(index), NONE, np.int64)
     return np.where(index == NONE, NONE, column[index])
 
 
 class _Gradients:
-    """The modules whose gradients backward operators compute."""
+    """Backward operators, and the modules whose gradients they compute."""
 
     def __init__(self, part: Slice, nesting: Nesting, names: Sequence[str], ranges: RangeTree) -> None:
         operators = part.operators
@@ -114,15 +115,15 @@ class _Gradients:
         self._module = part.gradient_of
         self._parents = nesting.parents
         self._backward = _nearest(backward, self._parents)
-        """The innermost backward operator around each operator, itself included; NONE where there is none."""
+        """Innermost backward operator around each operator, itself included; NONE if there is none."""
         self._linked = _nearest(part.gradient_of != NONE, self._parents)
         self._recorded = (operators.sequence != NONE) & ~backward
 
     def of(self, operator: Integers, around: Integers) -> tuple[NDArray[np.bool_], Integers]:
-        """Whether each piece of work belongs to backward, and the module whose gradient it computes, or NONE.
+        """Return whether each piece of work belongs to backward, and the module whose gradient it computes, or NONE.
 
-        A range that was entered since the backward operator began is nearer: a forward pass that is computed anew
-        within backward has its modules around itself.
+        A range that was entered after the backward operator began takes precedence: a forward pass that is recomputed
+        within backward has its own module ranges.
         """
         in_backward = _looked_up(self._backward, operator) != NONE
         linked = _looked_up(self._linked, operator)
@@ -132,13 +133,13 @@ class _Gradients:
         return in_backward, np.where(entered_since, NONE, _looked_up(self._module, linked))
 
     def recording(self, operator: Integers) -> NDArray[np.bool_]:
-        """Whether each piece of work belongs to an operator that autograd took note of."""
+        """Return whether each piece of work belongs to an operator that autograd recorded."""
         taken = _nearest(self._recorded, self._parents)
         return np.asarray(_looked_up(taken, operator) != NONE)
 
 
 def _nearest(wanted: NDArray[np.bool_], parents: Integers) -> Integers:
-    """For each operator, the innermost one around it that is wanted, itself included; NONE where there is none."""
+    """For each operator, the innermost `wanted` operator around it, itself included; NONE if there is none."""
     found = np.where(wanted, np.arange(len(parents)), parents)
     looking = np.flatnonzero((found != NONE) & ~wanted)
     while len(looking):

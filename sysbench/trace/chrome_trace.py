@@ -1,8 +1,8 @@
-"""Writes a slice of a trace in Chrome's JSON, whichever profiler recorded it.
+"""Writes a slice of a trace as Chrome JSON, from a recording of any profiler.
 
-Perfetto and chrome://tracing open it. The format is that of "Trace Event Format" by the Chromium project; a thread of
-the host is a thread of process 0, a stream of device n one of process n + 1, and arrows lead from launches to kernels.
-Categories and arguments are called as Kineto calls them, so that what reads torch's traces reads slices too.
+Perfetto and chrome://tracing can open it. The format is that of "Trace Event Format" by the Chromium project; a thread
+of the host is a thread of process 0, a stream of device n one of process n + 1, and arrows lead from launches to
+kernels. Categories and arguments have Kineto's names, so that tools for torch's traces can read slices too.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from sysbench.trace.window import Cut
 _Part = Ranges | Operators | Launches | DeviceWork
 
 LARGEST_BYTES: Final = 100_000_000
-"""Before compression; Chrome's own viewer ends at 500 to 800 MB, and takes its time long before."""
+"""Size before compression; Chrome's own viewer fails at 500 to 800 MB, and is slow long before that."""
 
 _SMALLEST_BYTES: Final = 80
-"""The smallest size of an event."""
+"""Lower bound of the size of an event."""
 
 MOST_ROWS: Final = LARGEST_BYTES // _SMALLEST_BYTES
-"""The most rows that a slice can hold."""
+"""Largest number of rows in a slice."""
 
 _END: Final = b"\n]}\n"
 _AT_A_TIME: Final = 65_536
@@ -50,7 +50,7 @@ _ENCODER: Final = msgspec.json.Encoder()
 
 _HOST = 0
 _LONGEST_NAME = 10_000
-"""Kernels that are made of templates have names of some thousand characters, and differ in the last of them."""
+"""Names of template kernels may have thousands of characters, and differ in the last ones."""
 
 _CATEGORIES: dict[type, str] = {Ranges: "user_annotation", Operators: "cpu_op", Launches: "cuda_runtime"}
 _KINDS: dict[int, str] = {KERNEL: "kernel", COPY: "gpu_memcpy", SET: "gpu_memset"}
@@ -58,15 +58,15 @@ _KINDS: dict[int, str] = {KERNEL: "kernel", COPY: "gpu_memcpy", SET: "gpu_memset
 
 @dataclass(frozen=True)
 class Written:
-    """How much of a slice was written."""
+    """The part of a slice that was written."""
 
     events: int
     cut_off_ns: int | None
-    """When what was left out begins, because with it the file would have been too large; None where all is there."""
+    """Start of the omitted part, if the file would have become too large; None if everything was written."""
 
 
 def write(path: Path, cut: Cut, largest_bytes: int) -> Written:
-    """Write a slice to .json or .json.gz, as much of it as `largest_bytes` hold; raises OSError."""
+    """Write a slice to .json or .json.gz, up to a size of `largest_bytes`; raises OSError."""
     beginning = _beginning(cut.recording)
     events, size_bytes = 0, len(beginning) + len(_END)
     with gzip.open(path, "wb", compresslevel=4) if path.suffix.lower() == ".gz" else path.open("wb") as file:
@@ -84,7 +84,7 @@ def write(path: Path, cut: Cut, largest_bytes: int) -> Written:
 
 
 def _beginning(recorded: Recorded) -> bytes:
-    """The header before the events, as Kineto writes it."""
+    """Return the header before the events, as Kineto writes it."""
     header: dict[str, object] = {"displayTimeUnit": "ns"}
     if recorded.devices:
         header["deviceProperties"] = [{"id": number, "name": name} for number, name in enumerate(recorded.devices)]
@@ -98,7 +98,7 @@ def _encode(content: dict[str, object]) -> bytes:
 
 
 def _events(cut: Cut) -> Iterator[tuple[int, dict[str, object]]]:
-    """Names of processes, then everything by its beginning, so that a cut is a cut in time; with that beginning."""
+    """Yield names of processes, then all events by start time, each with that time; truncation then cuts at a time."""
     trace = cut.recording.whole()
     processes = {_HOST: trace.title}
     for device in cut.devices:
@@ -151,7 +151,7 @@ def _arguments(trace: Trace, part: Ranges | Operators | Launches, row: int) -> d
         return _known(correlation=part.correlation[row])
     if not isinstance(part, Operators):
         return {}
-    # Kineto counts threads from 1, and 0 says that there is none.
+    # Kineto counts threads from 1; 0 stands for none.
     arguments = _known(**{"Sequence number": part.sequence[row], "Fwd thread id": part.forward_thread[row] + 1})
     if part.shapes[row] != NONE:
         arguments["Input Dims"] = _shapes(trace.names[part.shapes[row]])
@@ -160,7 +160,7 @@ def _arguments(trace: Trace, part: Ranges | Operators | Launches, row: int) -> d
 
 @lru_cache(maxsize=65_536)
 def _shapes(text: str) -> object:
-    """Shapes as lists where they are written as lists."""
+    """Parse shapes that are written as lists; return others unchanged."""
     try:
         return msgspec.Raw(_ENCODER.encode(msgspec.json.decode(text)))
     except (msgspec.DecodeError, RecursionError):
@@ -172,7 +172,7 @@ def _known(**numbers: np.int64) -> dict[str, object]:
 
 
 def _complete(trace: Trace, name: Integers, start_ns: Integers, duration_ns: Integers, row: int) -> dict[str, object]:
-    """An event with a beginning and a duration, in microseconds with three decimals: whole nanoseconds."""
+    """Return an event with start and duration in microseconds with three decimals, which are whole nanoseconds."""
     return {
         "ph": "X",
         "name": trace.names[name[row]][:_LONGEST_NAME],

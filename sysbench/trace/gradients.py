@@ -1,11 +1,11 @@
-"""Backward operators: the forward operator, the module and the thread whose gradient each computes.
+"""Links backward operators to the forward operator, the module and the thread whose gradient each computes.
 
-Autograd gives every node of its graph a sequence number, which the forward and the backward operator both carry. They
-can lie far apart, so they are matched across the whole trace, some numbers at a time to bound memory.
+Autograd gives every node of its graph a sequence number, which both the forward and the backward operator have. They
+can be far apart, so they are matched across the whole trace, in groups of numbers to limit memory.
 
-Kineto gives every backward operator a `Fwd thread id`, which counts torch's threads and names none of the trace's; 0
-stands for none (torch/csrc/autograd/profiler_kineto.cpp). Every thread counts sequence numbers for itself: the forward
-thread is the one whose numbers fit best.
+Kineto records a `Fwd thread id` for every backward operator. It counts torch's threads and matches no thread id of the
+trace; 0 stands for none (torch/csrc/autograd/profiler_kineto.cpp). Every thread has its own sequence numbers: the
+forward thread is the one whose numbers fit best.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from sysbench.trace.recording import NONE, Integers, Operators, place
 _BACKWARD_OPERATOR: Final = re.compile(r"autograd::engine::evaluate_function: .*|.*Backward\d*(, .*)?", re.DOTALL)
 _SEQUENCE: Final = place(Operators, "sequence")
 AT_A_TIME: Final = 400_000
-"""Operators that are looked at together."""
+"""Number of operators that are processed together."""
 
 
 def is_backward(name: Integers, names: Sequence[str]) -> NDArray[np.bool_]:
-    """Which operators autograd's engine runs, by their names."""
+    """Return which operators autograd's engine runs, by their names."""
     different, which = grouped(name)
     known = np.array([_BACKWARD_OPERATOR.fullmatch(names[each]) is not None for each in different.tolist()], bool)
     return known[which] if len(known) else np.zeros(0, bool)
@@ -52,11 +52,11 @@ def add_modules(operators: Table, names: Sequence[str], ranges: RangeTree) -> No
 
 
 def _forward_of(operators: Operators, backward_: NDArray[np.bool_]) -> Integers:
-    """For each backward operator, the forward operator of the same sequence number; NONE for all others.
+    """Return, for each backward operator, the forward operator with the same sequence number; NONE for all others.
 
-    Operators that call others carry the number that the next node of the graph will get, and so does whatever comes
-    before that node: the one that made it is the last of them (torch/csrc/autograd/function.h, `sequence_number`).
-    Numbers count up in every thread for itself.
+    Operators that call others have the number of the next node in the graph, and so do all operators before that node
+    is created: its creator is the last of them (torch/csrc/autograd/function.h, `sequence_number`). Every thread counts
+    separately.
     """
     forward = np.full(len(operators.name), NONE, np.int64)
     backward = np.flatnonzero(backward_ & (operators.sequence != NONE))
@@ -68,14 +68,14 @@ def _forward_of(operators: Operators, backward_: NDArray[np.bool_]) -> Integers:
 
 
 def _last_maker(operators: Operators, makers: Integers, asked: Integers, threads: bool) -> Integers:
-    """The last maker of the same number that started before, in the forward thread or in any."""
+    """Return the last earlier creator of the same number, in the forward thread or, if unknown, in any thread."""
     if not len(makers) or not len(asked):
         return np.full(len(asked), NONE, np.int64)
     none = np.zeros(len(makers), np.int64)
     thread = operators.thread[makers] if threads else none
     sequence, start = operators.sequence[makers], operators.start_ns[makers]
     wanted_thread = operators.forward_thread[asked] if threads else np.zeros(len(asked), np.int64)
-    # Makers and those that ask for them are put in one order; each then looks back to the last maker before it.
+    # Creators and backward operators are sorted together; each backward operator then looks back to the last creator.
     order = np.lexsort(
         (
             np.concatenate([start, operators.start_ns[asked]]),
@@ -100,9 +100,9 @@ _THREAD, _FORWARD_THREAD = place(Operators, "thread"), place(Operators, "forward
 
 
 def resolve_forward_threads(operators: Table) -> None:
-    """Replace torch's count of the forward thread (0 and less for none) by the trace's index of that thread.
+    """Replace torch's number of the forward thread (0 and less for none) by the trace's index of that thread.
 
-    NONE where there is none, where no thread shares a sequence number with it, and where two fit equally well.
+    The result is NONE if there is none, if no thread shares a sequence number with it, and if two fit equally well.
     """
     made: dict[int, list[Integers]] = defaultdict(list)
     asked: dict[int, list[Integers]] = defaultdict(list)
@@ -127,7 +127,7 @@ def resolve_forward_threads(operators: Table) -> None:
 
 
 def _best_fit(asked: Integers, made: dict[int, Integers]) -> int:
-    """The thread that shares the most numbers with those asked for, as a share of all in either; NONE without one."""
+    """Return the thread that shares most numbers with `asked`, as a share of the numbers of both; NONE if none does."""
     fits = []
     for thread, numbers in made.items():
         common = len(np.intersect1d(asked, numbers, assume_unique=True))

@@ -1,6 +1,6 @@
-"""Stretches of time on threads, in columns: what encloses what, and how long at least one of many lasts.
+"""Time intervals on threads, in columns: which interval encloses which, and the union of intervals.
 
-Everything here is vectorised: traces hold millions of stretches, and no Python loop runs over them.
+Everything here is vectorised: traces hold millions of intervals, and no Python loop runs over them.
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ from sysbench.trace.recording import NONE, Integers
 
 @dataclass(frozen=True)
 class Nesting:
-    """Stretches [start, end) on threads, ready to be asked which of them encloses a moment.
+    """Intervals [start, end) on threads, indexed to find the one that encloses a given time.
 
-    They need not be nested properly: the innermost is always the one that started last of those that are open.
+    They need not be properly nested: the innermost is always the one that started last among those that are open.
     """
 
     thread: Integers
-    """The thread of every stretch in `order`."""
+    """Thread of every interval in `order`."""
     start_ns: Integers
     end_ns: Integers
     around: Integers
-    """Position in `order` of the last stretch before it, on the same thread, that ends no earlier; NONE if none."""
+    """Position in `order` of the last earlier interval on the same thread that ends no earlier; NONE if none."""
     order: Integers
-    """The stretches as they were given, by thread, then start, the longer first."""
+    """Positions of the intervals as given, sorted by thread, then start, the longer first."""
 
     @classmethod
     def of(cls, thread: Integers, start_ns: Integers, duration_ns: Integers) -> Nesting:
-        """Order the stretches; of two that are equal, the one given later is the inner one."""
+        """Index the intervals; of two equal ones, the one given later is the inner one."""
         order = np.lexsort((-duration_ns, start_ns, thread)).astype(np.int64)
         ends = (start_ns + duration_ns)[order]
         return cls(thread[order], start_ns[order], ends, _around(thread[order], ends), order)
 
     def innermost(self, thread: Integers, at_ns: Integers) -> Integers:
-        """For every moment on a thread, the stretch that started last of those that are open then; NONE if none is."""
+        """For each time on a thread, the open interval that started last; NONE if none is open."""
         found = self._open_from(self._last_started(thread, at_ns), at_ns)
         return self._given(found)
 
     @cached_property
     def parents(self) -> Integers:
-        """For every stretch as it was given, the innermost one that encloses it wholly; NONE if none does."""
+        """For each interval as given, the innermost one that encloses it completely; NONE if there is none."""
         parents = np.full(len(self.order), NONE, np.int64)
-        # One of no length must not count as being within what ends where it starts.
+        # An interval of zero length must not count as enclosed by one that ends at its start.
         parents[self.order] = self._given(self._open_from(self.around, self.start_ns))
         return parents
 
     def _last_started(self, thread: Integers, at_ns: Integers) -> Integers:
-        """Positions in `order`: the last stretch of a thread that starts at the moment or before; NONE if none does."""
+        """Positions in `order` of the last interval of a thread that starts at or before a time; NONE if none does."""
         found = np.full(len(at_ns), NONE, np.int64)
         for each in distinct(thread):
             first, beyond = np.searchsorted(self.thread, [each, each + 1])
@@ -63,7 +63,7 @@ class Nesting:
         return found
 
     def _open_from(self, place: Integers, at_ns: Integers) -> Integers:
-        """From each place outwards to the first stretch that ends after the moment."""
+        """From each position outwards, the first interval that ends after the given time."""
         place = place.copy()
         over = np.flatnonzero(place != NONE)
         over = over[self.end_ns[place[over]] <= at_ns[over]]
@@ -78,16 +78,16 @@ class Nesting:
 
 
 def _around(thread: Integers, end_ns: Integers) -> Integers:
-    """For stretches in order, the last one before it that ends no earlier, by jumping over what is known to be within.
+    """For intervals in order, the last earlier one that ends no earlier, found by pointer jumping.
 
-    Whatever lies between a stretch and where it points ends earlier than it. So whoever must look further may jump
-    to where that one points, and distances double with every round.
+    All intervals between an interval and the one it points to end earlier than it. A search that must continue can
+    therefore jump to where that one points, and distances double with every round.
     """
     count = len(end_ns)
     around = np.arange(-1, count - 1, dtype=np.int64)
     firsts = np.flatnonzero(np.diff(thread, prepend=thread[0] - 1)) if count else around
     for first, beyond in pairwise([*firsts.tolist(), count]):
-        # What ends later than all before it is within nothing.
+        # An interval that ends later than all before it has no enclosing one.
         latest = np.maximum.accumulate(end_ns[first:beyond])
         around[first] = NONE
         around[first + 1 : beyond][end_ns[first + 1 : beyond] > latest[:-1]] = NONE
@@ -101,7 +101,7 @@ def _around(thread: Integers, end_ns: Integers) -> Integers:
 
 
 def self_time_ns(nesting: Nesting, duration_ns: Integers) -> Integers:
-    """How much of every stretch lies in none of those that it directly encloses."""
+    """Duration of every interval without the intervals that it directly encloses."""
     parents = nesting.parents
     has_parent = parents != NONE
     inner = summed(duration_ns[has_parent], parents[has_parent], len(duration_ns))
@@ -110,18 +110,18 @@ def self_time_ns(nesting: Nesting, duration_ns: Integers) -> Integers:
 
 @dataclass(frozen=True)
 class Stretches:
-    """Moments at which at least one of many is going on: apart from each other, in order."""
+    """Disjoint, sorted stretches of time in which at least one of many intervals is active."""
 
     start_ns: Integers
     end_ns: Integers
 
     @property
     def total_ns(self) -> int:
-        """How long that is in all."""
+        """Total duration."""
         return int((self.end_ns - self.start_ns).sum())
 
     def before_ns(self, at_ns: Integers) -> Integers:
-        """How much of them lies before each moment."""
+        """Active time before each given time."""
         if not len(self.start_ns):
             return np.zeros(len(at_ns), np.int64)
         ended = np.concatenate([[0], np.cumsum(self.end_ns - self.start_ns)])
@@ -131,12 +131,12 @@ class Stretches:
         return np.where(number > 0, ended[last] + within, 0)
 
     def within_ns(self, other: Stretches) -> int:
-        """How much of them lies in the other ones."""
+        """Time in which both sets of stretches are active."""
         return int((self.before_ns(other.end_ns) - self.before_ns(other.start_ns)).sum())
 
 
 def union(start_ns: Integers, end_ns: Integers) -> Stretches:
-    """When at least one is going on."""
+    """Return the stretches of time in which at least one interval is active."""
     kept = end_ns > start_ns
     order = np.argsort(start_ns[kept], kind="stable")
     starts, ends = start_ns[kept][order], end_ns[kept][order]
@@ -149,7 +149,7 @@ def union(start_ns: Integers, end_ns: Integers) -> Stretches:
 
 
 def depths(parents: Integers) -> NDArray[np.int64]:
-    """How many stretches enclose each one."""
+    """Number of intervals that enclose each one."""
     depth = np.zeros(len(parents), np.int64)
     outer, inside = parents.copy(), np.flatnonzero(parents != NONE)
     while len(inside):

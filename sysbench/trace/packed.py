@@ -1,9 +1,9 @@
-"""Columns of whole numbers that grow, kept in as few bytes as they take.
+"""Growing columns of whole numbers, stored in as few bytes as possible.
 
-A trace of some gigabytes has tens of millions of numbers, and most of them are small, or close to those around them:
-of every stretch only the least one is kept whole, and of the others how much more they are.
+A trace of several gigabytes has tens of millions of numbers, most of them small or close to their neighbours. Each
+stretch of a column therefore stores its smallest number in full, and the others as differences from it.
 
-What a profiler recorded, packed: traces of gigabytes fit into memory, to be taken out whole or slice by slice.
+Packed recordings of large traces fit in memory, and can be unpacked completely or slice by slice.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from numpy.typing import NDArray
 from sysbench.trace.recording import DeviceWork, Integers, Launches, Operators, Ranges, Recorded, Trace
 
 _ROWS: Final = 65_536
-"""Rows that are packed at a time: a few megabytes before, a few hundred kilobytes after."""
+"""Number of rows that are packed together: a few megabytes before, a few hundred kilobytes after."""
 _TYPES: Final = ("uint8", "uint16", "uint32")
 
 
 class Packed(msgspec.Struct, frozen=True, array_like=True):
-    """A stretch of a column."""
+    """A packed stretch of a column."""
 
     length: int
     least: int
     largest: int
     kind: str
-    """A numpy type; empty where all are the same."""
+    """numpy type of the differences; empty if all numbers are equal."""
     differences: bytes
-    """From the least one; of `kind`."""
+    """Differences from the smallest number, of type `kind`."""
 
     @classmethod
     def of(cls, column: Integers) -> Packed:
-        """Pack a stretch that is not empty."""
+        """Pack a non-empty stretch."""
         least, largest = int(column.min()), int(column.max())
         if least == largest:
             return cls(len(column), least, largest, "", b"")
@@ -46,25 +46,25 @@ class Packed(msgspec.Struct, frozen=True, array_like=True):
         return cls(len(column), least, largest, kind, (column - least).astype(kind).tobytes())
 
     def numbers(self) -> Integers:
-        """The numbers that were packed."""
+        """Unpack the numbers."""
         if not self.kind:
             return np.full(self.length, self.least, np.int64)
         found = np.frombuffer(self.differences, self.kind).astype(np.int64)
         return found if self.kind == "int64" else found + self.least
 
     def moved(self, by: int) -> Packed:
-        """These numbers, each increased by so much."""
+        """Return the numbers, each increased by `by`."""
         if self.kind == "int64":
             return Packed.of(self.numbers() + by)
         return msgspec.structs.replace(self, least=self.least + by, largest=self.largest + by)
 
 
 Stretch = list[Packed]
-"""Some rows, packed column by column."""
+"""A stretch of rows, packed column by column."""
 
 
 class Table:
-    """Columns of one length, to which rows are added."""
+    """Columns of equal length, to which rows can be added."""
 
     def __init__(self, width: int) -> None:
         self.width = width
@@ -74,18 +74,18 @@ class Table:
 
     @classmethod
     def of(cls, columns: Sequence[Integers]) -> Table:
-        """A table of these columns."""
+        """Create a table from these columns."""
         table = cls(len(columns))
         for first in range(0, len(columns[0]), _ROWS):
             table.add([column[first : first + _ROWS] for column in columns])
         return table
 
     def __len__(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return self._waiting_rows + sum(stretch[0].length for stretch in self._packed)
 
     def add(self, columns: Sequence[NDArray[Any]]) -> None:
-        """Add rows, given as columns of one length."""
+        """Add rows, given as columns of equal length."""
         if not len(columns[0]):
             return
         self._waiting.append(columns)
@@ -94,17 +94,17 @@ class Table:
             self._pack()
 
     def packed(self) -> list[Stretch]:
-        """All rows."""
+        """Return all rows as packed stretches."""
         self._pack()
         return self._packed
 
     def join(self, stretches: Iterable[Stretch]) -> None:
-        """Add rows that are packed."""
+        """Add packed rows."""
         self._pack()
         self._packed += stretches
 
     def clear(self) -> None:
-        """Let go of all rows."""
+        """Remove all rows."""
         self._waiting, self._waiting_rows, self._packed = [], 0, []
 
     def _pack(self) -> None:
@@ -114,24 +114,25 @@ class Table:
         self._waiting, self._waiting_rows = [], 0
 
     def column(self, at: int) -> Integers:
-        """One column, whole."""
+        """Return one column, unpacked."""
         parts = [stretch[at].numbers() for stretch in self.packed()]
         return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
     def columns(self) -> list[Integers]:
-        """All of them, whole."""
+        """Return all columns, unpacked."""
         return [self.column(at) for at in range(self.width)]
 
     def stretches(self, *places: int) -> Iterator[list[Integers]]:
-        """These columns, or all where none is named, some ten thousand rows at a time."""
+        """Yield the given columns, or all if none is given, some ten thousand rows at a time."""
         chosen = places or range(self.width)
         for stretch in self.packed():
             yield [stretch[at].numbers() for at in chosen]
 
     def between(self, at: int, first: int, beyond: int) -> tuple[Integers, list[Integers]]:
-        """Rows whose number in column `at` is `first` or more and less than `beyond`: which they are, and all columns.
+        """Return positions and columns of the rows with `first` ≤ column `at` < `beyond`.
 
-        Stretches without any are not even unpacked: rows are best added in the order in which they are asked for.
+        Stretches without such rows are not unpacked, so rows are best added in the order in which they will be
+        requested.
         """
         found: list[list[Integers]] = [[np.zeros(0, np.int64) for _ in range(self.width + 1)]]
         for rows, stretch in self._numbered():
@@ -147,9 +148,9 @@ class Table:
         return rows, columns
 
     def where(self, holds: Callable[..., NDArray[np.bool_]], *places: int) -> Table:
-        """A table of the rows of whose numbers in these columns this holds, asked of some rows at a time.
+        """Return a table of the rows that satisfy `holds`, a predicate on the given columns, in batches.
 
-        Stretches of which all rows are chosen are in both tables, and take memory once.
+        Stretches with only selected rows are shared by both tables, and take memory once.
         """
         found = Table(self.width)
         for stretch in self.packed():
@@ -161,24 +162,24 @@ class Table:
         return found
 
     def bounds(self, at: int) -> tuple[int, int] | None:
-        """The least and the largest number of a column; None without rows."""
+        """Return the smallest and the largest number of a column; None without rows."""
         stretches = self.packed()
         if not stretches:
             return None
         return min(stretch[at].least for stretch in stretches), max(stretch[at].largest for stretch in stretches)
 
     def move(self, at: int, by: int) -> None:
-        """Make every number of a column more by so much."""
+        """Increase every number of a column by `by`."""
         for stretch in self.packed():
             stretch[at] = stretch[at].moved(by)
 
     def replace(self, at: int, computed: Callable[..., Integers], *places: int) -> None:
-        """Put in a column's place what is computed from these columns, some rows at a time."""
+        """Replace a column by values computed from the given columns, in batches of rows."""
         for stretch in self.packed():
             stretch[at] = Packed.of(computed(*(stretch[place].numbers() for place in places)))
 
     def append(self, width: int, computed: Callable[..., Sequence[Integers]], *places: int) -> None:
-        """Add so many columns, computed from the rows' numbers and these columns, some rows at a time."""
+        """Append `width` columns, computed in batches from the positions of rows and the given columns."""
         for rows, stretch in self._numbered():
             stretch += [Packed.of(column) for column in computed(rows, *(stretch[place].numbers() for place in places))]
         self.width += width
@@ -191,12 +192,12 @@ class Table:
 
 
 START, DURATION, NAME = 0, 1, 2
-"""Places of the columns that every table begins with."""
+"""Positions of the columns with which every table begins."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recording(Recorded):
-    """Tables whose columns are those of a `Trace`'s parts, in their order."""
+    """Tables whose columns are those of the parts of a `Trace`, in the same order."""
 
     work: Table
     launches: Table
@@ -205,11 +206,11 @@ class Recording(Recorded):
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        """All of them."""
+        """All tables."""
         return (self.work, self.launches, self.operators, self.ranges)
 
     def whole(self) -> Trace:
-        """Everything at once, in memory that grows with it."""
+        """Return the whole recording as a `Trace`, with all columns unpacked in memory."""
         return Trace(
             **{each.name: getattr(self, each.name) for each in fields(Recorded)},
             work=DeviceWork(*self.work.columns()),
@@ -220,7 +221,7 @@ class Recording(Recorded):
 
 
 def since_the_first(tables: Iterable[Table]) -> int:
-    """Count the times of all tables from the earliest of them on; returns what that was. At least one has rows."""
+    """Shift all times so that the earliest is zero; return the earliest. At least one table must have rows."""
     known = [table for table in tables if len(table)]
     origin = min(bounds[0] for table in known if (bounds := table.bounds(START)))
     for table in known:

@@ -1,8 +1,8 @@
-"""What the ranges of a trace mean: which step, which phase of it, and which module of the model.
+"""The meaning of the ranges in a trace: step, phase, and module of the model.
 
-`sysbench.lab.ranges` lists the ranges of sysbench's own workload. Those of other programs are recognised by name:
-`ProfilerStep#4` is a step, `Optimizer.step#AdamW.step` the optimizer, and any other range stands as a module below the
-one around it. Parts of attention that is written out are recognised by name as well.
+`sysbench.lab.ranges` lists the ranges of sysbench's own workload. Ranges of other programs are recognised by name:
+`ProfilerStep#4` is a step, `Optimizer.step#AdamW.step` the optimizer, and any other range is a module below the range
+around it. Parts of written-out attention are also recognised by name.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from sysbench.trace.intervals import Nesting, depths
 from sysbench.trace.recording import NONE, Integers, Ranges
 
 PHASES: Final = ("zero_grad", "forward", "loss", "backward", "optimizer")
-"""Columns hold positions in these; see `sysbench.spec.model.Phase`."""
+"""Columns hold positions in this tuple; see `sysbench.spec.model.Phase`."""
 
 BACKWARD: Final = PHASES.index("backward")
 FORWARD: Final = PHASES.index("forward")
 
 LONGEST_NAME: Final = 200
-"""Characters of one range's name that a module's path keeps."""
+"""Number of characters of a range's name that are kept in a module's path."""
 _DEEPEST_PATH: Final = 32
 
 _PHASE_NAMES: Final = (
@@ -41,48 +41,48 @@ _STEP_NAMES: Final = (
     re.compile(r"ProfilerStep#?\*?\d*"),
     re.compile(r"((train(ing)?[ _-]?)?step|iter(ation)?)[ _#:-]*\d+", re.IGNORECASE),
 )
-"""Families of names, the preferred first: where one is there, the others mark no steps."""
+"""Families of step names, preferred first: if one is present, the others do not mark steps."""
 _MODULE_PATH: Final = re.compile(r"\w+(\.\w+)*")
 
 
 @dataclass(frozen=True)
 class RangeTree:
-    """Ranges with what they mean; columns have a row for each range of the trace."""
+    """Ranges with their meaning, in columns with one row for each range of the trace."""
 
     nesting: Nesting
     start_ns: Integers
     step: Integers
-    """Number of the step, in order of time; NONE outside all of them."""
+    """Number of the step, in order of time; NONE outside all steps."""
     phase: Integers
     """Position in PHASES, or NONE."""
     module: Integers
     """Position in `modules`."""
     modules: tuple[str, ...]
-    """Paths; the first is the model as a whole, without a name."""
+    """Module paths; the first is the model as a whole, with an empty name."""
     step_start_ns: Integers
     step_end_ns: Integers
-    """Bounds of every step, by its number, on the host."""
+    """Start and end of every step on the host, by its number."""
     milestones: Nesting
-    """Steps and phases alone, whatever the thread: what goes on elsewhere while one thread waits."""
+    """Steps and phases on any thread, for work on other threads while one thread waits."""
     milestone: Integers
-    """The ranges in `milestones`, as positions among all of them."""
+    """Positions among all ranges of those in `milestones`."""
 
     @property
     def steps(self) -> int:
-        """How many steps are marked."""
+        """Number of marked steps."""
         return len(self.step_start_ns)
 
     def at(self, thread: Integers, at_ns: Integers) -> Integers:
-        """The innermost range around each moment on a thread; NONE where there is none."""
+        """Innermost range at each time on a thread; NONE if there is none."""
         return self.nesting.innermost(thread, at_ns)
 
     def module_at(self, thread: Integers, at_ns: Integers) -> Integers:
-        """The module around each moment on a thread, as a position in `modules`."""
+        """Position in `modules` of the module at each time on a thread."""
         found = self.at(thread, at_ns)
         return np.where(found == NONE, 0, self.module[found]) if len(self.module) else np.zeros(len(found), np.int64)
 
     def milestone_at(self, at_ns: Integers) -> Integers:
-        """The innermost step or phase around each moment, on whichever thread; NONE where there is none."""
+        """Innermost step or phase at each time, on any thread; NONE if there is none."""
         found = self.milestones.innermost(np.zeros(len(at_ns), np.int64), at_ns)
         return np.where(found == NONE, NONE, self.milestone[found]) if len(self.milestone) else found
 
@@ -97,7 +97,7 @@ _FROM_TORCH: Final = (PHASES.index("zero_grad"), PHASES.index("optimizer"))
 
 
 def read(ranges: Ranges, names: Sequence[str]) -> RangeTree:
-    """Find out what every range means, from its name and the ranges around it, all of one depth at a time."""
+    """Determine the meaning of every range from its name and the ranges around it, one nesting depth at a time."""
     nesting = Nesting.of(ranges.thread, ranges.start_ns, ranges.duration_ns)
     parents, count = nesting.parents, len(ranges.name)
     meaning = _meanings(ranges.name, names)[ranges.name] if count else np.zeros(0, np.int64)
@@ -117,7 +117,7 @@ def read(ranges: Ranges, names: Sequence[str]) -> RangeTree:
         outer_module = np.where(parent == NONE, 0, module[parent])
         is_step = means == _STEP
         is_phase = (means < _STEP) & (outer_phase == NONE)
-        # `forward` within forward is a name that someone gave to a part of it; the optimizer's own say nothing new.
+        # A range `forward` inside forward is a part with that name; the optimizer's own ranges add nothing.
         is_module = (means == _MODULE) | ((means < _STEP) & ~is_phase & ~np.isin(means, _FROM_TORCH))
         step[here] = np.where(is_step, own_step[here], np.where(parent == NONE, NONE, step[parent]))
         phase[here] = np.where(is_step, NONE, np.where(is_phase, means, outer_phase))
@@ -142,7 +142,7 @@ def read(ranges: Ranges, names: Sequence[str]) -> RangeTree:
 
 
 def _meanings(used: Integers, names: Sequence[str]) -> Integers:
-    """For every name a position in PHASES, or one of the meanings beyond them."""
+    """Return a position in PHASES, or one of the meanings beyond them, for every name."""
     meaning = np.full(len(names), _MODULE, np.int64)
     used_names = distinct(used).tolist()
     family = next((each for each in _STEP_NAMES if any(each.fullmatch(names[name]) for name in used_names)), None)
@@ -157,7 +157,7 @@ def _meanings(used: Integers, names: Sequence[str]) -> Integers:
 
 
 class _Modules:
-    """The paths of modules, numbered in the order in which they are met; the first is the model as a whole."""
+    """Module paths, numbered in order of first appearance; the first is the model as a whole."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
@@ -166,7 +166,7 @@ class _Modules:
         self._below: dict[tuple[int, int], int] = {}
 
     def numbered(self, outer: Integers, name: Integers) -> Integers:
-        """The number of each module, by that of the one around it and by its own name."""
+        """Return the number of each module, given the number of the enclosing one and its own name."""
         pairs, which = grouped(outer * len(self._names) + name)
         below = []
         for pair in pairs.tolist():
@@ -182,10 +182,10 @@ class _Modules:
 
 
 def module_path(outer: str, name: str) -> str:
-    """The path of what is called `name` within `outer`: names that are paths themselves stay what they are."""
+    """Return the path of the range `name` within `outer`; a name that is already a path is kept."""
     text = name[:LONGEST_NAME]
     if not (_MODULE_PATH.fullmatch(text) and text.count(".") < _DEEPEST_PATH):
-        # A dot that separates nothing must not look like one that does.
+        # A dot that is not a separator must not look like one.
         text = text.replace(".", "․") or "(no name)"
     if not outer or text.startswith(f"{outer}."):
         return text
@@ -193,7 +193,7 @@ def module_path(outer: str, name: str) -> str:
 
 
 PARTS: Final = ("scores", "mask", "softmax", "output")
-"""q·kᵀ, hiding later positions, softmax, and weights·v, in order."""
+"""q·kᵀ, hiding later positions, softmax, and weights·v, in this order."""
 
 _OURS: Final = re.compile(r"(?:.*\.)?attend\.(scores|mask|softmax|output)(?:\..*)?")
 _OTHERS: Final = (
@@ -202,11 +202,11 @@ _OTHERS: Final = (
     ("softmax", re.compile(r"(comput\w+ |attention |attn[ _])?softmax", re.IGNORECASE)),
     ("output", re.compile(r"final matmul|attention (output|values)|weighted sum|attn[ _]output", re.IGNORECASE)),
 )
-"""Common names of the parts in other programs."""
+"""Common names of these parts in other programs."""
 
 
 def part_of(module: str) -> str | None:
-    """The part of attention that a module's path names, or None."""
+    """Return the part of attention that a module's path names, or None."""
     ours = _OURS.fullmatch(module)
     if ours is not None:
         return ours[1]

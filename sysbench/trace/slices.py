@@ -1,9 +1,9 @@
-"""A recording in slices of time, each of which can be attributed on its own.
+"""Divides a recording into slices of time, each of which can be attributed on its own.
 
 A slice ends where no operator is open on any thread, and device work belongs to the slice in which it was launched,
-however late it runs. What reaches over slices is found beforehand: ranges, which are few; the call that launched each
-piece of work; and the module whose gradient a backward operator computes. A recording that leaves no moment to cut at
-is one slice.
+however late it runs. Links between slices are resolved beforehand: ranges, which are few; the call that launched each
+piece of work; and the module whose gradient a backward operator computes. A recording without any such moment is one
+slice.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from sysbench.trace.recording import NONE, DeviceWork, Integers, Launches, Opera
 ROWS: Final = 400_000
 """Operators and pieces of work that are attributed at a time: tens of megabytes."""
 _CANDIDATES: Final = 8192
-"""Moments that are looked at for ends of slices."""
+"""Number of moments that are examined as ends of slices."""
 _ALWAYS: Final = (-(2**63), 2**63 - 1)
 
 
 @dataclass(frozen=True)
 class Launched(DeviceWork):
-    """Device work, with the call that launched it."""
+    """Device work with its launch."""
 
     launch: Integers
-    """Index into the recording's launches; NONE where it was not recorded."""
+    """Index into the recording's launches; NONE if not recorded."""
     thread: Integers
-    """The thread that launched it; NONE where that was not recorded."""
+    """Thread that launched it; NONE if not recorded."""
     at_ns: Integers
-    """When it was launched; without a launch, when it started."""
+    """Time of the launch; without a launch, time of the start."""
     launch_ns: Integers
-    """How long the launching call took; 0 without one."""
+    """Duration of the launching call; 0 without one."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ class Slice:
     """A stretch of time."""
 
     work: Launched | None
-    """None where nothing of the whole recording ran on a device."""
+    """Device work; None if the whole recording has none."""
     operators: Operators
     gradient_of: Integers
-    """For each operator the module whose gradient it computes, a position in `RangeTree.modules`; NONE for others."""
+    """For each operator the module whose gradient it computes, as position in `RangeTree.modules`; NONE for others."""
 
 
 _AT: Final = place(Launched, "at_ns")
@@ -58,18 +58,18 @@ _AT: Final = place(Launched, "at_ns")
 
 @dataclass(frozen=True)
 class Slices:
-    """A recording, slice by slice."""
+    """A recording as a sequence of slices."""
 
     recording: Recording
     cuts: Sequence[int]
     on_device: bool
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Number of slices."""
         return len(self.cuts) + 1
 
     def __iter__(self) -> Iterator[Slice]:
-        """From the first moment to the last."""
+        """Yield slices in order of time."""
         first, beyond = _ALWAYS
         for begin, end in pairwise([first, *self.cuts, beyond]):
             _, (*operators, gradient_of) = self.recording.operators.between(START, begin, end)
@@ -78,7 +78,7 @@ class Slices:
 
 
 def sliced(recording: Recording) -> tuple[RangeTree, Slices]:
-    """The ranges, and everything else slice by slice. The recording is of no use afterwards."""
+    """Return the ranges, and everything else slice by slice. The recording cannot be used afterwards."""
     ranges = range_tree.read(Ranges(*recording.ranges.columns()), recording.names)
     gradients.add_modules(recording.operators, recording.names, ranges)
     on_device = len(recording.work) > 0
@@ -89,7 +89,7 @@ def sliced(recording: Recording) -> tuple[RangeTree, Slices]:
 
 
 def _lead_back(work: Table, launches: Table) -> None:
-    """Append to work what launched it: the first launch of its correlation number."""
+    """Append to each piece of work its launch: the first with its correlation number."""
     correlation = launches.column(place(Launches, "correlation"))
     order = np.argsort(correlation, kind="stable").astype(np.int32)
     correlation = correlation[order]
@@ -114,7 +114,7 @@ def _lead_back(work: Table, launches: Table) -> None:
 
 
 def _cuts(operators: Table, work: Table) -> list[int]:
-    """As few moments as possible at which no operator is open, with at least ROWS rows between two of them."""
+    """Return a minimum of moments at which no operator is open, with at least ROWS rows between two of them."""
     tables = [(operators, START), *([(work, _AT)] if len(work) else [])]
     if sum(len(table) for table, _ in tables) <= ROWS:
         return []
@@ -129,10 +129,10 @@ def _cuts(operators: Table, work: Table) -> list[int]:
             rows += np.bincount(np.searchsorted(candidates, begin, side="right"), minlength=len(rows))
     for begin, lasting in operators.stretches(START, DURATION):
         first = np.searchsorted(candidates, begin, side="right")
-        # What lasts no time is over when it begins, and not before.
+        # An operator of zero duration ends at its start, not before.
         over = np.maximum(np.searchsorted(candidates, begin + lasting, side="left"), first)
         open_ += np.bincount(first, minlength=len(open_)) - np.bincount(over, minlength=len(open_))
-    # Both now hold for every candidate what lies between the one before and it.
+    # For every candidate, both counts now cover the time since the previous candidate.
     possible = np.flatnonzero(np.cumsum(open_)[:-1] == 0)
     moments, rows_before = candidates[possible], np.cumsum(rows)[possible]
     chosen, done = [], 0

@@ -1,4 +1,4 @@
-"""Source lines shortened for tables, and names from outside matched by a user's regular expression."""
+"""Short forms of source lines for tables, and matching of untrusted names with a user's regular expression."""
 
 from __future__ import annotations
 
@@ -9,25 +9,65 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import PurePosixPath
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol, TypeVar
 
 from sysbench.errors import UsageError
 
-if TYPE_CHECKING:
-    from sysbench.commands.memory.record import CodeLine
-
 _PACKAGES = ("sysbench", "torch")
-"""Below these a path says where it is by itself."""
+"""Directories below which a path is unambiguous without them."""
 
 
-def place(stack: Sequence[CodeLine]) -> str | None:
-    """`workload/attention.py:88 naive`: the innermost line that is one; None where there is none."""
-    line = next((line for line in stack if line.line), None)
-    return f"{shortened(line.filename)}:{line.line} {line.name}" if line else None
+class Line(Protocol):
+    """A frame of a stack."""
+
+    @property
+    def filename(self) -> str:
+        """As recorded; `??` for a C++ function without debugging information."""
+
+    @property
+    def line(self) -> int:
+        """0 where it is not known."""
+
+    @property
+    def name(self) -> str:
+        """Of the function; for C++ with the types of its parameters."""
+
+
+AnyLine = TypeVar("AnyLine", bound=Line)
+
+_LIBRARY: Final = re.compile(r"(^|/)(site-packages|dist-packages|torch|lib/python[\d.]*)/|^<frozen")
+_OURS: Final = re.compile(r"(^|/)(sysbench|torch/optim)/")
+"""Optimizers are torch's, but their lines say more than the call of `step`."""
+_ALLOCATING: Final = re.compile(r"(torch::(unwind|CapturedTraceback)|c10|at::(detail|_ops|empty\w*))\b")
+"""C++ functions that every allocation passes through."""
+
+
+def telling(stack: Sequence[AnyLine]) -> AnyLine | None:
+    """The frame that says most about a stack, innermost first.
+
+    It is the first line of the user's own Python; without one the first of any Python, without that the first C++
+    function that is more than the way to the allocator. None for an empty stack.
+    """
+    python = [frame for frame in stack if frame.filename.endswith(".py") or frame.filename.startswith("<")]
+    for frame in python:
+        filename = frame.filename.replace("\\", "/")
+        if _OURS.search(filename) or not _LIBRARY.search(filename):
+            return frame
+    native = (frame for frame in stack if not _ALLOCATING.match(frame.name))
+    return next(iter(python), None) or next(native, None) or next(iter(stack), None)
+
+
+def place(stack: Sequence[Line]) -> str | None:
+    """`workload/attention.py:88 naive`, or a C++ function's name without its parameters; None for an empty stack."""
+    frame = telling(stack)
+    if frame is None:
+        return None
+    name = frame.name.replace("(anonymous namespace)", "").partition("(")[0]
+    return f"{shortened(frame.filename)}:{frame.line} {name}" if frame.line else name or None
 
 
 def shortened(filename: str) -> str:
-    """From the package on, which is left out if it is ours; otherwise the last two parts."""
+    """Shorten a path: from the package on, without our own package's name; otherwise the last two parts."""
     parts = PurePosixPath(filename.replace("\\", "/")).parts
     for package in _PACKAGES:
         if package in parts[:-1]:
@@ -37,18 +77,18 @@ def shortened(filename: str) -> str:
 
 
 LIMIT_S: Final = 2.0
-"""Longer than this no sensible pattern takes for all the names of a profile."""
+"""Longer than a reasonable pattern needs for all names of a profile."""
 
 LONGEST_NAME: Final = 2000
-"""Characters of a name that are looked at."""
+"""Number of characters of a name that are examined."""
 
 
 class _TooLongError(Exception):
-    """The pattern is still looking."""
+    """The search has exceeded its time limit."""
 
 
 def matching(pattern: re.Pattern[str], names: Iterable[str]) -> frozenset[str]:
-    """The names in which the pattern is found; raises UsageError for a pattern that takes too long to find out."""
+    """Return the names that the pattern matches; raises UsageError if the pattern takes too long."""
     try:
         with _limited(LIMIT_S):
             return frozenset(name for name in names if pattern.search(name[:LONGEST_NAME]))
@@ -61,9 +101,9 @@ def matching(pattern: re.Pattern[str], names: Iterable[str]) -> frozenset[str]:
 
 @contextmanager
 def _limited(limit_s: float) -> Iterator[None]:
-    """Raise _TooLongError within when the time is up: `re` looks for signals while it searches.
+    """Raise _TooLongError inside this context when the time is up: `re` checks for signals while it searches.
 
-    Without a clock that signals, or in a thread that gets none, there is no limit.
+    On systems without timer signals, and outside the main thread, there is no limit.
     """
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
@@ -79,4 +119,4 @@ def _limited(limit_s: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-        signal.setitimer(signal.ITIMER_REAL, *others_clock)  # whoever has set one gets its signal, if a little later
+        signal.setitimer(signal.ITIMER_REAL, *others_clock)  # a timer that was set before fires, if slightly late

@@ -1,4 +1,4 @@
-"""From a recording to what its tables are made of."""
+"""Computes the summary of a recording, from which its tables are made."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def summarise(
     ranges: Sequence[str] = (),
     progress: Progress = in_silence,
 ) -> ProfileSummary:
-    """Everything that is shown of a recording, which is of no use afterwards.
+    """Summarise a recording, which cannot be used afterwards.
 
-    `cell` is the cell that was profiled, where it was one of ours: what is known of its model is held against the
-    trace. `device` is the hardware, which is otherwise looked for under the name that the trace gives. `ranges` names
-    modules that shall have a kernel table beside those that have one anyway (`layers.3.attention`, `forward/layers.3`).
+    `cell` is the profiled cell, if sysbench made the profile: the trace is checked against what is known of its model.
+    `device` is the hardware, by default the one that the trace names. `ranges` names modules that get a kernel table in
+    addition to those that always have one (`layers.3.attention`, `forward/layers.3`).
     """
     source: ProfileSource = "device" if len(recording.work) else "cpu"
     tree, slices = sliced(recording)
@@ -87,7 +87,7 @@ def summarise(
 
 
 class _Sums:
-    """Everything that is added up over slices."""
+    """All sums over slices."""
 
     def __init__(self, recording: Recording, tree: RangeTree, source: ProfileSource) -> None:
         self._tree = tree
@@ -107,7 +107,7 @@ class _Sums:
         """From the first launch to the end of the last piece of work."""
 
     def add(self, part: StepWork) -> None:
-        """Take in a slice."""
+        """Add a slice."""
         for each in (self.time, self.calls, self.operators, self.launches, self.products, self.shapes, self.copies):
             each.add(part)
         work, found = part.work, part.found.work
@@ -129,7 +129,7 @@ class _Sums:
         self._extent_ns = (begin, end)
 
     def windows(self) -> Stretches:
-        """The steps, each from its beginning until host and device are done with it; without marks all of it."""
+        """Return the steps, each from its start until host and device have finished it; by default the whole trace."""
         if self._tree.steps:
             return union(self._tree.step_start_ns, self._step_end_ns)
         extent = np.array([] if self._extent_ns is None else [self._extent_ns], np.int64).reshape(-1, 2)
@@ -137,11 +137,11 @@ class _Sums:
 
 
 class _Copies:
-    """Memory copied and set by the driver; copies that kernels make are among the kernels. Grows with every slice."""
+    """Memory copied and set by the driver, slice by slice; copies by kernels count as kernels."""
 
     def __init__(self) -> None:
         self._sums: dict[int, Integers] = {}
-        """Calls, nanoseconds, bytes, and calls whose bytes are not known, by name."""
+        """Calls, nanoseconds, bytes, and calls of unknown size, by name."""
 
     def add(self, part: StepWork) -> None:
         work = part.work
@@ -155,7 +155,7 @@ class _Copies:
             self._sums[name] = self._sums.get(name, 0) + row
 
     def statistics(self, time: KernelTime, names: Sequence[KernelName]) -> list[CopyStatistics]:
-        """The longest in total first."""
+        """Return the statistics, longest total time first."""
         rows = [
             CopyStatistics(name=kernel.name, calls=calls, total_ns=total_ns, bytes=None if unknown else moved)
             for name, kernel in zip(time.kernels.tolist(), names, strict=True)
@@ -166,7 +166,7 @@ class _Copies:
 
 
 def _precisions(time: KernelTime, names: Sequence[KernelName]) -> dict[str, int]:
-    """Time of matrix products by the format in their names."""
+    """Return the time of matrix products by the format in their names."""
     found: dict[str, int] = {}
     for name, total_ns in zip(names, time.by_kernel_ns.tolist(), strict=True):
         if name.kernel_class in ("matmul", "attention"):

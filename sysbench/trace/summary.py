@@ -1,15 +1,18 @@
-"""The summary of a profile: everything that its tables and pictures are made of, bounded in size.
+"""The summary of a profile: all data of its tables and figures, of bounded size.
 
-Times are whole nanoseconds over all the steps that were profiled, so that totals can be compared to the last digit;
-`steps` says over how many. Modules and kernels are referred to by their position in `modules` and `names`.
+Times are whole nanoseconds over all profiled steps, so that totals are exact; `steps` is the number of these steps.
+Modules and kernels are referenced by their position in `modules` and `names`.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Literal, Self
 
-from sysbench.spec.frozen import Frozen
+from pydantic import model_validator
+
+from sysbench.spec.frozen import Frozen, of_one_length
+from sysbench.spec.quantities import Amount, Bytes, Count, Finite, Flops, Nanoseconds, PerSecond, Size
 
 KernelClass = Literal[
     "matmul",
@@ -19,140 +22,147 @@ KernelClass = Literal[
     "elementwise",
     "reduction",
     "embedding",
+    "permutation",
+    "quantisation",
     "optimizer",
     "copy",
     "communication",
     "other",
 ]
-"""Classes of kernels. `attention` is fused attention: matrix products and softmax in one kernel."""
+"""Classes of kernels. `attention` is fused attention: matrix products and softmax in one kernel. `permutation` reorders
+sparse features and experts' tokens; `quantisation` changes number formats by scales; `other` is all the rest."""
 
 ProfileSource = Literal["device", "cpu"]
-"""device: kernels, as they ran on a device. cpu: operators, by the time that they took themselves on the host."""
+"""device: kernels, as they ran on a device. cpu: operators, by their own time on the host."""
 
 NO_PHASE = ""
-"""The phase of work that nothing assigns to a phase."""
+"""Phase of work that cannot be assigned to a phase."""
 
 EVERYWHERE = ""
-"""The path of the model as a whole."""
+"""Path of the model as a whole."""
 
 STEP = "step"
-"""The range that is everything."""
+"""The range of the whole step."""
 
 _NUMBER = re.compile(r"(^|\.)\d+(?=\.|$)")
 
 
 def folded(path: str) -> str:
-    """`layers.*.attention`, which stands for every layer, for `layers.3.attention`."""
+    """Replace the layer number in a path: `layers.3.attention` becomes `layers.*.attention`, for every layer."""
     return _NUMBER.sub(r"\1*", path)
 
 
 def ancestry(path: str) -> list[str]:
-    """A module with those around it, the outermost first: `layers`, `layers.3`, `layers.3.attention`."""
+    """Return a module and its enclosing modules, outermost first: `layers`, `layers.3`, `layers.3.attention`."""
     parts = path.split(".") if path else []
     return [".".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
 
 
 class KernelName(Frozen):
-    """One kernel, or on the CPU one operator."""
+    """One kernel, or one operator on the CPU."""
 
     name: str
-    """The name as recorded."""
+    """Name as recorded."""
     short: str
-    """The name as shown: without uninformative template arguments."""
+    """Name as shown, without uninformative template arguments."""
     kernel_class: KernelClass
     placed: bool
-    """False where no pattern knows the name, and the class is `other` for want of a better one."""
+    """False if no phrase matches the name, and the class is therefore `other`."""
     precision: str | None
-    """The number format that it multiplies, by its name: `tf32`, `bf16`; None where the name does not say."""
+    """Input format of the product according to the name: `tf32`, `bf16`; None if the name does not contain it."""
 
     def class_in(self, phase: str) -> KernelClass:
-        """Its class in a phase: elementwise kernels and reductions within the optimizer are the optimizer's."""
+        """Class in a phase: elementwise kernels and reductions within the optimizer belong to the optimizer."""
         if phase == "optimizer" and self.kernel_class in ("elementwise", "reduction"):
             return "optimizer"
         return self.kernel_class
 
 
 class KernelTimeColumns(Frozen):
-    """Where the time went: one row for every kernel launched by a module in a phase; columns of one length."""
+    """Time of every kernel launched by a module in a phase, one row each; columns of equal length."""
 
-    phase: list[int]
+    phase: list[Count]
     """Position in `phases`."""
-    module: list[int]
-    """Position in `modules`: the innermost one, by its whole path."""
-    kernel: list[int]
+    module: list[Count]
+    """Position in `modules` of the innermost module, with its full path."""
+    kernel: list[Count]
     """Position in `names`."""
-    total_ns: list[int]
-    calls: list[int]
+    total_ns: list[Nanoseconds]
+    calls: list[Count]
+
+    @model_validator(mode="after")
+    def _rows(self) -> Self:
+        return of_one_length(self, *type(self).model_fields)
 
 
 class KernelStatistics(Frozen):
     """One kernel within one range, over all steps."""
 
     range: str
-    """`step` for all of it, a phase (`forward`), modules with everything below them (`layers.*.attention`), or those in
-    a phase (`forward/layers.*.attention`)."""
-    kernel: int
-    total_ns: int
-    calls: int
-    mean_ns: float
-    median_ns: float
-    min_ns: int
-    max_ns: int
-    std_ns: float
+    """`step` for the whole step, a phase (`forward`), modules with everything below them (`layers.*.attention`), or
+    those in a phase (`forward/layers.*.attention`)."""
+    kernel: Count
+    total_ns: Nanoseconds
+    calls: Count
+    mean_ns: Amount
+    median_ns: Amount
+    min_ns: Nanoseconds
+    max_ns: Nanoseconds
+    std_ns: Amount
     """Sample standard deviation; 0 for one call."""
-    grid: tuple[int, int, int] | None
-    """Blocks, where all calls had the same; None where they differ or were not recorded."""
-    block: tuple[int, int, int] | None
-    """Threads in a block, likewise."""
-    launch_shapes: int
-    """How many different pairs of grid and block there were; 0 where none was recorded."""
+    grid: tuple[Count, Count, Count] | None
+    """Number of blocks if all calls have the same; None if they differ or were not recorded."""
+    block: tuple[Count, Count, Count] | None
+    """Number of threads per block if all calls have the same; None if they differ or were not recorded."""
+    launch_shapes: Count
+    """Number of different pairs of grid and block; 0 if none was recorded."""
 
 
 class OperatorStatistics(Frozen):
-    """One operator of PyTorch, over all steps."""
+    """One PyTorch operator, over all steps."""
 
     name: str
     shapes: str | None
-    """Shapes of its inputs, as written; None for operators with any inputs together."""
-    calls: int
-    self_host_ns: int
-    total_host_ns: int
+    """Input shapes, as written; None for the operator with all inputs together."""
+    calls: Count
+    self_host_ns: Nanoseconds
+    total_host_ns: Nanoseconds
     """Host time including callees; recursive calls count once."""
-    self_device_ns: int
-    total_device_ns: int
+    self_device_ns: Nanoseconds
+    total_device_ns: Nanoseconds
 
 
 class CopyStatistics(Frozen):
-    """Memory copied or set, of one kind, over all steps."""
+    """Memory copied or set, by kind, over all steps."""
 
     name: str
-    calls: int
-    total_ns: int
-    bytes: int | None
-    """None where the sizes were not recorded."""
+    calls: Count
+    total_ns: Nanoseconds
+    bytes: Bytes | None
+    """None if the sizes were not recorded."""
 
 
 LAUNCH_BOUND_SHARE = 0.2
-"""Share of a step spent waiting for the host from which on the step is launch-bound."""
+"""A step is launch-bound if waiting for the host takes at least this share of it."""
 
 
 class DeviceUse(Frozen):
-    """How well the device was kept busy. Absent from a profile of the CPU."""
+    """Utilisation of the device. Absent from a CPU profile."""
 
-    window_ns: int
-    """From the beginning of each step until both its host and its device are done with it."""
-    busy_ns: int
-    """How much of the window at least one kernel or copy was running."""
-    work_ns: int
-    """Durations of everything that ran, added up: more than `busy_ns` where streams overlap."""
-    waiting_ns: int
-    """Idle time before the next kernel had even been launched: the device waited for the host."""
-    launches: int
-    launch_ns: int
+    window_ns: Nanoseconds
+    """Time from the start of each step until both host and device have finished it."""
+    busy_ns: Nanoseconds
+    """Part of the window in which at least one kernel or copy runs."""
+    work_ns: Nanoseconds
+    """Sum of all durations: more than `busy_ns` if streams overlap."""
+    waiting_ns: Nanoseconds
+    """Idle time before the next kernel is launched: the device waits for the host."""
+    launches: Count
+    launch_ns: Nanoseconds
     """Host time in launch calls."""
-    queue_median_ns: float | None
-    """From the launch of a kernel to its start: small where the device keeps up with the host."""
-    streams: int
+    queue_median_ns: Finite | None
+    """Time from launch to start of a kernel: small if the device keeps up with the host."""
+    streams: Count
 
     @property
     def launch_bound(self) -> bool:
@@ -161,30 +171,30 @@ class DeviceUse(Frozen):
 
 
 class Rate(Frozen):
-    """Work and time of one part: what it computes and moves at least, how long it took."""
+    """Work and time of one part: its minimum FLOPs and bytes, and its duration."""
 
     part: str
     """`scores`, `softmax`, … of attention, or a class of kernels."""
     kind: Literal["attention", "class"]
     phase: str
-    total_ns: int
-    flops: int | None
-    """Per step; None where it cannot be known."""
-    bytes: int | None
-    """Per step: what must be read and written if every operand moves once; None where it cannot be known."""
-    peak_flops_per_s: float | None
-    """The hardware's peak for the units that this part runs on; None for unknown hardware."""
-    peak_bytes_per_s: float | None
+    total_ns: Nanoseconds
+    flops: Flops | None
+    """FLOPs per step; None if unknown."""
+    bytes: Bytes | None
+    """Bytes per step if every operand is read or written once; None if unknown."""
+    peak_flops_per_s: PerSecond | None
+    """Peak of the hardware units that this part uses; None for unknown hardware."""
+    peak_bytes_per_s: PerSecond | None
     basis: Literal["model", "shapes"]
-    """Whether the work is computed from the model's dimensions or from the operators' recorded shapes."""
+    """Whether the work comes from the model's dimensions or from the operators' recorded shapes."""
 
 
 class Check(Frozen):
-    """A count that is known of the model beforehand, and the count in the profile."""
+    """A count that is known from the model, and the count in the profile."""
 
     name: str
-    expected: int
-    found: int
+    expected: Count
+    found: Count
 
 
 class ProfileSummary(Frozen):
@@ -194,20 +204,20 @@ class ProfileSummary(Frozen):
     format: Literal["kineto", "nsys"]
     source: ProfileSource
     devices: list[str]
-    rank: int | None
-    steps: int
-    """How many steps were profiled; 1 where nothing marks steps, and then everything is one."""
+    rank: Count | None
+    steps: Size
+    """Number of profiled steps; 1 if no steps are marked, and everything then counts as one step."""
     steps_marked: bool
     """Whether ranges mark the steps."""
-    window_ns: int
-    """The steps, from the beginning of each until host and device are done with it."""
-    busy_ns: int
-    """How long the device, or on the CPU any operator, was at work in them."""
-    left_out: int
-    """Kernels launched outside every step, which are in none of the tables."""
-    left_out_ns: int
-    unlinked_ns: int
-    """Time of kernels whose launch was not recorded."""
+    window_ns: Nanoseconds
+    """Duration of the steps, each from its start until host and device have finished it."""
+    busy_ns: Nanoseconds
+    """Time within the steps in which the device, or on the CPU any operator, is active."""
+    left_out: Count
+    """Number of kernels launched outside every step; no table includes them."""
+    left_out_ns: Nanoseconds
+    unlinked_ns: Nanoseconds
+    """Time of kernels without a recorded launch."""
     phases: list[str]
     modules: list[str]
     names: list[KernelName]
@@ -216,9 +226,18 @@ class ProfileSummary(Frozen):
     operators: list[OperatorStatistics]
     copies: list[CopyStatistics]
     device: DeviceUse | None
-    precisions: dict[str, int]
-    """Time of matrix products by what their names say they multiply; `unknown` where a name does not say."""
+    precisions: dict[str, Count]
+    """Time of matrix products by the input format in their names; `unknown` if a name does not contain it."""
     rates: list[Rate]
     checks: list[Check]
     remarks: list[str]
-    """Defects of the file, and what it does not tell."""
+    """Defects and omissions of the file."""
+
+    @model_validator(mode="after")
+    def _positions(self) -> Self:
+        kernels = [*self.spent.kernel, *(each.kernel for each in self.kernels)]
+        lists = (("phases", self.spent.phase), ("modules", self.spent.module), ("names", kernels))
+        for name, positions in lists:
+            if positions and max(positions) >= len(getattr(self, name)):
+                raise ValueError(f"position {max(positions)} is beyond the {len(getattr(self, name))} {name}")
+        return self

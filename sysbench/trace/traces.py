@@ -1,4 +1,4 @@
-"""Reads a trace, whichever profiler wrote it, and sums it up. numpy and the parsers are imported on use."""
+"""Reads and summarises traces of any supported profiler. numpy and the parsers are imported on use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import ValidationError
+
 from sysbench.errors import LogError, SysbenchError
+from sysbench.spec.validation import first_fault
 from sysbench.trace.readers.reading import Progress, in_silence
 from sysbench.trace.summary import ProfileSummary
 
@@ -18,7 +21,7 @@ _BEGINNING_BYTES = 64
 
 
 def read(path: Path, progress: Progress = in_silence) -> Recording:
-    """What a file holds, by its content and not its name; raises LogError for one that holds no trace."""
+    """Read a trace, recognised by content, not by name; raises LogError if the file holds no trace."""
     from sysbench.trace.readers import kineto, nsys
 
     def told(so_far: str) -> None:
@@ -43,16 +46,19 @@ def read(path: Path, progress: Progress = in_silence) -> Recording:
 def summary_of(
     recording: Recording, cell: ModelCell | None = None, ranges: Sequence[str] = (), progress: Progress = in_silence
 ) -> ProfileSummary:
-    """The summary of a recording, which cannot be used afterwards; raises SysbenchError when nothing is in it.
+    """Summarise a recording, which cannot be used afterwards; raises SysbenchError if it is empty.
 
-    `cell` is the cell that was profiled, where the trace is of a run of sysbench. `ranges` get kernel tables of their
-    own, beside the ranges that always have one.
+    `cell` is the profiled cell, if the trace comes from a sysbench run. `ranges` get their own kernel tables, in
+    addition to the ranges that always have one.
     """
     from sysbench.trace.summarise import summarise
 
-    summary = summarise(
-        recording, cell, ranges=ranges, progress=lambda so_far: progress(f"attributing {recording.title}: {so_far}")
-    )
+    try:
+        summary = summarise(
+            recording, cell, ranges=ranges, progress=lambda so_far: progress(f"attributing {recording.title}: {so_far}")
+        )
+    except ValidationError as error:
+        raise LogError(f"{recording.title} holds what no profile can: {first_fault(error)}") from None
     if not summary.names:
         why = f" ({'; '.join(summary.remarks)})" if summary.remarks else ""
         raise SysbenchError(f"the profile is empty: {recording.title} holds no kernels and no operators{why}")

@@ -1,7 +1,7 @@
-"""A window of a trace: a stretch of time, and what belongs to it, taken out of a recording.
+"""A window of time in a trace, and the events that belong to it.
 
-What is taken out is packed as the recording is, and stretches that are wholly within the window are shared with it: the
-recording can be summarised and let go of while the slice waits to be written.
+The extracted rows are packed like the recording, and stretches that lie wholly within the window are shared with it, so
+the recording can be summarised and released before the slice is written.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _LAUNCH_CORRELATION: Final = place(Launches, "correlation")
 
 @dataclass(frozen=True)
 class Window:
-    """A stretch of time in a trace."""
+    """A window of time in a trace."""
 
     start_ns: int
     end_ns: int
     range: str | None
-    """The name of the range that it is of; None for the whole trace."""
+    """Name of the range that defines it; None for the whole trace."""
 
     def holds(self, start_ns: Integers) -> Truths:
-        """Which of these start in the window; what started before it would be shown without its beginning."""
+        """Return which events start in the window; earlier ones would be shown without their beginning."""
         return (start_ns >= self.start_ns) & (start_ns <= self.end_ns)
 
 
@@ -45,23 +45,23 @@ class Cut:
 
     window: Window
     recording: Recording
-    """Its rows alone, or, of more than can be written, those that begin first."""
+    """The rows of the window alone; if there are too many to write, those that start first."""
     last_ns: int
-    """When the last of them all begins, which what was launched in the window may do after its end."""
+    """Latest start of any row; work launched in the window may start after its end."""
     devices: tuple[int, ...]
-    """Numbers of all devices of the trace."""
+    """Numbers of all devices in the trace."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing happens in it but ranges."""
+        """Whether the window contains nothing but ranges."""
         here = self.recording
         return not (len(here.operators) or len(here.launches) or len(here.work))
 
 
 def find(recording: Recording, wanted: str | None) -> Window:
-    """The first range called `wanted`, or whose path ends so; without a name the first step, or else everything.
+    """Find the first range named `wanted`, or whose path ends with it; by default the first step, or the whole trace.
 
-    Raises UsageError, with the nearest name, when there is none.
+    Raises UsageError, with the nearest name, if there is none.
     """
     start_ns, duration_ns, name = (recording.ranges.column(at) for at in (START, DURATION, NAME))
     here = {each: recording.names[each] for each in distinct(name).tolist()}
@@ -85,10 +85,10 @@ def find(recording: Recording, wanted: str | None) -> Window:
 
 
 def cut(recording: Recording, window: Window, most_rows: int) -> Cut:
-    """Take out what happens in the window, and what was launched in it, whenever that ran.
+    """Extract the rows that start in the window, and the work that was launched in it, whenever it runs.
 
-    Of more than `most_rows` those stay that begin first: so many, and what begins with the last of them. Beside the
-    rows, memory is taken for one number of each launch of the recording.
+    If there are more than `most_rows`, those that start first are kept, including ties with the last of them. Besides
+    the rows, this takes memory for one number per launch of the recording.
     """
     chosen = replace(
         recording,
@@ -108,7 +108,7 @@ def cut(recording: Recording, window: Window, most_rows: int) -> Cut:
 
 
 def _launched_in(window: Window, launches: Table) -> Callable[[Integers, Integers], Truths]:
-    """Tells work that was launched in the window; of what nobody is known to have launched, what began in it."""
+    """Return a predicate for work launched in the window; work without a known launch counts if it starts in it."""
     anywhere = distinct(launches.column(_LAUNCH_CORRELATION))
     parts = [
         correlation[window.holds(start_ns)] for start_ns, correlation in launches.stretches(START, _LAUNCH_CORRELATION)
@@ -125,7 +125,7 @@ def _launched_in(window: Window, launches: Table) -> Callable[[Integers, Integer
 
 
 def _among(ordered: Integers, numbers: Integers) -> Truths:
-    """Which numbers are among those that are in order."""
+    """Return which numbers occur in the sorted array `ordered`."""
     if not len(ordered):
         return np.zeros(len(numbers), bool)
     found: Truths = ordered[np.minimum(np.searchsorted(ordered, numbers), len(ordered) - 1)] == numbers
@@ -133,7 +133,7 @@ def _among(ordered: Integers, numbers: Integers) -> Truths:
 
 
 def _first(rows: int, recording: Recording) -> Recording:
-    """So many rows of all tables together, and what begins with the last of them."""
+    """Keep the first `rows` rows of all tables together, including ties with the last of them."""
     if sum(map(len, recording.tables)) <= rows:
         return recording
     latest_ns = _start_of(rows, recording.tables)
@@ -146,7 +146,7 @@ def _first(rows: int, recording: Recording) -> Recording:
 
 
 def _start_of(row: int, tables: Iterable[Table]) -> int:
-    """When the row begins that is the so-manieth of all by its beginning, without having all of them at once."""
+    """Return the start of the `row`-th row of all tables in order of time, without loading all rows at once."""
     first: list[Integers] = []
     for (start_ns,) in chain.from_iterable(table.stretches(START) for table in tables):
         first.append(start_ns)

@@ -1,1 +1,1 @@
-"""The child's side of a run: the process in which torch runs, and nothing else."""
+"""The child's side of a run: the process in which torch runs and measures."""

@@ -1,4 +1,4 @@
-"""The measured process: `python -m sysbench.worker`, started by the engine and of no use by hand."""
+"""The measured process: `python -m sysbench.worker`. The engine starts it; it is of no use on its own."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Import torch, connect, say what is there, and do as asked until the engine hangs up."""
+    """Import torch, connect, announce this worker, and carry out commands until the engine hangs up."""
     if meeting.ADDRESS_VARIABLE not in os.environ:
         sys.exit("sysbench.worker is started by sysbench; run `sysbench time` instead")
     where = {name: os.environ.pop(name) for name in (meeting.ADDRESS_VARIABLE, meeting.KEY_VARIABLE)}
     faulthandler.enable()
     _die_with_the_engine()
-    gc.disable()  # imports leave no garbage; looking for it took a tenth of their time
+    gc.disable()  # imports leave no garbage; collecting it took a tenth of their time
     began_s = time.perf_counter()
     import torch  # noqa: F401  Imported here, and before all that needs it, so that the time it takes can be told.
 
@@ -31,7 +31,7 @@ def main() -> None:
     from sysbench.worker.channel import Channel
     from sysbench.worker.service import serve
 
-    gc.freeze()  # what imports leave is there for good: going through it took every collection a sixth of a second
+    gc.freeze()  # objects from imports live until exit: traversing them took every collection a sixth of a second
     gc.enable()
     channel = Channel.connect(where)
     orderly = serve(channel, import_s)
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def _die_with_the_engine() -> None:
-    """Have the kernel end this process when its parent ends, however busy it is; elsewhere the next event fails."""
+    """Have the kernel end this process when its parent ends; on other systems the next event fails."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""Whether a cell will fit on a device, before it is started there."""
+"""A check, before a cell starts, of whether it will fit in the device's memory."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from sysbench.spec.cell import RunCell
 
 
 def foresee(cell: RunCell, device: DeviceInfo, free_bytes: int) -> MemoryForeseen:
-    """Simulate the cell's steps on a GPU like `device`, of which this much is free, CUDA's context yet to come.
+    """Simulate the cell's steps on a GPU like `device` with `free_bytes` free before the CUDA context is created.
 
-    A mode of `time` is a protocol of `memory` by the same name; that of `forward` computes a loss as well, which
-    needs a little more. Raises UnavailableError for what cannot be simulated.
+    A mode of `time` has a protocol of the same name in `memory`; that of `forward` also computes a loss, which needs
+    slightly more memory. Raises UnavailableError if the cell cannot be simulated.
     """
     settings = AllocatorSettings.from_environment(os.environ)
     step = cell.step

@@ -1,7 +1,7 @@
-"""Times a step with or without the allocator's history: `python -m sysbench.worker.recorded_steps SPEC on|off`.
+"""Times a step with or without allocation history: `python -m sysbench.worker.recorded_steps SPEC on|off`.
 
 Started by `sysbench doctor --self-cost`. SPEC is the JSON of a TimeCell; one line of JSON on stdout has the wall time
-of every measured step in seconds. Needs a CUDA device, because nothing else has such a history.
+of every measured step in seconds. Requires a CUDA device, because only CUDA's allocator records a history.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from sysbench.commands.time.spec import TimeCell
 
 
 def main() -> None:
-    """Build the cell, warm it up, time its steps, say how long they took."""
+    """Build the cell, warm it up, time its steps, and print their times."""
     channel = os.dup(1)
-    os.dup2(2, 1)  # what libraries print must not stand in the answer
+    os.dup2(2, 1)  # output of libraries must not mix with the answer
     cell = TimeCell.model_validate_json(sys.argv[1])
     samples_s = _samples_s(cell, recorded=sys.argv[2] == "on")
     with os.fdopen(channel, "w") as out:

@@ -1,4 +1,4 @@
-"""Does what the engine asks, and classifies what goes wrong."""
+"""Carries out the engine's commands, and classifies errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRACEBACK_CHARACTERS = 20_000
 
 
 def serve(channel: Channel, import_s: float) -> bool:
-    """Announce this worker and answer every command until there are no more; returns whether to exit in order."""
+    """Announce this worker and carry out every command until there are no more; return whether to exit cleanly."""
     try:
         channel.send(
             WorkerReady(
@@ -49,7 +49,7 @@ def serve(channel: Channel, import_s: float) -> bool:
 
 
 def _measure(channel: Channel, request: protocol.Measure) -> CellFinished:
-    """Carry out one cell; whatever it raises becomes its outcome."""
+    """Measure one cell; an exception becomes its outcome."""
     outcome: Outcome = "ok"
     detail = trace = None
     try:
@@ -57,8 +57,8 @@ def _measure(channel: Channel, request: protocol.Measure) -> CellFinished:
             channel.send(event)
     except Exception as error:  # noqa: BLE001  A cell of a sweep may raise anything, and the others still count.
         outcome, detail, trace = _outcome_of(error), _line(error), _trace(error)
-    # The experiment has tidied up, but the traceback held tensors until the except block was left. After any other
-    # failure there is no need: the engine replaces this process.
+    # The experiment has cleaned up, but the traceback held tensors until the except block ended. After any other
+    # failure this is unnecessary: the engine replaces this process.
     if outcome in ("invalid", "skipped"):
         allocator.release(device.torch_device(request.device))
     return CellFinished(at_s=time.time(), cell=request.cell.key, outcome=outcome, detail=detail, traceback=trace)
@@ -66,7 +66,7 @@ def _measure(channel: Channel, request: protocol.Measure) -> CellFinished:
 
 @cache
 def _set_modules_aside() -> None:
-    """What modules hold after the first cell lives as long as the process; to look through it took 0.3 s a cell."""
+    """Exclude objects that modules hold after the first cell from collections: traversing them took 0.3 s per cell."""
     gc.freeze()
 
 
@@ -81,7 +81,7 @@ def _measure_ceiling(request: protocol.MeasureCeiling) -> Event:
 
 def _foresee(request: protocol.Foresee) -> MemoryForeseen:
     try:
-        from sysbench.worker import preflight  # a simulation is wanted by few runs
+        from sysbench.worker import preflight  # few runs need a simulation
 
         return preflight.foresee(request.cell, request.device, request.free_bytes)
     except Exception as error:  # noqa: BLE001  What cannot be foreseen is measured without.
@@ -99,7 +99,7 @@ def _outcome_of(error: Exception) -> Outcome:
 
 
 def _line(error: Exception) -> str:
-    """An error in one line of bearable length."""
+    """The error as one line of limited length."""
     words = " ".join(str(error).split())
     text = words if isinstance(error, SysbenchError) else f"{type(error).__name__}: {words}".removesuffix(": ")
     return text if len(text) <= DETAIL_CHARACTERS else f"{text[: DETAIL_CHARACTERS - 1]}…"

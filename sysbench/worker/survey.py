@@ -1,7 +1,7 @@
-"""What torch says of itself and its devices: `python -m sysbench.worker.survey`, one line of JSON on stdout.
+"""What torch reports about itself and its devices: `python -m sysbench.worker.survey`, one line of JSON on stdout.
 
-Started by `sysbench doctor`, in a process of its own because torch may be broken in ways that end a process. The line
-holds the fields of `sysbench.commands.doctor.record.TorchSection`, as far as they could be found out.
+Started by `sysbench doctor`, in a separate process because a broken torch can crash its process. The line holds the
+fields of `sysbench.commands.doctor.record.TorchSection`, as far as they could be determined.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ Facts = dict[str, Any]
 
 
 def main() -> None:
-    """Import torch, ask it everything, say what it answered."""
+    """Import torch, query it, and print the answers."""
     channel = os.dup(1)
-    os.dup2(2, 1)  # what libraries print must not stand in the answer
+    os.dup2(2, 1)  # output of libraries must not mix with the answer
     began_s = time.perf_counter()
     facts: Facts = {"unknown": {}}
     try:
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def _ask(facts: Facts, torch: Any) -> None:
-    """Each question for itself: one that fails leaves the others as they are."""
+    """Ask each question separately, so that a failure does not affect the others."""
     questions: dict[str, Callable[[Any], object]] = {
         "version": lambda torch: str(torch.__version__),
         "bytecode_kept": lambda torch: Path(torch.__cached__).is_file(),
@@ -75,7 +75,7 @@ def _cpu_bf16() -> bool:
 
 
 def _cuda_problem(torch: Any) -> str | None:
-    """Why a build for CUDA finds no device."""
+    """The reason why a CUDA build finds no device."""
     if torch.version.cuda is None or torch.cuda.is_available():
         return None
     try:
@@ -97,9 +97,9 @@ def _cudnn(torch: Any) -> str | None:
 
 
 def _attention_kernels(torch: Any) -> dict[str, list[str]]:
-    """Of the first CUDA device: for each kernel of scaled_dot_product_attention the precisions that it takes.
+    """Precisions that each kernel of scaled_dot_product_attention supports on the first CUDA device.
 
-    The inputs are (1, 1, 128, 64), causal and asking for gradients, as in a training step of any size there is.
+    The inputs are (1, 1, 128, 64), causal, and require gradients, as in a training step.
     """
     if not torch.cuda.is_available():
         return {}
@@ -125,7 +125,7 @@ def _line(error: BaseException) -> str:
 
 
 def _say(channel: int, facts: Facts) -> None:
-    """Write the answer and be gone: tearing down torch and CUDA takes longer than anybody wants to wait."""
+    """Write the answer and exit at once: an orderly shutdown of torch and CUDA takes too long."""
     with os.fdopen(channel, "w") as out:
         out.write(json.dumps(facts) + "\n")
     sys.stderr.flush()

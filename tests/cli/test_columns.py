@@ -9,7 +9,7 @@ import pytest
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.log.events import encode
 from tests import fixtures_timing
-from tests.cli.running import QUICK, answered
+from tests.cli.running import QUICK, answered, sysbench
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +35,20 @@ def test_a_wrong_column_is_answered_with_what_there_is_and_the_tables_are_shown_
         "sysbench time: --columns enrgy is not a column of these tables. Did you mean energy? (energy, "
     )
     assert "mean ± standard deviation" in ran.out
+
+
+def test_what_no_terminal_shows_has_all_columns_unless_a_width_is_asked_for(log: Path, tmp_path: Path) -> None:
+    words = ("time", "--from", str(log))
+    written = sysbench(*words).out
+    for title in ("zero_grad", "loss", "of matmul", "throughput", "peak memory"):
+        assert f"  {title}" in written
+        assert f"  {title}" not in answered(*words, COLUMNS="80").out
+    assert "a wider terminal" not in written
+    assert "a wider terminal" in answered(*words, COLUMNS="80").out
+    only_some = answered(*words, "--columns", "step", COLUMNS="").out
+    assert "throughput" not in only_some.partition("peak:")[0]
+    (tmp_path / "a.json").write_text(answered(*words, "--json", "-").out)
+    assert answered("report", str(tmp_path / "a.json"), COLUMNS="").out.count("throughput") == 1
 
 
 @pytest.mark.parametrize(

@@ -191,7 +191,7 @@ def test_a_log_of_time_is_not_resumed_and_not_shown_as_memory(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--simulate=a100-80g",), "Did you mean a100-80gb?"),
+        (("--simulate=a100-80bg",), "Did you mean a100-80gb?"),
         (("--find=batch",), "--find needs --simulate GPU"),
         (("--find=layers", "--simulate=24GiB"), "--find layers is not allowed"),
         (("--simulate=24GiB", "--compile"), "--execution compiled cannot be simulated"),

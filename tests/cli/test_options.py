@@ -50,13 +50,59 @@ def test_help_shows_every_option_and_every_default() -> None:
     shown = answered("time", "--help", COLUMNS="200")
     assert shown.code == 0
     for flag in OPTIONS.read_text().split():
-        assert f" {flag} " in shown.out, flag
+        assert f" {flag} " in shown.out.replace(",--", " --"), flag
     assert "Default: 128,256,512,1024." in shown.out
 
 
 def test_the_list_of_commands_says_what_each_commands_own_help_says() -> None:
     for command in commands().values():
         assert (inspect.getdoc(command.part("function")) or "").splitlines()[0] == command.help
+
+
+def test_nothing_but_the_name_shows_formatted_help_with_three_examples() -> None:
+    shown = answered()
+    assert (shown.code, shown.err) == (0, "")
+    lines = shown.out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert shown.out == answered("--help").out
+    examples = [line.split("  ")[0] for line in map(str.strip, lines[lines.index("  Examples:") + 1 :])]
+    assert len(examples) == 3
+    known = commands()
+    assert all(example.split()[0] == "sysbench" and example.split()[1] in known for example in examples)
+
+
+@pytest.mark.parametrize(
+    ("command", "theirs", "ours"),
+    [
+        (command, theirs, ours)
+        for command in ("time", "memory", "profile")
+        for theirs, ours in (
+            ("--batch-size 2", "--batch 2"),
+            ("--seq-len 32", "--ctx 32"),
+            ("--dtype bf16", "--precision bf16"),
+            ("--compile-mode eager", "--execution eager"),
+            ("--hidden-size 128", "--d-model 128"),
+            ("--num-layers 3", "--layers 3"),
+            ("--num-heads 2", "--heads 2"),
+        )
+    ]
+    + [
+        ("attention", "--batch-size 2", "--batch 2"),
+        ("attention", "--seq-len 32", "--seq 32"),
+        ("attention", "--dtype bf16", "--precision bf16"),
+        ("attention", "--num-heads 2", "--heads 2"),
+        ("accum", "--batch-size 2", "--batch 2"),
+        ("accum", "--seq-len 8", "--ctx 8"),
+    ],
+)
+def test_options_are_also_known_by_the_names_of_other_libraries(command: str, theirs: str, ours: str) -> None:
+    small = ("--size", "tiny") if command in ("time", "memory", "profile") else ()
+    shown = answered(command, *small, *theirs.split(), "--plan")
+    assert (shown.code, shown.out) == (0, answered(command, *small, *ours.split(), "--plan").out)
+
+
+def test_the_dtype_of_accum_is_its_own_option() -> None:
+    assert "fp8-e4m3" in answered("accum", "--dtype", "fp8-e4m3", "--plan").out
 
 
 def test_version_is_the_packages() -> None:
@@ -102,7 +148,7 @@ def test_version_is_the_packages() -> None:
         (["time", "--max-steps", "x"], "sysbench time: --max-steps x is not a whole number"),
         (["time", "--seed", "-1"], "sysbench time: --seed -1 is out of range: allowed is 0 or more. Nearest: 0"),
         (["time", "--timeout", "0"], "sysbench time: --timeout 0 is out of range: allowed is more than 0"),
-        (["time", "--bathc", "2"], "sysbench time: No such option: --bathc (Possible options: --batch)"),
+        (["time", "--bathc", "2"], "sysbench time: No such option: --bathc. Did you mean --batch?"),
         (
             ["time", "--tables", "sumary"],
             "sysbench time: --tables sumary is not a table. Did you mean summary?",
@@ -118,6 +164,9 @@ def test_version_is_the_packages() -> None:
             ["time", "--plan", "--simulate", "a100-80"],
             "sysbench time: --simulate a100-80 is not a known GPU, nor a memory size such as 24GiB.",
         ),
+        (["time", "--gpu", "h100"], "sysbench time: No such option: --gpu. Did you mean --simulate?"),
+        (["time", "--n-layer", "2"], "sysbench time: No such option: --n-layer. Did you mean --layers?"),
+        (["run", "quick", "--seq-len", "64"], "sysbench run: No such option: --seq-len. Did you mean --ctx?"),
         (["tiem"], "sysbench: No such command 'tiem'"),
     ],
 )

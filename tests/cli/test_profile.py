@@ -233,7 +233,7 @@ def test_a_trace_with_nothing_in_it_is_an_error(tmp_path: Path) -> None:
         (["--flame", "f.png"], "--flame f.png must end in .svg or .html"),
         (["--trace", "t.sqlite"], "--trace t.sqlite must end in .json or .json.gz with --with torch"),
         (["--trace", "none/t.json"], "cannot write"),
-        (["--with", "nsys"], "--with nsys: there is no program nsys here. To have it, install Nsight Systems"),
+        (["--with", "nsys"], "--with nsys: nsys not found on PATH. To get it, install Nsight Systems"),
         (["--from", "none.json"], "cannot read none.json: no such file"),
         (["--from", "a.json,"], "--from a.json, lacks the name of a file"),
         (["--from", ""], "--from (nothing) lacks the name of a file"),

@@ -108,3 +108,21 @@ def test_without_any_run_it_says_what_to_name(tmp_path: Path) -> None:
     assert (
         ran.complaint == "sysbench report: there is no directory runs here: name logs, records or directories of them"
     )
+
+
+def test_only_some_runs_are_written_up_and_a_wrong_name_lists_those_there_are(tmp_path: Path) -> None:
+    runs = Path(__file__).parent.parent / "fixtures" / "runs"
+    names = (str(runs / "time-a100.json"), str(runs / "memory-a100.json"))
+    shown = answered("report", *names, "--only", "memory", "--summary")
+    assert shown.code == 0, shown.err
+    assert "Peak memory" in shown.out or "memory" in shown.out
+    assert "tokens/s" not in shown.out
+    wrong = answered("report", *names, "--only", "memry")
+    assert wrong.code == 2
+    assert "Did you mean memory" in wrong.complaint
+
+
+def test_opening_needs_a_page(tmp_path: Path) -> None:
+    wrong = answered("report", str(tmp_path), "--open", "-o", str(tmp_path / "report.md"))
+    assert wrong.code == 2
+    assert "--open shows a page: it needs -o report.html" in wrong.complaint

@@ -15,6 +15,7 @@ from sysbench.commands.run.experiment_file import WrittenExperiment, load
 from sysbench.commands.run.spec import ExperimentOptions, Overrides
 from sysbench.errors import LogError, UsageError
 from sysbench.log import manifest
+from sysbench.log.durations import Durations
 from sysbench.log.manifest import Manifest, RunEntry
 from tests.cli.running import answered, started, sysbench, wait_until
 from tests.cli.test_options import OPTIONS, flags
@@ -86,9 +87,10 @@ def test_an_experiment_is_interrupted_killed_continued_and_then_complete(tmp_pat
     (directory,) = tmp_path.glob("*-mine")
     assert process.returncode == 130, err
     assert "Traceback" not in err
-    assert "run 2/5  elsewhere failed: --device cuda:99 is not here" in err
-    assert "run 3/5  nowhere: left out, " in err
+    assert "run 2 of 5  elsewhere failed: --device cuda:99 is not here" in err
+    assert "run 3 of 5  nowhere: left out, " in err
     assert f"saved  {directory}" in err
+    assert f"resume with: sysbench run --resume {directory}" in err
     assert "A run that takes long" in out
     assert "interrupted" in out
     assert not (directory / "needs.jsonl").exists()
@@ -111,7 +113,7 @@ def test_an_experiment_is_interrupted_killed_continued_and_then_complete(tmp_pat
 
     continued = sysbench("run", "--resume", str(directory), "--format", "markdown")
     assert continued.code == 1, "a run has failed again"
-    assert "run 1/5  short: finished before" in continued.err
+    assert "run 1 of 5  short: finished before" in continued.err
     assert (directory / "short.jsonl").read_bytes() == short, "what was finished is not touched"
     first_cell, second_cell, again = cells_of(long)
     assert (first_cell, second_cell) == (first_cell, again), "a finished cell is not repeated"
@@ -138,7 +140,7 @@ def _second_cell_is_being_measured(out: Path) -> bool:
 
 
 def on_this_machine(experiment: WrittenExperiment, overrides: dict[str, str]) -> Any:
-    return plan(experiment, overrides, ("cpu",))
+    return plan(experiment, overrides, ("cpu",)), Durations()
 
 
 def directory_of(out: Path, path: str, overrides: dict[str, str]) -> Path:
@@ -213,7 +215,7 @@ def test_what_could_not_be_shown_is_refused_before_anything_is_measured(
     planned = plan(experiment, {}, ("cpu",))
     options = ExperimentOptions(experiment="x", out=tmp_path / "runs")
     with pytest.raises(UsageError, match=said):
-        experiment_runs.begun(experiment, planned, options, {})
+        experiment_runs.begun(experiment, planned, options, {}, Durations())
     assert list((tmp_path / "runs").iterdir()) == []
 
 

@@ -78,7 +78,7 @@ def test_what_is_not_a_terminal_gets_plain_lines_one_per_cell(shown: Ran) -> Non
 
 def test_a_saved_run_is_shown_again_as_it_was_from_its_log_and_from_its_record(finished: Path, shown: Ran) -> None:
     for pattern in ("*.jsonl", "*.json"):
-        again = answered("time", "--from", str(only(finished, pattern)))
+        again = answered("time", "--from", str(only(finished, pattern)), COLUMNS="")
         assert again.code == 0
         assert again.out == shown.out
 
@@ -125,6 +125,7 @@ def test_an_interrupted_run_is_saved_and_can_be_finished(tmp_path: Path) -> None
     assert len(interrupted["cells"][0]["phases"]["step"]["wall"]["samples_s"]) >= 45
     assert "interrupted" in out
     assert "Traceback" not in err
+    assert f"resume with: sysbench time --resume {only(tmp_path, '*.jsonl')}" in err
 
 
 def test_resuming_runs_what_is_missing_and_keeps_the_rest(finished: Path, tmp_path: Path) -> None:

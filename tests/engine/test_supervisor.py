@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ import pytest
 from sysbench import formulas
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.engine.launchers import PlainLauncher
-from sysbench.engine.session import Session
 from sysbench.errors import SysbenchError, UsageError
 from sysbench.log.events import (
     CeilingFailed,
@@ -92,12 +92,12 @@ def test_cells_are_announced_in_order_with_everything_about_them(tmp_path: Path)
             "SIGKILL",
         ),
         ("aborted", "crashed", "the worker was ended by SIGABRT", "SIGABRT"),
-        ("leaves", "crashed", "the worker left with exit code 3: RuntimeError: the device fell off the bus", None),
+        ("leaves", "crashed", "the worker exited with code 3: RuntimeError: the device fell off the bus", None),
         ("hangs", "timeout", "the worker said nothing for 2 s (--timeout)", "SIGTERM"),
         (
             "babbles",
             "crashed",
-            "the worker sent something that is no event: b'PK\\x03\\x04 not an event'",
+            "the worker sent something that is not an event: b'PK\\x03\\x04 not an event'",
             "SIGTERM",
         ),
         ("oom", "oom", "CUDA out of memory. Tried to allocate 20.00 GiB.", "SIGTERM"),
@@ -196,7 +196,7 @@ def test_a_worker_that_dies_before_it_connects_fails_the_run_in_one_line(tmp_pat
     with pytest.raises(SysbenchError) as caught:
         list(session)
     assert str(caught.value) == (
-        "no worker could be started: the worker left with exit code 1: ModuleNotFoundError: No module named 'torch'"
+        "no worker could be started: the worker exited with code 1: ModuleNotFoundError: No module named 'torch'"
     )
     assert [event.event for event in only_log(tmp_path) if event.event != "reading"] == [
         "run_started",
@@ -345,7 +345,7 @@ def test_what_is_simulated_not_to_fit_is_skipped_and_so_is_what_is_larger(tmp_pa
     assert outcomes(spec, events) == {32: "skipped", 33: "skipped", 16: "ok"}
     told = verdicts(spec, events)
     assert str(told[32].detail).startswith("simulated: memory would run out in backward, 1.00 MiB more would be needed")
-    assert "which is simulated not to fit (--no-skip runs it anyway)" in str(told[33].detail)
+    assert "which does not fit in a simulation (--no-skip runs it anyway)" in str(told[33].detail)
     asked = [event.cell for event in of_kind(events, MemoryForeseen)]
     assert len(asked) == len(set(asked)) == 2  # the largest one is not asked about
 
@@ -547,25 +547,26 @@ def test_an_interrupt_when_everything_is_measured_makes_the_run_no_less_complete
     assert of_kind(events, RunFinished)[0].status == "complete"
 
 
-def _interrupt_twice(session: Session, pids: list[int]) -> None:
-    with session:
-        for event in session:
-            if isinstance(event, WorkerReady):
-                pids.append(event.pid)
-            if isinstance(event, StepMeasured):
-                os.kill(os.getpid(), signal.SIGINT)
-                os.kill(os.getpid(), signal.SIGINT)
+@pytest.mark.parametrize("signals", [2, 3])
+def test_a_second_interrupt_changes_nothing_a_third_ends_everything_and_the_log_is_whole(
+    tmp_path: Path, signals: int
+) -> None:
+    seen: list[Event] = []
 
+    def interrupted() -> None:
+        with start(spec_of([16]), tmp_path, ScriptedLauncher({16: "goes on"})) as session:
+            for event in session:
+                seen.append(event)
+                if isinstance(event, StepMeasured) and len(of_kind(seen, StepMeasured)) == 1:
+                    for _ in range(signals):
+                        os.kill(os.getpid(), signal.SIGINT)
 
-def test_a_second_interrupt_ends_everything_and_the_log_is_still_whole(tmp_path: Path) -> None:
-    pids: list[int] = []
-    session = start(spec_of([16]), tmp_path, ScriptedLauncher({16: "goes on"}))
-    with pytest.raises(KeyboardInterrupt):
-        _interrupt_twice(session, pids)
+    with pytest.raises(KeyboardInterrupt) if signals == 3 else nullcontext():
+        interrupted()
     (finished,) = of_kind(only_log(tmp_path), RunFinished)
     assert finished.status == "interrupted"
     assert [event.outcome for event in of_kind(only_log(tmp_path), CellFinished)] == ["interrupted"]
-    assert _ends(pids[0])
+    assert _ends(of_kind(seen, WorkerReady)[0].pid)
 
 
 def test_impatience_does_not_cut_a_beginning_end_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

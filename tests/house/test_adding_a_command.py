@@ -159,7 +159,7 @@ def sheet(record, names=(), selection=None):
     return Sheet(("counting",), tuple(tables), tuple(remarks.outcomes(record)))
 
 
-def plan(cells):
+def plan(cells, gpu=None):
     columns = (Column("upto", "up to"),)
     return Sheet(("counting",), (Table("plan", "cells", columns, tuple((cell.upto,) for cell in cells), 1),))
 """,

@@ -15,7 +15,7 @@ from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import LogError
 from sysbench.log.events import SCHEMA_VERSION, encode
-from sysbench.log.runs import find, kind_at, load
+from sysbench.log.runs import find, find_experiment, kind_at, load
 from tests import fixtures_attention, fixtures_timing
 
 SPEC = TimeSpec(size="small", ctx="128,256", steps="10")
@@ -54,6 +54,26 @@ def runs(tmp_path: Path) -> Path:
     (directory / "notes.json").write_text('{"kind": "groceries"}')
     (directory / "figure.png").write_bytes(b"\x89PNG")
     return directory
+
+
+def test_an_experiment_goes_by_its_path_its_name_or_as_the_latest(runs: Path) -> None:
+    for name in ("2026-11-19T09-00-00-quick", "2026-11-20T09-00-00-quick", "2026-11-21T09-00-00-sizes"):
+        write_log(runs / name / "a.jsonl")
+        (runs / name / "manifest.json").write_text("{}")
+    (runs / "2026-11-22T09-00-00-mine").mkdir()
+    wanted = {
+        "latest": "2026-11-21T09-00-00-sizes",
+        "latest~1": "2026-11-20T09-00-00-quick",
+        "quick": "2026-11-20T09-00-00-quick",
+        "2026-11-19": "2026-11-19T09-00-00-quick",
+    }
+    for name, directory in wanted.items():
+        assert find_experiment(name, runs) == runs / directory
+    assert find_experiment(str(runs), runs) == runs
+    with pytest.raises(LogError, match=r"quack is neither a file nor a directory, nor a run in .*sizes"):
+        find_experiment("quack", runs)
+    with pytest.raises(LogError, match="there is none in"):
+        find_experiment("latest", runs / "2026-11-22T09-00-00-mine")
 
 
 def names(name: str, directory: Path) -> list[str]:
@@ -204,7 +224,7 @@ def test_a_record_that_was_edited_is_refused_in_one_line_that_names_the_place(
     said = str(caught.value)
     assert "\n" not in said
     assert said.startswith(f"{path} is not a record as sysbench writes it: ")
-    assert [str(part) for part in where if part != "kind"][-1] in said.split(":")[1]
+    assert ".".join(map(str, where)).replace("spec.", "spec: ") in said
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def shown(record: TimeRecord, *names: str, form: str = "terminal", tables: tuple
 
 def test_mfu_comes_with_its_formula_and_the_source_of_its_peak(record: TimeRecord) -> None:
     text = " ".join(shown(record, "+mfu").split())
-    assert "MFU: FLOPs of a step over (its median time × peak)" in text
+    assert "MFU: FLOPs of a step over (its mean time × peak)" in text
     assert "B·[L(8Td² + 4T²d + 6T·d·d_ff) + 2TdV]" in text
     assert "312.0 TFLOP/s in bf16, NVIDIA A100" in text
     assert "of peak" not in text  # the same number, with less said of it

@@ -21,6 +21,7 @@ from sysbench.render import numbers as columns_shown
 from sysbench.render import output as sheets
 from sysbench.render import output as summary
 from sysbench.render import plan
+from sysbench.render.csv import sheet_json
 from sysbench.render.table import Column, Measure, Remark, Sheet, Table, Word
 from sysbench.render.terminal import SheetView
 from sysbench.spec.hardware import named
@@ -345,6 +346,22 @@ def test_numbers_of_a_wide_range_keep_their_digits_and_their_units() -> None:
     assert float(first["forward_std_s"]) == 1.2e-6
 
 
+@pytest.mark.parametrize(
+    ("form", "shown"),
+    [("terminal", "1,016 ± 650"), ("markdown", "1,016 ± 650"), ("latex", r"1,016 $\pm$ 650")],
+)
+def test_thousands_are_separated_by_commas_for_people_and_not_at_all_for_programs(form: Format, shown: str) -> None:
+    columns = (Column("size", "size"), Column("step", "step", "s"))
+    sheet = Sheet((), (Table("t", "t", columns, (("xl", Measure(1.0162, deviation=0.6498)),), 1),))
+    console = Console(file=io.StringIO(), width=80, legacy_windows=False)
+    summary.show_sheet(sheet, console, form)
+    assert shown in written(console)
+    console = Console(file=io.StringIO(), width=80, legacy_windows=False)
+    summary.show_sheet(sheet, console, "csv")
+    assert "xl,1.0162,0.6498" in written(console)
+    assert '"step_mean_s": 1.0162' in sheet_json(sheet)
+
+
 def test_numbers_that_the_unit_of_the_others_does_not_suit_have_one_of_their_own() -> None:
     columns = (
         Column("total", "total", "s", group="per step"),
@@ -353,7 +370,7 @@ def test_numbers_that_the_unit_of_the_others_does_not_suit_have_one_of_their_own
     )
     rows = tuple((Measure(1.6), Measure(48e-6), Measure(96e-6)) for _ in range(3))
     shown = columns_shown.shown(Table("kernels", "kernels", columns, rows, 0))
-    assert [(each.symbol, each.texts[0]) for each in shown] == [("ms", "1 600"), ("µs", "48.0"), ("µs", "96.0")]
+    assert [(each.symbol, each.texts[0]) for each in shown] == [("ms", "1,600"), ("µs", "48.0"), ("µs", "96.0")]
 
 
 def test_numbers_that_are_there_to_be_compared_share_their_unit() -> None:

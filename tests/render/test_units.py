@@ -31,7 +31,7 @@ FACTORS = {
 
 def read_back(text: str) -> float:
     *number, unit = text.split()
-    return float("".join(number)) * FACTORS[unit]
+    return float("".join(number).replace(",", "")) * FACTORS[unit]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_time_is_shown_in_the_unit_it_is_spoken_of(value_s: float | None, show
         (0.1056, 0.0002, "105.6 ± 0.2 ms"),
         (0.020956, 0.0022656, "21.0 ± 2.3 ms"),
         (0.0212, 0.00002, "21.20 ± 0.02 ms"),
-        (1.6165, 0.0012, "1 616 ± 1 ms"),
+        (1.6165, 0.0012, "1,616 ± 1 ms"),
         (81.4465, 0.2, "81.4 ± 0.2 s"),
         (0.0341996, 0.0344231, "34.2 ± 34.4 ms"),
         (0.05, 0.0, "50.0 ± 0.0 ms"),

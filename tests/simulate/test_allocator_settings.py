@@ -57,7 +57,7 @@ def test_settings_are_read_as_pytorch_reads_them(text: str) -> None:
         ("max_split_size_mb:32,large_segment_size_mb:64", "max_split_size_mb must be at least 64"),
         ("max_split_size_mb:128MB", "max_split_size_mb takes a whole number"),
         ("large_segment_size_mb:10", "large_segment_size_mb must be more than 10"),
-        ("large_segment_size_mb:21,expandable_segments:True", "large_segment_size_mb:21 does not go with"),
+        ("large_segment_size_mb:21,expandable_segments:True", "large_segment_size_mb:21 is incompatible with"),
         ("garbage_collection_threshold:1", "garbage_collection_threshold must lie between 0 and 1"),
         ("garbage_collection_threshold:high", "garbage_collection_threshold takes a number"),
         ("per_process_memory_fraction:1.5", "per_process_memory_fraction must lie in [0, 1]"),

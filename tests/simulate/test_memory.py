@@ -22,6 +22,8 @@ from sysbench.commands.memory.spec import PROCEDURES, MemoryCell, MemorySpec, Pr
 from sysbench.errors import UnavailableError
 from sysbench.lab.accounting import BLOCK_BYTES, TensorAccounting, rounded
 from sysbench.lab.step import TrainingStep
+from sysbench.render.plan import plan
+from sysbench.render.table import Measure
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import CONTEXT_BYTES, Gpu
 from sysbench.simulate.memory import SimulatedMemory, serve, simulate
@@ -65,6 +67,29 @@ def test_what_is_predicted_at_once_is_what_is_simulated(size: str, precision: st
     simulated = simulate(one.step, mode, A100, origins=False).allocated_peak_bytes
     assert formulas.predicted_bytes(one) == pytest.approx(simulated, rel=0.1)
     assert formulas.predicted_memory(one).total_bytes == formulas.predicted_bytes(one), "with --plan and before a run"
+
+
+@pytest.mark.parametrize(
+    ("size", "ctx", "precision", "mode"),
+    [
+        ("small", 512, "fp32", "train-first"),
+        ("small", 1024, "bf16", "forward"),
+        pytest.param("medium", 512, "fp32", "train", marks=pytest.mark.slow),
+        pytest.param("2.7b", 128, "fp32", "forward", marks=pytest.mark.slow),
+        pytest.param("2.7b", 128, "fp32", "train", marks=pytest.mark.slow),
+    ],
+)
+def test_a_plan_says_within_two_percent_what_is_simulated(size: str, ctx: int, precision: str, mode: Protocol) -> None:
+    spec = MemorySpec(size=size, ctx=ctx, precision=precision, mode=mode, simulate="h100")  # type: ignore[arg-type]
+    cells = list(spec.cells())
+    table = plan(cells)
+    shown = {column.key: value for column, value in zip(table.columns, table.rows[0], strict=True)}
+    needed, spare = shown["predicted_memory"], shown["spare"]
+    assert isinstance(needed, Measure)
+    assert isinstance(spare, Measure)
+    simulated = simulate(cells[0].step, mode, H100, origins=False)
+    assert needed.value == pytest.approx(simulated.allocated_peak_bytes, rel=0.02)
+    assert spare.value == H100.memory_bytes - simulated.context_bytes - needed.value
 
 
 # --- exactness: simulated bytes are real bytes

@@ -452,7 +452,7 @@ FOREIGN = {
     "'many' is not a whole number": pickle.dumps(
         {"segments": [], "device_traces": [[{"action": "alloc", "addr": 1, "size": "many"}]]}
     ),
-    "the frames are not frames": pickle.dumps(
+    "the frames are malformed": pickle.dumps(
         {"segments": [], "device_traces": [[{"action": "alloc", "addr": 1, "frames": [frame("a.py", 1, "f"), (1, 2)]}]]}
     ),
     "below zero": pickle.dumps({"segments": [], "device_traces": [[{"action": "alloc", "addr": 1, "size": -1}]]}),

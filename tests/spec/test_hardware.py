@@ -9,7 +9,7 @@ import pytest
 
 from sysbench.errors import LogError, UsageError
 from sysbench.spec import hardware as shipped
-from sysbench.spec.hardware import Hardware, find, known, named, peak
+from sysbench.spec.hardware import Hardware, find, gpus, known, named, peak
 from sysbench.spec.model import Precision
 
 GIB = 2**30
@@ -217,7 +217,12 @@ def test_a_memory_size_stands_for_a_gpu_without_known_rates() -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "hint"),
-    [("h10", "Did you mean h100"), ("rtx4090", "Did you mean rtx-4090?"), ("a100", "Did you mean a100-")],
+    [
+        ("h10", "Did you mean h100"),
+        ("rtx5080", "Did you mean rtx-"),
+        ("a100", "whole name .* Did you mean a100-80gb.*a100-40gb, a100-80gb, a100-pcie-40gb, a100-pcie-80gb"),
+        ("v100 32gb pcie sxm", "v100-32gb"),
+    ],
 )
 def test_a_mistyped_gpu_is_answered_with_the_nearest(wrong: str, hint: str) -> None:
     with pytest.raises(UsageError, match=hint):
@@ -230,6 +235,39 @@ def test_what_is_neither_a_gpu_nor_a_size_is_refused_in_one_line(wrong: str) -> 
         named(wrong)
     assert "\n" not in str(refused.value)
     assert "24GiB" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "slug"),
+    [
+        ("h100-80gb", "h100"),
+        ("H100 SXM", "h100"),
+        ("h100-sxm5-80gb", "h100"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("h100 pcie", "h100-pcie"),
+        ("H200-141GB", "h200"),
+        ("a100 80GB", "a100-80gb"),
+        ("A100-SXM4-40GB", "a100-40gb"),
+        ("a100 pcie 40g", "a100-pcie-40gb"),
+        ("rtx4090", "rtx-4090"),
+        ("4090", "rtx-4090"),
+        ("GeForce RTX 3080 12GB", "rtx-3080-12gb"),
+        ("4060ti 16gb", "rtx-4060-ti-16gb"),
+        ("a6000", "rtx-a6000"),
+        ("v100s", "v100s-32gb"),
+    ],
+)
+def test_people_call_a_gpu_by_many_names(name: str, slug: str) -> None:
+    assert named(name).slug == slug
+    assert gpus(f"{name}, 24GiB,{slug}") == (slug, "24GiB")
+
+
+@pytest.mark.parametrize("name", [name for name in STRANGERS if name and find(name) is None])
+def test_a_stranger_is_not_taken_for_its_namesake(name: str) -> None:
+    """An H100 by name alone is the SXM card; whatever else a name says has to be said of the card, too."""
+    if name not in ("NVIDIA H100",):
+        with pytest.raises(UsageError):
+            named(name)
 
 
 def test_a_slug_is_understood_in_any_case() -> None:
@@ -286,5 +324,5 @@ def test_a_file_of_the_users_that_describes_no_device_is_named(
     directory = tmp_path / "sysbench" / "hardware"
     directory.mkdir(parents=True)
     (directory / "mine.toml").write_text(text)
-    with pytest.raises(LogError, match=r"mine\.toml is no description of a device"):
+    with pytest.raises(LogError, match=r"mine\.toml is not a valid device description"):
         named("mine")

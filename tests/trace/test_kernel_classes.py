@@ -1,9 +1,11 @@
-"""Kernels of every generation from Ampere to Blackwell are known for what they do, and shown by names one can read."""
+"""Kernels of every generation from Volta to Blackwell are known for what they do, and shown by names one can read."""
 
 # ruff: noqa: E501 (names as recorded, each in one piece)
 from __future__ import annotations
 
 import time
+from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from sysbench.trace.kernels.classes import classified, precision
 from sysbench.trace.kernels.names import LONGEST, elided, shortened
+from sysbench.trace.summary import KernelClass
 
 MATMUL: list[tuple[str, str | None]] = [
     ("ampere_sgemm_128x64_nn", "fp32"),
@@ -138,8 +141,25 @@ def test_what_cudnn_generates_says_f16_for_either_format_of_16_bits() -> None:
 
 
 @pytest.mark.parametrize("name", ["my_kernel", "aten::frobnicate", "", "[red]", "<script>", "\\begin{x}"])
-def test_what_no_pattern_knows_is_said_not_to_be_known(name: str) -> None:
+def test_what_no_phrase_knows_is_said_not_to_be_known(name: str) -> None:
     assert classified(name) is None
+
+
+NAMES = Path(__file__).parents[1] / "fixtures" / "kernel_names.txt"
+
+
+def test_names_from_public_traces_are_in_the_class_that_a_person_gives_them() -> None:
+    lines = [line for line in NAMES.read_text().splitlines() if line and not line.startswith("#")]
+    assert len(lines) >= 300
+    expected = {name: kind for kind, name in (line.split("\t") for line in lines)}
+    assert len(expected) == len(lines)
+    assert set(expected.values()) == set(get_args(KernelClass))
+    assert {name: kind for name in expected if (kind := classified(name) or "other") != expected[name]} == {}
+
+
+@pytest.mark.parametrize("kernel", ["permute_2D_data_kernel", "some_new_kernel", "_float_to_hfp8_cuda_kernel"])
+def test_what_a_library_is_called_makes_no_matrix_product(kernel: str) -> None:
+    assert classified(f"void fbgemm_gpu::{kernel}<false, int>(int, int const*)") != "matmul"
 
 
 SHORT = [

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 import torch
 
+from sysbench.commands.profile.tables import sheet_of
 from sysbench.errors import LogError
 from sysbench.trace import traces
 from sysbench.trace.readers import kineto, kineto_parts, kineto_pieces
 from sysbench.trace.recording import COPY, KERNEL, NONE
+from sysbench.trace.summarise import summarise
 from tests.trace import kineto_files
 from tests.trace.kineto_files import FOOTER, HEADER
 
@@ -308,6 +310,45 @@ def test_a_trace_of_another_vendor_is_read(tmp_path: Path) -> None:
     path.write_bytes(content.replace(b"aten::mm", b"hipLaunchKernel"))
     trace = kineto.read(path).whole()
     assert (len(trace.launches.name), len(trace.work.name)) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("launch", "category", "device"),
+    [
+        ("mtia_runtime", "mtia_ccp_events", "MTIA"),
+        ("xpu_runtime", "kernel", "XPU"),
+        ("privateuse1_driver", "kernel", "PrivateUse1"),
+        ("mlu_runtime", "mlu_memcpy", "MLU"),
+        ("cuda_runtime", "hpu_op", "HPU"),
+    ],
+)
+def test_what_another_device_does_is_its_own_and_not_the_hosts(
+    tmp_path: Path, launch: str, category: str, device: str
+) -> None:
+    path = tmp_path / "device.json"
+    path.write_bytes(one(path, cat=category).replace(b'"cpu_op"', f'"{launch}"'.encode()))
+    found = kineto.read(path)
+    assert (len(found.work), len(found.launches), len(found.operators)) == (1, 1, 0)
+    assert found.devices == (device,)
+    assert summarise(found).source == "device"
+
+
+def test_calls_of_an_hpus_host_are_no_work_of_the_hpu(tmp_path: Path) -> None:
+    path = tmp_path / "hpu.json"
+    one(path, cat="hpu_op", pid=4711, name="synLaunch")
+    assert (len(kineto.read(path).work), len(kineto.read(path).launches)) == (0, 1)
+    one(path, cat="hpu_op", pid=4711, args={"HW event name": "MME0"})
+    assert len(kineto.read(path).work) == 1
+
+
+def test_a_backend_names_a_device_that_has_recorded_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "host.json"
+    header = b'{"distributedInfo": {"backend": "mtia:hccl"}, "traceEvents"'
+    path.write_bytes(one(path, cat="cpu_op").replace(b'{"traceEvents"', header))
+    summary = summarise(kineto.read(path))
+    assert (summary.source, summary.devices) == ("cpu", ["MTIA"])
+    remarks = [remark.text for remark in sheet_of([("host.json", summary)]).remarks]
+    assert any(text.endswith("the file has no kernels of MTIA") for text in remarks)
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def test_without_torch_one_line_says_so(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(SysbenchError) as caught:
         list(session)
     assert str(caught.value) == (
-        "no worker could be started: the worker left with exit code 1: ModuleNotFoundError: No module named 'torch'"
+        "no worker could be started: the worker exited with code 1: ModuleNotFoundError: No module named 'torch'"
     )
 
 

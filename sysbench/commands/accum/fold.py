@@ -26,9 +26,9 @@ from sysbench.commands.accum.record import (
     SumMeasured,
     SumRecord,
 )
-from sysbench.commands.accum.spec import AccumCell, AccumSpec
+from sysbench.commands.accum.spec import AccumCell
 from sysbench.log import collect as run_record
-from sysbench.log.collect import CellEvents, collect
+from sysbench.log.collect import CellEvents, Run, fold_cells
 from sysbench.log.events import Event
 from sysbench.rounding import FORMATS, FormatName, exact, stall
 
@@ -41,13 +41,11 @@ _NUMBERED = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 def fold(events: Iterable[Event]) -> AccumRecord:
     """The record of a run, finished or not; raises LogError when the events hold no run."""
-    run = collect(events)
-    spec = AccumSpec.model_validate(run.started.spec)
-    cells = [_cell(cell, run.cells.get(cell.key, CellEvents())) for cell in spec.cells()]
+    run, cells = fold_cells(events, _cell)
     return AccumRecord(**run_record.of_run(run), cells=cells)
 
 
-def _cell(cell: AccumCell, seen: CellEvents) -> AccumCellRecord:
+def _cell(cell: AccumCell, seen: CellEvents, _: Run) -> AccumCellRecord:
     sums, gradients = seen.all(SumMeasured), seen.last(GradientsMeasured)
     return AccumCellRecord(
         **run_record.of_cell(cell, seen),

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from sysbench.commands.accum.spec import AccumCell, Experiment, Order
-from sysbench.log.events import Event, Number, Source
+from sysbench.log.events import Event, Source
 from sysbench.log.records import CellRecord, RunRecord
 from sysbench.rounding import FormatName
-from sysbench.spec.frozen import Frozen
+from sysbench.spec.frozen import Frozen, of_one_length
+from sysbench.spec.quantities import Amount, Count, Exponent, Finite, Number
 
 ArithmeticSource = Literal["device", "rounded"]
 """device   the device's own arithmetic in that format
@@ -37,7 +38,7 @@ class SumMeasured(SumResult, Event):
 
     event: Literal["sum_measured"] = "sum_measured"
     cell: str
-    drift: list[tuple[int, Number]]
+    drift: list[tuple[Count, Number]]
     """Steps and what the sum is after them; empty where there is no running sum."""
 
 
@@ -69,7 +70,7 @@ class DtypesMeasured(Event):
 class NormPoint(Frozen):
     """Layer norm of inputs of one scale."""
 
-    scale: float
+    scale: Amount
     mean: Number
     variance: Number
     reciprocal_deviation: Number
@@ -96,9 +97,9 @@ class GradientsMeasured(Event):
 
     event: Literal["gradients_measured"] = "gradients_measured"
     cell: str
-    gradients: int
-    zeros: int
-    by_exponent: dict[int, int]
+    gradients: Count
+    zeros: Count
+    by_exponent: dict[Exponent, Count]
     """How many are at least 2**exponent in magnitude and less than twice that."""
 
 
@@ -111,12 +112,12 @@ class ScaledBackward(Event):
     event: Literal["scaled_backward"] = "scaled_backward"
     cell: str
     precision: FormatName
-    scale: float
+    scale: Amount
     """What the loss is multiplied by, and the gradients divided by in fp32."""
-    gradients: int
-    lost: int
+    gradients: Count
+    lost: Count
     """Zero here."""
-    overflowed: int
+    overflowed: Count
     """Infinite or NaN here."""
     relative_error: Number
     """Of all gradients together: ‖g − g32‖ / ‖g32‖."""
@@ -140,8 +141,8 @@ class ProductMeasured(Event):
     dtype: FormatName
     accumulation: Accumulation
     source: ArithmeticSource
-    m: int
-    k: int
+    m: Count
+    k: Count
     relative_error: Number
     """‖C − C64‖ / ‖C64‖, C64 being the product in fp64 of the same rounded inputs: accumulation alone."""
     total_error: Number
@@ -157,10 +158,10 @@ class SumRecord(SumResult):
     """count × (rounded addend − value): there before anything is added."""
     accumulation_error: Number
     """result − count × rounded addend: what rounding the sums did."""
-    stall_step: int | None
+    stall_step: Count | None
     """From this step on adding changes nothing, whether or not the sum went that far; computed exactly. None where
     it overflows first, and for other orders than one after the other."""
-    stall_at: float | None
+    stall_at: Finite | None
     """What the sum is then."""
 
 
@@ -171,8 +172,12 @@ class DriftRecord(Frozen):
     addend: FormatName
     upcast: bool
     order: Order
-    steps: list[int]
+    steps: list[Count]
     sums: list[Number]
+
+    @model_validator(mode="after")
+    def _points(self) -> Self:
+        return of_one_length(self, "steps", "sums")
 
 
 class DtypeRecord(Frozen):
@@ -182,7 +187,7 @@ class DtypeRecord(Frozen):
     part: DtypePart
     name: str
     """`layers.*` stands for every layer, where all are alike; nothing for what has no name, or stands for all."""
-    count: int
+    count: Count
     """How many things this is said of."""
     here: str | None
     """Measured, as torch calls it."""
@@ -198,39 +203,43 @@ class NormRecord(Frozen):
 
     dtype: FormatName
     statistics: FormatName
-    mean_overflows_from: float | None
-    variance_overflows_from: float | None
-    variance_vanishes_to: float | None
+    mean_overflows_from: Amount | None
+    variance_overflows_from: Amount | None
+    variance_vanishes_to: Amount | None
     """The largest scale at which the variance is 0."""
-    reciprocal_overflows_to: float | None
+    reciprocal_overflows_to: Amount | None
     """The largest at which rsqrt(variance), without eps, is not finite for want of a variance."""
-    wrong_to: float | None
+    wrong_to: Amount | None
     """The largest small scale at which outputs are wrong (see `sysbench.commands.accum.fold.WRONG`)."""
-    wrong_from: float | None
+    wrong_from: Amount | None
     """The smallest large one."""
     error_at_one: Number
-    scales: list[float]
+    scales: list[Amount]
     relative_errors: list[Number]
+
+    @model_validator(mode="after")
+    def _points(self) -> Self:
+        return of_one_length(self, "scales", "relative_errors")
 
 
 class GradientsRecord(Frozen):
     """The gradients of one backward pass in fp32, by magnitude."""
 
-    gradients: int
-    zeros: int
-    by_exponent: dict[int, int]
+    gradients: Count
+    zeros: Count
+    by_exponent: dict[Exponent, Count]
 
 
 class ScaledRecord(Frozen):
     """What 16 bits leave of the gradients that are not zero in fp32, with the loss scaled."""
 
     precision: FormatName
-    scale: float
-    gradients: int
-    lost: int
-    lost_share: float
-    overflowed: int
-    overflowed_share: float
+    scale: Amount
+    gradients: Count
+    lost: Count
+    lost_share: Amount
+    overflowed: Count
+    overflowed_share: Amount
     relative_error: Number
     step_kept: bool
 
@@ -241,8 +250,8 @@ class ProductRecord(Frozen):
     dtype: FormatName
     accumulation: Accumulation
     source: ArithmeticSource
-    m: int
-    k: int
+    m: Count
+    k: Count
     relative_error: Number
     total_error: Number
 

@@ -15,6 +15,7 @@ from sysbench.spec.axes import choices, integers, texts
 from sysbench.spec.cell import RunCell, RunSpec, devices
 from sysbench.spec.model import SIZES, VOCABULARY, ModelCell
 from sysbench.spec.options import Option
+from sysbench.spec.quantities import Amount, Count, Finite, Seconds, Seed, Size
 from sysbench.spec.run import OUTPUT, SavedOptions
 
 Experiment = Literal["sums", "autocast", "norm", "scaling", "matmul"]
@@ -111,18 +112,18 @@ class AccumCell(RunCell):
     experiment: Experiment
     dtypes: tuple[FormatName, ...]
     size: str | None = None
-    ctx: int | None = None
-    batch: int | None = None
-    value: float | None = None
-    count: int | None = None
+    ctx: Size | None = None
+    batch: Size | None = None
+    value: Finite | None = None
+    count: Size | None = None
     orders: tuple[Order, ...] | None = None
-    block: int | None = None
-    budget_s: float | None = None
-    width: int | None = None
-    eps: float | None = None
-    scales: tuple[int, ...] | None = None
-    lengths: tuple[int, ...] | None = None
-    seed: int
+    block: Size | None = None
+    budget_s: Seconds | None = None
+    width: Size | None = None
+    eps: Amount | None = None
+    scales: tuple[Count, ...] | None = None
+    lengths: tuple[Size, ...] | None = None
+    seed: Seed
 
     @property
     def title(self) -> str:
@@ -174,8 +175,8 @@ class AccumSpec(RunSpec):
     device: Annotated[tuple[str, ...], BeforeValidator(devices), Option(metavar="NAME,…")] = Field(
         default=("auto",), description="auto, cuda, cuda:1, mps or cpu. auto is the first there is of cuda, mps, cpu."
     )
-    seed: Annotated[int, Option(metavar="N")] = Field(
-        default=0, ge=0, description="Seed of parameters, tokens and matrices."
+    seed: Annotated[Seed, Option(metavar="N")] = Field(
+        default=0, description="Seed of parameters, tokens and matrices."
     )
     value: Annotated[float, BeforeValidator(_summand), Option(metavar="X", panel=SUMS)] = Field(
         default=0.01, description="The number that is added."
@@ -191,23 +192,23 @@ class AccumSpec(RunSpec):
     block: Annotated[int, _whole(2, MOST_STEPS), Option(metavar="N", panel=SUMS)] = Field(
         default=32, description="Numbers in a block of blocked summation."
     )
-    budget_s: Annotated[float, Option(flags=("--budget",), metavar="S", panel=SUMS)] = Field(
+    budget_s: Annotated[Seconds, Option(flags=("--budget",), metavar="S", panel=SUMS)] = Field(
         default=60.0, gt=0, description="Refuse sums that are predicted to take longer than this many seconds."
     )
     size: Annotated[
         tuple[str, ...],
         BeforeValidator(choices("a model", (TOY, *SIZES))),
-        Option(metavar="NAME,…", panel=MODELS),
+        Option(metavar="NAME,…", panel=MODELS, values=(TOY, *SIZES)),
     ] = Field(
         default=(),
         description=f"Models: {', '.join((TOY, *SIZES))}. Without it, toy for autocast and tiny for scaling.",
     )
-    ctx: Annotated[int, _whole(1, 1_000_000), Option(metavar="N", panel=MODELS)] = Field(
+    ctx: Annotated[int, _whole(1, 1_000_000), Option(flags=("--ctx", "--seq-len"), metavar="N", panel=MODELS)] = Field(
         default=16, description="Context length of the Transformer, in tokens."
     )
-    batch: Annotated[int, _whole(1, 1_000_000), Option(metavar="N", panel=MODELS)] = Field(
-        default=4, description="Sequences in a batch."
-    )
+    batch: Annotated[
+        int, _whole(1, 1_000_000), Option(flags=("--batch", "--batch-size"), metavar="N", panel=MODELS)
+    ] = Field(default=4, description="Sequences in a batch.")
     scale: Annotated[tuple[int, ...], BeforeValidator(integers(1, 2**60)), Option(metavar="AXIS", panel=MODELS)] = (
         Field(
             default=tuple(2**power for power in (0, 8, 16, 20, 24)),

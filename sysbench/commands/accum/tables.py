@@ -18,6 +18,7 @@ from sysbench.commands.accum.record import AccumCellRecord, AccumRecord, DtypeRe
 from sysbench.commands.accum.spec import DTYPES, ORDERS, AccumCell, AccumSpec, Experiment
 from sysbench.render.declared import DeclaredTable, Each, Field, Fill, filled, leading
 from sysbench.render.table import NOTHING, Cell, Column, Measure, Remark, Sheet, Table, Word
+from sysbench.spec.hardware import Hardware
 from sysbench.spec.run import Selection
 
 LONGEST_DETAIL = 240
@@ -49,7 +50,7 @@ def tables_for(record: AccumRecord, names: Iterable[str] = ()) -> list[Table]:
     return filled(TABLES, record, chosen)
 
 
-def plan(cells: Sequence[AccumCell]) -> Sheet:
+def plan(cells: Sequence[AccumCell], _: Hardware | None = None) -> Sheet:
     """What a run would do."""
     columns = (Column("experiment", "experiment"), Column("model", "model"), Column("formats", "formats"))
     rows = tuple((cell.experiment, cell.size or NOTHING, ", ".join(cell.dtypes)) for cell in cells)

@@ -15,9 +15,10 @@ from typing import Final, Literal
 from sysbench import units
 from sysbench.cells import alike
 from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
+from sysbench.log.outcomes import CautionCode
 from sysbench.log.records import Samples
-from sysbench.render.findings import Said
-from sysbench.statistics import Crossover, NoPowerLaw, PowerLaw, Ratio, crossovers, direction, power_law, ratio
+from sysbench.render.findings import Said, doubts, left_out, with_interval
+from sysbench.statistics import Crossover, NoPowerLaw, PowerLaw, Ratio, crossovers, direction, effect, power_law, ratio
 
 Quantity = Literal["forward", "backward", "saved"]
 """forward and backward are times; saved is the memory that forward keeps for backward."""
@@ -191,7 +192,11 @@ def _ratio(first: AttentionCellRecord, second: AttentionCellRecord, quantity: Qu
     one, other = samples(first, quantity), samples(second, quantity)
     assert one is not None
     assert other is not None
-    return ratio(one.samples_s, other.samples_s)
+    found = effect(one.samples_s, other.samples_s)
+    if direction(found.ratio) != found.direction:
+        # An interval that chance, a negligible difference or the means take back decides nothing here either.
+        return Ratio(found.ratio.value, None, None)
+    return found.ratio
 
 
 @dataclass(frozen=True)
@@ -252,11 +257,9 @@ def leads(cells: Cells, quantity: Quantity) -> list[Lead]:
             ratios = {other: _ratio(timed[other], timed[name], quantity) for other in timed if other != name}
             tied = frozenset(other for other, found in ratios.items() if direction(found) == 0)
             best.append((row[0].cell.seq, name, tied))
-    runs = [(name, list(group)) for name, group in groupby(best, key=lambda each: each[1])]
-    return [
-        Lead(name, tuple(sorted(frozenset.intersection(*(tied for _, _, tied in run)))), run[0][0], run[-1][0])
-        for name, run in runs
-    ]
+    # Which of those that are tied has the smallest median is chance: a run of lengths is one of the same leaders.
+    runs = [list(group) for _, group in groupby(best, key=lambda each: {each[1]} | each[2])]
+    return [Lead(run[-1][1], tuple(sorted(run[-1][2])), run[0][0], run[-1][0]) for run in runs]
 
 
 # --- sentences
@@ -286,17 +289,26 @@ def findings(record: AttentionRecord) -> Iterator[Finding]:
 
 
 def _of_setting(cells: Cells) -> Iterator[Finding]:
+    """Times of cells with doubts are in no sentence; what they keep and need is exact all the same."""
     dim = usual_dim(cells)
     here = [cell for cell in cells if cell.cell.dim == dim]
+    believed = [cell for cell in cells if not _doubts(cell)]
+    timed = [cell for cell in believed if cell.cell.dim == dim]
     mark = "simulated, " if any(cell.source == "simulated" for cell in cells) else ""
     where = f"{mark}d {dim}"
-    yield from _fastest(here, where)
-    yield from _compiled(here, where)
-    yield from _grows(cells, here, mark)
-    yield from _phases(here, where)
+    yield from _fastest(timed, where)
+    yield from _compiled(timed, where)
+    yield from _grows(believed, timed, mark)
+    yield from _phases(timed, where)
     yield from _kept(here, where)
     yield from _ends(cells, mark)
     yield from _accounted(cells, mark)
+    for each in left_out(cells, _doubts, "what is said of times"):
+        yield Finding(each.text, each.cells, each.reservation)
+
+
+def _doubts(cell: AttentionCellRecord) -> frozenset[CautionCode]:
+    return doubts(cell, alone=False)
 
 
 def _fastest(cells: Cells, where: str) -> Iterator[Finding]:
@@ -348,24 +360,18 @@ def _compiled(cells: Cells, where: str) -> Iterator[Finding]:
         yield Finding(f"compiled compared with naive: {'; '.join(parts)} ({where}).", rests_on)
 
 
-def with_interval(found: Ratio) -> str:
-    """`3.65× (3.61–3.69)`."""
-    decimals = units.ratio_decimals([found.value])
-    interval = f" ({found.low:.{decimals}f}–{found.high:.{decimals}f})" if found.low is not None else ""
-    return f"{units.ratio(found.value)}{interval}"
-
-
 def _grows(cells: Cells, here: Cells, mark: str) -> Iterator[Finding]:
     """How each implementation grows in N, and its time in d at the longest sequence; those alike in one sentence."""
     dim, every_dim = usual_dim(cells), dims(cells)
     timed = [cell for cell in cells if value(cell, "forward") is not None]
     complete = [row for row in alike(timed, "implementation", "dim") if dims(row) == every_dim]
     longest = max((row[0].cell.seq for row in complete), default=None)
-    in_n = [each for each in growth(here, "seq") if isinstance(each.law, PowerLaw) or not each.law.too_few]
+    laws = [each for each in growth(here, "seq") if isinstance(each.law, PowerLaw) or not each.law.too_few]
+    in_n = [each for each in laws if each.quantity == "saved" or _tells(each)]
     in_d = [
         each
         for each in growth([cell for cell in cells if cell.cell.seq == longest], "dim")
-        if each.quantity in TIMES and isinstance(each.law, PowerLaw)
+        if each.quantity in TIMES and isinstance(each.law, PowerLaw) and _tells(each)
     ]
     grouped: dict[str, list[Growth]] = {}
     for name in implementations(cells):
@@ -375,6 +381,15 @@ def _grows(cells: Cells, here: Cells, mark: str) -> Iterator[Finding]:
     for text, growths in grouped.items():
         names = dict.fromkeys(each.implementation for each in growths)
         yield Finding(f"{', '.join(names)}: {text}", [cell for each in growths for cell in each.cells])
+
+
+def _tells(each: Growth) -> bool:
+    """Whether it is growth: the interval of an exponent is above 0, and so are the exponents where there is not one."""
+    if isinstance(each.law, NoPowerLaw):
+        return min(each.law.slopes[0].exponent, each.law.slopes[-1].exponent) > 0
+    sizes = (each.law.sizes[0], each.law.sizes[-1])
+    ends = [found for cell in each.cells if cell.axes[each.axis] in sizes and (found := samples(cell, each.quantity))]
+    return each.law.low > 0 and (not ends or ends[0].mean_s < ends[-1].mean_s)
 
 
 def _together(growths: Sequence[Growth]) -> str:
@@ -444,7 +459,8 @@ def _ends(cells: Cells, mark: str) -> Iterator[Finding]:
     """The frontier, head dimensions with the same one together."""
     grouped: dict[tuple[str, int | None, int, tuple[int, ...]], list[Frontier]] = {}
     for each in frontier(cells):
-        if each.beyond is not None:
+        # Where a longer sequence fits, it was not the length that memory ran out for.
+        if each.beyond is not None and (each.fits is None or each.fits.cell.seq < each.beyond.cell.seq):
             fits = each.fits.cell.seq if each.fits else None
             place = (each.beyond.cell.implementation, fits, each.beyond.cell.seq, each.untried)
             grouped.setdefault(place, []).append(each)

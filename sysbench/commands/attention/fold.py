@@ -17,12 +17,12 @@ from sysbench.commands.attention.record import (
     AttentionRecord,
     AttentionTimed,
 )
-from sysbench.commands.attention.spec import AttentionCell, AttentionSpec
+from sysbench.commands.attention.spec import AttentionCell
 from sysbench.commands.time.fold import samples_of
 from sysbench.formulas import AttentionCostsPhase as Phase
 from sysbench.log import collect as run_record
 from sysbench.log.cautions import emulation
-from sysbench.log.collect import CellEvents, collect
+from sysbench.log.collect import CellEvents, Run, fold_cells
 from sysbench.log.events import DeviceInfo, Event, GpuSimulated
 from sysbench.log.outcomes import Caution
 from sysbench.log.records import Samples, SimulatedGpuRecord
@@ -36,13 +36,11 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 
 def fold(events: Iterable[Event]) -> AttentionRecord:
     """The record of a run, finished or not; raises LogError when the events hold no run."""
-    run = collect(events)
-    spec = AttentionSpec.model_validate(run.started.spec)
-    cells = [_cell(cell, run.cells.get(cell.key, CellEvents())) for cell in spec.cells()]
+    run, cells = fold_cells(events, _cell)
     return AttentionRecord(**run_record.of_run(run), cells=cells)
 
 
-def _cell(cell: AttentionCell, seen: CellEvents) -> AttentionCellRecord:
+def _cell(cell: AttentionCell, seen: CellEvents, _: Run) -> AttentionCellRecord:
     gpu, memory, accounted = seen.last(GpuSimulated), seen.last(AttentionMemory), seen.last(AttentionAccounted)
     kernels, checked = seen.last(AttentionKernels), seen.last(AttentionChecked)
     timed = seen.all(AttentionTimed)

@@ -10,6 +10,7 @@ from sysbench.commands.attention.spec import AttentionCell
 from sysbench.log.events import Event, PhaseSample, Source
 from sysbench.log.records import CellRecord, RunRecord, Samples, SimulatedGpuRecord
 from sysbench.spec.frozen import Frozen
+from sysbench.spec.quantities import Amount, Bytes, Count, Flops, Number, Seconds
 
 
 class AttentionTimed(Event):
@@ -17,7 +18,7 @@ class AttentionTimed(Event):
 
     event: Literal["attention_timed"] = "attention_timed"
     cell: str
-    index: int
+    index: Count
     """From 0, counted apart for each phase, and for warm-up and measured calls."""
     warmup: bool
     phase: Literal["forward", "backward"]
@@ -30,12 +31,12 @@ class AttentionMemory(Event):
     event: Literal["attention_memory"] = "attention_memory"
     cell: str
     source: Source
-    before_backward_bytes: int | None
+    before_backward_bytes: Bytes | None
     """Everything that lives when backward begins: inputs, output, and what is saved."""
-    saved_bytes: int | None
+    saved_bytes: Bytes | None
     """What forward keeps for backward beside its inputs and its output."""
-    peak_allocated_bytes: int | None
-    peak_reserved_bytes: int | None = None
+    peak_allocated_bytes: Bytes | None
+    peak_reserved_bytes: Bytes | None = None
     """What the allocator takes from the device for that; None where it does not tell, or there is none."""
 
 
@@ -52,8 +53,8 @@ class AttentionKernels(Event):
 class AttentionError(Frozen):
     """How far a result lies from the same in fp64."""
 
-    max_abs: float
-    relative: float
+    max_abs: Number
+    relative: Number
     """‖x − x64‖ / ‖x64‖."""
 
 
@@ -72,9 +73,9 @@ class AttentionTensor(Frozen):
     """One tensor that attention needs."""
 
     name: str
-    shape: list[int]
+    shape: list[Count]
     dtype: str
-    size_bytes: int
+    size_bytes: Bytes
     phase: Literal["inputs", "forward", "backward"]
 
 
@@ -85,23 +86,23 @@ class AttentionAccounted(Event):
     cell: str
     tensors: list[AttentionTensor]
     """Those that live together at the fullest moment."""
-    available_bytes: int | None
-    reserved_bytes: int | None = None
+    available_bytes: Bytes | None
+    reserved_bytes: Bytes | None = None
     """What the allocator would have to take from the device for them; None where that is not known."""
 
 
 class AttentionRates(Frozen):
     """What one phase of attention achieves, over its median time."""
 
-    flops: int
+    flops: Flops
     """Of the two or four matrix products, with the causal half taken off where the mask is causal."""
-    flops_per_s: float
-    bytes_moved: int
+    flops_per_s: Amount
+    bytes_moved: Count
     """The least that has to cross the memory bus: inputs read once, results written once."""
-    bytes_per_s: float
-    limit_s: float | None
+    bytes_per_s: Amount
+    limit_s: Seconds | None
     """The least time that the hardware allows: the larger of FLOPs over peak rate and bytes over bandwidth."""
-    limit_share: float | None
+    limit_share: Amount | None
     limited_by: Literal["compute", "bandwidth"] | None
 
 
@@ -114,22 +115,22 @@ class AttentionCellRecord(CellRecord):
     gpu: SimulatedGpuRecord | None
     kernel: str | None
     """The operator that attention really ran as."""
-    compile_s: float | None
+    compile_s: Seconds | None
     fell_back: bool | None
     forward: Samples | None
     backward: Samples | None
     device_events: bool
     """Times are the device's own; else the host's, between two synchronizations."""
-    warmup_samples_s: dict[str, list[float]]
+    warmup_samples_s: dict[str, list[Seconds]]
     """By phase, in order."""
-    before_backward_bytes: int | None
-    saved_bytes: int | None
-    peak_allocated_bytes: int | None
-    peak_reserved_bytes: int | None = None
+    before_backward_bytes: Bytes | None
+    saved_bytes: Bytes | None
+    peak_allocated_bytes: Bytes | None
+    peak_reserved_bytes: Bytes | None = None
     """What the allocator took from the device."""
-    naive_saved_bytes: int
+    naive_saved_bytes: Bytes
     """What the written-out kind keeps at least: two N × N tensors a row. Computed, not measured."""
-    fused_saved_bytes: int
+    fused_saved_bytes: Bytes
     """What a fused kernel has to keep: one number for every query. Computed, not measured."""
     rates: dict[str, AttentionRates]
     """By phase."""
@@ -137,9 +138,9 @@ class AttentionCellRecord(CellRecord):
     """Against fp64: of `output`, and of the gradients of `q`, `k` and `v`."""
     tensors: list[AttentionTensor]
     """Of a cell that does not fit: what it would need."""
-    needed_bytes: int | None = None
+    needed_bytes: Bytes | None = None
     """Of a cell that does not fit: these, and what the allocator would have to take from the device beside them."""
-    available_bytes: int | None
+    available_bytes: Bytes | None
 
 
 class AttentionRecord(RunRecord[AttentionCellRecord]):

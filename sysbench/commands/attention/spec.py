@@ -16,6 +16,7 @@ from sysbench.spec.axes import choices, integers, texts
 from sysbench.spec.cell import DeviceType, RunCell, RunSpec, devices
 from sysbench.spec.model import Precision
 from sysbench.spec.options import Option
+from sysbench.spec.quantities import Seconds, Seed, Size, Steps
 from sysbench.spec.run import OUTPUT, SavedOptions
 
 Implementation = Literal[
@@ -68,20 +69,20 @@ class AttentionCell(RunCell):
 
     kind: Literal["attention"] = "attention"
     implementation: str
-    dim: int
-    seq: int
-    batch: int
-    heads: int | None
+    dim: Size
+    seq: Size
+    batch: Size
+    heads: Size | None
     causal: bool
     precision: Precision
     simulate: str | None
     """The GPU whose memory is worked out; None measures."""
-    warmup: int
-    repeats: int
-    budget: float
+    warmup: Steps
+    repeats: Size
+    budget: Seconds
     """Seconds that the cell may be predicted to take; 0 sets no limit."""
     cold: bool
-    seed: int
+    seed: Seed
 
     @property
     def rows(self) -> int:
@@ -129,29 +130,42 @@ class AttentionSpec(RunSpec):
         default=False,
         description="Sweep --dim 16,32,64,128 and --seq 256,1024,4096,8192,16384, unless they are given.",
     )
-    impl: Annotated[tuple[str, ...], BeforeValidator(_implementations), Option(metavar="NAME,…", panel=SWEEP)] = Field(
+    impl: Annotated[
+        tuple[str, ...],
+        BeforeValidator(_implementations),
+        Option(metavar="NAME,…", panel=SWEEP, values=IMPLEMENTATIONS),
+    ] = Field(
         default=("naive",),
         description=f"Implementations: {', '.join(IMPLEMENTATIONS)}, or a function of your own, my_module:attention.",
     )
     dim: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=SWEEP)] = Field(
         default=(64,), description="Head dimension d."
     )
-    seq: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=SWEEP)] = Field(
-        default=(256, 1024), description="Sequence length N."
-    )
-    batch: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=SWEEP)] = Field(
-        default=(8,), description="Sequences per call."
-    )
-    heads: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=SWEEP)] = Field(
-        default=(), description="Attention heads; by default the inputs have no head dimension."
-    )
+    seq: Annotated[
+        tuple[int, ...], BeforeValidator(integers(1)), Option(flags=("--seq", "--seq-len"), metavar="AXIS", panel=SWEEP)
+    ] = Field(default=(256, 1024), description="Sequence length N.")
+    batch: Annotated[
+        tuple[int, ...],
+        BeforeValidator(integers(1)),
+        Option(flags=("--batch", "--batch-size"), metavar="AXIS", panel=SWEEP),
+    ] = Field(default=(8,), description="Sequences per call.")
+    heads: Annotated[
+        tuple[int, ...],
+        BeforeValidator(integers(1)),
+        Option(flags=("--heads", "--num-heads"), metavar="AXIS", panel=SWEEP),
+    ] = Field(default=(), description="Attention heads; by default the inputs have no head dimension.")
     causal: Annotated[bool, Option(panel=SWEEP)] = Field(
         default=False, description="Apply a causal mask: no position attends to a later one."
     )
     precision: Annotated[
         tuple[Precision, ...],
         BeforeValidator(choices("a precision", get_args(Precision))),
-        Option(metavar="NAME,…", panel=SWEEP, shorthands=(("--bf16", "bf16"), ("--fp16", "fp16"))),
+        Option(
+            flags=("--precision", "--dtype"),
+            metavar="NAME,…",
+            panel=SWEEP,
+            shorthands=(("--bf16", "bf16"), ("--fp16", "fp16")),
+        ),
     ] = Field(default=("fp32",), description="Type of q, k and v; tf32 is fp32 with products in that format.")
     device: Annotated[tuple[str, ...], BeforeValidator(devices), Option(metavar="NAME,…", panel=MEASUREMENT)] = Field(
         default=("auto",), description="auto, cuda, cuda:1, mps or cpu. auto is the first there is of cuda, mps, cpu."
@@ -160,25 +174,21 @@ class AttentionSpec(RunSpec):
         default=(),
         description="Compute memory for these GPUs instead of measuring, and where it runs out: a100-80gb, or 24GiB.",
     )
-    warmup: Annotated[int, Option(metavar="N", panel=MEASUREMENT)] = Field(
-        default=10, ge=0, description="Calls of each kind before measuring; not counted."
+    warmup: Annotated[Steps, Option(metavar="N", panel=MEASUREMENT)] = Field(
+        default=10, description="Calls of each kind before measuring; not counted."
     )
-    repeats: Annotated[int, Option(metavar="N", panel=MEASUREMENT)] = Field(
-        default=100, ge=1, description="Forwards measured, and backwards."
+    repeats: Annotated[Size, Option(metavar="N", panel=MEASUREMENT)] = Field(
+        default=100, description="Forwards measured, and backwards."
     )
-    budget: Annotated[float, Option(metavar="S", panel=MEASUREMENT)] = Field(
+    budget: Annotated[Seconds, Option(metavar="S", panel=MEASUREMENT)] = Field(
         default=60.0,
-        ge=0,
-        allow_inf_nan=False,
         description="Skip cells that are predicted to take longer than this many seconds, from smaller ones or from "
         "their first call; 0 sets no limit.",
     )
     cold: Annotated[bool, Option(panel=MEASUREMENT)] = Field(
         default=False, description="Flush the caches of the device before every call."
     )
-    seed: Annotated[int, Option(metavar="N", panel=MEASUREMENT)] = Field(
-        default=0, ge=0, description="Seed of q, k and v."
-    )
+    seed: Annotated[Seed, Option(metavar="N", panel=MEASUREMENT)] = Field(default=0, description="Seed of q, k and v.")
 
     @model_validator(mode="before")
     @classmethod

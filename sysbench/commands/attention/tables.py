@@ -41,6 +41,7 @@ from sysbench.log.records import Samples
 from sysbench.render import remarks
 from sysbench.render.declared import DeclaredTable, Each, Field, Leading, filled, leading
 from sysbench.render.table import NOTHING, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word
+from sysbench.spec.hardware import Hardware
 from sysbench.spec.run import Selection
 from sysbench.statistics import NoPowerLaw
 
@@ -138,11 +139,12 @@ def _along(
     named: Callable[[Any], Sequence[str]], cell_of: Callable[[Any], AttentionCellRecord] = lambda row: row
 ) -> Leading:
     """Leading columns for axes that are found in the part that a table shows."""
-    return Leading(
-        columns=lambda part: axes.columns(named(part)),
-        values=lambda part, row: _values(cell_of(row).axes, named(part)),
-        cells_of=lambda row: (cell_of(row),),
-    )
+
+    def values(part: Any) -> Callable[[Any], Sequence[Cell]]:
+        axis_names = named(part)
+        return lambda row: _values(cell_of(row).axes, axis_names)
+
+    return Leading(columns=lambda part: axes.columns(named(part)), values=values, cells_of=lambda row: (cell_of(row),))
 
 
 def _time(cell: AttentionCellRecord, phase: str) -> Measure | None:
@@ -692,7 +694,7 @@ TABLES: dict[str, DeclaredTable] = {
 """Every table that a record can be shown as."""
 
 
-def plan(planned: Sequence[AttentionCell]) -> Sheet:
+def plan(planned: Sequence[AttentionCell], _: Hardware | None = None) -> Sheet:
     """What a run would do: its cells, their FLOPs, and what the written-out kind keeps; nothing is measured for it."""
     specs = [cell.model_dump() for cell in planned]
     named = tuple(axis for axis in AXES if len({str(spec[axis]) for spec in specs}) > 1) or ("implementation",)

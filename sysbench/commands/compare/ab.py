@@ -6,7 +6,6 @@ The two specs of `sysbench compare --ab`: a command's words each, read as the co
 from __future__ import annotations
 
 import shlex
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sysbench import stderr
 from sysbench.command import kinds, measuring
 from sysbench.commands.compare.spec import CompareOptions
 from sysbench.errors import SysbenchError, UsageError, unknown
@@ -181,7 +181,7 @@ def _show(options: CompareOptions, texts: tuple[str, str], directory: Path, logs
 
 def _say(text: str, options: CompareOptions) -> None:
     if not options.quiet:
-        print(text, file=sys.stderr)  # noqa: T201
+        stderr.say(text)
 
 
 def _exit_code(found: Comparison | None) -> int:

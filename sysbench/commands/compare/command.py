@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -118,7 +119,7 @@ def judged(a: Side, b: Side, options: CompareOptions, *, paired: bool) -> Compar
     if options.gate is None:
         return found
     comparison.refuse_nothing_measured(found)
-    return found.model_copy(update={"gate": gate(found, options.gate)})
+    return found.model_copy(update={"gate": gate(found, options.gate, strict=options.strict)})
 
 
 def show(found: Comparison, options: CompareOptions) -> None:
@@ -132,13 +133,40 @@ def show(found: Comparison, options: CompareOptions) -> None:
 
         write_atomically(Path(options.json_path), content.encode())
     names = options.tables or (("cells",) if options.format == "csv" else ())
+    if options.summary is not None:
+        _summarize(found, names)
     with results() as console:
         if options.json_path == "-":
             sys.stdout.write(content)
+        elif options.export is not None:
+            from sysbench.commands.compare.export import exported
+
+            sys.stdout.write(exported(found, options.export))
+        elif options.quiet and not options.tables and options.format == "terminal":
+            from rich.text import Text
+
+            console.print(Text(compare_tables.in_one_line(found)), soft_wrap=True)
         else:
             show_sheet(compare_tables.sheet(found, names), console, options.format)
 
 
+def _summarize(found: Comparison, names: Sequence[str]) -> None:
+    """Append the result to GitHub's summary of a job; raises UsageError outside of one, and OutputError."""
+    from sysbench.commands.compare import tables as compare_tables
+    from sysbench.log.storage import cannot_write
+    from sysbench.render import theme
+    from sysbench.render.markdown import markdown
+
+    path = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not path:
+        raise UsageError("--summary github appends to the file that GITHUB_STEP_SUMMARY names, and it is not set")
+    try:
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(theme.encodable(theme.harmless(markdown(compare_tables.sheet(found, names))), "utf-8") + "\n")
+    except OSError as error:
+        raise cannot_write(Path(path), error) from error
+
+
 def exit_code(found: Comparison) -> int:
-    """3 where B is worse by more than the gate allows, else 0."""
-    return REGRESSED if found.gate is not None and found.gate.failed else 0
+    """3 where B is worse by more than the gate allows, or with --strict may be; else 0."""
+    return 0 if found.gate is None or found.gate.holds else REGRESSED

@@ -118,6 +118,13 @@ class GateRecord(Frozen):
     """What may or may not be a regression beyond the gate: it passes, and more samples would tell."""
     passed: int
     """How many times and peaks were held against it and are not in `failed`."""
+    strict: bool = False
+    """What is undecided does not pass."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether B may pass."""
+        return not self.failed and not (self.strict and self.undecided)
 
 
 class Comparison(Frozen):
@@ -346,7 +353,7 @@ LOST = ("oom", "crashed", "timeout", "invalid")
 """Outcomes of a cell that had been measured before: worse than any regression."""
 
 
-def gate(found: Comparison, share: float) -> GateRecord:
+def gate(found: Comparison, share: float, *, strict: bool = False) -> GateRecord:
     """Hold everything that cells are judged by against a gate.
 
     A time fails when its whole interval lies above 1 + `share`; a peak of memory that was counted fails when it grew by
@@ -361,7 +368,7 @@ def gate(found: Comparison, share: float) -> GateRecord:
         failed += [f"{name}: {text}" for text in lost] + [f"{name}: {text}" for bad, text in verdicts if bad]
         undecided += [f"{name}: {text}" for bad, text in verdicts if not bad and text]
         passed += sum(not bad for bad, _ in verdicts)
-    return GateRecord(share=share, failed=failed, undecided=undecided, passed=passed)
+    return GateRecord(share=share, failed=failed, undecided=undecided, passed=passed, strict=strict)
 
 
 Held = Sequence[tuple[bool, str]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -15,6 +15,9 @@ TWO = "What is compared"
 JUDGEMENT = "Judgement"
 MEASUREMENT = "Measuring with --ab"
 OUTPUT = "Output"
+
+Export = Literal["bmf", "gha", "pytorch", "junit"]
+"""Formats that programs of continuous integration read."""
 
 
 class CompareOptions(BaseModel):
@@ -54,6 +57,9 @@ class CompareOptions(BaseModel):
         lt=1,
         description="Exit with 3 if B is known to be slower than A by more than this, or to need more memory: 3%.",
     )
+    strict: Annotated[bool, Option(panel=JUDGEMENT)] = Field(
+        default=False, description="With --gate: exit with 3 also where a regression cannot be ruled out (AMBIGUOUS)."
+    )
     rounds: Annotated[int, Option(metavar="N", panel=MEASUREMENT)] = Field(
         default=14, ge=1, le=1000, description="With --ab: rounds, in each of which each arm has a fresh process."
     )
@@ -75,8 +81,17 @@ class CompareOptions(BaseModel):
     tables: Annotated[tuple[str, ...], BeforeValidator(texts), Option(metavar="NAME,…", panel=OUTPUT)] = Field(
         default=(), description="Tables to show instead of those that fit the case; a wrong name lists all."
     )
+    export: Annotated[Export | None, Option(metavar="NAME", panel=OUTPUT)] = Field(
+        default=None,
+        description="Write B's numbers to stdout for CI, instead of tables: bmf (Bencher), gha "
+        "(github-action-benchmark, customSmallerIsBetter), pytorch (benchmark database v3), or junit (a test for every "
+        "cell; needs --gate).",
+    )
+    summary: Annotated[Literal["github"] | None, Option(metavar="github", panel=OUTPUT)] = Field(
+        default=None, description="Also append the result as Markdown to the file that GITHUB_STEP_SUMMARY names."
+    )
     quiet: Annotated[bool, Option(flags=("--quiet", "-q"), panel=OUTPUT)] = Field(
-        default=False, description="No progress at all, only the result."
+        default=False, description="No progress, and the result in one line."
     )
     debug: Annotated[bool, Option(panel=OUTPUT)] = Field(default=False, description="Show tracebacks.")
 
@@ -86,6 +101,12 @@ class CompareOptions(BaseModel):
             raise ValueError("--ab measures both arms now: there is nothing to be read beside it")
         if self.ab is None and self.a is None:
             raise ValueError('name what is to be compared: two runs, or --ab "SPEC" "SPEC"')
+        if self.strict and self.gate is None:
+            raise ValueError("--strict says when a gate fails: it needs --gate")
+        if self.export == "junit" and self.gate is None:
+            raise ValueError("--export junit says which cells fail a gate: it needs --gate")
+        if self.export is not None and self.json_path == "-":
+            raise ValueError("--export and --json - both write to stdout: give --json a path")
         if self.plan and self.ab is None:
             raise ValueError("--plan shows what --ab would measure: it needs --ab")
         return self

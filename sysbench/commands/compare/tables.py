@@ -13,6 +13,7 @@ from sysbench.commands.compare.cells import labels, sets_apart
 from sysbench.commands.compare.comparison import (
     CellComparison,
     Comparison,
+    GateRecord,
     GeometricMean,
     MemoryComparison,
     SideRecord,
@@ -128,7 +129,7 @@ def _time_columns(note: str = "", *, wide: bool = False) -> tuple[Column, ...]:
     return (
         Column("a", "A", "s", wide_range=wide),
         Column("b", "B", "s", wide_range=wide),
-        Column("b_over_a", "B / A", "ratio", note=note),
+        Column("b_over_a", "B / A, < 1 faster", "ratio", note=note),
         Column("verdict", "verdict"),
     )
 
@@ -282,13 +283,20 @@ def _remarks(found: Comparison) -> Iterator[Remark]:
 
 
 def _mean(mean: GeometricMean) -> str:
-    """`time: step of 2 cells, geometric mean of B / A 0.849×: 1 FASTER, 1 SAME`."""
+    """`time: step of 2 cells: B is 1.18× as fast as A in the geometric mean: 1 FASTER, 1 SAME`."""
     counts = ", ".join(f"{count} {verdict}" for verdict, count in mean.verdicts.items())
     cells = f"{mean.cells} cell{'' if mean.cells == 1 else 's'}"
-    average = (
-        f"geometric mean of B / A {units.ratio(mean.ratio)}" if mean.cells > 1 else f"B / A {units.ratio(mean.ratio)}"
-    )
-    return f"{mean.kind}: {mean.quantity} of {cells}, {average}: {counts}"
+    average = " in the geometric mean" if mean.cells > 1 else ""
+    faster = f"B is {units.ratio(1 / mean.ratio)} as fast as A{average}"
+    return f"{mean.kind}: {mean.quantity} of {cells}, {faster}: {counts}"
+
+
+def in_one_line(found: Comparison) -> str:
+    """All of it in short: every mean, then whether the gate holds."""
+    said = [_mean(mean) for mean in found.geometric_means] or [f"{len(found.cells)} cells, none with times of both"]
+    if found.gate is not None:
+        said.append(_gate_verdict(found.gate))
+    return "; ".join(said)
 
 
 def _memory_in_short(found: Comparison) -> Iterator[Remark]:
@@ -344,12 +352,19 @@ def _gate(found: Comparison) -> Iterator[Remark]:
     missing = sum(each.arm == "A" for each in found.left_over)
     if missing:
         yield Remark("note", f"{missing} cell{'s' if missing > 1 else ''} of A: not in B, so not held against the gate")
+    yield Remark("finding", _gate_verdict(gate))
+
+
+def _gate_verdict(gate: GateRecord) -> str:
+    """`gate failed: 1 of 6 times, peaks and cells are worse by more than 3 %`."""
     held = gate.passed + len(gate.failed)
     if gate.failed:
         verdict = f"failed: {len(gate.failed)} of {held} times, peaks and cells are"
+    elif not gate.holds:
+        verdict = f"failed, strictly: {len(gate.undecided)} of {held} times and peaks may be"
     else:
         verdict = f"passed: of {held} times and peaks none is known to be"
-    yield Remark("finding", f"gate {verdict} worse by more than {_percent(gate.share)}")
+    return f"gate {verdict} worse by more than {_percent(gate.share)}"
 
 
 def _first(said: Sequence[str], most: int) -> list[str]:

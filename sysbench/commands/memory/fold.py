@@ -20,9 +20,9 @@ from sysbench.commands.memory.record import (
     VerdictReached,
     VerdictRecord,
 )
-from sysbench.commands.memory.spec import MemoryCell, MemorySpec
+from sysbench.commands.memory.spec import MemoryCell
 from sysbench.log import collect as run_record
-from sysbench.log.collect import CellEvents, collect
+from sysbench.log.collect import CellEvents, Run, fold_cells
 from sysbench.log.events import Event, GpuSimulated
 from sysbench.log.outcomes import Caution
 from sysbench.log.records import SimulatedGpuRecord
@@ -37,13 +37,11 @@ _OF_EVENTS = {"event", "at_s", "cell", "source"}
 
 def fold(events: Iterable[Event]) -> MemoryRecord:
     """The record of a run, finished or not; raises LogError when the events hold no run."""
-    run = collect(events)
-    spec = MemorySpec.model_validate(run.started.spec)
-    cells = [_cell(cell, run.cells.get(cell.key, CellEvents())) for cell in spec.cells()]
+    run, cells = fold_cells(events, _cell)
     return MemoryRecord(**run_record.of_run(run), cells=cells)
 
 
-def _cell(cell: MemoryCell, seen: CellEvents) -> MemoryCellRecord:
+def _cell(cell: MemoryCell, seen: CellEvents, _: Run) -> MemoryCellRecord:
     peak, gpu, verdict = seen.last(PeakMeasured), seen.last(GpuSimulated), seen.last(VerdictReached)
     largest, modules, snapshot = seen.last(LargestAllocations), seen.last(ModulesMeasured), seen.last(SnapshotWritten)
     found = seen.last(LargestFound)

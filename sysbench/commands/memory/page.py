@@ -19,6 +19,7 @@ from sysbench.commands.memory.figures import COLOURS, STACKING, darker
 from sysbench.render import pages
 from sysbench.snapshot.layout import Column, Stacks
 from sysbench.snapshot.timeline import CATEGORIES, Group, Timeline
+from sysbench.trace.stack_lines import place
 
 GROUPS_SHOWN: Final = 40
 _FOLDER: Final = "memory_page"
@@ -145,11 +146,7 @@ def _groups(timeline: Timeline) -> list[dict[str, Any]]:
 
 def _place(timeline: Timeline, group: Group) -> str:
     """`transformer.py:88 forward · layers.0.attn … layers.31.attn`."""
-    frames = timeline.stacks.of(group.stack)
-    parts = []
-    if frames:
-        innermost = frames[0]
-        parts.append(f"{innermost.filename.replace(chr(92), '/').rpartition('/')[2]}:{innermost.line} {innermost.name}")
+    parts = list(filter(None, [place(timeline.stacks.of(group.stack))]))
     if group.modules and not timeline.inferred:
         first, last = ".".join(group.modules[0]), ".".join(group.modules[-1])
         parts.append(first if first == last else f"{first} … {last}")

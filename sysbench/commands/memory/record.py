@@ -10,6 +10,7 @@ from sysbench.commands.memory.spec import MemoryCell, SearchAxis
 from sysbench.log.events import Event, Source
 from sysbench.log.records import ModelCellRecord, RunRecord, SimulatedGpuRecord
 from sysbench.spec.frozen import Frozen
+from sysbench.spec.quantities import Bytes, Count, Signed
 
 
 class PhaseMemoryMeasured(Event):
@@ -19,11 +20,11 @@ class PhaseMemoryMeasured(Event):
     cell: str
     source: Source
     phase: str
-    allocated_peak_bytes: int
+    allocated_peak_bytes: Bytes
     """Of live tensors, as the allocator counts them, in blocks of 512 bytes."""
-    reserved_peak_bytes: int | None
+    reserved_peak_bytes: Bytes | None
     """Of what the allocator holds; None where it does not tell."""
-    by_category: dict[str, int]
+    by_category: dict[str, Count]
     """At the first moment at which that much is allocated; adds up to it. Empty when it is not known."""
 
 
@@ -35,16 +36,16 @@ class PeakMeasured(Event):
     source: Source
     phase: str | None
     """In which phase it is reached first."""
-    allocated_peak_bytes: int
-    reserved_peak_bytes: int | None
-    host_rss_peak_bytes: int | None
+    allocated_peak_bytes: Bytes
+    reserved_peak_bytes: Bytes | None
+    host_rss_peak_bytes: Bytes | None
     """`ru_maxrss` of the worker; None of a simulation."""
-    outside_bytes: int | None
+    outside_bytes: Bytes | None
     """On the device and outside the allocator: CUDA's context and libraries, and other programs; assumed of a
     simulation, None where there is no device of its own."""
-    alloc_retries: int | None
+    alloc_retries: Count | None
     """How often the allocator had to give back everything it had cached before it could serve a request."""
-    by_category: dict[str, int]
+    by_category: dict[str, Count]
     """At the peak; adds up to it."""
 
 
@@ -52,15 +53,15 @@ class CodeLine(Frozen):
     """One line of a stack."""
 
     filename: str
-    line: int
+    line: Count
     name: str
 
 
 class AllocationGroup(Frozen):
     """Allocations that are alike: of one size and category, and from one stack."""
 
-    count: int
-    size_bytes: int
+    count: Count
+    size_bytes: Bytes
     """Of each, as the allocator counts it."""
     category: str
     modules: list[str]
@@ -90,10 +91,10 @@ class ModuleMemory(Frozen):
 
     path: str
     """`layers.3.attention`; empty for the whole."""
-    total_bytes: int
-    own_bytes: int
+    total_bytes: Bytes
+    own_bytes: Bytes
     """Without the modules below it."""
-    by_category: dict[str, int]
+    by_category: dict[str, Count]
     """Of the total."""
 
 
@@ -115,9 +116,9 @@ class VerdictReached(Event):
     fits: bool
     failed_phase: str | None
     """Where memory runs out: `build`, or a phase."""
-    failed_step: int | None
+    failed_step: Signed | None
     """In which step, from 0; -1 before the first."""
-    margin_bytes: int | None
+    margin_bytes: Signed | None
     """What is left of the device at the fullest moment; if negative, how much more it would need."""
     detail: str | None
 
@@ -128,9 +129,9 @@ class CandidateTried(Event):
     event: Literal["candidate_tried"] = "candidate_tried"
     cell: str
     axis: SearchAxis
-    value: int
+    value: Count
     fits: bool
-    margin_bytes: int
+    margin_bytes: Signed
 
 
 class LargestFound(Event):
@@ -139,9 +140,9 @@ class LargestFound(Event):
     event: Literal["largest_found"] = "largest_found"
     cell: str
     axis: SearchAxis
-    value: int
+    value: Count
     """The largest that fits; 0 if not even 1 does."""
-    beyond: int | None
+    beyond: Count | None
     """The next one, which does not fit; None if the search ended before anything did not."""
 
 
@@ -151,15 +152,15 @@ class SnapshotWritten(Event):
     event: Literal["snapshot_written"] = "snapshot_written"
     cell: str
     path: str
-    size_bytes: int
+    size_bytes: Bytes
 
 
 class PhasePeakRecord(Frozen):
     """The most during one phase."""
 
-    allocated_peak_bytes: int
-    reserved_peak_bytes: int | None
-    by_category: dict[str, int]
+    allocated_peak_bytes: Bytes
+    reserved_peak_bytes: Bytes | None
+    by_category: dict[str, Count]
 
 
 class VerdictRecord(Frozen):
@@ -167,8 +168,8 @@ class VerdictRecord(Frozen):
 
     fits: bool
     failed_phase: str | None
-    failed_step: int | None
-    margin_bytes: int | None
+    failed_step: Signed | None
+    margin_bytes: Signed | None
     detail: str | None
 
 
@@ -176,9 +177,9 @@ class LargestRecord(Frozen):
     """The largest value of an axis that fits, which the other numbers of the cell are of."""
 
     axis: SearchAxis
-    value: int
-    beyond: int | None
-    tried: list[int]
+    value: Count
+    beyond: Count | None
+    tried: list[Count]
 
 
 class MemoryCellRecord(ModelCellRecord):
@@ -188,22 +189,22 @@ class MemoryCellRecord(ModelCellRecord):
 
     source: Source
     gpu: SimulatedGpuRecord | None
-    peak_allocated_bytes: int | None
-    peak_reserved_bytes: int | None
+    peak_allocated_bytes: Bytes | None
+    peak_reserved_bytes: Bytes | None
     peak_phase: str | None
-    host_rss_peak_bytes: int | None
+    host_rss_peak_bytes: Bytes | None
     """Of the worker: the larger of what was seen from outside and what the kernel says."""
-    device_used_peak_bytes: int | None
+    device_used_peak_bytes: Bytes | None
     """Of the whole device, other processes included, as NVML saw it."""
-    context_bytes: int | None
+    context_bytes: Bytes | None
     """On the device and outside the allocator: assumed of a simulation, else what NVML saw."""
-    alloc_retries: int | None
-    by_category: dict[str, int]
+    alloc_retries: Count | None
+    by_category: dict[str, Count]
     """At the peak."""
     peaks_by_phase: dict[str, PhasePeakRecord]
     largest: list[AllocationGroup]
     modules: list[ModuleMemory]
-    residual_bytes: int
+    residual_bytes: Bytes
     """Of one residual stream, batch × ctx × d_model numbers in fp32: computed, not measured."""
     snapshot: str | None
     verdict: VerdictRecord | None

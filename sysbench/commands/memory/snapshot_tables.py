@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from sysbench import units
-from sysbench.commands.memory.record import CodeLine
 from sysbench.commands.memory.tables import MODULE, MODULE_COLUMNS, module_rows
 from sysbench.errors import UsageError, unknown
 from sysbench.render.declared import DeclaredTable, Field, Fill, leading
@@ -30,8 +29,10 @@ def sheet(timeline: Timeline, name: str, names: Iterable[str] = ()) -> Sheet:
     return Sheet((name, *simulated), tables, tuple(_remarks(timeline)))
 
 
-def _title(what: str, timeline: Timeline) -> str:
-    return f"{what}, simulated" if timeline.source == "simulated" else what
+def _title(what: str, timeline: Timeline, guessed: str = "") -> str:
+    """`guessed` is what the table shows that a snapshot without marks leaves to be inferred."""
+    inferred = f", {guessed} inferred" if guessed and timeline.inferred else ""
+    return f"{what}, simulated" if timeline.source == "simulated" else f"{what}{inferred}"
 
 
 _SOURCES = {"source": Fill(("", "simulated"), lambda timeline: "simulated" * (timeline.source == "simulated"))}
@@ -54,7 +55,7 @@ class _Phase(NamedTuple):
 
 PHASES = DeclaredTable(
     "phases",
-    lambda timeline: _title("peak memory by phase", timeline),
+    lambda timeline: _title("peak memory by phase", timeline, "phases"),
     (
         Field("allocated_peak", "allocated", "bytes", "{source}", get=lambda row: row.peak.allocated_bytes),
         Field("reserved", "reserved at that point", "bytes", "{source}", get=_Phase.reserved, optional=True),
@@ -75,7 +76,7 @@ def _categories(timeline: Timeline) -> list[tuple[str, int, float]]:
 
 CATEGORIES = DeclaredTable(
     "categories",
-    lambda timeline: _title("peak breakdown", timeline),
+    lambda timeline: _title("peak breakdown", timeline, "categories"),
     (
         Field("size", "at the peak", "bytes", "{source}", get=lambda row: row[1]),
         Field("share", "share", "share", get=lambda row: row[2]),
@@ -92,8 +93,7 @@ class _Group(NamedTuple):
     group: Group
 
     def line(self) -> str:
-        stack = self.timeline.stacks.of(self.group.stack)
-        return place([CodeLine(**frame._asdict()) for frame in stack]) or ""
+        return place(self.timeline.stacks.of(self.group.stack)) or ""
 
     def modules(self) -> str:
         """The first and the last module; inferred ones are no paths, but functions that call each other."""
@@ -103,7 +103,7 @@ class _Group(NamedTuple):
 
 LARGEST_ALLOCATIONS = DeclaredTable(
     "largest",
-    lambda timeline: _title("largest at the peak", timeline),
+    lambda timeline: _title("largest at the peak", timeline, "categories"),
     (
         Field("count", get=lambda row: f"{row.group.count} ×"),
         Field("size", "each", "bytes", "{source}", get=lambda row: row.group.size_bytes),

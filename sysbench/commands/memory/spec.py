@@ -63,6 +63,11 @@ class MemoryCell(GridCell):
         return PROCEDURES[self.mode].phases
 
     @property
+    def is_first_step(self) -> bool:
+        """Whether the step that counts is the first of all, so that the optimizer has no state before it."""
+        return PROCEDURES[self.mode].earlier_steps == 0
+
+    @property
     def likeness(self) -> tuple[str, ...]:
         """Everything in which two cells must agree for their extents to be comparable."""
         return (self.mode, *super().likeness)

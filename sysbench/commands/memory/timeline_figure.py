@@ -56,7 +56,7 @@ def draw(timeline: Timeline, title: str) -> Figure:
     axes.set_ylim(0, highest / scale.factor * _HEADROOM)
     axes.set_ylabel(f"allocated, {scale.symbol}", color=INK)
     axes.set_xlabel("allocator events", color=INK)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}".replace(",", " "))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.tick_params(colors=QUIET)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#d5d5d5", linewidth=0.5, zorder=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,7 +18,7 @@ from sysbench.spec.run import Sort
 from sysbench.trace.range_tree import PHASES, part_of
 from sysbench.trace.summary import EVERYWHERE, NO_PHASE, KernelClass, KernelStatistics, Rate, ancestry, folded
 
-PROFILE: Final = Leading(columns=lambda profiles: profiles.columns, values=lambda _, row: row.profile.leading)
+PROFILE: Final = Leading(columns=lambda profiles: profiles.columns, values=lambda _: lambda row: row.profile.leading)
 """What tells profiles apart, before the columns of every table."""
 
 WORK: Final = {"work": Fill(("kernel", "operator"), lambda profiles: profiles.work)}
@@ -170,11 +170,10 @@ PHASE_TABLE = DeclaredTable(
 
 # --- classes
 
-LARGE_UNPLACED_SHARE: Final = 0.01
-"""Share of time from which on kernels that match no pattern are named."""
-MOST_UNPLACED: Final = 5
 LARGE_OTHER_SHARE: Final = 0.1
 """Share of time from which on the kernels in class `other` are named."""
+LARGE_UNKNOWN_SHARE: Final = 0.01
+"""Share of time from which on those of them are named whose names say nothing that is known."""
 MOST_OTHERS: Final = 3
 MOST_WRITTEN_OUT: Final = 2
 """Classes that are named as those of a softmax without a kernel of its own."""
@@ -225,35 +224,27 @@ def _classes(profiles: Profiles) -> Iterator[_ClassRow]:
 
 
 def _class_notes(profiles: Profiles) -> list[str]:
-    """Kernels without a class, the kernels in `other` where these matter, and where a softmax is counted."""
+    """The kernels in `other` where these matter, and where a softmax is counted."""
     notes = []
     for profile in profiles.each:
-        total_ns, unplaced, others = profile.total_ns, defaultdict[int, int](int), defaultdict[int, int](int)
-        softmax: dict[KernelClass, int] = defaultdict(int)
+        others, unknown = Counter[int](), Counter[int]()
+        softmax = Counter[KernelClass]()
         for each in profile.times:
-            if not each.name.placed:
-                unplaced[each.number] += each.total_ns
-            elif each.kernel_class == "other":
+            if each.kernel_class == "other":
                 others[each.number] += each.total_ns
-            if part_of(each.module) == "softmax" and each.kernel_class != "other":
+                if not each.name.placed:
+                    unknown[each.number] += each.total_ns
+            elif part_of(each.module) == "softmax":
                 softmax[each.kernel_class] += each.total_ns
-
-        def named(time_ns: Mapping[int, int], most: int, least_ns: float, profile: Profile = profile) -> str:
-            longest = sorted(time_ns, key=lambda kernel: -time_ns[kernel])[:most]
+        listed = others if others.total() > LARGE_OTHER_SHARE * profile.total_ns else unknown
+        if listed.total() > LARGE_UNKNOWN_SHARE * profile.total_ns:
             names = [
-                f"{profile.summary.names[kernel].short} {units.share(time_ns[kernel] / profile.total_ns)}"
-                for kernel in longest
-                if time_ns[kernel] > least_ns
+                f"{profile.summary.names[kernel].short} {units.share(total_ns / profile.total_ns)}"
+                for kernel, total_ns in listed.most_common(MOST_OTHERS)
             ]
-            more = len(time_ns) - len(names)
-            return ", ".join([*names, *([f"{more} more"] if more else [])])
-
-        least_ns = LARGE_UNPLACED_SHARE * total_ns
-        if sum(unplaced.values()) > least_ns:
-            notes.append(f"unclassified, counted as other: {named(unplaced, MOST_UNPLACED, least_ns)}")
-        if sum(others.values()) > LARGE_OTHER_SHARE * total_ns:
-            notes.append(f"in other: {named(others, MOST_OTHERS, -1)}")
-        most = sorted(softmax, key=lambda kind: -softmax[kind])[:MOST_WRITTEN_OUT]
+            more = len(listed) - len(names)
+            notes.append(f"in other: {', '.join([*names, *([f'{more} more'] if more else [])])}")
+        most = [kind for kind, _ in softmax.most_common(MOST_WRITTEN_OUT)]
         if most and "softmax" not in most:
             notes.append(
                 f"softmax within attention has no kernel of its own and counts as {' and '.join(most)}: "
@@ -318,10 +309,13 @@ class _KernelRow(Part):
 
     @property
     def kernel_class(self) -> Cell:
+        """As the table of classes counts it: an operator that forward and the optimizer share is in two of them."""
         if self.statistics is None:
             return NOTHING
-        name = self.profile.summary.names[self.statistics.kernel]
-        return name.kernel_class if name.placed else Word("unplaced", "bad")
+        time_ns = Counter[str]()
+        for each in self.times:
+            time_ns[each.kernel_class] += each.total_ns
+        return ", ".join(kind for kind, _ in time_ns.most_common())
 
     def shape(self, name: str) -> Cell:
         """`128×4×1`; the number of different ones where calls differ."""

@@ -43,6 +43,8 @@ CLASSES: Final[Mapping[KernelClass, str]] = {
     "elementwise": "#ccbb44",
     "reduction": "#228833",
     "embedding": "#999933",
+    "permutation": "#44aa99",
+    "quantisation": "#332288",
     "optimizer": "#cc8844",
     "copy": "#bbbbbb",
     "communication": "#882255",

@@ -51,6 +51,8 @@ NAMES: Final[Mapping[KernelClass, str]] = {
     "elementwise": "elementwise kernels",
     "reduction": "reductions",
     "embedding": "embeddings",
+    "permutation": "permutations",
+    "quantisation": "quantisation",
     "optimizer": "the optimizer's kernels",
     "copy": "copies",
     "communication": "communication",

@@ -11,6 +11,7 @@ from sysbench.commands.profile.spec import ProfileCell, Profiler
 from sysbench.log.events import SCHEMA_VERSION, Event
 from sysbench.log.records import CellRecord, RunRecord, Samples
 from sysbench.spec.frozen import Frozen
+from sysbench.spec.quantities import Amount, Bytes, Finite, Seconds
 from sysbench.trace.summary import ProfileSummary
 
 
@@ -21,7 +22,7 @@ class TraceWritten(Event):
     cell: str
     path: str | None
     """None for a file that is deleted when it has been read."""
-    size_bytes: int
+    size_bytes: Bytes
 
 
 class ProfileRead(Event):
@@ -38,22 +39,22 @@ class ProfileCellRecord(CellRecord):
     cell: ProfileCell = Field(alias="axes")
 
     profiler: Profiler
-    build_s: float | None
-    compile_s: float | None
+    build_s: Seconds | None
+    compile_s: Seconds | None
     attention_kernel: str | None
     unprofiled: Samples | None
     """The step without a profiler, timed first and in another process."""
     unprofiled_device: Samples | None
     """The unprofiled step by the device's own clock, where it has one."""
-    profiled_s: list[float]
+    profiled_s: list[Seconds]
     """The profiled steps, by the host's clock."""
-    cost_share: float | None
+    cost_share: Finite | None
     """How much longer the profiler makes the median step, as a share of it."""
-    coverage: float | None
+    coverage: Amount | None
     """Busy time of the profiled step over the unprofiled median step; None on a CPU."""
     trace: str | None
     """The path of the trace, if it was kept."""
-    trace_bytes: int | None
+    trace_bytes: Bytes | None
     summary: ProfileSummary | None
 
 

@@ -14,6 +14,7 @@ from sysbench.commands.time.spec import TimeCell
 from sysbench.spec.axes import choices, integers, texts
 from sysbench.spec.model import MODEL, STEP, DeviceType, Mode, ModelCell, ModelSpec
 from sysbench.spec.options import Option
+from sysbench.spec.quantities import Size, Steps
 from sysbench.spec.run import OUTPUT, VIEW, RunOptions, Selection, Sort
 
 Profiler = Literal["torch", "nsys"]
@@ -32,9 +33,9 @@ class ProfileCell(ModelCell):
 
     kind: Literal["profile"] = "profile"
     profiler: Profiler
-    active: int
-    warmup: int
-    steps: int
+    active: Size
+    warmup: Steps
+    steps: Steps
     shapes: bool
 
     @property
@@ -61,9 +62,11 @@ class ProfileSpec(ModelSpec):
     """A run of `sysbench profile`."""
 
     kind: Literal["profile"] = "profile"
-    ctx: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=MODEL)] = Field(
-        default=(256,), description="Context length, in tokens."
-    )
+    ctx: Annotated[
+        tuple[int, ...],
+        BeforeValidator(integers(1)),
+        Option(flags=("--ctx", "--seq-len"), metavar="AXIS", panel=MODEL),
+    ] = Field(default=(256,), description="Context length, in tokens.")
     mode: Annotated[
         tuple[Mode, ...],
         BeforeValidator(choices("a mode", get_args(Mode))),

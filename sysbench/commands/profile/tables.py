@@ -220,8 +220,11 @@ def _remarks(profiles: Profiles) -> Iterator[Remark]:
         if summary.unlinked_ns and summary.source == "device":
             unlinked = units.seconds(profile.per_step(summary.unlinked_ns).value)
             yield Remark("note", f"{unlinked} per step in kernels without a recorded launch: they belong to no range")
-    if any(profile.summary.source == "cpu" for profile in profiles.each):
-        yield Remark("note", "CPU: operators by self time, without their callees")
+    on_host = [profile.summary for profile in profiles.each if profile.summary.source == "cpu"]
+    if on_host:
+        named = dict.fromkeys(name for summary in on_host for name in summary.devices if name)
+        missing = f"; the file has no kernels of {', '.join(named)}" if named and profiles.record is None else ""
+        yield Remark("note", f"CPU: operators by self time, without their callees{missing}")
 
 
 def _softmax_remarks(profile: Profile, asked: str | None) -> Iterator[Remark]:

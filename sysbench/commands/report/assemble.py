@@ -35,6 +35,7 @@ from sysbench.commands.report import environment, method
 from sysbench.commands.report.document import Basis, Document, Finding, GatheredCaution, Origin, Section
 from sysbench.commands.report.environment import Identity, Machine
 from sysbench.commands.report.wording import gathered, reserved
+from sysbench.errors import UsageError, unknown
 from sysbench.render.table import Remark, Sheet
 from sysbench.spec.command_line import command_line
 
@@ -164,6 +165,29 @@ def document(
         ),
         method=tuple(method.terms(runs)),
     )
+
+
+def narrowed(whole: Document, tables: Sequence[str] = (), *, summary: bool = False) -> Document:
+    """The document with some tables of its sections alone, or with its sentences alone; raises UsageError."""
+    known = dict.fromkeys(_plain_name(table) for section in whole.sections for table in section.tables)
+    for name in tables:
+        if name not in known:
+            raise UsageError(f"--tables {unknown(name, 'a table of this report', known)}")
+    if summary:
+        sections = [replace(section, tables=(), pictures=()) for section in whole.sections]
+        return replace(whole, sections=tuple(sections), pictures=(), method=())
+    if not tables:
+        return whole
+    sections = [
+        replace(section, tables=tuple(table for table in section.tables if _plain_name(table) in tables))
+        for section in whole.sections
+    ]
+    return replace(whole, sections=tuple(sections))
+
+
+def _plain_name(table: Table) -> str:
+    """Without the number that tells it from others of its name."""
+    return re.sub(r"-\d+$", "", table.name)
 
 
 def numbered(titles: Sequence[str]) -> list[str]:

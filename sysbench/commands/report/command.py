@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sysbench.commands.report.spec import ReportSpec
-from sysbench.errors import UsageError
+from sysbench.errors import UsageError, unknown
 from sysbench.spec.command_options import Given, command_options, validated
+from sysbench.stderr import say
 
 if TYPE_CHECKING:
     from sysbench.commands.report.document import Document
@@ -31,7 +31,13 @@ def report(given: Given) -> None:
     for path in spec.output:
         for written in _write(path, _WRITERS[path.suffix.lower()](document, path.name)):
             if not spec.quiet:
-                print(f"saved  {written}", file=sys.stderr)  # noqa: T201
+                say(f"saved  {written}")
+    if spec.open_page:
+        import webbrowser
+
+        page = next(path for path in spec.output if path.suffix.lower() == ".html")
+        if not webbrowser.open(page.resolve().as_uri()):
+            say(f"no browser was found to open {page} with")
 
 
 def _refuse_unwritable(paths: Iterable[Path]) -> None:
@@ -46,20 +52,29 @@ def _refuse_unwritable(paths: Iterable[Path]) -> None:
 
 
 def _document(spec: ReportSpec) -> Document:
-    from sysbench.commands.report.assemble import document
+    from sysbench.commands.report.assemble import document, narrowed
     from sysbench.commands.report.sources import sources
     from sysbench.log.runs import RUNS
+    from sysbench.render.dashboard.progress import waiting
 
     if not spec.source and not RUNS.is_dir():
         raise UsageError(f"there is no directory {RUNS} here: name logs, records or directories of them")
-    found = sources(spec.source or (str(RUNS),))
-    return document(
-        found.runs,
-        found.artefacts,
+    places = spec.source or (str(RUNS),)
+    with waiting(f"looking for runs in {', '.join(places)}", silent=spec.quiet):
+        found = sources(places)
+    kinds = [run.record.kind for run in found.runs] + [each.kind for each in found.artefacts]
+    names = [run.name for run in found.runs] + [each.name for each in found.artefacts]
+    for name in spec.only:
+        if name not in (*names, *kinds):
+            raise UsageError(f"--only {unknown(name, 'a run of this report', dict.fromkeys((*kinds, *names)))}")
+    whole = document(
+        [run for run in found.runs if not spec.only or {run.name, run.record.kind} & set(spec.only)],
+        [each for each in found.artefacts if not spec.only or {each.name, each.kind} & set(spec.only)],
         title=spec.title or found.title,
         question=found.question,
-        absent=found.absent,
+        absent=() if spec.only else found.absent,
     )
+    return narrowed(whole, spec.tables, summary=spec.summary)
 
 
 def _show(document: Document) -> None:

@@ -7,8 +7,8 @@ A run as a report has it: its record, and what it and its cells are called there
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from sysbench.render.table import Remark, Table, sentence
@@ -95,6 +95,12 @@ class GatheredCaution:
     message: str
     remedy: str
     about: tuple[Basis, ...]
+    of_run: Mapping[str, str] = field(default_factory=dict)
+    """What is said of the cells of each run, with their own numbers; `message` where nothing else stands here."""
+
+    def is_about(self, run: str) -> bool:
+        """Whether any of its cells is of this run."""
+        return any(basis.run == run for basis in self.about)
 
 
 @dataclass(frozen=True)
@@ -124,6 +130,14 @@ class Document:
     cautions: tuple[GatheredCaution, ...]
     method: tuple[Term, ...]
     """What each phase, protocol and number in this document means."""
+
+    def doubts(self, run: str) -> list[tuple[int, str, str]]:
+        """The cautions about a run: where each stands among all, what it says of this run's cells, and the remedy."""
+        return [
+            (number, caution.of_run.get(run, caution.message), caution.remedy)
+            for number, caution in enumerate(self.cautions, 1)
+            if caution.is_about(run)
+        ]
 
 
 AnyRecord = TypeVar("AnyRecord", bound=RunRecord[Any], covariant=True)

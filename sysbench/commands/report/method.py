@@ -102,7 +102,7 @@ def _rates(cells: Sequence[TimeCellRecord]) -> Iterator[Term]:
         return
     yield Term(
         "achieved",
-        "model FLOPs of the step over its median time. A forward pass has B·[L(8Td² + 4T²d + 6T·d·d_ff) + 2TdV], "
+        "model FLOPs of the step over its mean time. A forward pass has B·[L(8Td² + 4T²d + 6T·d·d_ff) + 2TdV], "
         "causality not exploited; backward twice that.",
     )
     sources = list(dict.fromkeys(rates.peak_source for rates in known if rates.peak_source))

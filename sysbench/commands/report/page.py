@@ -221,7 +221,7 @@ def render(document: Document) -> str:
         headlines=headlines(document.sections),
         marks=MARKS,
         anchors={section.run: section.anchor for section in reversed(document.sections)},
-        doubts={section.run: _about(section.run, document) for section in document.sections},
+        doubts={section.run: document.doubts(section.run) for section in document.sections},
         numbers={picture.name: number for number, picture in enumerate(pictures_of(document), 1)},
         looks=Looks(),
         drawn=drawn,
@@ -235,12 +235,3 @@ def _listed(names: Sequence[str]) -> str:
     if len(names) > MACHINES_NAMED:
         names = [*names[: MACHINES_NAMED - 1], f"{len(names) - MACHINES_NAMED + 1} more"]
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
-
-
-def _about(run: str, document: Document) -> list[tuple[int, str]]:
-    """The cautions about a run's numbers: where each stands among all, and its message."""
-    return [
-        (number, caution.message)
-        for number, caution in enumerate(document.cautions, 1)
-        if any(basis.run == run for basis in caution.about)
-    ]

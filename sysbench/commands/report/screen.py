@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sysbench.commands.report.document import Document, Finding, Origin, Section
-from sysbench.commands.report.wording import MARKS, phrases, rests_on, simulated_notice
+from sysbench.commands.report.wording import MARKS, headlines, phrases, rests_on, simulated_notice
 from sysbench.render.table import Remark, Sheet
 
 
 def sheets(document: Document) -> Iterator[Sheet]:
     """What stands one under the other: the whole, each run, then cautions and environment."""
     head = tuple(text for text in (document.title, document.question, simulated_notice(document)) if text)
-    yield Sheet(head, (), tuple(_finding(each) for each in document.findings))
+    first = [_finding(each) for each in document.findings]
+    if len(document.sections) > 1:
+        # What was found stands on the first screen; a single run begins with it anyway.
+        first += [
+            Remark("finding", f"{section.title}: {finding.text}")
+            for section, (finding, *_) in headlines(document.sections)
+        ]
+    yield Sheet(head, (), tuple(first))
     for section in document.sections:
         yield from _section(section)
     if document.cautions:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from sysbench.errors import unknown
+from sysbench.spec.axes import texts
 from sysbench.spec.options import Option
 from sysbench.spec.run import OUTPUT
 
@@ -39,6 +40,18 @@ class ReportSpec(BaseModel):
     title: Annotated[str | None, Option(metavar="TEXT", panel=OUTPUT)] = Field(
         default=None, description="Title of the report, instead of that of the experiment."
     )
+    only: Annotated[tuple[str, ...], BeforeValidator(texts), Option(metavar="NAME,…", panel=OUTPUT)] = Field(
+        default=(), description="Only these runs, by name or by command: time,memory; a wrong name lists all."
+    )
+    tables: Annotated[tuple[str, ...], BeforeValidator(texts), Option(metavar="NAME,…", panel=OUTPUT)] = Field(
+        default=(), description="Only these tables of each run; a wrong name lists all."
+    )
+    summary: Annotated[bool, Option(panel=OUTPUT)] = Field(
+        default=False, description="Only findings, cautions and environment: no tables of runs, and no pictures."
+    )
+    open_page: Annotated[bool, Option(flags=("--open",), panel=OUTPUT)] = Field(
+        default=False, description="Open the page in the browser once it is written; needs -o with .html."
+    )
     quiet: Annotated[bool, Option(flags=("--quiet", "-q"), panel=OUTPUT)] = Field(
         default=False, description="Do not say which files were written."
     )
@@ -56,7 +69,11 @@ class ReportSpec(BaseModel):
         return paths
 
     @model_validator(mode="after")
-    def _distinct(self) -> Self:
+    def _consistent(self) -> Self:
+        if self.open_page and not any(path.suffix.lower() == ".html" for path in self.output):
+            raise ValueError("--open shows a page: it needs -o report.html")
+        if self.summary and self.tables:
+            raise ValueError("--summary leaves all tables out: it cannot be given with --tables")
         for path in self.output:
             if self.output.count(path) > 1:
                 raise ValueError(f"--output {path} is given twice")

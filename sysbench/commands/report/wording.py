@@ -176,9 +176,19 @@ def _one(doubts: Sequence[Doubt]) -> GatheredCaution:
     by_run: dict[str, tuple[ReportedRun[Any], list[CellRecord]]] = {}
     for run, cell, _ in doubts:
         by_run.setdefault(run.name, (run, []))[1].append(cell)
-    run, cell, caution = doubts[0]
-    message = caution.message
-    if any(other.message != message for _, _, other in doubts):
-        # Every cell has numbers of its own in its message; those of the first stand for the others.
-        message = f"{message} ({run.label(cell)}; the others alike)"
-    return GatheredCaution(message, caution.remedy, tuple(run.basis(cells) for run, cells in by_run.values()))
+    of_run = {name: _message([each for each in doubts if each[0].name == name]) for name in by_run}
+    messages = set(of_run.values())
+    message = messages.pop() if len(messages) == 1 else "; ".join(f"{name}: {text}" for name, text in of_run.items())
+    about = tuple(run.basis(cells) for run, cells in by_run.values())
+    return GatheredCaution(message, doubts[0][2].remedy, about, of_run)
+
+
+def _message(doubts: Sequence[Doubt]) -> str:
+    """What is said of the cells of one run: once, or where every cell has numbers of its own, with these."""
+    by_message: dict[str, list[str]] = {}
+    for run, cell, caution in doubts:
+        by_message.setdefault(caution.message, []).append(run.label(cell))
+    if len(by_message) == 1:
+        return doubts[0][2].message
+    said = [f"{message} ({', '.join(labels)})" for message, labels in by_message.items()]
+    return "; ".join([*said[:NAMED], f"and so on for {len(said) - NAMED} more"] if len(said) > NAMED + 1 else said)

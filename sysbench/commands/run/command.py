@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ from sysbench.spec.command_options import Given, command_options, validated
 if TYPE_CHECKING:
     from sysbench.commands.run.experiment import PlannedRun
     from sysbench.commands.run.experiment_file import WrittenExperiment
+    from sysbench.log.durations import Durations
+    from sysbench.spec.hardware import Hardware
 
 
 @command_options(ExperimentOptions, Overrides)
@@ -36,17 +39,17 @@ def run(options_given: Given, overrides_given: Given) -> None:
     if options.resume is not None:
         from sysbench.commands.run import runs as experiment_runs
 
-        raise typer.Exit(experiment_runs.continued(options.resume, options, overrides, _planned))
+        raise typer.Exit(experiment_runs.continued(options.resume, options, overrides, partial(_planned, options)))
     from sysbench.commands.run import experiment_file
 
     experiment = experiment_file.load(options.experiment or "")
-    planned = _planned(experiment, overrides)
-    if options.plan:
-        _show_plan(experiment, planned, options)
-        return
+    planned, earlier = _planned(options, experiment, overrides)
     from sysbench.commands.run import runs as experiment_runs
 
-    raise typer.Exit(experiment_runs.begun(experiment, planned, options, overrides))
+    if options.plan:
+        experiment_runs.show_plan(experiment, planned, earlier, options)
+        return
+    raise typer.Exit(experiment_runs.begun(experiment, planned, options, overrides, earlier))
 
 
 def _list(options: ExperimentOptions, overrides: dict[str, str]) -> None:
@@ -61,17 +64,31 @@ def _list(options: ExperimentOptions, overrides: dict[str, str]) -> None:
     running.show_sheet(experiment_tables.listing(map(experiment_file.load, experiment_file.names())), options)
 
 
-def _planned(experiment: WrittenExperiment, overrides: dict[str, str]) -> Sequence[PlannedRun]:
-    """The runs as they are on this machine; mistakes are answered before a worker is asked what there is."""
+def _planned(
+    options: ExperimentOptions, experiment: WrittenExperiment, overrides: dict[str, str]
+) -> tuple[Sequence[PlannedRun], Durations]:
+    """The runs as they are on this machine, or on that of `--for`, and what their cells have taken on such a one.
+
+    Mistakes are answered before a worker is asked what there is.
+    """
     from sysbench.commands.run.experiment import plan, refuse_mistakes
+    from sysbench.log.durations import measured_before
 
     refuse_mistakes(experiment, overrides)
+    if options.plan_for is not None:
+        return plan(experiment, overrides, ("cuda", "cpu")), measured_before(options.out, held_against(options).names)
     from sysbench.engine.devices import devices_here
 
-    return plan(experiment, overrides, tuple(dict.fromkeys(device.type for device in devices_here())))
+    devices = devices_here()
+    planned = plan(experiment, overrides, tuple(dict.fromkeys(device.type for device in devices)))
+    return planned, measured_before(options.out, {device.name for device in devices})
 
 
-def _show_plan(experiment: WrittenExperiment, planned: Sequence[PlannedRun], options: ExperimentOptions) -> None:
-    from sysbench.commands.run import tables as experiment_tables
+def held_against(options: ExperimentOptions) -> Hardware:
+    """The GPU of `--for`; raises UsageError for one that is not known."""
+    from sysbench.spec import hardware
 
-    running.show_sheet(experiment_tables.plan(experiment.title, planned), options)
+    try:
+        return hardware.named(options.plan_for or "")
+    except UsageError as error:
+        raise UsageError(f"--for {error}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,7 @@ from sysbench import __version__
 from sysbench.command import Kind, measuring
 from sysbench.commands import running, saved
 from sysbench.commands.run import directory as experiment_directory
-from sysbench.commands.run import experiment_file
+from sysbench.commands.run import eta, experiment_file
 from sysbench.commands.run import tables as experiment_tables
 from sysbench.commands.run.directory import ExperimentDirectory
 from sysbench.commands.run.experiment import PlannedRun
@@ -21,15 +22,20 @@ from sysbench.commands.run.experiment_file import WrittenExperiment
 from sysbench.commands.run.spec import ExperimentOptions
 from sysbench.commands.run.tables import Ended
 from sysbench.commands.running import Performed
+from sysbench.engine.interrupts import catch_interrupts
 from sysbench.errors import LogError, SysbenchError, UsageError
+from sysbench.log.durations import Durations
 from sysbench.log.manifest import Manifest, RunEntry
 from sysbench.log.outcomes import LASTING
 from sysbench.log.records import RunRecord
+from sysbench.log.runs import find_experiment
 from sysbench.log.storage import make_directory, write_atomically
 from sysbench.render import output as summary
 from sysbench.render import theme
+from sysbench.render.dashboard.overall import Overall
 from sysbench.render.output import results
 from sysbench.render.table import Sheet
+from sysbench.spec import hardware
 from sysbench.spec.commands import keys_of
 from sysbench.spec.run import RunOptions
 
@@ -38,7 +44,7 @@ INTERRUPTED = 130
 SHARED = ("format", "no_live", "quiet", "debug", "timeout_s")
 """What holds for every run."""
 
-Planner = Callable[[WrittenExperiment, dict[str, str]], Sequence[PlannedRun]]
+Planner = Callable[[WrittenExperiment, dict[str, str]], tuple[Sequence[PlannedRun], Durations]]
 
 
 def begun(
@@ -46,6 +52,7 @@ def begun(
     planned: Sequence[PlannedRun],
     options: ExperimentOptions,
     overrides: Mapping[str, str],
+    earlier: Durations,
 ) -> int:
     """Run all of it into a new directory; the exit code. Raises OutputError when there is no place to write to."""
     make_directory(options.out)
@@ -62,27 +69,36 @@ def begun(
         runs=tuple(each.entry for each in planned),
     )
     with experiment_directory.created(options.out, experiment.name, content) as directory:
-        return _carry_out(directory, planned, options)
+        return _carry_out(directory, planned, options, earlier)
 
 
 def continued(path: Path, options: ExperimentOptions, overrides: Mapping[str, str], planner: Planner) -> int:
-    """Run what is missing or failed in a directory; the exit code.
+    """Run what is missing or failed in a directory, which may go by its name in `--out`; the exit code.
 
     Raises LogError when it is the directory of no experiment, and UsageError when it is of another one: other runs,
     other options, or other devices.
     """
+    path = find_experiment(str(path), options.out)
     with experiment_directory.reopened(path) as directory:
         found = directory.manifest
         name = options.experiment or found.experiment
         experiment = experiment_file.load(name)
         if experiment.path.resolve() != experiment_file.found(found.experiment).resolve():
             raise UsageError(f"--resume {path}: it is of the experiment {found.experiment}, not of {name}")
-        planned = planner(experiment, {**found.overrides, **overrides})
+        planned, earlier = planner(experiment, {**found.overrides, **overrides})
         _refuse_other_runs(path, found.runs, [each.entry for each in planned])
         if options.plan:
-            running.show_sheet(experiment_tables.plan(experiment.title, planned), options)
+            show_plan(experiment, planned, earlier, options)
             return 0
-        return _carry_out(directory, planned, options)
+        return _carry_out(directory, planned, options, earlier)
+
+
+def show_plan(
+    experiment: WrittenExperiment, planned: Sequence[PlannedRun], earlier: Durations, options: ExperimentOptions
+) -> None:
+    """What would be run, here or where there is the GPU of `--for`, and how long it would take."""
+    gpu = hardware.named(options.plan_for) if options.plan_for is not None else None
+    running.show_sheet(experiment_tables.plan(experiment.title, planned, earlier, gpu), options)
 
 
 def _refuse_wrong_results(planned: PlannedRun, options: ExperimentOptions) -> None:
@@ -123,20 +139,27 @@ def _said(word: str | None) -> str:
 # --- one after the other
 
 
-def _carry_out(directory: ExperimentDirectory, planned: Sequence[PlannedRun], options: ExperimentOptions) -> int:
+def _carry_out(
+    directory: ExperimentDirectory, planned: Sequence[PlannedRun], options: ExperimentOptions, earlier: Durations
+) -> int:
     ended: list[Ended] = []
+    overall = eta.begun(planned, earlier)
     try:
-        for number, each in enumerate(planned, start=1):
-            ended.append(_attend(directory, each, number, len(planned), options))
-            if _interrupted(ended[-1]):
-                break
+        with catch_interrupts() as interrupts:
+            for number, each in enumerate(planned, start=1):
+                overall.turn_to(number, each.entry.name)
+                ended.append(_attend(directory, each, overall, options))
+                overall.leave(each.entry.name)
+                if interrupts.requested:
+                    break
         _show(experiment_tables.outcome(directory.manifest.title, ended), options)
         _hand_over(directory.manifest, ended, options)
     finally:
         # However it ends, it says where everything is.
         _say(f"saved  {directory.path}", options)
         _say(f"→ sysbench report {directory.path} -o report.html makes a document of it", options)
-    if any(map(_interrupted, ended)):
+    if len(ended) < len(planned) or any(map(_interrupted, ended)):
+        _say(f"resume with: sysbench run --resume {shlex.quote(str(directory.path))}", options)
         return INTERRUPTED
     codes = [running.exit_code(each.record) for each in ended if each.record is not None]
     return 1 if any(each.complaint for each in ended) or any(codes) or not codes else 0
@@ -173,12 +196,10 @@ def _show(sheet: Sheet, options: ExperimentOptions, first: bool = False) -> None
             console.line()
 
 
-def _attend(
-    directory: ExperimentDirectory, planned: PlannedRun, number: int, count: int, options: ExperimentOptions
-) -> Ended:
+def _attend(directory: ExperimentDirectory, planned: PlannedRun, overall: Overall, options: ExperimentOptions) -> Ended:
     """One run, unless it is left out or was finished earlier; an error becomes a part of the manifest."""
     entry = directory.entry(planned.entry.name)
-    named = f"run {number}/{count}  {entry.name}"
+    named = f"run {overall.number} of {overall.count}  {entry.name}"
     if entry.here == "left out":
         _say(f"{named}: left out, {entry.why}", options)
         return Ended(entry, None)
@@ -190,10 +211,10 @@ def _attend(
             return Ended(entry, finished)
         if not sys.stdout.isatty():  # where the heading would be seen beside it
             _say(f"{named}: {entry.title}", options)
-        _show(experiment_tables.heading(entry, number, count), options, first=number == 1)
-        performed: Performed = measuring(entry.command).part("perform")(
-            planned.spec, _options(planned, directory.path, log, options)
-        )
+        heading = experiment_tables.heading(entry, overall.number, overall.count)
+        _show(heading, options, first=overall.number == 1)
+        own = _options(planned, directory.path, log, options).model_copy(update={"overall": overall})
+        performed: Performed = measuring(entry.command).part("perform")(planned.spec, own)
     except SysbenchError as error:
         # What is wrong with one run is no reason not to make the others.
         _say(f"{named} failed: {error}", options)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, Field, create_model
+from pydantic import BaseModel, Field, create_model, model_validator
 
 from sysbench.command import Kind, kinds, measuring
 from sysbench.spec.commands import keys_of
@@ -30,11 +32,17 @@ class ExperimentOptions(RunOptions):
     )
     plan: Annotated[bool, Option(panel=EXECUTION)] = Field(
         default=False,
-        description="Show every run, its cells, their predicted memory, and what is simulated, changed or left out "
-        "here; run nothing.",
+        description="Show every run, its cells, their predicted memory, how long it took before, and what is "
+        "simulated, changed or left out here; run nothing.",
     )
     resume: Annotated[Path | None, Option(metavar="DIR", panel=EXECUTION)] = Field(
-        default=None, description="Continue in this directory: run only what is missing or failed in it."
+        default=None,
+        description="Continue in this directory, or in that of an earlier experiment: latest, latest~1, quick. What is "
+        "missing or failed is run.",
+    )
+    plan_for: Annotated[str | None, Option(flags=("--for",), metavar="GPU", panel=EXECUTION)] = Field(
+        default=None,
+        description="With --plan: plan for a machine with this GPU instead of this machine: h100, a100-80gb, or 24GiB.",
     )
     # Those of a single run: the experiment says what is shown of it.
     json_path: Annotated[str | None, Option(flags=("--json",), metavar="PATH|-", panel=OUTPUT)] = Field(
@@ -44,6 +52,12 @@ class ExperimentOptions(RunOptions):
     )
     tables: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.plan_for is not None and not self.plan:
+            raise ValueError("--for plans for a GPU that is not here: add --plan; what runs, runs on this machine")
+        return self
 
 
 def _overrides() -> type[BaseModel]:
@@ -57,7 +71,15 @@ def _overrides() -> type[BaseModel]:
                 and not option_of(key.info).positional
             ):
                 having.setdefault(name, []).append(kind)
-    return create_model("Overrides", **{_field(name): _definition(name, kinds) for name, kinds in having.items()})
+    own = {name: option_of(keys_of(kinds[0])[name].info) for name, kinds in having.items()}
+    spellings = Counter(flag for option in own.values() for flag in {*option.flags} - {f"--{name}" for name in own})
+    return create_model(
+        "Overrides",
+        **{
+            _field(name): _definition(name, kinds, [flag for flag in own[name].flags if spellings[flag] == 1])
+            for name, kinds in having.items()
+        },
+    )
 
 
 def by_long_name(given: Given) -> dict[str, str]:
@@ -71,10 +93,11 @@ def _field(name: str) -> str:
     return f"every_{name.replace('-', '_')}"
 
 
-def _definition(name: str, kinds: list[Kind]) -> Any:
+def _definition(name: str, kinds: list[Kind], also: Iterable[str]) -> Any:
+    """The field of one option; `also` are its other spellings, which are no other option's."""
     key = keys_of(kinds[0])[name]
     own = option_of(key.info)
-    mark = Option(flags=(f"--{name}",), metavar=own.metavar, panel=INSTEAD, shorthands=own.shorthands)
+    mark = Option(flags=(f"--{name}", *also), metavar=own.metavar, panel=INSTEAD, shorthands=own.shorthands)
     said = f"Of {', '.join(kinds)}: {key.info.description}"
     if key.switch:
         return Annotated[bool, mark], Field(default=False, description=said)

@@ -6,15 +6,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sysbench import formulas
+from sysbench import formulas, units
 from sysbench.command import measuring
+from sysbench.commands.run import eta
 from sysbench.commands.run.experiment import PlannedRun
 from sysbench.commands.run.experiment_file import WrittenExperiment
+from sysbench.log.durations import Durations
 from sysbench.log.manifest import RunEntry
 from sysbench.log.outcomes import FAILURES
 from sysbench.log.records import RunRecord
 from sysbench.render.table import NOTHING, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word
 from sysbench.spec.cell import RunCell
+from sysbench.spec.hardware import Hardware
 
 _TONES: Mapping[str, Tone] = {"as written": "plain", "changed": "strong", "simulated": "strong", "left out": "quiet"}
 
@@ -39,12 +42,15 @@ def listing(experiments: Iterable[WrittenExperiment]) -> Sheet:
 
 def heading(entry: RunEntry, number: int, count: int) -> Sheet:
     """What stands above the results of one run."""
-    phrases = (f"{number}/{count}", entry.part, entry.title, entry.question, entry.why)
+    phrases = (f"{number} of {count}", entry.part, entry.title, entry.question, entry.why)
     return Sheet(tuple(phrase for phrase in phrases if phrase), ())
 
 
-def plan(title: str, planned: Sequence[PlannedRun]) -> Sheet:
-    """Every run of an experiment and what becomes of it here, then the cells of each."""
+def plan(title: str, planned: Sequence[PlannedRun], earlier: Durations, gpu: Hardware | None = None) -> Sheet:
+    """Every run of an experiment, what becomes of it and what it takes, then the cells of each.
+
+    That is on this machine, or where there is the `gpu`; `earlier` is what cells have taken on the same.
+    """
     cells: list[list[RunCell]] = [list(each.spec.cells()) if each.entry.here != "left out" else [] for each in planned]
     total = sum(map(len, cells))
     columns = (
@@ -54,6 +60,14 @@ def plan(title: str, planned: Sequence[PlannedRun]) -> Sheet:
         Column("here", "here"),
         Column("cells", "cells"),
         Column("memory", "largest", "bytes", note="largest: predicted memory of the largest cell, counting tensors"),
+        Column(
+            "takes",
+            "takes",
+            "s",
+            importance=1,
+            wide_range=True,
+            note="takes: what the same cells took before, the start included",
+        ),
     )
     rows = tuple(
         (
@@ -63,6 +77,7 @@ def plan(title: str, planned: Sequence[PlannedRun]) -> Sheet:
             Word(each.entry.here, _TONES[each.entry.here]),
             len(its_cells) or NOTHING,
             _largest(its_cells),
+            _takes(eta.run_s(each, earlier)) if its_cells else NOTHING,
         )
         for number, (each, its_cells) in enumerate(zip(planned, cells, strict=True), start=1)
     )
@@ -71,12 +86,14 @@ def plan(title: str, planned: Sequence[PlannedRun]) -> Sheet:
         table
         for each, its_cells in zip(planned, cells, strict=True)
         if its_cells
-        for table in _cells(each.entry, its_cells)
+        for table in _cells(each.entry, its_cells, gpu)
     ]
     whys = tuple(
         Remark("note", f"{each.entry.name}: {each.entry.why}") for each in planned if each.entry.here != "as written"
     )
-    return Sheet((title,), (Table("runs", count, columns, rows, 2), *details), whys)
+    subject = (title, f"planned for {gpu.title}") if gpu else (title,)
+    takes = Remark("note", eta.total(planned, earlier))
+    return Sheet(subject, (Table("runs", count, columns, rows, 2), *details), (takes, *whys))
 
 
 def outcome(title: str, ended: Sequence[Ended]) -> Sheet:
@@ -96,16 +113,19 @@ def outcome(title: str, ended: Sequence[Ended]) -> Sheet:
     return Sheet((title,), (Table("outcome", "how the runs went", columns, rows, 2),), tuple(remarks))
 
 
-def _cells(entry: RunEntry, cells: Sequence[RunCell]) -> tuple[Table, ...]:
+def _cells(entry: RunEntry, cells: Sequence[RunCell], gpu: Hardware | None) -> tuple[Table, ...]:
     named = f"{entry.name}: {entry.title}" if entry.title != entry.name else entry.name
-    return tuple(
-        replace(table, title=f"{named}, {table.title}") for table in measuring(entry.command).part("plan")(cells).tables
-    )
+    planned: Sheet = measuring(entry.command).part("plan")(cells, gpu)
+    return tuple(replace(table, title=f"{named}, {table.title}") for table in planned.tables)
 
 
 def _largest(cells: Sequence[RunCell]) -> Cell:
     known = [needed for cell in cells if (needed := formulas.predicted_bytes(cell)) is not None]
     return Measure(max(known)) if known else NOTHING
+
+
+def _takes(run_s: float | None) -> Measure | None:
+    return Measure(run_s, text=units.duration(run_s)) if run_s is not None else None
 
 
 def _ended(each: Ended) -> tuple[Cell, ...]:

@@ -92,13 +92,13 @@ def figures(cells: Sequence[TimeCellRecord]) -> Iterator[Drawn]:
     layout, about = _layout(cells), subject(cells)
     if len({phase for cell in timed for phase in cell.phases}) > 2:
         heading = _heading("a step by its phases, medians", about)
-        caption = captioned("The median step by its phases", about, _left_out(layout, MOST_BARS))
+        caption = captioned("The phases of a step, the median of each", about, _left_out(layout, MOST_BARS))
         yield Drawn("phases", caption, lambda: draw_phases(layout, heading))
     if layout.along is not None and len(timed) > 1:
         yield _times(layout, about)
         if sum(_peak_share(cell) is not None for cell in timed) > 1:
             rates_heading = _heading("share of the hardware's peak", about)
-            text = "FLOPs of matrix products a second, as a share of the hardware's peak"
+            text = "FLOPs of matrix products a second over the mean step, as a share of the hardware's peak"
             caption = captioned(text, about, _left_out(layout, MOST_SERIES))
             yield Drawn("peak-share", caption, lambda: draw_rates(layout, rates_heading))
     if timed:

@@ -1,6 +1,8 @@
 """What a timing run has shown: sentences with their numbers, each with the cells that it rests on.
 
-Cells with doubts (`sysbench.commands.time.samples.DOUBTFUL`) are in none, and a last sentence says which those are.
+Cells with doubts (`sysbench.render.findings.DOUBTFUL`) are in none, and a last sentence says which those are. Nor
+does a sentence claim what noise could have made: where intervals overlap, where the means that tables show say the
+opposite of the medians, or where another cell of the run says otherwise, it is withheld.
 """
 
 from __future__ import annotations
@@ -14,19 +16,22 @@ from typing import Final
 from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.time.record import TimeCellRecord, TimeRecord
-from sysbench.commands.time.samples import FORWARD_BACKWARD, believable, doubts, launch_bound, samples, summed
+from sysbench.commands.time.samples import FORWARD_BACKWARD, believable, launch_bound, samples, summed
+from sysbench.log.outcomes import CautionCode
 from sysbench.log.records import Samples
 from sysbench.render.findings import (
     MOST_NAMED,
     Namer,
     Said,
     counted,
+    doubts,
     left_out,
     listed,
     loosely,
     multiple,
     named,
     namer,
+    overlapping,
     percentage,
     share_range,
     share_with_interval,
@@ -111,9 +116,9 @@ class _Comparison:
     common: Pooled | None
     """The speed-up that all of them agree on; None where they do not or where it is none."""
 
-    def decided(self, direction: int) -> list[_Compared]:
-        """Those that go one way without doubt, or with 0 those that go neither way."""
-        return [each for each in self.each if each.effect.direction == direction]
+    def decided(self, *directions: int) -> list[_Compared]:
+        """Those that go one of these ways without doubt, or with 0 those that go neither way."""
+        return [each for each in self.each if each.effect.direction in directions]
 
     @property
     def cells(self) -> tuple[TimeCellRecord, ...]:
@@ -132,8 +137,8 @@ def _comparisons(cells: Cells) -> Iterator[Said]:
         phase = "optimizer" if axis == "optimizer" else "step"
         for arm in values[1:]:
             found = _comparison(cells, axis, values[0], arm, phase)
-            if found is not None and len(found.decided(-1)) == len(found.each):
-                # What is slower everywhere is what the other one is faster than.
+            if found is not None and found.decided(-1) and not found.decided(1):
+                # What is slower wherever it can be told is what the other one is faster than.
                 found = _comparison(cells, axis, arm, values[0], phase)
             if found is not None:
                 yield Said(_compared_words(found, cells), found.cells)
@@ -157,36 +162,49 @@ def _comparison(cells: Cells, axis: str, base: object, arm: object, phase: str) 
 def _compared_words(found: _Comparison, cells: Cells) -> str:
     of = "" if found.phase == "step" else f"{found.phase}: "
     arm, base = (axes.phrase(found.axis, value) for value in (found.arm, found.base))
-    least, most = found.each[0], found.each[-1]
-    undecided = len(found.decided(0))
+    decided = found.decided(-1, 1)
+    if not decided:
+        return f"{of}{_told_apart(found, arm, base)}."
+    name, rest = namer(cells, (found.axis,)), f"{_exceptions(found)}{_held_back(found)}"
+    least, most, count = decided[0], decided[-1], counted(len(decided))
     if len(found.each) == 1:
-        much = with_interval(least.effect.ratio)
-        return (
-            f"{of}{arm} and {base} cannot be told apart: {much}."
-            if undecided
-            else f"{of}{arm} is {much} as fast as {base}."
-        )
-    count = counted(len(found.each))
-    if undecided == len(found.each):
-        ends = f"{units.ratio(least.value)} to {units.ratio(most.value)}"
-        return f"{of}{arm} and {base} cannot be told apart in {count}: {ends}."
-    if found.common is not None and not undecided:
+        return f"{of}{arm} is {with_interval(least.effect.ratio)} as fast as {base}."
+    if len(decided) == 1:
+        return f"{of}{arm} is {with_interval(least.effect.ratio)} as fast as {base} at {name(least.base)}{rest}."
+    if found.common is not None and len(decided) == len(found.each):
         return f"{of}{arm} is {multiple(found.common)} as fast as {base} in {count}."
-    name, mean = namer(cells, (found.axis,)), standard.geometric_mean(each.value for each in found.each)
-    return (
-        f"{of}{arm} is {units.ratio(most.value)} as fast as {base} at {name(most.base)} and {units.ratio(least.value)} "
-        f"at {name(least.base)}, {units.ratio(mean)} in the geometric mean of {len(found.each)} cells"
-        f"{_by_phase(found, cells)}{_trends(found)}{_exceptions(found)}{_held_back(found)}."
-    )
+    mean = f"{units.ratio(standard.geometric_mean(each.value for each in decided))} in the geometric mean of"
+    if overlapping(least.effect.ratio, most.effect.ratio):
+        where = count if len(decided) == len(found.each) else f"{len(decided)} cells"
+        ends = f"{least.value:.2f} to {units.ratio(most.value)} as fast as {base}, {mean} {where}"
+    else:
+        ends = (
+            f"{units.ratio(most.value)} as fast as {base} at {name(most.base)} and {units.ratio(least.value)} "
+            f"at {name(least.base)}, {mean} {len(decided)} cells"
+        )
+    return f"{of}{arm} is {ends}{_by_phase(found, cells)}{_trends(found)}{rest}."
+
+
+def _told_apart(found: _Comparison, arm: str, base: str) -> str:
+    """Two ways of computing of which neither is faster without doubt, with how far apart they seem."""
+    least, most = found.each[0], found.each[-1]
+    if len(found.each) > 1:
+        ends = f"{units.ratio(least.value)} to {units.ratio(most.value)}"
+        return f"{arm} and {base} cannot be told apart in {counted(len(found.each))}: {ends}"
+    much = least.effect.ratio
+    if much.low is None or much.high is None or much.low <= 1 <= much.high:
+        return f"{arm} and {base} cannot be told apart: {with_interval(much)}"
+    return f"{arm} and {base} differ too little, or too uncertainly, to call one faster: {with_interval(much)}"
 
 
 def _by_phase(found: _Comparison, cells: Cells) -> str:
-    """`(forward 1.50 to 2.51×, backward 1.81 to 2.58×)`."""
+    """`(forward 1.50 to 2.51×, backward 1.81 to 2.58×)`, of the cells in which the phase itself is decided."""
     parts = []
     for phase in ("forward", "backward") if found.phase == "step" else ():
         of_phase = _comparison(cells, found.axis, found.base, found.arm, phase)
-        if of_phase is not None and "backward" in of_phase.each[0].base.phases:
-            parts.append(f"{phase} {of_phase.each[0].value:.2f} to {units.ratio(of_phase.each[-1].value)}")
+        decided = of_phase.decided(-1, 1) if of_phase is not None else []
+        if decided and "backward" in decided[0].base.phases:
+            parts.append(f"{phase} {decided[0].value:.2f} to {units.ratio(decided[-1].value)}")
     return f" ({', '.join(parts)})" if parts else ""
 
 
@@ -200,17 +218,18 @@ def _trends(found: _Comparison) -> str:
 def _gains_along(found: _Comparison, axis: str) -> bool:
     """Whether the arm gains the more the larger the model is (`size`), or the longer the context (`ctx`).
 
-    In every row of three or more, all else being equal: no step goes down without doubt, and the last one's interval
-    is above the first one's.
+    In every row, all else being equal, and at least one of three cells or more: no step goes down without doubt, the
+    last value is the largest, and its interval is above the first one's.
     """
     by_base = {each.base.key: each.effect.ratio for each in found.each}
     rows = [
         [by_base[cell.key] for cell in sorted(row, key=lambda cell: _extent(cell, axis))]
         for row in axes.alike([each.base for each in found.each], axis)
-        if len(row) > 2
+        if len(row) > 1
     ]
-    return bool(rows) and all(
+    return any(len(row) > 2 for row in rows) and all(
         all((after.high or 0) >= (before.low or 0) for before, after in itertools.pairwise(row))
+        and row[-1].value == max(each.value for each in row)
         and (row[-1].low or 0) > (row[0].high or 0)
         for row in rows
     )
@@ -236,7 +255,8 @@ def _held_back(found: _Comparison) -> str:
     if found.axis not in ("precision", "attention"):
         return ""
     waiting = {cell.key for cell in paced_by_launches(list({cell.key: cell for cell in found.cells}.values()))}
-    if found.each[0].other.key not in waiting or found.each[-1].other.key in waiting:
+    decided = found.decided(-1, 1)
+    if decided[0].other.key not in waiting or decided[-1].other.key in waiting:
         return ""
     held = [each.other for each in found.each if each.other.key in waiting]
     return f": launching kernels, not arithmetic, sets the pace of {found.where(held, found.cells)}"
@@ -284,6 +304,11 @@ class _Parts:
         return pooled([found for found, _ in self.each])
 
     @property
+    def differ(self) -> bool:
+        """Whether the largest is larger than the smallest without doubt."""
+        return not overlapping(self.each[0][0], self.each[-1][0])
+
+    @property
     def cells(self) -> tuple[TimeCellRecord, ...]:
         """All that it rests on."""
         return tuple(cell for _, cell in self.each)
@@ -323,9 +348,12 @@ def _backward(cells: Cells) -> Iterator[Said]:
             together = both.common if both is not None else None
             all_three = f"; forward, loss and backward together take {multiple(together)} forward" if together else ""
             text = f"backward takes {multiple(common)} forward in {counted(len(found.each))}{all_three}"
-        else:
+        elif found.differ:
             ends = f"{loosely(low, name(least))} to {loosely(high, name(most))}"
             text = f"backward takes {ends} as long as forward{_where_work_decides(found, group)}"
+        else:
+            ends = f"{low.value:.2f} to {units.ratio(high.value)}"
+            text = f"backward takes {ends} as long as forward; the cells cannot be told apart"
         yield Said(f"{where}{text}.", found.cells)
 
 
@@ -345,10 +373,14 @@ def _optimizer(cells: Cells) -> Iterator[Said]:
     for where, _, found, name in _parts_by_setting(cells, "optimizer", "step"):
         if len(found.each) == 1:
             share = f"{share_with_interval(found.each[0][0])} of the step"
-        elif found.common is not None:
+        elif found.common is not None and found.common.value + found.common.reach <= 1:
             share = f"{percentage(found.common)} of the step in {counted(len(found.each))}"
-        else:
+        elif found.differ:
             share = f"{share_range([(much.value, cell) for much, cell in found.each], name)} of the step"
+        else:
+            low, high = (units.share(much.value) for much, _ in (found.each[0], found.each[-1]))
+            ends = low if low == high else f"{low} to {high}"
+            share = f"{ends} of the step; the cells cannot be told apart"
         yield Said(f"{where}the optimizer takes {share}.", found.cells)
 
 
@@ -368,16 +400,25 @@ def _flat(cells: Cells) -> list[tuple[Cells, float]]:
     found: list[tuple[Cells, float]] = []
     for row in axes.alike(believable(cells, alone=False), "ctx"):
         timed = sorted((cell for cell in row if samples(cell, "forward")), key=lambda cell: cell.cell.ctx)
-        for end in range(len(timed), 1, -1):
-            before, after = samples(timed[0], "forward"), samples(timed[end - 1], "forward")
-            assert before is not None
-            assert after is not None
-            longer = ratio(after.samples_s, before.samples_s).high
-            work = timed[end - 1].model.forward_flops / timed[0].model.forward_flops
-            if longer is not None and longer <= FLAT and work >= MORE_WORK:
-                found.append((timed[:end], work))
-                break
+        same = timed[: next((n for n, cell in enumerate(timed) if n and not _as_long(timed[0], cell)), len(timed))]
+        work = same[-1].model.forward_flops / same[0].model.forward_flops if same else 0
+        if work >= MORE_WORK:
+            found.append((same, work))
     return found
+
+
+def _as_long(first: TimeCellRecord, other: TimeCellRecord) -> bool:
+    """Whether forward takes as long in both: the interval of their ratio, and that of their means, within `FLAT`.
+
+    A forward that takes much less for more work was disturbed the first time, and shows nothing.
+    """
+    before, after = samples(first, "forward"), samples(other, "forward")
+    assert before is not None
+    assert after is not None
+    longer = ratio(after.samples_s, before.samples_s)
+    if longer.low is None or longer.high is None:
+        return False
+    return longer.low >= 1 / FLAT and longer.high <= FLAT and 1 / FLAT <= after.mean_s / before.mean_s <= FLAT
 
 
 def paced_by_launches(cells: Cells) -> Cells:
@@ -423,21 +464,23 @@ def _flat_words(row: Cells, work: float, group: Cells) -> str:
 def _laws(cells: Cells, axis: str) -> list[tuple[PowerLaw, Cells]]:
     """How the step grows in every row of at least three believable cells along `ctx` or `size`, where by one power.
 
-    Where launching kernels sets the pace, time does not grow with anything of these, and a cell is in no row.
+    Where launching kernels sets the pace, time does not grow with anything of these, and a cell is in no row. An
+    exponent whose interval reaches down to 0 is no growth, and neither is one that the means do not show.
     """
     found: list[tuple[PowerLaw, Cells]] = []
     usable = believable(cells, alone=False)
     waiting = {cell.key for cell in paced_by_launches(usable)}
     for row in axes.alike([cell for cell in usable if cell.key not in waiting], axis):
         points = sorted(
-            (_extent(cell, axis), number, timed.median_s, cell)
+            (_extent(cell, axis), number, timed, cell)
             for number, cell in enumerate(row)
             if (timed := samples(cell, "step")) is not None and timed.median_s > 0
         )
         sizes = [extent for extent, *_ in points]
         if len(set(sizes)) == len(sizes) > 2:
-            law = power_law(sizes, [median_s for _, _, median_s, _ in points])
-            if isinstance(law, PowerLaw):
+            law = power_law(sizes, [timed.median_s for _, _, timed, _ in points])
+            of_those = [timed for size, _, timed, _ in points if isinstance(law, PowerLaw) and size >= law.sizes[0]]
+            if isinstance(law, PowerLaw) and law.low > 0 and of_those[0].mean_s < of_those[-1].mean_s:
                 found.append((law, [cell for *_, cell in points]))
     return found
 
@@ -481,9 +524,10 @@ def _rates(cells: Cells) -> Iterator[Said]:
     by_peak: dict[tuple[str, float], list[tuple[float, TimeCellRecord]]] = {}
     for cell in believable(cells):
         rates = cell.rates
-        if rates is not None and rates.peak_share is not None and rates.peak_flops_per_s is not None:
+        # More than the peak is a wrong time or a wrong peak: the caution says so, and no sentence repeats it.
+        if rates is not None and rates.peak_flops_per_s is not None and (rates.peak_share or 2.0) <= 1:
             place = (cell.cell.precision, rates.peak_flops_per_s)
-            by_peak.setdefault(place, []).append((rates.peak_share, cell))
+            by_peak.setdefault(place, []).append((rates.peak_share or 0.0, cell))
     # The precision of the cell with the smallest share of all comes first.
     for (precision, peak), found in sorted(by_peak.items(), key=lambda each: min(share for share, _ in each[1])):
         found.sort(key=lambda each: each[0])
@@ -500,6 +544,9 @@ SETTLED: Final = 0.02
 """A step is as later ones where it exceeds the slowest of them by no more than this share of their median, or where
 it is less than `FAR_OUT` of their deviations above that."""
 
+WITHOUT_WARMUP: Final[frozenset[CautionCode]] = frozenset({"warmup-unfinished", "drift", "autocorrelated"})
+"""Cautions that a slow first step calls forth: what a study of warming up is about, and no doubt about it."""
+
 FAR_OUT: Final = 4
 """Standard deviations of the other steps by which one of the first stands out."""
 
@@ -511,6 +558,8 @@ class _FirstSteps:
     cell: TimeCellRecord
     first: float
     """The very first step as a multiple of the median of those that count."""
+    slow: bool
+    """Whether it takes longer than those that count."""
     settles_after: int
     """From this step on, counted from 0, steps are as the ones that count."""
     excess_share: float
@@ -527,13 +576,14 @@ def _warmed_up(cell: TimeCellRecord) -> _FirstSteps | None:
     settles_after = max((number + 1 for number, taken_s in enumerate(warmup_s) if taken_s > limit_s), default=0)
     count = len(timed.samples_s)
     excess = standard.fmean([*warmup_s, *timed.samples_s][:count]) / timed.mean_s - 1
-    return _FirstSteps(cell, warmup_s[0] / timed.median_s, settles_after, excess, count)
+    return _FirstSteps(cell, warmup_s[0] / timed.median_s, warmup_s[0] > limit_s, settles_after, excess, count)
 
 
 def _first_steps(cells: Cells, name: Namer) -> Iterator[Said]:
     found = [first for cell in believable(cells) if (first := _warmed_up(cell)) is not None]
-    slow = sorted((each for each in found if each.settles_after), key=lambda each: -each.first)
-    if found and not slow:
+    slow = sorted((each for each in found if each.slow), key=lambda each: -each.first)
+    unwarmed = (cell for cell in cells if cell.outcome == "ok" and cell.cell.warmup == 0)
+    if found and not slow and not any(_starts_slow(samples(cell, "step")) for cell in unwarmed):
         where = f" in {counted(len(found))}" if len(found) > 1 else ""
         text = f"the first step, a warm-up, takes no longer than those that count{where}."
         yield Said(text, tuple(each.cell for each in found))
@@ -541,39 +591,48 @@ def _first_steps(cells: Cells, name: Namer) -> Iterator[Said]:
         return
     worst = slow[0]
     excess = f"without warming up the mean of {worst.steps} steps would be {units.share(worst.excess_share)} longer"
+    much = worst.excess_share >= NOTICEABLE
     after = f"from step {max(each.settles_after for each in slow) + 1} on all are as the later ones"
     if len(found) == 1:
-        text = f"the first step takes {_times(worst.first)} as long as later ones; {after}; {excess}."
+        text = f"the first step takes {_times(worst.first)} as long as later ones; {after}{f'; {excess}' * much}."
     else:
         ends = f"{_times(slow[-1].first)} to " if len(slow) > 1 else ""
         where = f"in {counted(len(found))}" if len(slow) == len(found) else f"in {len(slow)} of {len(found)} cells"
         text = (
             f"the first step takes {ends}{_times(worst.first)} as long as later ones {where}; {after}; "
-            f"most at {name(worst.cell)}, where {excess}."
+            f"most at {name(worst.cell)}{f', where {excess}' * much}."
         )
     yield Said(text, tuple(each.cell for each in slow))
 
 
 def _times(value: float) -> str:
-    return f"{value:.0f}×" if value >= 20 else f"{value:.1f}×"
+    return f"{value:.0f}×" if value >= 20 else f"{value:.{1 if value >= 1.1 else 2}f}×"
 
 
 def _warmup_study(cells: Cells) -> Iterator[Said]:
-    """What counting from the first step on does to the mean: against the median, which a slow step does not move."""
+    """What counting from the first step on does to the mean: against the median, which a slow step does not move.
+
+    A first step that is slow in one cell of a row and not in another shows nothing of warming up, and is left out.
+    """
     if len(axes.values_along(cells, "warmup")) < 2:
         return
     name = namer(cells, ("warmup",))
-    rows = axes.alike([cell for cell in cells if cell.outcome == "ok" and samples(cell, "step")], "warmup")
+    told = [cell for cell in cells if cell.outcome == "ok" and not doubts(cell, alone=False) - WITHOUT_WARMUP]
+    rows = axes.alike([cell for cell in told if samples(cell, "step")], "warmup")
     for row in rows:
         ordered = sorted(row, key=lambda cell: cell.cell.warmup)
         if len(ordered) < 2:
             continue
         where = f"{name(ordered[0])}: " if len(rows) > 1 else ""
+        count = ordered[0].cell.warmup
+        slow_elsewhere = any(first.slow for cell in ordered if (first := _warmed_up(cell)) is not None)
         if _starts_slow(samples(ordered[0], "step")):
             text = listed([_mean_over_median(cell, first=number == 0) for number, cell in enumerate(ordered)])
+        elif count == 0 and slow_elsewhere:
+            continue
         else:
-            few = axes.phrase("warmup", ordered[0].cell.warmup) if ordered[0].cell.warmup else "no warm-up"
-            text = f"even with {few} the first step takes no longer than the others, so that the mean does not suffer"
+            few = f"{axes.phrase('warmup', count)} the first step that counts" if count else "no warm-up the first step"
+            text = f"even with {few} takes no longer than the others, so that the mean does not suffer"
         yield Said(f"{where}{text}.", tuple(ordered))
 
 
@@ -583,7 +642,8 @@ def _starts_slow(timed: Samples | None) -> bool:
         return False
     first, *others = timed.samples_s
     level, spread = standard.median(others), standard.stdev(others)
-    return first > max(max(others), level + FAR_OUT * spread, (1 + SETTLED) * level)
+    slow = first > max(max(others), level + FAR_OUT * spread, (1 + SETTLED) * level)
+    return slow and timed.mean_s > timed.median_s
 
 
 NOTICEABLE: Final = 0.0005
@@ -671,7 +731,7 @@ def _peaks(cells: Cells, name: Namer) -> Iterator[Said]:
     if known:
         (low, least), (high, most) = known[0], known[-1]
         ends = f"{units.size(low)} ({name(least)}) to {units.size(high)} ({name(most)})"
-        text = ends if len(known) > 1 else units.size(high)
+        text = ends if units.size(low) != units.size(high) else units.size(high)
         yield Said(f"peak allocated memory: {text}.", tuple(cell for _, cell in known))
 
 
@@ -680,10 +740,11 @@ def _frontiers(cells: Cells) -> Iterator[Said]:
     alike: dict[tuple[str, str], list[tuple[TimeCellRecord | None, TimeCellRecord]]] = {}
     for row in axes.alike(cells, "ctx"):
         ordered = sorted(row, key=lambda cell: cell.cell.ctx)
-        beyond = next((cell for cell in ordered if cell.outcome == "oom"), None)
-        if beyond is None:
+        place = next((number for number, cell in enumerate(ordered) if cell.outcome == "oom"), None)
+        if place is None or any(cell.outcome == "ok" for cell in ordered[place:]):
+            # Where a larger one fits, it was not the context that memory ran out for.
             continue
-        last = next((cell for cell in reversed(ordered) if cell.outcome == "ok"), None)
+        beyond, last = ordered[place], next((cell for cell in ordered[:place][::-1] if cell.outcome == "ok"), None)
         fits = f"ctx {last.cell.ctx} fits" if last is not None else "no smaller context was measured"
         alike.setdefault((f"ctx {beyond.cell.ctx}", fits), []).append((last, beyond))
     for (ends, fits), found in alike.items():

@@ -25,10 +25,10 @@ from sysbench.commands.time.record import (
     TimeCellRecord,
     TimeRecord,
 )
-from sysbench.commands.time.spec import TimeCell, TimeSpec
+from sysbench.commands.time.spec import TimeCell
 from sysbench.log import cautions
 from sysbench.log import collect as run_record
-from sysbench.log.collect import CellEvents, Run, collect
+from sysbench.log.collect import CellEvents, Run, fold_cells
 from sysbench.log.events import Event, PhaseSample, Reading, StepMeasured
 from sysbench.log.records import Samples
 from sysbench.spec import hardware
@@ -102,12 +102,11 @@ HIGHEST_SHARE = 1.1
 
 def fold(events: Iterable[Event]) -> TimeRecord:
     """The record of a run, finished or not; raises LogError when the events hold no run."""
-    run = collect(events)
-    spec = TimeSpec.model_validate(run.started.spec)
+    run, cells = fold_cells(events, _cell)
     return TimeRecord(
         **run_record.of_run(run),
         ceilings=[CeilingRecord(**ceiling.model_dump(exclude={"event", "at_s"})) for ceiling in run.ceilings.values()],
-        cells=[_cell(cell, run.cells.get(cell.key, CellEvents()), run) for cell in spec.cells()],
+        cells=cells,
     )
 
 
@@ -151,10 +150,12 @@ def _phase(samples: Sequence[PhaseSample]) -> PhaseRecord:
 
 
 def samples_of(samples_s: Sequence[float]) -> Samples | None:
-    """Raw samples with their summary, or None when there are none."""
+    """Raw samples with their summary, or None when there are none, or a clock too coarse for most of them says 0."""
     if not samples_s:
         return None
     summary = statistics.summarize(samples_s)
+    if not summary.median:
+        return None
     return Samples(
         samples_s=list(samples_s),
         mean_s=summary.mean,
@@ -178,14 +179,14 @@ def _rates(cell: TimeCell, seen: CellEvents, phases: dict[str, PhaseRecord], run
         return None
     device = seen.started.device
     step_flops = formulas.step_flops_of(cell)
-    flops_per_s = step_flops / step.wall.median_s
+    flops_per_s = step_flops / step.wall.mean_s
     known = hardware.find(device.name, device.memory_bytes)
     peak = hardware.peak(known, cell.precision) if known else None
     ceiling = run.ceilings.get((device.torch_name, cell.precision))
     return RateRecord(
         step_flops=step_flops,
         flops_per_s=flops_per_s,
-        tokens_per_s=cell.tokens / step.wall.median_s,
+        tokens_per_s=cell.tokens / step.wall.mean_s,
         peak_flops_per_s=peak.flops_per_s if peak else None,
         peak_source=peak.source if peak else None,
         peak_share=flops_per_s / peak.flops_per_s if peak else None,

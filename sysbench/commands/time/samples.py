@@ -6,35 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from sysbench.commands.time.record import TimeCellRecord
-from sysbench.log.outcomes import CautionCode
 from sysbench.log.records import CellRecord, Samples
+from sysbench.render.findings import doubts
 
 FORWARD_BACKWARD: Final = ("forward", "loss", "backward")
 """What is called forward and backward everywhere: the loss is in it, the optimizer and zeroing gradients are not."""
-
-DOUBTFUL: Final[frozenset[CautionCode]] = frozenset(
-    {
-        "warmup-unfinished",
-        "two-modes",
-        "drift",
-        "autocorrelated",
-        "too-few-steps",
-        "gradients-missing",
-        "parameters-unchanged",
-        "below-lower-bound",
-        "not-measured",
-    }
-)
-"""Cautions that take away what a sentence would rest on: the median is of nothing, or its interval too narrow."""
-
-INCOMPARABLE: Final[frozenset[CautionCode]] = frozenset({"throttled", "gpu-shared", "compile-fell-back"})
-"""Cautions under which a cell may be compared with itself only: others did not run under the same conditions."""
-
-
-def doubts(cell: CellRecord, *, alone: bool) -> frozenset[CautionCode]:
-    """The cautions for which nothing is said of a cell: less where it is compared with nothing but itself."""
-    against = DOUBTFUL if alone else DOUBTFUL | INCOMPARABLE
-    return frozenset(caution.code for caution in cell.cautions) & against
 
 
 def believable(cells: Iterable[TimeCellRecord], *, alone: bool = True) -> list[TimeCellRecord]:

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field
 from sysbench.spec.axes import choices, integers, share
 from sysbench.spec.model import STEP, Mode, ModelCell, ModelSpec, Precision
 from sysbench.spec.options import Option
+from sysbench.spec.quantities import Share, Size, Steps
 from sysbench.spec.run import EXECUTION, SavedOptions
 
 Sync = Literal["phase", "step"]
@@ -22,10 +23,10 @@ class TimeCell(ModelCell):
     """One point of a timing grid."""
 
     kind: Literal["time"] = "time"
-    warmup: int
-    steps: int
-    until: float | None
-    max_steps: int
+    warmup: Steps
+    steps: Size
+    until: Share | None
+    max_steps: Size
     sync: Sync
 
     @property
@@ -55,8 +56,8 @@ class TimeSpec(ModelSpec):
         lt=1,
         description="Measure until the 95 % interval of the median step is at most this wide, as a share of it: 1%.",
     )
-    max_steps: Annotated[int, Option(metavar="N", panel=MEASUREMENT)] = Field(
-        default=1000, ge=1, description="Give up on --until after this many steps."
+    max_steps: Annotated[Size, Option(metavar="N", panel=MEASUREMENT)] = Field(
+        default=1000, description="Give up on --until after this many steps."
     )
     sync: Annotated[Sync, Option(metavar="KIND", panel=MEASUREMENT)] = Field(
         default="phase",

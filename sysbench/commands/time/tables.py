@@ -109,8 +109,8 @@ def _peak_bytes(cell: TimeCellRecord) -> int | None:
     return memory.allocated_peak_bytes if memory.allocated_peak_bytes is not None else memory.host_rss_peak_bytes
 
 
-def _median_step(cell: TimeCellRecord) -> float | None:
-    found = samples(cell, "step")
+def _median(cell: TimeCellRecord, phase: str = "step") -> float | None:
+    found = samples(cell, phase)
     return found.median_s if found else None
 
 
@@ -148,7 +148,7 @@ def _energy_note(record: TimeRecord) -> str:
 
 
 FORMULA = (
-    "FLOPs of a step over (its median time × peak); of a forward pass B·[L(8Td² + 4T²d + 6T·d·d_ff) + 2TdV], of "
+    "FLOPs of a step over (its mean time × peak); of a forward pass B·[L(8Td² + 4T²d + 6T·d·d_ff) + 2TdV], of "
     "backward twice that, causality not subtracted, recomputation not counted"
 )
 
@@ -165,7 +165,12 @@ _OFFERED = (
     Field("flops_per_s", "achieved", "flops_per_s", get=_rate("flops_per_s"), offered=True),
     Field("tokens_per_s", "throughput", "tokens_per_s", get=_rate("tokens_per_s"), offered=True),
     Field("step_flops", "step FLOPs", "flops", get=_rate("step_flops"), offered=True),
-    Field("median", "median step", "s", get=_median_step, offered=True),
+    Field("median", "median step", "s", get=_median, offered=True),
+    Each(
+        "phase",
+        (Field("{phase}_median", "median {phase}", "s", get=_median, offered=True),),
+        values=lambda record: [phase for phase in phases_in(record.cells) if phase != "step"],
+    ),
     Field("energy_per_step", "per step", "joules", "energy", get=_energy("step_j"), offered=True, note=_energy_note),
     Field(
         "energy_per_token",

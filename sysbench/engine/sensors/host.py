@@ -1,4 +1,4 @@
-"""What this machine is, as far as it can be told without torch: quickly, and without ever failing."""
+"""Properties of this machine that are available without torch, collected quickly and without errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sysbench.engine.sensors.memory_limits import memory_limits
 from sysbench.log.events import HostInfo
 
 COMMAND_TIMEOUT_S = 0.5
-"""Git and sysctl answer in 5 ms; on a file system that hangs, what they know is not worth waiting for."""
+"""Git and sysctl answer within 5 ms; on a file system that hangs, their answers are not worth a wait."""
 
 _CONTAINER_FILES = (".dockerenv", "run/.containerenv", "run/systemd/container")
 _CONTAINER_GROUPS = ("docker", "kubepods", "containerd", "libpod", "lxc")
@@ -24,7 +24,7 @@ _CONTAINER_VARIABLES = ("container", "KUBERNETES_SERVICE_HOST", "SINGULARITY_CON
 
 
 def host_info() -> HostInfo:
-    """The machine, the Python and the checkout that this process runs."""
+    """Return the machine, the Python version and the checkout of this process."""
     root = Path("/")
     return HostInfo(
         hostname=platform.node(),
@@ -40,13 +40,13 @@ def host_info() -> HostInfo:
 
 
 def cpu_name(root: Path) -> str:
-    """The processor's model, from /proc/cpuinfo below `root`, sysctl on macOS, or whatever the platform calls it."""
+    """Processor model, from /proc/cpuinfo below `root`, sysctl on macOS, or Python's platform module."""
     stated = _sysctl("machdep.cpu.brand_string") if sys.platform == "darwin" else _cpu_name_of_linux(root)
     return stated or platform.processor() or platform.machine() or "unknown"
 
 
 def in_container(root: Path, environment: Mapping[str, str]) -> bool:
-    """Whether signs of a container are found: its marker files, its variables, its cgroups, or an overlay as root."""
+    """Whether there are signs of a container: its marker files, its variables, its cgroups, or an overlay as root."""
     if any(_exists(root / file) for file in _CONTAINER_FILES):
         return True
     if any(variable in environment for variable in _CONTAINER_VARIABLES):
@@ -58,10 +58,10 @@ def in_container(root: Path, environment: Mapping[str, str]) -> bool:
 
 
 def commit_of(package: Path) -> str | None:
-    """The git commit that `package` is checked out at, with `-dirty` when tracked files were changed.
+    """Return the git commit that `package` is checked out at, with `-dirty` if tracked files have changed.
 
-    None when it is no git checkout, when git does not answer, or when the checkout around it is somebody else's and
-    does not track it: an environment inside another project, say.
+    None if it is not in a git checkout, git does not answer, or the surrounding checkout belongs to another project and
+    does not track it (an environment inside another project, for example).
     """
     if not any(_exists(parent / ".git") for parent in package.resolve().parents):
         return None
@@ -78,7 +78,7 @@ def commit_of(package: Path) -> str | None:
 
 
 def _git(directory: Path, *arguments: str) -> str | None:
-    # Inside a git hook the variables name another repository. Without its optional lock, status writes nothing.
+    # In a git hook the variables name another repository. Without its optional lock, status writes nothing.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     return _output(["git", "-C", str(directory), *arguments], {**environment, "GIT_OPTIONAL_LOCKS": "0"})
 
@@ -105,10 +105,10 @@ def _output(command: list[str], environment: dict[str, str]) -> str | None:
 
 
 def _cpu_name_of_linux(root: Path) -> str | None:
-    """The first core's model. ARM cores state numbers instead: `aarch64, implementer 0x41, part 0xd4f`."""
+    """Model of the first core. ARM cores have numbers instead: `aarch64, implementer 0x41, part 0xd4f`."""
     core: dict[str, str] = {}
     try:
-        # Line by line, because the kernel takes a while to describe some hundred cores.
+        # Line by line, because the kernel takes a while to list some hundred cores.
         with (root / "proc/cpuinfo").open(errors="replace") as lines:
             for line in lines:
                 name, _, value = line.partition(":")
@@ -132,7 +132,7 @@ def _physical_cores() -> int | None:
 
 
 def _memory_bytes(root: Path) -> int:
-    """Physical memory, or what this process may have of it when that is less; 0 when the system does not tell."""
+    """Physical memory, or the limit of this process if it is lower; 0 if unknown."""
     try:
         physical_bytes = int(psutil.virtual_memory().total)
     except (psutil.Error, OSError):

@@ -1,7 +1,8 @@
-"""How much memory a container, a batch job or a service may have: the limits that cgroups put on this process.
+"""Memory limits of containers, batch jobs and services: those that cgroups impose on this process.
 
-A limit is invisible to free(1) and to psutil, and the kernel kills what crosses it, so predictions have to know it.
-Versions 1 and 2 of the interface are read; see cgroups(7), "memory.txt" and "cgroup-v2.rst" of the Linux kernel.
+A limit is not visible to free(1) or psutil, and the kernel kills processes that exceed it, so predictions must take it
+into account. Versions 1 and 2 of the interface are supported; see cgroups(7), "memory.txt" and "cgroup-v2.rst" of the
+Linux kernel.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from typing import Literal
 import psutil
 
 FileSystem = Literal["cgroup2", "cgroup"]
-"""Version 2, and version 1."""
+"""File system and controller, for versions 2 and 1."""
 
 
 def directories(filesystem: FileSystem, controller: str, root: Path = Path("/")) -> Iterator[Path]:
-    """This process's group in the hierarchy that has `controller`, then every group above it.
+    """Yield this process's group in the hierarchy with `controller`, then every group above it.
 
-    `root` is where /proc and the cgroup file systems are looked for. Nothing where there is no such hierarchy.
+    /proc and the cgroup file systems are read below `root`. Yields nothing if there is no such hierarchy.
     """
     try:
         mounts = (root / "proc/self/mountinfo").read_text().splitlines()
@@ -39,7 +40,7 @@ def directories(filesystem: FileSystem, controller: str, root: Path = Path("/"))
 
 
 def _own_group(filesystem: FileSystem, controller: str, memberships: list[str]) -> PurePosixPath | None:
-    """This process's group, from lines such as `4:memory:/user.slice` (version 1) and `0::/user.slice`."""
+    """Return this process's group, from lines such as `4:memory:/user.slice` (version 1) or `0::/user.slice`."""
     for line in memberships:
         hierarchy, controllers, path = (line.split(":", 2) + [""] * 3)[:3]
         if (controller in controllers.split(",")) if filesystem == "cgroup" else hierarchy == "0":
@@ -48,7 +49,7 @@ def _own_group(filesystem: FileSystem, controller: str, memberships: list[str]) 
 
 
 def _mount(filesystem: FileSystem, controller: str, mounts: list[str]) -> tuple[PurePosixPath, PurePosixPath] | None:
-    """The part of the hierarchy that is mounted, and where; lines as described in proc(5) under mountinfo."""
+    """Return the mounted part of the hierarchy and its mount point; lines as described in proc(5) under mountinfo."""
     for line in mounts:
         where, _, what = line.partition(" - ")
         if not what.startswith(filesystem + " "):
@@ -62,13 +63,13 @@ def _mount(filesystem: FileSystem, controller: str, mounts: list[str]) -> tuple[
 
 @dataclass(frozen=True)
 class _Version:
-    """The names that one version of the interface gives to the same things."""
+    """File and field names in one version of the interface."""
 
     filesystem: FileSystem
     limit: str
     usage: str
     page_cache: tuple[str, ...]
-    """Lines of memory.stat that count file pages, which the kernel takes back before it kills anything."""
+    """Lines of memory.stat that count file pages, which the kernel reclaims before it kills any process."""
 
 
 _VERSIONS = (
@@ -79,16 +80,16 @@ _VERSIONS = (
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """One limit above this process."""
+    """One limit that applies to this process."""
 
     limit_bytes: int
     directory: Path
     version: _Version
 
     def available_bytes(self) -> int | None:
-        """What may still be taken: the limit less what is used, file pages not counted; None when unreadable.
+        """Return the limit minus used memory without file pages; None if unreadable.
 
-        File pages count as available because they do in MemAvailable, which this is compared with.
+        File pages count as available because they do so in MemAvailable, with which this is compared.
         """
         try:
             used = int((self.directory / self.version.usage).read_text())
@@ -101,17 +102,17 @@ class MemoryLimit:
 
 
 def memory_limits(physical_bytes: int, root: Path = Path("/")) -> tuple[MemoryLimit, ...]:
-    """Every limit that holds for this process and is below `physical_bytes`: its own cgroup's and those above.
+    """Return every limit on this process below `physical_bytes`: of its own cgroup and of those above.
 
-    `root` is where /proc and the cgroup file systems are looked for. Empty where there are no cgroups.
+    /proc and the cgroup file systems are read below `root`. Empty without cgroups.
     """
     found = (limit for version in _VERSIONS for limit in _limits_of(version, root))
-    # Version 1 says "unlimited" with a number near 2^63, version 2 with the word max.
+    # Version 1 expresses "unlimited" as a number near 2^63, version 2 as the word max.
     return tuple(limit for limit in found if limit.limit_bytes < physical_bytes)
 
 
 def host_available_bytes(limits: Iterable[MemoryLimit] | None = None) -> int:
-    """What this process may still take of the host's memory; `limits` where they are known already."""
+    """Return the host memory still available to this process; pass `limits` if they are already known."""
     memory = psutil.virtual_memory()
     found = memory_limits(int(memory.total)) if limits is None else limits
     allowed = (limit.available_bytes() for limit in found)

@@ -1,8 +1,8 @@
-"""What NVIDIA's driver says about a GPU, through NVML: memory, clocks, power, temperature, and why it is slow.
+"""GPU readings from NVIDIA's driver through NVML: memory, clocks, power, temperature, and throttle reasons.
 
-Devices are found by UUID, never by index: CUDA renumbers them (CUDA_VISIBLE_DEVICES, fastest first, MIG), NVML does
-not. Every single call may be unsupported or fail; what it would have told is then unknown, and said so once. Neither
-a machine without NVIDIA's driver nor a GPU that is lost in mid-run is an error here.
+Devices are identified by UUID, never by index: CUDA renumbers them (CUDA_VISIBLE_DEVICES, fastest first, MIG), NVML
+does not. Any call may be unsupported or fail; its value is then unknown, which is reported once. A machine without
+NVIDIA's driver and a GPU that is lost during a run are not errors here.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final
 
-# The numbers of nvml.h are its stable interface. Their names in Python changed ("throttle" became "event" reasons).
+# The numbers of nvml.h are its stable interface; their names in Python change ("throttle" became "event" reasons).
 _NOT_THERE: Final = frozenset({2, 3, 13, 25, 26})
-"""Invalid argument, not supported, function not found, argument version mismatch, deprecated: try the older way."""
+"""Invalid argument, not supported, function not found, argument version mismatch, deprecated: try the older call."""
 _GPU_GONE: Final = frozenset({1, 9, 15, 16, 18, 28})
 """Uninitialized, driver not loaded, GPU is lost, reset required, library/driver mismatch, GPU not found."""
 _NO_DRIVER: Final = frozenset({9, 12})
-"""Driver not loaded, library not found: an ordinary machine without an NVIDIA GPU."""
+"""Driver not loaded, library not found: a machine without an NVIDIA GPU."""
 
 _CLOCK_SM: Final = 1
 _TEMPERATURE_GPU: Final = 0
@@ -38,13 +38,13 @@ THROTTLE_REASONS: Final[Mapping[int, str]] = {
     0x200: "board-limit",
     0x400: "reliability",
 }
-"""Bits of nvmlClocksEventReasons (nvml.h) as words. An idle GPU clocks down by itself: that is no throttling."""
+"""Names of the bits of nvmlClocksEventReasons (nvml.h). An idle GPU lowers its clocks; that is not throttling."""
 
 Ways = tuple[Callable[[Any, Any], Any], ...]
 """Calls that answer one question, given pynvml and a handle, in order of preference."""
 
 _OF_THE_INSTANCE: Final[Mapping[str, Ways]] = {
-    # The second version does not count what the driver keeps for itself as used, and is what nvidia-smi shows.
+    # The second version does not count the driver's own memory as used; nvidia-smi shows the same value.
     "memory": (
         lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu, nvml.nvmlMemory_v2),
         lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu),
@@ -68,16 +68,16 @@ _OF_THE_BOARD: Final[Mapping[str, Ways]] = {
         lambda nvml, gpu: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu),
     ),
 }
-"""Clocks and temperature belong to the silicon, and a MIG instance shares them with the whole board."""
+"""Clocks and temperature belong to the chip; a MIG instance shares them with the whole board."""
 
 
 class NvmlUnusableError(Exception):
-    """NVML is there and cannot be used; the message says why."""
+    """NVML is installed but cannot be used; the message says why."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Device memory, in bytes. What the driver keeps for itself is in neither `used_bytes` nor `free_bytes`."""
+    """Device memory in bytes. The driver's own memory is in neither `used_bytes` nor `free_bytes`."""
 
     total_bytes: int
     free_bytes: int
@@ -86,7 +86,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class GpuReading:
-    """One look at a GPU; None where it did not tell."""
+    """One reading of a GPU; unavailable values are None."""
 
     used_bytes: int | None = None
     utilisation: float | None = None
@@ -99,23 +99,23 @@ class GpuReading:
 
 @dataclass(frozen=True)
 class Loss:
-    """Something that is not read any more, and NVML's reason; `field` is None when it is the whole GPU."""
+    """A value that is no longer read, and NVML's reason; `field` is None if it is the whole GPU."""
 
     field: str | None
     detail: str
 
 
 class Nvml:
-    """The library, initialised. Use `open_nvml`, and `close` in the end."""
+    """The initialised library. Create it with `open_nvml`, and call `close` at the end."""
 
     def __init__(self, binding: ModuleType) -> None:
         self._binding = binding
         self.driver: str | None = _text(binding, "nvmlSystemGetDriverVersion")
 
     def gpu(self, uuid: str) -> Gpu:
-        """The GPU, or the MIG instance, with this UUID, with or without its prefix; raises NvmlUnusableError."""
+        """Return the GPU or the MIG instance with this UUID, with or without its prefix; raises NvmlUnusableError."""
         error, bare = None, uuid.removeprefix("GPU-")
-        # CUDA tells the UUID of an instance without saying that it is one.
+        # CUDA reports the UUID of an instance without marking it as such.
         for spelling in (uuid,) if uuid.startswith("MIG-") else (f"GPU-{bare}", f"MIG-{bare}"):
             try:
                 return Gpu(self._binding, self._binding.nvmlDeviceGetHandleByUUID(spelling), spelling)
@@ -124,15 +124,15 @@ class Nvml:
         raise NvmlUnusableError(f"no GPU {uuid}: {error}")
 
     def close(self) -> None:
-        """Undo the initialisation."""
+        """Shut NVML down."""
         try:
             self._binding.nvmlShutdown()
         except self._binding.NVMLError:
-            return  # the driver went away, and the initialisation with it
+            return  # the driver has gone, and with it the initialisation
 
 
 class Gpu:
-    """One GPU, asked question by question. What fails once is not asked again."""
+    """One GPU, with one call per question. A call that fails once is not repeated."""
 
     def __init__(self, binding: ModuleType, handle: object, uuid: str) -> None:
         self._binding = binding
@@ -144,7 +144,7 @@ class Gpu:
         self._losses: list[Loss] = []
 
     def read(self) -> GpuReading:
-        """Everything that is quick to ask: tens of microseconds."""
+        """Read all values that are available within tens of microseconds."""
         memory = self.memory()
         reasons = self._ask("throttle reasons")
         return GpuReading(
@@ -163,12 +163,12 @@ class Gpu:
         return Memory(int(answer.total), int(answer.free), int(answer.used)) if answer is not None else None
 
     def compute_pids(self) -> frozenset[int] | None:
-        """Processes that compute on this GPU, as the driver numbers them. Takes milliseconds, and a driver lock."""
+        """Driver's process ids of processes that compute on this GPU. Takes milliseconds, and a driver lock."""
         answer = self._ask("processes")
         return frozenset(int(process.pid) for process in answer) if answer is not None else None
 
     def losses(self) -> list[Loss]:
-        """What was lost since the last call."""
+        """Return values that were lost since the last call."""
         losses, self._losses = self._losses, []
         return losses
 
@@ -177,7 +177,7 @@ class Gpu:
         return float(answer) if answer is not None else None
 
     def _ask(self, field: str) -> Any:
-        """The answer by the first way there is, or None. A way that answered is kept: others differ in meaning."""
+        """Return the answer of the first call that works, or None. That call is kept: others may differ in meaning."""
         if field not in self._open:
             return None
         handle, ways = self._open[field]
@@ -186,7 +186,7 @@ class Gpu:
             try:
                 answer = way(self._binding, handle)
             except AttributeError as missing:
-                error = missing  # a function that this release of pynvml does not have
+                error = missing  # a function that this version of pynvml does not have
             except self._binding.NVMLError as failure:
                 error = failure
                 if failure.value not in _NOT_THERE:
@@ -207,13 +207,13 @@ class Gpu:
 
 
 def open_nvml() -> Nvml | None:
-    """NVML, initialised; None on a machine without NVIDIA's driver.
+    """Initialise NVML; None on a machine without NVIDIA's driver.
 
-    Raises NvmlUnusableError when the driver is there and NVML cannot be used: an update that waits for a reboot, say.
+    Raises NvmlUnusableError if the driver is installed but NVML cannot be used, for example before a pending reboot.
     """
     if not _library_is_there():
         return None
-    import pynvml  # 20 ms that a machine without a GPU need not spend
+    import pynvml  # 20 ms that a machine without a GPU does not need to spend
 
     try:
         pynvml.nvmlInit()
@@ -225,7 +225,7 @@ def open_nvml() -> Nvml | None:
 
 
 def _library_is_there() -> bool:
-    """Whether the library that pynvml would load can be loaded; on Windows only pynvml knows where to look."""
+    """Whether the library that pynvml needs can be loaded; on Windows only pynvml knows its location."""
     if sys.platform == "win32":
         return True
     try:
@@ -244,7 +244,7 @@ def _text(binding: ModuleType, function: str) -> str | None:
 
 
 def _board(binding: ModuleType, instance: object) -> object:
-    """The GPU that a MIG instance is a part of; the instance itself when that is not told."""
+    """Return the GPU that contains a MIG instance; the instance itself if that is unknown."""
     try:
         board: object = binding.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(instance)
     except binding.NVMLError:
@@ -253,6 +253,6 @@ def _board(binding: ModuleType, instance: object) -> object:
 
 
 def _words(reasons: int) -> tuple[str, ...]:
-    """Set bits as words, lowest first; a bit that nvml.h does not name yet as `reason-0x800`."""
+    """Names of the set bits, lowest first; a bit without a name in nvml.h becomes `reason-0x800`."""
     bits = (1 << position for position in range(reasons.bit_length()) if reasons >> position & 1)
     return tuple(THROTTLE_REASONS.get(bit, f"reason-{bit:#x}") for bit in bits if bit != _GPU_IDLE)

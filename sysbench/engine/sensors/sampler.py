@@ -1,8 +1,7 @@
-"""Readings of what a run does to the machine, taken by the parent from outside the measured process.
+"""Readings of the machine during a run, taken by the parent from outside the measured process.
 
-Memory, processor load and, where there is an NVIDIA GPU, what its driver says about it. A reading costs well under a
-millisecond, so that ten of them in a second disturb nothing; what is dearer is done rarely, or between cells only.
-Not for use from several threads.
+Memory, processor load and, if there is an NVIDIA GPU, values from its driver. A reading takes well under a millisecond,
+so ten per second disturb nothing; more expensive readings are taken rarely, or between cells only. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -25,45 +24,45 @@ Answer = TypeVar("Answer")
 INTERVAL_S = 0.1
 LISTING_S = 1.0
 LISTING_SHARE = 0.005
-"""Who belongs to the worker is looked up once in a second, and where that is expensive (a scan of all processes) more
-rarely, so that it takes at most this share of a core."""
+"""The worker's processes are listed once per second; if that is expensive (a scan of all processes), more rarely, so
+that it takes at most this share of a core."""
 
 
 class Sampler(Protocol):
-    """Looks at the machine, the worker and its device."""
+    """Takes readings of the machine, the worker and its device."""
 
     @property
     def interval_s(self) -> float:
-        """How long to wait between two readings."""
+        """Time between two readings."""
 
     @property
     def driver(self) -> str | None:
-        """Version of the NVIDIA driver; None where there is none."""
+        """Version of the NVIDIA driver; None without one."""
 
     def watch(self, pid: int | None) -> None:
-        """Follow this worker and its descendants from now on; None when there is no worker."""
+        """Follow this worker and its descendants; None to stop."""
 
     def use(self, device: DeviceInfo | None) -> None:
-        """The device that the coming cell runs on; None when there is none."""
+        """Set the device of the next cell; None for none."""
 
     def read(self, at_s: float) -> Reading:
-        """Everything that is quick to know; `at_s` is the time it is filed under. What is unknown is None."""
+        """Take all quick readings; `at_s` is their timestamp. Unknown values are None."""
 
     def failures(self) -> list[ReadingsLost]:
-        """Sources that failed since the last call. Each is reported once and then left alone."""
+        """Return sources that failed since the last call. Each is reported once and then no longer read."""
 
     def count_other_processes(self) -> int | None:
-        """Processes on the device in use that are not ours. Slow: between cells only."""
+        """Count processes of others on the current device. Slow, so call it between cells only."""
 
     def free_bytes(self, device: DeviceInfo) -> int | None:
-        """Memory that a new process may still take on this device."""
+        """Return the memory that a new process can still allocate on this device."""
 
     def close(self) -> None:
-        """Let go of everything; nothing can be read after."""
+        """Release all resources; no readings are possible afterwards."""
 
 
 class SystemSampler:
-    """The sampler of a real machine: psutil, cgroup limits, and NVML when there is one."""
+    """The sampler of a real machine: psutil, cgroup limits, and NVML if available."""
 
     interval_s = INTERVAL_S
 
@@ -83,23 +82,23 @@ class SystemSampler:
 
     @property
     def driver(self) -> str | None:
-        """Version of the NVIDIA driver; None where there is none."""
+        """Version of the NVIDIA driver; None without one."""
         nvml = self._open_nvml()
         return nvml.driver if nvml else None
 
     def watch(self, pid: int | None) -> None:
-        """Follow this worker and its descendants from now on; None when there is no worker."""
+        """Follow this worker and its descendants; None to stop."""
         self._tree = WorkerTree(pid)
         self._load.restart()
         self._load_share = None
         self._next_listing_s = float("-inf")
 
     def use(self, device: DeviceInfo | None) -> None:
-        """The device that the coming cell runs on; None when there is none."""
+        """Set the device of the next cell; None for none."""
         self._gpu = self._find(device) if device is not None else None
 
     def read(self, at_s: float) -> Reading:
-        """Everything that is quick to know; `at_s` is the time it is filed under. What is unknown is None."""
+        """Take all quick readings; `at_s` is their timestamp. Unknown values are None."""
         self._list_when_due()
         gpu = self._gpu.read() if self._gpu else GpuReading()
         self._collect_gpu_losses(at_s)
@@ -118,15 +117,15 @@ class SystemSampler:
         )
 
     def failures(self) -> list[ReadingsLost]:
-        """Sources that failed since the last call. Each is reported once and then left alone."""
+        """Return sources that failed since the last call. Each is reported once and then no longer read."""
         failures, self._failures = self._failures, []
         return failures
 
     def count_other_processes(self) -> int | None:
-        """Processes that compute on the GPU in use and are not ours; None without one, or when it cannot be told.
+        """Count processes of others that compute on the current GPU; None without a GPU, or if unknown.
 
-        In a container the driver may list process ids of the host, which mean nothing here: when none of them exists
-        on this side, the answer is None rather than a guess.
+        In a container the driver may list process ids of the host, which have no meaning inside: if none of them exists
+        in the container, the answer is None rather than a guess.
         """
         if self._gpu is None:
             return None
@@ -141,7 +140,7 @@ class SystemSampler:
         return sum(map(psutil.pid_exists, others)) if any(map(psutil.pid_exists, pids)) else None
 
     def free_bytes(self, device: DeviceInfo) -> int | None:
-        """Memory that a new process may take: free on a GPU, available on the host within this process's limits."""
+        """Memory that a new process can allocate: free on a GPU, available on the host within this process's limits."""
         if device.type != "cuda":
             return self._ask("available memory", self._host_available_bytes)
         gpu = self._find(device)
@@ -150,7 +149,7 @@ class SystemSampler:
         return memory.free_bytes if memory else None
 
     def close(self) -> None:
-        """Let go of everything; nothing can be read after."""
+        """Release all resources; no readings are possible afterwards."""
         if self._nvml:
             self._nvml.close()
         self._nvml, self._nvml_tried = None, True
@@ -158,7 +157,7 @@ class SystemSampler:
         self._gpus.clear()
 
     def _open_nvml(self) -> Nvml | None:
-        """NVML, initialised when it is first needed; None without it."""
+        """Return NVML, initialised on first use; None without it."""
         if not self._nvml_tried:
             self._nvml_tried = True
             try:
@@ -175,7 +174,7 @@ class SystemSampler:
         return host_available_bytes(self._memory_limits)
 
     def _find(self, device: DeviceInfo) -> Gpu | None:
-        """The driver's view of a device, looked up once; a device that is not found is reported once."""
+        """Return the driver's handle of a device, looked up once; a device that is not found is reported once."""
         nvml = self._open_nvml() if device.type == "cuda" else None
         if nvml is None:
             return None
@@ -194,7 +193,7 @@ class SystemSampler:
             return None
 
     def _list_when_due(self) -> None:
-        """Look who belongs to the worker and how busy the rest of the machine was since the last look."""
+        """List the worker's processes, and compute the load of all others since the last listing."""
         now_s = time.monotonic()
         if now_s < self._next_listing_s:
             return
@@ -205,7 +204,7 @@ class SystemSampler:
         self._next_listing_s = now_s + max(LISTING_S, cost_s / LISTING_SHARE)
 
     def _ask(self, source: str, question: Callable[[], Answer | None]) -> Answer | None:
-        """The answer of a source on the host; one that fails is reported and not asked again."""
+        """Return the answer of a source on the host; a source that fails is reported and no longer used."""
         if source in self._dropped:
             return None
         try:

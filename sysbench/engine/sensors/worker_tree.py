@@ -1,4 +1,4 @@
-"""A worker and its descendants as the operating system sees them: memory, processor time, and who else is busy."""
+"""A worker and its descendants as the operating system sees them: memory, processor time, and the load of others."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Answer = TypeVar("Answer")
 
 
 class WorkerTree:
-    """A process and its descendants, as they were when they were last listed.
+    """A process and its descendants, as of the last listing.
 
-    Every question about a process that is gone is answered with what is left of the tree, or None.
+    If some processes have ended, values refer to the remaining ones; if all have, values are None.
     """
 
     def __init__(self, pid: int | None) -> None:
@@ -30,39 +30,39 @@ class WorkerTree:
         return frozenset(member.pid for member in self._members)
 
     def list_members(self) -> None:
-        """Look again who belongs to the tree."""
+        """List the processes of the tree again."""
         root = self._root
         alive = root is not None and root.is_running()
         self._members = [root, *_descendants(root)] if root is not None and alive else []
 
     def rss_bytes(self) -> int | None:
-        """Resident memory of all members; None when none is left."""
-        # A process that has ended and has not been waited for reports 0.
+        """Resident set size of all members; None if none is left."""
+        # A process that has ended but has not been waited for reports 0.
         sizes = [size for member in self._members if (size := _ask(_rss_bytes, member))]
         return sum(sizes) if sizes else None
 
     def cpu_s(self) -> float | None:
-        """Processor time that the tree has taken so far, children that ended included; None when none is left."""
+        """Processor time of the tree so far, including ended children; None if no member is left."""
         times = [time_s for member in self._members if (time_s := _ask(_cpu_s, member)) is not None]
         return sum(times) if times else None
 
 
 class ForeignLoad:
-    """How busy processes other than a worker's tree and this one keep the machine."""
+    """CPU load of processes other than the worker's tree and this one."""
 
     def __init__(self) -> None:
         self._self = psutil.Process()
         self._before: tuple[float, float, float] | None = None
 
     def restart(self) -> None:
-        """Begin anew, with another tree."""
+        """Start again with another tree."""
         self._before = None
 
     def share(self, tree: WorkerTree) -> float | None:
-        """Share of all cores, 0 to 1, since the call before; None at first and when it cannot be known.
+        """Share of all cores since the previous call, 0 to 1; None at first and if unknown.
 
-        To be called just after the tree's members were listed: processes that were born since are then counted
-        among them, and time of those that ended has gone to their parent.
+        Call this right after the tree's members are listed: processes that started since the last listing are then
+        included, and the time of those that ended has been added to their parent.
         """
         busy_s, total_s = _machine_s()
         tree_s = tree.cpu_s()
@@ -70,19 +70,19 @@ class ForeignLoad:
         if before is None:
             return None
         busy_s, total_s, own_s = (now - then for now, then in zip(self._before, before, strict=True))
-        # A tree that has vanished takes its time along, and the difference means nothing.
+        # A tree that has ended takes its time with it, which makes the difference meaningless.
         if total_s <= 0 or own_s < 0:
             return None
         return min(1.0, max(0.0, (busy_s - own_s) / total_s))
 
 
 def descendants_of(pid: int) -> frozenset[int]:
-    """Process ids of a process and everything below it."""
+    """Return the process ids of a process and all its descendants."""
     return WorkerTree(pid).pids
 
 
 def _ask(question: Callable[[Question], Answer], about: Question) -> Answer | None:
-    """The answer, or None when the process that is asked about is gone or not ours to ask."""
+    """Return the answer, or None if the process has ended or may not be inspected."""
     try:
         return question(about)
     except psutil.Error:
@@ -99,18 +99,18 @@ def _cpu_s(process: psutil.Process) -> float:
 
 
 def _machine_s() -> tuple[float, float]:
-    """Busy and total time of all cores so far. Time that a hypervisor took for others ("steal") is busy."""
+    """Busy and total time of all cores so far. Time taken by a hypervisor for others ("steal") counts as busy."""
     times = psutil.cpu_times()._asdict()
-    # Linux counts guests' time under user and nice already; waiting for a disk keeps no core.
+    # Linux includes guests' time in user and nice; waiting for a disk does not occupy a core.
     total_s = sum(times.values()) - times.get("guest", 0.0) - times.get("guest_nice", 0.0)
     return total_s - times["idle"] - times.get("iowait", 0.0), total_s
 
 
 def _descendants(root: psutil.Process) -> Iterator[psutil.Process]:
-    """Everything below `root`.
+    """Yield all descendants of `root`.
 
-    Linux lists the children of each thread (CONFIG_PROC_CHILDREN): 20 µs for a small process, where psutil has to
-    read the parent of every process there is, 30 µs each.
+    Linux lists the children of each thread (CONFIG_PROC_CHILDREN), which takes 20 µs for a small process; psutil must
+    read the parent of every process, 30 µs each.
     """
     if not Path(f"/proc/{root.pid}/task/{root.pid}/children").exists():
         yield from _ask(_scanned_descendants, root) or ()
@@ -131,7 +131,7 @@ def _scanned_descendants(root: psutil.Process) -> list[psutil.Process]:
 
 def _children(pid: int) -> set[int]:
     children: set[int] = set()
-    # A process or a thread may end while it is being read: what is gone has no children.
+    # A process or a thread may end while it is being read; it then has no children.
     with suppress(OSError):
         for thread in Path(f"/proc/{pid}/task").iterdir():
             with suppress(OSError):

@@ -1,1 +1,1 @@
-"""What a person sees while a run goes on."""
+"""Live display of a run."""

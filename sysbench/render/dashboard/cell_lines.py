@@ -1,4 +1,4 @@
-"""Progress where there is no terminal: a line for every cell when it is over, and not one control code."""
+"""Progress output without a terminal: one line for every finished cell, without control codes."""
 
 from __future__ import annotations
 
@@ -12,31 +12,34 @@ from rich.console import Console
 from sysbench import cells as axes
 from sysbench.log.events import CellFinished, Event, RunResumed, WorkerReady
 from sysbench.render import theme
+from sysbench.render.dashboard.overall import Overall
 from sysbench.render.dashboard.run_state import CellState, RunState
 
 State = TypeVar("State")
 
 
 class Lines(Generic[State]):
-    """Writes what events give reason to say.
+    """Writes a line for each event that requires one.
 
-    A stream that cannot be written to any more (a closed pipe, a full disk) ends the progress, not the run. `earlier`
-    are the events of the log that a resumed run continues.
+    If the stream can no longer be written to (a closed pipe, a full disk), the progress output ends, but the run
+    continues. `earlier` are the events of the log that a resumed run continues, `overall` is the experiment that the
+    run belongs to.
     """
 
     blank: State
-    """What is known before the first event."""
+    """The state before the first event."""
     advance: Callable[[Any, Event], Any]
-    """What is known after one more event."""
+    """The state after another event."""
 
-    def __init__(self, console: Console, *, earlier: Iterable[Event] = ()) -> None:
+    def __init__(self, console: Console, *, earlier: Iterable[Event] = (), overall: Overall | None = None) -> None:
+        self._overall = overall
         self._file = console.file
         self._encoding = console.encoding
         self._lost = False
         self.state = reduce(type(self).advance, earlier, self.blank)
 
     def said(self, event: Event, before: State) -> Iterator[str]:
-        """The lines that this event gives reason to write."""
+        """Return the lines for this event."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -48,11 +51,15 @@ class Lines(Generic[State]):
         pass
 
     def show(self, event: Event) -> None:
-        """Write what this event gives reason to write."""
+        """Write the lines for this event."""
         before = self.state
         self.state = type(self).advance(before, event)
+        whole = ""
+        if self._overall is not None:
+            self._overall.take_in(event)
+            whole = f"  ({self._overall.said(event.at_s)})" if isinstance(event, CellFinished) else ""
         for text in self.said(event, before):
-            self._write(text.strip())
+            self._write(text.strip() + whole)
 
     def _write(self, text: str) -> None:
         if self._lost:
@@ -61,7 +68,7 @@ class Lines(Generic[State]):
             self._file.write(theme.fitted(text, self._encoding) + "\n")
             self._file.flush()
         except OSError:
-            self._lost = True  # nobody reads on; the run goes on
+            self._lost = True  # nobody reads the output any more; the run continues
 
 
 def resumed_line(event: RunResumed) -> str:
@@ -70,15 +77,15 @@ def resumed_line(event: RunResumed) -> str:
 
 
 class CellLines(Lines[RunState[Any]]):
-    """Of a run whose state has its cells: on what they run, and each of them when it is over."""
+    """Progress lines of a run with cells: one for the device, and one for each finished cell."""
 
     always: tuple[str, ...] = ()
-    """Axes by which a cell is named even where all cells agree in them."""
+    """Axes that are always part of a cell's label, even if all cells agree in them."""
     result: Callable[[Any], str]
-    """How a cell ended, in a few words."""
+    """Outcome of a cell, in a few words."""
 
     def said(self, event: Event, before: RunState[Any]) -> Iterator[str]:
-        """What is measured on, what is kept of an earlier run, and the cell that is over."""
+        """Return lines for the device, the cells kept from an earlier run, and a finished cell."""
         if isinstance(event, WorkerReady) and before.torch is None:
             simulated = all(cell.cell.simulated for _, cell in before.cells)
             names = [] if simulated else [device.name for device in event.devices[:1]]
@@ -90,11 +97,11 @@ class CellLines(Lines[RunState[Any]]):
             yield f"{count} {self.named(cell)}  {type(self).result(cell)}"
 
     def named(self, cell: Any) -> str:
-        """What the cell is called among those of its run."""
+        """Label of the cell within its run."""
         return label(cell, self.state, self.always)
 
 
 def label(cell: CellState, state: RunState[Any], always: tuple[str, ...]) -> str:
-    """What the cell is called among those of its run: by what they differ in, and by some axes always."""
+    """Label a cell by the axes in which the cells of the run differ, and by those in `always`."""
     differing = axes.varying([each.cell.model_dump() for _, each in state.cells])
     return axes.label(cell.cell.model_dump(), [*always, *(axis for axis in differing if axis not in always)])

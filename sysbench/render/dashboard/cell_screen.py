@@ -1,4 +1,4 @@
-"""The dashboard of cells that come one by one: what is going on in one, and below it those that are done."""
+"""The dashboard of a run with cells: the running cell, and below it the finished ones."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from sysbench.render.dashboard.run_state import RunState
 State = TypeVar("State", bound=RunState[Any])
 
 ALWAYS: Final = ("size", "ctx", "precision", "mode")
-"""Axes by which a cell of a model is named even where all cells agree in them."""
+"""Axes of model cells that are always part of a label, even if all cells agree in them."""
 
 _POSITION = 24
-"""Room for which of the cells it is, beside the title."""
+"""Width of the label next to the title."""
 
 
 @dataclass(frozen=True)
 class CellScreen(ABC, Generic[State]):
-    """Lays the state out, and is never wider or higher than the terminal."""
+    """A layout of the state that never exceeds the size of the terminal."""
 
     state: State
     now_s: float
@@ -35,14 +35,14 @@ class CellScreen(ABC, Generic[State]):
 
     @abstractmethod
     def running(self, width: int, plain: bool) -> list[Text]:
-        """Of the cell that runs, or ran last; `plain` where there are no colours."""
+        """Lines for the cell that is running, or ran last; `plain` means without colours."""
 
     @abstractmethod
     def ended(self, cell: Any) -> str:
-        """How a cell ended, in a few words."""
+        """Outcome of a cell, in a few words."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Title, the running cell, then as many of the finished cells as there is room for."""
+        """Title, the running cell, then as many of the finished cells as fit."""
         width = max(8, options.max_width - 2)
         height = max(1, options.height or options.size.height)
         plain = console.color_system is None or bool(console.no_color)

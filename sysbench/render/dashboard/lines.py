@@ -1,8 +1,8 @@
-"""Rendered lines that are kept for as long as nothing in them changes, and ways to put them together.
+"""Rendered lines that are cached until their content changes, and functions to combine them.
 
-Laying out a table is what drawing costs. A `Block` does it once and is then only copied out.
+Layout is the most expensive part of drawing a table. A `Block` does it once; afterwards its lines are only copied.
 
-Pure functions that are asked the same thing many times in a row.
+`remembered` caches the results of pure functions that are called repeatedly with the same arguments.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ Lines = list[list[Segment]]
 
 @dataclass(frozen=True)
 class Block:
-    """A renderable that keeps its rendered lines; none is wider than the width it is asked for."""
+    """A renderable that caches its rendered lines; none is wider than requested."""
 
     content: RenderableType
     _kept: dict[tuple[object, ...], Lines] = field(default_factory=dict, repr=False, compare=False)
 
     def lines(self, console: Console, options: ConsoleOptions, width: int) -> Lines:
-        """The lines at this width; laid out at most once for a console's kind and a width."""
+        """Return the lines at this width; the layout runs at most once for each kind of console and width."""
         key = (width, options.encoding, console.color_system, console.no_color)
         if key not in self._kept:
             rendered = console.render_lines(self.content, options.update(width=width, height=None), pad=False)
             cut = (Segment.adjust_line_length(line, width, pad=False) for line in rendered)
-            # Every segment is handled again whenever the screen is printed: neighbours of one style become one.
+            # Rich processes every segment at each print, so adjacent segments of one style are merged.
             self._kept[key] = [list(Segment.simplify(line)) for line in cut]
         return self._kept[key]
 
 
 @dataclass(frozen=True)
 class Row:
-    """Renderables that are one line high, one after the other, each with the width it is given."""
+    """Renderables of one line each, side by side, each with a given width."""
 
     parts: tuple[tuple[RenderableType, int], ...]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Every part padded or cut to its width."""
+        """Every part, padded or cut to its width."""
         for content, width in self.parts:
             if width > 0:
                 yield from Segment.adjust_line_length(_first_line(content, console, options, width), width)
@@ -56,18 +56,18 @@ class Row:
 
 @dataclass(frozen=True)
 class OneLine:
-    """A text that is one line, and is cut rather than wrapped."""
+    """A text on one line that is cut instead of wrapped."""
 
     text: Text
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The text as it is: whether and where it could be wrapped is not even looked at."""
+        """The text as it is, without the cost of looking for line breaks."""
         yield from _segments(self.text, console)
         yield Segment.line()
 
 
 def _segments(text: Text, console: Console) -> Iterable[Segment]:
-    """Of a text with `end=""`; its own style is left to whoever renders it."""
+    """Segments of a text with `end=""`; its own style is left to the caller."""
     return Segment.apply_style(text.render(console), console.get_style(text.style))
 
 
@@ -78,14 +78,14 @@ def _first_line(content: RenderableType, console: Console, options: ConsoleOptio
 
 
 def beside(left: Lines, right: Lines, left_width: int, gap: int) -> Lines:
-    """Two columns of lines beside each other."""
+    """Put two columns of lines side by side."""
     count = max(len(left), len(right))
     padded = [Segment.adjust_line_length(line, left_width + gap) for line in (*left, *[[]] * (count - len(left)))]
     return [[*line, *other] for line, other in zip(padded, (*right, *[[]] * (count - len(right))), strict=True)]
 
 
 def pieces_that_fit(pieces: Sequence[tuple[str, str]], width: int, separator: str = " · ") -> Text:
-    """As many of the pieces, texts with their styles, as fit on one line; the first is cut if it must be."""
+    """Join as many of the pieces, texts with their styles, as fit on one line; the first is cut if necessary."""
     line = Text(end="")
     for content, style in pieces:
         joint = separator if line.plain else ""
@@ -97,7 +97,7 @@ def pieces_that_fit(pieces: Sequence[tuple[str, str]], width: int, separator: st
 
 
 def fitted(line: Text, encoding: str) -> Text:
-    """The line in characters that the terminal has; a line that has to be changed loses its colours."""
+    """Replace characters that the terminal lacks; a line that is changed loses its colours."""
     shown = theme.fitted(line.plain, encoding)
     return line if shown == line.plain else Text(shown)
 
@@ -107,15 +107,14 @@ Result = TypeVar("Result")
 
 
 KEPT = 3
-"""Results that are kept: a screen asks for the same block at more than one size."""
+"""Number of cached results: a screen requests the same block at several sizes."""
 
 
 def remembered(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Answer with an earlier result while the arguments are the same as in one of the last few calls.
+    """Cache the results of the last few calls of a pure function.
 
-    The same means the same object, or for numbers and strings an equal one: what is folded from events is never
-    changed in place, and comparing identities costs nothing, unlike hashing or comparing long tuples. The function
-    must be pure.
+    Arguments are compared by identity, numbers and strings by equality: folded states are never modified in place, and
+    comparing identities is cheap, unlike hashing or comparing long tuples.
     """
     last: list[tuple[tuple[Any, ...], Result]] = []
 

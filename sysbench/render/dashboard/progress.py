@@ -1,6 +1,6 @@
-"""What watches a run: something that is shown every event, and cleans up after itself.
+"""Observers of a run: they receive every event, and clean up at the end.
 
-What is being waited for, where nothing else moves on the terminal.
+`waiting` shows what the program is waiting for when no other progress is visible.
 """
 
 from __future__ import annotations
@@ -12,28 +12,29 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 from sysbench.log.events import Event
+from sysbench.stderr import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
 class Progress(Protocol):
-    """A context manager that is shown the events of a run as they come."""
+    """A context manager that receives the events of a run."""
 
     def __enter__(self) -> Self:
-        """Begin showing."""
+        """Start the display."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop showing, and leave the terminal as it was."""
+        """End the display, and restore the terminal."""
 
     def show(self, event: Event) -> None:
-        """Take in one event, and show what it changes if it is time to. Never raises for a lost terminal."""
+        """Process one event, and update the display if it is time. Never raises for a lost terminal."""
 
 
 class Silent:
-    """Shows nothing, and passes every event on to `told`."""
+    """Shows nothing, and passes every event to `told`."""
 
     def __init__(self, told: Callable[[Event], object] | None = None) -> None:
         self._told = told
@@ -47,16 +48,16 @@ class Silent:
         pass
 
     def show(self, event: Event) -> None:
-        """Pass it on."""
+        """Pass the event on."""
         if self._told is not None:
             self._told(event)
 
 
 @contextmanager
 def waiting(what: str, console: Console | None = None, *, silent: bool = False) -> Iterator[Callable[[str], None]]:
-    """Say on a terminal what is being waited for, and take it back afterwards; yields how to say something else.
+    """Show on a terminal what the program is waiting for, and remove it afterwards; yields a function to change it.
 
-    Nothing is said where stderr is no terminal, or `console`, where what is waited for goes, is none.
+    Shows nothing if stderr, or the `console` of the result, is not a terminal.
     """
     if silent or not sys.stderr.isatty() or (console is not None and not console.is_terminal):
         yield lambda other: None
@@ -64,5 +65,5 @@ def waiting(what: str, console: Console | None = None, *, silent: bool = False) 
     from rich.console import Console as Terminal
     from rich.markup import escape
 
-    with Terminal(stderr=True).status(f" {escape(what)}") as status:
-        yield lambda other: status.update(f" {escape(other)}")
+    with Terminal(stderr=True).status(f" {escape(printable(what))}") as status:
+        yield lambda other: status.update(f" {escape(printable(other))}")

@@ -1,4 +1,4 @@
-"""A run at one moment, cell by cell, folded from its events: what the live views of several commands have in common."""
+"""The state of a run, cell by cell, folded from its events: the common part of all live views."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from sysbench.log.events import (
 from sysbench.log.outcomes import LASTING, Outcome
 
 HOT: frozenset[str] = frozenset({"warming-up", "measuring"})
-"""Stages in which the worker's steps are timed, and whatever else runs on the machine disturbs them."""
+"""Stages in which the worker's steps are timed, so that other load on the machine would disturb them."""
 
 
 @dataclass(frozen=True)
 class CellState:
-    """A cell of the run, as far as it is known."""
+    """The known state of a cell."""
 
     cell: Any
-    """The command's own cell."""
+    """The cell, of the command's own class."""
     device: DeviceInfo | None = None
     started_s: float | None = None
     stage: Stage | None = None
     stage_since_s: float = 0.0
     outcome: Outcome | None = None
-    """How it ended; None while it goes on or waits."""
+    """Outcome; None while it is running or waiting."""
     detail: str | None = None
 
 
@@ -47,34 +47,34 @@ AnyCell = TypeVar("AnyCell", bound=CellState)
 
 @dataclass(frozen=True)
 class RunState(Generic[AnyCell]):
-    """A run at one moment."""
+    """State of a run at one moment."""
 
     started_s: float = 0.0
     cells: tuple[tuple[str, AnyCell], ...] = ()
-    """By key, in the order of the run."""
+    """Cells by key, in the order of the run."""
     torch: TorchInfo | None = None
     devices: tuple[DeviceInfo, ...] = ()
     current: str | None = None
-    """The key of the cell that runs, or ran last."""
+    """Key of the cell that is running, or ran last."""
     reading: Reading | None = None
 
     @property
     def now(self) -> AnyCell | None:
-        """The cell that runs, or ran last."""
+        """The cell that is running, or ran last."""
         return dict(self.cells).get(self.current) if self.current is not None else None
 
     @property
     def done(self) -> int:
-        """How many cells are over."""
+        """Number of finished cells."""
         return sum(cell.outcome is not None for _, cell in self.cells)
 
     def put(self, key: str, cell: AnyCell) -> Self:
-        """The same with this cell in its place."""
+        """Return the state with this cell replaced."""
         return replace(self, cells=tuple((each, cell if each == key else old) for each, old in self.cells))
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and sample standard deviation; 0 for the deviation of a single value."""
+    """Mean and sample standard deviation, which is 0 for a single value."""
     mean = math.fsum(values) / len(values)
     if len(values) < 2:
         return mean, 0.0
@@ -82,11 +82,11 @@ def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
 
 
 Handler = Callable[[Any, Any], Any]
-"""The state after an event."""
+"""A function from a state and an event to the next state."""
 
 
 def in_cell(change: Callable[[Any, Any], Any]) -> Handler:
-    """A change to the cell that the event is about; what is said of one that is not of this run changes nothing."""
+    """Apply a change to the cell of an event; an event about a cell of another run changes nothing."""
 
     def handle(state: RunState[Any], event: Any) -> RunState[Any]:
         cell = dict(state.cells).get(event.cell)
@@ -96,14 +96,14 @@ def in_cell(change: Callable[[Any, Any], Any]) -> Handler:
 
 
 def handlers(state: type[RunState[Any]], cell: type[CellState], others: Mapping[type, Handler]) -> dict[type, Handler]:
-    """What each event does to a run of these cells; `others` are a command's own, or stand in for a common one."""
+    """Return the handler of each event for runs of these cells; `others` are added, or replace common ones."""
 
     def started(_: RunState[Any], event: RunStarted) -> RunState[Any]:
         cells = spec_of(event.spec).cells()
         return state(started_s=event.at_s, cells=tuple((each.key, cell(each)) for each in cells))
 
     def resumed(before: RunState[Any], event: RunResumed) -> RunState[Any]:
-        """What will be run again waits once more."""
+        """Cells that will run again return to waiting."""
         kept = ((key, each if each.outcome in LASTING else cell(each.cell)) for key, each in before.cells)
         return state(started_s=event.at_s, cells=tuple(kept))
 
@@ -127,6 +127,6 @@ def handlers(state: type[RunState[Any]], cell: type[CellState], others: Mapping[
 
 
 def advance(handlers: Mapping[type, Handler], state: Any, event: Event) -> Any:
-    """The state after one more event; an event that changes nothing shown leaves it as it is."""
+    """Return the state after an event; it is unchanged if the event affects nothing that is shown."""
     handle = handlers.get(type(event))
     return handle(state, event) if handle else state

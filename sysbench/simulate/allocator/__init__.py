@@ -1,8 +1,8 @@
-"""A model of PyTorch's CUDA caching allocator, exact to the byte, for a GPU that need not be there.
+"""A model of PyTorch's CUDA caching allocator, exact to the byte, that needs no GPU.
 
-What it follows is DeviceCachingAllocator of c10/cuda/CUDACachingAllocator.cpp, PyTorch 2.11 to 2.13; the function that
-a rule comes from is named beside it. Left out: blocks used on several streams (record_stream), private pools (CUDA
-graphs, MemPool) and the pluggable backends.
+It follows DeviceCachingAllocator of c10/cuda/CUDACachingAllocator.cpp, PyTorch 2.11 to 2.13; each rule names the
+function that it comes from. Not modelled: blocks used on several streams (record_stream), private pools (CUDA graphs,
+MemPool) and the pluggable backends.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _DEFAULT_SETTINGS = AllocatorSettings()
 
 
 class SimulatedOutOfMemoryError(RuntimeError):
-    """The simulated device cannot serve a request, after everything that could be released was released.
+    """The simulated device cannot serve a request, even after all cached memory was released.
 
-    requested_bytes  what was asked for
-    tried_bytes      what the device was asked for because of it, as PyTorch's message has it
-    capacity_bytes   of the device; free_bytes what it has left; allowed_bytes what the memory fraction allows, if set
+    requested_bytes  size of the request
+    tried_bytes      size requested from the device for it, as in PyTorch's message
+    capacity_bytes   total memory of the device; free_bytes its free memory; allowed_bytes the memory fraction in bytes
     allocated_bytes  in blocks in use; reserved_bytes taken from the device
     """
 
@@ -59,9 +59,9 @@ class SimulatedOutOfMemoryError(RuntimeError):
 
 
 class CachingAllocator:
-    """Serves requests from cached blocks, splits and merges them, and asks the device when none fits.
+    """Serves requests from cached blocks, splits and merges them, and asks the device if no block fits.
 
-    Deterministic: the same calls give the same addresses, events and counters.
+    Deterministic: the same calls result in the same addresses, events and counters.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class CachingAllocator:
         record: bool = False,
         device: DeviceMemory | None = None,
     ) -> None:
-        """An allocator that holds nothing yet.
+        """Create an empty allocator.
 
         capacity_bytes  total memory of the device
-        outside_bytes   of it, what is not the allocator's: the CUDA context, other processes
+        outside_bytes   memory of the device that belongs to others: the CUDA context, other processes
         record          keep every event, for `snapshot()` and `events`
-        device          in place of one made from the two sizes
+        device          replaces a device made from the two sizes
         """
         self.settings = settings
         self._device = device or DeviceMemory(capacity_bytes, outside_bytes)
@@ -102,11 +102,11 @@ class CachingAllocator:
         record: bool = False,
         device: DeviceMemory | None = None,
     ) -> CachingAllocator:
-        """An allocator that starts with the segments of a snapshot, blocks in use and free ones as they are there.
+        """Create an allocator with the segments of a snapshot, including their used and free blocks.
 
-        The ages of free blocks are not in a snapshot: with garbage collection on, all count as just freed. Mapped
-        ranges of one stream and size class are taken for one expandable segment that begins at the lowest of them.
-        Raises ValueError for blocks that do not fill their segment, and for segments of private pools.
+        A snapshot does not contain the ages of free blocks: with garbage collection, all count as just freed. Mapped
+        ranges of one stream and size class count as one expandable segment that begins at the lowest of them. Raises
+        ValueError for blocks that do not fill their segment, and for segments of private pools.
         """
         allocator = cls(capacity_bytes, settings, outside_bytes=outside_bytes, record=record, device=device)
         capacity_bytes = allocator._device.capacity_bytes
@@ -117,20 +117,20 @@ class CachingAllocator:
 
     @property
     def statistics(self) -> AllocatorStatistics:
-        """The counters, with their peaks since the start or the last `reset_peaks`."""
+        """Current counters, with their peaks since the start or the last `reset_peaks`."""
         return self._ledger.statistics()
 
     @property
     def events(self) -> list[AllocatorEvent]:
-        """What was recorded, oldest first; empty without `record`. Not a copy: leave it as it is."""
+        """Recorded events, oldest first; empty without `record`. Not a copy, so do not modify it."""
         return self._ledger.events if self._ledger.events is not None else []
 
     def reset_peaks(self) -> None:
-        """Let every peak start from where its quantity is now (`torch.cuda.reset_peak_memory_stats`)."""
+        """Reset every peak to the current value (`torch.cuda.reset_peak_memory_stats`)."""
         self._ledger.reset_peaks()
 
     def set_memory_fraction(self, fraction: float) -> None:
-        """Allow the allocator this share of the device (`torch.cuda.set_per_process_memory_fraction`).
+        """Limit the allocator to this share of the device's memory (`torch.cuda.set_per_process_memory_fraction`).
 
         Garbage collection works only below 1. Raises ValueError outside [0, 1].
         """
@@ -139,9 +139,9 @@ class CachingAllocator:
         self._allowed_bytes = int(fraction * self._device.capacity_bytes) if fraction < 1.0 else None
 
     def allocate(self, size_bytes: int, stream: int = 0, frames: Frames | None = None) -> Block:
-        """A block of at least `size_bytes`, in use until it is given to `free` (malloc).
+        """Allocate a block of at least `size_bytes`, in use until it is passed to `free` (malloc).
 
-        Raises SimulatedOutOfMemoryError, and ValueError for a size below 1: PyTorch does not ask for empty storages.
+        Raises SimulatedOutOfMemoryError, and ValueError for a size below 1: PyTorch does not allocate empty storages.
         """
         if size_bytes < 1:
             raise ValueError(f"a block has at least 1 byte, not {size_bytes}")
@@ -167,7 +167,7 @@ class CachingAllocator:
         return block
 
     def free(self, block: Block | int, frames: Frames | None = None) -> None:
-        """Return a block, or the one in use at an address, to its pool, merged with free neighbours (free_block).
+        """Return a block, or the used block at an address, to its pool and merge it with free neighbours (free_block).
 
         Raises ValueError if no block in use begins there.
         """
@@ -190,7 +190,7 @@ class CachingAllocator:
         freed.pool.insert(freed)
 
     def empty_cache(self, frames: Frames | None = None) -> None:
-        """Give back to the device what is wholly unused (`torch.cuda.empty_cache`, release_cached_blocks)."""
+        """Release all unused segments to the device (`torch.cuda.empty_cache`, release_cached_blocks)."""
         for pool in (self._large, self._small):
             expandable = [block for block in pool if block.virtual_segment is not None]
             for block in _whole_segments(pool):
@@ -203,23 +203,23 @@ class CachingAllocator:
         return address in self._in_use
 
     def would_reuse(self, size_bytes: int, stream: int = 0) -> bool:
-        """Whether a cached block would serve such a request now."""
+        """Whether a cached block could serve such a request now."""
         size = self.settings.block_bytes(size_bytes)
         return self._find_cached(self._pool(size), stream, size) is not None
 
     def unused_segments(self) -> list[int]:
-        """The addresses of the segments that `empty_cache` would free, in that order, expandable ones left out."""
+        """Addresses of the segments that `empty_cache` would free, in that order, without expandable ones."""
         return [block.address for pool in (self._large, self._small) for block in _whole_segments(pool)]
 
     def annotate(self, name: str, stage: Literal["START", "END"]) -> None:
-        """Mark the begin or end of a phase in the recorded trace, as `record_function` does."""
+        """Mark the start or end of a phase in the recorded trace, as `record_function` does."""
         if self._ledger.events is not None:
             self._annotations.append(Annotation(len(self._ledger.events), name, stage))
 
     def snapshot(self) -> dict[str, Any]:
-        """The state and the recorded trace in the format of `torch.cuda.memory._snapshot()`.
+        """Return the state and the recorded trace in the format of `torch.cuda.memory._snapshot()`.
 
-        As no time passes here, `time_us` counts the events.
+        The simulation has no clock, so `time_us` counts the events.
         """
         blocks = [*self._small, *self._large, *self._in_use.values()]
         return build_snapshot(blocks, self.events, self._annotations, self.settings)
@@ -248,7 +248,7 @@ class CachingAllocator:
         return self._allowed_bytes is not None and self.settings.garbage_collection_threshold > 0.0
 
     def _find_cached(self, pool: BlockPool, stream: int, size: int) -> int | None:
-        """Where the best fitting free block is in the order of its pool (get_free_block)."""
+        """Position of the best-fitting free block in the order of its pool (get_free_block)."""
         free = pool.free_blocks(stream)
         index = bisect_left(free, (size,))
         if index < len(free) and free[index][2].virtual_segment is not None:
@@ -269,7 +269,7 @@ class CachingAllocator:
         return pool.free_blocks(stream).pop(index)[2] if index is not None else None
 
     def _take_new(self, pool: BlockPool, stream: int, size: int, frames: Frames | None) -> Block | None:
-        """A block fresh from the device, after giving back as much as that takes; None if nothing helps (malloc)."""
+        """Take a new block from the device, if necessary after releasing cached memory; None if that fails (malloc)."""
         if self._collects_garbage():
             self._collect_garbage(frames)
         block = self._ask_device(pool, stream, size, frames)
@@ -282,7 +282,7 @@ class CachingAllocator:
         return block
 
     def _ask_device(self, pool: BlockPool, stream: int, size: int, frames: Frames | None) -> Block | None:
-        """A new segment, or more of an expandable one (alloc_block)."""
+        """Allocate a new segment, or extend an expandable one (alloc_block)."""
         segment_bytes = self.settings.segment_bytes(size)
         reserved = self._ledger.reserved
         if self._allowed_bytes is not None and reserved.current + segment_bytes > self._allowed_bytes:
@@ -300,14 +300,14 @@ class CachingAllocator:
         return block
 
     def _should_split(self, block: Block, size: int) -> bool:
-        """Whether what is left of a block is worth a block of its own (should_split)."""
+        """Whether the remainder of a block is large enough for a block of its own (should_split)."""
         left_bytes = block.size - size
         if block.pool.is_small or self.settings.expandable_segments:
             return left_bytes >= MIN_BLOCK_BYTES
         return size < self.settings.max_split_bytes and left_bytes > SMALL_BYTES
 
     def _release(self, block: Block, frames: Frames | None) -> None:
-        """Give a segment that is one free block back to the device (release_block)."""
+        """Release a segment that is one free block to the device (release_block)."""
         self._ledger.record("segment_free", block.address, block.size, block.stream, frames or block.segment_frames)
         block.pool.remove(block)
         self._device.give_back(block.size)
@@ -315,7 +315,7 @@ class CachingAllocator:
         self._ledger.segments.add(-1)
 
     def _release_oversize(self, pool: BlockPool, stream: int, size: int, frames: Frames | None) -> bool:
-        """Release just enough blocks that may not be split; whether it was enough (release_available_cached_blocks)."""
+        """Release just enough unsplittable blocks; return whether it was enough (release_available_cached_blocks)."""
         limit = self.settings.max_split_bytes
         if limit == UNLIMITED:
             return False
@@ -325,7 +325,7 @@ class CachingAllocator:
         if index < len(free) and free[index][2].virtual_segment is None:
             self._release(free[index][2], frames)
             return True
-        # No single block is large enough: several, from the largest down.
+        # No single block is large enough, so several are released, largest first.
         released_bytes = 0
         for size_bytes, _, block in reversed(free[:index]):
             if released_bytes >= wanted_bytes or size_bytes < limit:
@@ -336,7 +336,7 @@ class CachingAllocator:
         return released_bytes >= wanted_bytes
 
     def _collect_garbage(self, frames: Frames | None) -> None:
-        """Release segments that lay unused for longest, until below the threshold (garbage_collect_cached_blocks)."""
+        """Release the segments unused for longest, until below the threshold (garbage_collect_cached_blocks)."""
         if self._allowed_bytes is None:
             return
         threshold_bytes = int(self.settings.garbage_collection_threshold * self._allowed_bytes)
@@ -370,12 +370,12 @@ class CachingAllocator:
 
 
 def _whole_segments(pool: BlockPool) -> list[Block]:
-    """The free blocks that are a whole segment from cudaMalloc, in the order of the pool."""
+    """Free blocks that are a whole segment from cudaMalloc, in the order of the pool."""
     return [block for block in pool if block.virtual_segment is None and not block.is_split]
 
 
 def _split(block: Block, size: int) -> Block:
-    """Cut a new block of `size` bytes off the front of a free one, which goes back to its pool (alloc_found_block)."""
+    """Split a new block of `size` bytes off the front of a free one, which returns to its pool (alloc_found_block)."""
     front = Block(block.pool, block.stream, block.address, size, block.virtual_segment)
     before = block.previous
     block.address += size
@@ -388,7 +388,7 @@ def _split(block: Block, size: int) -> Block:
 
 
 def _expandable_choice(free: FreeBlocks, index: int) -> int:
-    """The best fit among blocks that can grow: they count with the size they can grow to (get_free_block)."""
+    """Position of the best fit among blocks that can grow, compared by the size they can grow to (get_free_block)."""
     while (
         free[index][2].virtual_segment is not None
         and index + 1 < len(free)
@@ -399,13 +399,13 @@ def _expandable_choice(free: FreeBlocks, index: int) -> int:
 
 
 def _fixed_choice(free: FreeBlocks, index: int) -> int:
-    """The first block that is not of an expandable segment, left from when such were in use (get_free_block)."""
+    """Position of the first block outside expandable segments, a relic of earlier settings (get_free_block)."""
     while index < len(free) and free[index][2].virtual_segment is not None:
         index += 1
     return index
 
 
 def _growable_bytes(block: Block) -> int:
-    """How large a free block of an expandable segment can become without moving."""
+    """Size to which a free block of an expandable segment can grow in place."""
     following = block.next
     return block.size + (following.size if following is not None and not following.mapped else 0)

@@ -1,7 +1,4 @@
-"""The pieces that segments are cut into, and the two pools that hold the free ones in order.
-
-Block, BlockPool, BlockComparatorSize, BlockComparatorAddress and try_merge_blocks of c10/cuda/CUDACachingAllocator.cpp.
-"""
+"""The blocks that segments are divided into, and the two pools that keep the free ones in order."""
 
 from __future__ import annotations
 
@@ -10,15 +7,15 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 Frames = Sequence[object]
-"""Where an allocation came from: whatever the caller wants to find in the snapshot again, for a viewer dictionaries
-with `filename`, `line` and `name`."""
+"""Origin of an allocation: any objects that the caller wants in the snapshot; for viewers, dictionaries with
+`filename`, `line` and `name`."""
 
 FreeBlocks = list[tuple[int, int, "Block"]]
-"""(size, address, block), ascending: no two blocks have one address, so blocks are never compared."""
+"""(size, address, block), ascending: addresses are unique, so blocks themselves are never compared."""
 
 
 class VirtualSegment:
-    """A range of addresses reserved for one expandable segment, of which some pages are backed by memory."""
+    """An address range reserved for one expandable segment; only some of its pages are backed by memory."""
 
     __slots__ = ("address", "page_bytes", "size")
 
@@ -29,13 +26,15 @@ class VirtualSegment:
 
     @classmethod
     def for_device(cls, address: int, capacity_bytes: int, page_bytes: int) -> VirtualSegment:
-        """As many addresses as the device has memory and an eighth more, so that pages unmapped at the front of the
-        segment can be mapped at its end."""
+        """Create a range with as many addresses as the device has memory, and an eighth more.
+
+        The excess allows pages that were unmapped at the front of the segment to be mapped at its end.
+        """
         return cls(address, cls.addresses_for(capacity_bytes, page_bytes), page_bytes)
 
     @staticmethod
     def addresses_for(capacity_bytes: int, page_bytes: int) -> int:
-        """How many addresses that is."""
+        """Number of addresses to reserve."""
         return -(-(capacity_bytes + capacity_bytes // 8) // page_bytes) * page_bytes
 
     def pages_over(self, size: int) -> int:
@@ -43,21 +42,21 @@ class VirtualSegment:
         return (size + self.page_bytes - 1) // self.page_bytes * self.page_bytes
 
     def pages_within(self, block: Block) -> tuple[int, int]:
-        """The first address and the size of the pages that lie completely in `block`; the size may be 0 or less."""
+        """First address and total size of the pages that lie completely in `block`; the size may be 0 or less."""
         start = self.address + self.pages_over(block.address - self.address)
         end = block.address + block.size
         return start, (end - start) // self.page_bytes * self.page_bytes
 
 
 class Block:
-    """A piece of a segment: in use, free, or (in an expandable segment) addresses without memory.
+    """A part of a segment: in use, free, or (in an expandable segment) addresses without memory.
 
-    After it was freed a block may grow, shrink or vanish into a neighbour: keep it only as long as it is in use.
+    A freed block may grow, shrink or merge with a neighbour, so keep a reference only while it is in use.
 
     address, size       of the block, in bytes
-    requested           what was asked for when it was last in use; `size` is at least that
+    requested           size of the last request it served; at most `size`
     previous, next      neighbours in the same segment
-    searches_at_insert  how often its pool had been searched when it became free: its age, for garbage collection
+    searches_at_insert  number of searches of its pool when it became free, for its age in garbage collection
     frames              of the allocation; segment_frames, on a segment's first block, of the one that made the segment
     """
 
@@ -101,11 +100,11 @@ class Block:
 
     @property
     def age(self) -> int:
-        """Searches of its pool since it became free (gc_count)."""
+        """Number of searches of its pool since it became free (gc_count)."""
         return self.pool.searches - self.searches_at_insert
 
     def put_between(self, before: Block | None, after: Block | None) -> None:
-        """Make it a neighbour of both (splice)."""
+        """Insert it between two neighbours (splice)."""
         self.previous, self.next = before, after
         if before is not None:
             before.next = self
@@ -113,7 +112,7 @@ class Block:
             after.previous = self
 
     def absorb(self, neighbour: Block | None) -> None:
-        """Take in a free neighbour of the same kind, if it is one (try_merge_blocks)."""
+        """Merge with a neighbour if that is a free block of the same kind (try_merge_blocks)."""
         if neighbour is None or neighbour.allocated or neighbour.mapped != self.mapped:
             return
         self.pool.remove(neighbour)
@@ -127,9 +126,9 @@ class Block:
 
 
 class BlockPool:
-    """The free blocks of all streams, small or large ones, and the unmapped ones of expandable segments.
+    """The free blocks of all streams, either small or large ones, and the unmapped ones of expandable segments.
 
-    searches  how often a block was looked for; counted only while garbage collection is on
+    searches  number of searches for a block; counted only with garbage collection
     """
 
     def __init__(self, is_small: bool) -> None:
@@ -139,11 +138,11 @@ class BlockPool:
         self._unmapped: defaultdict[int, list[tuple[int, Block]]] = defaultdict(list)
 
     def free_blocks(self, stream: int) -> FreeBlocks:
-        """The free blocks of a stream by size, then address: the order in which they are tried."""
+        """Free blocks of a stream by size, then address: the order in which they are tried."""
         return self._free[stream]
 
     def unmapped_blocks(self, stream: int) -> list[tuple[int, Block]]:
-        """(address, block) of a stream's addresses without memory, ascending."""
+        """(address, block) of a stream's unmapped blocks, ascending."""
         return self._unmapped[stream]
 
     def __iter__(self) -> Iterator[Block]:
@@ -153,7 +152,7 @@ class BlockPool:
                 yield block
 
     def insert(self, block: Block) -> None:
-        """Hold a block that is free, or unmapped."""
+        """Add a free or unmapped block."""
         if block.mapped:
             block.searches_at_insert = self.searches
             insort(self._free[block.stream], (block.size, block.address, block))
@@ -161,7 +160,7 @@ class BlockPool:
             insort(self._unmapped[block.stream], (block.address, block))
 
     def remove(self, block: Block) -> None:
-        """Let go of a block, before its size or address change."""
+        """Remove a block; call this before its size or address changes."""
         if block.mapped:
             free = self._free[block.stream]
             del free[bisect_left(free, (block.size, block.address))]

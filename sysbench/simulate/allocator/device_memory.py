@@ -1,23 +1,23 @@
-"""The memory of one GPU as an allocator sees it: how much is left, and at which addresses it is handed out."""
+"""The memory of one GPU as an allocator sees it: how much is free, and the addresses of allocations."""
 
 from __future__ import annotations
 
 GRANULARITY_BYTES = 2 * 1024 * 1024
-"""Physical pages of NVIDIA GPUs since Pascal: what cudaMalloc and cuMemCreate take from the device at least."""
+"""Physical page size of NVIDIA GPUs since Pascal: the smallest amount that cudaMalloc and cuMemCreate allocate."""
 
 _SEGMENT_ADDRESSES = 0x7F_0000_0000_00
 _RESERVED_ADDRESSES = 0x3_0200_0000
-"""Where cudaMalloc and cuMemAddressReserve hand out addresses; plausible ones, the driver's own vary."""
+"""Start of the addresses that cudaMalloc and cuMemAddressReserve return; plausible values, since real ones vary."""
 
 
 class DeviceMemory:
     """Physical memory and addresses of a simulated GPU.
 
-    Addresses ascend in the order of the calls and are never used twice, so that a recorded address means one thing.
-    A driver may hand them out in another order; that decides only between cached blocks of exactly the same size.
+    Addresses ascend in the order of the calls and are never reused, so that a recorded address is unique. A real driver
+    may return them in another order; that matters only for the choice between cached blocks of exactly the same size.
 
-    capacity_bytes  total memory, as `torch.cuda.mem_get_info()[1]` has it
-    outside_bytes   what is gone before the first allocation: the CUDA context, libraries, other processes
+    capacity_bytes  total memory, as in `torch.cuda.mem_get_info()[1]`
+    outside_bytes   memory in use before the first allocation: the CUDA context, libraries, other processes
     """
 
     def __init__(self, capacity_bytes: int, outside_bytes: int = 0) -> None:
@@ -28,11 +28,11 @@ class DeviceMemory:
 
     @property
     def free_bytes(self) -> int:
-        """What `torch.cuda.mem_get_info()[0]` would say; never less than 0."""
+        """Free memory, as in `torch.cuda.mem_get_info()[0]`; never less than 0."""
         return max(0, self.capacity_bytes - self._taken_bytes)
 
     def allocate(self, size_bytes: int) -> int | None:
-        """`cudaMalloc`: the address of `size_bytes`, or None if they are not there."""
+        """`cudaMalloc`: the address of `size_bytes`, or None if the memory is not available."""
         if not self._take(size_bytes):
             return None
         address = self._next_segment
@@ -40,13 +40,13 @@ class DeviceMemory:
         return address
 
     def reserve_addresses(self, size_bytes: int) -> int:
-        """`cuMemAddressReserve`: the first of `size_bytes` addresses with nothing behind them."""
+        """`cuMemAddressReserve`: the first of `size_bytes` addresses without memory."""
         address = self._next_reserved
         self._next_reserved += _whole_pages(size_bytes)
         return address
 
     def map_pages(self, address: int, size_bytes: int) -> bool:
-        """`cuMemCreate` and `cuMemMap` at reserved addresses; False, and nothing taken, if the memory is not there."""
+        """`cuMemCreate` and `cuMemMap` at reserved addresses; False, without any change, if memory is insufficient."""
         return self._take(size_bytes)
 
     def give_back(self, size_bytes: int) -> None:
@@ -54,12 +54,12 @@ class DeviceMemory:
         self._taken_bytes -= _whole_pages(size_bytes)
 
     def adopt(self, size_bytes: int) -> None:
-        """Count memory handed out before the simulation began; ValueError if the device is too small for it."""
+        """Count memory allocated before the simulation began; raises ValueError if the device is too small for it."""
         if not self._take(size_bytes):
             raise ValueError(f"a device of {self.capacity_bytes} bytes is too small for the segments it starts with")
 
     def adopt_addresses(self, address: int, size_bytes: int) -> None:
-        """Hand out no address of a range that was in use before the simulation began, nor any below it."""
+        """Exclude a range of addresses in use before the simulation began, and all addresses below it."""
         end = _whole_pages(address + size_bytes)
         if address >= _SEGMENT_ADDRESSES:
             self._next_segment = max(self._next_segment, end)

@@ -13,7 +13,7 @@ from sysbench.simulate.allocator.settings import AllocatorSettings
 
 
 class ExpandableMemory:
-    """Maps memory behind reserved addresses, and takes it away again."""
+    """Maps memory at reserved addresses, and unmaps it."""
 
     def __init__(self, device: DeviceMemory, settings: AllocatorSettings, ledger: Ledger) -> None:
         self._device = device
@@ -21,9 +21,9 @@ class ExpandableMemory:
         self._ledger = ledger
 
     def grow(self, pool: BlockPool, stream: int, size: int, frames: Frames | None) -> Block | None:
-        """A block of at least `size` bytes, taken out of the pool, or None if the device has no more memory.
+        """Return a block of at least `size` bytes, removed from the pool, or None if the device has no more memory.
 
-        On failure what could be mapped stays in the pool as free blocks (try_allocate_expandable_block).
+        On failure, memory that could be mapped stays in the pool as free blocks (try_allocate_expandable_block).
         """
         block = self._lowest_room(pool, stream, size)
         if not block.mapped and not self._map(block, min(block.size, size), frames):
@@ -37,7 +37,7 @@ class ExpandableMemory:
         return block
 
     def shrink(self, block: Block, frames: Frames | None) -> None:
-        """Unmap the pages that lie completely in a free block; drop a segment of which nothing is mapped any more."""
+        """Unmap the pages that lie completely in a free block; drop a segment without any mapped pages."""
         if block.virtual_segment is None:
             raise ValueError("only blocks of expandable segments can be unmapped")
         start, size = block.virtual_segment.pages_within(block)
@@ -57,7 +57,7 @@ class ExpandableMemory:
             pool.insert(block)
 
     def _lowest_room(self, pool: BlockPool, stream: int, size: int) -> Block:
-        """The lowest block from which free and unmapped blocks reach over `size` bytes, in a new segment if need be."""
+        """Find the lowest block from which free and unmapped blocks cover `size` bytes, or create a segment."""
         for _, unmapped in pool.unmapped_blocks(stream):
             before = unmapped.previous
             first = before if before is not None and not before.allocated else unmapped
@@ -73,7 +73,7 @@ class ExpandableMemory:
         return block
 
     def _map(self, block: Block, size: int, frames: Frames | None) -> bool:
-        """Put memory behind the first `size` bytes of an unmapped block, in whole pages (map_block)."""
+        """Map memory to the first `size` bytes of an unmapped block, in whole pages (map_block)."""
         if block.virtual_segment is None:
             raise ValueError("only blocks of expandable segments can be mapped")
         mapped_bytes = block.virtual_segment.pages_over(size)
@@ -94,7 +94,7 @@ class ExpandableMemory:
 
     @staticmethod
     def _cut_off_before(block: Block, start: int) -> None:
-        """Let `block` begin at `start`; what was before it becomes a free block."""
+        """Move the start of `block` to `start`; the part before it becomes a free block."""
         if start > block.address:
             before = Block(block.pool, block.stream, block.address, start - block.address, block.virtual_segment)
             before.mapped = block.mapped
@@ -105,7 +105,7 @@ class ExpandableMemory:
 
     @staticmethod
     def _cut_off_after(block: Block, size: int) -> None:
-        """Let `block` have `size` bytes; what was after them becomes a block of the same kind."""
+        """Cut `block` to `size` bytes; the rest becomes a block of the same kind."""
         if size < block.size:
             rest_bytes = block.size - size
             rest = Block(block.pool, block.stream, block.address + size, rest_bytes, block.virtual_segment)
@@ -116,7 +116,7 @@ class ExpandableMemory:
 
 
 def _reach(first: Block, enough: int) -> int:
-    """Bytes that unused blocks cover from `first` on, counted no further than `enough`."""
+    """Number of bytes that unused blocks cover from `first` on, counted up to `enough`."""
     covered = 0
     block: Block | None = first
     while block is not None and covered < enough and not block.allocated:

@@ -1,4 +1,4 @@
-"""What the allocator has done: its counters with their peaks, and its events in order."""
+"""The allocator's history: its counters with their peaks, and its events in order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class AllocatorEvent(NamedTuple):
     """One entry of the trace, with PyTorch's meanings (TraceEntry, c10/core/CachingDeviceAllocator.h).
 
     address  of the block or segment; for `oom` the device's free bytes
-    size     what was requested for `alloc` and `free_*`, the rounded request for `oom`, else the segment's bytes
+    size     the requested size for `alloc` and `free_*`, the rounded request for `oom`, otherwise the segment's size
     """
 
     action: Action
@@ -27,7 +27,7 @@ class AllocatorEvent(NamedTuple):
 
 
 class Counter:
-    """A quantity and the most it has been since the peaks were reset (c10 Stat)."""
+    """A quantity and its maximum since the peaks were reset (c10 Stat)."""
 
     __slots__ = ("current", "peak")
 
@@ -44,14 +44,14 @@ class Counter:
 
 @dataclass(frozen=True)
 class AllocatorStatistics:
-    """The counters at one moment; what `torch.cuda.memory_stats()` says of the same things.
+    """The counters at one moment, equivalent to those of `torch.cuda.memory_stats()`.
 
     allocated    sizes of the blocks in use: `torch.cuda.memory_allocated`
-    requested    what was asked for in them
-    active       in use or awaiting another stream; as streams never share blocks here, the same as allocated
+    requested    requested sizes of these blocks
+    active       in use or awaiting another stream; equal to allocated, because streams never share blocks here
     reserved     taken from the device: `torch.cuda.memory_reserved`
-    segments     pieces from cudaMalloc; expandable segments are not counted, as in PyTorch
-    allocations  blocks in use
+    segments     segments from cudaMalloc; expandable segments are not counted, as in PyTorch
+    allocations  number of blocks in use
     """
 
     allocated_bytes: int
@@ -79,9 +79,9 @@ class AllocatorStatistics:
 
 
 class Ledger:
-    """The books of one allocator.
+    """The counters and events of one allocator.
 
-    events  what happened, oldest first, or None when nothing is recorded
+    events  in order, oldest first; None if events are not recorded
     """
 
     def __init__(self, record: bool) -> None:
@@ -95,17 +95,17 @@ class Ledger:
         self.ooms = 0
 
     def record(self, action: Action, address: int, size: int, stream: int, frames: Frames | None) -> None:
-        """Write down an event, if events are recorded."""
+        """Append an event, if events are recorded."""
         if self.events is not None:
             self.events.append(AllocatorEvent(action, address, size, stream, frames))
 
     def reset_peaks(self) -> None:
-        """Let every peak start from where its quantity is now."""
+        """Reset every peak to the current value."""
         for counter in (self.allocated, self.requested, self.reserved, self.segments, self.allocations):
             counter.peak = counter.current
 
     def statistics(self) -> AllocatorStatistics:
-        """All counters as they stand."""
+        """Return all current counters."""
         return AllocatorStatistics(
             allocated_bytes=self.allocated.current,
             allocated_peak_bytes=self.allocated.peak,

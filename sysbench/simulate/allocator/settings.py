@@ -1,7 +1,4 @@
-"""What `PYTORCH_CUDA_ALLOC_CONF` asks of the caching allocator, and the sizes that follow from it.
-
-Sources: c10/core/AllocatorConfig.{h,cpp} and c10/cuda/CUDAAllocatorConfig.{h,cpp} of PyTorch 2.11 to 2.13.
-"""
+"""The caching allocator's options in `PYTORCH_CUDA_ALLOC_CONF`, and the sizes that follow from them."""
 
 from __future__ import annotations
 
@@ -15,15 +12,15 @@ from sysbench.errors import unknown
 MIB = 1024 * 1024
 
 MIN_BLOCK_BYTES = 512
-"""kMinBlockSize: every block is a multiple of it."""
+"""kMinBlockSize: every block size is a multiple of it."""
 SMALL_BYTES = 1 * MIB
 """kSmallSize: the largest request that the small pool serves."""
 SMALL_SEGMENT_BYTES = 2 * MIB
-"""kSmallBuffer: what the small pool takes from the device at a time."""
+"""kSmallBuffer: segment size of the small pool."""
 MIN_LARGE_BYTES = 10 * MIB
-"""kMinLargeAlloc: from here on a request gets a segment of its own size."""
+"""kMinLargeAlloc: requests of at least this size get a segment of their own size."""
 ROUND_LARGE_BYTES = 2 * MIB
-"""kRoundLarge: what such a segment is rounded up to."""
+"""kRoundLarge: the size of such a segment is rounded up to a multiple of this."""
 UNLIMITED = 2**64 - 1
 """SIZE_MAX: blocks of any size may be split."""
 
@@ -31,25 +28,25 @@ _INTERVALS = 16
 _FIRST_INTERVAL_BITS = 20
 
 ENVIRONMENT_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-"""Where the settings stand, the first that is set wins (CUDAAllocatorConfig::instance)."""
+"""Environment variables of the settings; the first that is set takes precedence (CUDAAllocatorConfig::instance)."""
 
 
 class NotSimulatedError(ValueError):
-    """PyTorch takes this setting, and its effect is not simulated here."""
+    """PyTorch accepts this setting, but its effect is not simulated."""
 
 
 @dataclass(frozen=True)
 class AllocatorSettings:
-    """The options of the native backend that change which memory is taken and kept.
+    """The options of the native backend that affect how much memory is reserved and kept.
 
-    max_split_bytes               blocks of this size and more are neither split nor lent to smaller requests
-    max_non_split_rounding_bytes  how much larger than its request such a block may be; in text a large segment's size
+    max_split_bytes               blocks of at least this size are neither split nor used for smaller requests
+    max_non_split_rounding_bytes  how much larger than its request such a block may be; `parse` defaults to a segment
     roundup_power2_divisions      per power of two from 1 MiB to 64 GiB (16 of them): 0 or 1 rounds to 512 bytes,
                                   n rounds to the next of n steps between two powers of two
     garbage_collection_threshold  share of the allowed memory above which old cached segments are freed; 0 is never
     expandable_segments           one growing segment for each pool and stream, in pages
     large_segment_bytes           segment of requests between 1 and 10 MiB, and the page of a large expandable segment
-    memory_fraction               share of the device that the allocator may take
+    memory_fraction               share of the device that the allocator may use
     text                          the settings as they were written
     """
 
@@ -64,21 +61,21 @@ class AllocatorSettings:
 
     def __post_init__(self) -> None:
         if self.expandable_segments and self.large_segment_bytes % ROUND_LARGE_BYTES:
-            # cuMemCreate takes multiples of the device's page only.
+            # cuMemCreate accepts only multiples of the device's page size.
             raise ValueError(
-                f"large_segment_size_mb:{self.large_segment_bytes // MIB} does not go with expandable_segments:True, "
-                "whose pages are multiples of 2 MiB"
+                f"large_segment_size_mb:{self.large_segment_bytes // MIB} is incompatible with "
+                "expandable_segments:True, whose pages are multiples of 2 MiB"
             )
 
     @classmethod
     def parse(cls, text: str) -> AllocatorSettings:
-        """Settings from text such as `max_split_size_mb:128,expandable_segments:True`.
+        """Parse settings such as `max_split_size_mb:128,expandable_segments:True`.
 
-        Raises ValueError, one line that names the option, for anything unknown, malformed, out of range, or not
-        simulated. Stricter than PyTorch in one point: a number followed by letters (`128MB`) is refused.
+        Raises ValueError with one line that names the option, for anything unknown, malformed, out of range, or not
+        simulated. Stricter than PyTorch in one respect: a number followed by letters (`128MB`) is refused.
         """
         values: dict[str, Any] = {"text": text}
-        # The segment size comes first wherever it stands: the limits on splitting must not lie below it.
+        # The segment size is processed first, wherever it stands: the limits on splitting must not be below it.
         for name, value in sorted(_options(text), key=lambda option: option[0] != _SEGMENT_OPTION):
             _READERS[name](name, value, values)
         values.setdefault("max_non_split_rounding_bytes", _segment_bytes(values))
@@ -86,15 +83,15 @@ class AllocatorSettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> AllocatorSettings:
-        """Settings as a process with this environment would have them; raises ValueError as `parse` does."""
+        """Return the settings of a process with this environment; raises ValueError as `parse` does."""
         given = (environment[name] for name in ENVIRONMENT_VARIABLES if name in environment)
         return cls.parse(next(given, ""))
 
     @classmethod
     def from_snapshot(cls, recorded: Mapping[str, Any]) -> AllocatorSettings:
-        """Settings from the `allocator_settings` of a memory snapshot.
+        """Return the settings in the `allocator_settings` of a memory snapshot.
 
-        The text in there is the last that was set; options set before it show only in the fields beside it.
+        Their text is that of the last call that set options; earlier options are only in the separate fields.
         """
         values = vars(cls.parse(str(recorded.get("PYTORCH_CUDA_ALLOC_CONF", "")))).copy()
         if "max_split_size" in recorded:
@@ -107,7 +104,7 @@ class AllocatorSettings:
         return cls(**values)
 
     def for_snapshot(self) -> dict[str, Any]:
-        """The `allocator_settings` of a memory snapshot (torch/csrc/cuda/Module.cpp, THCPModule_memorySnapshot)."""
+        """Return the `allocator_settings` of a memory snapshot (THCPModule_memorySnapshot, cuda/Module.cpp)."""
         return {
             "PYTORCH_CUDA_ALLOC_CONF": self.text,
             # PyTorch casts SIZE_MAX to a signed integer.
@@ -124,7 +121,7 @@ class AllocatorSettings:
         }
 
     def block_bytes(self, requested_bytes: int) -> int:
-        """What a request is rounded up to (round_size): multiples of 512 bytes, or steps between powers of two."""
+        """Block size of a request (round_size): a multiple of 512 bytes, or a step between two powers of two."""
         floor_bits = requested_bytes.bit_length() - 1
         interval = min(max(floor_bits - _FIRST_INTERVAL_BITS, 0), _INTERVALS - 1)
         divisions = self.roundup_power2_divisions[interval]
@@ -134,7 +131,7 @@ class AllocatorSettings:
         return (requested_bytes + multiple - 1) // multiple * multiple
 
     def segment_bytes(self, block_bytes: int) -> int:
-        """What is asked of the device for a block that no cached one can serve (get_allocation_size)."""
+        """Segment size requested from the device for a block that no cached one can serve (get_allocation_size)."""
         if block_bytes <= SMALL_BYTES:
             return SMALL_SEGMENT_BYTES
         if block_bytes < MIN_LARGE_BYTES:
@@ -142,7 +139,7 @@ class AllocatorSettings:
         return (block_bytes + ROUND_LARGE_BYTES - 1) // ROUND_LARGE_BYTES * ROUND_LARGE_BYTES
 
     def page_bytes(self, is_small: bool) -> int:
-        """The pages in which an expandable segment grows and shrinks."""
+        """Page size by which an expandable segment grows and shrinks."""
         return SMALL_SEGMENT_BYTES if is_small else self.large_segment_bytes
 
 
@@ -150,7 +147,7 @@ _OPTION = re.compile(r"(?P<name>[^:,\[\]]+):(?P<value>\[[^\[\]]*\]|[^:,\[\]]+)(?
 
 
 def _options(text: str) -> Iterator[tuple[str, str]]:
-    """Names and values; PyTorch's tokenizer drops all white space and lets a last comma pass."""
+    """Names and values; like PyTorch's tokenizer, ignores white space and a trailing comma."""
     packed = "".join(text.split())
     position = 0
     while position < len(packed):
@@ -270,12 +267,12 @@ def _read_early_rejection(name: str, text: str, values: dict[str, Any]) -> None:
 
 
 def _accept_flag(name: str, text: str, values: dict[str, Any]) -> None:
-    """For options of pinned host memory, locks and graph capture: no device memory depends on them here."""
+    """Accept options of pinned host memory, locks and graph capture, which do not affect device memory here."""
     _flag(name, text)
 
 
 def _accept_number(name: str, text: str, values: dict[str, Any]) -> None:
-    """For sizes and numbers of pinned host memory."""
+    """Accept sizes and numbers for pinned host memory, which do not affect device memory."""
     _whole(name, text)
 
 

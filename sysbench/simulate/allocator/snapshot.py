@@ -1,7 +1,7 @@
-"""The allocator's state in the format of `torch.cuda.memory._snapshot()`, written and read.
+"""Conversion of the allocator's state to and from the format of `torch.cuda.memory._snapshot()`.
 
-THCPModule_memorySnapshot of torch/csrc/cuda/Module.cpp and DeviceCachingAllocator::snapshot; torch/cuda/memory.py
-describes the format.
+Sources: THCPModule_memorySnapshot of torch/csrc/cuda/Module.cpp and DeviceCachingAllocator::snapshot;
+torch/cuda/memory.py describes the format.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DEFAULT_POOL = (0, 0)
 
 
 class Annotation(NamedTuple):
-    """The begin or end of a named phase, and how many events had happened by then."""
+    """The start or end of a named phase, and the number of events before it."""
 
     events: int
     name: str
@@ -31,9 +31,9 @@ def build_snapshot(
     annotations: Iterable[Annotation],
     settings: AllocatorSettings,
 ) -> dict[str, Any]:
-    """The whole snapshot: only dict, list, tuple, str, int, float and bool, but for the callers' own frames.
+    """Build the whole snapshot, of dict, list, tuple, str, int, float and bool only, except for the caller's frames.
 
-    blocks  all free and used ones, in any order
+    blocks  all free and used blocks, in any order
     """
     heads = (block for block in blocks if block.previous is None or not block.previous.mapped)
     return {
@@ -48,7 +48,7 @@ def build_snapshot(
 
 
 def _segment(head: Block) -> dict[str, Any]:
-    """A segment, or one contiguous mapped range of an expandable segment, from its first block."""
+    """A segment, or one contiguous mapped range of an expandable segment, given its first block."""
     chain = [head]
     while (following := chain[-1].next) is not None and following.mapped:
         chain.append(following)
@@ -94,7 +94,7 @@ def _entry(event: AllocatorEvent, index: int) -> dict[str, Any]:
 
 
 class RestoredSegment(NamedTuple):
-    """A segment read back: its blocks in order of address, chained; the last of an expandable one is unmapped."""
+    """A restored segment: its blocks by address, linked; the last block of an expandable one is unmapped."""
 
     is_expandable: bool
     blocks: list[Block]
@@ -106,11 +106,11 @@ def restore_segments(
     settings: AllocatorSettings,
     capacity_bytes: int,
 ) -> list[RestoredSegment]:
-    """The blocks of a snapshot's segments, chained, but not yet held by the pools (by `segment_type`) they belong to.
+    """Restore the blocks of a snapshot's segments, linked but not yet in their pools (`pools` by `segment_type`).
 
-    Mapped ranges of one stream and size class count as one expandable segment that begins at the lowest of them: where
-    a segment really began, a snapshot does not say. Raises ValueError for blocks that do not fill their segment, ranges
-    that do not lie on whole pages, and segments of private pools.
+    Mapped ranges of one stream and size class count as one expandable segment that begins at the lowest of them,
+    because a snapshot does not contain the real beginning. Raises ValueError for blocks that do not fill their segment,
+    ranges that are not aligned to pages, and segments of private pools.
     """
     restored: list[RestoredSegment] = []
     mapped_ranges: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
@@ -127,7 +127,7 @@ def restore_segments(
 
 
 def _expandable_blocks(ranges: list[Mapping[str, Any]], pool: BlockPool, virtual: VirtualSegment) -> list[Block]:
-    """The blocks of all mapped ranges, with unmapped ones between and after them."""
+    """Blocks of all mapped ranges, with unmapped ones between and after them."""
     blocks: list[Block] = []
     end = virtual.address
     for mapped_range in [*ranges, None]:

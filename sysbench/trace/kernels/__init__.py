@@ -1,1 +1,1 @@
-"""Kernels of a trace: what they are called and do, how long they take, how much work they need at least."""
+"""Kernels of a trace: names, classes, times, and estimates of their minimum work."""

@@ -1,213 +1,221 @@
-"""The class of a kernel and its number format, by patterns of its name.
+"""The class of a kernel and its number format, by the words of its name.
 
-The names are those of cuBLAS and cuBLASLt (from Ampere's `ampere_sgemm` and `sm80_xmma_gemm` to Blackwell's `nvjet`),
-CUTLASS, cuDNN, FlashAttention, PyTorch's own kernels, Triton as Inductor names what it generates, NCCL, rocBLAS, and of
-operators of ATen, which stand for kernels on the CPU. No name says everything: a name that no pattern knows is placed
-nowhere, and shown.
+The names are those of cuBLAS and cuBLASLt (from Volta's `volta_sgemm` to Blackwell's `nvjet`), CUTLASS, cuDNN,
+FlashAttention, FlashInfer, vLLM, PyTorch's own kernels, Triton as Inductor names what it generates, FBGEMM, NCCL, RCCL,
+rocBLAS and hipBLASLt (Tensile), MIOpen, Composable Kernel, AITER, oneDNN and SYCL, and of ATen's operators, which stand
+for kernels on the CPU. A name is first split into words (`CatArrayBatchedCopy` becomes `cat array batched copy`), so
+that `fbgemm` does not match `gemm`. A name that matches no phrase has the class `other`.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
 
 from sysbench.trace.summary import KernelClass
 
 _READ: Final = 4000
-"""Characters of a name that are looked at."""
+"""Number of characters of a name that are examined."""
+
+# --- words
+
+_HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_SEPARATORS: Final = re.compile(r"[^a-z0-9]+")
+_MANGLED: Final = re.compile(r"L[a-z]n?\d+E|DF\d+[_b]|S[0-9A-Z]*_|T\d*_|(?P<length>\d+)")
+"""In a mangled name (Itanium C++ ABI): literals, types and back references, whose digits are no lengths; lengths."""
 
 
-def _any(*alternatives: str) -> re.Pattern[str]:
-    return re.compile("|".join(alternatives), re.IGNORECASE)
+def words(name: str) -> str:
+    """The words of a name in lower case, with underscores around and between them: `_cat_array_copy_`."""
+    text = " ".join(_identifiers(name)) if name.startswith("_Z") else name
+    return f"_{_SEPARATORS.sub('_', _HUMP.sub('_', text).lower()).strip('_')}_"
 
 
-_KERNELS: Final[tuple[tuple[KernelClass, re.Pattern[str]], ...]] = (
-    (
-        "communication",
-        _any(
-            r"^nccl",
-            r"ncclDevKernel",
-            r"ncclKernel",
-            r"nvshmem",
-            r"^c10d::",
-            r"^gloo:",
-            r"^ucc:",
-            r"\brccl",
-            r"(one|two)_shot_all_?reduce",
-            r"multimem_",
-            r"cross_device_reduce",
-            r"_symmetric_memory",
-            r"\b(deep_)?ep::(inter|intra)node",
-        ),
-    ),
-    (
-        "copy",
-        _any(
-            r"^Mem(cpy|set)\b",
-            r"^\[CUDA mem",
-            r"CatArrayBatchedCopy",
-            r"\w*copy_kernel",
-            r"_copy_functor",
-            r"CopyFunctor",
-            r"FillFunctor",
-            r"\bfill_kernel",
-            r"batched_?transpose",
-            r"transpose_readWrite",
-            r"nchwToNhwc",
-            r"nhwcToNchw",
-            r"tensorTransformGeneric",
-            r"split_with_sizes_copy",
-            r"chunk_cat",
-            r"DeviceMemcpy",
-            r"batch_memcpy",
-        ),
-    ),
-    (
-        "optimizer",
-        _any(
-            r"multi_tensor_apply",
-            r"multi_tensor_\w+",
-            r"fused_?adam",
-            r"fused_?(sgd|lamb|adagrad|lion)",
-            r"adam_?w?_",
-            r"_foreach_",
-            r"_fused_(adamw?|sgd|adagrad)",
-            r"amp_(non_finite|update_scale)",
-            r"lpnorm_cleanup",
-            r"_amp_foreach",
-            r"^Optimizer\.",
-        ),
-    ),
-    (
-        "attention",
-        _any(
-            r"flash_(fwd|bwd|attn|attention)",
-            r"pytorch_flash::",
-            r"\bflash::",
-            r"FlashAttn",
-            r"fmha",
-            r"_sdpa_",
-            r"attention_kernel(_backward)?_batched",
-            r"\bAttention(Backward)?Kernel<",
-            r"flex_attention",
-            r"scaled_dot_product",
-            r"(efficient|flash|cudnn)_attention",
-            r"\b_?attn_(fwd|bwd)",
-            r"compute_dot_do_o",
-            r"paged_attention",
-            r"mha_(fwd|bwd|varlen)",
-            r"_native_multi_head_attention",
-        ),
-    ),
-    ("softmax", _any(r"softmax")),
+def _identifiers(mangled: str) -> Iterator[str]:
+    """The identifiers in a mangled C++ name, each of which follows its length: `13FmhaFwdKernel`."""
+    place = 0
+    while part := _MANGLED.search(mangled, place):
+        place = part.end()
+        if part["length"]:
+            place += int(part["length"][-3:])
+            yield mangled[part.end() : place]
+
+
+def _phrases(text: str) -> re.Pattern[str]:
+    """A pattern for any of these phrases of whole words, joined by underscores; each may be a regular expression."""
+    return re.compile(f"_(?:{'|'.join(text.split())})(?=_)")
+
+
+# --- classes of kernels
+
+_GEMM: Final = r"(?:[a-z0-9]*[0-9]|[bcdhiqswz]|batch(?:ed)?|deep|group(?:ed)?|tiny|splitk)?gemms?[a-z0-9]{0,3}"
+"""`gemm`, `sgemm`, `s16816gemm`, `bf16gemm`, `gemmk1`; not `fbgemm`."""
+
+_CONTENT: Final[tuple[tuple[KernelClass, re.Pattern[str]], ...]] = (
+    ("softmax", _phrases(r"[a-z]*softmax[a-z0-9]* soft_max")),
     (
         "normalisation",
-        _any(
-            r"layer_?norm",
-            r"rms_?norm",
-            r"batch_?norm",
-            r"group_?norm",
-            r"instance_?norm",
-            r"GammaBeta",
-            r"RowwiseMoments",
-            r"bn_(fw|bw)_",
-            r"ComputeGradientFusedParams",
-            r"ComputeInternalGradients",
-            r"fused_\w*mean\w*rsqrt",
-            r"fused_\w*rsqrt\w*mean",
+        _phrases(
+            r"""
+            (?:layer|rms|batch|group|instance|weight)_?norm(?:alization)?[a-z0-9]* gamma_beta rowwise_moments
+            ln_[fb]wd bn_[fb]w compute_gradient_fused_params compute_internal_gradients
+            fused_(?:\w+_)?mean_(?:\w+_)?rsqrt fused_(?:\w+_)?rsqrt_(?:\w+_)?mean qk_norm[a-z]*
+            """
         ),
     ),
     (
         "embedding",
-        _any(
-            r"embedding",
-            r"index_?(select|put|add|copy|fill|get)",
-            r"indexSelect",
-            r"indexFunc",
-            r"indexing_backward",
-            r"index_elementwise_kernel",
-            r"index_kernel",
-            r"gather_kernel",
-            r"scatter_gather",
-            r"compute_grad_weight",
-            r"krn_partial",
-            r"partial_segments",
-            r"segment_offsets",
-            r"sum_and_scatter",
+        _phrases(
+            r"""
+            (?<!rotary_)(?<!rotary_pos_)(?<!rope_)embeddings? tbe index_(?:select|put|add|copy|fill|get|func|reduce)
+            index_(?:elementwise_)?kernel[a-z]* indexing_backward (?:vectorized_)?gather_(?:kernel|functor|fwd)
+            scatter_(?:gather|add|kernel|functor|fwd) compute_grad_weight krn_partials? partial_segments
+            segment_offsets sum_and_scatter device_select masked_select write_indices nonzero bounds_check_indices
+            lxu_cache l[rf]u_cache linearize_(?:cache_indices|index)
+            """
         ),
     ),
-    # Inductor names its kernels after all that they fuse; what they are made as counts for more than that.
-    ("matmul", _any(r"triton_(tem|mm|bmm)(_|\b)", r"triton_\w*_tem_fused")),
-    ("reduction", _any(r"triton_(red|per|spl)_fused")),
-    ("elementwise", _any(r"triton_(poi|for)_fused", r"cpp_fused_")),
+)
+"""Classes by content, which for Inductor's kernels take precedence over the kind of kernel."""
+
+_INDUCTOR: Final = re.compile(
+    r"_(?:triton|cpp)(?:_(poi|for|red|per|spl|mix|tem))?_fused(?=_)|_triton_(mm|bmm|tem)(?=_)"
+)
+_MADE_AS: Final[dict[str | None, KernelClass]] = {
+    None: "elementwise",
+    "poi": "elementwise",
+    "for": "elementwise",
+    "red": "reduction",
+    "per": "reduction",
+    "spl": "reduction",
+    "mix": "reduction",
+}
+"""Inductor names a kernel after all operators that it fuses, and after the template that generates it. A pointwise
+kernel that is named after a matrix product or attention only prepares its inputs or processes its results."""
+_ATTENTION: Final = re.compile(r"_flex_(?:attention|decoding)(?=_)")
+
+_KERNELS: Final[tuple[tuple[KernelClass, re.Pattern[str]], ...]] = (
+    (
+        "communication",
+        _phrases(
+            r"""
+            [nrhm]s?ccl[a-z]* oneccl nvshmem[a-z]* rocshmem[a-z]* c10d gloo ucc deep_ep (?:inter|intra)node multimem
+            all_?reduce[a-z]* all_?gather[a-z]* reduce_?scatter[a-z]* all_?(?:to|2)_?all[a-z]* cross_device_reduce
+            symm(?:etric)?_mem(?:ory)? quick_?reduce record_param_comms send_recv
+            """
+        ),
+    ),
+    (
+        "copy",
+        _phrases(
+            r"""
+            (?:batch_|device_)?memcpy[a-z0-9]* memset[a-z0-9]* cat_array_batched_copy (?<!index_)copy_kernel
+            copy_functor fill_functor (?<!index_)(?<!masked_)fill_kernel (?:copy|fill)_buffer[a-z]*
+            batched_?transpose[a-z0-9]* transpose_read_write transpose_kernel nchw_to_nhwc nhwc_to_nchw
+            nhwc_add_padding tensor_transform_generic split_with_sizes_copy chunk_cat reshape_and_cache
+            concat_and_cache[a-z]* (?:copy|swap)_blocks im2col[a-z]* col2im[a-z]* vol2col col2vol
+            set_tensor[0-9a-z]* sub_tensor_op
+            """
+        ),
+    ),
+    ("embedding", _phrases("split_embedding embedding_codegen")),
+    (
+        "optimizer",
+        _phrases(
+            r"""
+            multi_tensor[a-z]* foreach fused_(?:sgd|lamb|adagrad|lion) adamw? lamb distributed_lamb sgd
+            amp_(?:non_finite|update_scale|foreach) lpnorm_cleanup optimizer_(?:step|zero_grad)
+            """
+        ),
+    ),
+    (
+        "attention",
+        _phrases(
+            r"""
+            (?:pytorch_)?flash_(?:fwd|bwd|attn|attention|decode|mla|sparse|prepare)[a-z0-9]* flash_?mla
+            fmha[a-z0-9]* flash_?attn[a-z0-9]* sdpa mha (?:mla|mqa) attention attn attn_[fb]wd scaled_dot_product
+            compute_dot_do_o prepare_varlen_num_blocks (?:batch|single|batched)_(?:prefill|decode)_with[a-z]*
+            pa_a[0-9]+_?w[0-9]+ pa_(?:prefill|decode) bwd_kernel_d[kqv](?:_d[kqv])?
+            fwd_(?:grouped_)?kernel_stage[12] merge_attn_states mem_eff_attention
+            persistent_variable_length_merge_states
+            """
+        ),
+    ),
+    (
+        "permutation",
+        _phrases(
+            r"""
+            permute_(?:[12]d|sparse|pooled|multi|lengths|indices|embeddings|duplicate|kernel|tokens?)
+            (?:invert|jagged)_permute unpermute[a-z]* token_permutation block_bucketize[a-z]* reorder_batched[a-z]*
+            jagged_to_padded[a-z]* (?:padded_)?dense_to_jagged pack_segments
+            moe_(?:align|sort|permute|dev_routing|dev_finalize)[a-z]* (?:pre|post)_reorder src2dst
+            ep_(?:scatter|gather) expand_input_rows finalize_moe_routing
+            compute_(?:seg_indptr|expert_offsets|masked_m) count_and_sort_expert_tokens
+            """
+        ),
+    ),
+    *_CONTENT,
     (
         "matmul",
-        _any(
-            r"gemm",
-            r"gemv",
-            r"^nvjet",
-            r"splitKreduce",
-            r"splitk_?reduce",
-            r"xmma_",
-            r"cutlass_\d+",
-            r"cutlass3x",
-            r"tensorop_",
-            r"(implicit_)?convolve",
-            r"_(fprop|dgrad|wgrad)_",
-            r"cudnn::cnn",
-            r"winograd",
-            r"cublas",
-            r"conv_depthwise",
-            r"conv\dd_",
-            r"scudnn",
-            r"^Cijk_",
-            r"fused_moe",
-            r"magma_\w*(mm|mv)",
-            r"\btrsm",
-            r"dot_kernel<",
-            r"triton_\w*matmul",
-            r"matmul_kernel",
+        _phrases(
+            rf"""
+            {_GEMM} gemv[a-z0-9]* nvjet xmma cutlass3x tensorop split_?k_?reduce[a-z]* cijk cublas[a-z]*
+            [a-z0-9]*convolve[a-z]* conv(?:olution)?(?:[0-9]d)? conv_?depthwise[0-9a-z]* fprop dgrad wgrad
+            winograd[a-z0-9]* cudnn_cnn [a-z0-9]+cudnn fmoe[a-z0-9]* fused_moe moe_stage[12] [bs]gmv mfma_moe[0-9]*
+            (?:batched_|scaled_|grouped_)?matmul[a-z0-9]* b?mm addmm baddbmm [sdcz]?trsm[a-z]* marlin[a-z]*
+            wv_split_[a-z]* machete dot_kernel mfma
+            """
+        ),
+    ),
+    (
+        "quantisation",
+        _phrases(
+            r"""
+            (?:de)?quanti[sz]\w*? (?:de|re)?quant(?:ized)?
+            float_to_(?:fused\w*?|fp8\w*?|hfp8|msfp|bfloat16|paddedfp8\w*?)
+            (?:fused\w*?|fp8\w*?|hfp8|msfp|bfloat16|paddedfp8\w*?)_to_float qparams? cast_transpose[a-z]* amax[a-z]*
+            (?:cast|scaled)_(?:to_)?(?:fp8|mxfp8|nvfp4)
+            """
+        ),
+    ),
+    ("permutation", _phrases("permute[a-z]* permutation")),
+    (
+        "other",
+        _phrases(
+            r"[a-z]*radix_?sort[a-z]* merge_sort bitonic_sort gather_top_k [sm]btopk topk top_k sort[a-z]* sampling"
         ),
     ),
     (
         "reduction",
-        _any(
-            r"reduce_kernel",
-            r"\breduce",
-            r"Device(Segmented)?Reduce",
-            r"DeviceScan",
-            r"tensor_kernel_scan",
-            r"nll_loss",
-            r"cross_entropy",
-            r"scan_(inner|outer)most",
-            r"cumsum",
-            r"argm(ax|in)",
-            r"norm_?(two|one)_?ops",
+        _phrases(
+            r"""
+            reduce[a-z]* reduction device_(?:segmented_)?reduce[a-z]* device_scan[a-z]* scan_(?:inner|outer)most
+            tensor_kernel_scan (?:nll|ctc)_(?:loss[a-z0-9]*|criterion) nrm2 asum cross_entropy cumsum cumprod
+            arg_?m(?:ax|in) norm_?(?:two|one)_?ops segment_sum[a-z]* moe_sum histogram[a-z0-9]*
+            (?:max|avg|average|adaptive)_?pool[a-z0-9]* pooling[a-z]*
+            """
         ),
     ),
     (
         "elementwise",
-        _any(
-            r"elementwise",
-            r"pointwise",
-            r"dropout",
-            r"triu_tril",
-            r"(masked_(fill|scale))",
-            r"gelu",
-            r"silu",
-            r"swiglu",
-            r"\brope\b",
-            r"rotary",
-            r"CompareFunctor",
-            r"glu_kernel",
-            r"where_kernel",
-            r"RangeFactories",
-            r"random_",
+        _phrases(
+            r"""
+            elementwise pointwise dropout upsample[a-z0-9]* interpolate[a-z0-9]* grid_sampler[a-z0-9]* triu_tril
+            masked_(?:fill|scale) gelu silu swiglu geglu relu sigmoid tanh rope mrope rotary compare_functor glu
+            where_kernel range_factories random act_and_mul do_activation bias_act op_(?:generic_)?tensor[a-z0-9]*
+            cast_[a-z0-9]+_to (?:add|mult?|sub|div|exp|pow)_(?:kernel|fwd|native|tensor_kernel)
+            (?:scal|axpy|axpby)_kernel broadcast_kernel offsets_range philox
+            """
         ),
     ),
-    ("other", _any(r"RadixSort", r"DeviceMergeSort", r"bitonicSort", r"gatherTopK", r"sbtopk", r"mbtopk")),
+    ("copy", _phrases("transpose[a-z0-9]* (?:reflection|replication|constant|zero)_pad[a-z0-9]*")),
 )
+"""The first class with a matching phrase counts, so specific classes precede general ones: a reduction within a matrix
+product belongs to the product, and a norm that quantises is a norm."""
+
+# --- classes of operators
 
 
 def _words(text: str) -> frozenset[str]:
@@ -292,8 +300,8 @@ _OPERATORS: Final[tuple[tuple[KernelClass, frozenset[str]], ...]] = (
         ),
     ),
 )
-"""By the operator's own name, less a trailing underscore. What only calls others (`matmul`, `einsum`) multiplies
-nothing itself: the time that is its own goes into finding out how to."""
+"""By the operator's own name, without a trailing underscore. Operators that only call others (`matmul`, `einsum`)
+multiply nothing themselves: their own time is overhead."""
 
 _BY_OPERATOR: Final[dict[str, KernelClass]] = {name: kind for kind, names in _OPERATORS for name in names}
 
@@ -303,7 +311,14 @@ _NO_ARITHMETIC: Final = re.compile(
     r"detach_?|enumerate\(DataLoader\).*|DataParallel\..*|DistributedDataParallel\..*|torch/.*|(aten|prim)::(is_|sym_|_assert).*",
     re.DOTALL,
 )
-"""Names that only call operators and do nothing themselves."""
+"""Names that only call operators and do no work themselves."""
+
+# --- number formats
+
+
+def _any(*alternatives: str) -> re.Pattern[str]:
+    return re.compile("|".join(alternatives), re.IGNORECASE)
+
 
 _PRECISIONS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
     ("fp4", _any(r"e2m1", r"nvf4", r"mxf4", r"fp4")),
@@ -328,32 +343,32 @@ _PRECISIONS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
     ("fp64", _any(r"dgemm", r"d884gemm", r"_f64f64", r"\bdouble\b")),
     ("fp32", _any(r"sgemm", r"f32f32_f32f32", r"_f32_", r"\bfloat\b", r"simt_s", r"scudnn")),
 )
-"""The first that is found counts. TF32 kernels take fp32 numbers and say so too; shapes of tensor core instructions
-(`s1688`) stand for TF32 where no 16-bit format is named. What cuDNN generates says `f16` for both 16-bit formats."""
+"""The first match counts. TF32 kernels take fp32 numbers and name both; shapes of tensor core instructions (`s1688`)
+mean TF32 if no 16-bit format is named. cuDNN's generated kernels use `f16` for both 16-bit formats."""
 
 
 @lru_cache(maxsize=65_536)
 def classified(name: str) -> KernelClass | None:
-    """The class of a kernel or operator by its name; None where no pattern matches."""
+    """Return the class of a kernel or operator by its name; None if nothing in it matches."""
     text = name[:_READ]
     if text.startswith(("aten::", "prims::")):
-        return _operator(text)
+        bare = text.rpartition("::")[2].split(".")[0]
+        known = _BY_OPERATOR.get(bare) or _BY_OPERATOR.get(bare.rstrip("_"))
+        if known is not None:
+            return known
     if _NO_ARITHMETIC.fullmatch(text):
         return "other"
-    return next((kind for kind, pattern in _KERNELS if pattern.search(text)), None)
-
-
-def _operator(text: str) -> KernelClass | None:
-    bare = text.rpartition("::")[2].split(".")[0]
-    known = _BY_OPERATOR.get(bare) or _BY_OPERATOR.get(bare.rstrip("_"))
-    if known is not None:
-        return known
-    if _NO_ARITHMETIC.fullmatch(text):
-        return "other"
-    return next((kind for kind, pattern in _KERNELS if pattern.search(text)), None)
+    found = words(text)
+    made = _INDUCTOR.match(found)
+    if made is None:
+        return next((kind for kind, phrases in _KERNELS if phrases.search(found)), None)
+    template = made[1] or made[2]
+    if template in ("tem", "mm", "bmm"):
+        return "attention" if _ATTENTION.search(found) else "matmul"
+    return next((kind for kind, phrases in _CONTENT if phrases.search(found)), _MADE_AS[template])
 
 
 @lru_cache(maxsize=65_536)
 def precision(name: str) -> str | None:
-    """The format of the numbers that a matrix product multiplies, as its name has it; None where it does not say."""
+    """Return the input format of a matrix product according to its name; None if the name does not contain it."""
     return next((format_ for format_, pattern in _PRECISIONS if pattern.search(name[:_READ])), None)

@@ -1,4 +1,4 @@
-"""How busy devices were: idle time, how much of it was waiting for the host, and the cost of launches."""
+"""Utilisation of devices: idle time, the part of it spent waiting for the host, and launch overhead."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from sysbench.trace.summary import DeviceUse
 
 
 class LaunchSums:
-    """The cost of launches. Grows with every slice; everything that a call launched is in one slice."""
+    """Sums of launch overhead, slice by slice; everything that one call launches is in one slice."""
 
     def __init__(self) -> None:
         self.launches = self.launch_ns = self.work_ns = 0
         self.streams: set[tuple[int, int]] = set()
 
     def add(self, part: StepWork) -> None:
-        """Take in what counts of a slice."""
+        """Add the work of a slice that counts."""
         work = part.work
         self.work_ns += int(work.duration_ns.sum())
         (_, device), (streams, stream) = grouped(work.device), grouped(work.stream)
@@ -35,36 +35,36 @@ class LaunchSums:
 
 
 class Timeline:
-    """When at least one of many pieces of work was running, and what ended the gaps between. Grows with time."""
+    """Stretches in which any work runs, and what ended the gaps between them; built in order of time."""
 
     def __init__(self, windows: Stretches) -> None:
         self._windows = windows
         self.total_ns = 0
-        """How long at least one was running."""
+        """Time in which at least one piece of work runs."""
         self.busy_ns = 0
-        """How much of that lies in the windows."""
+        """The part of that time within the windows."""
         self.waiting_ns = 0
-        """Idle time that passed before whatever ended it had been launched."""
+        """Idle time before the launch of the work that ends it."""
         self._open = np.zeros((3, 0), np.int64)
-        """The last stretch, which what comes may prolong: start, end, and when what began it was launched."""
+        """The last stretch, which later work may extend: start, end, and launch time of its first work."""
         self._idle_since = windows.start_ns[:1]
 
     def add(self, start_ns: Integers, end_ns: Integers, launched_ns: Integers) -> None:
-        """Take in work that starts after all that was taken in before; `launched_ns` is NONE where not known."""
+        """Add work that starts after all earlier work; `launched_ns` is NONE if unknown."""
         start, end, launched = np.concatenate([self._open, np.stack([start_ns, end_ns, launched_ns])], axis=1)
         running = union(start, end)
-        # The first to start of those that end the same gap.
+        # Several pieces of work may end the same gap; the first to start counts.
         order = np.lexsort((launched, start))
         beginning = order[np.searchsorted(start[order], running.start_ns)]
         self._close(running, launched[beginning], len(running.start_ns) - 1)
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Close the last stretch; no more work follows."""
         start, end, launched = self._open
         self._close(Stretches(start, end), launched, len(start))
 
     def _close(self, running: Stretches, launched: Integers, count: int) -> None:
-        """Count the first stretches; the others stay open."""
+        """Count the first `count` stretches; the others remain open."""
         count = max(count, 0)
         starts, ends = running.start_ns[:count], running.end_ns[:count]
         self._open = np.stack([running.start_ns[count:], running.end_ns[count:], launched[count:]])
@@ -80,7 +80,7 @@ class Timeline:
 
 
 def busy(calls: Calls, windows: Stretches) -> tuple[Timeline, dict[int, Timeline]]:
-    """When anything ran, and the same for each device."""
+    """Return the timeline of all devices together, and one for each device."""
     everywhere = Timeline(windows)
     devices: dict[int, Timeline] = {}
     for rows in calls.in_order_of_time():
@@ -95,7 +95,7 @@ def busy(calls: Calls, windows: Stretches) -> tuple[Timeline, dict[int, Timeline
 
 
 def device_use(calls: Calls, devices: Mapping[int, Timeline], launched: LaunchSums, windows: Stretches) -> DeviceUse:
-    """The use of devices by the work that counts, within the steps' windows; added up over several devices."""
+    """Return the use of devices within the steps' windows by the work that counts, summed over devices."""
     queues_ns = calls.queues_ns()
     return DeviceUse(
         window_ns=windows.total_ns * len(devices),

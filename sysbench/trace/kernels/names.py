@@ -1,8 +1,8 @@
-"""Names of kernels as people can read them.
+"""Readable names of kernels.
 
-A C++ kernel's name spells out every template argument: `void at::native::vectorized_elementwise_kernel<4,
-at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >(int, …)`. What says something about it is the function,
-and the functor it is made for: `vectorized_elementwise_kernel<CUDAFunctor_add<float>>`.
+A C++ kernel's name contains every template argument: `void at::native::vectorized_elementwise_kernel<4,
+at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >(int, …)`. The informative parts are the function and its
+functor: `vectorized_elementwise_kernel<CUDAFunctor_add<float>>`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import re
 from typing import Final
 
 LONGEST: Final = 72
-"""Characters of a shortened name; what is longer loses its middle."""
+"""Longest shortened name in characters; a longer one loses its middle."""
 
 _READ: Final = 4000
-"""Characters of a name that are looked at."""
+"""Number of characters of a name that are examined."""
 _DEEPEST: Final = 8
-"""Templates within templates that are looked into."""
+"""Depth of nested templates that is examined."""
 _SHOWN_ARGUMENTS: Final = 3
 
 _NOISE: Final = (
@@ -27,9 +27,9 @@ _NOISE: Final = (
     (re.compile(r"\s+"), " "),
 )
 _CODE: Final = re.compile(r"<|\S\(")
-"""Brackets of C++; what stands in brackets after a space, as in `Memcpy DtoD (Device -> Device)`, is for people."""
+"""Brackets of C++; brackets after a space, as in `Memcpy DtoD (Device -> Device)`, are ordinary text."""
 _ENGINE: Final = "autograd::engine::"
-"""In front of what autograd's engine calls, which tells none of it from another."""
+"""Prefix of all calls from autograd's engine, which does not distinguish them."""
 _LITERAL: Final = re.compile(r"-?\d+[a-z]*|true|false|\(.*")
 _TYPE: Final = re.compile(
     r"(float|double|int|long|short|bool|char|unsigned.*|signed.*|u?int\d+_t|c10::\w+|__nv_\w+|__half2?|void|at::\w+)"
@@ -50,7 +50,7 @@ _WRAPPERS: Final = frozenset(
         "GemmUniversal",
     }
 )
-"""Templates that are shown as their argument, which says more."""
+"""Templates whose argument is shown instead, because it is more informative."""
 _PLUMBING: Final = frozenset(
     {
         "array",
@@ -70,7 +70,7 @@ _PLUMBING: Final = frozenset(
 
 
 def shortened(name: str) -> str:
-    """The name as it is shown, of at most LONGEST characters."""
+    """Return the name as shown, of at most LONGEST characters."""
     text = name[:_READ].removeprefix(_ENGINE)
     if _CODE.search(text):
         quiet = text
@@ -81,7 +81,7 @@ def shortened(name: str) -> str:
 
 
 def elided(text: str, longest: int) -> str:
-    """The text with its middle left out, if it is too long: both ends tell kernels apart."""
+    """Shorten a text that is too long by omitting its middle: both ends distinguish kernels."""
     if len(text) <= longest:
         return text
     tail = longest // 3
@@ -89,7 +89,7 @@ def elided(text: str, longest: int) -> str:
 
 
 def _function(text: str, depth: int) -> str:
-    """`name<what it is made for>`, without namespaces and parameters."""
+    """Return `name<functor or types>`, without namespaces and parameters."""
     head, inside = _split(text)
     base = head.rstrip(":& *").rpartition("::")[2].strip() or head.strip()
     if depth >= _DEEPEST or not inside:
@@ -101,7 +101,7 @@ def _function(text: str, depth: int) -> str:
 
 
 def _told(inside: str, depth: int) -> list[str]:
-    """The template arguments that say something: functors if there are any, else types."""
+    """Return the informative template arguments: functors if there are any, otherwise types."""
     arguments = [argument for argument in _arguments(inside) if argument and not _LITERAL.fullmatch(argument)]
     functors = [argument for argument in arguments if not _TYPE.fullmatch(argument)]
     shown = [_function(argument, depth + 1) for argument in functors or arguments]
@@ -110,7 +110,7 @@ def _told(inside: str, depth: int) -> list[str]:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """The text before the first bracket, and the text in it where it is a template's."""
+    """Return the text before the first bracket, and the bracket's content if it holds template arguments."""
     opening = next((position for position, character in enumerate(text) if character in "<("), len(text))
     if opening == len(text) or text[opening] == "(":
         return text[:opening], ""
@@ -124,7 +124,7 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _arguments(inside: str) -> list[str]:
-    """Split at the commas that no bracket encloses."""
+    """Split at commas outside all brackets."""
     found, depth, begin = [], 0, 0
     for position, character in enumerate(inside):
         depth += (character in "<(") - (character in ">)")

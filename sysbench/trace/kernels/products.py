@@ -1,4 +1,4 @@
-"""The matrix products of a trace: how many there are, and their FLOPs by the shapes of their operators' inputs."""
+"""The matrix products of a trace: their number, and their FLOPs by the shapes of their inputs."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from sysbench.trace.recording import NONE
 from sysbench.trace.summary import Check, ProfileSource
 
 PRODUCTS: Final = frozenset({"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm", "mv", "dot"})
-"""Operators of ATen that are one product of matrices each."""
+"""ATen operators that are one matrix product each."""
 
 CALLERS: Final = frozenset({"matmul", "linear", "einsum", "inner", "tensordot", "addbmm", "chain_matmul"})
-"""Operators that leave the product itself to one of those."""
+"""Operators that delegate the product to one of those."""
 
 
 class ProductShapes:
-    """Names and input shapes of the operators that launch matrix products. Grows with every slice."""
+    """Names and input shapes of the operators that launch matrix products, collected slice by slice."""
 
     def __init__(self, names: Sequence[str], kernels: Kernels) -> None:
         self._names = names
         self._kernels = kernels
         self._seen: Counter[tuple[int, int, int]] = Counter()
-        """Operators by phase, name and shapes."""
+        """Number of operators by phase, name and shapes."""
         self._complete = True
 
     def add(self, part: StepWork) -> None:
-        """Take in what counts of a slice."""
+        """Add the work of a slice that counts."""
         operators = part.slice.operators
         rows = np.flatnonzero(self._kernels.are_products(part.work.name) & (part.work.duration_ns > 0))
         launched = part.operator[rows]
@@ -51,7 +51,7 @@ class ProductShapes:
             self._seen[where, name, shapes] += times
 
     def amounts(self, steps: int) -> Amounts:
-        """FLOPs by phase, of one step; nothing where any product's shapes are missing."""
+        """Return FLOPs per step by phase; empty if the shapes of any product are missing."""
         found: Amounts = {}
         if not self._complete:
             return found
@@ -68,7 +68,7 @@ class ProductShapes:
 
 
 def product_flops(operator: str, shapes: str) -> int | None:
-    """FLOPs of a matrix product from its inputs' shapes, `[[4, 128], [128, 64]]`; None for what is none."""
+    """FLOPs of a matrix product from its input shapes, `[[4, 128], [128, 64]]`; 0 for CALLERS, None if unknown."""
     bare = operator.removeprefix("aten::")
     if bare in CALLERS:
         return 0
@@ -93,22 +93,22 @@ def _is_size(value: object) -> bool:
 
 
 _SPLIT_K_REDUCTION: Final = re.compile(r"split_?k_?reduce", re.IGNORECASE)
-"""Adds up what several blocks have computed of one product."""
+"""A kernel that adds up the partial results of several blocks for one product."""
 
 
 class ProductCounts:
-    """Matrix products found in each phase. Grows with every slice."""
+    """Number of matrix products in each phase, collected slice by slice."""
 
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
         self._called: Counter[str] = Counter()
-        """Kernels, or on the CPU operators."""
+        """Kernels, or operators on the CPU."""
         self._callers: Counter[str] = Counter()
-        """The operators that called them."""
+        """Operators that launched the kernels."""
         self._without_caller: set[str] = set()
 
     def add(self, part: StepWork) -> None:
-        """Take in what counts of a slice."""
+        """Add the work of a slice that counts."""
         names, which = grouped(part.work.name)
         are_products = []
         for name in names.tolist():
@@ -128,7 +128,7 @@ class ProductCounts:
                 self._without_caller.add(phase)
 
     def checks(self, cell: ModelCell, steps: int, source: ProfileSource) -> Iterator[Check]:
-        """The number of products that the cell's model must have, over all steps, beside the number found."""
+        """Yield checks of the number of products: that of the cell's model, over all steps, and the number found."""
         for phase, count in products_expected(cell).items():
             by_caller = source == "device" and phase not in self._without_caller
             found = (self._callers if by_caller else self._called)[phase]

@@ -1,6 +1,6 @@
-"""Statistics of single kernels within ranges: what they take on average and at worst, and how they were launched.
+"""Statistics of single kernels within ranges: mean and extreme times, and launch shapes.
 
-The ranges that have kernel tables of their own, and which kernels are in them.
+Also selects the ranges with their own kernel tables, and the kernels in each table.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from sysbench.trace.recording import NONE, Integers
 from sysbench.trace.summary import STEP, KernelStatistics, OperatorStatistics, ancestry, folded
 
 MOST_RANGES: Final = 80
-"""Folded modules that have kernel tables of their own: those that take most time."""
+"""Number of folded modules with their own kernel table: those with the most time."""
 MOST_KERNELS: Final = 100
-"""Kernels with statistics in each range: those that take most time in it. `ProfileSummary.spent` has all of them."""
+"""Number of kernels with statistics per range: those with the most time. `ProfileSummary.spent` has all of them."""
 
 
 @dataclass(frozen=True)
 class KernelRange:
-    """A range: modules, in one phase or in all of them."""
+    """A range: a set of modules, in one phase or in all of them."""
 
     name: str
     modules: NDArray[np.bool_]
-    """For every module, whether it belongs to it."""
+    """Whether each module belongs to the range."""
     phase: int | None
-    """Position in WORK_PHASES."""
+    """Position in WORK_PHASES; None for all phases."""
 
     def holds(self, module: NDArray[np.integer[Any]], phase: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
-        """Which rows of these columns belong to it."""
+        """Return which rows of these columns belong to the range."""
         chosen = self.modules[module]
         return chosen if self.phase is None else np.asarray(chosen & (phase == self.phase))
 
     def longest(self, time: KernelTime) -> Integers:
-        """Its kernels, as positions in `KernelTime.kernels`: those that take most time in it, the longest first."""
+        """Return positions in `KernelTime.kernels` of the kernels with the most time in the range, longest first."""
         here = self.holds(time.module, time.phase)
         total = summed(time.total_ns[here], time.kernel[here], len(time.kernels))
         there = np.flatnonzero(np.bincount(time.kernel[here], minlength=len(time.kernels)))
@@ -49,7 +49,7 @@ class KernelRange:
 
 
 def kernel_ranges(time: KernelTime, asked: Sequence[str]) -> Iterator[KernelRange]:
-    """The step, its phases, the modules that take most time, and what is asked for by name beside them."""
+    """Yield the step, its phases, the modules with the most time, and modules requested by name."""
     everywhere = np.ones(len(time.modules), bool)
     present = phases_present(time)
     yield KernelRange(STEP, everywhere, None)
@@ -71,26 +71,26 @@ def kernel_ranges(time: KernelTime, asked: Sequence[str]) -> Iterator[KernelRang
 
 
 def _folded_by_time(time: KernelTime) -> list[str]:
-    """Folded modules, those that take most time together with everything below them first."""
+    """Return folded modules by their total time including everything below them, largest first."""
     total: dict[str, int] = {}
     for path, total_ns in zip(time.modules, time.by_module_ns.tolist(), strict=True):
         for above in ancestry(folded(path)):
             total[above] = total.get(above, 0) + total_ns
-    # `layers` says the same as `layers.*`.
+    # `layers` covers the same modules as `layers.*`.
     counted = [path for path in total if f"{path}.*" not in total]
     return sorted(counted, key=lambda path: -total[path])[:MOST_RANGES]
 
 
 _CALLS: Final = 400_000
-"""Calls that are sorted at a time, unless a single kernel has more."""
+"""Number of calls that are sorted at a time, unless a single kernel has more."""
 
 
 def kernel_statistics(
     calls: Calls, time: KernelTime, ranges: Sequence[KernelRange], shapes: Integers, names: int
 ) -> list[KernelStatistics]:
-    """A row for every kernel that counts most in each range, range by range, the longest in total first.
+    """Return a row for each of the longest kernels in each range, range by range, by total time.
 
-    `shapes` are the recording's launch shapes, and `names` is how many names it has.
+    `shapes` are the recording's launch shapes, and `names` is its number of names.
     """
     wanted = np.zeros((len(ranges), len(time.kernels)), bool)
     for number, each in enumerate(ranges):
@@ -99,7 +99,7 @@ def kernel_statistics(
     position = np.full(names, NONE, np.int32)
     position[time.kernels] = np.arange(len(time.kernels))
     chosen = np.flatnonzero(wanted.any(axis=0))
-    # So many kernels at a time that their calls are not too many.
+    # Kernels are processed in groups, so that the number of their calls stays limited.
     batch = np.cumsum(summed(time.calls, time.kernel, len(time.kernels))[chosen]) // _CALLS
     for part in different(batch).tolist():
         kernels = chosen[batch == part]
@@ -113,7 +113,7 @@ def kernel_statistics(
 
 
 class _Ordered:
-    """Calls of kernels, ordered by kernel and then by duration."""
+    """Calls of kernels, sorted by kernel and then by duration."""
 
     def __init__(self, calls: Kinds, position: NDArray[np.int32], time: KernelTime, shapes: Integers) -> None:
         kernel = position[calls.name]
@@ -126,7 +126,7 @@ class _Ordered:
         self._shapes = shapes
 
     def within(self, range_: KernelRange, wanted: NDArray[np.bool_]) -> Iterator[KernelStatistics]:
-        """Statistics of the kernels that are wanted, within a range."""
+        """Yield statistics of the wanted kernels within a range."""
         picked = np.flatnonzero(range_.holds(self._module, self._phase) & wanted[self._kernel])
         return self._rows(range_.name, picked) if len(picked) else iter(())
 
@@ -159,7 +159,7 @@ class _Ordered:
             )
 
     def _shapes_of(self, picked: Integers, first: Integers) -> tuple[Integers, Integers]:
-        """For every kernel, one of its shapes, and how many different ones were recorded."""
+        """Return one launch shape of every kernel, and how many different ones were recorded."""
         shape = self._launch_shape[picked]
         group = np.zeros(len(picked), np.int64)
         group[first[1:]] = 1
@@ -175,11 +175,11 @@ class _Ordered:
 # --- operators
 
 MOST_OPERATORS = 400
-"""Operators that are kept, and as many again by the shapes of their inputs."""
+"""Number of operators that are kept, and again for operators by input shapes."""
 
 
 class OperatorSums:
-    """Sums over the operators in steps, and over the work that they caused. Grows with every slice."""
+    """Sums over the operators in steps, and over the work that they launch, collected slice by slice."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
@@ -188,7 +188,7 @@ class OperatorSums:
         self._by_shapes: list[list[Integers]] = []
 
     def add(self, part: StepWork) -> None:
-        """Take in a slice."""
+        """Add a slice."""
         operators, found = part.slice.operators, part.found
         parents = found.operators.parents
         self_device = np.zeros(len(operators.name), np.int64)
@@ -211,11 +211,11 @@ class OperatorSums:
         self._by_shapes.append(_added_up(keys, [column[shaped] for column in columns]))
 
     def statistics(self) -> list[OperatorStatistics]:
-        """Operators by name, then by name and shapes of the inputs."""
+        """Return operators by name, then by name and input shapes."""
         return [*self._rows(self._by_name), *self._rows(self._by_shapes)]
 
     def _rows(self, parts: list[list[Integers]]) -> list[OperatorStatistics]:
-        """One row for each name with each shapes, those that take most first."""
+        """Return one row for each name with given shapes, longest total time first."""
         keys, *columns = (np.concatenate(pieces) for pieces in zip(*parts, strict=True))
         groups, calls, self_host, total_host, self_device, total_device = _added_up(keys, columns)
         order = np.lexsort((-self_host, -self_device))[:MOST_OPERATORS].tolist()
@@ -234,13 +234,13 @@ class OperatorSums:
 
 
 def _added_up(keys: Integers, columns: Sequence[Integers]) -> list[Integers]:
-    """The different keys in order, and the sums of each column over each of them."""
+    """Return the distinct keys in order, and the sum of each column for each key."""
     groups, which = grouped(keys)
     return [groups, *(summed(column, which, len(groups)) for column in columns)]
 
 
 def _with_those_within(values: Integers, parents: Integers, depth: Integers) -> Integers:
-    """Every value with those of all operators within, from the innermost outwards."""
+    """Add to every value the values of all enclosed operators, from the innermost outwards."""
     total = values.copy()
     order = np.argsort(-depth, kind="stable")
     levels = np.flatnonzero(np.diff(depth[order], prepend=-1, append=-1))
@@ -252,7 +252,7 @@ def _with_those_within(values: Integers, parents: Integers, depth: Integers) -> 
 
 
 def _within_same(name: Integers, parents: Integers) -> NDArray[np.bool_]:
-    """Whether an operator lies within another one of the same name."""
+    """Return whether each operator is inside another one of the same name."""
     same = np.zeros(len(name), bool)
     outer, inside = parents.copy(), np.flatnonzero(parents != NONE)
     while len(inside):

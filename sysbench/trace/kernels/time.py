@@ -1,6 +1,6 @@
-"""Where the time went: added up by phase, module and kernel, slice by slice.
+"""Time by phase, module and kernel, added up slice by slice.
 
-What of a slice counts: work that was launched within a step, or all of it where nothing marks steps.
+The work of a slice that counts is the work launched within a step, or all of it if no steps are marked.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from sysbench.trace.slices import ROWS, Launched, Slice
 from sysbench.trace.summary import EVERYWHERE, NO_PHASE, KernelName, KernelTimeColumns
 
 WORK_PHASES = (NO_PHASE, *PHASES)
-"""`StepWork.phase` is a position in these."""
+"""Values of `StepWork.phase` are positions in this tuple."""
 
 
 class Kernels:
-    """Class, precision and short name of kernels, found out once for each name."""
+    """Class, precision and short name of each kernel, determined once per name."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
         self._known: dict[int, KernelName] = {}
 
     def __getitem__(self, name: int) -> KernelName:
-        """The kernel of a name, which is given by its index."""
+        """Return the kernel with this name index."""
         known = self._known.get(name)
         if known is None:
             text = self._names[name]
@@ -51,7 +51,7 @@ class Kernels:
         return known
 
     def are_products(self, name: Integers) -> NDArray[np.bool_]:
-        """Which of these are products of matrices."""
+        """Return which of these kernels are matrix products."""
         different, which = grouped(name)
         products = [self[each].kernel_class == "matmul" for each in different.tolist()]
         return np.array(products, bool)[which] if products else np.zeros(0, bool)
@@ -59,13 +59,13 @@ class Kernels:
 
 @dataclass(frozen=True)
 class StepWork:
-    """A slice, attributed; columns have a row for each piece of work that counts."""
+    """An attributed slice; columns have one row for each piece of work that counts."""
 
     slice: Slice
     found: Attribution
     ranges: RangeTree
     is_counted: NDArray[np.bool_]
-    """For every piece of work in `found`, whether it counts."""
+    """Whether each piece of work in `found` counts."""
     work: Launched
     step: Integers
     phase: Integers
@@ -73,12 +73,12 @@ class StepWork:
     module: Integers
     """Position in `ranges.modules`."""
     operator: Integers
-    """Index into the slice's operators: the innermost around the launch; NONE where there is none."""
+    """Index into the slice's operators: the innermost around the launch; NONE if there is none."""
 
     @classmethod
     def of(cls, part: Slice, found: Attribution, ranges: RangeTree) -> StepWork:
-        """Choose what counts."""
-        # What no launch is known of belongs to the last step that began before it.
+        """Select the work that counts."""
+        # Work without a known launch belongs to the last step that began before it.
         before = np.searchsorted(ranges.step_start_ns, found.work.start_ns, side="right") - 1
         step = np.where((found.step == NONE) & (found.work.thread == NONE), before, found.step)
         counted = step != NONE if ranges.steps else np.ones(len(step), bool)
@@ -100,7 +100,7 @@ class StepWork:
 
     @cached_property
     def operators_counted(self) -> NDArray[np.bool_]:
-        """The slice's operators that lie in steps."""
+        """Whether each of the slice's operators is in a step."""
         operators, ranges = self.slice.operators, self.ranges
         if not ranges.steps:
             return np.ones(len(operators.name), bool)
@@ -114,19 +114,19 @@ class StepWork:
 
 
 MOST_MODULES: Final = 4000
-"""Modules that are told apart; where there are more, time is counted for what encloses them."""
+"""Largest number of separate modules; beyond it, time is counted for the enclosing module."""
 
 
 @dataclass(frozen=True)
 class KernelTime:
-    """Time and calls, a row for every kernel that a module launched in a phase."""
+    """Time and calls, one row for every kernel that a module launches in a phase."""
 
     modules: tuple[str, ...]
-    """Those that did something, in the order in which they began; the first is the model as a whole."""
+    """Modules that launch work, in order of first appearance; the first is the model as a whole."""
     module_places: Integers
-    """Position in `modules` for each of the ranges' own."""
+    """Position in `modules` for each module of the range tree."""
     kernels: Integers
-    """The kernels' names, as indices, in order."""
+    """Name indices of the kernels, in order."""
     phase: Integers
     module: Integers
     """Position in `modules`."""
@@ -137,7 +137,7 @@ class KernelTime:
 
     @cached_property
     def columns(self) -> KernelTimeColumns:
-        """The rows as the summary holds them."""
+        """The rows in the form of the summary."""
         return KernelTimeColumns(
             phase=self.phase.tolist(),
             module=self.module.tolist(),
@@ -148,7 +148,7 @@ class KernelTime:
 
     @property
     def by_module_ns(self) -> Integers:
-        """Time of each of `modules`, without those below it."""
+        """Time of each of `modules`, without the modules below it."""
         return summed(self.total_ns, self.module, len(self.modules))
 
     @property
@@ -158,7 +158,7 @@ class KernelTime:
 
 
 class KernelTimeSums:
-    """Grows with every slice."""
+    """Sums of time and calls, collected slice by slice."""
 
     def __init__(self, modules: tuple[str, ...], names: int) -> None:
         self._modules = modules
@@ -167,7 +167,7 @@ class KernelTimeSums:
         self._groups: list[tuple[Integers, Integers, Integers]] = []
 
     def add(self, part: StepWork) -> None:
-        """Take in what counts of a slice."""
+        """Add the work of a slice that counts."""
         np.minimum.at(self._begun_ns, part.module, part.work.at_ns)
         keys = (part.phase * len(self._modules) + part.module) * self._names + part.work.name
         different, which = grouped(keys)
@@ -175,7 +175,7 @@ class KernelTimeSums:
         self._groups.append((different, total, np.bincount(which, minlength=len(different))))
 
     def total(self) -> KernelTime:
-        """Everything together."""
+        """Return the total."""
         keys, total_ns, calls = _added(*(np.concatenate(parts) for parts in zip(*self._groups, strict=True)))
         outer, name = np.divmod(keys, self._names)
         phase, module = np.divmod(outer, len(self._modules))
@@ -188,9 +188,10 @@ class KernelTimeSums:
         return KernelTime(modules, places, kernels, phase, module, kernel, total_ns, calls)
 
     def _bounded(self, module: Integers, total_ns: Integers) -> tuple[tuple[str, ...], Integers]:
-        """The modules that did something, in the order in which they began, and the place of each among them.
+        """Return the modules that launch work, in order of first appearance, and the position of each row's module.
 
-        Where they are too many, those that take most time: what is not told apart counts for the nearest one around it.
+        If there are too many, only those with the most time remain; time of the others counts for the nearest enclosing
+        one.
         """
         total = summed(total_ns, module, len(self._modules))
         used = distinct(module)
@@ -208,13 +209,13 @@ class KernelTimeSums:
 
 
 def _added(keys: Integers, total_ns: Integers, calls: Integers) -> tuple[Integers, Integers, Integers]:
-    """The different keys in order, with what belongs to each added up."""
+    """Return the distinct keys in order, with the sums for each key."""
     different, which = grouped(keys)
     return different, summed(total_ns, which, len(different)), summed(calls, which, len(different))
 
 
 def phases_present(time: KernelTime) -> list[int]:
-    """Positions in WORK_PHASES of the phases in which anything was done."""
+    """Return the positions in WORK_PHASES of the phases with any work."""
     return [phase for phase in distinct(time.phase).tolist() if WORK_PHASES[phase]]
 
 
@@ -225,18 +226,18 @@ _START, _DURATION, _DEVICE, _LAUNCHED, _NAME, _MODULE, _PHASE, _LAUNCH_SHAPE = r
 
 @dataclass(frozen=True)
 class Moments:
-    """When work ran, in columns of one length."""
+    """Times of pieces of work, in columns of equal length."""
 
     start_ns: Integers
     duration_ns: Integers
     device: Integers
     launched_ns: Integers
-    """NONE where the launch is not known."""
+    """NONE if the launch is unknown."""
 
 
 @dataclass(frozen=True)
 class Kinds:
-    """Kernels of calls, in columns of one length."""
+    """Kernels of calls, in columns of equal length."""
 
     duration_ns: Integers
     name: NDArray[np.int32]
@@ -248,20 +249,20 @@ class Kinds:
 
 
 class Calls:
-    """Grows with every slice."""
+    """All calls, collected slice by slice."""
 
     def __init__(self) -> None:
         self._table = Table(8)
 
     def add(self, part: StepWork) -> None:
-        """Take in what counts of a slice."""
+        """Add the work of a slice that counts."""
         work = part.work
         launched = np.where(work.launch == NONE, NONE, work.at_ns)
         moments = [work.start_ns, work.duration_ns, work.device, launched]
         self._table.add([*moments, work.name, part.module, part.phase, work.launch_shape])
 
     def in_order_of_time(self) -> Iterator[Moments]:
-        """All of it, some at a time: those that start in one stretch of time, then those of the next."""
+        """Yield all calls in batches: those that start in one stretch of time, then those of the next."""
         sample = [column[:: max(1, ROWS // 64)] for (column,) in self._table.stretches(_START)]
         starts = distinct(np.concatenate(sample)) if sample else np.zeros(0, np.int64)
         every = max(1, len(starts) * ROWS // max(len(self._table), 1))
@@ -269,7 +270,7 @@ class Calls:
             yield Moments(*self._table.between(_START, first, beyond)[1][: _LAUNCHED + 1])
 
     def of_kernels(self, wanted: NDArray[np.bool_]) -> Kinds:
-        """The calls of some kernels, all at once; `wanted` holds for every name whether it is wanted."""
+        """Return all calls of some kernels; `wanted` states for every name index whether it is wanted."""
         durations, others = [], []
         for duration_ns, *rest in self._table.stretches(_DURATION, _NAME, _MODULE, _PHASE, _LAUNCH_SHAPE):
             chosen = wanted[rest[0]]
@@ -279,6 +280,6 @@ class Calls:
         return Kinds(np.concatenate(durations), *columns)
 
     def queues_ns(self) -> Integers:
-        """How long each waited from its launch to its start, where its launch is known."""
+        """Return the time from launch to start of each call with a known launch."""
         waits = [(start - launched)[launched != NONE] for start, launched in self._table.stretches(_START, _LAUNCHED)]
         return np.concatenate(waits) if waits else np.zeros(0, np.int64)

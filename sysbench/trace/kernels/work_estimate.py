@@ -1,8 +1,8 @@
-"""The FLOPs and bytes that the parts of a step need at least, from the model's dimensions; and the rates they achieve.
+"""Minimum FLOPs and bytes of the parts of a step, from the model's dimensions; and the rates they achieve.
 
-FLOPs are those of `sysbench.formulas`: one multiply-add is two, causality is not exploited, backward is twice forward.
-Bytes count every operand and result once, as if caches held everything in between: a kernel's lower bound, not what it
-moves. A matrix product moves the same three matrices in forward, and twice in backward.
+FLOPs are those of `sysbench.formulas`: one multiply-add counts as two, causality is not exploited, backward is twice
+forward. Bytes count every operand and result once, as if caches held all intermediates: a lower bound for a kernel, not
+its actual traffic. A matrix product moves the same three matrices in forward, and twice in backward.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from sysbench.trace.range_tree import PARTS, part_of
 from sysbench.trace.summary import KernelClass, KernelName, Rate
 
 ITEM_BYTES: Final[Mapping[Precision, int]] = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
-"""Bytes of a number that matrix products read and write."""
+"""Bytes per number that matrix products read and write."""
 
 SOFTMAX_FLOPS: Final = 5
-"""For each number, forward: maximum, difference, exponential, sum, quotient."""
+"""FLOPs per number, forward: maximum, difference, exponential, sum, quotient."""
 SOFTMAX_BACKWARD_FLOPS: Final = 4
-"""For each number, w·(g − Σ g·w): a product, a sum, a difference, a product."""
+"""FLOPs per number, w·(g − Σ g·w): a product, a sum, a difference, a product."""
 ADAMW_BYTES: Final = 28
-"""For each parameter: it, its gradient and two moments are read, it and the moments are written, in fp32."""
+"""Bytes per parameter: parameter, gradient and two moments are read, parameter and moments are written, in fp32."""
 ADAMW_FLOPS: Final = 14
-"""For each parameter: decay 1, first moment 3, second moment 4, root, quotient and sum 3, update 3."""
+"""FLOPs per parameter: decay 1, first moment 3, second moment 4, root, quotient and sum 3, update 3."""
 
 WRITTEN_OUT: Final[tuple[Attention, ...]] = ("naive",)
-"""Kinds of attention whose intermediates are tensors in memory."""
+"""Attention implementations whose intermediates are tensors in memory."""
 
 
 @dataclass(frozen=True)
 class Amount:
-    """Work of one step, all layers together; None where it is unknown."""
+    """Work of one step, all layers together; None if unknown."""
 
     flops: int | None
     bytes: int | None
 
     def twice(self) -> Amount:
-        """The backward pass of a matrix product."""
+        """Work of the backward pass of a matrix product."""
         return Amount(None if self.flops is None else 2 * self.flops, None if self.bytes is None else 2 * self.bytes)
 
 
@@ -52,7 +52,7 @@ Amounts = dict[tuple[str, str], Amount]
 
 
 def attention_parts(cell: ModelCell) -> Amounts:
-    """Scores, mask, softmax and output of attention that is written out; nothing for other kinds."""
+    """Return the work of scores, mask, softmax and output in written-out attention; empty for fused implementations."""
     if cell.attention not in WRITTEN_OUT:
         return {}
     shape, item = cell.model, ITEM_BYTES[cell.precision]
@@ -72,7 +72,7 @@ def attention_parts(cell: ModelCell) -> Amounts:
 
 
 def classes(cell: ModelCell, fused: bool) -> Amounts:
-    """Classes of kernels of which it can be told; `fused` says that attention is a kernel of its own."""
+    """Return the work of classes of kernels where it is known; `fused` means that attention is a kernel of its own."""
     shape, tokens, item = cell.model, cell.tokens, ITEM_BYTES[cell.precision]
     layer = [(shape.d_model, shape.d_model)] * 4 + [(shape.d_model, shape.d_ff)] * 3
     linears = [*layer * shape.layers, (shape.d_model, shape.vocab)]  # projections and the output head
@@ -97,7 +97,7 @@ def classes(cell: ModelCell, fused: bool) -> Amounts:
 
 
 def _attention_product(cell: ModelCell) -> Amount:
-    """q·kᵀ of all layers; weights·v is the same size."""
+    """Work of q·kᵀ in all layers; weights·v has the same size."""
     shape, item = cell.model, ITEM_BYTES[cell.precision]
     flops = formulas.attention_forward_flops(shape, cell.ctx, cell.batch) // 2
     numbers = shape.layers * cell.batch * shape.heads * cell.ctx**2
@@ -105,11 +105,11 @@ def _attention_product(cell: ModelCell) -> Amount:
 
 
 BACKWARD_PRODUCTS: Final = 2
-"""Backward has one product for the gradient of each of a product's operands."""
+"""Backward has one product for the gradient of each operand of a product."""
 
 
 def products_expected(cell: ModelCell) -> dict[str, int]:
-    """Matrix products in a step by phase: 9 in every layer, and the output head; none where compiled or fused."""
+    """Matrix products per step by phase: 9 in every layer, and the output head; empty if compiled or fused."""
     if cell.attention not in WRITTEN_OUT or cell.execution != "eager":
         return {}
     forward = 9 * cell.model.layers + 1
@@ -123,10 +123,10 @@ _ON_TENSOR_CORES: Final = frozenset({"scores", "output", "matmul", "attention"})
 def rates(
     time: KernelTime, names: Sequence[KernelName], cell: ModelCell | None, products: Amounts, hardware: Hardware | None
 ) -> Iterator[Rate]:
-    """Time against work: attention's parts, then kernel classes, a row for each phase in which one took time.
+    """Yield time and work of attention's parts, then of kernel classes, a row for each phase in which they take time.
 
     Work comes from the dimensions of `cell`, or without one from `products`. Attention's parts are left out unless
-    scores, softmax and output can all be told apart.
+    scores, softmax and output can all be identified.
     """
     parts = [part_of(module) for module in time.modules]
     by_part: dict[tuple[str, str], int] = {}
@@ -156,7 +156,7 @@ def _rates(
 ) -> Iterator[Rate]:
     for (part, phase), total_ns in sorted(time_ns.items(), key=lambda item: order.index(item[0][0])):
         amount = amounts.get((part, phase), Amount(None, None))
-        # Matrix products run at the peak of their precision, which only a cell tells; everything else runs in fp32.
+        # Matrix products run at the peak of their precision, which only a cell provides; everything else runs in fp32.
         precision = "fp32" if part not in _ON_TENSOR_CORES else cell.precision if cell is not None else None
         peak = known_hardware.peak(hardware, precision) if hardware is not None and precision is not None else None
         yield Rate(

@@ -1,7 +1,7 @@
 """Reads traces of torch.profiler: Kineto's JSON, plain or gzipped, of any size.
 
-The file is taken in pieces, and nothing of them is kept but columns; large files are read by several processes. The
-format is Chrome's trace events ("Trace Event Format", the Chromium project) as libkineto writes it (output_json.cpp).
+The file is read in pieces, of which only columns are kept; several processes read a large file. The format is Chrome's
+trace events ("Trace Event Format", the Chromium project) as libkineto writes it (output_json.cpp).
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from sysbench.trace.readers.kineto_pieces import GZIP, Blocks, Pieces
 from sysbench.trace.readers.reading import Progress, in_silence
 
 _HEADER_BYTES: Final = 16 * 1024**2
-"""The header is smaller than this; a file without events in so many bytes is no trace."""
+"""The header is smaller than this; a file without events in its first bytes is not a trace."""
 _EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BARE: Final = re.compile(rb"\s*\[(?=\s*(\{|\]|$))")
-"""Chrome's other form: nothing but the events."""
+"""Chrome's other form: a plain list of events."""
 
 
 def is_kineto(beginning: bytes) -> bool:
-    """Whether a file that begins like this may be JSON, plain or gzipped."""
+    """Whether the first bytes of a file may be JSON, plain or gzipped."""
     return beginning[:2] == GZIP or beginning.lstrip()[:1] in (b"{", b"[")
 
 
 def read(path: Path, progress: Progress = in_silence) -> Recording:
-    """What a file holds; raises LogError for a file that holds no trace, or an empty one."""
+    """Read a file; raises LogError if it is not a trace, or an empty one."""
     try:
         with path.open("rb") as file, collection_paused():
             return _read(path, file, progress)
@@ -63,7 +63,7 @@ def _read(path: Path, file: IO[bytes], progress: Progress) -> Recording:
 
 
 def _header(path: Path, blocks: Blocks) -> tuple[bytes, bytes]:
-    """The bytes before the first event, and those from there on that had to be read."""
+    """Return the bytes before the first event, and the bytes after it that have been read already."""
     buffer = b""
     while len(buffer) < _HEADER_BYTES and (block := blocks.next()):
         buffer += block

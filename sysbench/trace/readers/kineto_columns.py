@@ -1,10 +1,10 @@
-"""Events of Kineto's JSON become columns."""
+"""Conversion of Kineto's events to columns."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from typing import Any, Final
@@ -32,6 +32,8 @@ class Arguments(msgspec.Struct, gc=False, frozen=True):
     sequence: int | None = msgspec.field(default=NONE, name="Sequence number")
     forward_thread: int | None = msgspec.field(default=NONE, name="Fwd thread id")
     shapes: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="Input Dims")
+    engine: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="HW event name")
+    """Engine of an event on an HPU device."""
 
 
 _NO_ARGUMENTS: Final = Arguments()
@@ -51,7 +53,7 @@ class Event(msgspec.Struct, gc=False):
 
 
 class ExactEvent(msgspec.Struct, gc=False):
-    """One event, with times that a float would not hold to the nanosecond."""
+    """One event, with times that floats cannot represent to the nanosecond."""
 
     ph: str = ""
     cat: str = ""
@@ -63,28 +65,33 @@ class ExactEvent(msgspec.Struct, gc=False):
     args: Arguments = _NO_ARGUMENTS
 
 
-_WORK: Final = {
-    "kernel": KERNEL,
-    "gpu_memcpy": COPY,
-    "memcpy": COPY,
-    "gpu_memset": SET,
-    "memset": SET,
-}
-"""Categories of today's files, and of those before 2022."""
+_WORK: Final = (
+    (KERNEL, re.compile(r"(\w+_)?kernel|mtia_ccp_events|hpu_op")),
+    (COPY, re.compile(r"(\w+_)?memcpy")),
+    (SET, re.compile(r"(\w+_)?memset")),
+)
+"""Categories of current files, of those before 2022 (`memcpy`), of MTIA and HPU (libkineto, ActivityType.cpp), and of
+vendors that prefix the name of their device (`mlu_memcpy`)."""
+_HPU: Final = "hpu_op"
+"""Work on an HPU, and the calls that launch it."""
 _OPERATORS: Final = frozenset({"cpu_op", "operator"})
 _RANGES: Final = frozenset({"user_annotation"})
-_LAUNCHES: Final = re.compile(r"(.*_)?(runtime|driver)")
+_LAUNCHES: Final = re.compile(r"(\w+_)?(runtime|driver)")
+_DEVICE_TYPE: Final = re.compile(
+    r"(?!cuda|hip|rocm|gpu|cpu|glow|user)([a-z0-9]+)(_(runtime|driver|op|ccp_events|memcpy|memset)|:[a-z0-9]+)"
+)
+"""A device of neither CUDA nor ROCm, in a category (`mtia_runtime`) or in a backend (`mtia:hccl`)."""
 _WIDTHS: Final = {"work": 9, "launches": 5, "operators": 7, "ranges": 4}
-"""How many columns there are of each, as `trace.recording` orders them."""
+"""Number of columns of each table, in the order of `trace.recording`."""
 
 _EXACT_MICROSECONDS: Final = 2**53 / 1000
-"""Beyond this many microseconds a float does not hold every nanosecond."""
+"""Beyond this many microseconds, floats do not represent every nanosecond."""
 _NANOSECONDS_SINCE_1973: Final = 10**17
-"""Times of more than this are nanoseconds: as microseconds they would lie in the year 5138."""
+"""Larger times are nanoseconds: as microseconds they would be in the year 5138."""
 
 
 class _Numbers(dict[Any, int]):
-    """Counts what it is asked for, in the order in which it is first asked."""
+    """Numbers keys in order of first use."""
 
     def __missing__(self, key: Any) -> int:
         number = self[key] = len(self)
@@ -92,15 +99,15 @@ class _Numbers(dict[Any, int]):
 
 
 class _Kinds(dict[str, int]):
-    """KERNEL, COPY or SET by category, however it is written."""
+    """KERNEL, COPY or SET by category, in any spelling."""
 
     def __missing__(self, category: str) -> int:
-        kind = self[category] = _WORK[category.lower()]
+        kind = self[category] = next(kind for kind, known in _WORK if known.fullmatch(category.lower()))
         return kind
 
 
 class _Shapes(dict[bytes, int]):
-    """Numbers of names, by what is written in the file for shapes; NONE for nothing."""
+    """Name index by the text of shapes in the file; NONE for no shapes."""
 
     def __init__(self, names: _Numbers) -> None:
         super().__init__({b"": NONE})
@@ -112,7 +119,7 @@ class _Shapes(dict[bytes, int]):
 
 
 class _LaunchShapes(dict[tuple[Any, Any], int]):
-    """Numbers of pairs of a grid and a block; NONE where either is unknown."""
+    """Index by pair of grid and block; NONE if either is unknown."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, ...]] = []
@@ -128,13 +135,14 @@ class _LaunchShapes(dict[tuple[Any, Any], int]):
 
 
 class Found(msgspec.Struct):
-    """A part of a file without its rows, as one process hands it to another."""
+    """A part of a file without its rows, as one process sends it to another."""
 
     names: list[str]
     threads: list[tuple[int | str, int | str]]
     launch_shapes: list[tuple[int, ...]]
     without_duration: int
     in_nanoseconds: bool | None
+    device_types: list[str]
 
 
 class InexactError(Exception):
@@ -142,11 +150,11 @@ class InexactError(Exception):
 
 
 class Columns:
-    """Grows with every piece of a file."""
+    """Columns of events, extended with every piece of a file."""
 
     def __init__(self) -> None:
         self.in_nanoseconds: bool | None = None
-        """Whether times are in nanoseconds, by the first events; None before them."""
+        """Whether times are in nanoseconds, according to the first events; None before them."""
         self._names = _Numbers()
         self._threads = _Numbers()
         self._launch_shapes = _LaunchShapes()
@@ -155,14 +163,15 @@ class Columns:
         self._kinds = _Kinds()
         self._shapes = _Shapes(self._names)
         self._without_duration = 0
+        self._device_types: dict[str, None] = {}
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was found that anything could be told from."""
+        """Whether nothing useful was found."""
         return not any(len(table) for table in self._tables.values())
 
     def add(self, events: Sequence[Event] | Sequence[ExactEvent]) -> None:
-        """Take in the events of one piece; raises InexactError, and takes in nothing, if floats do not hold times."""
+        """Add the events of one piece; raises InexactError, and adds nothing, if floats cannot represent the times."""
         timed = {which: self._timed(found) for which, found in self._sorted(events).items() if found}
         for which, (found, start_ns, duration_ns) in timed.items():
             if found:
@@ -170,21 +179,34 @@ class Columns:
 
     def _sorted(self, events: Sequence[Any]) -> dict[str, list[Any]]:
         sorted_: dict[str, list[Any]] = {which: [] for which in _WIDTHS}
-        takers = {category: sorted_[room].append if room else None for category, room in self._rooms.items()}
+        takers = {category: self._taker(category, sorted_) for category in self._rooms}
         for event in events:
             if event.ph != "X":
                 continue
             try:
                 take = takers[event.cat]
             except KeyError:
-                room = self._rooms[event.cat] = _room_of(event.cat)
-                take = takers[event.cat] = sorted_[room].append if room else None
+                self._rooms[event.cat] = _room_of(event.cat)
+                self._device_types |= dict.fromkeys(_device_types(event.cat))
+                take = takers[event.cat] = self._taker(event.cat, sorted_)
             if take is not None:
                 take(event)
         return sorted_
 
+    def _taker(self, category: str, sorted_: Mapping[str, list[Any]]) -> Callable[[Any], None] | None:
+        """Return the function that stores an event of this category."""
+        room = self._rooms[category]
+        if category.lower() != _HPU:
+            return sorted_[room].append if room else None
+
+        def take(event: Any) -> None:
+            # Synapse assigns device work to process 0, or names its engine; other events are calls on the host.
+            sorted_["work" if event.pid == 0 or event.args.engine else "launches"].append(event)
+
+        return take
+
     def _timed(self, events: list[Any]) -> tuple[list[Any], Integers, Integers]:
-        """The events that have a duration, when they start, and how long they last."""
+        """Return the events with a duration, their start times, and their durations."""
         if isinstance(events[0], ExactEvent):
             return self._timed_exactly(events)
         start = np.array([event.ts for event in events], np.float64)
@@ -215,7 +237,7 @@ class Columns:
         return [event for event, *_ in lasting], start, duration
 
     def _of(self, which: str, events: list[Any]) -> tuple[NDArray[Any], ...]:
-        """Their columns but for times, as `trace.recording` orders them."""
+        """Return their columns except times, in the order of `trace.recording`."""
         names, threads, shapes = self._names, self._threads, self._shapes
         name = np.array([names[event.name] for event in events], np.int32)
         arguments = [event.args for event in events]
@@ -246,23 +268,24 @@ class Columns:
         )
 
     def found(self) -> Found:
-        """Everything but the rows, to be handed to another process."""
+        """Return everything except the rows, to be sent to another process."""
         return Found(
             names=[*self._names],
             threads=[*self._threads],
             launch_shapes=self._launch_shapes.rows,
             without_duration=self._without_duration,
             in_nanoseconds=self.in_nanoseconds,
+            device_types=[*self._device_types],
         )
 
     def rows(self) -> Iterator[tuple[str, Stretch]]:
-        """The rows, with the table that they belong to."""
+        """Yield the rows in stretches, each with the name of its table."""
         for which, table in self._tables.items():
             for stretch in table.packed():
                 yield which, stretch
 
     def join(self, found: Found, rows: Iterable[tuple[str, Stretch]]) -> bool:
-        """Take in what another process found in what follows; False where it counts time differently."""
+        """Add the result of another process for the next part; return False if its times have another unit."""
         if None not in (self.in_nanoseconds, found.in_nanoseconds) and self.in_nanoseconds != found.in_nanoseconds:
             return False
         if self.in_nanoseconds is None:
@@ -277,21 +300,31 @@ class Columns:
             "ranges": [(place(Ranges, "thread"), threads)],
         }
         self._without_duration += found.without_duration
+        self._device_types |= dict.fromkeys(found.device_types)
         for which, stretch in rows:
             for column, ours in ((NAME, names), *renumbered[which]):
                 stretch[column] = Packed.of(ours[stretch[column].numbers()])
             self._tables[which].join([stretch])
         return True
 
+    def _devices(self, header: dict[str, Any]) -> tuple[str, ...]:
+        """Names of the devices, which Kineto writes for GPUs only; for others the device type: `MTIA`."""
+        properties = header.get("deviceProperties")
+        if isinstance(properties, list) and properties:
+            return tuple(str(each.get("name", "")) if isinstance(each, dict) else "" for each in properties)
+        distributed = header.get("distributedInfo")
+        backend = distributed.get("backend") if isinstance(distributed, dict) else None
+        return tuple(dict.fromkeys([*self._device_types, *_device_types(str(backend or ""))]))
+
     def recording(self, title: str, header: dict[str, Any], remarks: Iterable[str]) -> Recording:
-        """Everything, from the first moment on. Nothing may be added afterwards."""
+        """Return the whole recording, with times relative to the first one. Nothing may be added afterwards."""
         said = list(remarks)
         if self._without_duration:
             said.append(f"{self._without_duration:,} events without a duration were left out")
         if self.in_nanoseconds:
             said.append("times are taken for nanoseconds: as microseconds they would lie in the far future")
         resolve_forward_threads(self._tables["operators"])
-        devices, distributed = header.get("deviceProperties"), header.get("distributedInfo")
+        distributed = header.get("distributedInfo")
         rank = distributed.get("rank") if isinstance(distributed, dict) else None
         return Recording(
             title=title,
@@ -300,13 +333,16 @@ class Columns:
             **self._tables,
             launch_shapes=np.array(self._launch_shapes.rows, np.int64).reshape(-1, 6),
             origin_ns=since_the_first(self._tables.values()),
-            devices=tuple(
-                str(each.get("name", "")) if isinstance(each, dict) else ""
-                for each in (devices if isinstance(devices, list) else ())
-            ),
+            devices=self._devices(header),
             rank=rank if isinstance(rank, int) else None,
             remarks=tuple(said),
         )
+
+
+def _device_types(text: str) -> list[str]:
+    """Return `MTIA` for the category `mtia_runtime` and for the backend `mtia:hccl`; nothing for CUDA and ROCm."""
+    found = (_DEVICE_TYPE.fullmatch(part.strip()) for part in text.lower().split(","))
+    return [each[1].upper().replace("PRIVATEUSE", "PrivateUse") for each in found if each]
 
 
 def _is_known(value: Decimal | None, largest: Decimal) -> bool:
@@ -314,13 +350,13 @@ def _is_known(value: Decimal | None, largest: Decimal) -> bool:
 
 
 def _renumbered(numbers: Iterable[int]) -> Integers:
-    """Ours for each of another process's; NONE stays what it is, as the last one."""
+    """Map the numbers of another process to ours; its last entry maps NONE to NONE."""
     return np.array([*numbers, NONE], np.int64)
 
 
 def _room_of(category: str) -> str | None:
     lower = category.lower()
-    if lower in _WORK:
+    if any(known.fullmatch(lower) for _, known in _WORK):
         return "work"
     if lower in _OPERATORS:
         return "operators"
@@ -330,7 +366,7 @@ def _room_of(category: str) -> str | None:
 
 
 def _spaced(written: str) -> str:
-    """Lists as torch writes them, so that who writes them otherwise names the same shapes."""
+    """Format lists as torch does, so that other spellings denote the same shapes."""
     with suppress(ValueError, RecursionError):
         return json.dumps(json.loads(written))
     return written

@@ -1,11 +1,11 @@
-"""Reads a large file of Kineto's JSON in several processes, each a part of it.
+"""Reads a large file of Kineto's JSON in several processes, one part each.
 
-Where one event ends and another begins can be told for sure only from the beginning on. So a part begins where it seems
-that an event does, and all are believed if every part before turns out to end exactly there. If one does not, or
-if a process comes to grief, the file is read in one go.
+Boundaries between events are only certain when read from the beginning. Each part therefore begins where an event seems
+to begin, and all parts are accepted if each ends exactly where the next one begins. If one does not, or if a process
+fails, the file is read sequentially.
 
-`python -m …kineto_parts FILE BEGIN [END]` writes what a part holds to standard output: a `Part`, and
-then its rows, a stretch at a time.
+`python -m …kineto_parts FILE BEGIN [END]` writes the content of a part to standard output: a `Part`, followed by its
+rows, one stretch at a time.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from sysbench.trace.readers.kineto_pieces import Blocks, Pieces, boundary
 from sysbench.trace.readers.reading import Progress, in_silence, process, processors, tell, told
 
 PART_BYTES: Final = 64 * 1024**2
-"""A process of its own is worth starting for no less."""
+"""Smallest part that is worth a separate process."""
 OWN_HEAD_BYTES: Final = 32 * 1024**2
-"""The first process reads this much while the others start."""
+"""Bytes that the first process reads while the others start."""
 MOST_PARTS: Final = 4
-"""Each takes 80 MB of memory beside what it finds."""
+"""Largest number of processes: each needs 80 MB of memory in addition to its results."""
 
 
 _THIS: Final = "sysbench.trace.readers.kineto_parts"
 
 
 class Part(msgspec.Struct):
-    """The result of a process for its part."""
+    """The result of one process."""
 
     found: Found
     whole: bool
-    """Whether the part ends with an event."""
+    """Whether the part ends at the end of an event."""
     remarks: list[str]
 
 
 def read(path: Path, file: IO[bytes], begin: int, progress: Progress = in_silence) -> tuple[Columns, list[str]] | None:
-    """The events from a byte on; None where the file is too small for parts, or they do not fit together."""
+    """Read the events from a byte on; None if the file is too small for parts, or if the parts do not match."""
     cuts = _cuts(file, begin, os.fstat(file.fileno()).st_size)
     try:
         return _read(path, file, begin, cuts, progress) if cuts else None
     except (OSError, EOFError, msgspec.MsgspecError):
-        # A process could not be started, or came to grief. What is wrong with the file is said when it is read whole.
+        # A process failed, or could not be started. If the file is at fault, sequential reading will report it.
         return None
 
 
@@ -79,7 +79,7 @@ def _read(
 
 
 def _cuts(file: IO[bytes], begin: int, end: int) -> list[tuple[int, int]]:
-    """Where a part ends, and where the next one begins."""
+    """Return the boundaries of the parts: where one ends, and where the next one begins."""
     parts = min(processors(), MOST_PARTS, (end - begin) // PART_BYTES)
     shared = begin + (OWN_HEAD_BYTES if parts > 1 else 0)
     found = [boundary(file, shared + (end - shared) * number // parts) for number in range(1, parts)]

@@ -1,7 +1,7 @@
-"""Goes through Kineto's JSON in pieces that end where an event does, each decoded on its own.
+"""Splits Kineto's JSON into pieces that end at event boundaries, each decoded on its own.
 
-Files in the wild are cut off, hold bytes that are no UTF-8, and numbers that are none or too large: what can be read
-is read, and what was wrong is said in remarks.
+Real files may be truncated, contain invalid UTF-8, or have numbers that are invalid or too large: the reader keeps what
+is valid, and reports defects in remarks.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from sysbench.trace.readers.reading import Progress, in_silence
 
 GZIP: Final = b"\x1f\x8b"
 PIECE_BYTES: Final = 512 * 1024
-"""Small enough for its events to stay in a processor's cache until they are columns."""
+"""Small enough for the events to stay in a processor's cache until they are columns."""
 
 _BETWEEN: Final = re.compile(rb"\}\s*,(?=\s*\{)")
-"""Where one event ends and another begins; inside of events Kineto has no lists of objects, others may."""
+"""Boundary between two events; Kineto has no lists of objects inside events, but other writers may."""
 _LAST: Final = re.compile(rb"\}\s*\]")
 
 
 class Blocks:
-    """The bytes of a file, unpacked where it is gzipped, or of a part of it."""
+    """The bytes of a file or of a part of it, decompressed if it is gzipped."""
 
     def __init__(self, file: IO[bytes], begin: int = 0, end: int | None = None) -> None:
         file.seek(0)
@@ -46,16 +46,16 @@ class Blocks:
 
     @property
     def is_packed(self) -> bool:
-        """Whether the file is gzipped, so that it can be read from its beginning only."""
+        """Whether the file is gzipped, so that it can only be read from its beginning."""
         return self._unpack is not None
 
     @property
     def share_read(self) -> float:
-        """The share of the part that has been read, from 0 to 1."""
+        """Share of the part that has been read, from 0 to 1."""
         return (self._file.tell() - self._begin) / max(self._end - self._begin, 1)
 
     def next(self, size_bytes: int = 0) -> bytes:
-        """The next bytes, so many or a piece; nothing at the end, and where a packed file is damaged."""
+        """Return the next bytes, of the given size or one piece; empty at the end, and if gzip data is damaged."""
         size_bytes = max(size_bytes, PIECE_BYTES)
         if self._unpack is None:
             return self._file.read(max(min(size_bytes, self._end - self._file.tell()), 0))
@@ -68,10 +68,10 @@ class Blocks:
 
     def _unpacked(self, unpack: Any, size_bytes: int) -> bytes:
         while not self._is_damaged and (packed := self._packed or self._file.read(size_bytes)):
-            # No more than so much at a time: what is packed well would else take twenty times as much.
+            # The output size is limited: highly compressible data would otherwise need twenty times as much memory.
             block: bytes = unpack.decompress(packed, size_bytes)
             self._packed = unpack.unconsumed_tail
-            if unpack.eof:  # another packed stretch may follow
+            if unpack.eof:  # another gzip member may follow
                 self._packed = unpack.unused_data
                 self._unpack = unpack = _unpacker()
             if block:
@@ -86,7 +86,7 @@ def _unpacker() -> Any:
 class Pieces:
     """One pass over events, from the first one on.
 
-    `buffer` is what of them was already read, and `taken_bytes` how much of the file lies before it.
+    `buffer` holds the events' bytes that have already been read, and `taken_bytes` is the size of the file before it.
     """
 
     def __init__(
@@ -106,22 +106,22 @@ class Pieces:
         self.remarks = blocks.remarks
 
     def to_the_end(self) -> None:
-        """Take in what there is, whether or not the end is whole."""
+        """Process all events, even if the file is truncated."""
         if self._all_but_the_last():
             self._last()
 
     def to_the_cut(self) -> bool:
-        """Take in what there is; False where it does not end with an event, but within one or with the events."""
+        """Process all events; return False unless the part ends exactly after an event."""
         return self._all_but_the_last() and self._take(self._buffer)
 
     def _all_but_the_last(self) -> bool:
-        """Leave in the buffer what only the next bytes could tell the end of; False where the events are over."""
-        # Where an event does not end within a piece, the next one is as long as what there is, so that looking for its
-        # end does not take the longer the more there is.
+        """Process all events whose end is known; return False after the last event of the list."""
+        # If an event does not end within a piece, the next piece is as long as the buffer, so that the total search
+        # time remains linear.
         while block := self._blocks.next(len(self._buffer)):
             self._buffer += block
             rest = self._whole(self._buffer)
-            if rest is None:  # it ends here, and something else follows
+            if rest is None:  # the list of events ends here, and something else follows
                 return False
             self._taken_bytes += len(self._buffer) - len(rest)
             self._buffer = rest
@@ -129,7 +129,7 @@ class Pieces:
         return True
 
     def _whole(self, buffer: bytes) -> bytes | None:
-        """Take all events that end in the buffer but the last one; the bytes from that one on."""
+        """Process all events that end in the buffer except the last one; return the bytes from that one on."""
         for end in _last_matches(_BETWEEN, buffer):
             if self._take(buffer[: end.start() + 1]):
                 return buffer[end.end() :]
@@ -139,7 +139,7 @@ class Pieces:
         return buffer
 
     def _last(self) -> None:
-        """Take in the end of the file, whether or not it is whole."""
+        """Process the end of the file, complete or not."""
         buffer = self._buffer
         if buffer.lstrip()[:1] == b"]":
             return
@@ -156,7 +156,7 @@ class Pieces:
         self.remarks.append(f"cut off: read to byte {self._taken_bytes + read_bytes:,}")
 
     def _take(self, events: bytes) -> bool:
-        """Take in the events in these bytes, if they are whole."""
+        """Process these events if they are complete; return whether they are."""
         text = b"[" + events.rstrip().rstrip(b",") + b"]"
         found = decoded(text, self._exact)
         if found is None:
@@ -170,7 +170,7 @@ class Pieces:
 
 
 def boundary(file: IO[bytes], near: int) -> tuple[int, int] | None:
-    """Where, at a byte or soon after it, an event seems to end, and what follows it to begin; None if nowhere."""
+    """Return the end of an apparent event at or soon after a byte, and the start of the next one; None if not found."""
     file.seek(near)
     buffer = file.read(PIECE_BYTES)
     found = _BETWEEN.finditer(buffer)
@@ -185,7 +185,7 @@ def boundary(file: IO[bytes], near: int) -> tuple[int, int] | None:
 
 
 def _last_matches(pattern: re.Pattern[bytes], buffer: bytes) -> Iterator[re.Match[bytes]]:
-    """Matches from the end backwards, as far as it is worth it: the first or the second is right as a rule."""
+    """Yield the last matches first, within a limited distance: usually the first or the second is right."""
     window = 64 * 1024
     begin = max(0, len(buffer) - window)
     found = [*pattern.finditer(buffer, begin)]
@@ -197,15 +197,15 @@ def _last_matches(pattern: re.Pattern[bytes], buffer: bytes) -> Iterator[re.Matc
 _FAST: Final = msgspec.json.Decoder(list[Event])
 _EXACT: Final = msgspec.json.Decoder(list[ExactEvent])
 _HALF_CHARACTER: Final = re.compile(rb"\\u[dD][89a-fA-F]")
-"""An escaped surrogate, which means nothing where it stands alone, and which msgspec then takes for the end."""
+"""An escaped lone surrogate, which is invalid, and which msgspec takes for the end."""
 
 
 def decoded(text: bytes, exact: bool) -> list[Any] | None:
-    """The events of a list of them; None where it ends within one."""
+    """Decode a list of events; None if it ends within an event."""
     try:
         return cast(list[Any], (_EXACT if exact else _FAST).decode(text))
     except (msgspec.ValidationError, UnicodeDecodeError):
-        pass  # a value is not of the type that it should be: each event is looked at on its own below
+        pass  # a value has the wrong type: the code below decodes each event separately
     except RecursionError:
         return None
     except msgspec.DecodeError as error:
@@ -215,12 +215,12 @@ def decoded(text: bytes, exact: bool) -> list[Any] | None:
 
 
 def _leniently(text: bytes, exact: bool) -> list[Any] | None:
-    """Decode slowly: replace bytes that are not UTF-8, and leave out what is not an event."""
+    """Decode slowly: replace invalid UTF-8, and leave out everything that is not an event."""
     try:
         events = json.loads(
             text.decode("utf-8", "replace"),
             strict=False,
-            parse_constant=lambda _: None,  # NaN and infinity, which JSON has no word for
+            parse_constant=lambda _: None,  # NaN and infinity, which JSON does not define
             parse_float=Decimal if exact else None,
         )
     except (ValueError, RecursionError):
@@ -234,7 +234,7 @@ def _leniently(text: bytes, exact: bool) -> list[Any] | None:
 
 
 def _sane(event: Any) -> Any:
-    """An event without the arguments that are not what they should be."""
+    """Return the event without invalid arguments."""
     if not isinstance(event, dict):
         return event
     arguments = event.get("args")

@@ -1,8 +1,8 @@
-"""Reads what Nsight Systems recorded: an export to SQLite, or a report through `nsys export`.
+"""Reads recordings of Nsight Systems: an export to SQLite, or a report through `nsys export`.
 
-Versions differ in their tables and columns: both are looked at before anything is asked for. The schema is described in
-"Exporter documentation" of NVIDIA's Nsight Systems user guide; times are nanoseconds. Ranges that torch's `emit_nvtx`
-made ("aten::mm, seq = 12, op_id = 3") are operators, all others are ranges.
+Versions differ in tables and columns, so both are examined before any query. The schema is described in "Exporter
+documentation" of NVIDIA's Nsight Systems user guide; times are nanoseconds. Ranges from torch's `emit_nvtx` ("aten::mm,
+seq = 12, op_id = 3") are operators, all others are ranges.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ _COPY_KINDS: Final = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 
 
 def read(path: Path, progress: Progress = in_silence) -> Recording:
-    """What an export or a report holds; raises LogError for a file that holds no trace."""
+    """Read an export or a report; raises LogError if it holds no trace."""
     return _of_report(path, progress) if path.suffix.lower() in REPORT_SUFFIXES else _of_export(path, path, progress)
 
 
 def _of_export(export: Path, path: Path, progress: Progress) -> Recording:
-    """The recording in an export, under the name of the file that it was made of."""
+    """Return the recording in an export, with the name of the original file."""
     try:
         with closing(opened(export)) as database, Numbers.of(export) as numbers, collection_paused():
             return _Reader(path, database, numbers, progress).recording()
@@ -119,7 +119,7 @@ class _Reader:
             self._strings = {number: str(value) for number, value in found}
 
     def recording(self) -> Recording:
-        """Everything that is asked for."""
+        """Read all tables."""
         operators, ranges = self._ranges()
         work, launches = self._work(), Table(5)
         for rows in self._rows(_CALLS, (*_TIMES, "nameId", "globalTid", "correlationId")):
@@ -155,7 +155,7 @@ class _Reader:
         return self._names.setdefault(name, len(self._names))
 
     def _rows(self, table: str, wanted: Sequence[str], condition: str = "") -> Iterator[dict[str, Integers]]:
-        """Columns by name, some rows at a time; NONE where there is no such column, or nothing in it."""
+        """Yield columns by name, in batches of rows; NONE for missing columns and values."""
         if table not in self._columns:
             return
         there = self._columns[table]
@@ -185,11 +185,11 @@ class _Reader:
         return work
 
     def _ranges(self) -> tuple[Table, Table]:
-        """NVTX: ranges that ended, by whose name they are operators of torch or the program's own."""
+        """Read NVTX ranges that ended, and separate torch's operators from the program's own ranges by name."""
         operators, ranges = Table(7), Table(4)
         if _NVTX in self._columns and "eventType" not in self._columns[_NVTX]:
             raise LogError(f"{self._path} has NVTX events of an unknown form: they have no eventType")
-        # What NVTX events are called that have no registered name, as many at a time as there are rows.
+        # Names of NVTX events without a registered name, in batches that match those of the rows.
         written: Iterator[list[str | None]] = repeat([])
         if "text" in self._columns.get(_NVTX, ()):
             written = self._numbers.texts(Question(_NVTX, (("text",),), _ENDED))
@@ -205,7 +205,7 @@ class _Reader:
         return operators, ranges
 
     def _marks(self, numbers: Integers, texts: Sequence[str | None]) -> Integers:
-        """(3, n) of ranges: names; for what torch emitted sequence numbers, and shapes where it did."""
+        """Return, for each range, its name and the sequence number and shapes that torch emitted: (3, n)."""
         different, which = grouped(numbers)
         registered = [self._mark(self._strings.get(number, _UNNAMED)) for number in different.tolist()]
         marks = np.array(registered, np.int64).reshape(-1, 3)[which]
@@ -225,7 +225,7 @@ class _Reader:
         return self._name(emitted["name"]), int(emitted["sequence"]), self._name(sizes[10:]) if sizes else NONE
 
     def _named(self, numbers: Integers) -> Integers:
-        """Our numbers of names for the file's."""
+        """Map name numbers of the file to ours."""
         different, which = grouped(numbers)
         ours = [self._name(self._strings.get(number, _UNNAMED)) for number in different.tolist()]
         return np.array(ours, np.int64)[which] if ours else np.zeros(0, np.int64)
@@ -244,13 +244,13 @@ _WANTED: Final = frozenset({_KERNELS, _COPIES, _SETS, _CALLS, _NVTX})
 
 _KERNEL_NAME: Final = "demangledName"
 _INSTEAD: Final = {_KERNEL_NAME: ("shortName",)}
-"""Columns that replace one that is absent or empty."""
+"""Columns that replace one that is missing or empty."""
 _ENDED: Final = f'"eventType" IN ({_PUSH_POP}, {_START_END}) AND "end" IS NOT NULL'
-"""In SQL: ranges, and not marks."""
+"""SQL condition that selects ranges and excludes marks."""
 
 
 def _of_work(rows: dict[str, Integers], name: Integers, kind: int, shape: Integers, moved: Integers) -> list[Integers]:
-    """Columns of `DeviceWork`."""
+    """Return the columns of `DeviceWork`."""
     place = [rows[each] for each in _PLACE]
     return [
         rows["start"],
@@ -264,5 +264,5 @@ def _of_work(rows: dict[str, Integers], name: Integers, kind: int, shape: Intege
 
 
 def is_export(beginning: bytes) -> bool:
-    """Whether a file that begins like this is a database."""
+    """Whether the first bytes of a file are those of a database."""
     return beginning.startswith(SQLITE)

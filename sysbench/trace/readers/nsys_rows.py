@@ -1,7 +1,8 @@
-"""Columns of whole numbers from an export of Nsight Systems, millions of rows, by several threads.
+"""Reads columns of whole numbers from an export of Nsight Systems, millions of rows, in several threads.
 
-SQLite writes a column of some ten thousand rows as one text, and numpy reads it: no object is made for any number, and
-other threads run meanwhile. Where that text does not hold a number for every row, the rows are fetched one by one.
+SQLite writes a column of some ten thousand rows as one text, and numpy parses it: no Python object is created per
+number, and other threads run meanwhile. If that text does not hold a number for every row, the rows are fetched one by
+one.
 """
 
 from __future__ import annotations
@@ -24,63 +25,63 @@ from sysbench.trace.readers.reading import processors
 from sysbench.trace.recording import NONE, Integers
 
 ROWS: Final = 65_536
-"""Rows that are read at a time."""
+"""Number of rows that are read at a time."""
 _MOST_PARTS: Final = 4096
-"""Where rows are numbered with gaps between, stretches of numbers are longer."""
+"""If row ids have gaps, stretches of ids are longer."""
 _MOST_THREADS: Final = 4
 _BETWEEN: Final = "\x1e"
-"""ASCII's record separator stands between texts."""
+"""ASCII's record separator, between texts."""
 
 Answer = TypeVar("Answer")
 
 
 class NoNumberError(Exception):
-    """Something else stands where numbers do."""
+    """A value in a column of numbers is not a number."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """Columns of rows of a table; NONE where there is no such column, and no such value."""
+    """A query for columns of a table; missing columns and values are NONE."""
 
     table: str
     columns: tuple[tuple[str, ...], ...]
-    """For each the column, and those that stand for it where it is empty; nothing for one that the table lacks."""
+    """Names of each column and of the columns that replace it if it is empty; empty if the table lacks it."""
     condition: str = ""
-    """In SQL, of the rows that are meant."""
+    """SQL condition that selects the rows."""
 
     def as_texts(self, part: str) -> str:
-        """In SQL: how many rows there are, and every column as a text."""
+        """SQL: the number of rows, and every column as a text."""
         chosen = ", ".join(f"group_concat({_either((*each, str(NONE)))})" for each in self.columns)
         return f"SELECT count(*), {chosen} FROM {self._of(part)}"
 
     def as_one_text(self, part: str) -> str:
-        """In SQL: how many rows there are, how many have something in the one column, and that, as one text."""
+        """SQL: the number of rows, the number of non-empty values in the single column, and that column as one text."""
         column = _either(*self.columns)
         return f"SELECT count(*), count({column}), group_concat({column}, '{_BETWEEN}') FROM {self._of(part)}"
 
     def as_values(self, part: str) -> str:
-        """In SQL: the one column as it is."""
+        """SQL: the values of the single column."""
         return f"SELECT {_either(*self.columns)} FROM {self._of(part)}"
 
     def as_rows(self, part: str) -> str:
-        """In SQL: every row."""
+        """SQL: all rows."""
         chosen = ", ".join(_either((*each, str(NONE))) for each in self.columns)
         return f"SELECT {chosen} FROM {self._of(part)}"
 
     def _of(self, part: str) -> str:
         conditions = " AND ".join(filter(None, (part, self.condition)))
-        # Without indices rows come in the order of the table, whatever is asked about them.
+        # Without indices, rows come in the order of the table, whatever the condition.
         return f'"{self.table}" NOT INDEXED' + (f" WHERE {conditions}" if conditions else "")
 
 
 def _either(terms: Sequence[str]) -> str:
-    """The first of some columns, or of a number, that is something, in SQL."""
+    """SQL: the first non-empty value of several columns or a number."""
     quoted = [term if term == str(NONE) else f'"{term}"' for term in terms]
     return quoted[0] if len(quoted) == 1 else f"COALESCE({', '.join(quoted)})"
 
 
 def opened(path: Path) -> sqlite3.Connection:
-    """The database, which nothing can be written to."""
+    """Open the database read-only."""
     uri = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"
     database = sqlite3.connect(uri, uri=True, check_same_thread=False)
     database.text_factory = lambda text: text.decode("utf-8", "replace")
@@ -88,7 +89,7 @@ def opened(path: Path) -> sqlite3.Connection:
 
 
 class Numbers:
-    """Answers questions about a database, from several connections to it."""
+    """Runs queries on a database, over several connections."""
 
     def __init__(self, connections: Sequence[sqlite3.Connection], threads: ThreadPoolExecutor) -> None:
         self._count = len(connections)
@@ -100,7 +101,7 @@ class Numbers:
     @classmethod
     @contextmanager
     def of(cls, path: Path) -> Iterator[Numbers]:
-        """Get ready to answer questions."""
+        """Open the connections, and close them at the end."""
         with ExitStack() as stack:
             count = min(processors(), _MOST_THREADS)
             connections = [stack.enter_context(closing(opened(path))) for _ in range(count)]
@@ -109,11 +110,11 @@ class Numbers:
             yield cls(connections, threads)
 
     def columns(self, question: Question) -> Iterator[list[Integers]]:
-        """Every column, some rows at a time, in the order of the table; raises NoNumberError and sqlite3.Error."""
+        """Yield all columns, in batches of rows, in the order of the table; raises NoNumberError and sqlite3.Error."""
         return self._answers(question, _columns)
 
     def texts(self, question: Question) -> Iterator[list[str | None]]:
-        """The texts of its one column, as many rows at a time as `columns` gives; raises sqlite3.Error."""
+        """Yield the texts of the single column, in the same batches as `columns`; raises sqlite3.Error."""
         return self._answers(question, _texts)
 
     def _answers(
@@ -128,9 +129,9 @@ class Numbers:
             yield waiting.popleft().result()
 
     def _parts(self, table: str) -> Iterator[str]:
-        """Conditions in SQL that take a table apart."""
+        """Yield SQL conditions that divide a table into parts."""
         first = last = None
-        with self._connection() as database, suppress(sqlite3.Error):  # its rows need not have numbers
+        with self._connection() as database, suppress(sqlite3.Error):  # rows need not have ids
             first, last = database.execute(f'SELECT min(rowid), max(rowid) FROM "{table}"').fetchone()
         if not (isinstance(first, int) and isinstance(last, int)):
             yield ""
@@ -168,10 +169,10 @@ def _columns(database: sqlite3.Connection, question: Question, part: str) -> lis
 
 
 def _numbers(text: str | None) -> Integers:
-    """The numbers at the beginning of a text."""
+    """Parse the numbers at the beginning of a text."""
     if not text:
         return np.zeros(0, np.int64)
-    # What is no number ends them, with an error or, before NumPy 2.3, a warning.
+    # Parsing ends at the first invalid character, with an error or, before NumPy 2.3, a warning.
     with suppress(ValueError, DeprecationWarning):
         return np.fromstring(text, np.int64, sep=",")
     return np.zeros(0, np.int64)
@@ -182,5 +183,5 @@ def _texts(database: sqlite3.Connection, question: Question, part: str) -> list[
     texts = together.split(_BETWEEN) if there else []
     if count == len(texts):
         return cast(list[str | None], texts)
-    # Some rows have none, or some text holds what stands between two of them.
+    # Some rows are empty, or a text contains the separator.
     return [None if text is None else str(text) for (text,) in database.execute(question.as_values(part))]

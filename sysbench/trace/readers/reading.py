@@ -1,4 +1,4 @@
-"""Processes and progress, which the readers of large files share."""
+"""Processes and progress reports, shared by the readers of large files."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ import sysbench
 _LENGTH_BYTES: Final = 8
 
 Progress = Callable[[str], None]
-"""Receives in words how far reading has come."""
+"""Receives a description of the progress so far."""
 
 
 def processors() -> int:
-    """The number of processors that this process may use."""
+    """Number of processors that this process may use."""
     try:
         return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on every system
+    except AttributeError:  # not available on every system
         return os.cpu_count() or 1
 
 
 def in_silence(_: str) -> None:
-    """Report no progress."""
+    """Ignore progress reports."""
 
 
 @contextmanager
 def process(module: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """This very Python, and this very sysbench, with pipes to write to and read from; killed when the block is left."""
+    """Start a module with this Python and this sysbench, connected by pipes; it is killed when the block ends."""
     paths = [str(Path(sysbench.__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     with subprocess.Popen(
-        # Without -P, a sysbench or a numpy.py in the current directory would be imported instead.
+        # Without -P, Python would import a sysbench or a numpy.py from the current directory instead.
         [sys.executable, "-P", "-m", module, *arguments],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         stdin=subprocess.PIPE,
@@ -49,12 +49,12 @@ def process(module: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def tell(message: bytes) -> None:
-    """Write a message to the process that started this one."""
+    """Write a message to the parent process."""
     sys.stdout.buffer.write(len(message).to_bytes(_LENGTH_BYTES, "big") + message)
 
 
 def told(started: subprocess.Popen[bytes]) -> Iterator[bytes]:
-    """The messages of a process, one at a time; raises EOFError where it came to grief."""
+    """Yield the messages of a process; raises EOFError if it failed."""
     said = started.stdout
     while said is not None and (length := said.read(_LENGTH_BYTES)):
         size_bytes = int.from_bytes(length, "big")

@@ -5,15 +5,21 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
+from pydantic import ValidationError
 from rich.console import Console
 
 from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.commands.compare import tables as compare_tables
 from sysbench.commands.compare.cells import Side, side
+from sysbench.commands.compare.command import exit_code, show
 from sysbench.commands.compare.comparison import Comparison, Rules, compare, gate, refuse_nothing_measured
+from sysbench.commands.compare.export import exported
+from sysbench.commands.compare.spec import CompareOptions
 from sysbench.commands.time.fold import fold, samples_of
 from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec
@@ -284,7 +290,7 @@ def test_what_has_no_cell_in_common_says_why() -> None:
 
 
 def test_a_time_that_is_none_is_an_error_and_not_a_crash() -> None:
-    broken = slowed(measured(1), -1.0)
+    broken = slowed(measured(1), 0.0)
     with pytest.raises(SysbenchError, match="above zero"):
         compared(measured(2), broken)
 
@@ -420,6 +426,97 @@ def test_a_gate_fails_a_cell_that_can_no_longer_be_measured(outcome: Outcome) ->
     lost["cells"][1].update(outcome=outcome, phases={})
     failed, _ = gated(compared(measured(1), TimeRecord.model_validate(lost)), 0.03)
     assert failed == [f"ctx 256: was measured in A, and is {outcome} in B"]
+
+
+def noisy() -> Comparison:
+    """One cell that may be a regression beyond 3 %, for all that is known."""
+    record = fixtures_timing.record(TimeSpec(size="tiny", ctx="128", steps="10", device="cpu"), TWO_CORES, seed=1)
+    return compared(record, slowed(record, 1.02))
+
+
+def test_a_strict_gate_does_not_pass_what_cannot_be_told() -> None:
+    for strict, code in ((False, 0), (True, 3)):
+        found = noisy().model_copy(update={"gate": gate(noisy(), 0.03, strict=strict)})
+        assert exit_code(found) == code
+        assert ("failed, strictly: 1 of 1" in text_of(found)) == strict
+
+
+def test_a_strict_gate_passes_what_is_known_to_be_within_it() -> None:
+    found = compared(measured(1), measured(2))
+    assert exit_code(found.model_copy(update={"gate": gate(found, 0.03, strict=True)})) == 0
+
+
+@pytest.mark.parametrize("words", [{"strict": True}, {"export": "junit"}, {"export": "bmf", "json_path": "-"}])
+def test_what_makes_no_sense_together_is_refused(words: dict[str, object]) -> None:
+    with pytest.raises(ValidationError, match=r"--gate|--json"):
+        CompareOptions(a="one", b="two", **words)  # type: ignore[arg-type]
+
+
+# For programs
+
+
+@pytest.fixture(scope="module")
+def regressed() -> Comparison:
+    found = compared(measured(1), slowed(measured(2), 1.05, ctx=256))
+    return found.model_copy(update={"gate": gate(found, 0.03)})
+
+
+def test_bencher_and_github_get_the_medians_of_b(regressed: Comparison) -> None:
+    (time,) = (each for each in regressed.cells[0].times if each.headline)
+    bmf = json.loads(exported(regressed, "bmf"))
+    assert bmf["time ctx 128 step"] == {"latency": {"value": pytest.approx(time.b_s * 1e9)}}
+    by_name = {each["name"]: each for each in json.loads(exported(regressed, "gha"))}
+    assert by_name["time ctx 128 step"]["value"] == pytest.approx(time.b_s * 1e3)
+    assert {each["unit"] for each in by_name.values()} == {"ms", "bytes"}
+
+
+def test_the_benchmark_database_of_pytorch_gets_model_mode_and_dtype(regressed: Comparison) -> None:
+    first = json.loads(exported(regressed, "pytorch"))[0]
+    assert set(first) == {"benchmark", "model", "metric"}
+    assert first["benchmark"]["mode"] == "training"
+    assert first["benchmark"]["dtype"] == "fp32"
+    assert first["model"]["name"] == "small"
+    assert all(isinstance(value, float) for value in first["metric"]["benchmark_values"])
+
+
+def test_a_cell_beyond_the_gate_is_a_test_that_failed(regressed: Comparison) -> None:
+    suite = ElementTree.fromstring(exported(regressed, "junit"))
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("2", "1", "0")
+    (failure,) = suite.iter("failure")
+    assert "takes 1.05× as long" in failure.get("message", "")
+    open_ = ElementTree.fromstring(exported(noisy().model_copy(update={"gate": gate(noisy(), 0.03)}), "junit"))
+    assert (open_.get("failures"), open_.get("skipped")) == ("0", "1")
+
+
+def test_factors_point_one_way_or_say_which(regressed: Comparison) -> None:
+    text = " ".join(text_of(regressed, width=140).split())
+    assert "B is 0.98" in text
+    assert "as fast as A in the geometric mean" in text
+    assert "B / A, < 1 faster" in text
+
+
+def test_quiet_is_one_line(regressed: Comparison) -> None:
+    line = compare_tables.in_one_line(regressed)
+    assert "\n" not in line
+    assert line.startswith("time: step of 2 cells, B is 0.98")
+    assert line.endswith("gate failed: 1 of 6 times, peaks and cells are worse by more than 3 %")
+
+
+def test_a_summary_is_appended_for_github(
+    regressed: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = CompareOptions(a="one", b="two", summary="github", quiet=True)
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    with pytest.raises(UsageError, match="GITHUB_STEP_SUMMARY"):
+        show(regressed, options)
+    (tmp_path / "summary.md").write_text("before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+    show(regressed, options)
+    written = (tmp_path / "summary.md").read_text()
+    assert written.startswith("before\n")
+    assert "SLOWER" in written
+    assert "gate failed" in written.lower()
+    assert capsys.readouterr().out.count("\n") == 1
 
 
 # What is shown

@@ -20,7 +20,7 @@ from sysbench.trace.range_tree import PHASES
 from sysbench.trace.recording import Trace
 from sysbench.trace.summarise import summarise
 from sysbench.trace.summary import ProfileSummary
-from tests.trace.synthetic_traces import GEMM, MAIN, Builder, recording, training
+from tests.trace.synthetic_traces import ADD, GEMM, MAIN, Builder, recording, training
 
 STEPS, LAYERS, KERNEL_NS = 2, 3, 1000
 HOSTILE = [
@@ -191,12 +191,30 @@ def test_what_the_class_other_is_made_of_is_said_when_it_is_large(profile: Profi
     assert note == f"in other: {GEMM} 87 %"
 
 
-def test_kernels_in_no_class_are_named_when_they_take_long() -> None:
+def test_kernels_in_no_class_are_other_and_named_when_they_take_long() -> None:
     built = training(1, 1, kernel_ns=KERNEL_NS)
     built.launch(5, 900)
-    built.kernel("wholly_unheard_of", 6000, 50_000, 900)
-    notes = table(summarise(recording(built.trace())), "classes").notes
-    assert any("wholly_unheard_of" in note and "unclassified" in note for note in notes)
+    built.kernel("wholly_unheard_of", 6000, 1000, 900)
+    profile = summarise(recording(built.trace()))
+    assert "in other: wholly_unheard_of 2.8 %" in table(profile, "classes").notes
+    (row,) = (row for row in rows(table(profile, "kernels")) if row["kernel"] == "wholly_unheard_of")
+    assert row["class"] == "other"
+
+
+def test_the_kernel_table_names_the_classes_that_the_table_of_classes_counts() -> None:
+    built = training(1, 1, kernel_ns=KERNEL_NS)
+    (begin,) = (start for start, _, name, _ in built.ranges if name == built.name("optimizer"))
+    for number, name in enumerate((ADD, "void at::native::vectorized_elementwise_kernel<4, LerpFunctor>(int)"), 900):
+        built.launch(begin + 1, number)
+        built.kernel(name, begin + 10, KERNEL_NS, number)
+    profile = summarise(recording(built.trace()))
+    kinds = {row["kernel"]: row["class"] for row in rows(table(profile, "kernels"))}
+    assert kinds["vectorized_elementwise_kernel<CUDAFunctor_add<float>>"] == "elementwise, optimizer"
+    assert kinds["vectorized_elementwise_kernel<LerpFunctor>"] == "optimizer"
+    counted = {row["class"]: row["step_time"] for row in rows(table(profile, "classes"))}
+    # Adam's kernel, and the two that work elementwise within the optimizer; forward and backward of the residual sum.
+    assert counted["optimizer"] == pytest.approx(3 * KERNEL_NS * 1e-9)
+    assert counted["elementwise"] == pytest.approx(2 * KERNEL_NS * 1e-9)
 
 
 def test_a_table_that_this_profile_cannot_fill_says_what_it_needs(profile: ProfileSummary) -> None:

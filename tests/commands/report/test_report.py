@@ -20,11 +20,12 @@ from rich.console import Console
 
 from sysbench.command import Kind, kinds, measuring
 from sysbench.commands.report import agreement, latex, long_table, markdown, page, screen
-from sysbench.commands.report.assemble import TITLE, document
+from sysbench.commands.report.assemble import TITLE, document, narrowed
 from sysbench.commands.report.document import Basis, Document, Finding, ReportedRun, reported
 from sysbench.commands.report.wording import headlines
 from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec
+from sysbench.errors import UsageError
 from sysbench.log.outcomes import Caution
 from sysbench.log.records import RunRecord
 from sysbench.render.findings import Said
@@ -151,8 +152,48 @@ def test_messages_with_other_numbers_in_them_are_one_caution_that_says_whose_num
     ]
     named = ReportedRun("time", clean.model_copy(update={"cells": cells}))
     caution = document([named]).cautions[0]
-    assert caution.message == f"by 0 % ({named.label(cells[0])}; the others alike)"
+    assert caution.message.startswith(f"by 0 % ({named.label(cells[0])}); by 1 % ({named.label(cells[1])}); by 2 %")
     assert len(caution.about[0].cells) == len(cells)
+
+
+def test_a_summary_has_findings_and_cautions_and_no_tables_of_runs(whole: Document) -> None:
+    short = narrowed(whole, summary=True)
+    assert [section.findings for section in short.sections] == [section.findings for section in whole.sections]
+    assert (short.cautions, short.environment) == (whole.cautions, whole.environment)
+    assert not any(section.tables or section.pictures for section in short.sections)
+
+
+def test_only_the_tables_that_are_named_are_left_and_a_wrong_name_lists_all(whole: Document) -> None:
+    (time,) = (section for section in narrowed(whole, ["summary"]).sections if section.run == "time")
+    assert {table.name for table in time.tables} == {"summary"}
+    with pytest.raises(UsageError, match="Did you mean summary"):
+        narrowed(whole, ["sumary"])
+
+
+def test_the_first_screen_has_a_finding_of_every_run(whole: Document) -> None:
+    first, *_ = screen.sheets(whole)
+    for section in whole.sections:
+        assert any(section.findings[0].text in remark.text for remark in first.remarks), section.run
+
+
+def test_each_section_says_the_numbers_of_its_own_cells_in_every_format() -> None:
+    def busy(name: str, *shares: int) -> ReportedRun[TimeRecord]:
+        doubts = [Caution(code="host-busy", message=f"others used {share} %", remedy="close") for share in shares]
+        clean = fixtures_timing.record(TimeSpec(size="small", ctx="128,512"))
+        cells = [cell.model_copy(update={"cautions": [doubt]}) for cell, doubt in zip(clean.cells, doubts, strict=True)]
+        return ReportedRun(name, clean.model_copy(update={"cells": cells}))
+
+    found = document([busy("one", 109, 109), busy("two", 17, 29)])
+    for text, begin, end in (
+        (markdown.text(found, "files"), "\n## ", "\n## Cautions"),
+        (latex.text(found, "files"), "\\section{", "\\section*{Cautions}"),
+        (page.render(found), '<section id="two"', '<section id="_cautions"'),
+    ):
+        second = text[: text.index(end)].rpartition(begin)[2]
+        assert "109" not in second
+        assert "others used 17" in second
+        assert "others used 29" in second
+        assert "close" in second
 
 
 def test_two_machines_are_both_listed_and_every_section_says_its_own() -> None:

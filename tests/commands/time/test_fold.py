@@ -52,8 +52,8 @@ def test_rates_state_the_formula_the_peak_and_the_ceiling() -> None:
     assert wall is not None
     assert rates is not None
     assert rates.step_flops == 3 * cell.model.forward_flops
-    assert rates.flops_per_s == rates.step_flops / wall.median_s
-    assert rates.tokens_per_s == 4 * 128 / wall.median_s
+    assert rates.flops_per_s == rates.step_flops / wall.mean_s
+    assert rates.tokens_per_s == 4 * 128 / wall.mean_s
     assert rates.peak_flops_per_s == 19.5e12
     assert rates.peak_share == rates.flops_per_s / 19.5e12
     assert rates.ceiling_share == rates.flops_per_s / (15.2e12 * 1.25)

@@ -8,18 +8,22 @@ import numpy as np
 import pytest
 
 from sysbench import formulas
+from sysbench.commands.time.live_state import folded
 from sysbench.commands.time.record import TimeCellRecord, TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.commands.time.tables import TABLES, sheet, tables_for
 from sysbench.errors import UsageError
 from sysbench.log.events import Event, StepMeasured
 from sysbench.log.outcomes import Caution
+from sysbench.render.chosen_columns import with_columns
 from sysbench.render.numbers import shown
 from sysbench.render.plan import plan
 from sysbench.render.remarks import cautions, outcomes
 from sysbench.render.table import Measure, Table, Word
+from sysbench.simulate.gpu import CONTEXT_BYTES, Gpu
 from sysbench.spec import hardware
 from tests import fixtures_timing as runs
+from tests.fixtures_findings import time_cell
 
 SWEEP = TimeSpec(size="small,medium", ctx="128,512", precision="fp32,bf16")
 LARGE = TimeSpec(size="xl,2.7b", ctx="128-1024*2", precision="fp32,bf16")
@@ -101,18 +105,6 @@ def test_the_summary_names_only_what_differs_and_the_subject_the_rest(sweep: Tim
     subject = sheet(sweep).subject
     assert {"batch 4", "train", "naive attention", "NVIDIA A100-SXM4-80GB", "5 warm-ups", "10 steps"} <= set(subject)
     assert not any("small" in phrase or "bf16" in phrase for phrase in subject)
-
-
-def test_rates_are_those_of_the_median_step(sweep: TimeRecord, sweep_events: list[Event]) -> None:
-    table = only(TABLES["summary"](sweep))
-    spec_cells = list(SWEEP.cells())
-    for row, cell in enumerate(sweep.cells):
-        median_s = float(np.median(wall(sweep_events, cell, "step")))
-        flops = formulas.step_flops_of(spec_cells[row])
-        assert number(table, row, "", "flops_per_s") == pytest.approx(flops / median_s)
-        assert number(table, row, "", "tokens_per_s") == pytest.approx(4 * spec_cells[row].ctx / median_s)
-    peak = 19.5e12
-    assert number(table, 0, "peak", "share") == pytest.approx(number(table, 0, "", "flops_per_s") / peak)
 
 
 def test_a_peak_that_is_not_known_is_called_unknown_and_never_guessed() -> None:
@@ -350,11 +342,52 @@ def test_every_sample_that_is_shown_has_a_unit(
 def test_a_plan_holds_every_cell_against_the_memory_there_is() -> None:
     cells = list(TimeSpec(size="small,2.7b", ctx=512).cells())
     table = plan(cells, hardware.named("24GiB"))
-    needed = [formulas.predicted_memory(cell).total_bytes for cell in cells]
+    workspaces = 2 * Gpu.of(hardware.named("24GiB")).workspace_bytes
+    needed = [formulas.predicted_memory(cell).total_bytes + workspaces for cell in cells]
     assert [number(table, row, "predicted_memory", "bytes") for row in range(2)] == needed
     assert number(table, 0, "parameters", "count") == 128_625_408
     assert number(table, 1, "step", "flops") == formulas.step_flops_of(cells[1])
-    assert number(table, 1, "spare", "bytes") == 24 * 2**30 - needed[1]
+    assert number(table, 1, "spare", "bytes") == 24 * 2**30 - CONTEXT_BYTES - needed[1]
     assert cell_of(table, 0, "fits", None) == Word("fits", "good")
     assert cell_of(table, 1, "fits", None) == Word("does not fit", "bad")
     assert "fits" not in [column.key for column in plan(cells).columns]
+
+
+# --- one basis within a row
+
+
+def test_rates_are_of_the_mean_that_stands_beside_them_and_the_dashboard_says_the_same(
+    sweep_events: list[Event], sweep: TimeRecord
+) -> None:
+    summary, spec_cells = only(TABLES["summary"](sweep)), list(SWEEP.cells())
+    done = folded(sweep_events).done
+    for row, (cell, live) in enumerate(zip(sweep.cells, done, strict=True)):
+        mean_s = float(np.mean(wall(sweep_events, cell, "step")))
+        flops = formulas.step_flops_of(spec_cells[row])
+        assert number(summary, row, "step") == pytest.approx(mean_s)
+        assert number(summary, row, "", "flops_per_s") == pytest.approx(flops / mean_s)
+        assert number(summary, row, "", "tokens_per_s") == pytest.approx(4 * spec_cells[row].ctx / mean_s)
+        assert live.step is not None
+        assert live.step[0] == pytest.approx(mean_s)
+    peak = 19.5e12
+    assert number(summary, 0, "peak", "share") == pytest.approx(number(summary, 0, "", "flops_per_s") / peak)
+
+
+def test_a_record_of_0_1_0_with_rates_over_the_median_is_read_with_those_over_the_mean() -> None:
+    skewed = time_cell({"forward": [0.1] * 9 + [1.1]}, size="small")
+    assert skewed.rates is not None
+    fields = skewed.model_dump()
+    fields["rates"] |= {"tokens_per_s": skewed.cell.tokens / 0.1, "flops_per_s": skewed.rates.step_flops / 0.1}
+    read = TimeCellRecord.model_validate(fields)
+    assert read.rates is not None
+    assert read.rates.tokens_per_s == pytest.approx(skewed.cell.tokens / 0.2)
+    assert read.rates.flops_per_s == pytest.approx(skewed.rates.step_flops / 0.2)
+
+
+def test_the_medians_of_all_phases_are_there_for_whoever_asks(sweep: TimeRecord) -> None:
+    (table, *_) = with_columns(sheet(sweep), ["forward_median", "backward_median", "median"]).tables
+    for row, cell in enumerate(sweep.cells):
+        for key, phase in (("forward_median", "forward"), ("backward_median", "backward"), ("median", "step")):
+            found = cell.phases[phase].wall
+            assert found is not None
+            assert number(table, row, key) == found.median_s

@@ -41,7 +41,7 @@ function size(bytes) {
 }
 
 function count(number) {
-  return Math.round(number).toString().replace(/\B(?=(\d{3})+$)/g, "\u202f");
+  return Math.round(number).toString().replace(/\B(?=(\d{3})+$)/g, ",");
 }
 
 function plural(number, noun) {

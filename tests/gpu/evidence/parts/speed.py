@@ -1,7 +1,7 @@
 """bf16 training with a batch that fills the card, compiled, with fused attention: MFU, and where the rest goes.
 
 MFU = 3 · F / (t · P): F are the FLOPs of a forward pass as `sysbench.formulas` counts them, B · [L(8Td² + 4T²d +
-6T·d·d_ff) + 2TdV], causality not exploited; backward counts twice that; t is the median step with its optimizer, by the
+6T·d·d_ff) + 2TdV], causality not exploited; backward counts twice that; t is the mean step with its optimizer, by the
 host's clock; P is the data sheet's dense rate in bf16.
 """
 
@@ -16,7 +16,7 @@ from tests.gpu.evidence.promises import at_least
 from tests.gpu.evidence.work import TINY, Part, Work
 
 PROMISED = 0.5
-FORMULA = "3 · B·[L(8Td² + 4T²d + 6T·d·d_ff) + 2TdV] / (median step · the data sheet's dense bf16 rate)"
+FORMULA = "3 · B·[L(8Td² + 4T²d + 6T·d·d_ff) + 2TdV] / (mean step · the data sheet's dense bf16 rate)"
 GUESSED = {"2.7b": 16, "xl": 16}
 """Batches for where none was simulated; that of 2.7b is the largest that is simulated to fit an H200."""
 

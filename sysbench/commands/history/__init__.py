@@ -1,0 +1,9 @@
+"""`sysbench history`."""
+
+from sysbench.command import Command
+
+COMMAND = Command(
+    name="history",
+    package=__name__,
+    help="List earlier runs, show one, or remove old ones.",
+)

@@ -1,0 +1,52 @@
+"""Earlier runs as tables: all of them, or one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from sysbench import units
+from sysbench.commands.history.earlier import Earlier
+from sysbench.render.table import Column, Measure, Remark, Sheet, Table, Word
+
+_COLUMNS = (
+    Column("name", "name"),
+    Column("command", "command", importance=2),
+    Column("what", "what", importance=1, elastic=True),
+    Column("began", "began (UTC)", importance=3),
+    Column("outcome", "outcome"),
+    Column("size", "size", "bytes", importance=2, wide_range=True),
+)
+
+
+def listing(every: Sequence[Earlier], title: str) -> Sheet:
+    """One row for each run, in this order."""
+    rows = tuple(
+        (each.name, each.kind, each.what, _when(each), _outcome(each), Measure(each.size_bytes)) for each in every
+    )
+    total = f"{len(every)} run{'' if len(every) == 1 else 's'}, {units.size(sum(each.size_bytes for each in every))}"
+    return Sheet((title, total), (Table("history", "newest first", _COLUMNS, rows, 1),) if rows else ())
+
+
+def single(each: Earlier) -> Sheet:
+    """One run: what it was, how it ended, its files, and what can be done with it."""
+    files = tuple((str(path), Measure(path.stat().st_size)) for path in each.files)
+    columns = (Column("file", "file"), Column("size", "size", "bytes", wide_range=True))
+    ways = {
+        "": f"sysbench report {each.path} writes its runs up",
+        "run": f"sysbench report {each.path} writes it up; sysbench run --resume {each.path} runs what is missing",
+        "compare": f"sysbench compare {each.path} shows what it found",
+    }
+    again = ways.get(each.kind, f"sysbench {each.kind} --from {each.path} shows its tables")
+    remarks = (Remark("note", f"began {_when(each)} UTC"), Remark("note", again))
+    repeat = f"sysbench {each.kind} {each.what}".rstrip() if each.kind not in ("", "compare") else each.what
+    subject = (each.name, repeat, each.outcome)
+    return Sheet(subject, (Table("files", units.size(each.size_bytes), columns, files, 1),), remarks)
+
+
+def _when(each: Earlier) -> str:
+    return f"{datetime.fromtimestamp(each.began_s, UTC):%Y-%m-%d %H:%M}"
+
+
+def _outcome(each: Earlier) -> Word:
+    return Word(each.outcome, "plain" if each.outcome.startswith("complete") else "bad")

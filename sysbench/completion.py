@@ -1,0 +1,97 @@
+"""What a shell offers for the value of an option: sizes, GPUs, experiments, tables, columns, and names of earlier runs.
+
+Nothing here imports torch, and what cannot be found out is not offered: completion never fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from sysbench.command import commands, kinds, measuring
+from sysbench.errors import SysbenchError
+from sysbench.spec.commands import keys_of
+from sysbench.spec.validation import literals, option_of
+
+_RUNS = ("FILE", "FILE,…", "LOG", "LOG|DIR…", "A", "B")
+"""Stand for values that are finished runs, by path or by name."""
+
+
+def offered(command: str, model: type[BaseModel], field: str, typed: str, given: dict[str, Any]) -> list[str]:
+    """The values of a command's option that begin with what is typed; of an axis, its last value is completed.
+
+    `given` are the options that were typed before it, by field.
+    """
+    begun, comma, last = typed.rpartition(",")
+    try:
+        values = list(_values(command, model, field, typed, given))
+    except (SysbenchError, ValueError, OSError):
+        return []
+    there = set(begun.split(","))
+    return [
+        f"{begun}{comma}{value}" for value in dict.fromkeys(values) if value.startswith(last) and value not in there
+    ]
+
+
+def _values(command: str, model: type[BaseModel], field: str, typed: str, given: dict[str, Any]) -> Iterable[str]:
+    for kind in kinds():
+        # `run` has the options of every command, as text.
+        for name, key in keys_of(kind).items():
+            if field == f"every_{name.replace('-', '_')}" and key.stands_for is None:
+                return _values(kind, key.model, key.field, typed, given)
+    info = model.model_fields[field]
+    option = option_of(info)
+    if option.values:
+        return option.values
+    if (option.metavar or "").startswith("GPU"):
+        from sysbench.spec import hardware
+
+        return [each.slug for each in hardware.known()]
+    if command == "run" and field in ("experiment", "resume"):
+        return _experiments(field, typed, given)
+    if field in ("tables", "columns") and commands()[command].spec is not None:
+        return _tables(command) if field == "tables" else _columns(command)
+    if field == "device":
+        return ("auto", "cpu", "cuda", "mps")
+    if option.metavar in _RUNS:
+        return [*_earlier(given, command), *_files(typed)]
+    return literals(info.annotation) or _files(typed)
+
+
+def _experiments(field: str, typed: str, given: dict[str, Any]) -> Iterable[str]:
+    from sysbench.commands.run import experiment_file
+    from sysbench.log import runs
+
+    if field == "resume":
+        return ["latest", *runs.experiments(Path(given.get("out") or runs.RUNS)), *_files(typed)]
+    return [*experiment_file.names(), *(path for path in _files(typed) if path.endswith((".toml", "/")))]
+
+
+def _tables(command: str) -> Iterable[str]:
+    found: Iterable[str] = measuring(command).part("tables")
+    return found
+
+
+def _columns(command: str) -> Iterable[str]:
+    from sysbench.render import declared
+    from sysbench.render.chosen_columns import ADDED
+
+    names = [name.shown for name in declared.possible(command, ())]
+    return [*names, *(f"{ADDED}{name}" for name in names)]
+
+
+def _earlier(given: dict[str, Any], command: str) -> Iterable[str]:
+    from sysbench.log import runs
+
+    kind = command if command in kinds() else None
+    return ["latest", *runs.names(Path(given.get("runs") or given.get("out") or runs.RUNS), kind)]
+
+
+def _files(typed: str) -> list[str]:
+    head, slash, beginning = typed.rpartition(",")[2].rpartition("/")
+    folder = Path(head or slash or ".")
+    found = sorted(path for path in folder.iterdir() if path.name.startswith(beginning)) if folder.is_dir() else []
+    return [f"{head}{slash}{path.name}{'/' if path.is_dir() else ''}" for path in found]

@@ -1,0 +1,108 @@
+"""Where a run stands within an experiment of several, and how long all of it will still take."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.segment import Segment
+from rich.text import Text
+
+from sysbench import units
+from sysbench.log.events import CellFinished, CellStarted, Event, RunResumed, RunStarted
+from sysbench.render import theme
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A cell that is yet to be measured."""
+
+    kind: str
+    """Its command."""
+    expected_s: float | None = None
+    """What it took before, or is predicted to take; None where nobody knows."""
+
+
+@dataclass
+class Overall:
+    """An experiment while it goes on: run `number` of `count`, and every cell of it that is not over yet.
+
+    A cell of which nothing is known is expected to take what those of its command have taken by now, or else what all
+    have.
+    """
+
+    count: int
+    waiting: dict[tuple[str, str], Waiting]
+    """By run and key, in the order of the experiment."""
+    number: int = 0
+    run: str = ""
+    _since_s: float | None = None
+    """When the cell began that is being measured; the first of a run begins with the start of its worker."""
+    _took_s: dict[str, list[float]] = field(default_factory=dict)
+    """By command, of cells that are over."""
+
+    def turn_to(self, number: int, run: str) -> None:
+        """Another run begins."""
+        self.number, self.run, self._since_s = number, run, None
+
+    def leave(self, run: str) -> None:
+        """A run is over, or left out; what it has not done will not be done."""
+        self.waiting = {name: each for name, each in self.waiting.items() if name[0] != run}
+
+    def take_in(self, event: Event) -> None:
+        """One event of the run that goes on."""
+        if isinstance(event, RunStarted | RunResumed | CellStarted):
+            self._since_s = event.at_s if self._since_s is None else self._since_s
+        elif isinstance(event, CellFinished):
+            over = self.waiting.pop((self.run, event.cell), None)
+            if over is not None and self._since_s is not None:
+                self._took_s.setdefault(over.kind, []).append(event.at_s - self._since_s)
+            self._since_s = None
+
+    def left_s(self, now_s: float) -> float | None:
+        """Seconds until everything is measured; None where nothing is known of some cell, nor of any like it."""
+        typical = {kind: statistics.fmean(took_s) for kind, took_s in self._took_s.items()}
+        all_s = [took_s for each in self._took_s.values() for took_s in each]
+        anywhere_s = statistics.fmean(all_s) if all_s else None
+        left_s = 0.0
+        for each in self.waiting.values():
+            expected_s = each.expected_s
+            if expected_s is None:
+                expected_s = typical.get(each.kind, anywhere_s)
+            if expected_s is None:
+                return None
+            left_s += expected_s
+        gone_s = now_s - self._since_s if self._since_s is not None else 0.0
+        return max(0.0, left_s - gone_s)
+
+    def said(self, now_s: float) -> str:
+        """`run 7 of 15, about 12 min left in all`."""
+        left_s = self.left_s(now_s) if self.waiting else None
+        left = f", about {units.duration(left_s)} left in all" if left_s is not None else ""
+        return f"run {self.number} of {self.count}{left}"
+
+
+@dataclass(frozen=True)
+class Above:
+    """A screen with a line above it that says where the whole is."""
+
+    overall: Overall
+    screen: RenderableType
+    now_s: float
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The line, and the screen in what room is left."""
+        line = Text(f" {theme.fitted(self.overall.said(self.now_s), options.encoding)}", theme.QUIET, end="")
+        line.truncate(max(1, options.max_width - 1), overflow="ellipsis")
+        yield line
+        yield Segment.line()
+        height = options.height or options.size.height
+        yield from console.render(self.screen, options.update(height=max(1, height - 1)))
+
+
+def begun(runs: Mapping[str, Mapping[str, Waiting]]) -> Overall:
+    """An experiment of these runs, each with its cells by key, before its first."""
+    waiting = {(run, key): each for run, cells in runs.items() for key, each in cells.items()}
+    return Overall(len(runs), waiting)

@@ -1,0 +1,69 @@
+"""Types of numbers in specs, events and records: finite, and within a plausible range.
+
+Every file is checked against these types when it is read, so that computations need no checks: no NaN, no infinity, no
+overflow of a product or a sum. A number that may be infinite or NaN as a measured result is a `Number`.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from math import isfinite
+from typing import Annotated
+
+from pydantic import AfterValidator, AllowInfNan, Field, PlainSerializer
+
+LARGEST_SIZE = 10**9
+"""Upper limit of one dimension of a model or of its input."""
+
+LARGEST_COUNT = 2**60
+"""Upper limit of bytes, nanoseconds, calls and tokens: an exabyte, or 36 years."""
+
+LONGEST_S = 1e10
+"""Upper limit of durations: three hundred years."""
+
+LARGEST = 1e90
+"""Upper limit of other quantities; products of three remain finite."""
+
+CALENDAR_ENDS_S = 253_402_300_800
+"""Seconds from 1970 to the year 10000, the limit of dates."""
+
+Size = Annotated[int, Field(ge=1, le=LARGEST_SIZE)]
+Steps = Annotated[int, Field(ge=0, le=LARGEST_SIZE)]
+Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
+Bytes = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
+Signed = Annotated[int, Field(ge=-LARGEST_COUNT, le=LARGEST_COUNT)]
+Exponent = Annotated[int, Field(ge=-2000, le=2000)]
+"""Exponent of a power of two, in any format."""
+Nanoseconds = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
+Flops = Annotated[int, Field(ge=0, le=10**36)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+
+Seconds = Annotated[float, Field(ge=0, le=LONGEST_S)]
+SomeSeconds = Annotated[float, Field(gt=1e-12, le=LONGEST_S)]
+"""A duration measured between two clock readings; it must be positive."""
+Instant = Annotated[float, Field(ge=0, lt=CALENDAR_ENDS_S)]
+"""Seconds since 1970."""
+
+
+def _in_the_calendar(text: str) -> str:
+    try:
+        datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ")
+    except ValueError:
+        raise ValueError("it is no time as in 2026-01-31T12:00:00Z") from None
+    return text
+
+
+Moment = Annotated[str, AfterValidator(_in_the_calendar)]
+"""A UTC time in ISO 8601, with a resolution of one second."""
+
+Share = Annotated[float, Field(gt=0, lt=1)]
+Amount = Annotated[float, Field(ge=0, le=LARGEST)]
+PerSecond = Annotated[float, Field(gt=0, le=LARGEST)]
+Finite = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
+
+Unbounded = Annotated[float, AllowInfNan(True)]
+"""A number that may be infinite or NaN; in JSON, both are null."""
+Number = Annotated[
+    float, AllowInfNan(True), PlainSerializer(lambda value: value if isfinite(value) else str(value), when_used="json")
+]
+"""A number that may be infinite or NaN; in JSON, these are the words `inf`, `-inf` or `nan`."""

@@ -1,0 +1,27 @@
+"""Lines on stderr, as a terminal can show them."""
+
+from __future__ import annotations
+
+import sys
+
+_UNDECODED = range(0xDC80, 0xDD00)
+"""How Python represents a byte that is not UTF-8, in arguments and names of files."""
+
+
+def say(text: str) -> None:
+    """Print one line. Control characters are escaped: values and names come from outside, and a terminal obeys them."""
+    encoding = sys.stderr.encoding or "ascii"
+    print(printable(text).encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)  # noqa: T201
+
+
+def printable(text: str) -> str:
+    r"""The text with control characters and bytes that are not UTF-8 as escapes, such as `\x1b`."""
+    return text if text.isprintable() else "".join(map(_escaped, text))
+
+
+def _escaped(character: str) -> str:
+    if character.isprintable():
+        return character
+    if ord(character) in _UNDECODED:
+        return f"\\x{ord(character) - 0xDC00:02x}"
+    return character.encode("unicode_escape").decode()

@@ -1,0 +1,179 @@
+"""Predicted against published: kernels where their tables are given, and every step that the model covers.
+
+python -m tests.bench.prediction [--reference DIR] [--markdown]
+
+DIR holds tables that are too large to be kept here: neusight_kernels, gemm_half and attention_half, each .csv.gz.
+Errors are |ln(predicted / published)|. Steps are predicted with nothing measured on their machine; the host is the
+typical one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from sysbench.predict.rates import gpu as rates_of
+from sysbench.predict.rates import typical_host
+from sysbench.predict.step import Estimate, predict
+from sysbench.predict.trace import Trace
+from sysbench.predict.tracing import trace
+from sysbench.simulate.gpu import Gpu
+from sysbench.spec.hardware import named
+from sysbench.spec.model import SIZES, ModelCell
+from tests.bench import prediction_kernels as kernels
+from tests.bench.published_models import Shape, traced
+
+PUBLISHED = Path(__file__).parent / "published"
+FITTED_MODELS = frozenset({"bert_large", "opt_13"})
+"""Of NeuSight's runs, those on which the spread of whole steps was chosen."""
+
+
+class Row(NamedTuple):
+    """A published time and its prediction, in seconds."""
+
+    source: str
+    name: str
+    gpu: str
+    published_s: float
+    predicted: Estimate
+    lower_bound_s: float
+    fitted: bool
+
+    @property
+    def error(self) -> float:
+        return float(np.log(self.predicted.point_s / self.published_s))
+
+    @property
+    def covered(self) -> bool:
+        return self.predicted.low_s <= self.published_s <= self.predicted.high_s
+
+
+@cache
+def _traced(shape: Shape, training: bool) -> Trace:
+    return traced(shape, training=training)
+
+
+def neusight() -> Iterator[Row]:
+    for row in _read("neusight_core67.csv"):
+        if row["gpu"] not in kernels.SLUGS or row["model"].startswith("switch"):
+            continue
+        family = "bert" if "bert" in row["model"] else "opt" if "opt" in row["model"] else "gpt2"
+        columns = ("layers", "hidden", "heads", "d_ff", "vocab", "seq", "batch")
+        shape = Shape(family, *(int(row[name]) for name in columns))  # type: ignore[arg-type]
+        training, gpu = row["mode"] == "training", rates_of(kernels.SLUGS[row["gpu"]])
+        said = predict(_traced(shape, training).only(("forward", "backward")), gpu, typical_host())
+        name = f"{row['model']} {row['seq']} × {row['batch']} {row['mode']}"
+        published_s = float(row["total_ms"]) / 1e3
+        fitted = row["model"] in FITTED_MODELS
+        yield Row("NeuSight", name, gpu.hardware.slug, published_s, said.time, said.lower_bound_s, fitted)
+
+
+def reports() -> Iterator[Row]:
+    for row in _read("reports.csv"):
+        size, ctx, precision = row["size"], int(row["ctx"]), row["precision"]
+        cell = ModelCell(
+            device="cuda", size=size, model=SIZES[size], ctx=ctx, batch=int(row["batch"]), precision=precision,
+            attention="naive", execution="eager", optimizer="foreach", seed=0, mode="forward-backward",
+        )  # fmt: skip
+        gpu = rates_of(row["gpu"])
+        whole, _ = trace(cell, Gpu.of(named(row["gpu"])))
+        for phases, column in ((("forward",), "forward_ms"), (("forward", "loss", "backward"), "forward_backward_ms")):
+            said = predict(whole.only(phases), gpu, typical_host())
+            name = f"{size} {ctx} × {row['batch']} {precision} {' + '.join(phases)}"
+            published_s = float(row[column]) / 1e3
+            yield Row("report", name, gpu.hardware.slug, published_s, said.time, said.lower_bound_s, True)
+
+
+def _read(name: str) -> list[dict[str, str]]:
+    with (PUBLISHED / name).open() as file:
+        return list(csv.DictReader(file))
+
+
+def show_steps(rows: Iterable[Row], markdown: bool) -> None:
+    rows = list(rows)
+    head = ("run", "GPU", "published", "predicted", "90 % interval", "error", "data sheet alone")
+    _table(head, map(_described, rows), markdown)
+    halves: list[tuple[str, Callable[[Row], bool]]] = [
+        ("NeuSight, looked at", lambda row: row.source == "NeuSight" and row.fitted),
+        ("NeuSight, held out", lambda row: row.source == "NeuSight" and not row.fitted),
+        ("report, forward", lambda row: row.name.endswith("forward")),
+        ("report, forward + backward", lambda row: row.name.endswith("backward")),
+        ("all", lambda row: True),
+    ]
+    head = ("steps", "rows", "median", "p90", "in interval", "width", "roofline's median / ours")
+    _table(head, (_summarised(name, list(filter(belongs, rows))) for name, belongs in halves), markdown)
+
+
+def _described(row: Row) -> tuple[str, ...]:
+    said, published_ms = row.predicted, 1e3 * row.published_s
+    return (
+        row.name,
+        row.gpu,
+        f"{published_ms:.1f} ms",
+        f"{1e3 * said.point_s:.1f} ms",
+        f"{1e3 * said.low_s:.1f} to {1e3 * said.high_s:.1f}{'' if row.covered else ' (missed)'}",
+        f"{np.expm1(row.error):+.0%}",
+        f"{1e3 * row.lower_bound_s / published_ms - 1:+.0%}",
+    )
+
+
+def _summarised(name: str, rows: list[Row]) -> tuple[str, ...]:
+    errors = np.array([abs(row.error) for row in rows])
+    roofline = np.median([abs(np.log(row.lower_bound_s / row.published_s)) for row in rows])
+    width = np.median([row.predicted.high_s / row.predicted.low_s for row in rows])
+    return (
+        name,
+        f"{len(rows)}",
+        f"{np.median(errors):.1%}",
+        f"{np.quantile(errors, 0.9):.1%}",
+        f"{np.mean([row.covered for row in rows]):.0%}",
+        f"× {width:.2f}",
+        f"{roofline / np.median(errors):.1f}",
+    )
+
+
+def show_kernels(directory: Path, markdown: bool) -> None:
+    measured = [*kernels.neusight(directory), *kernels.products(directory), *kernels.attention(directory)]
+    lines = [
+        (
+            group.name, group.gpu, f"{len(group.fitted)}", f"{np.median(group.fitted):.1%}", f"{len(group.held_out)}",
+            f"{np.median(group.held_out):.1%}", f"{np.quantile(group.held_out, 0.9):.1%}",
+            f"{np.median(group.roofline) / np.median(group.held_out):.1f}", f"{group.covered:.0%}",
+            f"× {group.width:.2f}",
+        )
+        for group in kernels.groups(measured)
+    ]  # fmt: skip
+    head = ("kernels", "GPU", "rows", "fitted median", "rows", "held-out median", "held-out p90")
+    _table((*head, "roofline's median / ours", "in interval", "width"), lines, markdown)
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]], markdown: bool) -> None:
+    rows = list(rows)
+    if markdown:
+        lines = [head, ("---",) * len(head), *rows]
+        print("\n".join("| " + " | ".join(line) + " |" for line in lines), end="\n\n")
+        return
+    widths = [max(len(line[i]) for line in [head, *rows]) for i in range(len(head))]
+    for line in [head, *rows]:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    print()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--reference", type=Path, help="the directory of the tables of kernels")
+    parser.add_argument("--markdown", action="store_true", help="as docs/prediction.md has it")
+    options = parser.parse_args()
+    if options.reference is not None:
+        show_kernels(options.reference, options.markdown)
+    show_steps([*neusight(), *reports()], options.markdown)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""The models of published runs, kernel by kernel as Hugging Face's eager implementations run them, and their traces."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, dropout
+
+from sysbench.predict.trace import Trace
+from sysbench.predict.tracing import Tracer
+from sysbench.simulate.attention import telling
+from sysbench.simulate.composites import composed_of
+from sysbench.simulate.gpu import Gpu
+from sysbench.simulate.recording import Platform, Recorder
+from sysbench.simulate.tensors import DEVICE
+
+Family = Literal["bert", "gpt2", "opt"]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model and its input."""
+
+    family: Family
+    layers: int
+    hidden: int
+    heads: int
+    d_ff: int
+    vocab: int
+    seq: int
+    batch: int
+
+
+def gelu_new(x: Tensor) -> Tensor:
+    """GPT-2's, written out in eight kernels."""
+    return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
+
+
+ACTIVATIONS = {"bert": nn.functional.gelu, "gpt2": gelu_new, "opt": nn.functional.relu}
+
+
+class Block(nn.Module):
+    """One layer, post-norm in BERT, pre-norm elsewhere."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        hidden = shape.hidden
+        widths = [3 * hidden] if shape.family == "gpt2" else [hidden] * 3
+        self.inputs = nn.ModuleList(nn.Linear(hidden, width) for width in widths)
+        self.output = nn.Linear(hidden, hidden)
+        self.up, self.down = nn.Linear(hidden, shape.d_ff), nn.Linear(shape.d_ff, hidden)
+        self.norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(2))
+
+    def attend(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Scores, mask, softmax, weighted sum, each a tensor in memory."""
+        shape, width = self.shape, self.shape.hidden // self.shape.heads
+        parts = self.inputs[0](x).split(shape.hidden, dim=2) if len(self.inputs) == 1 else [f(x) for f in self.inputs]
+        q, k, v = (part.view(shape.batch, -1, shape.heads, width).permute(0, 2, 1, 3) for part in parts)
+        if shape.family == "opt":
+            q, k, v = ((part * scale).contiguous() for part, scale in ((q, width**-0.5), (k, 1), (v, 1)))
+            scores = torch.max(torch.matmul(q, k.transpose(-1, -2)) + mask, mask.new_zeros(()))
+        else:
+            scores = torch.matmul(q, k.transpose(-1, -2)) / math.sqrt(width)
+            scores = torch.where(mask > 0, scores, mask.new_zeros(())) if shape.family == "gpt2" else scores + mask
+        weights = dropout(scores.softmax(-1), 0.1, self.training)
+        attended = torch.matmul(weights, v).permute(0, 2, 1, 3).contiguous()
+        return dropout(self.output(attended.view(shape.batch, -1, shape.hidden)), 0.1, self.training)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        post = self.shape.family == "bert"
+        first, second = self.norms
+        x = first(x + self.attend(x, mask)) if post else x + self.attend(first(x), mask)
+        inner = self.down(ACTIVATIONS[self.shape.family](self.up(x if post else second(x))))
+        inner = dropout(inner, 0.1, self.training)
+        return second(x + inner) if post else x + inner
+
+
+class Model(nn.Module):
+    """Embeddings, layers, and a head over the vocabulary; BERT's, which classifies, only in training."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.family = shape.family
+        self.embedding, self.positions = nn.Embedding(shape.vocab, shape.hidden), nn.Embedding(shape.seq, shape.hidden)
+        self.layers = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.norm = nn.LayerNorm(shape.hidden)
+        self.transform = nn.Linear(shape.hidden, shape.hidden)
+        self.head = nn.Linear(shape.hidden, shape.vocab, bias=False)
+
+    def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        x = self.embedding(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+        for layer in self.layers:
+            x = layer(x, mask)
+        if self.family == "bert":
+            if not self.training:
+                return self.transform(x[:, 0]).tanh()
+            x = nn.functional.gelu(self.transform(x))
+        return self.head(self.norm(x))
+
+
+def traced(shape: Shape, *, training: bool) -> Trace:
+    """Forward, and in training the loss (a phase by itself) and backward, of the second pass."""
+    tracer = Tracer(1)
+    platform = Platform.of(Gpu("", 1 << 50, (8, 0)))
+    with telling(tracer.told), composed_of(platform.composites):
+        recorder = Recorder(platform, tracer.device, None)
+        with recorder.device, torch.set_grad_enabled(training):
+            with recorder.span(-1, "build"), DEVICE:
+                model = Model(shape).train(training)
+                tokens = torch.zeros(shape.batch, shape.seq, dtype=torch.int64)
+                mask = torch.zeros(shape.batch, 1, shape.seq, shape.seq)
+            for step in range(2):
+                with recorder.span(step, "forward"):
+                    logits = model(tokens, mask)
+                if training:
+                    with recorder.span(step, "loss"):
+                        loss = cross_entropy(logits.flatten(0, 1), tokens.flatten())
+                    with recorder.span(step, "backward"):
+                        loss.backward()
+                    del loss
+                del logits
+            recorder.device.stop()
+    return tracer.trace()

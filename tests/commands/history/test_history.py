@@ -1,0 +1,116 @@
+"""Earlier runs: listed newest first, shown one by one, and removed when they are old and sysbench's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from sysbench.commands.history.spec import HistorySpec
+from tests.cli.running import answered
+from tests.cli.test_options import OPTIONS, flags
+
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "runs"
+DAY_S = 86_400
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Single runs, an experiment, a comparison, and what somebody else keeps there."""
+    runs = tmp_path / "runs"
+    shutil.copytree(FIXTURES / "dated", runs)
+    shutil.copytree(FIXTURES / "experiments" / "2026-11-22T02-26-49-warmup", runs / "2026-11-22T02-26-49-warmup")
+    shutil.copytree(FIXTURES / "ab" / "2026-11-22T02-24-39-compare", runs / "2026-11-22T02-24-39-compare")
+    (runs / "mine").mkdir()
+    for name in ("time-killed.jsonl", "time-a100.jsonl", "time-a100.json"):
+        shutil.copy(FIXTURES / name, runs / ("mine" if name == "time-killed.jsonl" else ".") / name)
+    (runs / "notes.txt").write_text("keep me")
+    (runs / "damaged.jsonl").write_bytes((FIXTURES / "time-a100.jsonl").read_bytes()[:700])
+    for path in runs.rglob("*"):
+        os.utime(path, (1_795_400_000, 1_795_400_000))
+    return tmp_path
+
+
+def rows(place: Path, *words: str) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = json.loads(answered("history", "--json", "-", *words, cwd=place).out)["tables"][0][
+        "rows"
+    ]
+    return found
+
+
+def test_runs_are_listed_newest_first_with_what_they_were_and_how_they_ended(place: Path) -> None:
+    listed = rows(place)
+    began = [str(row["began"]) for row in listed]
+    assert began == sorted(began, reverse=True)
+    by_name = {row["name"]: row for row in listed}
+    assert len(by_name) == 9
+    single = by_name["time-a100"]
+    assert single["what"] == "--size small,xl --ctx 128,1024,4096 --precision fp32,bf16 --warmup 2 --steps 8"
+    assert single["outcome"] == "complete, 6 ok, 4 oom, 2 skipped"
+    assert single["size_bytes"] == sum((FIXTURES / f"time-a100.{end}").stat().st_size for end in ("json", "jsonl"))
+    assert (by_name["2026-11-22T02-26-49-warmup"]["command"], by_name["2026-11-22T02-26-49-warmup"]["what"]) == (
+        "run",
+        "warmup",
+    )
+    assert by_name["2026-11-22T02-24-39-compare"]["command"] == "compare"
+    assert str(by_name["mine"]["outcome"]).startswith("incomplete")
+    assert str(by_name["damaged"]["outcome"]).startswith("unreadable")
+    shown = answered("history", cwd=place)
+    assert shown.code == 0
+    assert shown.out.index("2026-11-22T02-26-49-warmup") < shown.out.index("2026-11-19T10-00-00-time")
+
+
+def test_one_run_is_shown_with_its_files_and_what_repeats_it(place: Path) -> None:
+    shown = answered("history", "time-a1", cwd=place, COLUMNS="")
+    assert shown.code == 0, shown.err
+    assert "sysbench time --size small,xl --ctx 128,1024,4096" in shown.out
+    assert "runs/time-a100.json " in shown.out
+    assert "runs/time-a100.jsonl " in shown.out
+    assert "sysbench run --resume" in answered("history", "latest", cwd=place, COLUMNS="").out
+    by_path = answered("history", "runs/2026-11-22T02-24-39-compare", cwd=place, COLUMNS="").out
+    assert "shows what it found" in by_path
+    unknown = answered("history", "nothing-like-it", cwd=place)
+    assert (unknown.code, len(unknown.err.splitlines())) == (2, 1)
+
+
+def test_what_is_older_is_removed_and_nothing_that_is_not_ours(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1_795_400_000.0 + 10 * DAY_S)
+    young = place / "runs" / "2026-11-20T10-00-00-time.json"
+    os.utime(young, (1_795_400_000 + 5 * DAY_S,) * 2)
+    before = sorted(path for path in place.rglob("*") if path.is_file())
+    refused = answered("history", "--clean", "9d", cwd=place)
+    assert (refused.code, "add --yes" in refused.complaint) == (2, True)
+    assert before == sorted(path for path in place.rglob("*") if path.is_file())
+    done = answered("history", "--clean", "1w", "--yes", cwd=place)
+    assert (done.code, done.err.strip()) == (0, "removed 7 of 9 runs")
+    left = sorted(str(path.relative_to(place)) for path in place.rglob("*") if path.is_file())
+    assert left == [
+        "runs/2026-11-20T10-00-00-time.json",
+        "runs/mine/time-killed.jsonl",
+        "runs/notes.txt",
+    ]
+    again = answered("history", "--clean", "1w", "--yes", cwd=place)
+    assert (again.code, again.err) == (0, "")
+
+
+def test_the_options_of_history_are_those_that_were_reviewed() -> None:
+    assert flags(HistorySpec) == OPTIONS.with_name("history-options.txt").read_text().split()
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--clean", "soon"], "--clean soon is not an age: write 30d, 12h or 8w"),
+        (["latest", "--clean", "1d"], "--clean removes by age: it takes no NAME"),
+        (["--yes"], "--yes answers --clean"),
+        (["--runs", "nowhere"], "there is no directory nowhere here"),
+    ],
+)
+def test_a_mistake_is_answered_in_one_line(place: Path, words: list[str], complaint: str) -> None:
+    ran = answered("history", *words, cwd=place)
+    assert ran.code == 2
+    assert complaint in ran.complaint

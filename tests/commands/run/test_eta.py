@@ -1,0 +1,143 @@
+"""How long an experiment takes: from what its cells took before, and while it goes on."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from sysbench.commands.time.live import TIME, TimeLines
+from sysbench.commands.time.spec import TimeSpec
+from sysbench.engine import devices
+from sysbench.log.durations import measured_before
+from sysbench.log.events import CellFinished, CellStarted, DeviceInfo, Event, RunStarted, encode
+from sysbench.render.dashboard import overall
+from sysbench.render.dashboard.live import Dashboard
+from sysbench.render.dashboard.overall import Waiting
+from tests import fixtures_timing
+from tests.cli.running import answered
+
+A100 = "NVIDIA A100-SXM4-80GB"
+EXPERIMENT = """title = "two runs"
+[[run]]
+name = "known"
+command = "time"
+size = "small"
+ctx = "128,256"
+steps = 6
+[run.on_cpu]
+skip = "it takes too long"
+[[run]]
+name = "unknown"
+command = "time"
+size = "small"
+ctx = 64
+steps = 6
+"""
+
+
+@pytest.fixture
+def events() -> list[Event]:
+    return list(fixtures_timing.events(TimeSpec(size="small", ctx="128,256", steps=6)))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def experiment(tmp_path: Path, events: list[Event]) -> Path:
+    """An experiment, one run of which was made before."""
+    (tmp_path / "runs" / "earlier").mkdir(parents=True)
+    (tmp_path / "runs" / "earlier" / "known.jsonl").write_bytes(b"".join(encode(event) + b"\n" for event in events))
+    (tmp_path / "runs" / "torn.jsonl").write_bytes(b'{"event":"run_started","at_s":')
+    (tmp_path / "two.toml").write_text(EXPERIMENT)
+    return tmp_path / "two.toml"
+
+
+def spans_s(events: list[Event]) -> dict[str, float]:
+    """What each cell took, computed from the events alone."""
+    began = {each.cell: each.at_s for each in events if isinstance(each, CellStarted)}
+    return {each.cell: each.at_s - began[each.cell] for each in events if isinstance(each, CellFinished)}
+
+
+def test_what_cells_took_is_read_from_logs_of_such_a_device_alone(experiment: Path, events: list[Event]) -> None:
+    found = measured_before(experiment.parent / "runs", {A100})
+    assert found.cells_s == pytest.approx(spans_s(events))
+    first = next(each.at_s for each in events if isinstance(each, CellStarted))
+    assert found.beginning_s("time") == pytest.approx(first - events[0].at_s)
+    assert measured_before(experiment.parent / "runs", {"NVIDIA H200"}).cells_s == {}
+
+
+def test_a_plan_for_a_gpu_that_is_not_here_is_the_one_of_cuda_with_its_time(
+    experiment: Path, events: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "devices_here", lambda: pytest.fail("asked what is here"))
+    words = ("run", str(experiment), "--plan", f"--out={experiment.parent / 'runs'}")
+    shown = answered(*words, "--for", "A100 80GB", COLUMNS="")
+    assert shown.code == 0, shown.err
+    assert "planned for NVIDIA A100-SXM4-80GB" in shown.out
+    assert "left out" not in shown.out
+    assert shown.out.count("fits") == 3
+    content = json.loads(answered(*words, "--for", "a100-80gb", "--json", "-").out)
+    takes = [row["takes_s"] for row in content["tables"][0]["rows"]]
+    begin_s = measured_before(experiment.parent / "runs", {A100}).beginning_s("time")
+    assert takes == [pytest.approx(sum(spans_s(events).values()) + begin_s), None]
+    assert re.search(r"about \d+ s for 1 of 2 runs; the others are new", shown.out)
+    assert "unknown: none of its runs" in answered(*words, "--for", "h100").out
+    refused = answered(*words[:2], "--for", "h100")
+    assert (refused.code, "add --plan" in refused.complaint) == (2, True)
+    assert "--for h10 is not a known GPU" in answered(*words, "--for", "h10").complaint
+
+
+def test_what_is_left_of_the_whole_counts_known_cells_by_what_they_took_and_others_by_the_like() -> None:
+    whole = overall.begun(
+        {
+            "a": {"a1": Waiting("time", 10.0), "a2": Waiting("time")},
+            "b": {"b1": Waiting("memory")},
+        }
+    )
+    whole.turn_to(1, "a")
+    assert whole.left_s(0.0) is None
+    device = DeviceInfo(name="cpu", type="cpu")
+    for key, start_s, end_s in (("a1", 0.0, 4.0), ("a2", 4.0, 10.0)):
+        whole.take_in(CellStarted(at_s=start_s, cell=key, index=0, axes={}, device=device))
+        assert whole.said(start_s).startswith("run 1 of 2")
+        whole.take_in(CellFinished(at_s=end_s, cell=key, outcome="ok"))
+    assert whole.left_s(10.0) == pytest.approx(5.0)
+    whole.turn_to(2, "b")
+    whole.take_in(CellStarted(at_s=10.0, cell="b1", index=0, axes={}, device=device))
+    assert whole.said(12.0) == "run 2 of 2, about 3 s left in all"
+    whole.leave("b")
+    assert whole.said(12.0) == "run 2 of 2"
+
+
+def test_lines_and_dashboard_say_where_the_whole_is(events: list[Event]) -> None:
+    (started,) = (each for each in events if isinstance(each, RunStarted))
+    keys = [cell.key for cell in TimeSpec.model_validate(started.spec).cells()]
+    waiting = {
+        "before": {},
+        "this": {key: Waiting("time", 90.0) for key in keys},
+        "after": {"x": Waiting("time", 90.0)},
+    }
+
+    def at_this_one() -> overall.Overall:
+        whole = overall.begun(waiting)
+        whole.turn_to(2, "this")
+        return whole
+
+    file = io.StringIO()
+    lines = TimeLines(Console(file=file), overall=at_this_one())
+    for event in events:
+        lines.show(event)
+    cells = [line for line in file.getvalue().splitlines() if line.startswith(("1/2", "2/2"))]
+    assert [line.partition("  (")[2] for line in cells] == [
+        "run 2 of 3, about 3 min left in all)",
+        "run 2 of 3, about 90 s left in all)",
+    ]
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=80, height=24, legacy_windows=False)
+    with Dashboard(console, picture=TIME, overall=at_this_one()) as dashboard:
+        for event in events[:-3]:
+            dashboard.show(event)
+    assert "run 2 of 3, about" in screen.getvalue()

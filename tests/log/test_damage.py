@@ -1,0 +1,25 @@
+"""Whatever was done to a record or a log, the answer is a result, or one line and exit code 2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.log.damage import answers, mutants, originals
+
+COMMANDS = ("from", "report", "compare", "resume")
+EACH = 125
+"""So many of each of eight seeds: a thousand."""
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_damaged_run_is_shown_or_refused_in_one_line(seed: int, tmp_path: Path) -> None:
+    found = mutants(seed, EACH, originals(largest_bytes=20_000)[seed % 2 :: 2])
+    wrong = [
+        (mutant.original.name, mutant.change, answer)
+        for number, mutant in enumerate(found)
+        for answer in answers(mutant, tmp_path, [COMMANDS[(number // 2) % 4]])
+        if not answer.acceptable
+    ]
+    assert not wrong

@@ -1,0 +1,118 @@
+"""Traces of real steps, counted against formulas, and what a prediction says of them."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+
+from sysbench import formulas
+from sysbench.errors import UnavailableError
+from sysbench.predict.rates import gpu, typical_host
+from sysbench.predict.step import predict
+from sysbench.predict.trace import Kernel, Trace, TraceWriter
+from sysbench.predict.tracing import Tracer, trace
+from sysbench.simulate.gpu import Gpu
+from sysbench.simulate.recording import Platform, Recorder
+from sysbench.simulate.tensors import DEVICE
+from sysbench.spec.hardware import named
+from sysbench.spec.model import ModelCell, ModelShape
+
+SHAPE = ModelShape(d_model=64, d_ff=256, layers=3, heads=4, vocab=500)
+H100 = Gpu.of(named("h100"))
+
+
+@cache
+def traced(**changes: object) -> tuple[ModelCell, Trace]:
+    fields = {
+        "device": "cuda", "size": "custom", "model": SHAPE, "ctx": 32, "batch": 2, "precision": "fp32",
+        "attention": "naive", "execution": "eager", "optimizer": "foreach", "seed": 0, "mode": "train",
+    }  # fmt: skip
+    cell = ModelCell.model_validate(fields | changes)
+    return cell, trace(cell, H100)[0]
+
+
+def launched(of: Trace, phase: str, kind: str) -> list[Kernel]:
+    (found,) = (each for each in of.phases if each.name == phase)
+    return [of.kernels[i] for i in found.kernels if of.kernels[i].kind == kind]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+def test_flops_and_products_of_a_trace_are_those_of_the_formula(precision: str) -> None:
+    cell, of = traced(precision=precision)
+    assert of.flops == formulas.step_flops_of(cell)
+    assert len(launched(of, "forward", "gemm")) == 9 * SHAPE.layers + 1
+    assert len(launched(of, "backward", "gemm")) == 2 * (9 * SHAPE.layers + 1)
+    assert {each.dtype for each in launched(of, "forward", "gemm")} == {precision}
+
+
+def test_products_have_the_layouts_of_a_linear_layers_forward_and_gradients() -> None:
+    _, of = traced()
+    tokens, forward = 2 * 32, launched(of, "forward", "gemm")
+    head = next(each for each in forward if each.dims == (1, tokens, SHAPE.vocab, SHAPE.d_model))
+    assert head.layout == "TN"
+    backward = {each.dims[1:]: each.layout for each in launched(of, "backward", "gemm")}
+    assert backward[tokens, SHAPE.d_model, SHAPE.vocab] == "NN"
+
+
+@pytest.mark.parametrize(("optimizer", "bytes_each"), [("foreach", 80), ("fused", 28)])
+def test_an_optimizer_moves_its_bytes_for_each_parameter(optimizer: str, bytes_each: int) -> None:
+    _, of = traced(optimizer=optimizer)
+    kind = "foreach" if optimizer == "foreach" else "optimizer"
+    moved = sum(each.bytes for each in launched(of, "optimizer", kind))
+    assert moved == pytest.approx(bytes_each * formulas.parameters(SHAPE), rel=0.02)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "flash", "efficient", "flex"])
+def test_fused_attention_is_one_kernel_a_layer_and_pass(attention: str) -> None:
+    _, of = traced(attention=attention, precision="bf16")
+    forward, backward = (launched(of, phase, "attention") for phase in ("forward", "backward"))
+    assert len(forward) == len(backward) == SHAPE.layers
+    assert forward[0].flops * SHAPE.layers == formulas.attention_forward_flops(SHAPE, 32, 2)
+    assert backward[0].flops * 2 == 5 * forward[0].flops
+    assert forward[0].layout.endswith("forward causal")
+
+
+def test_phases_add_up_to_the_step_and_nothing_is_under_its_lower_bound() -> None:
+    _, of = traced()
+    said = predict(of, gpu("h100"), typical_host())
+    assert said.time.point_s == pytest.approx(sum(phase.time.point_s for phase in said.phases))
+    assert said.time.low_s <= said.time.point_s <= said.time.high_s
+    assert said.lower_bound_s < said.time.point_s
+    assert said.limiting.name == "host"  # a model this small waits for Python
+    assert sum(row.count for row in said.rows) == of.launches
+    assert said.withheld is None
+    assert {each.rate.basis for each in said.constants} >= {"measured elsewhere", "borrowed"}
+
+
+def test_an_operator_that_the_model_does_not_know_is_named_and_withholds_the_step() -> None:
+    tracer = Tracer(0)
+    recorder = Recorder(Platform.of(H100), tracer.device, None)
+    with recorder.device:
+        with recorder.span(0, "forward"):
+            torch.sort(torch.ones(1 << 20, device=DEVICE))
+        recorder.device.stop()
+    said = predict(tracer.trace(), gpu("h100"), typical_host())
+    assert said.unknown == {"sort": 1}
+    assert said.unknown_share > 0.05
+    assert said.withheld is not None
+    assert "sort" in said.withheld
+
+
+def test_a_small_share_of_unknown_operators_is_said_but_does_not_withhold_the_step() -> None:
+    writer = TraceWriter()
+    writer.operator("forward", "operator", [Kernel("map", "add", "fp32", 1 << 32, 1 << 30)])
+    writer.operator("forward", "operator", [Kernel("unknown", "sort", "fp32", 1 << 10, 1 << 8)])
+    said = predict(writer.trace(), gpu("h100"), typical_host())
+    assert 0 < said.unknown_share < 0.05
+    assert said.unknown == {"sort": 1}
+    assert said.withheld is None
+
+
+def test_what_a_generation_has_not_got_is_refused() -> None:
+    cell, _ = traced()
+    with pytest.raises(UnavailableError):
+        trace(cell.model_copy(update={"attention": "flash"}), H100)
+    with pytest.raises(UnavailableError, match="bf16 needs sm80"):
+        trace(cell.model_copy(update={"precision": "bf16"}), Gpu.of(named("v100-32gb")))
