@@ -49,6 +49,7 @@ AXES: Mapping[str, Axis] = {
     "implementation": Axis("implementation", "choice"),
     "dim": Axis("d_model", "extent", "d {}"),
     "seq": Axis("seq_len", "extent", "N {}"),
+    "part": Axis("part", "work"),
     "profiler": Axis("profiler", "choice", "with {}"),
     "active": Axis("active", "effort", "{} profiled step", counted=True),
 }

@@ -22,6 +22,7 @@ Unit = Literal[
     "flops",
     "flops_per_s",
     "bytes_per_s",
+    "elements_per_s",
     "tokens_per_s",
     "joules",
     "joules_per_token",
@@ -64,6 +65,7 @@ _SCALES: dict[Unit, tuple[Scale, ...]] = {
     "flops_per_s": _FLOP_RATES,
     # Bandwidth uses powers of ten, as in data sheets.
     "bytes_per_s": tuple(Scale(10.0**power, f"{prefix}B/s") for power, prefix in _PREFIXES),
+    "elements_per_s": tuple(Scale(10.0**power, f"{prefix}elements/s") for power, prefix in _PREFIXES),
     "tokens_per_s": (Scale(1.0, "tokens/s"),),
     "joules": _ENERGIES,
     "joules_per_token": tuple(Scale(scale.factor, f"{scale.symbol}/token") for scale in _ENERGIES),

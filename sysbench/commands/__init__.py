@@ -6,6 +6,7 @@ PACKAGES = (
     "sysbench.commands.profile",
     "sysbench.commands.attention",
     "sysbench.commands.accum",
+    "sysbench.commands.calibrate",
     "sysbench.commands.run",
     "sysbench.commands.report",
     "sysbench.commands.compare",

@@ -53,6 +53,8 @@ CautionCode = Literal[
     "precision-differs",
     "profiler-costly",
     "trace-damaged",
+    "calibration-differs",
+    "operators-unknown",
 ]
 
 

@@ -46,6 +46,9 @@ synchronize              seconds from the end of the last kernel until the host 
 
 HOST_RATES: tuple[HostRate, ...] = get_args(HostRate)
 
+CALIBRATED_HOST_SPREAD = 0.05
+"""By how much a host that was calibrated is off as a whole: from one process to the next, and from model to model."""
+
 UNEXPLAINED_SPREAD = 0.08
 """Deviation of the logarithm of whole steps that no constant explains: clocks, temperature, versions of libraries. With
 0.05 the interval held 80 % of the published runs that constants were chosen on (`python -m tests.bench.prediction`)."""
@@ -125,6 +128,14 @@ class _HostFile(BaseModel):
 def typical_host() -> HostRates:
     """A host that nothing is known of."""
     return HostRates.read(hardware.directory("hosts") / "typical.toml")
+
+
+def host_of(hardware: Hardware) -> HostRates:
+    """The host that was calibrated together with the device; a typical one where none was."""
+    rates = {name: hardware.rates[name] for name in HOST_RATES if name in hardware.rates}
+    if len(rates) < len(HOST_RATES):
+        return typical_host()
+    return HostRates(f"the host of {hardware.title}", rates, CALIBRATED_HOST_SPREAD)
 
 
 def gpu(slug: str) -> GpuRates:

@@ -164,7 +164,7 @@ def predict(trace: Trace, gpu: GpuRates, host: HostRates, *, draws: int = DRAWS,
     device: dict[Limit, float] = dict.fromkeys(limits, 0.0)
     phases, total_s = [], np.zeros(draws)
     for phase in trace.phases:
-        walked = walking.walk(phase, unique_s, drawn["gap_s"], of_host)
+        walked = walking.walk(phase, unique_s, drawn["gap_s"], of_host, synchronous=gpu.hardware.synchronous)
         spent = _by_limit(unique_s[:, 0], trace.counts[phase.name], limits)
         phases.append(
             PhasePrediction(

@@ -45,8 +45,13 @@ class Lanes:
     """(launches,) When it ends."""
 
 
-def walk(phase: PhaseTrace, unique_s: Floats, gap_s: Draws, host: Mapping[HostRate, Draws]) -> Walked:
-    """One phase by itself, synchronized before and after; `unique_s` (kernels, draws) are seconds of each kernel."""
+def walk(
+    phase: PhaseTrace, unique_s: Floats, gap_s: Draws, host: Mapping[HostRate, Draws], *, synchronous: bool = False
+) -> Walked:
+    """One phase by itself, synchronized before and after; `unique_s` (kernels, draws) are seconds of each kernel.
+
+    On a device that is `synchronous` the host does nothing else meanwhile.
+    """
     draws = len(gap_s)
     total_s, host_s, device_s = np.zeros(draws), np.zeros(draws), np.zeros(draws)
     issuer = np.repeat(np.arange(len(phase.launches)), phase.launches)
@@ -61,7 +66,7 @@ def walk(phase: PhaseTrace, unique_s: Floats, gap_s: Draws, host: Mapping[HostRa
             device_s[draw] = busy_s[-1]
             # the last kernel's end alone, so that a maximum does where `lanes` has a running one
             waiting_s = (issued_s[issuer] + (each_s - busy_s)).max() + LAUNCH_LATENCY_S - gap_s[draw]
-            ended_s = max(ended_s, busy_s[-1] + waiting_s)
+            ended_s = ended_s + busy_s[-1] if synchronous else max(ended_s, busy_s[-1] + waiting_s)
         total_s[draw] = ended_s + at["synchronize"]
     return Walked(total_s, host_s, device_s)
 

@@ -19,6 +19,7 @@ _SUFFIXES: dict[Unit, str] = {
     "flops": "_flops",
     "flops_per_s": "_flops_per_s",
     "bytes_per_s": "_bytes_per_s",
+    "elements_per_s": "_elements_per_s",
     "tokens_per_s": "_tokens_per_s",
     "joules": "_j",
     "joules_per_token": "_j",

@@ -115,6 +115,8 @@ class Hardware(_Frozen):
     measured: dict[Precision, Ceiling] = Field(default_factory=dict)
     sms: PositiveInt | None = None
     """Streaming multiprocessors."""
+    synchronous: bool = False
+    """Whether it is host and device in one, as a CPU is: an operator returns when its work is done."""
     power_limit_w: PositiveInt | None = None
     """Power limit as delivered."""
     rates: dict[str, Rate] = Field(default_factory=dict)
@@ -161,11 +163,9 @@ def named(name: str) -> Hardware:
     """
     plain = name.strip().lower()
     own = {file.stem: file for file in sorted(user_directory().glob("*.toml"))}
-    if plain in own:
-        return read(own[plain])
     by_slug = {hardware.slug: hardware for hardware in known()}
-    if plain in by_slug:
-        return by_slug[plain]
+    if plain in own or plain in by_slug:
+        return read(own[plain]) if plain in own else by_slug[plain]
     size = _SIZE.fullmatch(name.strip())
     memory_bytes = round(float(size["number"]) * _UNITS[size["unit"].lower()]) if size else 0
     if memory_bytes > 0:
@@ -174,7 +174,8 @@ def named(name: str) -> Hardware:
     # An H100 without a word more is the card that is called nothing else: not the PCIe card, nor the NVL.
     in_full = [hardware for hardware in meant if _terms(hardware.slug) <= _terms(name)]
     if len(in_full) == 1:
-        return in_full[0]
+        slug = in_full[0].slug
+        return read(own[slug]) if slug in own else in_full[0]
     if meant:
         raise UsageError(unknown(name, "the whole name of one GPU", [hardware.slug for hardware in meant]))
     every = [*by_slug, *(each for each in own if each not in by_slug)]

@@ -85,7 +85,8 @@ MODEL = "Model"
 STEP = "Training step"
 
 
-def _precision_problem(precision: Precision, device: DeviceType) -> str | None:
+def precision_problem(precision: Precision, device: DeviceType) -> str | None:
+    """Why a kind of device does not have a precision, or None when it does."""
     if precision == "fp16" and device == "cpu":
         return "--precision fp16 is refused on the CPU, which emulates it; use bf16 there, or --device cuda"
     if precision == "tf32" and device != "cuda":
@@ -135,7 +136,7 @@ class GridCell(RunCell):
 
         `device` is the kind of device; if it is None (unknown), only problems on every device are reported.
         """
-        return self.model.problem() or (_precision_problem(self.precision, device) if device else None)
+        return self.model.problem() or (precision_problem(self.precision, device) if device else None)
 
     def unavailable(self, device: DeviceType) -> str | None:
         """Return the reason why this combination of attention, precision and device does not exist, or None if it does.

@@ -156,9 +156,9 @@ def test_version_is_the_packages() -> None:
         (["time", "--from", "none.jsonl"], "sysbench time: cannot read none.jsonl: no such file"),
         (["time", "--from", "a.jsonl", "--ctx", "1"], "sysbench time: --from shows a finished run; --ctx would change"),
         (
-            ["time", "--simulate", "a100-80gb"],
-            "sysbench time: --simulate: step times are measured, never simulated. What is: the memory that a step "
-            "needs, by sysbench memory --simulate a100-80gb, or in short by --plan --simulate a100-80gb",
+            ["time", "--simulate", "24GiB"],
+            "sysbench time: --simulate 24GiB: nothing is known of it but its memory, which predicts no times; "
+            "sysbench memory --simulate 24GiB says whether a step fits",
         ),
         (
             ["time", "--plan", "--simulate", "a100-80"],

@@ -460,6 +460,30 @@ def test_the_sampler_follows_the_worker_of_the_moment(tmp_path: Path) -> None:
     assert sampler.closed
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the system does not say which file a descriptor is")
+def test_a_finished_cell_is_on_disk_before_anyone_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what has been forced to disk survives a loss of power: that is taken down at every fsync of the log."""
+    durable = b""
+    fsync = os.fsync
+
+    def forced(descriptor: int) -> None:
+        nonlocal durable
+        fsync(descriptor)
+        path = Path(f"/proc/self/fd/{descriptor}").resolve()
+        durable = path.read_bytes() if path.suffix == ".jsonl" else durable
+
+    monkeypatch.setattr(os, "fsync", forced)
+    told = 0
+    with start(spec_of([16, 32, 64]), tmp_path) as session:
+        for event in session:
+            if isinstance(event, CellFinished):
+                told += 1
+                assert durable.count(b'"event":"cell_finished"') == told
+            if isinstance(event, RunStarted | RunFinished):
+                assert f'"event":"{event.event}"'.encode() in durable
+    assert told == 3
+
+
 # Ctrl-C
 
 

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from sysbench import cells as axes
 from sysbench.command import Command, InReport, Kind, kinds, measuring
 from sysbench.log.records import CellRecord, RunRecord
 
-Origin = Literal["measured", "simulated", "mixed"]
-"""Whether numbers were measured or simulated. What is mixed says of each row which it is."""
+Origin = Literal["measured", "simulated", "predicted", "mixed"]
+"""Whether numbers were measured, simulated (memory) or predicted (times). What is mixed says so of each row."""
 
 
 @dataclass(frozen=True)
@@ -173,8 +173,11 @@ class ReportedRun(Generic[AnyRecord]):
 
     @property
     def origin(self) -> Origin:
-        """Whether its numbers were measured or simulated."""
+        """Where its numbers are from."""
         return origin_of(self.record.cells)
+
+
+_MODELLED: Final[frozenset[Origin]] = frozenset({"simulated", "predicted"})
 
 
 def label(cell: CellRecord, differing: Sequence[str]) -> str:
@@ -185,9 +188,10 @@ def label(cell: CellRecord, differing: Sequence[str]) -> str:
 
 
 def origin_of(cells: Iterable[CellRecord]) -> Origin:
-    """Whether the numbers of these cells were measured or simulated; what does not say was measured."""
-    simulated = {getattr(cell, "source", "measured") == "simulated" for cell in cells}
-    return "mixed" if len(simulated) > 1 else "simulated" if simulated == {True} else "measured"
+    """Where the numbers of these cells are from; what says nothing of it was measured."""
+    sources: set[Origin] = {getattr(cell, "source", "measured") for cell in cells}
+    modelled = sources & _MODELLED
+    return "mixed" if modelled and len(sources) > 1 else modelled.pop() if modelled else "measured"
 
 
 def how_reported(kind: Kind) -> InReport:

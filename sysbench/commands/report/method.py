@@ -60,7 +60,7 @@ def terms(runs: Sequence[ReportedRun[Any]]) -> Iterator[Term]:
         cells = [cell for run in runs if run.record.kind == command.name for cell in run.record.cells]
         for term in command.part("terms")(cells) if cells and command.terms else ():
             said.setdefault(term.word, term)
-    simulated = any(run.origin != "measured" for run in runs)
+    simulated = any(run.origin in ("simulated", "mixed") for run in runs)
     yield from said.values()
     yield from _cautions(runs)
     if simulated:
@@ -68,6 +68,14 @@ def terms(runs: Sequence[ReportedRun[Any]]) -> Iterator[Term]:
             "simulated",
             "worked out without the hardware: allocations of the step on tensors without data, under a model of CUDA's "
             "caching allocator. Nothing simulated stands in a column of measured numbers without being marked.",
+        )
+    if any(run.origin == "predicted" for run in runs):
+        yield Term(
+            "predicted",
+            "worked out without the hardware: every kernel of the step, timed by the rates of the GPU, behind a host "
+            "that issues them one by one. The interval holds the time in 90 % of cases; the lower bound has the rates "
+            "of the data sheet and no host, and is no prediction. Nothing predicted stands in a column of measured "
+            "times.",
         )
 
 
@@ -78,6 +86,10 @@ def _cautions(runs: Sequence[ReportedRun[Any]]) -> Iterator[Term]:
 
 def of_time(cells: Sequence[TimeCellRecord]) -> Iterator[Term]:
     """Words in the tables of `sysbench time`."""
+    if all(cell.prediction for cell in cells):
+        yield from _modes(cells)
+        yield from _precisions(cells)
+        return
     yield Term(
         "time",
         "after the warm-up steps every phase is timed by the host's clock between two synchronizations of the device; "

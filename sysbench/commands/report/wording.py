@@ -29,7 +29,12 @@ HEADLINES: Final = 10
 NAMED: Final = 6
 """As many cells are named one by one where space is short; more are counted."""
 
-MARKS: Final[Mapping[Origin, str]] = {"measured": "", "simulated": "simulated", "mixed": "partly simulated"}
+MARKS: Final[Mapping[Origin, str]] = {
+    "measured": "",
+    "simulated": "simulated",
+    "predicted": "predicted",
+    "mixed": "partly simulated",
+}
 
 
 def headlines(sections: Sequence[Section]) -> list[tuple[Section, tuple[Finding, ...]]]:
@@ -50,6 +55,13 @@ def simulated_notice(document: Document) -> str:
     origins = {section.origin for section in document.sections}
     if origins == {"simulated"}:
         return "Nothing in this report was measured: all of it is simulated."
+    if origins <= {"simulated", "predicted"} and origins:
+        return "Nothing in this report was measured: memory is simulated, and times are predicted."
+    if "predicted" in origins:
+        return (
+            "What is marked as predicted or simulated was worked out for a GPU by a model of it. Everything else was "
+            "measured."
+        )
     if origins - {"measured"}:
         return "What is marked as simulated was worked out for a GPU by a model of it. Everything else was measured."
     return ""

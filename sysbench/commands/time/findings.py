@@ -15,6 +15,7 @@ from typing import Final
 
 from sysbench import cells as axes
 from sysbench import units
+from sysbench.commands.time import predicted
 from sysbench.commands.time.record import TimeCellRecord, TimeRecord
 from sysbench.commands.time.samples import FORWARD_BACKWARD, believable, launch_bound, samples, summed
 from sysbench.log.outcomes import CautionCode
@@ -51,6 +52,9 @@ MOST_ROWS: Final = 4
 
 def said(cells: Cells) -> Iterator[Said]:
     """Every sentence that these cells carry, the most asked for first."""
+    if any(cell.cell.simulate for cell in cells):
+        yield from predicted.said(cells)
+        return
     everywhere = namer(cells)
     yield from headlines(cells)
     yield from _work_without_time(cells)
@@ -67,6 +71,9 @@ def said(cells: Cells) -> Iterator[Said]:
 
 def headlines(cells: Cells) -> Iterator[Said]:
     """Those that are worth a line below the tables on a screen, which say the rest by themselves."""
+    if any(cell.cell.simulate for cell in cells):
+        yield from predicted.said(cells)
+        return
     yield from _comparisons(cells)
     yield from _backward(cells)
     yield from _warmup_study(cells)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.time.live_state import Done, LiveState, Planned, advance
+from sysbench.commands.time.predicted import MARK
 from sysbench.commands.time.screen import draw, slow_without_gpu
 from sysbench.log.events import CellFinished, Event, RunResumed, WorkerReady
 from sysbench.render.dashboard.cell_lines import Lines, resumed_line
@@ -35,6 +36,8 @@ class TimeLines(Lines[LiveState]):
 
 def device_line(state: LiveState) -> str:
     """What is measured on: `NVIDIA H200 · torch 2.13.0`."""
+    if state.torch and any(each.cell.simulate for each in state.planned):
+        return f"{MARK} · torch {state.torch.torch}"
     name = state.device.name if state.device else "no device"
     if state.device is not None and state.device.type == "cpu" and state.torch:
         name = f"{name} ({state.torch.threads} thread{'' if state.torch.threads == 1 else 's'})"
@@ -54,11 +57,14 @@ def _named(planned: Planned | None, state: LiveState) -> str:
     if planned is None:
         return "a cell of another run"
     differing = axes.varying([each.cell.model_dump() for each in state.planned])
-    always = ("size", "ctx", "precision", "mode")
+    always = ("size", "ctx", "precision", "mode", *(("simulate",) if planned.cell.simulate else ()))
     return axes.label(planned.cell.model_dump(), [*always, *(axis for axis in differing if axis not in always)])
 
 
 def _result(done: Done) -> str:
+    if done.outcome == "ok" and done.predicted:
+        low, high = units.seconds(done.predicted.low_s), units.seconds(done.predicted.high_s)
+        return f"PREDICTED step {units.seconds(done.predicted.point_s)} ({low} to {high})"
     if done.outcome == "ok" and done.step:
         return f"step {units.seconds_with_deviation(*done.step)}"
     return f"{done.outcome}: {done.detail}" if done.detail else done.outcome

@@ -13,8 +13,7 @@ from rich.segment import Segment
 
 from sysbench import units
 from sysbench.commands.time import blocks
-from sysbench.commands.time.eta import cell_left_s, expected_steps, run_left_s
-from sysbench.commands.time.live_state import Current, LiveState
+from sysbench.commands.time.live_state import Current, LiveState, cell_left_s, expected_steps, run_left_s
 from sysbench.render import theme
 from sysbench.render.dashboard.lines import Block, Lines, beside
 from sysbench.render.dashboard.run_state import mean_and_deviation

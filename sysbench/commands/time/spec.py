@@ -4,19 +4,42 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Annotated, Literal, get_args
+from pathlib import Path
+from typing import Annotated, Literal, Self, get_args
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, PositiveFloat, model_validator
 
-from sysbench.spec.axes import choices, integers, share
+from sysbench.spec import hardware
+from sysbench.spec.axes import choices, integers, share, texts
+from sysbench.spec.cell import DeviceType
 from sysbench.spec.model import STEP, Mode, ModelCell, ModelSpec, Precision
 from sysbench.spec.options import Option
 from sysbench.spec.quantities import Share, Size, Steps
-from sysbench.spec.run import EXECUTION, SavedOptions
+from sysbench.spec.run import SavedOptions
 
 Sync = Literal["phase", "step"]
 
 MEASUREMENT = "Measurement"
+PREDICTION = "Prediction"
+
+
+def _prices(value: object) -> dict[str, float]:
+    """`h100=2.5,4090=0.4` as prices by slug."""
+    if isinstance(value, dict):
+        return value
+    found = {}
+    for text in texts(value):
+        name, _, number = text.partition("=")
+        try:
+            price = float(number)
+        except ValueError:
+            raise ValueError(f"{text} is not GPU=PRICE, such as h100=2.5") from None
+        found[hardware.gpus(name)[0]] = price
+    return found
+
+
+def _is_none(value: object) -> bool:
+    return value is None
 
 
 class TimeCell(ModelCell):
@@ -28,11 +51,29 @@ class TimeCell(ModelCell):
     until: Share | None
     max_steps: Size
     sync: Sync
+    simulate: str | None = Field(default=None, exclude_if=_is_none)
+    """The GPU to predict for, as `sysbench.spec.hardware.named` knows it; None measures. Cells of a measured run are
+    written down without it, as they were before there were predictions."""
+    host: Path | None = Field(default=None, exclude_if=_is_none)
+    """The file of the host to predict for."""
 
     @property
-    def against_ceiling(self) -> Precision:
-        """A step is held against the fastest matrix product."""
-        return self.precision
+    def simulated(self) -> str | None:
+        """The GPU that this is predicted for."""
+        return self.simulate
+
+    @property
+    def against_ceiling(self) -> Precision | None:
+        """A measured step is held against the fastest matrix product."""
+        return None if self.simulate else self.precision
+
+    def problem(self, device: DeviceType | None) -> str | None:
+        """Why this cell cannot run, or None; a prediction is of the GPU, wherever it is made."""
+        return super().problem("cuda" if self.simulate else device)
+
+    def unavailable(self, device: DeviceType) -> str | None:
+        """Why this combination does not exist, or None; a prediction is of the GPU, wherever it is made."""
+        return super().unavailable("cuda" if self.simulate else device)
 
 
 class TimeSpec(ModelSpec):
@@ -64,9 +105,44 @@ class TimeSpec(ModelSpec):
         description="phase synchronizes on both sides of every phase; step only around the whole, unperturbed step.",
     )
 
+    simulate: Annotated[hardware.Gpus, Option(metavar="GPU,…", panel=PREDICTION)] = Field(
+        default=(),
+        exclude_if=lambda value: not value,
+        description="Predict the times on these GPUs, which need not be here, instead of measuring: "
+        "a100-80gb,h100. With --plan: hold the predicted memory against them.",
+    )
+    host: Annotated[Path | None, Option(metavar="FILE", panel=PREDICTION)] = Field(
+        default=None,
+        exclude_if=_is_none,
+        description="With --simulate: the host that issues the work, as sysbench calibrate --host has written it; "
+        "without it the one that was calibrated with the GPU, or a typical one.",
+    )
+    price: Annotated[
+        dict[str, PositiveFloat], BeforeValidator(_prices), Option(metavar="GPU=PRICE,…", panel=PREDICTION)
+    ] = Field(
+        default={},
+        exclude_if=lambda value: not value,
+        description="With --simulate: what an hour of a GPU costs you, in any currency: h100=2.5,a100-80gb=1.4.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.simulate and self.device != ("auto",):
+            raise ValueError("--device names what is measured on; with --simulate nothing is")
+        if not self.simulate and (self.host or self.price):
+            raise ValueError(
+                f"--{'host' if self.host else 'price'} needs --simulate GPU: nothing is predicted otherwise"
+            )
+        if other := set(self.price) - set(self.simulate):
+            raise ValueError(f"--price names {', '.join(sorted(other))}, which --simulate does not")
+        return self
+
     def cells(self) -> Iterator[TimeCell]:
-        """Every cell of the run, in the order in which it is measured."""
-        for point, mode, warmup, steps in itertools.product(list(self.grid()), self.mode, self.warmup, self.steps):
+        """Every cell of the run, in the order in which it is measured; the GPUs of one cell follow each other."""
+        points = [{**point, "device": "cpu"} if self.simulate else point for point in self.grid()]
+        for point, mode, warmup, steps, gpu in itertools.product(
+            points, self.mode, self.warmup, self.steps, self.simulate or (None,)
+        ):
             yield TimeCell(
                 **point,
                 mode=mode,
@@ -75,12 +151,10 @@ class TimeSpec(ModelSpec):
                 until=self.until,
                 max_steps=max(self.max_steps, steps),
                 sync=self.sync,
+                simulate=gpu,
+                host=self.host,
             )
 
 
 class TimeOptions(SavedOptions):
-    """What goes with timing alone."""
-
-    simulate: Annotated[str | None, Option(metavar="GPU", panel=EXECUTION)] = Field(
-        default=None, description="With --plan: hold the predicted memory against this GPU, which need not be here."
-    )
+    """As of every command that shows nothing but its own runs."""

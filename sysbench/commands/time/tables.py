@@ -13,6 +13,7 @@ from typing import Any
 
 from sysbench import cells as axes
 from sysbench import units
+from sysbench.commands.time import predicted
 from sysbench.commands.time.fold import SHORTEST_S, UPDATE_S
 from sysbench.commands.time.record import PhaseRecord, TimeCellRecord, TimeRecord
 from sysbench.commands.time.samples import FORWARD_BACKWARD, summed
@@ -227,6 +228,7 @@ SUMMARY = DeclaredTable(
         Field("compile", "compile", "s", importance=9, get=lambda cell: cell.compile_s, optional=True),
         *_OFFERED,
     ),
+    when=lambda record: not predicted.is_predicted(record),
     instead=outcome,
     notes=_clock_notes,
     empty=True,
@@ -824,6 +826,7 @@ TABLES: dict[str, DeclaredTable] = {
         SPREAD,
         MEMORY,
         CELLS,
+        *predicted.TABLES.values(),
     )
 }
 """Every table that a record can be shown as."""
@@ -842,6 +845,8 @@ def tables_for(record: TimeRecord, names: Iterable[str] = ()) -> list[Table]:
     """
     if chosen := tuple(names):
         return filled(TABLES, record, chosen, why=": it takes other axes")
+    if predicted.is_predicted(record):
+        return predicted.usual(record)
     differing = axes.varying(axes.axes_of(record.cells))
     implied = next((table for axis, table in COMPARISONS.items() if axis in differing), None)
     comparison = TABLES[implied](record) if implied else []
@@ -855,8 +860,9 @@ def sheet(record: TimeRecord, names: Iterable[str] = (), selection: Selection | 
     specs = axes.axes_of(record.cells)
     hardware = tuple(dict.fromkeys(cell.device.name for cell in record.cells if cell.device))
     torch = (f"torch {record.environment.torch.torch}",) if record.environment.torch else ()
+    about = (predicted.MARK,) if predicted.is_predicted(record) else (*hardware, *axes.effort(specs))
     return Sheet(
-        subject=(*axes.subject(specs), *hardware, *axes.effort(specs), *torch),
+        subject=(*axes.subject(specs), *about, *torch),
         tables=tuple(tables_for(record, names)),
         remarks=(*outcomes(record), *cautions(record)),
     )
@@ -864,6 +870,8 @@ def sheet(record: TimeRecord, names: Iterable[str] = (), selection: Selection | 
 
 def usual(spec: TimeSpec) -> tuple[str, ...]:
     """The tables that are shown of a run of this spec where nobody asks for others."""
+    if spec.simulate:
+        return ("predicted", "gpus")
     return (
         "summary",
         *(COMPARISONS[axis] for axis in (*axes.CHOICES, "warmup", "device") if len(getattr(spec, axis)) > 1),

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final
@@ -123,6 +124,18 @@ class Nvml:
                 error = error or refused
         raise NvmlUnusableError(f"no GPU {uuid}: {error}")
 
+    def boards(self) -> Iterator[tuple[str, int]]:
+        """The name and the memory in bytes of every GPU that the driver knows; what does not tell is left out."""
+        binding = self._binding
+        try:
+            for index in range(binding.nvmlDeviceGetCount()):
+                handle = binding.nvmlDeviceGetHandleByIndex(index)
+                name = binding.nvmlDeviceGetName(handle)
+                total_bytes = int(binding.nvmlDeviceGetMemoryInfo(handle).total)
+                yield (name.decode() if isinstance(name, bytes) else str(name)), total_bytes
+        except binding.NVMLError:
+            return
+
     def close(self) -> None:
         """Shut NVML down."""
         try:
@@ -222,6 +235,18 @@ def open_nvml() -> Nvml | None:
             return None
         raise NvmlUnusableError(str(error)) from None
     return Nvml(pynvml)
+
+
+def present_gpus() -> list[tuple[str, int]]:
+    """The name and the memory in bytes of every NVIDIA GPU of this machine; none where NVML cannot be used."""
+    try:
+        nvml = open_nvml()
+    except NvmlUnusableError:
+        return []
+    if nvml is None:
+        return []
+    with closing(nvml):
+        return list(nvml.boards())
 
 
 def _library_is_there() -> bool:

@@ -1,0 +1,32 @@
+"""What a calibration shows, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sysbench import units
+from sysbench.commands.calibrate.record import CalibrateRecord
+from sysbench.render.findings import Said, listed
+
+SURPRISING = 3
+"""Standard deviations by which a rate differs from what it was before, until it is said."""
+
+
+def of_run(record: CalibrateRecord) -> Iterator[Said]:
+    """Everything that a run shows: rates that are not what predictions used until now, and work that is slower."""
+    moved = [
+        f"{rate.name} {units.ratio(rate.value / rate.before)}"
+        for rate in record.rates
+        if rate.before and abs(rate.value / rate.before - 1) > SURPRISING * rate.spread
+    ]
+    if moved:
+        yield Said(f"measured against what predictions used before: {listed(moved)}.", record.cells)
+    by_name = {rate.name: rate.value for rate in record.rates}
+    for cell in record.cells:
+        slower = [
+            f"{case.case} {units.share(case.value / by_name[case.rate])}"
+            for case in cell.cases
+            if not case.counts and case.rate in by_name
+        ]
+        if slower:
+            yield Said(f"{cell.cell.part}, of the rate for large work: {listed(slower)}.", (cell,))

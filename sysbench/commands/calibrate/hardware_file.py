@@ -1,0 +1,115 @@
+"""Writes what was measured as a file that `--simulate` finds: a data sheet and rates, in TOML."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sysbench.commands.calibrate.record import CalibrateRecord
+from sysbench.errors import UsageError
+from sysbench.log import storage
+from sysbench.predict.rates import CALIBRATED_HOST_SPREAD, HOST_RATES, typical_host
+from sysbench.spec import hardware
+from sysbench.spec.hardware import Calibration, Hardware, Rate
+
+NO_SHEET = "no data sheet: what the device reports of itself"
+
+NO_DEVICE = Rate(
+    value=1e-9, spread=0.0, source="a CPU launches nothing: it is host and device in one", basis="calibrated"
+)
+WITHOUT_A_DEVICE = ("kernel_s", "gap_s", "launch", "synchronize")
+"""What there is nothing of where host and device are one."""
+
+
+def calibrated(record: CalibrateRecord) -> Hardware:
+    """The device with the rates that were measured; those that were not stay as they were before.
+
+    Raises UsageError for a run that has measured nothing.
+    """
+    device = next((cell.device for cell in record.cells if cell.device is not None), None)
+    if device is None or record.slug is None or not record.rates:
+        raise UsageError("nothing was measured: there are no rates to write")
+    torch = record.environment.torch
+    version = torch.torch if torch is not None else "unknown"
+    threads = (
+        f", {torch.threads} thread{'' if torch.threads == 1 else 's'}"
+        if torch is not None and device.type == "cpu"
+        else ""
+    )
+    try:
+        base = hardware.named(record.slug)
+    except UsageError:
+        base = Hardware(
+            slug=record.slug,
+            title=device.name,
+            names=(device.name,),
+            compute_capability=device.compute_capability,
+            memory_bytes=device.memory_bytes or 1,
+            sms=device.multiprocessors or (torch.threads if torch is not None else 1),
+            synchronous=device.type == "cpu",
+            source=NO_SHEET,
+        )
+    where = f"sysbench calibrate on {device.name}, {record.started_at[:10]}, torch {version}{threads}"
+    measured = {
+        each.name: Rate(value=each.value, spread=each.spread, source=where, basis="calibrated") for each in record.rates
+    }
+    absent = dict.fromkeys(WITHOUT_A_DEVICE, NO_DEVICE) if device.type == "cpu" else {}
+    return base.model_copy(
+        update={
+            "rates": {**base.rates, **absent, **measured},
+            "calibration": Calibration(device=device.name, torch=version, at=record.started_at),
+        }
+    )
+
+
+def host_toml(device: Hardware) -> str:
+    """The rates of its host alone, in the format of `profiles/hosts`; raises UsageError where they were not measured.
+
+    What only a GPU has (launching, waiting for it) is borrowed from a typical host where it was not measured.
+    """
+    if "operator" not in device.rates:
+        raise UsageError("--host: the host was not measured: add the part host")
+    typical = typical_host()
+    rates = {
+        name: device.rates[name]
+        if name in device.rates and device.rates[name] is not NO_DEVICE
+        else typical.rates[name].model_copy(update={"basis": "borrowed"})
+        for name in HOST_RATES
+    }
+    fields = {
+        "title": f"the host of {device.title}",
+        "spread": CALIBRATED_HOST_SPREAD,
+        "rates": {name: rate.model_dump(mode="json") for name, rate in rates.items()},
+    }
+    return "\n".join(_lines(fields, ())).strip()
+
+
+def write(device: Hardware, path: Path | None) -> Path:
+    """Write the file, to the user's directory where no other is named; returns where it is. Raises OutputError."""
+    target = path or hardware.user_directory() / f"{device.slug}.toml"
+    if path is None:
+        storage.make_directory(target.parent)
+    storage.write_atomically(target, (toml(device) + "\n").encode())
+    return target
+
+
+def toml(device: Hardware) -> str:
+    """The file of a device, which `hardware.read` reads back."""
+    fields = device.model_dump(mode="json", exclude={"slug"}, exclude_none=True)
+    return "\n".join(_lines(fields, ())).strip()
+
+
+def _lines(fields: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
+    """Values first, then the tables below."""
+    for name, value in fields.items():
+        if not isinstance(value, dict):
+            # JSON's strings, numbers and lists are TOML's, but for numbers with an exponent and no point.
+            yield f"{name} = {json.dumps(value, ensure_ascii=False)}"
+    for name, value in fields.items():
+        if isinstance(value, dict) and value:
+            here = (*path, name)
+            if any(not isinstance(each, dict) for each in value.values()):
+                yield f"\n[{'.'.join(here)}]"
+            yield from _lines(value, here)

@@ -1,0 +1,101 @@
+"""What `sysbench calibrate` says of its cells: its own events, and its record."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from sysbench.commands.calibrate.spec import CalibrateCell
+from sysbench.log.events import Event
+from sysbench.log.records import CellRecord, RunRecord
+from sysbench.predict.rates import GpuRate, HostRate
+from sysbench.spec.frozen import Frozen
+from sysbench.spec.hardware import Rate
+from sysbench.spec.quantities import Amount, PerSecond, SomeSeconds
+
+RateName = GpuRate | HostRate
+
+PER_SECOND: dict[str, Literal["flops_per_s", "bytes_per_s", "elements_per_s"]] = {
+    "matmul_fp32": "flops_per_s",
+    "matmul_tf32": "flops_per_s",
+    "matmul_half": "flops_per_s",
+    "attention_forward": "flops_per_s",
+    "attention_backward": "flops_per_s",
+    "stream": "bytes_per_s",
+    "reduce": "bytes_per_s",
+    "indexed": "elements_per_s",
+    "transpose": "elements_per_s",
+}
+"""Rates that are work over time, with their units; every other one is seconds for each piece of work."""
+
+
+class RatesKnown(Event):
+    """What predictions rested on before: of the user's own file for this device, or of the data that is shipped."""
+
+    event: Literal["rates_known"] = "rates_known"
+    cell: str
+    slug: str
+    """What `--simulate` calls the device."""
+    rates: dict[str, Rate]
+
+
+class WorkTimed(Event):
+    """One piece of work, carried out over and over once the device's clocks have settled."""
+
+    event: Literal["work_timed"] = "work_timed"
+    cell: str
+    rate: RateName
+    """What it is a measure of."""
+    case: str
+    """What was done: `bf16 TN 4096 × 4096 × 4096`."""
+    counts: bool
+    """Whether the rate's value comes from it; others show how far the rate holds for smaller work."""
+    work: PerSecond
+    """FLOPs, bytes or elements; how many operators or kernels, for a rate in seconds."""
+    samples_s: list[SomeSeconds]
+    """Seconds that this work took, in order."""
+
+
+class CaseRecord(Frozen):
+    """One piece of work that was timed."""
+
+    rate: RateName
+    case: str
+    counts: bool
+    work: PerSecond
+    samples_s: list[SomeSeconds]
+    value: PerSecond
+    """Work over the median time, or the median time over the work."""
+    spread: Amount
+    """Standard deviation of the logarithm of the samples."""
+
+
+class RateRecord(Frozen):
+    """A rate, with what was known of it before."""
+
+    name: RateName
+    value: PerSecond
+    spread: Amount
+    """Standard deviation of its logarithm: over samples and, where there are several, over cases."""
+    sheet: PerSecond | None
+    """What the data sheet promises; None where it promises nothing."""
+    before: PerSecond | None
+    """What predictions used until now; None where they knew nothing."""
+    before_source: str | None
+
+
+class CalibrateCellRecord(CellRecord):
+    """One cell of `sysbench calibrate`."""
+
+    cell: CalibrateCell = Field(alias="axes")
+    cases: list[CaseRecord]
+
+
+class CalibrateRecord(RunRecord[CalibrateCellRecord]):
+    """A run of `sysbench calibrate`."""
+
+    kind: Literal["calibrate"] = "calibrate"
+    slug: str | None
+    """What `--simulate` calls the device; None where nothing was measured."""
+    rates: list[RateRecord]

@@ -1,0 +1,111 @@
+"""What `sysbench calibrate` can be asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from sysbench.spec.axes import choices
+from sysbench.spec.cell import DeviceType, RunCell, RunSpec, devices
+from sysbench.spec.model import Precision, precision_problem
+from sysbench.spec.options import Option
+from sysbench.spec.quantities import Seconds, Seed
+from sysbench.spec.run import OUTPUT, RunOptions
+
+Part = Literal["matmul", "attention", "memory", "launch", "host"]
+"""matmul     products of matrices: large in three layouts, small, batched
+attention  fused attention, forward and backward
+memory     elementwise kernels, reductions, broadcasts, copies and transposes of large tensors
+launch     kernels that do next to nothing: how long one takes, the gap to the next, what launching costs the host
+host       what the host takes for an operator, from two depths of a narrow model
+"""
+
+PARTS: tuple[Part, ...] = get_args(Part)
+
+SHARE_OF_BUDGET: Mapping[Part, float] = {"matmul": 0.4, "attention": 0.1, "memory": 0.2, "launch": 0.05, "host": 0.25}
+"""How a run's time is divided among its parts."""
+
+BUDGET_S = 30.0
+
+
+class CalibrateCell(RunCell):
+    """One kind of rates of one device."""
+
+    kind: Literal["calibrate"] = "calibrate"
+    part: Part
+    precisions: tuple[Precision, ...]
+    """Empty: all that the device has."""
+    budget_s: Seconds
+    """Seconds that its measurements may take together, beside setting them up."""
+    seed: Seed
+
+    @property
+    def title(self) -> str:
+        """The rates in a word."""
+        return self.part
+
+    def problem(self, device: DeviceType | None) -> str | None:
+        """Why a precision cannot be measured, or None."""
+        return next((found for each in self.precisions if device and (found := precision_problem(each, device))), None)
+
+
+class CalibrateSpec(RunSpec):
+    """A run of `sysbench calibrate`."""
+
+    kind: Literal["calibrate"] = "calibrate"
+    part: Annotated[
+        tuple[Part, ...], BeforeValidator(choices("a part", PARTS)), Option(metavar="[PART,…]", positional=True)
+    ] = Field(default=PARTS, description=f"{', '.join(PARTS)}; all of them by default.")
+    device: Annotated[tuple[str, ...], BeforeValidator(devices), Option(metavar="NAME")] = Field(
+        default=("auto",), max_length=1, description="auto, cuda, cuda:1, mps or cpu; one at a time."
+    )
+    precision: Annotated[
+        tuple[Precision, ...],
+        BeforeValidator(choices("a precision", get_args(Precision))),
+        Option(metavar="NAME,…"),
+    ] = Field(default=(), description="Precisions of products; without it all that the device has.")
+    budget_s: Annotated[float, Option(flags=("--budget",), metavar="S")] = Field(
+        default=BUDGET_S, gt=0, description="About how many seconds the measurements may take together."
+    )
+    seed: Annotated[int, Option(metavar="N")] = Field(default=0, ge=0, description="Seed of matrices and parameters.")
+
+    def cells(self) -> Iterator[CalibrateCell]:
+        """Every part, in the order in which it is measured."""
+        whole = sum(SHARE_OF_BUDGET[part] for part in self.part)
+        for part in self.part:
+            yield CalibrateCell(
+                device=self.device[0],
+                part=part,
+                precisions=self.precision,
+                budget_s=self.budget_s * SHARE_OF_BUDGET[part] / whole,
+                seed=self.seed,
+            )
+
+
+class CalibrateOptions(RunOptions):
+    """Where rates are read from, and which files they go to."""
+
+    out: Annotated[Path, Option(metavar="PATH", panel=OUTPUT)] = Field(
+        default=Path("runs"),
+        description="Directory for the log and the record; a name that ends in .toml is the file of rates instead.",
+    )
+    source: Annotated[Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT)] = Field(
+        default=None,
+        description="Show a finished calibration instead of measuring; with --out FILE.toml its file is written again.",
+    )
+    host: Annotated[Path | None, Option(metavar="FILE", panel=OUTPUT)] = Field(
+        default=None, description="Also write the host's own rates here, for --host of what is predicted."
+    )
+    rates_file: Path | None = None
+    """The file of rates; None is the one in the user's directory. Not on the command line: `--out FILE.toml`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _file_of_rates(cls, given: Any) -> Any:
+        if isinstance(given, dict) and str(given.get("out", "")).endswith(".toml"):
+            rest = {name: value for name, value in given.items() if name != "out"}
+            return {**rest, "rates_file": Path(given["out"])}
+        return given

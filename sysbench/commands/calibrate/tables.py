@@ -1,0 +1,123 @@
+"""The tables of `sysbench calibrate`: its rates, and the pieces of work that they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from sysbench import units
+from sysbench.commands.calibrate.findings import of_run
+from sysbench.commands.calibrate.record import PER_SECOND, CalibrateRecord, CaseRecord, RateRecord
+from sysbench.commands.calibrate.spec import CalibrateCell, CalibrateSpec
+from sysbench.errors import UsageError, unknown
+from sysbench.render import remarks
+from sysbench.render.declared import DeclaredTable, Field, leading
+from sysbench.render.table import Cell, Column, Measure, Remark, Sheet, Table
+from sysbench.spec.hardware import Hardware
+from sysbench.spec.run import Selection
+
+MEANINGS: dict[str, str] = {
+    "matmul_fp32": "large fp32 products",
+    "matmul_tf32": "large tf32 products",
+    "matmul_half": "large 16-bit products",
+    "attention_forward": "fused attention, forward",
+    "attention_backward": "fused attention, backward",
+    "stream": "elementwise kernels",
+    "reduce": "reductions over rows",
+    "indexed": "broadcasts",
+    "transpose": "transposing copies",
+    "kernel_s": "a kernel that does nothing",
+    "gap_s": "between two kernels",
+    "operator": "host, an operator forward",
+    "view": "host, a view forward",
+    "operator_backward": "host, an operator backward",
+    "view_backward": "host, a view backward",
+    "scalar": "host, a number",
+    "launch": "host, launching a kernel",
+    "synchronize": "host, waiting for the device",
+}
+"""What each rate is of, for people."""
+
+
+def sheet(record: CalibrateRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
+    """Everything that is shown of a record; raises UsageError for an unknown table."""
+    devices = dict.fromkeys(cell.device.name for cell in record.cells if cell.device)
+    torch = record.environment.torch
+    chosen = tuple(names) or ("rates",)
+    for name in chosen:
+        if name not in TABLES:
+            raise UsageError(unknown(name, "a table", TABLES))
+    return Sheet(
+        subject=("calibration", *devices, *((f"torch {torch.torch}",) if torch else ())),
+        tables=tuple(table for name in chosen for table in TABLES[name](record)),
+        remarks=(
+            *remarks.outcomes(record),
+            *remarks.cautions(record),
+            *(Remark("finding", each.text) for each in of_run(record)),
+        ),
+    )
+
+
+def plan(cells: Sequence[CalibrateCell], _: Hardware | None = None) -> Sheet:
+    """What a run would measure."""
+    columns = (Column("part", "part"), Column("precisions", "precisions"), Column("budget", "about", "s"))
+    rows = tuple(
+        (cell.part, ", ".join(cell.precisions) or "all of the device", Measure(cell.budget_s)) for cell in cells
+    )
+    return Sheet((), (Table("plan", f"{len(cells)} part{'' if len(cells) == 1 else 's'}", columns, rows, 1),))
+
+
+def usual(spec: CalibrateSpec) -> tuple[str, ...]:
+    """The table that is shown where nobody asks for another."""
+    return ("rates",)
+
+
+def shown(name: str, value: float | None) -> Cell:
+    """A rate in the unit that its name stands for."""
+    return None if value is None else Measure(value, text=units.quantity(PER_SECOND.get(name, "s"), value))
+
+
+def _share_of_sheet(rate: RateRecord) -> float | None:
+    return rate.value / rate.sheet if rate.sheet else None
+
+
+RATES = DeclaredTable(
+    "rates",
+    "rates that predicted times rest on",
+    rows=lambda record: record.rates,
+    leading=leading(Field("rate", get=lambda rate: rate.name)),
+    columns=(
+        Field("of", "of", get=lambda rate: MEANINGS[rate.name], importance=3),
+        Field("value", unit="number", get=lambda rate: shown(rate.name, rate.value)),
+        Field("unit", get=lambda rate: PER_SECOND.get(rate.name, "s"), offered=True),
+        Field("spread", "spread", "share", get=lambda rate: rate.spread,
+              note="spread: standard deviation over samples, layouts and formats"),
+        Field("sheet", "of data sheet", "share", get=_share_of_sheet, optional=True, importance=1),
+        Field("before", unit="number", get=lambda rate: shown(rate.name, rate.before), optional=True, importance=1),
+        Field("change", "against before", "ratio", optional=True, importance=2,
+              get=lambda rate: rate.value / rate.before if rate.before else None),
+    ),
+)  # fmt: skip
+"""One row a rate."""
+
+
+def _cases(record: CalibrateRecord) -> Iterator[CaseRecord]:
+    for cell in record.cells:
+        yield from cell.cases
+
+
+CASES = DeclaredTable(
+    "cases",
+    "work that was timed",
+    rows=_cases,
+    leading=leading(Field("rate", get=lambda case: case.rate), Field("case", get=lambda case: case.case, elastic=True)),
+    columns=(
+        Field("value", unit="number", get=lambda case: shown(case.rate, case.value)),
+        Field("spread", "spread", "share", get=lambda case: case.spread),
+        Field("counts", "counts", get=lambda case: "yes" if case.counts else "no"),
+        Field("samples", "samples", "count", get=lambda case: len(case.samples_s), importance=1),
+    ),
+)
+"""One row a piece of work."""
+
+TABLES = {"rates": RATES, "cases": CASES}
+"""Every table that a record can be shown as."""

@@ -1,0 +1,222 @@
+"""What `sysbench time --simulate` shows: tables and sentences of times that were worked out and not measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from sysbench import cells as axes
+from sysbench import units
+from sysbench.commands.time.record import PredictedConstant, PredictionRecord, TimeCellRecord, TimeRecord
+from sysbench.render.declared import DeclaredTable, Each, Field, leading
+from sysbench.render.findings import Said, listed, namer
+from sysbench.render.table import Cell, Measure, Table, Word
+
+MARK = "PREDICTED, not measured"
+
+INTERVAL = "in brackets the interval that holds the time in 90 % of cases"
+
+BOUND = "lower bound: at the rates of the data sheet, with a host that takes no time; it is no prediction"
+
+MOST_SETTINGS = 4
+"""As many tables of GPUs are shown without being asked for."""
+
+PHASES = ("zero_grad", "forward", "loss", "backward", "optimizer")
+
+IMPORTANCE = {"zero_grad": 12, "forward": 5, "loss": 11, "backward": 6, "optimizer": 7}
+
+
+def is_predicted(record: TimeRecord) -> bool:
+    """Whether the run is of GPUs that were not there; all of its cells are then."""
+    return any(cell.cell.simulate for cell in record.cells)
+
+
+def _found(cell: TimeCellRecord) -> PredictionRecord | None:
+    """What was predicted of a cell that fits."""
+    return cell.prediction if cell.outcome == "ok" else None
+
+
+def instead(cell: TimeCellRecord) -> Word | None:
+    """A word for a cell without a time: `oom`, or that the time is withheld."""
+    if cell.outcome != "ok":
+        return Word(cell.outcome, "quiet" if cell.outcome in ("skipped", "interrupted") else "bad")
+    return Word("withheld", "bad") if cell.prediction is None or cell.prediction.step is None else None
+
+
+def _step(cell: TimeCellRecord) -> Cell:
+    step = found.step if (found := _found(cell)) else None
+    return Measure(step.point_s, low=step.low_s, high=step.high_s) if step else None
+
+
+def _phase(cell: TimeCellRecord, name: str) -> Cell:
+    found = _found(cell)
+    return next((Measure(each.point_s) for each in found.phases if each.name == name), None) if found else None
+
+
+def limit(cell: TimeCellRecord) -> str:
+    """`host 96 %`: what the step waits for most of the time."""
+    found = _found(cell)
+    return f"{found.limited_by} {units.share(found.limited_share)}" if found else ""
+
+
+def _value(name: str) -> Callable[[TimeCellRecord], float | None]:
+    def get(cell: TimeCellRecord) -> float | None:
+        found = _found(cell)
+        value: float | None = getattr(found, name) if found else None
+        return value
+
+    return get
+
+
+def _peak_bytes(cell: TimeCellRecord) -> int | None:
+    return cell.prediction.reserved_peak_bytes if cell.prediction else None
+
+
+def _phases(record: TimeRecord) -> tuple[str, ...]:
+    there = {each.name for cell in record.cells if cell.prediction for each in cell.prediction.phases}
+    return tuple(phase for phase in PHASES if phase in there) if len(there) > 1 else ()
+
+
+def _notes(record: TimeRecord) -> tuple[str, ...]:
+    hosts = dict.fromkeys(cell.prediction.host for cell in record.cells if cell.prediction)
+    issued = (f"issued by {listed(list(hosts))}",) if hosts else ()
+    guess = any(cell.prediction and cell.prediction.less_certain for cell in record.cells)
+    return (INTERVAL, *issued, *(("compiled cells are less certain: what fuses is a guess",) if guess else ()))
+
+
+_SHARED = (
+    Field("limit", "limited by", get=limit, importance=1),
+    Field("tokens_per_s", "throughput", "tokens_per_s", get=_value("tokens_per_s"), importance=3),
+    Field("flops_per_s", "achieved", "flops_per_s", get=_value("flops_per_s"), importance=8),
+    Field("mfu", "MFU", "share", get=_value("peak_share"), importance=4),
+    Field("lower_bound", "lower bound", "s", get=_value("lower_bound_s"), importance=9, note=BOUND),
+    Field("reserved_peak", "memory", "bytes", get=_peak_bytes, importance=10, always=True),
+)
+
+PREDICTED = DeclaredTable(
+    "predicted",
+    f"{MARK}: a step and its phases",
+    (
+        Each(
+            "phase",
+            (Field("{phase}", unit="s", importance=lambda record, phase: IMPORTANCE[phase], get=_phase),),
+            values=_phases,
+        ),
+        Field("step", unit="s", get=_step),
+        *_SHARED,
+    ),
+    when=is_predicted,
+    instead=instead,
+    notes=_notes,
+)
+"""One row per cell."""
+
+
+def _settings(record: TimeRecord) -> Iterator[list[TimeCellRecord]]:
+    """The GPUs of one cell, for each cell that has several: those that fit first, the cheapest or fastest of them."""
+    for group in axes.alike(record.cells, "simulate"):
+        if len(group) > 1:
+            yield sorted(group, key=_order)
+
+
+def _order(cell: TimeCellRecord) -> tuple[bool, float, float]:
+    """Whether it does not fit, what a million tokens cost, and how long they take."""
+    found = _found(cell)
+    cost = found.price_per_million_tokens if found else None
+    step = found.step if found else None
+    unknown = float("inf")
+    return (step is None, cost if cost is not None else unknown, step.point_s if step else unknown)
+
+
+def _gpus_title(cells: Sequence[TimeCellRecord]) -> str:
+    priced = any(cell.prediction and cell.prediction.price_per_million_tokens for cell in cells)
+    return f"{MARK}: GPUs side by side, the {'cheapest' if priced else 'fastest'} that fits first"
+
+
+def _gpus_notes(cells: Sequence[TimeCellRecord]) -> tuple[str, ...]:
+    common = (", ".join(axes.subject(axes.axes_of([cells[0]]))), INTERVAL)
+    priced = any(cell.prediction and cell.prediction.price_per_hour for cell in cells)
+    return common if priced else (*common, "--price h100=2.5 orders by what tokens cost")
+
+
+def _cost(cell: TimeCellRecord) -> Cell:
+    """Of a million tokens, with as many digits as matter."""
+    found = _found(cell)
+    cost = found.price_per_million_tokens if found else None
+    return Measure(cost, text=f"{cost:.3g}") if cost is not None else None
+
+
+GPUS = DeclaredTable(
+    "gpus",
+    _gpus_title,
+    (
+        Field("step", unit="s", get=_step),
+        Field("price", "per hour", "number", get=_value("price_per_hour"), optional=True, importance=2),
+        Field("million_tokens", "per million tokens", "number", get=_cost, optional=True),
+        *_SHARED,
+    ),
+    rows=lambda cells: cells,
+    leading=leading(Field("gpu", "GPU", get=lambda cell: cell.cell.simulate)),
+    parts=_settings,
+    instead=instead,
+    notes=_gpus_notes,
+)
+"""A table for each setting, one row per GPU."""
+
+
+def _constants(record: TimeRecord) -> Iterator[tuple[str, PredictedConstant]]:
+    seen: dict[tuple[str, str], PredictedConstant] = {}
+    for cell in record.cells:
+        for each in cell.prediction.constants if cell.prediction else ():
+            seen.setdefault((cell.cell.simulate or "", each.name), each)
+    for (gpu, _), each in seen.items():
+        yield gpu, each
+
+
+CONSTANTS = DeclaredTable(
+    "constants",
+    "what the predictions rest on",
+    (
+        Field("value", unit="number", get=lambda row: Measure(row[1].value, text=f"{row[1].value:.4g}")),
+        Field("spread", "spread", "share", get=lambda row: row[1].spread),
+        Field("basis", get=lambda row: row[1].basis),
+        Field("source", get=lambda row: row[1].source, elastic=True),
+    ),
+    rows=_constants,
+    leading=leading(Field("gpu", "GPU", get=lambda row: row[0]), Field("constant", get=lambda row: row[1].name)),
+    notes=("in FLOP/s, bytes/s, elements/s and seconds; spread: the deviation of the logarithm",),
+)
+"""Every rate of every GPU and of its host, with where it is from."""
+
+TABLES = {table.name: table for table in (PREDICTED, GPUS, CONSTANTS)}
+
+
+def usual(record: TimeRecord) -> list[Table]:
+    """The tables that are shown where nobody asks for others."""
+    beside = GPUS(record)
+    return [*PREDICTED(record), *(beside if len(beside) <= MOST_SETTINGS else ())]
+
+
+def said(cells: Sequence[TimeCellRecord]) -> Iterator[Said]:
+    """Sentences: the GPU to take for each setting, and what limits most."""
+    for group in axes.alike(cells, "simulate")[:MOST_SETTINGS]:
+        ordered = sorted(group, key=_order)
+        best, where = ordered[0], namer(cells, ("simulate",))(ordered[0])
+        found = _found(best)
+        if len(group) < 2 or found is None or found.step is None:
+            continue
+        cost = found.price_per_million_tokens
+        why = f"cheapest, {cost:.3g} per million tokens" if cost else "fastest"
+        interval = f"{units.seconds(found.step.low_s)} to {units.seconds(found.step.high_s)}"
+        yield Said(
+            f"{f'{where}: ' if where else ''}predicted on {best.cell.simulate} ({why}): a step of "
+            f"{units.seconds(found.step.point_s)} ({interval}), limited by {found.limited_by}.",
+            group,
+        )
+    tight = [cell for cell in cells if (found := _found(cell)) and found.limited_by == "host"]
+    if tight:
+        many = "the one cell" if len(tight) == len(cells) == 1 else f"{len(tight)} of {len(cells)} cells"
+        yield Said(
+            f"predicted: the host sets the pace in {many}; a faster GPU would not help there, and the interval is as "
+            "wide as hosts differ (--host FILE).",
+            tuple(tight),
+        )

@@ -1,0 +1,159 @@
+"""Rates from timed work: their values, the files that they go to, and a run as a user makes it."""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from sysbench.commands.calibrate.fold import LEAST_SPREAD, fold, rates_of
+from sysbench.commands.calibrate.hardware_file import calibrated, host_toml, toml
+from sysbench.commands.calibrate.record import CalibrateRecord, CaseRecord, RateName, RatesKnown, WorkTimed
+from sysbench.commands.calibrate.spec import CalibrateOptions, CalibrateSpec
+from sysbench.log.events import CellFinished, CellStarted, Event, RunFinished, RunStarted, WorkerReady
+from sysbench.predict.rates import GpuRates, HostRates, host_of
+from sysbench.spec import hardware
+from sysbench.spec.hardware import Rate
+from tests.cli.running import Ran, answered, ran_once, record_in
+from tests.cli.test_options import flags
+from tests.fixtures_timing import A100, TWO_CORES, Machine
+
+EARLIER = Rate(value=2e12, spread=0.2, source="a guess", basis="data sheet")
+
+
+def timed(rate: RateName, work: float, *samples_s: float, counts: bool = True) -> WorkTimed:
+    return WorkTimed(at_s=0, cell="", rate=rate, case="work", counts=counts, work=work, samples_s=list(samples_s))
+
+
+def calibration(machine: Machine, slug: str, *work: WorkTimed) -> CalibrateRecord:
+    """The record of a run that timed this work on a machine."""
+    spec = CalibrateSpec(part=("matmul",))
+    (cell,) = spec.cells()
+    events: list[Event] = [
+        RunStarted(
+            at_s=0, kind="calibrate", sysbench_version="0", source_digest="", spec=spec.model_dump(mode="json"),
+            host=machine.host, driver=None, cells=1,
+        ),
+        WorkerReady(at_s=0, pid=1, torch=machine.torch, devices=list(machine.devices)),
+        CellStarted(at_s=0, cell=cell.key, index=0, axes=cell.model_dump(mode="json"), device=machine.device),
+        RatesKnown(at_s=0, cell=cell.key, slug=slug, rates={"stream": EARLIER}),
+        *(each.model_copy(update={"cell": cell.key}) for each in work),
+        CellFinished(at_s=1, cell=cell.key, outcome="ok"),
+        RunFinished(at_s=1, status="complete"),
+    ]  # fmt: skip
+    return fold(events)
+
+
+def test_a_rate_is_work_over_the_median_time_and_knows_what_was_promised_and_used_before() -> None:
+    record = calibration(
+        A100, "a100-80gb", timed("stream", 3e9, 1e-3, 1.2e-3, 1.1e-3), timed("kernel_s", 1, 2e-6, 2e-6)
+    )
+    stream, kernel = record.rates
+    sheet = hardware.named("a100-80gb").memory_bandwidth_bytes_per_s
+    assert (stream.value, stream.sheet, stream.before) == (pytest.approx(3e9 / 1.1e-3), sheet, 2e12)
+    assert (kernel.value, kernel.sheet, kernel.before) == (pytest.approx(2e-6), None, None)
+
+
+def test_the_spread_of_a_rate_covers_how_its_cases_differ_and_is_never_nothing() -> None:
+    def case(value: float, spread: float, counts: bool = True) -> CaseRecord:
+        return CaseRecord(
+            rate="stream", case="", counts=counts, work=1, samples_s=[1 / value], value=value, spread=spread
+        )
+
+    (rate,) = rates_of([case(1.0, 0.03), case(math.e**0.2, 0.03), case(100.0, 0.0, counts=False)], None, {})
+    assert rate.value == pytest.approx(math.exp(0.1))
+    assert rate.spread == pytest.approx(math.hypot(0.03, 0.2 / math.sqrt(2)))
+    (steady,) = rates_of([case(1.0, 0.0)], None, {})
+    assert steady.spread == LEAST_SPREAD
+
+
+def test_the_file_of_a_known_gpu_keeps_its_data_sheet_and_the_rates_that_were_not_measured(tmp_path: Path) -> None:
+    record = calibration(A100, "a100-80gb", timed("stream", 3e9, 1e-3, 1e-3))
+    path = tmp_path / "a100-80gb.toml"
+    path.write_text(toml(calibrated(record)))
+    found, before = hardware.read(path), hardware.named("a100-80gb")
+    assert found.rates["stream"].value == pytest.approx(3e12)
+    assert found.rates["stream"].basis == "calibrated"
+    assert found.rates["matmul_half"] == before.rates["matmul_half"]
+    assert found.peak_flops_per_s == before.peak_flops_per_s
+    assert found.calibration is not None
+    assert found.calibration.device == A100.device.name
+    assert GpuRates.of(found).sms == before.sms
+
+
+EVERYTHING: tuple[RateName, ...] = (
+    "matmul_fp32", "matmul_half", "attention_forward", "attention_backward", "stream", "reduce", "indexed",
+    "transpose", "operator", "view", "operator_backward", "view_backward", "scalar",
+)  # fmt: skip
+
+
+def test_the_file_of_a_cpu_has_all_that_predictions_need(tmp_path: Path) -> None:
+    record = calibration(TWO_CORES, "my-cpu", *(timed(name, 1, 1e-5, 1e-5) for name in EVERYTHING))
+    path = tmp_path / "my-cpu.toml"
+    path.write_text(toml(calibrated(record)))
+    found = hardware.read(path)
+    assert found.synchronous
+    assert GpuRates.of(found).rates["stream"].value == pytest.approx(1e5)
+    assert host_of(found).rates["operator"].value == pytest.approx(1e-5)
+
+
+def test_the_file_of_a_host_stands_alone_and_borrows_what_a_cpu_cannot_show(tmp_path: Path) -> None:
+    record = calibration(TWO_CORES, "my-cpu", *(timed(name, 1, 1e-5, 1e-5) for name in EVERYTHING))
+    path = tmp_path / "host.toml"
+    path.write_text(host_toml(calibrated(record)))
+    found = HostRates.read(path)
+    assert found.rates["operator"].basis == "calibrated"
+    assert found.rates["launch"].basis == "borrowed"
+    assert found.rates["launch"].value > 1e-6
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Path]:
+    line = ("calibrate", "memory,launch", "--budget", "0.3", "--device", "cpu", "--out", "mine.toml", "--no-live")
+    return ran_once(tmp_path_factory, "calibrated", *line)
+
+
+def test_a_run_shows_its_rates_and_writes_them(measured: tuple[Ran, Path]) -> None:
+    ran, directory = measured
+    assert ran.code == 0, ran.err
+    assert "elementwise kernels" in ran.out
+    record = record_in(directory / "runs")
+    found = tomllib.loads((directory / "mine.toml").read_text())
+    assert {rate["name"]: rate["value"] for rate in record["rates"]}.items() <= {
+        name: rate["value"] for name, rate in found["rates"].items()
+    }.items()
+    assert found["calibration"]["torch"] == record["environment"]["torch"]["torch"]
+    assert all(rate["spread"] > 0 for rate in record["rates"])
+
+
+def test_a_finished_run_is_shown_and_written_again(measured: tuple[Ran, Path], tmp_path: Path) -> None:
+    ran, directory = measured
+    again = answered("calibrate", "--from", "latest", "--out", str(tmp_path / "again.toml"), cwd=directory)
+    assert again.out == ran.out
+    assert (tmp_path / "again.toml").read_text() == (directory / "mine.toml").read_text()
+    rows = json.loads(answered("calibrate", "--from", "latest", "--json", "-", cwd=directory).out)["rates"]
+    assert {row["name"] for row in rows} == {"stream", "reduce", "indexed", "transpose", "scalar"}
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("nothing", "nothing is not a part"),
+        ("--precision fp16 --device cpu", "--precision fp16 is refused on the CPU"),
+        ("--device cpu,cuda", "--device"),
+        ("--host host.txt", "--host host.txt must end in .toml"),
+        ("--out nowhere/x.toml", "nowhere"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_line(line: str, complaint: str, tmp_path: Path) -> None:
+    ran = answered("calibrate", *line.split(), cwd=tmp_path)
+    assert ran.code in (1, 2)
+    assert complaint in ran.complaint
+
+
+def test_its_options_are_the_reviewed_ones() -> None:
+    reviewed = Path(__file__).parents[2] / "golden" / "calibrate-options.txt"
+    assert [*flags(CalibrateSpec), *flags(CalibrateOptions)] == reviewed.read_text().split()

@@ -1,0 +1,177 @@
+"""`sysbench time --simulate`: predicted times are marked, complete, ordered, and refused where they cannot be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sysbench import formulas
+from sysbench.commands.time.fold import fold
+from sysbench.commands.time.predicted import GPUS, PREDICTED
+from sysbench.commands.time.record import PredictedTime, StepPredicted, TimeRecord
+from sysbench.commands.time.spec import TimeCell, TimeSpec
+from sysbench.engine.sensors import nvml
+from sysbench.log.events import CellFinished, CellStarted, Event, RunFinished, RunStarted
+from sysbench.log.outcomes import Outcome
+from sysbench.render.table import Measure, Word
+from tests.cli.running import MINUTE, Ran, answered, ran_once, record_in
+from tests.fixtures_timing import TWO_CORES
+
+
+def predicted(cell: TimeCell, step_s: float | None, **fields: Any) -> StepPredicted:
+    step = PredictedTime(point_s=step_s, low_s=0.8 * step_s, high_s=1.3 * step_s) if step_s else None
+    plain: dict[str, Any] = {
+        "gpu": "a GPU", "host": "a host", "withheld": None if step else "unknown operators", "phases": [],
+        "limited_by": "host", "limited_share": 0.9, "lower_bound_s": 0.1, "peak_flops_per_s": 1e12,
+        "allocated_peak_bytes": 1, "reserved_peak_bytes": 2, "unknown_operators": {}, "unknown_share": 0.0,
+        "less_certain": False, "constants": [], "doubts": [],
+    }  # fmt: skip
+    return StepPredicted(at_s=0, cell=cell.key, step=step, **{**plain, **fields})
+
+
+def record(spec: TimeSpec, *found: tuple[float | None, Outcome]) -> TimeRecord:
+    """The record of a run in which each cell was predicted to take so long, and ended so."""
+    cells = list(spec.cells())
+    events: list[Event] = [
+        RunStarted(
+            at_s=0, kind="time", sysbench_version="0", source_digest="", spec=spec.model_dump(mode="json"),
+            host=TWO_CORES.host, driver=None, cells=len(cells),
+        )
+    ]  # fmt: skip
+    for number, (cell, (step_s, outcome)) in enumerate(zip(cells, found, strict=True)):
+        axes = cell.model_dump(mode="json")
+        events += [
+            CellStarted(at_s=0, cell=cell.key, index=number, axes=axes, device=TWO_CORES.device),
+            predicted(cell, step_s),
+            CellFinished(at_s=0, cell=cell.key, outcome=outcome),
+        ]
+    return fold([*events, RunFinished(at_s=0, status="complete")])
+
+
+THREE = TimeSpec(size=("tiny",), ctx=(128,), simulate=("t4", "h100", "a100-80gb"))
+
+
+def test_gpus_stand_side_by_side_the_fastest_first_and_those_that_do_not_fit_last() -> None:
+    (table,) = GPUS(record(THREE, (1.0, "oom"), (0.9, "ok"), (0.5, "ok")))
+    assert [row[0] for row in table.rows] == ["a100-80gb", "h100", "t4"]
+    assert "fastest" in table.title
+    assert Word("oom", "bad") in table.rows[-1]
+
+
+def test_with_prices_the_cheapest_comes_first_and_a_million_tokens_cost_what_they_take() -> None:
+    spec = TimeSpec(**{**THREE.model_dump(), "price": "h100=2,a100-80gb=9"})
+    (table,) = GPUS(record(spec, (0.2, "ok"), (0.9, "ok"), (0.5, "ok")))
+    assert [row[0] for row in table.rows] == ["h100", "a100-80gb", "t4"]
+    assert "cheapest" in table.title
+    cost = next(row[position] for row in table.rows[:1] for position, column in enumerate(table.columns)
+                if column.key == "million_tokens")  # fmt: skip
+    assert isinstance(cost, Measure)
+    assert cost.value == pytest.approx(2 / 3600 * 0.9 / (4 * 128) * 1e6)
+
+
+def test_a_withheld_time_is_a_word_and_no_number() -> None:
+    found = record(TimeSpec(size=("tiny",), ctx=(128,), simulate=("h100",)), (None, "ok"))
+    (table,) = PREDICTED(found)
+    assert Word("withheld", "bad") in table.rows[0]
+    assert not any(isinstance(cell, Measure) for cell in table.rows[0][:4])
+
+
+def test_a_measured_cell_is_written_down_as_it_was_before_there_were_predictions() -> None:
+    (cell,) = TimeSpec(size=("tiny",), ctx=(128,)).cells()
+    assert not {"simulate", "host"} & set(cell.model_dump())
+    (other,) = TimeSpec(size=("tiny",), ctx=(128,), simulate=("h100",)).cells()
+    assert other.key != cell.key
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Path]:
+    line = ("time", *MINUTE, "--ctx", "64", "--simulate", "a100-80gb,4090", "--price", "4090=0.4")
+    return ran_once(tmp_path_factory, "predicted", *line)
+
+
+def test_a_run_says_everywhere_that_nothing_was_measured(ran: tuple[Ran, Path]) -> None:
+    done, directory = ran
+    assert done.code == 0, done.err
+    assert done.out.count("PREDICTED, not measured") == 3
+    assert done.err.count("PREDICTED step") == 2
+    cells = record_in(directory / "runs")["cells"]
+    assert [cell["axes"]["simulate"] for cell in cells] == ["a100-80gb", "rtx-4090"]
+    for cell in cells:
+        found = cell["prediction"]
+        assert found["source"] == "predicted"
+        assert cell["phases"] == {}
+        assert cell["rates"] is None
+        step = found["step"]
+        assert found["lower_bound_s"] < step["low_s"] <= step["point_s"] <= step["high_s"]
+        # Phases are synchronized before and after: a step is their sum.
+        assert sum(phase["point_s"] for phase in found["phases"]) == pytest.approx(step["point_s"])
+        assert all(each["source"] and each["spread"] >= 0 and each["value"] > 0 for each in found["constants"])
+        assert {"matmul_fp32", "stream", "operator", "launch"} <= {each["name"] for each in found["constants"]}
+    tiny = TimeSpec(**{k: v for k, v in record_in(directory / "runs")["spec"].items() if k != "kind"})
+    first = next(iter(tiny.cells()))
+    assert cells[0]["prediction"]["step_flops"] == formulas.step_flops_of(first)
+
+
+def test_a_report_marks_it_too(ran: tuple[Ran, Path]) -> None:
+    _, directory = ran
+    reported = answered("report", "latest", "-o", "report.md", cwd=directory)
+    assert reported.code == 0, reported.err
+    text = (directory / "report.md").read_text()
+    assert "PREDICTED" in text
+    assert "Nothing in this report was measured" in text
+    assert "worked out without the hardware" in text
+    again = answered("time", "--from", "latest", "--tables", "constants", "--format", "csv", cwd=directory)
+    assert "matmul_fp32" in again.out
+    rows = json.loads(answered("time", "--from", "latest", "--json", "-", cwd=directory).out)
+    assert rows["cells"][1]["prediction"]["price_per_million_tokens"] > 0
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("--simulate h10", "--simulate h10 is not a known GPU"),
+        ("--simulate a100", "a100-pcie-80gb"),
+        ("--simulate 24GiB", "predicts no times; sysbench memory --simulate 24GiB says whether a step fits"),
+        ("--simulate h100 --device cpu", "--device names what is measured on"),
+        ("--simulate h100 --price t4=1", "--price names t4, which --simulate does not"),
+        ("--simulate h100 --price h100", "h100 is not GPU=PRICE"),
+        ("--simulate h100 --price h100=0", "--price"),
+        ("--price h100=2", "--price needs --simulate GPU"),
+        ("--simulate h100 --host nowhere.toml", "--host nowhere.toml describes no host"),
+    ],
+)
+def test_what_cannot_be_predicted_is_refused_in_a_line(line: str, complaint: str, tmp_path: Path) -> None:
+    done = answered("time", "--size", "tiny", *line.split(), cwd=tmp_path)
+    assert done.code == 2
+    assert complaint in done.complaint
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_gpu_that_is_here_is_measured_unless_a_prediction_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvml, "present_gpus", lambda: [("NVIDIA H200", 150_000_000_000)])
+    done = answered("time", "--size", "tiny", "--simulate", "h200", cwd=tmp_path)
+    assert (done.code, "--force predicts nevertheless" in done.complaint) == (2, True)
+
+
+OTHER = """
+title = "NVIDIA H100 80GB HBM3 (SXM)"
+memory_bytes = 84_932_558_848
+[calibration]
+device = "NVIDIA H200"
+torch = "2.13.0"
+at = "2026-11-22T00:00:00Z"
+"""
+
+
+def test_a_calibration_of_another_gpu_is_not_used(tmp_path: Path) -> None:
+    directory = tmp_path / "sysbench" / "hardware"
+    directory.mkdir(parents=True)
+    (directory / "h100.toml").write_text(OTHER)
+    done = answered("time", "--size", "tiny", "--simulate", "h100", cwd=tmp_path, XDG_CONFIG_HOME=str(tmp_path))
+    assert done.code == 2
+    assert "was calibrated on NVIDIA H200, which is another GPU" in done.complaint
