@@ -70,8 +70,8 @@ def repeated(record: RunRecord[Any], axes: Sequence[dict[str, Any]]) -> RunRecor
     (cell,) = record.cells
     cells = []
     for changed in axes:
-        whole = {**cell.axes, **changed}
-        cells.append(cell.model_copy(update={"axes": whole, "key": cell_of(whole).key}))
+        other = cell_of({**cell.axes, **changed})
+        cells.append(cell.model_copy(update={"cell": other, "key": other.key}))
     return record.model_copy(update={"cells": cells})
 
 
