@@ -52,42 +52,34 @@ def walk(
 
     On a device that is `synchronous` the host does nothing else meanwhile.
     """
-    draws = len(gap_s)
-    total_s, host_s, device_s = np.zeros(draws), np.zeros(draws), np.zeros(draws)
-    issuer = np.repeat(np.arange(len(phase.launches)), phase.launches)
-    by_draw = np.ascontiguousarray(unique_s.T)
-    for draw in range(draws):
-        at = {name: values[draw] for name, values in host.items()}
-        issued_s = _issued(phase, at)
-        host_s[draw] = ended_s = issued_s[-1] if len(issued_s) else 0.0
-        if len(issuer):
-            each_s = by_draw[draw][phase.kernels] + gap_s[draw]
-            busy_s = np.cumsum(each_s)
-            device_s[draw] = busy_s[-1]
-            # the last kernel's end alone, so that a maximum does where `lanes` has a running one
-            waiting_s = (issued_s[issuer] + (each_s - busy_s)).max() + LAUNCH_LATENCY_S - gap_s[draw]
-            ended_s = ended_s + busy_s[-1] if synchronous else max(ended_s, busy_s[-1] + waiting_s)
-        total_s[draw] = ended_s + at["synchronize"]
-    return Walked(total_s, host_s, device_s)
+    issued_s = _issued(phase, host)
+    host_s = ended_s = issued_s[:, -1] if issued_s.size else np.zeros(len(gap_s))
+    device_s = np.zeros(len(gap_s))
+    if len(phase.kernels):
+        each_s = np.ascontiguousarray(unique_s.T)[:, phase.kernels] + gap_s[:, None]
+        busy_s = np.cumsum(each_s, axis=1)
+        device_s = busy_s[:, -1]
+        # the last kernel's end alone, so that a maximum does where `lanes` has a running one
+        waiting_s = (issued_s[:, phase.issuer] + (each_s - busy_s)).max(axis=1) + LAUNCH_LATENCY_S - gap_s
+        ended_s = host_s + device_s if synchronous else np.maximum(host_s, device_s + waiting_s)
+    return Walked(ended_s + host["synchronize"], host_s, device_s)
 
 
 def lanes(phase: PhaseTrace, unique_s: Floats, gap_s: Draws, host: Mapping[HostRate, Draws]) -> Lanes:
     """When everything happens, at the first draw."""
-    return _lanes(phase, unique_s[:, 0], gap_s[0], {name: values[0] for name, values in host.items()})
-
-
-def _lanes(phase: PhaseTrace, unique_s: Floats, gap_s: float, host: Mapping[HostRate, float]) -> Lanes:
-    issued_s = _issued(phase, host)
-    ready_s = np.repeat(issued_s, phase.launches) + LAUNCH_LATENCY_S
-    each_s = unique_s[phase.kernels]
-    busy_s = np.cumsum(each_s + gap_s)
-    ended_s = busy_s + np.maximum.accumulate(ready_s - gap_s - (busy_s - each_s - gap_s)) if len(each_s) else busy_s
+    issued_s = _issued(phase, host)[0]
+    ready_s = issued_s[phase.issuer] + LAUNCH_LATENCY_S
+    each_s = unique_s[phase.kernels, 0]
+    busy_s = np.cumsum(each_s + gap_s[0])
+    before_s = busy_s - each_s - gap_s[0]
+    ended_s = busy_s + np.maximum.accumulate(ready_s - gap_s[0] - before_s) if len(each_s) else busy_s
     return Lanes(issued_s, ended_s - each_s, ended_s)
 
 
-def _issued(phase: PhaseTrace, host: Mapping[HostRate, float]) -> Floats:
-    """(operators,) When the host is done with each."""
+def _issued(phase: PhaseTrace, host: Mapping[HostRate, Draws]) -> Floats:
+    """(draws, operators) When the host is done with each: its rates times how often each was asked for until then."""
     suffix = "_backward" if phase.name == "backward" else ""
-    cost_s = np.array([host[f"operator{suffix}"], host[f"view{suffix}"], host["scalar"]])  # type: ignore[index]
-    launch_s = 0.0 if phase.replayed else host["launch"]
-    return np.cumsum(cost_s[phase.host] + launch_s * phase.launches)
+    launch_s = np.zeros_like(host["launch"]) if phase.replayed else host["launch"]
+    rates_s = [host[f"operator{suffix}"], host[f"view{suffix}"], host["scalar"], launch_s]  # type: ignore[index]
+    issued_s: Floats = np.stack(rates_s, axis=1) @ phase.issued
+    return issued_s

@@ -25,10 +25,8 @@ def calibrate(spec_given: Given, options_given: Given) -> None:
     running.refuse_unknown_tables("calibrate", options)
     refuse_wrong_files(options)
     if options.source is not None:
-        from sysbench.commands import saved
-
         running.refuse_beside_source(CalibrateSpec, spec_given)
-        found = saved.record(options.source, "calibrate")
+        found = _read(options.source, options)
         running.show(found, options)
         if options.rates_file is not None or options.host is not None:
             write(found, options)
@@ -38,6 +36,20 @@ def calibrate(spec_given: Given, options_given: Given) -> None:
         running.show_plan(spec, options, None)
         return
     raise typer.Exit(running.exit_code(perform(spec, options).record))
+
+
+def _read(path: Path, options: CalibrateOptions) -> RunRecord[Any]:
+    """What a finished calibration has, or what the steps of another run or a trace show."""
+    from sysbench.commands import saved
+    from sysbench.commands.calibrate import fold
+    from sysbench.log import runs
+
+    if not runs.is_log_or_record(path):
+        return fold.of_trace(path)
+    if runs.load(path).kind != "time":
+        return saved.record(path, "calibrate")
+    quietly = options.model_copy(update={"ceilings": False, "shown": False, "source": None})
+    return running.carry_out(CalibrateSpec(timed=path.resolve()), quietly)
 
 
 def perform(spec: CalibrateSpec, options: CalibrateOptions) -> running.Performed:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sysbench import cells as spec_axes
 from sysbench import units
+from sysbench.commands.time import predicted
 from sysbench.commands.time.record import TimeCellRecord, TimeRecord
 from sysbench.commands.time.samples import samples
 from sysbench.render.findings import namer
@@ -487,4 +488,5 @@ def _draw_beyond_edge(place: Axes, row: int, each: Strip, edge: float) -> None:
 
 def of_run(record: TimeRecord) -> Iterator[Drawn]:
     """Everything that there is to draw of a run."""
-    return figures(record.cells)
+    yield from predicted.figures(record)
+    yield from figures(record.cells)

@@ -13,16 +13,16 @@ import torch
 from sysbench import units
 from sysbench.commands.time.record import PredictedConstant, PredictedPhase, PredictedTime, StepPredicted
 from sysbench.commands.time.spec import TimeCell
-from sysbench.errors import DoesNotFitError
+from sysbench.errors import DoesNotFitError, UnavailableError
 from sysbench.log.events import Event, StageEntered
 from sysbench.predict.rates import GpuRates, HostRates, host_of
 from sysbench.predict.step import StepPrediction, predict
 from sysbench.predict.trace import Trace
-from sysbench.predict.tracing import trace
+from sysbench.predict.tracing import refuse_precision, trace
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
-from sysbench.simulate.memory import SimulatedMemory, serve
 from sysbench.simulate.recording import StepRecording
+from sysbench.simulate.serving import Replay, Server
 from sysbench.spec import hardware
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.model import ModelCell
@@ -43,12 +43,18 @@ def run(cell: TimeCell, slug: str) -> Iterator[Event]:
     known = hardware.named(slug)
     rates, host = GpuRates.of(known), _host(cell, known)
     gpu = Gpu.of(known)
-    traced, recording = _traced(_step_of(cell), _launching(cell, gpu))
-    memory = serve(recording, gpu, AllocatorSettings.from_environment(os.environ))
-    yield _predicted(cell, known, predict(traced, rates, host), memory)
-    verdict = memory.verdict
+    refuse_precision(cell, gpu)
+    step, launching = _step_of(cell), _launching(cell, gpu)
+    traced, _ = _traced(step, launching)
+    replay, verdict = _served(step, launching, gpu.workspace_bytes).on(gpu)
+    yield _predicted(cell, known, predict(traced, rates, host), replay)
     if not verdict.fits:
         where = "while the model is built" if verdict.failed_phase == "build" else f"in {verdict.failed_phase}"
+        if cell.execution == "compiled":
+            raise UnavailableError(
+                f"the eager step does not fit on {gpu.title}, by {units.size(-verdict.margin_bytes)}; "
+                "how much of that compiling saves is known once it has run"
+            )
         raise DoesNotFitError(
             f"does not fit on {gpu.title}: memory runs out {where}, "
             f"{units.size(-verdict.margin_bytes)} more would be needed"
@@ -61,16 +67,21 @@ def _step_of(cell: TimeCell) -> ModelCell:
 
 
 def _launching(cell: TimeCell, gpu: Gpu) -> Gpu:
-    """A GPU that launches the same: fused attention depends on the generation, and all else on cuBLAS's workspace."""
-    if cell.attention != "naive":
-        return Gpu("", UNLIMITED_BYTES, gpu.compute_capability)
-    alike = (Gpu("", UNLIMITED_BYTES, capability) for capability in ((8, 0), (9, 0)))
-    return next(each for each in alike if each.workspace_bytes == gpu.workspace_bytes)
+    """A GPU that launches the same kernels: only fused attention depends on the generation."""
+    return Gpu("", UNLIMITED_BYTES, gpu.compute_capability if cell.attention != "naive" else (8, 0))
 
 
 @lru_cache(maxsize=KEPT)
 def _traced(step: ModelCell, gpu: Gpu) -> tuple[Trace, StepRecording]:
     return trace(step, gpu)
+
+
+@lru_cache(maxsize=KEPT)
+def _served(step: ModelCell, gpu: Gpu, workspace_bytes: int) -> Server:
+    """Who answers what the step asks of the allocator, on GPUs with cuBLAS's workspaces of this size."""
+    _, recording = _traced(step, gpu)
+    settings = AllocatorSettings.from_environment(os.environ)
+    return Server(recording.with_workspaces_of(workspace_bytes), settings)
 
 
 def _host(cell: TimeCell, known: Hardware) -> HostRates:
@@ -87,8 +98,9 @@ def _doubts(known: Hardware) -> Iterator[str]:
         yield f"{known.slug} was calibrated with torch {calibration.torch}, this is torch {torch.__version__}"
 
 
-def _predicted(cell: TimeCell, known: Hardware, found: StepPrediction, memory: SimulatedMemory) -> StepPredicted:
+def _predicted(cell: TimeCell, known: Hardware, found: StepPrediction, replay: Replay) -> StepPredicted:
     withheld, peak = found.withheld, hardware.peak(known, cell.precision)
+    peaks = replay.peaks_of_last_step()
     return StepPredicted(
         at_s=time.time(),
         cell=cell.key,
@@ -113,8 +125,8 @@ def _predicted(cell: TimeCell, known: Hardware, found: StepPrediction, memory: S
         limited_share=found.limiting.share,
         lower_bound_s=found.lower_bound_s,
         peak_flops_per_s=peak.flops_per_s if peak else None,
-        allocated_peak_bytes=memory.allocated_peak_bytes,
-        reserved_peak_bytes=memory.reserved_peak_bytes,
+        allocated_peak_bytes=max(each.allocated_bytes for each in peaks),
+        reserved_peak_bytes=max(each.reserved_bytes for each in peaks),
         unknown_operators=dict(found.unknown),
         unknown_share=found.unknown_share,
         less_certain=found.less_certain,
