@@ -23,7 +23,7 @@ SEEN_SHARE: Final = 0.7
 _LEAST_PRIOR: Final = 0.15
 """Even what was measured elsewhere may be off by as much here."""
 _ROUNDS: Final = 6
-_STEP: Final = 0.02
+_STEP: Final = 0.1
 
 _GROUPS: Final[Mapping[str, tuple[GpuRate | HostRate, ...]]] = {
     "host": ("operator", "view", "operator_backward", "view_backward", "scalar", "launch"),
@@ -61,13 +61,12 @@ def fitted(steps: Sequence[TimedStep], gpu: GpuRates, host: HostRates) -> Observ
     names = [name for name in _GROUPS if name in needed and (name == "host" or _GROUPS[name][0] in gpu.rates)]
     prior = np.array([host.spread if name == "host" else gpu.rates[_GROUPS[name][0]].spread for name in names])  # type: ignore[index]
     prior = np.maximum(prior, _LEAST_PRIOR)
-    factors, weight = np.zeros(len(names)), 1 / PHASE_SPREAD**2
+    factors, weight, wide = np.zeros(len(names)), 1 / PHASE_SPREAD**2, _STEP * np.eye(len(names))
     for _ in range(_ROUNDS):
         at = _predicted(steps, gpu, host, names, factors)
-        slopes = np.stack(
-            [(_predicted(steps, gpu, host, names, factors + step) - at) / _STEP for step in _STEP * np.eye(len(names))],
-            axis=1,
-        )
+        # Wide steps on both sides: a power limit takes effect only some way below what clocks allow.
+        sides = [[_predicted(steps, gpu, host, names, factors + sign * step) for sign in (1, -1)] for step in wide]
+        slopes = np.stack([(above - below) / (2 * _STEP) for above, below in sides], axis=1)
         precision = weight * slopes.T @ slopes + np.diag(prior**-2.0)
         factors = factors + np.linalg.solve(precision, weight * slopes.T @ (measured - at) - factors / prior**2)
     spread = np.sqrt(np.diag(np.linalg.inv(precision)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal
 
 import torch
@@ -130,6 +131,7 @@ def traced(shape: Shape, *, training: bool, compiled: bool = False) -> Trace:
     return tracer.trace()
 
 
+@cache
 def written_out_adamw(shape: ModelShape) -> Trace:
     """An update of every parameter by AdamW in plain tensor arithmetic, fourteen kernels each."""
     tracer = Tracer(0)
