@@ -30,7 +30,7 @@ def calibrate(spec_given: Given, options_given: Given) -> None:
         running.show(found, options)
         if options.rates_file is not None or options.host is not None:
             write(found, options)
-        if not found.rates and found.spec.get("timed"):
+        if found.spec.get("timed"):
             raise typer.Exit(running.exit_code(found))
         return
     spec = validated(CalibrateSpec, {**running.resumed("calibrate", options.resume), **spec_given})
