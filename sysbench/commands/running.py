@@ -11,6 +11,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import typer
 from pydantic import BaseModel
 
 from sysbench import stderr
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from sysbench.log.records import RunRecord
     from sysbench.render.dashboard.progress import Progress
     from sysbench.render.table import Sheet
-    from sysbench.spec.hardware import Hardware
 
 # What a bad option does not need is imported where it is used, so that mistakes are answered at once.
 
@@ -85,6 +85,57 @@ def _earlier(kind: Kind, path: Path, directory: Path) -> Path:
     return found[0]
 
 
+def answer(kind: Kind, spec_given: Given, options_given: Given) -> None:
+    """Answer a command line: show a saved run or the plan, or carry out the run and exit with its exit code.
+
+    Raises what `options_of` and `carry_out` raise, and UsageError for tables and files that the run cannot have.
+    """
+    command = measuring(kind)
+    options = options_of(kind, options_given)
+    source = getattr(options, "source", None)
+    if source and command.show:
+        refuse_beside_source(command.spec_class, spec_given)
+        command.part("show")(source, options)
+        return
+    refuse_unknown_tables(kind, options)
+    _refuse_unwritable(kind, options)
+    if source:
+        from sysbench.commands import saved
+
+        refuse_beside_source(command.spec_class, spec_given)
+        record = saved.record(source, kind)
+        show(record, options)
+        if command.files:
+            command.part("files")(record, options)
+        return
+    spec = validated(command.spec_class, {**resumed(kind, options.resume), **spec_given})
+    if options.plan:
+        show_plan(spec, options)
+    else:
+        raise typer.Exit(exit_code(command.part("perform")(spec, options).record))
+
+
+def perform(spec: RunSpec, options: RunOptions) -> Performed:
+    """Carry out a run and write the files that its options ask for; raises as `carry_out`, and for a wrong file."""
+    _refuse_unwritable(spec.kind, options)
+    record = carry_out(spec, options)
+    command = measuring(spec.kind)
+    return Performed(record, command.part("files")(record, options) if command.files else ())
+
+
+def _refuse_unwritable(kind: Kind, options: RunOptions) -> None:
+    command = measuring(kind)
+    if command.refuse_files:
+        command.part("refuse_files")(options)
+
+
+def refuse_wrong_results(spec: RunSpec, options: RunOptions) -> None:
+    """Raise UsageError or OutputError for tables, columns and files that a run of this spec cannot have."""
+    refuse_unknown_tables(spec.kind, options)
+    refuse_unknown_columns(spec, options)
+    _refuse_unwritable(spec.kind, options)
+
+
 def refuse_unknown_tables(kind: Kind, options: RunOptions) -> None:
     """Raise UsageError for the first table that this kind of run does not have."""
     if not options.tables:
@@ -120,13 +171,13 @@ def resumed(kind: Kind, path: Path | None) -> Given:
     return saved.spec(path, kind).model_dump()
 
 
-def show_plan(spec: RunSpec, options: RunOptions, device: Hardware | None) -> None:
-    """Show the cells that the spec expands to, and whether they fit on a device; raises UsageError."""
+def show_plan(spec: RunSpec, options: RunOptions) -> None:
+    """Show the cells that the spec expands to; raises UsageError for one that cannot run anywhere."""
     from sysbench.engine.plan import refuse_impossible
 
     cells: list[RunCell] = list(spec.cells())
     refuse_impossible(cells)
-    show_sheet(measuring(spec.kind).part("plan")(cells, device), options, options.columns)
+    show_sheet(measuring(spec.kind).part("plan")(cells), options, options.columns)
 
 
 def show_sheet(content: Sheet, options: ShowOptions, columns: Sequence[str] = ()) -> None:

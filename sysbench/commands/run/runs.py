@@ -105,9 +105,7 @@ def _refuse_wrong_results(planned: PlannedRun, options: ExperimentOptions) -> No
     """Raise UsageError for tables and files that there will not be, before hours are spent on what they are of."""
     own = _options(planned, options.out, None, options)
     try:
-        running.refuse_unknown_tables(planned.entry.command, own)
-        running.refuse_unknown_columns(planned.spec, own)
-        measuring(planned.entry.command).part("refuse_files")(own)
+        running.refuse_wrong_results(planned.spec, own)
     except UsageError as error:
         raise UsageError(f"{planned.entry.name}: {error}") from None
 
