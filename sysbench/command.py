@@ -44,10 +44,11 @@ class InReport:
 class Command:
     """One command. Each part is a `module:attribute` of the command's package, or of `sysbench.` if it starts so."""
 
-    name: str
     package: str
-    help: str
+    help: str | None
     """One-line help."""
+    name: str = ""
+    """Name on the command line; by default that of the package."""
     function: str = "command:{name}"
     """Function that Typer calls."""
     spec: str | None = "spec:{class_name}Spec"
@@ -98,6 +99,9 @@ class Command:
     """Dashboard of a run on a terminal."""
     lines: str = "live:Lines"
     """Progress lines of a run without a terminal."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name or self.package.rpartition(".")[2])
 
     def part(self, name: str) -> Any:
         """Import and return a part by its field name; raises ValueError if the command does not have it."""

@@ -12,12 +12,13 @@ from tests.cli.running import Ran, answered
 
 FILES = {
     "__init__.py": """
+'''Count.'''
 from sysbench.command import Command, InReport
 
 COMMAND = Command(
     name="count",
     package=__name__,
-    help="Count.",
+    help=__doc__,
     plan="tables:plan",
     report=InReport(9, "Counting"),
 )

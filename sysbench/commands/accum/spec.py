@@ -65,11 +65,15 @@ def _experiments(value: object) -> tuple[str, ...]:
     return names
 
 
-def _summand(value: object) -> float:
+def _number(value: object, what: str = "a number") -> float:
     try:
-        number = float(str(value))
+        return float(str(value))
     except ValueError:
-        raise ValueError(f"{value} is not a number") from None
+        raise ValueError(f"{value} is not {what}") from None
+
+
+def _summand(value: object) -> float:
+    number = _number(value)
     if not math.isfinite(number) or number == 0:
         raise ValueError(f"{value} cannot be added up: allowed is any finite number other than 0")
     if not 1e-30 <= abs(number) <= 1e30:
@@ -78,11 +82,7 @@ def _summand(value: object) -> float:
 
 
 def _share(value: object) -> float:
-    """From 0 to 1."""
-    try:
-        number = float(str(value))
-    except ValueError:
-        raise ValueError(f"{value} is not a number") from None
+    number = _number(value)
     if not 0 <= number <= 1:
         raise ValueError(f"{value} is out of range: allowed is 0 to 1")
     return number
@@ -93,10 +93,7 @@ def _whole(minimum: int, maximum: int) -> BeforeValidator:
     within = integers(minimum, maximum)
 
     def parse(value: object) -> int:
-        try:
-            number = float(str(value))
-        except ValueError:
-            raise ValueError(f"{value} is not a whole number") from None
+        number = _number(value, "a whole number")
         if not math.isfinite(number) or number != int(number):
             raise ValueError(f"{value} is not a whole number")
         (whole,) = within(int(number))

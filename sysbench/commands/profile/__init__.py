@@ -1,11 +1,16 @@
-"""`sysbench profile`."""
+"""See which kernels take the time, by the part of the model that launched them."""
 
 from sysbench.command import Command, InReport
 
 COMMAND = Command(
-    name="profile",
     package=__name__,
-    help="See which kernels take the time, by the part of the model that launched them.",
+    help=__doc__,
+    report=InReport(
+        1,
+        "Where the time goes",
+        ("summary", "phases", "classes", "attention", "device", "precision", "kernels"),
+        ("tree",),
+    ),
     perform="command:perform",
     show="command:show",
     refuse_files="files:refuse_other_endings",
@@ -15,12 +20,6 @@ COMMAND = Command(
     picture="live:PROFILE",
     lines="live:ProfileLines",
     terms="sysbench.commands.report.method:of_profile",
-    report=InReport(
-        1,
-        "Where the time goes",
-        ("summary", "phases", "classes", "attention", "device", "precision", "kernels"),
-        ("tree",),
-    ),
     compared=("step",),
     usual_tables="tables:usual",
 )

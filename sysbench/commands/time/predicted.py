@@ -67,7 +67,7 @@ def _value(name: str) -> Callable[[TimeCellRecord], float | None]:
     return get
 
 
-def _peak_bytes(cell: TimeCellRecord) -> int | None:
+def _memory_bytes(cell: TimeCellRecord) -> int | None:
     return cell.prediction.reserved_peak_bytes if cell.prediction else None
 
 
@@ -89,7 +89,7 @@ _SHARED = (
     Field("flops_per_s", "achieved", "flops_per_s", get=_value("flops_per_s"), importance=8),
     Field("mfu", "MFU", "share", get=_value("peak_share"), importance=4),
     Field("lower_bound", "lower bound", "s", get=_value("lower_bound_s"), importance=9, note=BOUND),
-    Field("reserved_peak", "memory", "bytes", get=_peak_bytes, importance=10, always=True),
+    Field("reserved_peak", "memory", "bytes", get=_memory_bytes, importance=10, always=True),
 )
 
 PREDICTED = DeclaredTable(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial, reduce
-from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 from rich.console import Console
 
@@ -14,12 +13,13 @@ from sysbench.log.events import CellFinished, Event, RunResumed, WorkerReady
 from sysbench.render import theme
 from sysbench.render.dashboard import run_state
 from sysbench.render.dashboard.overall import Overall
+from sysbench.render.dashboard.progress import Unattended
 from sysbench.render.dashboard.run_state import CellState, RunState
 
 State = TypeVar("State")
 
 
-class Lines(Generic[State]):
+class Lines(Unattended, Generic[State]):
     """Writes a line for each event that requires one.
 
     If the stream can no longer be written to (a closed pipe, a full disk), the progress output ends, but the run
@@ -42,14 +42,6 @@ class Lines(Generic[State]):
     def said(self, event: Event, before: State) -> Iterator[str]:
         """Return the lines for this event."""
         raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        pass
 
     def show(self, event: Event) -> None:
         """Write the lines for this event."""
