@@ -57,13 +57,9 @@ def simulated_notice(document: Document) -> str:
         return "Nothing in this report was measured: all of it is simulated."
     if origins <= {"simulated", "predicted"} and origins:
         return "Nothing in this report was measured: memory is simulated, and times are predicted."
-    if "predicted" in origins:
-        return (
-            "What is marked as predicted or simulated was worked out for a GPU by a model of it. Everything else was "
-            "measured."
-        )
     if origins - {"measured"}:
-        return "What is marked as simulated was worked out for a GPU by a model of it. Everything else was measured."
+        marked = "predicted or simulated" if "predicted" in origins else "simulated"
+        return f"Results marked as {marked} were computed with a model of the GPU; all others were measured."
     return ""
 
 

@@ -258,7 +258,7 @@ PHASE_TABLE = DeclaredTable(
     rows=lambda record: [cell for cell in record.cells if "forward" in cell.phases or not cell.phases],
     when=lambda record: any("backward" in cell.phases for cell in record.cells),
     instead=outcome,
-    notes=("fwd + bwd is forward, loss and backward; zeroing gradients and the optimizer are not in it",),
+    notes=("fwd + bwd: forward, loss and backward, without zeroing gradients and the optimizer",),
 )
 """Forward, forward + loss + backward, the full step if there is an optimizer, and their ratios to forward."""
 
@@ -529,7 +529,7 @@ def _on_device(
 
 DEVICES = DeclaredTable(
     "devices",
-    "devices beside each other, mean ± standard deviation",
+    "devices side by side, mean ± standard deviation",
     (
         Each(
             "device",
@@ -566,7 +566,7 @@ DEVICES = DeclaredTable(
     ),
     parts=lambda record: (_Across.of(record, "device", device_name, model=True),),
     when=lambda part: len({device_name(cell) for cell in part.record.cells if cell.device}) > 1,
-    notes=lambda part: (*_hardware(part), "fwd + bwd is forward, loss and backward; the optimizer is not in it"),
+    notes=lambda part: (*_hardware(part), "fwd + bwd: forward, loss and backward, without the optimizer"),
 )
 """Models with their dimensions and parameters down; devices across, each with forward and forward + backward."""
 
@@ -608,7 +608,7 @@ def _unmeasured(row: Timed) -> Word | None:
 
 SPREAD = DeclaredTable(
     "spread",
-    "spread of the steps",
+    "spread of step times",
     (
         *_EXTREMES,
         Field("median", unit="s", importance=1, get=lambda row: row[2].median_s),
@@ -674,7 +674,7 @@ FIRST_STEPS = DeclaredTable(
 
 WARMUP = DeclaredTable(
     "warmup",
-    "what warming up does",
+    "effect of the warm-up",
     _EXTREMES,
     rows=_warmup_rows,
     leading=(along(lambda record: [*_other_axes(record), "warmup"], cells_of=_first), _PHASE),
