@@ -5,7 +5,7 @@ Blocks that change their height are below those that do not, so that nothing mov
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -41,7 +41,7 @@ SLOW_STEP_S = 10.0
 """First step after which a run is known to be slow: the first one is slower than the others."""
 
 _FIXED = ("stage", "title", "memory", "trend", "notice", "hardware", "clocks", "shares")
-"""Blocks of fixed height, the most important first."""
+"""Blocks of fixed height, the most important first; each is a method of `_Layout`."""
 
 _HEADS = {"board": 3, "finished": 2, "steps": 3}
 """Lines of other blocks besides their rows: headings, and the mean below the steps."""
@@ -159,7 +159,7 @@ class _Layout:
 
     def lines(self, name: str, width: int, rows: int = 1) -> Lines:
         """Return a block at this width, with at most `rows` rows if it has rows; no lines if it is empty."""
-        block = _BLOCKS[name](self, width, rows)
+        block: Block | None = getattr(self, name)(width, rows)
         return block.lines(self.console, self.options, width) if block else []
 
     def title(self, width: int, rows: int) -> Block:
@@ -248,21 +248,6 @@ class _Layout:
     def steps(self, width: int, rows: int) -> Block | None:
         every = self.every_step
         return blocks.steps(every, min(STEPS, rows), width, self.encoding) if every else None
-
-
-_BLOCKS: dict[str, Callable[[_Layout, int, int], Block | None]] = {
-    "title": _Layout.title,
-    "hardware": _Layout.hardware,
-    "notice": _Layout.notice,
-    "stage": _Layout.stage,
-    "trend": _Layout.trend,
-    "shares": _Layout.shares,
-    "memory": _Layout.memory,
-    "clocks": _Layout.clocks,
-    "board": _Layout.board,
-    "finished": _Layout.finished,
-    "steps": _Layout.steps,
-}
 
 
 def _estimate(now: TimedCell) -> str:
