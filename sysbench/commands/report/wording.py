@@ -65,16 +65,13 @@ def simulated_notice(document: Document) -> str:
 
 def rests_on(bases: Sequence[Basis], own: str = "") -> str:
     """Name the cells on which a sentence is based: `time 1: small ctx 128, medium ctx 128`; without the run `own`."""
-    return "; ".join(_basis(basis, own) for basis in bases)
-
-
-def _basis(basis: Basis, own: str) -> str:
-    cells = list(basis.cells)
-    if len(cells) > NAMED:
-        named = f"{', '.join(cells[: NAMED - 1])} and {len(cells) - NAMED + 1} more cells"
-    else:
-        named = ", ".join(cells)
-    return named if basis.run == own else f"{basis.run}: {named}" if named else basis.run
+    said = []
+    for basis in bases:
+        named = ", ".join(basis.cells)
+        if len(basis.cells) > NAMED:
+            named = f"{', '.join(basis.cells[: NAMED - 1])} and {len(basis.cells) - NAMED + 1} more cells"
+        said.append(named if basis.run == own else f"{basis.run}: {named}" if named else basis.run)
+    return "; ".join(said)
 
 
 def phrases(section: Section) -> Iterator[str]:

@@ -137,7 +137,8 @@ class _Layout:
         heights = {name: len(lines) for name, lines in parts.items()}
         heights |= {name: _HEADS[name] + 1 if wanted[name] else 0 for name in ("board", "steps")}
         taken = _chosen(heights, height)
-        spare = height - _gaps(taken) - sum(heights[name] for name in taken)
+        gaps = max(0, sum(any(name in taken for name in group) for group in _GROUPS) - 1)
+        spare = height - gaps - sum(heights[name] for name in taken)
         rows = _shared_out(wanted, taken, spare)
         parts |= {name: self.lines(name, width, count) for name, count in rows.items()}
         return _stacked(parts, {*taken, *rows}, height)
@@ -288,10 +289,6 @@ def _shared_out(wanted: dict[str, int], taken: Sequence[str], spare: int) -> dic
             spare -= more
     left = spare - 1 - _HEADS["finished"]
     return rows | ({"finished": min(wanted["finished"], left)} if wanted["finished"] and left >= FEW_STEPS else {})
-
-
-def _gaps(taken: Sequence[str]) -> int:
-    return max(0, sum(any(name in taken for name in group) for group in _GROUPS) - 1)
 
 
 def _stacked(parts: dict[str, Lines], taken: Collection[str], height: int) -> Lines:

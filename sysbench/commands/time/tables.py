@@ -344,43 +344,42 @@ class _Row:
         median_s = _median(cell, phase)
         return Measure(median_s) if median_s is not None else None
 
+    def speedup(self, phase: str, arm: Any) -> Cell:
+        """Return the speed-up over the first arm, with its 95 % interval."""
+        found = self.compared[phase, arm]
+        return found.measure(found.speedup.value, found.speedup.low, found.speedup.high) if found else NOTHING
 
-def _against_first(key: str, unit: Unit, show: Callable[[_Compared], Measure], **options: Any) -> Field:
-    """Declare a column that compares each arm with the first one."""
+
+def _held_against_first(arms: _Arms, phase: str, arm: Any) -> bool:
+    return bool(arm != arms.values[0])
+
+
+def _change(key: str, unit: Unit, importance: int, show: Callable[[_Compared], Measure]) -> Field:
+    """Declare a column for the change from the first arm; it is less important in phases other than the last."""
     return Field(
         f"{{phase}}_{{arm}}_{key}",
-        unit=unit,
-        group="{phase}",
+        key,
+        unit,
+        "{phase}",
+        lambda arms, phase, arm: importance if phase == arms.phases[-1] else importance + 1,
         get=lambda row, phase, arm: show(found) if (found := row.compared[phase, arm]) else NOTHING,
-        when=lambda arms, phase, arm: bool(arm != arms.values[0]),
-        **options,
+        when=_held_against_first,
+        signed=True,
     )
 
 
 _ARM_COLUMNS = (
     Field("{phase}_{arm}", "{arm}", "s", "{phase}", _Arms.importance, get=_Row.median),
-    _against_first(
-        "difference",
-        "s",
-        lambda each: Measure(each.after_s - each.before_s),
-        title="difference",
-        importance=lambda arms, phase, arm: 8 if phase == arms.phases[-1] else 9,
-        signed=True,
-    ),
-    _against_first(
-        "change",
-        "share",
-        lambda each: each.measure(each.after_s / each.before_s - 1),
-        title="change",
-        importance=lambda arms, phase, arm: 6 if phase == arms.phases[-1] else 7,
-        signed=True,
-    ),
-    _against_first(
-        "speedup",
+    _change("difference", "s", 8, lambda each: Measure(each.after_s - each.before_s)),
+    _change("change", "share", 6, lambda each: each.measure(each.after_s / each.before_s - 1)),
+    Field(
+        "{phase}_{arm}_speedup",
+        "speed-up",
         "ratio",
-        lambda each: each.measure(each.speedup.value, each.speedup.low, each.speedup.high),
-        title="speed-up",
-        importance=_Arms.importance,
+        "{phase}",
+        _Arms.importance,
+        get=_Row.speedup,
+        when=_held_against_first,
         note="medians, and the speed-up with its 95 % interval",
     ),
 )
