@@ -60,11 +60,6 @@ _GROUPS = (
 """Groups of blocks from top to bottom, separated by empty lines if there is room."""
 
 
-def draw(state: LiveState, now_s: float) -> Screen:
-    """Return the dashboard at one moment; it is laid out for the terminal when it is printed."""
-    return Screen(state, now_s)
-
-
 def slow_without_gpu(state: LiveState, now_s: float) -> tuple[str, str] | None:
     """Return a warning about a long run on a machine without a GPU, and its remedy; None if there is no reason.
 
@@ -93,7 +88,7 @@ def slow_without_gpu(state: LiveState, now_s: float) -> tuple[str, str] | None:
 
 @dataclass(frozen=True)
 class Screen:
-    """A layout of the state that never exceeds the size of the terminal."""
+    """The dashboard at one moment, laid out when it is printed; it never exceeds the size of the terminal."""
 
     state: LiveState
     now_s: float
