@@ -88,6 +88,8 @@ def _beginning(recorded: Recorded) -> bytes:
     header: dict[str, object] = {"displayTimeUnit": "ns"}
     if recorded.devices:
         header["deviceProperties"] = [{"id": number, "name": name} for number, name in enumerate(recorded.devices)]
+    if recorded.predicted:
+        header["source"] = "predicted"
     if recorded.rank is not None:
         header["distributedInfo"] = {"rank": recorded.rank}
     return _encode(header)[:-1] + b',"traceEvents":[\n'
@@ -103,7 +105,7 @@ def _events(cut: Cut) -> Iterator[tuple[int, dict[str, object]]]:
     processes = {_HOST: trace.title}
     for device in cut.devices:
         known = trace.devices[device] if 0 <= device < len(trace.devices) else "device"
-        processes[device + 1] = f"{known} {device}"
+        processes[device + 1] = f"{known} {device}{', PREDICTED' if trace.predicted else ''}"
     for process, name in processes.items():
         yield cut.window.start_ns, {"ph": "M", "name": "process_name", "pid": process, "args": {"name": name}}
     parts: tuple[_Part, ...] = (trace.ranges, trace.operators, trace.launches, trace.work)

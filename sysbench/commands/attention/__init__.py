@@ -15,6 +15,7 @@ COMMAND = Command(
     lines="live:AttentionLines",
     terms="sysbench.commands.report.method:of_attention",
     report=InReport(3, "Attention", ("sweep", "comparison", "exponents", "crossovers", "frontier", "accounting")),
+    foreseen="fold:taken_s",
     compared=("forward", "backward"),
     in_turns=True,
     findings="findings:findings",

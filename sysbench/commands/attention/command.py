@@ -9,6 +9,7 @@ import typer
 
 from sysbench.commands import running
 from sysbench.commands.attention.spec import AttentionOptions, AttentionSpec
+from sysbench.commands.predicting import refuse_present
 from sysbench.spec.command_options import Given, command_options, validated
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def attention(spec_given: Given, options_given: Given) -> None:
 def perform(spec: AttentionSpec, options: AttentionOptions) -> running.Performed:
     """Carry the run out and draw what is wanted of it; raises as `running.carry_out` does, and for a wrong picture."""
     _refuse_unwritable(options.figure, options.heat_map)
+    refuse_present(spec.simulate, force=options.force)
     record = running.carry_out(spec, options)
     return running.Performed(record, _draw(record, options))
 

@@ -22,6 +22,7 @@ COMMAND = Command(
         ("summary", "phases", "classes", "attention", "device", "precision", "kernels"),
         ("tree",),
     ),
+    foreseen="fold:taken_s",
     compared=("step",),
     usual_tables="tables:usual",
 )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from sysbench.commands import running
+from sysbench.commands.predicting import refuse_unpredictable
 from sysbench.commands.run.spec import ExperimentOptions, Overrides, by_long_name
 from sysbench.errors import UsageError
 from sysbench.spec.command_options import Given, command_options, validated
@@ -43,7 +44,7 @@ def run(options_given: Given, overrides_given: Given) -> None:
     from sysbench.commands.run import experiment_file
 
     experiment = experiment_file.load(options.experiment or "")
-    planned, earlier = _planned(options, experiment, overrides)
+    planned, earlier = _planned(options, experiment, overrides, options.plan_for)
     from sysbench.commands.run import runs as experiment_runs
 
     if options.plan:
@@ -65,18 +66,30 @@ def _list(options: ExperimentOptions, overrides: dict[str, str]) -> None:
 
 
 def _planned(
-    options: ExperimentOptions, experiment: WrittenExperiment, overrides: dict[str, str]
+    options: ExperimentOptions, experiment: WrittenExperiment, overrides: dict[str, str], gpu_name: str | None
 ) -> tuple[Sequence[PlannedRun], Durations]:
-    """The runs as they are on this machine, or on that of `--for`, and what their cells have taken on such a one.
+    """The runs as they are on this machine, and what their cells have taken on such a one.
+
+    For a GPU that need not be here: as they are predicted; and for a plan, as they would be there, and how long they
+    would take.
 
     Mistakes are answered before a worker is asked what there is.
     """
     from sysbench.commands.run.experiment import plan, refuse_mistakes
-    from sysbench.log.durations import measured_before
+    from sysbench.log.durations import Durations, measured_before
 
     refuse_mistakes(experiment, overrides)
-    if options.plan_for is not None:
-        return plan(experiment, overrides, ("cuda", "cpu")), measured_before(options.out, held_against(options).names)
+    if gpu_name is not None:
+        from sysbench.commands.run import prediction
+
+        gpu, planned = held_against(gpu_name), plan(experiment, overrides, ("cuda", "cpu"))
+        if not options.plan:
+            refuse_unpredictable((gpu.slug,), force=options.force)
+            return prediction.predicted(planned, gpu), Durations()
+        earlier = measured_before(options.out, gpu.names)
+        new = [each for each in planned if any(cell.key not in earlier.cells_s for cell in each.spec.cells())]
+        earlier.predicted_s |= prediction.durations_s(new, gpu, silent=options.quiet) if gpu.rates else {}
+        return planned, earlier
     from sysbench.engine.devices import devices_here
 
     devices = devices_here()
@@ -84,11 +97,11 @@ def _planned(
     return planned, measured_before(options.out, {device.name for device in devices})
 
 
-def held_against(options: ExperimentOptions) -> Hardware:
+def held_against(gpu_name: str) -> Hardware:
     """The GPU of `--for`; raises UsageError for one that is not known."""
     from sysbench.spec import hardware
 
     try:
-        return hardware.named(options.plan_for or "")
+        return hardware.named(gpu_name)
     except UsageError as error:
         raise UsageError(f"--for {error}") from None

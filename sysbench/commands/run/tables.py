@@ -8,7 +8,7 @@ from typing import Any
 
 from sysbench import formulas, units
 from sysbench.command import measuring
-from sysbench.commands.run import eta
+from sysbench.commands.run import eta, prediction
 from sysbench.commands.run.experiment import PlannedRun
 from sysbench.commands.run.experiment_file import WrittenExperiment
 from sysbench.log.durations import Durations
@@ -66,7 +66,9 @@ def plan(title: str, planned: Sequence[PlannedRun], earlier: Durations, gpu: Har
             "s",
             importance=1,
             wide_range=True,
-            note="takes: what the same cells took before, the start included",
+            note="takes: PREDICTED, the steps alone, where the same cells did not run before"
+            if earlier.predicted_s
+            else "takes: what the same cells took before, the start included",
         ),
     )
     rows = tuple(
@@ -110,6 +112,9 @@ def outcome(title: str, ended: Sequence[Ended]) -> Sheet:
     rows = tuple((number, *_ended(each)) for number, each in enumerate(ended, start=1))
     remarks = [Remark("outcome", f"{each.entry.name}: {each.complaint}") for each in ended if each.complaint]
     remarks += [Remark("note", f"{each.entry.name}: {each.entry.why}") for each in ended if each.entry.why]
+    if (measuring_s := prediction.total_s(each.record for each in ended if each.record is not None)) > 0:
+        took = f"PREDICTED: measuring all of this there takes about {units.duration(measuring_s)}"
+        remarks.append(Remark("note", f"{took}; building models and starting workers come on top"))
     return Sheet((title,), (Table("outcome", "how the runs went", columns, rows, 2),), tuple(remarks))
 
 

@@ -31,6 +31,7 @@ COMMAND = Command(
             "memory",
         ),
     ),
+    foreseen="predicted:taken_s",
     compared=("step",),
     in_turns=True,
     usual_tables="tables:usual",

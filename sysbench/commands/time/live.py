@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.time.live_state import Done, LiveState, Planned, advance
-from sysbench.commands.time.predicted import MARK
 from sysbench.commands.time.screen import draw, slow_without_gpu
 from sysbench.log.events import CellFinished, Event, RunResumed, WorkerReady
+from sysbench.log.predictions import MARK
 from sysbench.render.dashboard.cell_lines import Lines, resumed_line
 from sysbench.render.dashboard.live import CPU_SHARE, DEVICE_SHARE, IDLE_SHARE, Picture
 

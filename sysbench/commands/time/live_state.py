@@ -14,7 +14,6 @@ from functools import reduce
 from typing import Any, Literal
 
 from sysbench import formulas
-from sysbench.commands.time.record import PredictedTime, StepPredicted
 from sysbench.commands.time.spec import TimeCell, TimeSpec
 from sysbench.log.events import (
     CellFinished,
@@ -36,6 +35,7 @@ from sysbench.log.events import (
     WorkerReady,
 )
 from sysbench.log.outcomes import LASTING, Outcome, RunStatus
+from sysbench.log.predictions import PredictedTime, StepPredicted
 from sysbench.render.dashboard.lines import remembered
 from sysbench.render.dashboard.run_state import HOT, mean_and_deviation
 

@@ -31,9 +31,9 @@ def run(
     left at `artifact`: times are small enough for events. A cell for a GPU that need not be here is predicted.
     """
     if cell.simulate is not None:
-        from sysbench.commands.time import simulate  # what predicts is wanted by few runs
+        from sysbench.predict.simulated_step import SimulatedStep  # what predicts is wanted by few runs
 
-        yield from simulate.run(cell, cell.simulate)
+        yield from SimulatedStep(cell, cell.simulate, cell.host, whole=cell.sync == "step").events()
         return
     target = torch_device(device)
     try:

@@ -1,4 +1,4 @@
-"""What `sysbench time` says of its cells: its own events, and its record."""
+"""What `sysbench time` says of its cells: its record."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from sysbench.commands.time.spec import TimeCell
-from sysbench.log.events import Event
+from sysbench.log.predictions import PredictionRecord
 from sysbench.log.records import ModelCellRecord, RunRecord, Samples
 from sysbench.spec.frozen import Frozen
-from sysbench.spec.hardware import Basis
-from sysbench.spec.model import Phase, Precision
+from sysbench.spec.model import Precision
 from sysbench.spec.quantities import Amount, Bytes, Count, Finite, Flops, PerSecond, Seconds, Unbounded
 
 
@@ -93,105 +92,6 @@ class EnergyRecord(Frozen):
     """Why there are no joules."""
     steps_needed: Count | None
     """With about this many steps there would be."""
-
-
-class PredictedTime(Frozen):
-    """A time that was worked out and not measured."""
-
-    point_s: Seconds
-    low_s: Seconds
-    high_s: Seconds
-    """Ends of the interval that holds the time in 90 % of cases."""
-
-
-class PredictedPhase(PredictedTime):
-    """One phase of a predicted step."""
-
-    name: Phase
-    host_s: Seconds
-    """That the host takes to issue everything."""
-    device_s: Seconds
-    """That the kernels take together."""
-    limited_by: str
-    """The host, or what most of the device's time goes into: matmul, bandwidth, indexing, latency."""
-    limited_share: Amount
-    """Of the phase."""
-    lower_bound_s: Seconds
-    """At the rates of the data sheet, without a host."""
-    launches: Count
-
-
-class PredictedConstant(Frozen):
-    """A constant that a prediction rests on."""
-
-    name: str
-    value: PerSecond
-    spread: Amount
-    """Deviation of its logarithm."""
-    basis: Basis
-    source: str
-
-
-class StepPredicted(Event):
-    """The cell was not run: this is how long its step would take on a GPU, and how sure that is."""
-
-    event: Literal["step_predicted"] = "step_predicted"
-    cell: str
-    source: Literal["predicted"] = "predicted"
-    gpu: str
-    """Its title."""
-    host: str
-    step: PredictedTime | None
-    """None where it is withheld."""
-    withheld: str | None
-    """Why there is no time."""
-    phases: list[PredictedPhase]
-    limited_by: str
-    limited_share: Amount
-    lower_bound_s: Seconds
-    peak_flops_per_s: PerSecond | None
-    """The data sheet's dense rate at this precision."""
-    allocated_peak_bytes: Bytes
-    reserved_peak_bytes: Bytes
-    unknown_operators: dict[str, Count]
-    """That the model does not know, with their launches."""
-    unknown_share: Amount
-    """Of the device's time."""
-    less_certain: bool
-    """Whether a part of it is a guess: what torch.compile would fuse."""
-    constants: list[PredictedConstant]
-    doubts: list[str]
-    """What is wrong with the constants: that they were calibrated with another torch, say."""
-
-
-class PredictionRecord(Frozen):
-    """What would be measured on a GPU that was not there."""
-
-    source: Literal["predicted"] = "predicted"
-    gpu: str
-    host: str
-    step: PredictedTime | None
-    withheld: str | None
-    phases: list[PredictedPhase]
-    limited_by: str
-    limited_share: Amount
-    lower_bound_s: Seconds
-    peak_flops_per_s: PerSecond | None
-    allocated_peak_bytes: Bytes
-    reserved_peak_bytes: Bytes
-    step_flops: Flops
-    flops_per_s: PerSecond | None
-    tokens_per_s: PerSecond | None
-    peak_share: Amount | None
-    """Of the data sheet's dense rate at this precision."""
-    price_per_hour: PerSecond | None
-    """What the user said that the GPU costs."""
-    price_per_million_tokens: PerSecond | None
-    unknown_operators: dict[str, Count]
-    unknown_share: Amount
-    less_certain: bool
-    constants: list[PredictedConstant]
-    doubts: list[str]
 
 
 class TimeCellRecord(ModelCellRecord):
