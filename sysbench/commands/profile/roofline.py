@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_CELLS: Final = 4
+
+_TRAILING: Final = re.compile(r"\.0+(?= )")
 
 MARKERS: Final = {"forward": "o", "backward": "^", "optimizer": "s"}
 
@@ -102,7 +105,7 @@ def draw(found: Sequence[Roofline], heading: Heading) -> Figure:
         for phase in phases
     ]
     rows = [*in_rows(handles), *in_rows(shapes)]
-    frame = Frame(columns=2 if len(found) > 1 else 1, height_in=2.6, left_in=0.85, legend_lines=len(rows))
+    frame = Frame(columns=2 if len(found) > 1 else 1, height_in=2.6, left_in=0.95, legend_lines=len(rows))
     figure, axes = panels(frame, len(found), heading)
     for each, panel in zip(found, axes, strict=True):
         _draw(panel, each, each.name if len(found) > 1 else "")
@@ -125,7 +128,7 @@ def _draw(axes: Axes, each: Roofline, title: str) -> None:
         )  # fmt: skip
     axes.plot([left, ridges[-1]], [left * each.bytes_per_s, each.peaks_flops_per_s[-1]], color=QUIET, linewidth=1.2)
     axes.annotate(
-        units.quantity("bytes_per_s", each.bytes_per_s), (left, left * each.bytes_per_s), (6, 12),
+        units.quantity("bytes_per_s", each.bytes_per_s), (left, left * each.bytes_per_s), (4, 18),
         textcoords="offset points", fontsize=7.5, color=QUIET, rotation=0,
     )  # fmt: skip
     for point in each.points:
@@ -137,6 +140,8 @@ def _draw(axes: Axes, each: Roofline, title: str) -> None:
     axes.set_ylim(min(reached) / 3, max(each.peaks_flops_per_s) * 3)
     dressed(axes, title=title, x="FLOP for each byte that must be moved", y="", lines="both")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.yaxis.set_major_formatter(lambda value, _: units.quantity("flops_per_s", value))
+    axes.yaxis.set_major_formatter(
+        lambda value, _: units.quantity("flops_per_s", value).replace(".00 ", " ").replace(".0 ", " ")
+    )
     axes.tick_params(axis="y", labelcolor=INK)
     axes.minorticks_off()

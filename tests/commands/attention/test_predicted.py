@@ -8,7 +8,7 @@ import pytest
 
 from sysbench import formulas
 from sysbench.commands.attention.findings import leads, passages
-from sysbench.commands.attention.fold import fold
+from sysbench.commands.attention.fold import fold, taken_s
 from sysbench.commands.attention.record import AttentionPredicted, AttentionRecord
 from sysbench.commands.attention.simulate import predicted, simulate
 from sysbench.commands.attention.spec import AttentionCell, AttentionSpec
@@ -140,6 +140,14 @@ def test_whatever_shows_a_predicted_time_says_so() -> None:
 def test_rates_are_the_formulas_flops_over_the_predicted_time() -> None:
     first = CROSSING.cells[0]
     assert first.rates["backward"].flops_per_s == pytest.approx(formulas.flops(first.cell, "backward") / 2e-3)
+
+
+def test_measuring_takes_its_forwards_and_as_many_with_a_backward_within_the_budget() -> None:
+    calls = SPEC.warmup + SPEC.repeats
+    assert taken_s(CROSSING.cells[0]) == pytest.approx(calls * (1e-3 + 1e-3 + 2e-3))
+    assert taken_s(CROSSING.cells[-1]) == pytest.approx(1.0 + 2.0)  # beyond --budget it is called once
+    assert CROSSING.cells[-2].outcome == "oom"
+    assert taken_s(CROSSING.cells[-2]) == 0
 
 
 def test_a_gpu_that_is_here_is_measured_unless_a_prediction_is_asked_for(

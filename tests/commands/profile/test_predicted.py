@@ -10,6 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sysbench.commands.profile.figures import of_run
+from sysbench.commands.profile.record import ProfileRecord
+from sysbench.commands.profile.roofline import rooflines
 from sysbench.errors import DoesNotFitError
 from sysbench.predict.recording import kernel_name, recording
 from sysbench.predict.simulated_step import SimulatedStep
@@ -139,7 +142,7 @@ def test_a_step_that_does_not_fit_leaves_no_trace() -> None:
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Path]:
-    line = ("profile", *MINUTE, "--ctx", "32", "--simulate", "a100-80gb,4090", "--trace", "t.json")
+    line = ("profile", *MINUTE, "--ctx", "32", "--mode", "forward", "--simulate", "a100-80gb,4090", "--trace", "t.json")
     return ran_once(tmp_path_factory, "predicted-profile", *line)
 
 
@@ -169,6 +172,21 @@ def test_the_trace_shows_the_same_tables_as_the_run(ran: tuple[Ran, Path]) -> No
     assert shown == of_file
     marked = answered("profile", "--from", "t-a100-80gb.json", "--tables", "phases", cwd=directory)
     assert "PREDICTED, not measured: time by phase" in marked.out
+
+
+def test_the_roofline_has_the_work_and_time_of_every_part_below_the_roofs(ran: tuple[Ran, Path]) -> None:
+    _, directory = ran
+    record = ProfileRecord.model_validate(record_in(directory / "runs"))
+    found = list(rooflines(record.cells, lambda cell: str(cell.axes["simulate"])))
+    assert [each.name for each in found] == ["a100-80gb", "rtx-4090"]
+    for each, cell in zip(found, record.cells, strict=True):
+        assert cell.summary is not None
+        flops = {(rate.part, rate.phase): (rate.flops, rate.total_ns) for rate in cell.summary.rates}
+        for point in each.points:
+            work, total_ns = flops[point.part, point.phase]
+            assert point.flops_per_s * total_ns * 1e-9 == pytest.approx(work)
+            assert point.flops_per_s < min(max(each.peaks_flops_per_s), point.intensity * each.bytes_per_s)
+    assert {"classes", "roofline"} <= {each.name for each in of_run(record)}
 
 
 @pytest.mark.parametrize(
