@@ -266,7 +266,8 @@ def _softmax_remarks(profile: Profile, asked: str | None) -> Iterator[Remark]:
         if softmax is None or len(products) < 2 or not all(map(here.holds, times)):
             continue
         product_ns = sum(rate.total_ns for rate in products)
-        text = f"{phase}: softmax takes {units.seconds(softmax.total_ns * NS / steps)}"
+        mark = "predicted, " if profile.summary.predicted else ""
+        text = f"{mark}{phase}: softmax takes {units.seconds(softmax.total_ns * NS / steps)}"
         if product_ns:
             text += f", {units.ratio(softmax.total_ns / product_ns)} as long as the two matmuls of attention together"
         text += f" ({units.seconds(product_ns * NS / steps)})"
