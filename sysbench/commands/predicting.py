@@ -12,8 +12,13 @@ if TYPE_CHECKING:
     from sysbench.spec.hardware import Hardware
 
 
-def refuse_unpredictable(slugs: Sequence[str], host: Path | None = None, *, force: bool) -> None:
-    """Raise UsageError for a GPU without rates, one that was calibrated as another, one that is here, or no host."""
+def refuse_unpredictable(
+    slugs: Sequence[str], host: Path | None = None, *, force: bool, option: str = "--simulate"
+) -> None:
+    """Raise UsageError for a GPU without rates, one that was calibrated as another, one that is here, or no host.
+
+    The `option` is the one that names the GPUs.
+    """
     from sysbench.predict.rates import HostRates
     from sysbench.spec import hardware
 
@@ -24,11 +29,11 @@ def refuse_unpredictable(slugs: Sequence[str], host: Path | None = None, *, forc
             raise UsageError(f"--host {error}") from None
     for slug in slugs:
         for problem in _problems(hardware.named(slug)):
-            raise UsageError(f"--simulate {slug}: {problem}")
-    refuse_present(slugs, force=force)
+            raise UsageError(f"{option} {slug}: {problem}")
+    refuse_present(slugs, force=force, option=option)
 
 
-def refuse_present(slugs: Sequence[str], *, force: bool) -> None:
+def refuse_present(slugs: Sequence[str], *, force: bool, option: str = "--simulate") -> None:
     """Raise UsageError for a GPU that is here, unless it is to be predicted nevertheless."""
     from sysbench.engine.sensors.nvml import present_gpus
     from sysbench.spec import hardware
@@ -36,7 +41,7 @@ def refuse_present(slugs: Sequence[str], *, force: bool) -> None:
     here = {known.slug for name, size_bytes in present_gpus() if (known := hardware.find(name, size_bytes))}
     if not force and (slug := next((each for each in slugs if each in here), None)) is not None:
         raise UsageError(
-            f"--simulate {slug}: there is one here, which can be measured by leaving --simulate out; "
+            f"{option} {slug}: there is one here, which can be measured by leaving {option} out; "
             "--force predicts nevertheless"
         )
 

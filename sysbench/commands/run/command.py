@@ -83,8 +83,8 @@ def _planned(
         from sysbench.commands.run import prediction
 
         gpu, planned = held_against(gpu_name), plan(experiment, overrides, ("cuda", "cpu"))
-        if not options.plan:
-            refuse_unpredictable((gpu.slug,), force=options.force)
+        if not options.plan or options.resume is not None:
+            refuse_unpredictable((gpu.slug,), force=options.force, option="--for")
             return prediction.predicted(planned, gpu), Durations()
         earlier = measured_before(options.out, gpu.names)
         new = [each for each in planned if any(cell.key not in earlier.cells_s for cell in each.spec.cells())]

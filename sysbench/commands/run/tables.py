@@ -66,9 +66,8 @@ def plan(title: str, planned: Sequence[PlannedRun], earlier: Durations, gpu: Har
             "s",
             importance=1,
             wide_range=True,
-            note="takes: PREDICTED, the steps alone, where the same cells did not run before"
-            if earlier.predicted_s
-            else "takes: what the same cells took before, the start included",
+            note="takes: what the same cells took before, the start included"
+            + ("; PREDICTED: of the others the steps alone" if earlier.predicted_s else ""),
         ),
     )
     rows = tuple(
@@ -79,7 +78,7 @@ def plan(title: str, planned: Sequence[PlannedRun], earlier: Durations, gpu: Har
             Word(each.entry.here, _TONES[each.entry.here]),
             len(its_cells) or NOTHING,
             _largest(its_cells),
-            _takes(eta.run_s(each, earlier)) if its_cells else NOTHING,
+            _takes(each, earlier) if its_cells else NOTHING,
         )
         for number, (each, its_cells) in enumerate(zip(planned, cells, strict=True), start=1)
     )
@@ -129,8 +128,12 @@ def _largest(cells: Sequence[RunCell]) -> Cell:
     return Measure(max(known)) if known else NOTHING
 
 
-def _takes(run_s: float | None) -> Measure | None:
-    return Measure(run_s, text=units.duration(run_s)) if run_s is not None else None
+def _takes(planned: PlannedRun, earlier: Durations) -> Measure | None:
+    run_s = eta.run_s(planned, earlier)
+    if run_s is None:
+        return None
+    mark = "PREDICTED " if any(cell.key not in earlier.cells_s for cell in planned.spec.cells()) else ""
+    return Measure(run_s, text=f"{mark}{units.duration(run_s)}")
 
 
 def _ended(each: Ended) -> tuple[Cell, ...]:
