@@ -11,7 +11,7 @@ from typing import Any
 from sysbench.command import measuring
 from sysbench.commands.run.experiment import PlannedRun
 from sysbench.commands.running import Performed
-from sysbench.errors import SysbenchError, UnavailableError, UsageError
+from sysbench.errors import UsageError
 from sysbench.log.records import RunRecord
 from sysbench.render.dashboard.progress import waiting
 from sysbench.spec.cell import RunSpec
@@ -59,13 +59,12 @@ def durations_s(planned: Iterable[PlannedRun], gpu: Hardware, *, silent: bool) -
             entry = each.entry
             if measuring(entry.command).foreseen is None or entry.here == "left out" or "simulate" in entry.options:
                 continue
-            with suppress(UsageError, UnavailableError):
+            with suppress(UsageError):
                 spec = _for(each.spec, gpu)
                 progress(f"predicting for {gpu.slug}: {entry.name}")
-                with suppress(SysbenchError):
-                    cells = zip(each.spec.cells(), _performed(spec, Path(directory)).cells, strict=True)
-                    taken = {cell.key: foreseen_s(spec.kind, record) for cell, record in cells}
-                    found |= {key: each_s for key, each_s in taken.items() if each_s is not None}
+                cells = zip(each.spec.cells(), _performed(spec, Path(directory)).cells, strict=True)
+                taken = {cell.key: foreseen_s(spec.kind, record) for cell, record in cells}
+                found |= {key: each_s for key, each_s in taken.items() if each_s is not None}
     return found
 
 
