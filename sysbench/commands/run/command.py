@@ -1,4 +1,4 @@
-"""`sysbench run`: options → experiment → plan → its runs, one after the other."""
+"""`sysbench run`: options → experiment → plan → its runs in sequence."""
 
 from __future__ import annotations
 
@@ -68,12 +68,10 @@ def _list(options: ExperimentOptions, overrides: dict[str, str]) -> None:
 def _planned(
     options: ExperimentOptions, experiment: WrittenExperiment, overrides: dict[str, str], gpu_name: str | None
 ) -> tuple[Sequence[PlannedRun], Durations]:
-    """The runs as they are on this machine, and what their cells have taken on such a one.
+    """Plan the runs for this machine; also return the earlier durations of cells on it.
 
-    For a GPU that need not be here: as they are predicted; and for a plan, as they would be there, and how long they
-    would take.
-
-    Mistakes are answered before a worker is asked what there is.
+    With a GPU that need not be here the runs are predictions for it, or for a plan those that it would measure.
+    Mistakes are refused before a worker is started to list the devices.
     """
     from sysbench.commands.run.experiment import plan, refuse_mistakes
     from sysbench.log.durations import Durations, measured_before
@@ -98,7 +96,7 @@ def _planned(
 
 
 def held_against(gpu_name: str) -> Hardware:
-    """The GPU of `--for`; raises UsageError for one that is not known."""
+    """Return the GPU of `--for`; raises UsageError for an unknown one."""
     from sysbench.spec import hardware
 
     try:

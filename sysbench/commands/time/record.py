@@ -1,4 +1,4 @@
-"""What `sysbench time` says of its cells: its record."""
+"""Record of `sysbench time`."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ class PhaseRecord(Frozen):
 
 
 class PeakRecord(Frozen):
-    """Peaks over the measured steps, in bytes; None where nothing was measured."""
+    """Peaks over the measured steps, in bytes; None if not measured."""
 
     allocated_peak_bytes: Bytes | None
     reserved_peak_bytes: Bytes | None
     device_used_peak_bytes: Bytes | None
-    """Of the whole device, other processes included."""
+    """Of the whole device, including other processes."""
     host_rss_peak_bytes: Bytes | None
     """Of the worker and its children, sampled from outside during this cell."""
 
 
 class RateRecord(Frozen):
-    """How fast, and how far from what the hardware can do. Over the mean step, which is what tables quote."""
+    """Achieved rates and shares of the hardware's limits, over the mean step, as in tables."""
 
     step_flops: Flops
     flops_per_s: Amount
     tokens_per_s: Amount
     peak_flops_per_s: PerSecond | None
-    """The data sheet's dense rate at this precision; None for hardware that is not known."""
+    """The data sheet's dense rate at this precision; None for unknown hardware."""
     peak_source: str | None
     peak_share: Amount | None
     ceiling_flops_per_s: PerSecond | None
-    """What a large matrix product reached here, in this run."""
+    """Rate of a large matrix product on this device, in this run."""
     ceiling_share: Amount | None
 
     def over(self, step_s: float, tokens: int) -> RateRecord:
-        """The same for a step of so many seconds and tokens; a ceiling that was no ceiling stays without a share."""
+        """Return the rates for another duration of the step; a withheld ceiling share remains withheld."""
         achieved, peak, ceiling = self.step_flops / step_s, self.peak_flops_per_s, self.ceiling_flops_per_s
         return self.model_copy(
             update={
@@ -61,7 +61,7 @@ class RateRecord(Frozen):
 
 
 class ReadingsRecord(Frozen):
-    """What was seen from outside while the steps were measured: medians, except where the name says otherwise."""
+    """Readings from outside during the measured steps: medians, unless the name says otherwise."""
 
     count: Count
     sm_clock_hz: Amount | None
@@ -76,22 +76,22 @@ class ReadingsRecord(Frozen):
 
 
 class EnergyRecord(Frozen):
-    """What the measured steps took from the wall, by the counter of the whole GPU; None where it is withheld."""
+    """Energy of the measured steps, by the counter of the whole GPU; None if withheld."""
 
     step_j: Amount | None
     token_j: Amount | None
     power_w: Amount | None
-    """Mean power between the first and the last reading of the counter inside the window."""
+    """Mean power between the first and the last reading of the counter within the window."""
     window_s: Seconds
-    """From the beginning of the first measured step to the end of the last."""
+    """Duration from the beginning of the first measured step to the end of the last."""
     counted_s: Seconds
-    """Between those two readings."""
+    """Time between those two readings."""
     uncertainty_share: Amount | None
-    """What the counter's rare updates leave open: one update over `counted_s`, either way."""
+    """Uncertainty from the interval between updates of the counter: one update over `counted_s`."""
     withheld: str | None
-    """Why there are no joules."""
+    """Why the energy is withheld."""
     steps_needed: Count | None
-    """With about this many steps there would be."""
+    """Approximate number of steps with which it would be known."""
 
 
 class TimeCellRecord(ModelCellRecord):
@@ -112,18 +112,18 @@ class TimeCellRecord(ModelCellRecord):
     rates: RateRecord | None
     readings: ReadingsRecord | None
     energy: EnergyRecord | None = None
-    """None where no counter of energy was read; records of earlier versions have none."""
+    """None if no energy counter was read, and in records of earlier versions."""
     prediction: PredictionRecord | None = Field(default=None, exclude_if=lambda value: value is None)
-    """None where a device was measured."""
+    """None if measured."""
 
     @property
     def source(self) -> Literal["measured", "predicted"]:
-        """Where its times are from."""
+        """Whether its times are measured or predicted."""
         return "predicted" if self.cell.simulate else "measured"
 
     @model_validator(mode="after")
     def _rates_of_one_basis(self) -> Self:
-        """Records of 0.1.0 hold rates over the median step, which would stand beside means in one row."""
+        """Convert rates of 0.1.0, which are over the median step, to the mean step that tables show next to them."""
         step = self.phases.get("step")
         if self.rates is not None and step is not None and step.wall is not None and step.wall.mean_s > 0:
             object.__setattr__(self, "rates", self.rates.over(step.wall.mean_s, self.cell.tokens))
@@ -131,7 +131,7 @@ class TimeCellRecord(ModelCellRecord):
 
 
 class CeilingRecord(Frozen):
-    """What a large matrix product reached on this machine during the run."""
+    """Rate of a large matrix product on this machine during the run."""
 
     device: str
     precision: Precision
