@@ -55,7 +55,7 @@ class Tracer:
         if place is not None and place.step == self._step:
             kernel = attention(layout.partition(" ")[0], layout, q, k, v, causal=causal)
             if not self._flowed(place, (kernel,), (q, k, v), ()):
-                self._writer.operator(place.phase, "operator", (kernel,), place.module)
+                self._writer.operator(place.phase, "operator", (kernel,), place.module, f"{kernel.name}_attention")
 
     def launched(self, place: Recorder, func: Any, args: Any, options: Mapping[str, Any], result: Any) -> None:
         """An operator has run."""
@@ -72,7 +72,7 @@ class Tracer:
             call = Call(func, args, options, result)
             if self._flowed(place, kernels, call.tensors, call.results):
                 return
-        self._writer.operator(place.phase, first, kernels, place.module)
+        self._writer.operator(place.phase, first, kernels, place.module, str(func._schema.name))
         for work in rest:
             self._writer.operator(place.phase, work)
 
@@ -96,7 +96,7 @@ class Tracer:
         if self._flows is None:
             return self._writer.trace()
         for phase, module, kernels in fused(self._flows):
-            self._writer.operator(phase, COMPILED_HOST_WORK, kernels, module)
+            self._writer.operator(phase, COMPILED_HOST_WORK, kernels, module, kernels[0].name)
         return replace(self._writer.trace(), compiled=True)
 
 
@@ -112,24 +112,25 @@ class _TracedDevice(SimulatedDevice):
         return result
 
 
-def trace(cell: ModelCell, gpu: Gpu) -> tuple[Trace, StepRecording]:
-    """A step of `cell` by the kernels of that GPU's generation, and what it asks of the allocator.
-
-    A compiled step asks for less than that: how much less is known once it has run. Both hold for every GPU of the same
-    `generation`. Raises UnavailableError for what that generation has not got.
-    """
+def refuse_other_generations(cell: ModelCell, gpu: Gpu) -> None:
+    """Raise UnavailableError for a combination that does not exist on CUDA, and for a format without units on `gpu`."""
     if (problem := cell.unavailable("cuda")) is not None:
         raise UnavailableError(problem)
-    refuse_precision(cell, gpu)
+    if cell.precision in ("bf16", "tf32") and gpu.compute_capability < _AMPERE:
+        raise UnavailableError(f"{cell.precision} needs sm80 or newer; {gpu.title} is older: use fp16 or fp32")
+
+
+def trace(cell: ModelCell, gpu: Gpu, *, placed: bool = False) -> tuple[Trace, StepRecording]:
+    """A step of `cell` by the kernels of that GPU's generation, and what it asks of the allocator.
+
+    With `placed` the trace knows the module of every operator, and the parts of attention that is written out. A
+    compiled step asks for less than what is said: how much less is known once it has run. Both hold for every GPU of
+    the same `generation`. Raises UnavailableError for what that generation has not got.
+    """
+    refuse_other_generations(cell, gpu)
     tracer = Tracer(PROCEDURES[cell.mode].earlier_steps, compiled=cell.execution == "compiled")
     eager = cell.model_copy(update={"execution": "eager"})
     with telling(tracer.told):
-        recording = record(eager, cell.mode, Platform.of(gpu), origins=False, device=tracer.device)
+        recording = record(eager, cell.mode, Platform.of(gpu), origins=placed, parts=placed, device=tracer.device)
     written = tracer.trace().only(cell.phases)
     return written.with_tf32() if cell.precision == "tf32" else written, recording
-
-
-def refuse_precision(cell: ModelCell, gpu: Gpu) -> None:
-    """Raise UnavailableError for a precision that the GPU has no units for."""
-    if cell.precision in ("bf16", "tf32") and gpu.compute_capability < _AMPERE:
-        raise UnavailableError(f"{cell.precision} needs sm80 or newer; {gpu.title} is older: use fp16 or fp32")

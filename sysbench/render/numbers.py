@@ -29,7 +29,8 @@ class ShownColumn:
 def shown(table: Table, *, deviations: bool = True) -> tuple[ShownColumn, ...]:
     """Format every column of a table; without `deviations`, the `± …` are omitted to save width."""
     scales = {unit: _scale(table, unit) for unit in {column.unit for column in table.columns if column.unit}}
-    by_column = list(zip(table.columns, _transposed(table), strict=True))
+    transposed = list(zip(*table.rows, strict=True)) if table.rows else [() for _ in table.columns]
+    by_column = list(zip(table.columns, transposed, strict=True))
     families: dict[object, list[Measure]] = {}
     for column, cells in by_column:
         families.setdefault(_family(column), []).extend(cell for cell in cells if isinstance(cell, Measure))
@@ -50,10 +51,6 @@ def shown(table: Table, *, deviations: bool = True) -> tuple[ShownColumn, ...]:
 def _family(column: Column) -> object:
     """Columns of one group and unit are meant for comparison, and share their decimals; others do not."""
     return (column.group, column.unit) if column.group else column
-
-
-def _transposed(table: Table) -> list[tuple[Cell, ...]]:
-    return list(zip(*table.rows, strict=True)) if table.rows else [() for _ in table.columns]
 
 
 def _scale(table: Table, unit: Unit) -> Scale:
@@ -112,11 +109,16 @@ def _measure(measure: Measure, scale: Scale, decimals: int, signed: bool, deviat
 
 
 def _alone(cell: Cell, unit: Unit | None, deviations: bool) -> str:
-    """Format a number with its own unit, which its deviation shares."""
+    """Format a number with its own unit, which its deviation and its interval share."""
     if not isinstance(cell, Measure) or unit is None:
         return _plain(cell)
     if cell.text is not None:
         return cell.text
+    if cell.low is not None and cell.high is not None and deviations:
+        scale = shared_scale(unit, [cell.value])
+        decimals = shared_decimals(scale, [cell.value], [])
+        point, low, high = (scale.digits(each, decimals) for each in (cell.value, cell.low, cell.high))
+        return f"{point} ({low}–{high}) {scale.symbol}"
     if cell.deviation is None or not deviations:
         return quantity(unit, cell.value)
     scale = shared_scale(unit, [cell.value])

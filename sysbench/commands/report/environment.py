@@ -1,18 +1,20 @@
-"""On what the runs of a report were made: machines, their software, and GPUs that were simulated."""
+"""The environment of a report's runs: machines, their software, and simulated GPUs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from sysbench.commands.report.document import ReportedRun
 from sysbench.log.events import DeviceInfo, HostInfo
 from sysbench.log.records import SimulatedGpuRecord
-from sysbench.render.table import NOTHING, Cell, Column, Measure, Table
+from sysbench.render.declared import DeclaredTable, Field, leading
+from sysbench.render.table import NOTHING, Cell, Column, Table
 
 Identity = tuple[str, str, int, int]
-"""What tells machines apart: containers share host names, and a machine its name with the one that replaced it."""
+"""Properties that identify a machine; its name alone does not, because containers and replaced machines share it."""
 
 
 @dataclass(frozen=True)
@@ -20,14 +22,14 @@ class Machine:
     """One machine of a report."""
 
     name: str
-    """Unique in the report."""
+    """Name, unique in the report."""
     host: HostInfo
     devices: tuple[DeviceInfo, ...]
-    """Every device that any of its runs has seen."""
+    """Every device that any of its runs has listed."""
 
 
 def machines(runs: Iterable[ReportedRun[Any]]) -> Mapping[Identity, Machine]:
-    """Every machine once, in the order in which the runs name them."""
+    """Return every machine, in the order of the runs."""
     found: dict[Identity, list[ReportedRun[Any]]] = {}
     for run in runs:
         found.setdefault(identity(run), []).append(run)
@@ -37,95 +39,67 @@ def machines(runs: Iterable[ReportedRun[Any]]) -> Mapping[Identity, Machine]:
         host = here[0].record.environment.host
         names[host.hostname] = names.get(host.hostname, 0) + 1
         name = host.hostname if names[host.hostname] == 1 else f"{host.hostname} ({names[host.hostname]})"
-        devices = {_device(each): each for run in here for each in run.record.environment.devices}
+        devices = {
+            each.uuid or f"{each.torch_name} {each.name}": each
+            for run in here
+            for each in run.record.environment.devices
+        }
         named[key] = Machine(name, host, tuple(devices.values()))
     return named
 
 
 def identity(run: ReportedRun[Any]) -> Identity:
-    """Of the machine that a run was made on."""
+    """Identify the machine of a run."""
     host = run.record.environment.host
     return host.hostname, host.cpu, host.logical_cores, host.memory_bytes
 
 
 def tables(runs: Sequence[ReportedRun[Any]]) -> tuple[Table, ...]:
-    """A row for each machine, for each of its devices, for what ran on it; and for each GPU that was simulated."""
+    """Return the tables of machines, their accelerators, their software, and the simulated GPUs."""
     known = machines(runs)
-    return tuple(
-        table
-        for table in (
-            _hosts(known.values()),
-            _devices(known.values()),
-            _software(runs, known),
-            _simulated(runs),
-        )
-        if table.rows
-    )
+    found = (*_MACHINES(known.values()), *_DEVICES(known.values()), _software(runs, known), *_SIMULATED(runs))
+    return tuple(table for table in found if table.rows)
 
 
-def _hosts(known: Iterable[Machine]) -> Table:
-    columns = (
-        Column("machine", "machine"),
-        Column("cpu", "CPU"),
-        Column("cores", "cores"),
-        Column("memory", "memory", "bytes"),
-        Column("platform", "platform"),
-        Column("container", "container"),
-    )
-    rows = tuple(
-        (
-            each.name,
-            each.host.cpu,
-            _cores(each.host),
-            Measure(each.host.memory_bytes),
-            each.host.platform,
-            "yes" if each.host.container else "no",
-        )
-        for each in known
-    )
-    return Table("machines", "machines", columns, rows, 1)
-
-
-def _cores(host: HostInfo) -> str:
+def _cores(machine: Machine) -> str:
+    host = machine.host
     if host.physical_cores is None or host.physical_cores == host.logical_cores:
         return str(host.logical_cores)
     return f"{host.physical_cores}, with {host.logical_cores} threads"
 
 
-def _devices(known: Iterable[Machine]) -> Table:
-    """Accelerators: a CPU is the machine's own."""
-    columns = (
-        Column("machine", "machine"),
-        Column("device", "device"),
-        Column("name", "name"),
-        Column("memory", "memory", "bytes"),
-        Column("multiprocessors", "multiprocessors"),
-        Column("capability", "compute capability"),
-        Column("uuid", "UUID"),
-    )
-    rows = tuple(
-        (
-            machine.name,
-            each.torch_name,
-            each.name,
-            Measure(each.memory_bytes) if each.memory_bytes is not None else None,
-            each.multiprocessors if each.multiprocessors is not None else NOTHING,
-            each.compute_capability or "",
-            each.uuid or "",
-        )
-        for machine in known
-        for each in machine.devices
-        if each.type != "cpu"
-    )
-    return Table("devices", "devices", columns, rows, 2)
+_MACHINES = DeclaredTable(
+    "machines",
+    "machines",
+    (
+        Field("cpu", "CPU", get=attrgetter("host.cpu")),
+        Field("cores", get=_cores),
+        Field("memory", unit="bytes", get=attrgetter("host.memory_bytes")),
+        Field("platform", get=attrgetter("host.platform")),
+        Field("container", get=lambda machine: "yes" if machine.host.container else "no"),
+    ),
+    rows=lambda known: known,
+    leading=leading(Field("machine", get=attrgetter("name"))),
+)
 
-
-def _device(device: DeviceInfo) -> str:
-    return device.uuid or f"{device.torch_name} {device.name}"
+_DEVICES = DeclaredTable(
+    "devices",
+    "devices",
+    (
+        Field("name", get=lambda row: row[1].name),
+        Field("memory", unit="bytes", get=lambda row: row[1].memory_bytes),
+        Field("multiprocessors", get=lambda row: NOTHING if (found := row[1].multiprocessors) is None else found),
+        Field("capability", "compute capability", get=lambda row: row[1].compute_capability or ""),
+        Field("uuid", "UUID", get=lambda row: row[1].uuid or ""),
+    ),
+    rows=lambda known: [(machine.name, each) for machine in known for each in machine.devices if each.type != "cpu"],
+    leading=leading(Field("machine", get=itemgetter(0)), Field("device", get=lambda row: row[1].torch_name)),
+)
+"""Accelerators; CPUs are in the table of machines."""
 
 
 def _software(runs: Sequence[ReportedRun[Any]], known: Mapping[Identity, Machine]) -> Table:
-    """Runs with the same software share a row; what none of them has is left out."""
+    """Return the table of software, with one row for all runs with the same versions."""
     by_software: dict[tuple[tuple[str, str, str], ...], list[str]] = {}
     for run in runs:
         by_software.setdefault(tuple(_programs(run, known[identity(run)].name)), []).append(run.name)
@@ -140,13 +114,15 @@ def _software(runs: Sequence[ReportedRun[Any]], known: Mapping[Identity, Machine
 
 
 def _programs(run: ReportedRun[Any], machine: str) -> Iterator[tuple[str, str, str]]:
-    """Key, title and version of everything that a run names."""
+    """Return key, title and version of all software that a run lists."""
     record = run.record
     environment, torch = record.environment, record.environment.torch
+    commit = environment.host.commit or ""
+    dirty = "-dirty" if commit.endswith("-dirty") and not commit[:12].endswith("-dirty") else ""
     known = {
         ("machine", "machine"): machine,
         ("sysbench", "sysbench"): record.sysbench_version,
-        ("commit", "commit"): (environment.host.commit or "")[:12] + _dirty(environment.host.commit),
+        ("commit", "commit"): commit[:12] + dirty,
         ("python", "Python"): environment.host.python,
         ("torch", "torch"): torch.torch if torch else None,
         ("cuda", "CUDA"): torch.cuda if torch else None,
@@ -159,33 +135,26 @@ def _programs(run: ReportedRun[Any], machine: str) -> Iterator[tuple[str, str, s
     return ((key, title, version) for (key, title), version in known.items() if version)
 
 
-def _dirty(commit: str | None) -> str:
-    return "-dirty" if commit and commit.endswith("-dirty") and not commit[:12].endswith("-dirty") else ""
-
-
-def _simulated(runs: Iterable[ReportedRun[Any]]) -> Table:
+def _simulated(runs: Iterable[ReportedRun[Any]]) -> Iterable[tuple[SimulatedGpuRecord, list[str]]]:
+    """Return each simulated GPU with the names of its runs."""
     found: dict[SimulatedGpuRecord, list[str]] = {}
     for run in runs:
         for gpu in dict.fromkeys(gpu for cell in run.record.cells if (gpu := getattr(cell, "gpu", None)) is not None):
             found.setdefault(gpu, []).append(run.name)
-    columns = (
-        Column("gpu", "simulated GPU"),
-        Column("memory", "memory", "bytes"),
-        Column("context", "CUDA context", "bytes"),
-        Column("other", "taken by others", "bytes"),
-        Column("settings", "allocator settings"),
-        Column("runs", "runs"),
-    )
-    rows = tuple(
-        (
-            gpu.title,
-            Measure(gpu.memory_bytes),
-            Measure(gpu.context_bytes),
-            Measure(gpu.other_bytes),
-            gpu.settings,
-            ", ".join(names),
-        )
-        for gpu, names in found.items()
-    )
-    notes = ("assumed, not measured: these GPUs were not there",)
-    return Table("simulated", "GPUs that were simulated", columns, rows, 1, notes)
+    return found.items()
+
+
+_SIMULATED = DeclaredTable(
+    "simulated",
+    "GPUs that were simulated",
+    (
+        Field("memory", unit="bytes", get=lambda row: row[0].memory_bytes),
+        Field("context", "CUDA context", "bytes", get=lambda row: row[0].context_bytes),
+        Field("other", "taken by others", "bytes", get=lambda row: row[0].other_bytes),
+        Field("settings", "allocator settings", get=lambda row: row[0].settings),
+        Field("runs", get=lambda row: ", ".join(row[1])),
+    ),
+    rows=_simulated,
+    leading=leading(Field("gpu", "simulated GPU", get=lambda row: row[0].title)),
+    notes=("assumed, not measured: these GPUs were not there",),
+)

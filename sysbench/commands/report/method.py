@@ -1,8 +1,8 @@
-"""What words and numbers of a report mean: of those that occur in it, and of no others."""
+"""Definitions of the terms and numbers that occur in a report."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sysbench.commands.attention.record import AttentionCellRecord
@@ -15,12 +15,12 @@ _PHASES: Mapping[str, str] = {
     "zero_grad": "gradients are set to None.",
     "forward": "from tokens to logits, with the graph for backward kept unless the mode is inference.",
     "loss": "cross-entropy of the logits, in fp32.",
-    "backward": "gradients of all parameters, accumulated nowhere: each step begins without any.",
+    "backward": "gradients of all parameters; each step begins without any, so nothing is accumulated.",
     "optimizer": "one step of AdamW on all parameters.",
     "step": "the phases of the mode, added up step by step; timed as one with --sync step.",
 }
 _MODES: Mapping[str, str] = {
-    "inference": "forward alone and without a graph.",
+    "inference": "forward alone, without a graph.",
     "forward": "forward with the graph kept, as in training.",
     "forward-backward": "zero_grad, forward, loss and backward; no optimizer.",
     "train": "zero_grad, forward, loss, backward and optimizer: a full step.",
@@ -46,63 +46,68 @@ _ATTENTION_PRECISIONS: Mapping[str, str] = {
 }
 _EXPERIMENTS: Mapping[str, str] = {
     "sums": "one number added to itself, in every format and order; errors are against exact arithmetic.",
-    "autocast": "the types that parts of a model have under autocast: here measured, on CUDA worked out by its rules.",
+    "autocast": "the types of parts of a model under autocast: measured on this device, and simulated by CUDA's rules.",
     "norm": "layer norm over inputs scaled by powers of two, against fp64.",
-    "scaling": "gradients of one backward pass, and what the loss scaled by powers of two leaves of them in 16 bits.",
+    "scaling": "gradients of one backward pass in 16 bits, with the loss scaled by powers of two.",
     "matmul": "products of random matrices against fp64, by the length of their sums.",
 }
 
 
 def terms(runs: Sequence[ReportedRun[Any]]) -> Iterator[Term]:
-    """Every word once, by the commands that use it."""
+    """Yield the definition of each term once, in the order of the commands that use it."""
     said: dict[str, Term] = {}
     for command in reported():
         cells = [cell for run in runs if run.record.kind == command.name for cell in run.record.cells]
         for term in command.part("terms")(cells) if cells and command.terms else ():
             said.setdefault(term.word, term)
-    simulated = any(run.origin in ("simulated", "mixed") for run in runs)
     yield from said.values()
-    yield from _cautions(runs)
-    if simulated:
+    if any(cell.cautions for run in runs for cell in run.record.cells):
+        yield Term("caution", "a reason to doubt a number, found in the data, with its remedy.")
+    if any(run.origin in ("simulated", "mixed") for run in runs):
         yield Term(
             "simulated",
-            "worked out without the hardware: allocations of the step on tensors without data, under a model of CUDA's "
-            "caching allocator. Nothing simulated stands in a column of measured numbers without being marked.",
+            "computed without the hardware: allocations of the step on tensors without data, under a model of CUDA's "
+            "caching allocator. Simulated numbers among measured ones are always marked.",
         )
     if any(run.origin == "predicted" for run in runs):
         yield Term(
             "predicted",
-            "worked out without the hardware: every kernel of the step, timed by the rates of the GPU, behind a host "
-            "that issues them one by one. The interval holds the time in 90 % of cases; the lower bound has the rates "
-            "of the data sheet and no host, and is no prediction. Nothing predicted stands in a column of measured "
-            "times.",
+            "computed without the hardware: every kernel of the step, timed by the rates of the GPU, behind a host "
+            "that issues them one by one. The interval contains the time in 90 % of cases; the lower bound assumes "
+            "data-sheet rates and no host, and is not a prediction. Predicted times are never in a column of measured "
+            "ones.",
         )
 
 
-def _cautions(runs: Sequence[ReportedRun[Any]]) -> Iterator[Term]:
-    if any(cell.cautions for run in runs for cell in run.record.cells):
-        yield Term("caution", "a reason, found in the data themselves, to doubt a number; with what would remove it.")
+def _used(meanings: Mapping[str, str], words: Iterable[object], named: str = "{}") -> Iterator[Term]:
+    """Yield the definitions of those of the `words` that have one, in the order of the definitions."""
+    there = set(words)
+    yield from (Term(named.format(word), meaning) for word, meaning in meanings.items() if word in there)
+
+
+def _modes(cells: Sequence[Any]) -> Iterator[Term]:
+    return _used(_MODES, (cell.cell.mode for cell in cells), "mode {}")
+
+
+def _precisions(cells: Sequence[Any]) -> Iterator[Term]:
+    return _used(_PRECISIONS, (cell.cell.precision for cell in cells))
 
 
 def of_time(cells: Sequence[TimeCellRecord]) -> Iterator[Term]:
-    """Words in the tables of `sysbench time`."""
-    if all(cell.prediction for cell in cells):
-        yield from _modes(cells)
-        yield from _precisions(cells)
-        return
-    yield Term(
-        "time",
-        "after the warm-up steps every phase is timed by the host's clock between two synchronizations of the device; "
-        "by the device's own events where the host does not wait. Warm-up steps are kept and not counted.",
-    )
-    yield Term("± after a mean", "the standard deviation of the measured steps (n − 1); not that of their mean.")
-    yield Term(
-        "95 % interval",
-        "of a median, or of a ratio of two medians: from the order of the samples, whatever their distribution; there "
-        "is none of fewer than six.",
-    )
-    phases = {phase for cell in cells for phase in cell.phases}
-    yield from (Term(phase, meaning) for phase, meaning in _PHASES.items() if phase in phases)
+    """Define the terms in the tables of `sysbench time`."""
+    if not all(cell.prediction for cell in cells):
+        yield Term(
+            "time",
+            "after the warm-up steps every phase is timed by the host's clock between two synchronizations of the "
+            "device; by the device's own events where the host does not wait. Warm-up steps are kept and not counted.",
+        )
+        yield Term("± after a mean", "the standard deviation of the measured steps (n − 1); not that of their mean.")
+        yield Term(
+            "95 % interval",
+            "of a median, or of a ratio of two medians: from the order of the samples, whatever their distribution; "
+            "there is none of fewer than six.",
+        )
+        yield from _used(_PHASES, (phase for cell in cells for phase in cell.phases))
     yield from _modes(cells)
     yield from _precisions(cells)
     yield from _rates(cells)
@@ -127,77 +132,70 @@ def _rates(cells: Sequence[TimeCellRecord]) -> Iterator[Term]:
 
 
 def of_profile(cells: Sequence[ProfileCellRecord]) -> Iterator[Term]:
-    """Words in the tables of `sysbench profile`."""
+    """Define the terms in the tables of `sysbench profile`."""
+    if all(cell.prediction for cell in cells):
+        yield from _modes(cells)
+        yield from _precisions(cells)
+        return
     yield Term(
         "profile",
-        "steps under a profiler, in a process of their own. What backward launches is led back to the operator of "
-        "forward that caused it.",
+        "steps under a profiler, in a separate process. Kernels of backward are attributed to the operator of forward "
+        "that caused them.",
     )
     if any(cell.unprofiled for cell in cells):
         yield Term("unprofiled", "the same step, timed first without a profiler, in another process; its median.")
     if any(cell.coverage is not None for cell in cells):
-        yield Term("covered", "of the unprofiled median step, the share in which the device was seen at work.")
+        yield Term("covered", "share of the unprofiled median step during which the device was busy.")
     if any(cell.cost_share is not None for cell in cells):
-        yield Term("by profiling", "by how much the profiler makes the median step longer.")
+        yield Term("by profiling", "relative increase of the median step under the profiler.")
     yield from _modes(cells)
     yield from _precisions(cells)
 
 
 def of_memory(cells: Sequence[MemoryCellRecord]) -> Iterator[Term]:
-    """Words in the tables of `sysbench memory`."""
+    """Define the terms in the tables of `sysbench memory`."""
     yield Term(
         "allocated",
-        "bytes of tensors, as the allocator rounds them, at their most. Before each protocol what a step left is "
-        "deleted and peaks are reset.",
+        "peak bytes of tensors, as rounded by the allocator. Before each protocol, leftovers of a step are deleted and "
+        "peaks are reset.",
     )
     if any(cell.peak_reserved_bytes is not None for cell in cells):
-        yield Term("reserved", "bytes that the caching allocator holds of the device, whether in use or not.")
+        yield Term("reserved", "device memory that the caching allocator holds, whether in use or not.")
     if any(cell.host_rss_peak_bytes is not None for cell in cells):
-        yield Term("worker, host memory", "the most that the measuring process was resident with, everything included.")
-    used = {cell.cell.mode for cell in cells}
-    yield from (Term(f"memory of {mode}", meaning) for mode, meaning in _PROTOCOLS.items() if mode in used)
+        yield Term("worker, host memory", "peak resident memory of the measuring process, everything included.")
+    yield from _used(_PROTOCOLS, (cell.cell.mode for cell in cells), "memory of {}")
     yield from _precisions(cells)
 
 
 def of_attention(cells: Sequence[AttentionCellRecord]) -> Iterator[Term]:
-    """Words in the tables of `sysbench attention`."""
+    """Define the terms in the tables of `sysbench attention`."""
     yield Term(
         "attention",
         "the operator alone, softmax(q kᵀ / √d) v and its gradients, on random inputs of (batch, N, d), with heads "
         "(batch, heads, N, d).",
     )
+    if any(cell.source == "predicted" for cell in cells):
+        yield Term(
+            "attention, predicted",
+            "the time of the kernels that one call launches, by the rates of the GPU, without the host. Memory is "
+            "simulated: allocations on tensors without data, under a model of CUDA's caching allocator.",
+        )
     if any(cell.forward for cell in cells):
         clock = "device events" if all(cell.device_events for cell in cells if cell.forward) else "the host's clock"
         yield Term("attention, forward and backward", f"each call is timed by itself, after warm-up calls, by {clock}.")
     if any(cell.saved_bytes is not None for cell in cells):
-        yield Term("kept for backward", "what forward leaves allocated beside inputs and output.")
+        yield Term("kept for backward", "memory that forward leaves allocated, besides inputs and output.")
     if any(cell.before_backward_bytes is not None for cell in cells):
-        yield Term("before backward", "everything that is allocated when backward begins, inputs and output included.")
+        yield Term("before backward", "all memory that is allocated when backward begins, including inputs and output.")
     if any(cell.rates for cell in cells):
         yield Term(
             "of limit",
             "the least time that the data sheet allows, by FLOPs or by bytes moved, whichever is longer, over the "
             "median.",
         )
-    used = {cell.cell.precision for cell in cells}
-    yield from (
-        Term(f"{precision} attention", meaning)
-        for precision, meaning in _ATTENTION_PRECISIONS.items()
-        if precision in used
-    )
+    yield from _used(_ATTENTION_PRECISIONS, (cell.cell.precision for cell in cells), "{} attention")
 
 
 def of_accum(cells: Sequence[Any]) -> Iterator[Term]:
-    """Words in the tables of `sysbench accum`."""
-    used = {str(cell.experiment) for cell in cells}
-    yield from (Term(name, meaning) for name, meaning in _EXPERIMENTS.items() if name in used)
-
-
-def _modes(cells: Sequence[Any]) -> Iterator[Term]:
-    used = {cell.cell.mode for cell in cells}
-    yield from (Term(f"mode {mode}", meaning) for mode, meaning in _MODES.items() if mode in used)
-
-
-def _precisions(cells: Sequence[Any]) -> Iterator[Term]:
-    used = {cell.cell.precision for cell in cells}
-    yield from (Term(precision, meaning) for precision, meaning in _PRECISIONS.items() if precision in used)
+    """Define the terms in the tables of `sysbench accum`."""
+    return _used(_EXPERIMENTS, (cell.experiment for cell in cells))

@@ -1,4 +1,4 @@
-"""What `sysbench time --simulate` shows: tables and sentences of times that were worked out and not measured."""
+"""Tables and findings of predicted times: `sysbench time --simulate`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from sysbench import cells as axes
 from sysbench import units
-from sysbench.commands.time.record import PredictedConstant, PredictionRecord, TimeCellRecord, TimeRecord
+from sysbench.commands.time.record import TimeCellRecord, TimeRecord
+from sysbench.log.predictions import INTERVAL, MARK, PredictedConstant, PredictionRecord
 from sysbench.render.declared import DeclaredTable, Each, Field, leading
 from sysbench.render.findings import Said, listed, namer
 from sysbench.render.plots import WIDTH_IN, Drawn, Heading, captioned, dressed, head, legend, printable, subject
@@ -17,10 +18,6 @@ from sysbench.render.table import Cell, Measure, Table, Word
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MARK = "PREDICTED, not measured"
-
-INTERVAL = "in brackets the interval that holds the time in 90 % of cases"
-
 BOUND = "lower bound: at the rates of the data sheet, with a host that takes no time; it is no prediction"
 
 COMPILED = (
@@ -28,7 +25,7 @@ COMPILED = (
 )
 
 MOST_SETTINGS = 4
-"""As many tables of GPUs are shown without being asked for."""
+"""Largest number of tables of GPUs that are shown by default."""
 
 PHASES = ("zero_grad", "forward", "loss", "backward", "optimizer")
 
@@ -36,17 +33,17 @@ IMPORTANCE = {"zero_grad": 12, "forward": 5, "loss": 11, "backward": 6, "optimiz
 
 
 def is_predicted(record: TimeRecord) -> bool:
-    """Whether the run is of GPUs that were not there; all of its cells are then."""
+    """Whether the run's cells are predicted: all are, or none."""
     return any(cell.cell.simulate for cell in record.cells)
 
 
 def _found(cell: TimeCellRecord) -> PredictionRecord | None:
-    """What was predicted of a cell that fits."""
+    """Return the prediction of a cell that fits."""
     return cell.prediction if cell.outcome == "ok" else None
 
 
 def instead(cell: TimeCellRecord) -> Word | None:
-    """A word for a cell without a time: `oom`, or that the time is withheld."""
+    """Return the reason for a missing time: the outcome (`oom`), or `withheld`."""
     if cell.outcome != "ok":
         return Word(cell.outcome, "quiet" if cell.outcome in ("skipped", "interrupted") else "bad")
     return Word("withheld", "bad") if cell.prediction is None or cell.prediction.step is None else None
@@ -57,13 +54,21 @@ def _step(cell: TimeCellRecord) -> Cell:
     return Measure(step.point_s, low=step.low_s, high=step.high_s) if step else None
 
 
+def taken_s(cell: TimeCellRecord) -> float | None:
+    """Return the duration of measuring the cell: that of all its steps, or 0 if it does not fit."""
+    step = found.step if (found := _found(cell)) else None
+    if cell.outcome == "oom":
+        return 0.0
+    return (cell.cell.warmup + cell.cell.steps) * step.point_s if step else None
+
+
 def _phase(cell: TimeCellRecord, name: str) -> Cell:
     found = _found(cell)
     return next((Measure(each.point_s) for each in found.phases if each.name == name), None) if found else None
 
 
 def limit(cell: TimeCellRecord) -> str:
-    """`host 96 %`: what the step waits for most of the time."""
+    """Return what limits the step, with its share of the time: `host 96 %`."""
     found = _found(cell)
     return f"{found.limited_by} {units.share(found.limited_share)}" if found else ""
 
@@ -77,7 +82,7 @@ def _value(name: str) -> Callable[[TimeCellRecord], float | None]:
     return get
 
 
-def _peak_bytes(cell: TimeCellRecord) -> int | None:
+def _memory_bytes(cell: TimeCellRecord) -> int | None:
     return cell.prediction.reserved_peak_bytes if cell.prediction else None
 
 
@@ -99,7 +104,7 @@ _SHARED = (
     Field("flops_per_s", "achieved", "flops_per_s", get=_value("flops_per_s"), importance=8),
     Field("mfu", "MFU", "share", get=_value("peak_share"), importance=4),
     Field("lower_bound", "lower bound", "s", get=_value("lower_bound_s"), importance=9, note=BOUND),
-    Field("reserved_peak", "memory", "bytes", get=_peak_bytes, importance=10, always=True),
+    Field("reserved_peak", "memory", "bytes", get=_memory_bytes, importance=10, always=True),
 )
 
 PREDICTED = DeclaredTable(
@@ -122,14 +127,14 @@ PREDICTED = DeclaredTable(
 
 
 def _settings(record: TimeRecord) -> Iterator[list[TimeCellRecord]]:
-    """The GPUs of one cell, for each cell that has several: those that fit first, the cheapest or fastest of them."""
+    """Yield the GPUs of each cell that has several: the cheapest or fastest that fits first."""
     for group in axes.alike(record.cells, "simulate"):
         if len(group) > 1:
             yield sorted(group, key=_order)
 
 
 def _order(cell: TimeCellRecord) -> tuple[bool, float, float]:
-    """Whether it does not fit, what a million tokens cost, and how long they take."""
+    """Sort key: whether the cell does not fit, the cost of a million tokens, and the time of a step."""
     found = _found(cell)
     cost = found.price_per_million_tokens if found else None
     step = found.step if found else None
@@ -149,7 +154,7 @@ def _gpus_notes(cells: Sequence[TimeCellRecord]) -> tuple[str, ...]:
 
 
 def _cost(cell: TimeCellRecord) -> Cell:
-    """Of a million tokens, with as many digits as matter."""
+    """Return the cost of a million tokens, with three significant digits."""
     found = _found(cell)
     cost = found.price_per_million_tokens if found else None
     return Measure(cost, text=f"{cost:.3g}") if cost is not None else None
@@ -170,7 +175,7 @@ GPUS = DeclaredTable(
     instead=instead,
     notes=_gpus_notes,
 )
-"""A table for each setting, one row per GPU."""
+"""One table per setting, one row per GPU."""
 
 
 def _constants(record: TimeRecord) -> Iterator[tuple[str, PredictedConstant]]:
@@ -195,19 +200,19 @@ CONSTANTS = DeclaredTable(
     leading=leading(Field("gpu", "GPU", get=lambda row: row[0]), Field("constant", get=lambda row: row[1].name)),
     notes=("in FLOP/s, bytes/s, elements/s and seconds; spread: the deviation of the logarithm",),
 )
-"""Every rate of every GPU and of its host, with where it is from."""
+"""All rates of each GPU and its host, with their sources."""
 
 TABLES = {table.name: table for table in (PREDICTED, GPUS, CONSTANTS)}
 
 
 def usual(record: TimeRecord) -> list[Table]:
-    """The tables that are shown where nobody asks for others."""
+    """Return the default tables."""
     beside = GPUS(record)
     return [*PREDICTED(record), *(beside if len(beside) <= MOST_SETTINGS else ())]
 
 
 def said(cells: Sequence[TimeCellRecord]) -> Iterator[Said]:
-    """Sentences: the GPU to take for each setting, and what limits most."""
+    """State the best GPU for each setting, and the cells that the host limits."""
     for group in axes.alike(cells, "simulate")[:MOST_SETTINGS]:
         ordered = sorted(group, key=_order)
         best, where = ordered[0], namer(cells, ("simulate",))(ordered[0])

@@ -9,16 +9,18 @@ from typing import Any
 import pytest
 
 from sysbench import formulas
-from sysbench.commands.time import simulate
 from sysbench.commands.time.figures import of_run
 from sysbench.commands.time.fold import fold
 from sysbench.commands.time.predicted import GPUS, PREDICTED
-from sysbench.commands.time.record import PredictedTime, StepPredicted, TimeRecord
+from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeCell, TimeSpec
 from sysbench.engine.sensors import nvml
 from sysbench.errors import UnavailableError
 from sysbench.log.events import CellFinished, CellStarted, Event, RunFinished, RunStarted
 from sysbench.log.outcomes import Outcome
+from sysbench.log.predictions import PredictedTime, StepPredicted
+from sysbench.predict import simulated_step
+from sysbench.predict.simulated_step import SimulatedStep
 from sysbench.render.plots import content
 from sysbench.render.table import Measure, Word
 from tests.cli.running import MINUTE, Ran, answered, ran_once, record_in
@@ -94,14 +96,14 @@ def tiny(slug: str, **changes: Any) -> list[Event]:
     """What is predicted of a tiny step on one GPU, in this process."""
     fields = {"size": ("tiny",), "ctx": (64,), "simulate": (slug,)} | changes
     (cell,) = TimeSpec(**fields).cells()
-    return list(simulate.run(cell, slug))
+    return list(SimulatedStep(cell, slug).events())
 
 
 def test_one_trace_serves_all_gpus() -> None:
-    simulate._traced.cache_clear()
+    simulated_step._traced.cache_clear()
     for slug in ("v100-32gb", "a100-80gb", "h100", "b200"):
         tiny(slug)
-    assert simulate._traced.cache_info().misses == 1
+    assert simulated_step._traced.cache_info().misses == 1
 
 
 def test_a_precision_that_a_gpu_has_no_units_for_is_not_predicted() -> None:
@@ -161,6 +163,12 @@ def test_a_run_says_everywhere_that_nothing_was_measured(ran: tuple[Ran, Path]) 
     assert cells[0]["prediction"]["step_flops"] == formulas.step_flops_of(first)
 
 
+def test_a_format_that_a_generation_has_not_got_is_not_predicted_with_any_attention() -> None:
+    (cell,) = TimeSpec(size=("tiny",), ctx=(16,), precision=("bf16",), simulate=("t4",)).cells()
+    with pytest.raises(UnavailableError, match="bf16 needs sm80 or newer; Tesla T4 is older"):
+        list(SimulatedStep(cell, "t4").events())
+
+
 def test_a_report_marks_it_too(ran: tuple[Ran, Path]) -> None:
     _, directory = ran
     reported = answered("report", "latest", "-o", "report.md", cwd=directory)
@@ -168,7 +176,7 @@ def test_a_report_marks_it_too(ran: tuple[Ran, Path]) -> None:
     text = (directory / "report.md").read_text()
     assert "PREDICTED" in text
     assert "Nothing in this report was measured" in text
-    assert "worked out without the hardware" in text
+    assert "computed without the hardware" in text
     again = answered("time", "--from", "latest", "--tables", "constants", "--format", "csv", cwd=directory)
     assert "matmul_fp32" in again.out
     rows = json.loads(answered("time", "--from", "latest", "--json", "-", cwd=directory).out)
