@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -32,8 +32,9 @@ def show(path: Path, options: CalibrateOptions) -> None:
 
     running.refuse_unknown_tables("calibrate", options)
     refuse_unwritable(options)
+    found: Any
     timed = False
-    if not runs.is_log_or_record(path):
+    if not path.is_dir() and not runs.is_log_or_record(path):
         found = fold.of_trace(path)
     elif timed := runs.load(path).kind == "time":
         quietly = options.model_copy(update={"ceilings": False, "shown": False, "source": None})
