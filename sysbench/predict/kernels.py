@@ -314,7 +314,10 @@ def _candidates(kernels: Sequence[Kernel], model: TileModel, sms: int, at_clock:
     whole = np.ceil(tiles * split / sms)
     busy = np.where(whole <= 1, model.alone, np.where(whole <= 2, model.pair, 1.0))
     inner = np.ceil(k / split) + model.extra_k
-    work = _waves(tiles * split, sms, model.smoothing) * sms * 2 * rows * columns * inner / (efficiency * busy)
+    # Multiprocessors with more tiles are never done sooner than those with fewer.
+    least = np.where(whole <= 1, 0.0, np.where(whole <= 2, 1 / model.alone, max(1 / model.alone, 2 / model.pair)))
+    waves = np.maximum(_waves(tiles * split, sms, model.smoothing) / busy, least)
+    work = waves * sms * 2 * rows * columns * inner / efficiency
     useful = 2 * batch * m * n * k
     powered = useful + model.padding_power * (2 * tiles * rows * columns * k - useful)
     powered = powered * np.where(is_other, model.other_power, 1.0)[:, None, None]
