@@ -76,7 +76,7 @@ def fitted(steps: Sequence[TimedStep], gpu: GpuRates, host: HostRates) -> Observ
     )
     for name, factor, left, before in zip(names, factors, spread, prior, strict=True):
         for rate in _GROUPS[name]:
-            known = gpu.rates.get(rate) or host.rates.get(rate)  # type: ignore[call-overload]
+            known = before_all.get(rate)
             if known is None or left > SEEN_SHARE * before:
                 unseen[rate] = "the steps hardly depend on it"
                 continue

@@ -270,7 +270,7 @@ def _attention(kernel: Kernel, gpu: GpuRates, drawn: RateDraws) -> Draws:
     )
     # Tiles of a causal mask differ, the longest start first: they fill multiprocessors. Equal ones come in waves.
     waves = tiles / gpu.sms if causal else np.ceil(tiles / gpu.sms)
-    flops = gpu.sms * _overlapping(waves * average, np.float64(longest), model.balance)
+    flops = gpu.sms * _overlapping(np.array(waves * average), np.array(longest), model.balance)
     computing = flops / (drawn[_attention_rate(kernel)] * share)
     moving = kernel.bytes / (drawn["stream"] * model.traffic_share)
     return _overlapping(computing, moving, model.norm) + model.start_s

@@ -257,7 +257,7 @@ def _gaps(trace: Trace, launched: _Launched) -> Iterator[Observation]:
 def _launches(trace: Trace) -> Iterator[Observation]:
     """Calls that launch, the faster half: the others wait for room in the queue."""
     launching = np.array(["launchkernel" in name.lower() for name in trace.names], bool)
-    rows = launching[trace.launches.name] & (trace.launches.duration_ns > 0) if len(trace.names) else []
+    rows = launching[trace.launches.name] & (trace.launches.duration_ns > 0)
     taken_s = np.sort(trace.launches.duration_ns[rows] / 1e9)
     if len(taken_s) >= _CHUNKS:
         faster = taken_s[: (len(taken_s) + 1) // 2]
