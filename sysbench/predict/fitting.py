@@ -70,13 +70,12 @@ def fitted(steps: Sequence[TimedStep], gpu: GpuRates, host: HostRates) -> Observ
         precision = weight * slopes.T @ slopes + np.diag(prior**-2.0)
         factors = factors + np.linalg.solve(precision, weight * slopes.T @ (measured - at) - factors / prior**2)
     spread = np.sqrt(np.diag(np.linalg.inv(precision)))
-    found, unseen = (
-        [],
-        dict.fromkeys((*GPU_RATES, *HOST_RATES), "phases of steps do not depend on it, or not on it alone"),
-    )
+    earlier = {str(name): rate for rates in (gpu.rates, host.rates) for name, rate in rates.items()}
+    found = []
+    unseen = dict.fromkeys((*GPU_RATES, *HOST_RATES), "phases of steps do not depend on it, or not on it alone")
     for name, factor, left, before in zip(names, factors, spread, prior, strict=True):
         for rate in _GROUPS[name]:
-            known = before_all.get(rate)
+            known = earlier.get(rate)
             if known is None or left > SEEN_SHARE * before:
                 unseen[rate] = "the steps hardly depend on it"
                 continue
