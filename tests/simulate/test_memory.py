@@ -20,7 +20,7 @@ from torch.cuda import _memory_viz
 from sysbench import formulas
 from sysbench.commands.memory.spec import PROCEDURES, MemoryCell, MemorySpec, Protocol
 from sysbench.errors import UnavailableError
-from sysbench.lab.accounting import BLOCK_BYTES, TensorAccounting, rounded
+from sysbench.lab.accounting import BLOCK_BYTES, rounded
 from sysbench.lab.step import TrainingStep
 from sysbench.render.plan import plan
 from sysbench.render.table import Measure
@@ -31,18 +31,12 @@ from sysbench.simulate.recording import CATEGORIES, Platform, Recording, phases_
 from sysbench.simulate.search import Largest, find_largest
 from sysbench.snapshot import snapshot as snapshots
 from sysbench.snapshot.timeline import CATEGORIES as TIMELINE_CATEGORIES
-from sysbench.snapshot.timeline_sources import (
-    Allocated,
-    MemoryEvent,
-    PhaseBegan,
-    Released,
-    ReservedChanged,
-    from_events,
-    from_snapshot,
-)
+from sysbench.snapshot.timeline_sources import from_snapshot
 from sysbench.spec.hardware import named
 from sysbench.spec.model import SIZES, Attention, ModelCell, ModelShape, Optimizer, Precision
 from tests.simulate.simulated_cells import CPU, cell
+from tests.simulate.tensor_accounting import TensorAccounting
+from tests.snapshot.event_timelines import Allocated, MemoryEvent, PhaseBegan, Released, ReservedChanged, from_events
 
 MIB, GIB = 2**20, 2**30
 A100, H100, V100 = (Gpu.of(named(slug)) for slug in ("a100-80gb", "h100", "v100-32gb"))

@@ -51,7 +51,7 @@ class _Ledger(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # as in TensorAccounting: it would import the compiler
+        return False  # otherwise torch imports its compiler, which takes seconds
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operator and note what it returns."""

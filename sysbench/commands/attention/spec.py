@@ -199,7 +199,7 @@ class AttentionSpec(RunSpec):
     @model_validator(mode="after")
     def _check(self) -> AttentionSpec:
         if self.simulate and self.device != ("auto",):
-            raise ValueError("--device names what is measured on; with --simulate nothing is")
+            raise ValueError("--device names the device to measure on; with --simulate nothing is measured")
         return self
 
     def cells(self) -> Iterator[AttentionCell]:

@@ -1,9 +1,9 @@
-"""`sysbench compare`."""
+"""The `sysbench compare` command."""
 
 from sysbench.command import Command
 
 COMMAND = Command(
     name="compare",
     package=__name__,
-    help="See whether B is faster than A, slower, the same, or whether that cannot be told; --ab measures both.",
+    help="Tell whether B is faster than A, slower, the same, or too close to call; --ab measures both.",
 )

@@ -1,4 +1,4 @@
-"""In what two sides were made differently: the spec, and everything around it."""
+"""Differences between two sides, in their specs and in their environments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Record = RunRecord[Any]
 
 
 class Difference(Frozen):
-    """One thing in which the two were made differently; of several runs, all values that occur."""
+    """One setting or property with different values on both sides; several runs may have several values."""
 
     part: Literal["spec", "environment"]
     name: str
@@ -26,7 +26,7 @@ class Difference(Frozen):
 
 
 def differences(a: Side, b: Side) -> list[Difference]:
-    """Everything in the spec, then everything around it, that is not the same on both sides."""
+    """All differences, in the spec first and then in the environment."""
     return [*_of_specs(a, b), *_of_environments(a, b)]
 
 
@@ -47,7 +47,7 @@ def _of_specs(a: Side, b: Side) -> Iterator[Difference]:
 def _of_environments(a: Side, b: Side) -> Iterator[Difference]:
     for name, read in _SURROUNDINGS.items():
         found, other = _distinct(a.records, read), _distinct(b.records, read)
-        # What one side does not know of (a run that was killed before its worker was there) is no difference.
+        # A value that one side does not know, because its run was killed early, is no difference.
         if found and other and set(found) != set(other):
             yield Difference(part="environment", name=name, a=_joined(found), b=_joined(other))
 
@@ -88,7 +88,7 @@ def _source(record: Record) -> str:
 
 
 def _short(commit: str | None) -> str | None:
-    """As much of a commit as tells it from all others, and whether the checkout had been changed."""
+    """An abbreviated commit, with the suffix of a modified checkout."""
     if commit is None:
         return None
     digits, dash, changed = commit.partition("-")
@@ -117,9 +117,9 @@ _SURROUNDINGS: Mapping[str, Callable[[Record], str | None]] = {
 
 
 def refuse_other_machines(a: Side, b: Side, across: Sequence[str]) -> None:
-    """Raise UsageError where what was measured on the one side was measured on another machine than on the other.
+    """Raise UsageError if the two sides were measured on different machines.
 
-    The same machine is the same processor, with as many cores, and the same name; a container makes up its name.
+    A machine is identified by processor, number of cores and host name, except for the random names of containers.
     """
     if MACHINE in across:
         return
@@ -127,8 +127,8 @@ def refuse_other_machines(a: Side, b: Side, across: Sequence[str]) -> None:
     if there and here and not there & here:
         one, other = (_some_machine(side) for side in (a, b))
         raise UsageError(
-            f"A was measured on {one}, and B on {other}: a difference between the machines would pass for one between "
-            f"what is compared. --across {MACHINE} compares them all the same"
+            f"A was measured on {one}, and B on {other}: differences of the machines would distort the comparison. "
+            f"--across {MACHINE} compares them anyway"
         )
 
 
@@ -165,26 +165,25 @@ DOUBTFUL = (
     "below-lower-bound",
     "compile-fell-back",
 )
-"""Cautions that bear on a comparison of times, in the order in which they are listed."""
+"""Cautions that affect a comparison of times, in display order."""
 
 
 def warnings(a: Side, b: Side) -> Iterator[str]:
-    """What in the runs themselves makes a comparison of them doubtful."""
+    """Reasons within the runs themselves to doubt the comparison."""
     for name, side in (("A", a), ("B", b)):
         killed = sum(record.status != "complete" for record in side.records)
         if killed:
             runs = "the run of" if len(side.records) == 1 else f"{killed} of the {len(side.records)} runs of"
-            yield f"{runs} {name} did not come to its end; what it had measured is compared"
-    uuids = [_uuids(side) for side in (a, b)]
+            yield f"{runs} {name} did not finish; the comparison uses what it had measured"
+    uuids = [
+        {cell.device.uuid for record in side.records for cell in record.cells if cell.device and cell.device.uuid}
+        for side in (a, b)
+    ]
     if all(uuids) and not uuids[0] & uuids[1]:
-        yield f"B was measured on another card than A: {CARDS}"
+        yield f"A and B were measured on different cards: {CARDS}"
     for name, side in (("A", a), ("B", b)):
         if listed := _cautions(side):
-            yield f"{name} was measured under doubt: {listed}; sysbench shows them all beside the run itself"
-
-
-def _uuids(side: Side) -> set[str]:
-    return {cell.device.uuid for record in side.records for cell in record.cells if cell.device and cell.device.uuid}
+            yield f"{name} has warnings: {listed}; the output of its run explains them"
 
 
 def _cautions(side: Side) -> str:

@@ -1,9 +1,9 @@
-"""`sysbench doctor`."""
+"""The `sysbench doctor` command."""
 
 from sysbench.command import Command
 
 COMMAND = Command(
     name="doctor",
     package=__name__,
-    help="See what this machine is, what will work on it and why not, and what sysbench itself costs.",
+    help="Show what this machine has, what works on it or why not, and what sysbench itself costs.",
 )

@@ -1,4 +1,4 @@
-"""The machine without its GPUs, as this process may use it."""
+"""Examines the machine without its GPUs, as far as this process may use it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TELLING = (
     "CC",
     "CXX",
 )
-"""Variables that change what is measured, or whether it can be."""
+"""Environment variables that affect measurements, or make them impossible."""
 
 _CONTAINER_SIGNS = (
     ("docker", ".dockerenv"),
@@ -43,7 +43,7 @@ _JOBS = {"SLURM_JOB_ID": "Slurm", "PBS_JOBID": "PBS", "LSB_JOBID": "LSF", "JOB_I
 
 
 def survey(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> HostSection:
-    """What can be told of this machine; `root` is where /proc, /sys and /dev are looked for. Never raises."""
+    """Examine this machine; `root` is the directory of /proc, /sys and /dev. Never raises."""
     questions = Questions()
     shm = questions.ask("shm_bytes", lambda: _shared_memory(root))
     found = HostSection(
@@ -64,7 +64,7 @@ def survey(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) 
 
 
 def quota_cores(root: Path) -> float | None:
-    """The tightest limit on processor time, in cores; None where there is none. See "cpu.max" in cgroup-v2.rst."""
+    """The lowest limit on CPU time, in cores; None without a limit. See "cpu.max" in cgroup-v2.rst."""
     limits = [
         *(_unified_quota(directory) for directory in directories("cgroup2", "cpu", root)),
         *(_legacy_quota(directory) for directory in directories("cgroup", "cpu", root)),
@@ -73,7 +73,7 @@ def quota_cores(root: Path) -> float | None:
 
 
 def container(root: Path, environment: Mapping[str, str]) -> str | None:
-    """The kind of container that this is, by its marks; None outside of containers."""
+    """The kind of container that this process runs in, according to its traces; None outside containers."""
     if "KUBERNETES_SERVICE_HOST" in environment:
         return "kubernetes"
     if environment.get("APPTAINER_CONTAINER") or environment.get("SINGULARITY_CONTAINER"):
@@ -105,7 +105,7 @@ def _legacy_quota(directory: Path) -> float | None:
 
 
 def _governor(root: Path) -> str | None:
-    """How the first core's clock is chosen: `performance`, `powersave`."""
+    """Frequency governor of the first core: `performance`, `powersave`."""
     stated = _text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
     return stated.strip() or None if stated else None
 

@@ -1,4 +1,4 @@
-"""`sysbench memory`."""
+"""The `sysbench memory` command."""
 
 from sysbench.command import Command, InReport
 

@@ -70,7 +70,29 @@ def _sources(cells: Sequence[MemoryCellRecord]) -> Iterator[tuple[str, list[Memo
 
 
 def _headlines(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
-    yield from _steps_against_forward(cells)
+    for mode in TRAINING:
+        found = _pairs(cells, "mode", "forward", mode)
+        by_base = {pair.base.key: pair for pair in found}
+        along_ctx = axes.alike([pair.base for pair in found], "ctx")
+        if len(along_ctx) > MOST_ROWS:
+            low, *_, high = sorted(found, key=lambda pair: pair.share)
+            label = namer(_cells_of(found), ("mode",))
+            yield Said(
+                f"{MODES[mode]} needs {units.ratio(1 + low.share)} ({label(low.base)}) to "
+                f"{units.ratio(1 + high.share)} ({label(high.base)}) of what forward needs with its graph kept.",
+                _cells_of(found),
+            )
+            continue
+        label = namer(_cells_of(found), ("mode", "ctx"))
+        for bases in along_ctx:
+            row = [by_base[cell.key] for cell in sorted(bases, key=_ctx)]
+            where = f"{label(row[0].base)}: " if len(along_ctx) > 1 else ""
+            ends = [
+                f"{units.size(peak(pair.other))} at ctx {_ctx(pair.base)}, {units.ratio(1 + pair.share)} the "
+                f"{units.size(peak(pair.base))} of forward"
+                for pair in row[:: max(len(row) - 1, 1)]
+            ]
+            yield Said(f"{where}{MODES[mode]} needs {', and '.join(ends)}.", _cells_of(row))
     for axis in COMPARED_AXES:
         yield from _compared(cells, axis)
 
@@ -135,32 +157,6 @@ def _cells_of(found: Iterable[Pair]) -> tuple[MemoryCellRecord, ...]:
 
 
 # --- a full step against forward
-
-
-def _steps_against_forward(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
-    for mode in TRAINING:
-        found = _pairs(cells, "mode", "forward", mode)
-        by_base = {pair.base.key: pair for pair in found}
-        along_ctx = axes.alike([pair.base for pair in found], "ctx")
-        if len(along_ctx) > MOST_ROWS:
-            low, *_, high = sorted(found, key=lambda pair: pair.share)
-            label = namer(_cells_of(found), ("mode",))
-            yield Said(
-                f"{MODES[mode]} needs {units.ratio(1 + low.share)} ({label(low.base)}) to "
-                f"{units.ratio(1 + high.share)} ({label(high.base)}) of what forward needs with its graph kept.",
-                _cells_of(found),
-            )
-            continue
-        label = namer(_cells_of(found), ("mode", "ctx"))
-        for bases in along_ctx:
-            row = [by_base[cell.key] for cell in sorted(bases, key=_ctx)]
-            where = f"{label(row[0].base)}: " if len(along_ctx) > 1 else ""
-            ends = [
-                f"{units.size(peak(pair.other))} at ctx {_ctx(pair.base)}, {units.ratio(1 + pair.share)} the "
-                f"{units.size(peak(pair.base))} of forward"
-                for pair in row[:: max(len(row) - 1, 1)]
-            ]
-            yield Said(f"{where}{MODES[mode]} needs {', and '.join(ends)}.", _cells_of(row))
 
 
 # --- one way of computing against another

@@ -18,7 +18,7 @@ import numpy as np
 from sysbench.commands.memory.figures import COLOURS, STACKING, darker
 from sysbench.render import pages
 from sysbench.snapshot.layout import Column, Stacks
-from sysbench.snapshot.timeline import CATEGORIES, Group, Timeline
+from sysbench.snapshot.timeline import CATEGORIES, Timeline
 from sysbench.trace.stack_lines import place
 
 GROUPS_SHOWN: Final = 40
@@ -62,30 +62,6 @@ def _pack(timeline: Timeline) -> bytes:
     if timeline.time_us is not None and timeline.source == "measured":
         columns["time"] = (timeline.time_us - timeline.time_us[0]).astype("<f8")
     header = _header(timeline)
-    return _joined(header, columns)
-
-
-def _header(timeline: Timeline) -> dict[str, Any]:
-    strings, frames = _frame_table(timeline.stacks)
-    separator = " › " if timeline.inferred else "."
-    device = timeline.device_name if timeline.source == "measured" else None
-    return {
-        "states": timeline.states,
-        "device": device,
-        "inferred": timeline.inferred,
-        "categories": [{"name": name, "colour": COLOURS[name]} for name in CATEGORIES],
-        "stacking": list(STACKING),
-        "phases": [[phase.name, phase.first, phase.end, darker(phase.name)] for phase in timeline.phases],
-        "failures": [[failure.state, failure.requested_bytes] for failure in timeline.failures],
-        "modules": [separator.join(module) for module in timeline.modules],
-        "strings": strings,
-        "frames": frames,
-        "groups": _groups(timeline),
-    }
-
-
-def _joined(header: dict[str, Any], columns: dict[str, Column]) -> bytes:
-    """Columns begin at multiples of eight bytes, as typed arrays must; so the header is padded with spaces."""
     places: dict[str, list[Any]] = {}
     offset = 0
     for name, column in columns.items():
@@ -98,6 +74,49 @@ def _joined(header: dict[str, Any], columns: dict[str, Column]) -> bytes:
     encoded = json.dumps({**header, "arrays": shifted}).encode("ascii").ljust(start - 4)
     padded = [column.tobytes().ljust(-(-column.nbytes // 8) * 8, b"\0") for column in columns.values()]
     return b"".join([len(encoded).to_bytes(4, "little"), encoded, *padded])
+
+
+def _header(timeline: Timeline) -> dict[str, Any]:
+    strings, frames = _frame_table(timeline.stacks)
+    separator = " › " if timeline.inferred else "."
+    device = timeline.device_name if timeline.source == "measured" else None
+    peak = timeline.peak.state
+    live = timeline.live_at(peak)
+    number = np.argsort(_by_birth(timeline))
+    allocations = timeline.allocations
+    found = []
+    for group in timeline.groups(peak)[:GROUPS_SHOWN]:
+        alike = (
+            (allocations.size_bytes[live] == group.size_bytes)
+            & (allocations.category[live] == CATEGORIES.index(group.category))
+            & (allocations.stack[live] == group.stack)
+        )
+        parts = list(filter(None, [place(timeline.stacks.of(group.stack))]))
+        if group.modules and not timeline.inferred:
+            first, last = ".".join(group.modules[0]), ".".join(group.modules[-1])
+            parts.append(first if first == last else f"{first} … {last}")
+        found.append(
+            {
+                "count": group.count,
+                "size": group.size_bytes,
+                "category": CATEGORIES.index(group.category),
+                "place": " · ".join(parts),
+                "first": int(number[live[np.argmax(alike)]]),
+            }
+        )
+    return {
+        "states": timeline.states,
+        "device": device,
+        "inferred": timeline.inferred,
+        "categories": [{"name": name, "colour": COLOURS[name]} for name in CATEGORIES],
+        "stacking": list(STACKING),
+        "phases": [[phase.name, phase.first, phase.end, darker(phase.name)] for phase in timeline.phases],
+        "failures": [[failure.state, failure.requested_bytes] for failure in timeline.failures],
+        "modules": [separator.join(module) for module in timeline.modules],
+        "strings": strings,
+        "frames": frames,
+        "groups": found,
+    }
 
 
 def _by_birth(timeline: Timeline) -> Column:
@@ -117,37 +136,3 @@ def _frame_table(stacks: Stacks) -> tuple[list[str], list[list[int]]]:
         for frame in stacks.frames
     ]
     return list(strings), frames
-
-
-def _groups(timeline: Timeline) -> list[dict[str, Any]]:
-    """What is largest at the peak, each with one allocation to show for it."""
-    peak = timeline.peak.state
-    live = timeline.live_at(peak)
-    number = np.argsort(_by_birth(timeline))
-    allocations = timeline.allocations
-    found = []
-    for group in timeline.groups(peak)[:GROUPS_SHOWN]:
-        alike = (
-            (allocations.size_bytes[live] == group.size_bytes)
-            & (allocations.category[live] == CATEGORIES.index(group.category))
-            & (allocations.stack[live] == group.stack)
-        )
-        found.append(
-            {
-                "count": group.count,
-                "size": group.size_bytes,
-                "category": CATEGORIES.index(group.category),
-                "place": _place(timeline, group),
-                "first": int(number[live[np.argmax(alike)]]),
-            }
-        )
-    return found
-
-
-def _place(timeline: Timeline, group: Group) -> str:
-    """`transformer.py:88 forward · layers.0.attn … layers.31.attn`."""
-    parts = list(filter(None, [place(timeline.stacks.of(group.stack))]))
-    if group.modules and not timeline.inferred:
-        first, last = ".".join(group.modules[0]), ".".join(group.modules[-1])
-        parts.append(first if first == last else f"{first} … {last}")
-    return " · ".join(parts)

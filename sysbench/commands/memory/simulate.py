@@ -1,4 +1,4 @@
-"""The memory of a cell on a GPU that need not be here, and how what is known of allocations becomes events."""
+"""Memory of a cell simulated for a GPU that need not be present, and the events that report allocations."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from sysbench.snapshot.timeline import CATEGORIES, ModuleNode
 from sysbench.spec import hardware
 
 FRAMES = 12
-"""The innermost frames of a stack, which are kept: those below are the same for every allocation."""
+"""Number of innermost stack frames to keep; the outer ones are the same for every allocation."""
 
 
 def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
-    """Simulate the cell, or with `find` the largest of its kind that fits; see `commands.memory.measure.run`."""
+    """Simulate the cell, or with `find` the largest variant that fits; see `commands.memory.measure.run`."""
     gpu, settings = Gpu.of(hardware.named(slug)), allocator_settings()
     yield gpu.simulated(cell.key, settings)
     if cell.find is None:
@@ -85,7 +85,7 @@ def allocator_settings() -> AllocatorSettings:
 def _search(
     cell: MemoryCell, axis: SearchAxis, gpu: Gpu, settings: AllocatorSettings
 ) -> Generator[Event, None, SimulatedMemory]:
-    """Look for the largest value that fits; returns its result, or that of the smallest if not even that fits."""
+    """Find the largest value that fits and return its result, or that of the smallest value if nothing fits."""
     search = find_largest(cell.step, axis, gpu, cell.mode, settings)
     while True:
         try:
@@ -117,7 +117,7 @@ def _search(
 
 
 def phases(cell: MemoryCell, result: SimulatedMemory, source: Source) -> Iterator[PhaseMemoryMeasured]:
-    """The peak of every phase; what was measured has no allocator that reserves anything."""
+    """The peak of every phase; measured results have no reserved memory, because tensors are counted one by one."""
     for phase in result.phases:
         yield PhaseMemoryMeasured(
             at_s=time.time(),
@@ -131,7 +131,7 @@ def phases(cell: MemoryCell, result: SimulatedMemory, source: Source) -> Iterato
 
 
 def details(cell: MemoryCell, result: SimulatedMemory, source: Source) -> Iterator[Event]:
-    """The largest allocations at the peak, and the bytes by module."""
+    """The largest allocations at the peak, and its bytes by module."""
     groups = [
         AllocationGroup(
             count=group.count,
@@ -148,7 +148,7 @@ def details(cell: MemoryCell, result: SimulatedMemory, source: Source) -> Iterat
 
 
 def modules(tree: ModuleNode) -> list[ModuleMemory]:
-    """Every module of a tree with its bytes, those above before those below."""
+    """Every module of a tree with its bytes, parents before children."""
     return [
         ModuleMemory(
             path=path,
@@ -161,6 +161,6 @@ def modules(tree: ModuleNode) -> list[ModuleMemory]:
 
 
 def write(path: Path, content: Mapping[str, Any], cell: str) -> SnapshotWritten:
-    """Write the snapshot of a cell, known by its key; raises OutputError."""
+    """Write the snapshot of the cell with this key; raises OutputError."""
     snapshot.write(path, content)
     return SnapshotWritten(at_s=time.time(), cell=cell, path=str(path), size_bytes=path.stat().st_size)

@@ -44,9 +44,14 @@ def sheet(record: MemoryRecord, names: Iterable[str] = (), selection: Selection 
     """Everything that is shown of a record; raises UsageError for a table that is not there, or has nothing to show."""
     devices = [f"simulated for {cell.gpu.title}" for cell in record.cells if cell.gpu]
     devices += [cell.device.name for cell in record.cells if cell.device and cell.source == "measured"]
+    # With the result of a search in place of the value from which it started.
+    as_found = [
+        {**cell.axes, cell.found.axis: _value(cell, cell.found.axis)} if cell.found else cell.axes
+        for cell in record.cells
+    ]
     torch = (f"torch {record.environment.torch.torch}",) if record.environment.torch else ()
     return Sheet(
-        subject=(*axes.subject([_as_found(cell) for cell in record.cells]), *dict.fromkeys(devices), *torch),
+        subject=(*axes.subject(as_found), *dict.fromkeys(devices), *torch),
         tables=tuple(tables_for(record, names)),
         remarks=(*_verdicts(record), *_unexplained(record), *remarks.cautions(record), *_notes(record)),
     )
@@ -414,11 +419,6 @@ MODULES = DeclaredTable(
 
 
 # --- what can be computed
-
-
-def _as_found(cell: MemoryCellRecord) -> axes.Axes:
-    """A cell's axes, with what a search has found in the place of where it began."""
-    return {**cell.axes, cell.found.axis: _value(cell, cell.found.axis)} if cell.found else cell.axes
 
 
 def _value(cell: MemoryCellRecord, axis: SearchAxis) -> int:

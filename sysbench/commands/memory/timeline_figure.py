@@ -61,7 +61,15 @@ def draw(timeline: Timeline, title: str) -> Figure:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#d5d5d5", linewidth=0.5, zorder=1)
     _draw_peak(axes, timeline, scale.factor)
-    _draw_titles(figure, timeline, title)
+    figure.text(0.075, 0.945, printable(title, _LONGEST_TEXT), fontsize=11, fontweight="bold", color=INK)
+    if timeline.inferred:
+        note = "categories and phases inferred from stacks and lifetimes"
+        figure.text(0.075, 0.905, note, fontsize=8, color=QUIET)
+    device = f" for {printable(timeline.device_name, _LONGEST_TEXT)}" if timeline.device_name else ""
+    if timeline.source == "simulated":
+        figure.text(0.985, 0.945, f"SIMULATED{device}", fontsize=10, fontweight="bold", color=SIMULATED, ha="right")
+    elif device:
+        figure.text(0.985, 0.945, device.removeprefix(" for "), fontsize=9, color=QUIET, ha="right")
     _draw_legend(figure, timeline)
     return figure
 
@@ -150,18 +158,6 @@ def _group(timeline: Timeline, group: Group) -> str:
     where = place or (modules.pop() if len(modules) == 1 else "")
     what = f"{group.count} × {units.size(group.size_bytes)} {group.category}"
     return f"{what} · {printable(where, _LONGEST_TEXT)}" if where else what
-
-
-def _draw_titles(figure: Figure, timeline: Timeline, title: str) -> None:
-    figure.text(0.075, 0.945, printable(title, _LONGEST_TEXT), fontsize=11, fontweight="bold", color=INK)
-    if timeline.inferred:
-        note = "categories and phases inferred from stacks and lifetimes"
-        figure.text(0.075, 0.905, note, fontsize=8, color=QUIET)
-    device = f" for {printable(timeline.device_name, _LONGEST_TEXT)}" if timeline.device_name else ""
-    if timeline.source == "simulated":
-        figure.text(0.985, 0.945, f"SIMULATED{device}", fontsize=10, fontweight="bold", color=SIMULATED, ha="right")
-    elif device:
-        figure.text(0.985, 0.945, device.removeprefix(" for "), fontsize=9, color=QUIET, ha="right")
 
 
 def _draw_legend(figure: Figure, timeline: Timeline) -> None:

@@ -308,7 +308,7 @@ def test_everything_around_that_differs_is_said_first() -> None:
 
 
 def test_the_same_on_both_sides_is_said_to_be_the_same() -> None:
-    assert "nothing is known to differ between the two" in text_of(compared(measured(1), measured(2)))
+    assert "no known difference between the two" in text_of(compared(measured(1), measured(2)))
 
 
 def test_another_card_of_the_same_model_is_a_caution() -> None:
@@ -326,7 +326,7 @@ def test_what_was_measured_under_doubt_is_listed_in_one_order_whatever_the_order
         cell["cautions"] = [{"code": code, "message": "said", "remedy": "wait"} for code in codes]
     found = compared(measured(1), TimeRecord.model_validate(changed))
     listed = "throttled (1 of 2 cells), host-busy (1 of 2 cells), drift (2 of 2 cells), two-modes (1 of 2 cells)"
-    assert any(said.startswith(f"B was measured under doubt: {listed}; ") for said in found.cautions)
+    assert any(said.startswith(f"B has warnings: {listed}; ") for said in found.cautions)
 
 
 # Runs that did not come to their end
@@ -339,7 +339,7 @@ def test_what_a_killed_run_had_measured_is_compared() -> None:
     found = compared(measured(1, ctx="128,256,512"), killed)
     assert verdicts(found)[128, "step"] in ("SAME", "AMBIGUOUS")
     assert [cell.b_outcome for cell in found.cells] == ["ok", "ok", "interrupted"]
-    assert any("did not come to its end" in said for said in found.cautions)
+    assert any("did not finish" in said for said in found.cautions)
 
 
 def test_a_round_that_was_cut_off_does_not_count() -> None:

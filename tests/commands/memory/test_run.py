@@ -16,11 +16,11 @@ from sysbench.commands.memory import tables as memory_tables
 from sysbench.commands.memory.live import MemoryLines, MemoryState, advance, draw
 from sysbench.commands.memory.spec import MemoryCell, MemorySpec
 from sysbench.errors import DoesNotFitError
-from sysbench.lab.accounting import TensorAccounting
 from sysbench.lab.allocator import _Boundary, is_out_of_memory, label
 from sysbench.lab.step import TrainingStep
 from sysbench.log.events import CellFinished, CellStarted, DeviceInfo, Event, HostInfo, RunFinished, RunStarted
 from sysbench.simulate.recording import phases_of
+from tests.simulate.tensor_accounting import TensorAccounting
 
 CPU = DeviceInfo(name="Made-up CPU", type="cpu")
 HOST = HostInfo(
