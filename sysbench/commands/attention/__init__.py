@@ -1,4 +1,4 @@
-"""`sysbench attention`."""
+"""The `sysbench attention` command."""
 
 from sysbench.command import Command, InReport
 

@@ -1,4 +1,4 @@
-"""`sysbench attention`: options → spec → run → show, draw."""
+"""Command line of `sysbench attention`: runs a sweep or shows a finished one, and draws it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def attention(spec_given: Given, options_given: Given) -> None:
     """
     options: AttentionOptions = running.options_of("attention", options_given)
     running.refuse_unknown_tables("attention", options)
-    _refuse_unwritable(options.figure, options.heat_map)
+    refuse_wrong_files(options)
     if options.source is not None:
         from sysbench.commands import saved
 
@@ -40,28 +40,23 @@ def attention(spec_given: Given, options_given: Given) -> None:
 
 
 def perform(spec: AttentionSpec, options: AttentionOptions) -> running.Performed:
-    """Carry the run out and draw what is wanted of it; raises as `running.carry_out` does, and for a wrong picture."""
-    _refuse_unwritable(options.figure, options.heat_map)
+    """Run the sweep and draw the requested figures; raises as `running.carry_out` does, and for unwritable figures."""
+    refuse_wrong_files(options)
     record = running.carry_out(spec, options)
     return running.Performed(record, _draw(record, options))
 
 
 def refuse_wrong_files(options: AttentionOptions) -> None:
-    """Raise UsageError or OutputError for a picture that could not be written."""
-    _refuse_unwritable(options.figure, options.heat_map)
-
-
-def _refuse_unwritable(*paths: Path | None) -> None:
-    """Raise UsageError for a picture in a format that there is not, OutputError for one with no place to be."""
-    if not any(paths):
+    """Raise UsageError for a figure in an unknown format, and OutputError for one that cannot be written."""
+    paths = [path for path in (options.figure, options.heat_map) if path is not None]
+    if not paths:
         return
     from sysbench.commands.attention import pictures as attention_pictures
     from sysbench.log import storage
 
     attention_pictures.refuse_other_formats(*paths)
     for path in paths:
-        if path is not None:
-            storage.refuse_unwritable(path)
+        storage.refuse_unwritable(path)
 
 
 def _draw(record: RunRecord[Any], options: AttentionOptions) -> tuple[Path, ...]:

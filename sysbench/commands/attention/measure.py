@@ -1,4 +1,4 @@
-"""How long attention takes forward and backward, what it keeps, as what it runs, and how exact it is."""
+"""Measures attention: time of forward and backward, memory, the operator that runs, and errors compared with fp64."""
 
 from __future__ import annotations
 
@@ -53,26 +53,26 @@ from sysbench.simulate.gpu import Gpu
 from sysbench.spec import hardware
 
 LONGEST_CHECKED = 2048
-"""Of longer sequences only so many queries are held against fp64: the reference takes the square of them."""
+"""Longest sequence that is compared with fp64 completely, because the reference needs quadratic memory."""
 
 GENEROUS = 8
-"""No implementation that can be counted needs this many times its two squares and its inputs and outputs."""
+"""No implementation whose tensors can be counted needs this multiple of two N × N tensors and of inputs and outputs."""
 
 ROTATED = 3
-"""Copies of the input that calls on a GPU take turns with."""
+"""Number of copies of the input that calls on a GPU alternate between."""
 
 COLD_BYTES = 256 * 2**20
-"""Written before every call with --cold: several times any cache of today."""
+"""Written before every call with --cold: several times the size of any current cache."""
 
 
 def run(
     cell: AttentionCell, device: DeviceInfo, artifact: Path | None = None, *, clock: Clock | None = None
 ) -> Iterator[Event]:
-    """Measure the cell, or work its memory out for a GPU; afterwards everything is freed.
+    """Measure the cell, or simulate its memory; afterwards everything is freed.
 
-    Raises UnavailableError for an implementation that is not to be had here or returns something else than attention,
-    DoesNotFitError where memory does not suffice, NotTriedError for what would take too much of the host's or too long,
-    and whatever the implementation raises.
+    Raises UnavailableError for an implementation that is not available or does not compute attention, DoesNotFitError
+    if memory runs out, NotTriedError for a cell that would take too much host memory or too long, and any error of the
+    implementation.
     """
     if cell.simulate is not None:
         yield from _simulated(cell, hardware.named(cell.simulate))
@@ -92,19 +92,19 @@ def run(
 
 
 class _Pace:
-    """How fast each implementation was on the inputs before, in seconds for each FLOP of forward and backward."""
+    """Speed of each implementation on earlier inputs, in seconds per FLOP of forward and backward."""
 
     def __init__(self) -> None:
         self._seconds_per_flop: dict[tuple[str, ...], float] = {}
 
     def refuse_long(self, cell: AttentionCell, device: torch.device) -> None:
-        """Raise OverBudgetError for a cell that would take longer than it may, going by smaller ones."""
+        """Raise OverBudgetError for a cell that, judging by smaller ones, would take longer than --budget."""
         pace = self._seconds_per_flop.get(self._kind(cell, device))
         if pace is not None:
             _refuse_over_budget(cell, pace * _flops(cell))
 
     def learn(self, cell: AttentionCell, device: torch.device, pair_s: float) -> None:
-        """One forward with its backward took this long; raises OverBudgetError if all of them would take too long."""
+        """Record the time of one forward and backward; raises OverBudgetError if all calls would take too long."""
         self._seconds_per_flop[self._kind(cell, device)] = pair_s / _flops(cell)
         _refuse_over_budget(cell, pair_s)
 
@@ -114,7 +114,7 @@ class _Pace:
 
 
 _PACE = _Pace()
-"""Of this worker, which measures all cells until one of them spoils it."""
+"""Shared by all cells of this worker process."""
 
 
 def _flops(cell: AttentionCell) -> int:
@@ -122,7 +122,7 @@ def _flops(cell: AttentionCell) -> int:
 
 
 def _refuse_over_budget(cell: AttentionCell, pair_s: float) -> None:
-    # Each backward that is timed needs a forward before it.
+    # Each timed backward needs an untimed forward.
     predicted_s = pair_s * (cell.warmup + cell.repeats) * 4 / 3
     if cell.budget and predicted_s > cell.budget:
         raise OverBudgetError(
@@ -141,7 +141,7 @@ def _simulated(cell: AttentionCell, known: hardware.Hardware) -> Iterator[Event]
     if not result.verdict.fits:
         yield _accounted_by(result, cell)
         raise DoesNotFitError(
-            f"needs {units.size(result.reserved_peak_bytes)}, and there are {units.size(result.available_bytes)}"
+            f"needs {units.size(result.reserved_peak_bytes)}, and {units.size(result.available_bytes)} are available"
         )
     yield AttentionMemory(
         at_s=time.time(),
@@ -165,9 +165,9 @@ def _accounted_by(result: SimulatedAttention, cell: AttentionCell) -> AttentionA
 
 
 def _refuse_thrashing(cell: AttentionCell) -> Iterator[Event]:
-    """On the host, what does not fit is known beforehand: trying it would bring the machine to its knees."""
+    """Raise BeyondMemoryError for a cell that does not fit on the host, because trying it would cause thrashing."""
     available = host_available_bytes()
-    # Counting takes a while, and most cells are nowhere near.
+    # Counting is slow, and most cells are far below the limit.
     if GENEROUS * attention_costs.naive_saved_bytes(cell) + bytes_moved(cell, "backward") * GENEROUS < available:
         return
     needs = counted(cell.model_copy(update={"implementation": "naive"}) if cell.implementation == "compiled" else cell)
@@ -210,32 +210,32 @@ def _measured(cell: AttentionCell, on: DeviceInfo, device: torch.device, clock: 
     else:
         yield _checked(cell, calls)
         return
-    # Outside the except block, whose traceback would hold the tensors.
+    # Outside the except block, because the traceback would keep tensors alive.
     calls.forget()
     yield from _explained(cell, on)
     raise DoesNotFitError("memory ran out")
 
 
 def _explained(cell: AttentionCell, device: DeviceInfo) -> Iterator[Event]:
-    """What a cell that ran out of memory would have needed, as a simulation of that GPU has it."""
+    """Memory that a cell that ran out of memory would have needed, simulated for the same GPU."""
     if device.type != "cuda" or device.memory_bytes is None:
         return
     try:
         yield _accounted_by(simulate(cell, Gpu.like(device, device.memory_bytes), allocator_settings()), cell)
     except UnavailableError:
-        return  # it is known that memory ran out; only what for is not
+        return  # the cell still fails with out of memory, only without the details
 
 
 @dataclass(frozen=True)
 class _Base:
-    """What CUDA's allocator holds before a cell makes anything; None on other devices, which do not tell."""
+    """Memory of CUDA's allocator before a cell allocates anything; None on other devices."""
 
     allocated_bytes: int | None
     reserved_bytes: int
 
     @classmethod
     def of(cls, device: torch.device) -> _Base:
-        """As it is now, without the workspaces of cuBLAS: a cell has its own, as its process's first one has."""
+        """Current state, after freeing cuBLAS's workspaces, so that every cell allocates them like the first one."""
         if device.type != "cuda":
             return cls(None, 0)
         torch._C._cuda_clearCublasWorkspaces()
@@ -243,12 +243,12 @@ class _Base:
         return cls(torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device))
 
     def above(self, device: torch.device) -> int:
-        """Bytes that are allocated now and were not then."""
+        """Bytes allocated since then."""
         return _allocated(device) - self.allocated_bytes if self.allocated_bytes is not None else 0
 
 
 class _Calls(AttentionCall):
-    """One input, attended to again and again; the graph of backward is always built outside of what is timed."""
+    """Repeated calls on one input; the graph for backward is always built outside the timed region."""
 
     def __init__(
         self, cell: AttentionCell, function: Attention, inputs: Inputs, gradient: Tensor, clock: Clock
@@ -260,9 +260,9 @@ class _Calls(AttentionCall):
         self._rotation = cycle([inputs])
 
     def prepare(self, sets: int) -> None:
-        """Attend to so many copies of the input in turn, so that none is in a cache for having just been used.
+        """Alternate between this many copies of the input, so that none is still in a cache.
 
-        With --cold, caches are flushed as well; what that takes is taken now.
+        With --cold, caches are also flushed; the buffer for that is allocated here.
         """
         copies = [_copies(self.inputs) for _ in range(1, sets)]
         self._rotation = cycle([self.inputs, *copies])
@@ -287,7 +287,7 @@ def _copies(inputs: Inputs) -> Inputs:
 
 
 def _first_call(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
-    """Forward and backward once: whatever is compiled is compiled now, and what comes out is looked at."""
+    """Call forward and backward once, which compiles them if necessary, and check the results."""
     compiles = cell.implementation in ("compiled", "flex")
     if compiles:
         yield _entered(cell, "compiling")
@@ -299,7 +299,7 @@ def _first_call(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
     synchronize(calls.gradient.device)
     if any(tensor.grad is None for tensor in calls.inputs):
         raise UnavailableError(
-            f"{cell.implementation} gives no gradient to q, k and v: its result does not depend on them"
+            f"{cell.implementation} computes no gradient of q, k and v: its result does not depend on them"
         )
     if compiles:
         made = compilation()
@@ -313,14 +313,14 @@ def _first_call(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
             detail=made.detail,
         )
         if made.fell_back:
-            raise UnavailableError(f"dynamo gave up and ran it eagerly{f': {made.detail}' if made.detail else ''}")
+            raise UnavailableError(f"dynamo fell back to eager execution{f': {made.detail}' if made.detail else ''}")
     calls.forget()
     yield AttentionKernels(at_s=time.time(), cell=cell.key, forward=_kernel(cell, calls))
     calls.forget()
 
 
 def _attend(cell: AttentionCell, calls: _Calls) -> None:
-    """Forward; raises UnavailableError, with torch's reasons, where no kernel takes such inputs."""
+    """Call forward; raises UnavailableError, with torch's reasons, if no kernel accepts the inputs."""
     with warnings.catch_warnings(record=True) as reasons:
         warnings.simplefilter("always")
         try:
@@ -334,7 +334,7 @@ def _attend(cell: AttentionCell, calls: _Calls) -> None:
 
 
 def _pair_s(calls: _Calls) -> float:
-    """How long forward and backward take, once more: the first call may have compiled something."""
+    """Time of a second forward and backward, because the first call may include compilation."""
     calls.forget()
     started_s = time.perf_counter()
     calls.attend()
@@ -346,11 +346,11 @@ def _pair_s(calls: _Calls) -> float:
 
 
 def _refuse_other_results(cell: AttentionCell, calls: _Calls) -> None:
-    """A function of somebody's own may return anything."""
+    """Raise UnavailableError unless the output can be attention's; a user's own function may return anything."""
     output, q = calls.output, calls.inputs[0]
     if not isinstance(output, Tensor) or output.shape != q.shape:
         shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-        raise UnavailableError(f"{cell.implementation} returned {shape} where attention gives {tuple(q.shape)}")
+        raise UnavailableError(f"{cell.implementation} returned {shape} instead of {tuple(q.shape)}")
     if not output.requires_grad:
         raise UnavailableError(
             f"{cell.implementation} returned a result without a gradient: there is no backward to time"
@@ -360,7 +360,7 @@ def _refuse_other_results(cell: AttentionCell, calls: _Calls) -> None:
 
 
 def _kernel(cell: AttentionCell, calls: _Calls) -> str:
-    """The operator that it runs as."""
+    """The operator that the implementation runs."""
     if cell.implementation == "compiled":
         return "compiled by inductor"
     if cell.implementation == "flex":
@@ -373,7 +373,7 @@ def _kernel(cell: AttentionCell, calls: _Calls) -> str:
 def _memory_of(
     cell: AttentionCell, calls: _Calls, device: torch.device, base: _Base, held_bytes: int
 ) -> Iterator[Event]:
-    """By the allocator on CUDA; elsewhere counted tensor by tensor, where that can be done."""
+    """Memory according to the allocator on CUDA; elsewhere counted tensor by tensor, if possible."""
     if base.allocated_bytes is None:
         needs = counted(cell, real=calls.inputs)
         if needs is not None:
@@ -407,7 +407,9 @@ def _memory_of(
 def _timed(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
     """Warm-up, then all forwards, then all backwards."""
     phases: tuple[Literal["forward", "backward"], ...] = ("forward", "backward")
-    calls.prepare(_input_sets(calls.inputs))
+    # Large inputs fit in no cache and need no copies.
+    small = sum(tensor.untyped_storage().nbytes() for tensor in calls.inputs) < COLD_BYTES
+    calls.prepare(ROTATED if small and calls.inputs[0].device.type == "cuda" else 1)
     with collection_paused():
         for warmup, count in ((True, cell.warmup), (False, cell.repeats)):
             if count:
@@ -420,14 +422,8 @@ def _timed(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
                     )
 
 
-def _input_sets(inputs: Inputs) -> int:
-    """How many copies of the input to go through in turn: what no cache holds needs no second one."""
-    small = sum(tensor.untyped_storage().nbytes() for tensor in inputs) < COLD_BYTES
-    return ROTATED if small and inputs[0].device.type == "cuda" else 1
-
-
 def _checked(cell: AttentionCell, calls: _Calls) -> AttentionChecked:
-    """The first sequence against the same in fp64; of a long one some of its queries, whose own results are whole."""
+    """Compare the first sequence with fp64; for a long sequence, only some queries, and no gradients of k and v."""
     calls.forget()
     calls.attend()
     calls.differentiate()
@@ -440,9 +436,10 @@ def _checked(cell: AttentionCell, calls: _Calls) -> AttentionChecked:
     reference = naive(causal=cell.causal) if whole else _last_queries(cell, n)
     output = reference(q if whole else q[rows], k, v)
     output.backward(calls.gradient[first][rows].double())
-    pairs = {"output": (calls.output[first][rows], output), "q": (_grad(calls, 0)[first][rows], _grad_of(q)[rows])}
+    of_q, of_k, of_v = (_grad_of(tensor)[first] for tensor in calls.inputs)
+    pairs = {"output": (calls.output[first][rows], output), "q": (of_q[rows], _grad_of(q)[rows])}
     if whole:
-        pairs |= {"k": (_grad(calls, 1)[first], _grad_of(k)), "v": (_grad(calls, 2)[first], _grad_of(v))}
+        pairs |= {"k": (of_k, _grad_of(k)), "v": (of_v, _grad_of(v))}
     errors = {name: _error(found.detach().double(), exact.detach()) for name, (found, exact) in pairs.items()}
     calls.forget()
     sample = "the first sequence" if whole else f"{LONGEST_CHECKED // 8} queries of the first sequence"
@@ -450,7 +447,7 @@ def _checked(cell: AttentionCell, calls: _Calls) -> AttentionChecked:
 
 
 def _last_queries(cell: AttentionCell, n: int) -> Attention:
-    """Attention of the last queries only: under a causal mask query i sees the keys up to its own."""
+    """Attention of the last queries only; under a causal mask each query sees the keys up to its own position."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
@@ -460,10 +457,6 @@ def _last_queries(cell: AttentionCell, n: int) -> Attention:
         return torch.softmax(scores, dim=-1) @ v
 
     return attend
-
-
-def _grad(calls: _Calls, position: int) -> Tensor:
-    return _grad_of(calls.inputs[position])
 
 
 def _grad_of(tensor: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What attention keeps and needs on the host, tensor by tensor: counted on real tensors, or beforehand without data."""
+"""Memory of attention on the host, counted tensor by tensor, on real tensors or in advance without data."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from sysbench.lab.precision import compute_dtype
 PhaseName = Literal["inputs", "forward", "backward"]
 
 COUNTED = ("naive", "sdpa-math", "sdpa-flash")
-"""Implementations whose every tensor is made by an operator that the host has, and that can be looked into."""
+"""Implementations whose tensors are all created by visible operators that the host supports."""
 
 
 @dataclass(frozen=True)
 class Needs:
-    """Bytes, in whole blocks of an allocator; inputs included."""
+    """Memory in whole blocks of an allocator, including inputs."""
 
     before_backward_bytes: int
     saved_bytes: int
-    """Beside q, k, v and the output."""
+    """Besides q, k, v and the output."""
     peak_bytes: int
     at_peak: list[AttentionTensor]
 
 
 class _Ledger(TorchDispatchMode):
-    """Which tensors live, and which did when they were most."""
+    """Records live tensors, and those at the peak."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -54,7 +54,7 @@ class _Ledger(TorchDispatchMode):
         return False  # otherwise torch imports its compiler, which takes seconds
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operator and note what it returns."""
+        """Run the operator and record the tensors that it returns."""
         result = func(*args, **(kwargs or {}))
         for each in result if isinstance(result, list | tuple) else (result,):
             if isinstance(each, Tensor):
@@ -62,7 +62,7 @@ class _Ledger(TorchDispatchMode):
         return result
 
     def see(self, tensor: Tensor, name: str) -> None:
-        """Note a tensor by this name, unless its memory is known already."""
+        """Record a tensor under this name, unless its memory is already recorded."""
         self._made = (name, tensor)
         self.watch.see(tensor)
 
@@ -87,9 +87,9 @@ class _Ledger(TorchDispatchMode):
 
 
 def counted(cell: AttentionCell, *, real: Inputs | None = None) -> Needs | None:
-    """What one forward and one backward need; None for an implementation that cannot be looked into.
+    """Memory of one forward and one backward; None for an implementation whose tensors are not visible.
 
-    With `real` inputs they are run for real, else on tensors without data, whose operators take no time and no memory.
+    Operators run on the `real` inputs if given, and otherwise on tensors without data, which takes no time or memory.
     """
     if cell.implementation not in COUNTED:
         return None
@@ -138,7 +138,7 @@ _NAMES = {
 
 
 def _named(tensors: dict[int, AttentionTensor]) -> list[AttentionTensor]:
-    """By what they are rather than by their operators, where that is known."""
+    """Replace names of operators by names of their results, if known."""
     return [
         each.model_copy(update={"name": _NAMES.get(each.name.split(".")[0], each.name)}) for each in tensors.values()
     ]

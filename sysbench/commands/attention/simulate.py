@@ -1,7 +1,7 @@
-"""The memory of attention alone on a GPU that need not be there: what it keeps, what it needs, and which tensors.
+"""Simulates the memory of attention alone on a GPU that need not be present: saved bytes, peak, and its tensors.
 
-It is called as a measured cell calls it: once to begin with, in which cuBLAS gets its workspaces and the allocator its
-segments, then once more, which is what counts.
+As in a measured cell, a first call lets cuBLAS allocate its workspaces and the allocator its segments, and the second
+call counts.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ _WHAT = {
     "neg": "negated product",
     "to_copy": "converted copy",
 }
-"""What operators make, where that says more than their names."""
+"""Names for results of operators that are clearer than the operators' own names."""
 
 
 @dataclass(frozen=True)
 class SimulatedAttention:
-    """What one forward and one backward do to the memory of a GPU: bytes of blocks, as CUDA's allocator counts them.
+    """Memory of one forward and one backward on a GPU, in blocks as CUDA's allocator counts them.
 
-    before_backward_bytes  of the inputs, of what the implementation holds, of the output and of what is saved
-    saved_bytes            of what forward keeps beside its inputs and its output
-    allocated_peak_bytes   of everything, the output's gradient and cuBLAS's workspaces too
-    reserved_peak_bytes    that the allocator has to take from the GPU for it
-    available_bytes        that it could take
-    at_peak                what lives together when the most is allocated
-    verdict                whether it fits; the other numbers are those of a GPU on which it does
+    before_backward_bytes  inputs, tensors that the implementation holds, output and saved tensors
+    saved_bytes            what forward saves besides its inputs and its output
+    allocated_peak_bytes   everything, including the output's gradient and cuBLAS's workspaces
+    reserved_peak_bytes    memory that the allocator reserves for it
+    available_bytes        memory that the allocator could reserve
+    at_peak                tensors that are alive at the peak
+    verdict                whether it fits; if not, the other numbers are for a GPU on which it does
     """
 
     before_backward_bytes: int
@@ -78,7 +78,7 @@ class SimulatedAttention:
 
 
 def simulate(cell: AttentionCell, gpu: Gpu, settings: AllocatorSettings | None = None) -> SimulatedAttention:
-    """The memory of `cell` on `gpu`; raises UnavailableError for what that has not got, or nobody can know."""
+    """Simulate the memory of `cell` on `gpu`; raises UnavailableError if that is not supported."""
     settings = settings or AllocatorSettings()
     run = _Run(cell, gpu)
     recording = run.recorded()
@@ -104,7 +104,7 @@ def simulate(cell: AttentionCell, gpu: Gpu, settings: AllocatorSettings | None =
 
 
 class _Run:
-    """A cell, called without data."""
+    """Calls of a cell on tensors without data."""
 
     def __init__(self, cell: AttentionCell, gpu: Gpu) -> None:
         self.output_bytes = 0
@@ -115,7 +115,7 @@ class _Run:
         self._held_until = 0
 
     def recorded(self) -> Recording:
-        """Everything that it asks of an allocator: built, then called twice."""
+        """Record all allocations of building the cell and calling it twice."""
         _refuse_other_gpus(self._cell, self._gpu)
         recorder = self._recorder
         with collection_paused(), composed_of(self._platform.composites), recorder.device, self._labels:
@@ -133,11 +133,11 @@ class _Run:
         return recorder.recording()
 
     def held_bytes(self, replay: Replay, recording: Recording) -> int:
-        """Of the inputs and of what the implementation has made for itself, which it keeps."""
+        """Bytes of the inputs, and of tensors that the implementation creates and holds."""
         return sum(replay.sizes[number] for number in recording.live_at(self._held_until))
 
     def described(self, number: int, size_bytes: int) -> AttentionTensor:
-        """One allocation of the run."""
+        """Describe one allocation of the run."""
         return self._labels.described(number, size_bytes)
 
     def _built(self) -> AttentionCall:
@@ -162,10 +162,10 @@ class _Run:
                 raise refusal from error
         output = call.output
         if not isinstance(output, Tensor) or output.shape != call.inputs[0].shape or not output.requires_grad:
-            raise UnavailableError(f"{self._cell.implementation} returned something else than attention of q, k and v")
+            raise UnavailableError(f"{self._cell.implementation} did not return attention of q, k and v")
         self.output_bytes = output.untyped_storage().nbytes()
         if first:
-            torch.isfinite(output).all()  # as is looked after where values are
+            torch.isfinite(output).all()  # as when measuring
 
 
 def _refuse_other_gpus(cell: AttentionCell, gpu: Gpu) -> None:
@@ -176,7 +176,7 @@ def _refuse_other_gpus(cell: AttentionCell, gpu: Gpu) -> None:
 
 
 def _function_on(gpu: Gpu, cell: AttentionCell) -> Attention:
-    """The cell's implementation, by the kernels of that GPU."""
+    """The cell's implementation with the kernels of that GPU."""
     makers: dict[str, Callable[[], Attention]] = {
         "flex": lambda: flex(cell, DEVICE, flex_attention),
         "flash-attn": lambda: flash_attn(cell, flash_attn_on(gpu)),
@@ -185,7 +185,7 @@ def _function_on(gpu: Gpu, cell: AttentionCell) -> Attention:
 
 
 class _Labels(TorchDispatchMode):
-    """What allocations are: outside the simulated device, so that it sees what that returns."""
+    """Names of allocations; this mode is outside the simulated device, so that it sees the device's results."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -195,10 +195,10 @@ class _Labels(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # as in SimulatedDevice: it would import the compiler
+        return False  # otherwise torch imports its compiler, which takes seconds
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Let the operator run, and note what it has allocated."""
+        """Run the operator and record what it allocates."""
         first = self._recorder.count
         result = func(*args, **(kwargs or {}))
         name = str(func._schema.name).removeprefix("aten::").removeprefix("_")
@@ -210,11 +210,11 @@ class _Labels(TorchDispatchMode):
         return result
 
     def call(self, tensor: Tensor, name: str) -> None:
-        """By this name it is to be known."""
+        """Give a tensor this name."""
         self._note(tensor, name, 0)
 
     def described(self, number: int, size_bytes: int) -> AttentionTensor:
-        """The allocation, with the size of its block."""
+        """Describe an allocation whose block has this size."""
         name, shape, dtype, phase = self._found[number]
         if self._recorder.is_workspace(number):
             name = "workspace of cuBLAS"

@@ -142,11 +142,11 @@ class MemorySpec(ModelSpec):
     def cells(self) -> Iterator[MemoryCell]:
         """Every cell of the run, in the order in which it is measured or simulated."""
         first: dict[str, Any] = {self.find: getattr(self, self.find)[:1]} if self.find else {}
-        points = self.model_copy(update=first).grid()
-        if self.simulate:  # a simulation runs on the CPU, whatever devices are present
-            points = [{**point, "device": "cpu"} for point in points]
+        # A simulation runs on the CPU, whatever devices are present.
+        where = {"device": "cpu"} if self.simulate else {}
+        points = list(self.model_copy(update=first).grid())
         for gpu, point, mode in product(self.simulate or (None,), points, self.mode):
-            yield MemoryCell(**point, mode=mode, simulate=gpu, find=self.find)
+            yield MemoryCell(**{**point, **where}, mode=mode, simulate=gpu, find=self.find)
 
 
 class MemoryOptions(RunOptions):

@@ -539,5 +539,5 @@ def _notes(record: MemoryRecord) -> Iterator[Remark]:
 
 
 def usual(spec: MemorySpec) -> tuple[str, ...]:
-    """The tables that are shown of a run of this spec where nobody asks for others."""
+    """Names of the default tables for a run of this spec."""
     return ("phases", "largest") if len(list(spec.cells())) == 1 else ("summary", "grid")

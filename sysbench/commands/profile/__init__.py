@@ -1,4 +1,4 @@
-"""`sysbench profile`."""
+"""The `sysbench profile` command."""
 
 from sysbench.command import Command, InReport
 

@@ -139,7 +139,7 @@ def test_a_pattern_that_no_name_has_is_an_error_and_not_a_table_of_zeros(
         (Selection(kernel=re.compile("gemn")), "no kernel"),
         (Selection("optimizer", re.compile("softmax_warp")), "no kernel in optimizer"),
     ):
-        with pytest.raises(UsageError, match=f"^--kernel .* is found in the name of {where}$"):
+        with pytest.raises(UsageError, match=f"^--kernel .* matches {where}$"):
             profile_tables.sheet_of([("trace", profile)], [name] if name else [], selection)
 
 
