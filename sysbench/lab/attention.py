@@ -143,13 +143,10 @@ def refusal_of(error: RuntimeError, reasons: Iterable[warnings.WarningMessage]) 
     """
     if not any(phrase in str(error) for phrase in REFUSALS):
         return None
-    return UnavailableError(_first_sentences([error, *(reason.message for reason in reasons)]))
-
-
-def _first_sentences(messages: Iterable[object]) -> str:
-    """Return the first sentence of each message, without torch's source locations."""
+    # The first sentence of each message, without torch's source locations.
+    messages = [error, *(reason.message for reason in reasons)]
     sentences = (re.split(r"\. | \(Triggered", str(message), maxsplit=1)[0].rstrip(".") for message in messages)
-    return "; ".join(dict.fromkeys(sentences))
+    return UnavailableError("; ".join(dict.fromkeys(sentences)))
 
 
 class OperatorLog(TorchDispatchMode):

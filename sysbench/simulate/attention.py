@@ -143,18 +143,14 @@ def _flash_problem(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor) -> str | None:
 def _efficient_problem(gpu: Gpu, q: Tensor, v: Tensor) -> str | None:
     """Reason why efficient attention does not support the inputs, or None (can_use_mem_efficient_attention)."""
     is_recent = gpu.compute_capability >= (8, 0)
-    alignment = _efficient_alignment(gpu, q.dtype)
+    # minimum_gemm_alignment, in elements.
+    major = gpu.compute_capability[0]
+    has_tensor_cores = major >= 8 or (major == 7 and q.dtype in _HALVES)
+    alignment = max(4 if major >= 8 else 1, 16 // q.dtype.itemsize if has_tensor_cores else 1)
     if q.shape[-1] % alignment or v.shape[-1] % alignment:
         return f"Memory efficient attention requires heads of a width divisible by {alignment}; this is {q.shape[-1]}"
     dtypes = (*_HALVES, torch.float32) if is_recent else (torch.float16, torch.float32)
     return _type_problem("Memory efficient attention", q, dtypes)
-
-
-def _efficient_alignment(gpu: Gpu, dtype: torch.dtype) -> int:
-    """minimum_gemm_alignment, in elements."""
-    major = gpu.compute_capability[0]
-    has_tensor_cores = major >= 8 or (major == 7 and dtype in _HALVES)
-    return max(4 if major >= 8 else 1, 16 // dtype.itemsize if has_tensor_cores else 1)
 
 
 def _cudnn_problem(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor) -> str | None:

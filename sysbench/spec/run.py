@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from sysbench.spec.axes import texts
+from sysbench.spec.axes import Texts
 from sysbench.spec.options import Option
 from sysbench.spec.validation import option_name, option_of
 
@@ -57,10 +57,10 @@ class RunOptions(BaseModel):
     format: Annotated[Format, Option(metavar="NAME", panel=OUTPUT)] = Field(
         default="terminal", description="Tables as terminal, markdown, csv or latex."
     )
-    tables: Annotated[tuple[str, ...], BeforeValidator(texts), Option(metavar="NAME,…", panel=OUTPUT)] = Field(
+    tables: Annotated[Texts, Option(metavar="NAME,…", panel=OUTPUT)] = Field(
         default=(), description="Tables to show instead of those that the axes imply; a wrong name lists all."
     )
-    columns: Annotated[tuple[str, ...], BeforeValidator(texts), Option(metavar="NAME,…", panel=OUTPUT)] = Field(
+    columns: Annotated[Texts, Option(metavar="NAME,…", panel=OUTPUT)] = Field(
         default=(),
         description="Columns to show; with a + in front, beside those that are shown anyway. A wrong name lists all.",
     )

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sysbench import formulas as attention_costs
 from sysbench import units
-from sysbench.commands.attention.measure_memory import Needs, counted
+from sysbench.commands.attention.measure_memory import counted
 from sysbench.commands.attention.record import (
     AttentionAccounted,
     AttentionChecked,
@@ -178,17 +178,6 @@ def _refuse_thrashing(cell: AttentionCell) -> Iterator[Event]:
         )
 
 
-def _memory(cell: AttentionCell, needs: Needs) -> AttentionMemory:
-    return AttentionMemory(
-        at_s=time.time(),
-        cell=cell.key,
-        source="measured",
-        before_backward_bytes=needs.before_backward_bytes,
-        saved_bytes=needs.saved_bytes,
-        peak_allocated_bytes=needs.peak_bytes,
-    )
-
-
 # --- measured
 
 
@@ -201,7 +190,15 @@ def _measured(cell: AttentionCell, on: DeviceInfo, device: torch.device, clock: 
     calls = _Calls(cell, function, inputs, gradient_for(inputs[0]), clock)
     try:
         yield from _first_call(cell, calls)
-        _PACE.learn(cell, device, _pair_s(calls))
+        # The first call may include compilation, so a second one is timed.
+        calls.forget()
+        started_s = time.perf_counter()
+        calls.attend()
+        calls.differentiate()
+        synchronize(calls.gradient.device)
+        pair_s = time.perf_counter() - started_s
+        calls.forget()
+        _PACE.learn(cell, device, pair_s)
         yield from _memory_of(cell, calls, device, base, held_bytes)
         yield from _timed(cell, calls)
     except (RuntimeError, MemoryError) as error:
@@ -294,7 +291,17 @@ def _first_call(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
         count_from_zero()
     started_s = time.perf_counter()
     _attend(cell, calls)
-    _refuse_other_results(cell, calls)
+    # A user's own function may return anything.
+    output, q = calls.output, calls.inputs[0]
+    if not isinstance(output, Tensor) or output.shape != q.shape:
+        shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise UnavailableError(f"{cell.implementation} returned {shape} instead of {tuple(q.shape)}")
+    if not output.requires_grad:
+        raise UnavailableError(
+            f"{cell.implementation} returned a result without a gradient: there is no backward to time"
+        )
+    if not torch.isfinite(output).all():
+        raise UnavailableError(f"{cell.implementation} returned numbers that are not finite")
     calls.differentiate()
     synchronize(calls.gradient.device)
     if any(tensor.grad is None for tensor in calls.inputs):
@@ -333,32 +340,6 @@ def _attend(cell: AttentionCell, calls: _Calls) -> None:
             raise UnavailableError(f"{cell.implementation}: {refusal}") from error
 
 
-def _pair_s(calls: _Calls) -> float:
-    """Time of a second forward and backward, because the first call may include compilation."""
-    calls.forget()
-    started_s = time.perf_counter()
-    calls.attend()
-    calls.differentiate()
-    synchronize(calls.gradient.device)
-    pair_s = time.perf_counter() - started_s
-    calls.forget()
-    return pair_s
-
-
-def _refuse_other_results(cell: AttentionCell, calls: _Calls) -> None:
-    """Raise UnavailableError unless the output can be attention's; a user's own function may return anything."""
-    output, q = calls.output, calls.inputs[0]
-    if not isinstance(output, Tensor) or output.shape != q.shape:
-        shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-        raise UnavailableError(f"{cell.implementation} returned {shape} instead of {tuple(q.shape)}")
-    if not output.requires_grad:
-        raise UnavailableError(
-            f"{cell.implementation} returned a result without a gradient: there is no backward to time"
-        )
-    if not torch.isfinite(output).all():
-        raise UnavailableError(f"{cell.implementation} returned numbers that are not finite")
-
-
 def _kernel(cell: AttentionCell, calls: _Calls) -> str:
     """The operator that the implementation runs."""
     if cell.implementation == "compiled":
@@ -377,7 +358,14 @@ def _memory_of(
     if base.allocated_bytes is None:
         needs = counted(cell, real=calls.inputs)
         if needs is not None:
-            yield _memory(cell, needs)
+            yield AttentionMemory(
+                at_s=time.time(),
+                cell=cell.key,
+                source="measured",
+                before_backward_bytes=needs.before_backward_bytes,
+                saved_bytes=needs.saved_bytes,
+                peak_allocated_bytes=needs.peak_bytes,
+            )
         calls.forget()
         return
     calls.forget()

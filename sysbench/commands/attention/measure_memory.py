@@ -123,7 +123,15 @@ def _counted(cell: AttentionCell, make: Callable[[], Inputs]) -> Needs:
     with ledger:
         output.backward(gradient)
     q.grad = k.grad = v.grad = None
-    needs = Needs(before_backward, before_backward - inputs_bytes - kept, ledger.peak_bytes, _named(ledger.at_peak))
+    needs = Needs(
+        before_backward,
+        before_backward - inputs_bytes - kept,
+        ledger.peak_bytes,
+        [
+            each.model_copy(update={"name": _NAMES.get(each.name.split(".")[0], each.name)})
+            for each in ledger.at_peak.values()
+        ],
+    )
     ledger.watch.forget_all()
     return needs
 
@@ -135,10 +143,3 @@ _NAMES = {
     "mul": "product by element",
     "masked_fill": "masked scores",
 }
-
-
-def _named(tensors: dict[int, AttentionTensor]) -> list[AttentionTensor]:
-    """Replace names of operators by names of their results, if known."""
-    return [
-        each.model_copy(update={"name": _NAMES.get(each.name.split(".")[0], each.name)}) for each in tensors.values()
-    ]

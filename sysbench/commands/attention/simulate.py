@@ -116,7 +116,12 @@ class _Run:
 
     def recorded(self) -> Recording:
         """Record all allocations of building the cell and calling it twice."""
-        _refuse_other_gpus(self._cell, self._gpu)
+        if (problem := not_simulated(self._cell.implementation)) is not None:
+            raise UnavailableError(problem)
+        if self._cell.precision in ("bf16", "tf32") and self._gpu.compute_capability < _AMPERE:
+            raise UnavailableError(
+                f"{self._cell.precision} needs sm80 or newer; {self._gpu.title} is older: use fp16 or fp32"
+            )
         recorder = self._recorder
         with collection_paused(), composed_of(self._platform.composites), recorder.device, self._labels:
             with recorder.span(-1, BUILD):
@@ -144,7 +149,12 @@ class _Run:
         inputs = inputs_for(self._cell, DEVICE)
         for name, tensor in zip("qkv", inputs, strict=True):
             self._labels.call(tensor, name)
-        function = _function_on(self._gpu, self._cell)
+        cell = self._cell
+        makers: dict[str, Callable[[], Attention]] = {
+            "flex": lambda: flex(cell, DEVICE, flex_attention),
+            "flash-attn": lambda: flash_attn(cell, flash_attn_on(self._gpu)),
+        }
+        function = makers.get(cell.implementation, lambda: function_for(cell, DEVICE))()
         self._held_until = self._recorder.events_so_far
         gradient = gradient_for(inputs[0])
         self._labels.call(gradient, "gradient of the output")
@@ -166,22 +176,6 @@ class _Run:
         self.output_bytes = output.untyped_storage().nbytes()
         if first:
             torch.isfinite(output).all()  # as when measuring
-
-
-def _refuse_other_gpus(cell: AttentionCell, gpu: Gpu) -> None:
-    if (problem := not_simulated(cell.implementation)) is not None:
-        raise UnavailableError(problem)
-    if cell.precision in ("bf16", "tf32") and gpu.compute_capability < _AMPERE:
-        raise UnavailableError(f"{cell.precision} needs sm80 or newer; {gpu.title} is older: use fp16 or fp32")
-
-
-def _function_on(gpu: Gpu, cell: AttentionCell) -> Attention:
-    """The cell's implementation with the kernels of that GPU."""
-    makers: dict[str, Callable[[], Attention]] = {
-        "flex": lambda: flex(cell, DEVICE, flex_attention),
-        "flash-attn": lambda: flash_attn(cell, flash_attn_on(gpu)),
-    }
-    return makers.get(cell.implementation, lambda: function_for(cell, DEVICE))()
 
 
 class _Labels(TorchDispatchMode):

@@ -12,9 +12,9 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from sysbench.errors import unknown
 from sysbench.spec import hardware
-from sysbench.spec.axes import choices, integers, texts
-from sysbench.spec.cell import DeviceType, RunCell, RunSpec, devices
-from sysbench.spec.model import Precision
+from sysbench.spec.axes import Sizes, texts
+from sysbench.spec.cell import Devices, DeviceType, RunCell, RunSpec
+from sysbench.spec.model import Precision, Precisions
 from sysbench.spec.options import Option
 from sysbench.spec.quantities import Seconds, Seed, Size, Steps
 from sysbench.spec.run import OUTPUT, SavedOptions
@@ -138,28 +138,21 @@ class AttentionSpec(RunSpec):
         default=("naive",),
         description=f"Implementations: {', '.join(IMPLEMENTATIONS)}, or a function of your own, my_module:attention.",
     )
-    dim: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=SWEEP)] = Field(
-        default=(64,), description="Head dimension d."
+    dim: Annotated[Sizes, Option(metavar="AXIS", panel=SWEEP)] = Field(default=(64,), description="Head dimension d.")
+    seq: Annotated[Sizes, Option(flags=("--seq", "--seq-len"), metavar="AXIS", panel=SWEEP)] = Field(
+        default=(256, 1024), description="Sequence length N."
     )
-    seq: Annotated[
-        tuple[int, ...], BeforeValidator(integers(1)), Option(flags=("--seq", "--seq-len"), metavar="AXIS", panel=SWEEP)
-    ] = Field(default=(256, 1024), description="Sequence length N.")
-    batch: Annotated[
-        tuple[int, ...],
-        BeforeValidator(integers(1)),
-        Option(flags=("--batch", "--batch-size"), metavar="AXIS", panel=SWEEP),
-    ] = Field(default=(8,), description="Sequences per call.")
-    heads: Annotated[
-        tuple[int, ...],
-        BeforeValidator(integers(1)),
-        Option(flags=("--heads", "--num-heads"), metavar="AXIS", panel=SWEEP),
-    ] = Field(default=(), description="Attention heads; by default the inputs have no head dimension.")
+    batch: Annotated[Sizes, Option(flags=("--batch", "--batch-size"), metavar="AXIS", panel=SWEEP)] = Field(
+        default=(8,), description="Sequences per call."
+    )
+    heads: Annotated[Sizes, Option(flags=("--heads", "--num-heads"), metavar="AXIS", panel=SWEEP)] = Field(
+        default=(), description="Attention heads; by default the inputs have no head dimension."
+    )
     causal: Annotated[bool, Option(panel=SWEEP)] = Field(
         default=False, description="Apply a causal mask: no position attends to later ones."
     )
     precision: Annotated[
-        tuple[Precision, ...],
-        BeforeValidator(choices("a precision", get_args(Precision))),
+        Precisions,
         Option(
             flags=("--precision", "--dtype"),
             metavar="NAME,…",
@@ -167,7 +160,7 @@ class AttentionSpec(RunSpec):
             shorthands=(("--bf16", "bf16"), ("--fp16", "fp16")),
         ),
     ] = Field(default=("fp32",), description="Type of q, k and v; tf32 is fp32 with matrix products in tf32.")
-    device: Annotated[tuple[str, ...], BeforeValidator(devices), Option(metavar="NAME,…", panel=MEASUREMENT)] = Field(
+    device: Annotated[Devices, Option(metavar="NAME,…", panel=MEASUREMENT)] = Field(
         default=("auto",), description="auto, cuda, cuda:1, mps or cpu. auto is the first available of cuda, mps, cpu."
     )
     simulate: Annotated[hardware.Gpus, Option(metavar="GPU,…", panel=MEASUREMENT)] = Field(

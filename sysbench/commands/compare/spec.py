@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from sysbench.spec.axes import share, texts
+from sysbench.spec.axes import Texts, share
 from sysbench.spec.options import Option
 from sysbench.spec.run import Format
 
@@ -40,7 +40,7 @@ class CompareOptions(BaseModel):
         description='Measure both now, alternating in fresh processes: "time --size small" "time --size small '
         '--compile". Works for time and attention; time is the default.',
     )
-    across: Annotated[tuple[str, ...], BeforeValidator(texts), Option(metavar="AXIS,…", panel=TWO)] = Field(
+    across: Annotated[Texts, Option(metavar="AXIS,…", panel=TWO)] = Field(
         default=(),
         description="Compare A and B although they differ in this, which is refused otherwise: precision, batch, mode, "
         "device, simulate, machine, …; a wrong name lists all.",
@@ -81,7 +81,7 @@ class CompareOptions(BaseModel):
     format: Annotated[Format, Option(metavar="NAME", panel=OUTPUT)] = Field(
         default="terminal", description="Tables as terminal, markdown, csv or latex."
     )
-    tables: Annotated[tuple[str, ...], BeforeValidator(texts), Option(metavar="NAME,…", panel=OUTPUT)] = Field(
+    tables: Annotated[Texts, Option(metavar="NAME,…", panel=OUTPUT)] = Field(
         default=(), description="Tables to show instead of the default ones; a wrong name lists all."
     )
     export: Annotated[Export | None, Option(metavar="NAME", panel=OUTPUT)] = Field(

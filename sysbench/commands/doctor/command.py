@@ -54,7 +54,18 @@ def doctor(
 
     Whatever cannot be determined is unknown, with the reason. Exits with 1 only if nothing at all can be measured.
     """
-    _refuse(rounds, path, json=json, self_cost=self_cost)
+    from sysbench.errors import UsageError
+
+    if rounds is not None and rounds < FEWEST_ROUNDS:
+        raise UsageError(f"--rounds {rounds} is out of range: allowed is {FEWEST_ROUNDS} or more. Nearest: 2")
+    if rounds is not None and not self_cost:
+        raise UsageError("--rounds needs --self-cost")
+    if path and not json:
+        raise UsageError(f"{path}: doctor writes a file only with --json {path}")
+    if path not in ("", "-"):
+        from sysbench.log.storage import refuse_unwritable
+
+        refuse_unwritable(Path(path))
     alone = json and path in ("", "-")
     code = 0  # also if the reader closes the pipe (`| head`)
     with Examination() as examination:
@@ -74,22 +85,6 @@ def doctor(
 
                     write_atomically(Path(path), text.encode())
     raise typer.Exit(code)
-
-
-def _refuse(rounds: int | None, path: str, *, json: bool, self_cost: bool) -> None:
-    """Raise UsageError for options that contradict each other, and OutputError for a file that cannot be written."""
-    from sysbench.errors import UsageError
-
-    if rounds is not None and rounds < FEWEST_ROUNDS:
-        raise UsageError(f"--rounds {rounds} is out of range: allowed is {FEWEST_ROUNDS} or more. Nearest: 2")
-    if rounds is not None and not self_cost:
-        raise UsageError("--rounds needs --self-cost")
-    if path and not json:
-        raise UsageError(f"{path}: doctor writes a file only with --json {path}")
-    if path not in ("", "-"):
-        from sysbench.log.storage import refuse_unwritable
-
-        refuse_unwritable(Path(path))
 
 
 def _examined(examination: Examination, console: Console | None) -> DoctorRecord:

@@ -178,7 +178,11 @@ def _gpu(state: GpuState) -> Iterator[Fact]:
     if state.total_bytes is not None:
         yield "  memory", f"{units.size(state.free_bytes)} free of {units.size(state.total_bytes)}"
     yield "  now", _now(state)
-    yield "  settings", _settings(state)
+    switches = {"persistence": state.persistence, "ECC": state.ecc, "MIG": state.mig}
+    words = [f"{name} {'on' if value else 'off'}" for name, value in switches.items() if value is not None]
+    mode = f"compute mode {state.compute_mode}" if state.compute_mode else None
+    counter = "counts energy" if state.energy_j is not None else "does not count energy"
+    yield "  settings", _joined(*words, mode, counter)
     if state.processes:
         yield "  processes", ", ".join(f"{each.name or '?'} ({each.pid})" for each in state.processes)
     for field, why in state.unknown.items():
@@ -200,14 +204,6 @@ def _now(state: GpuState) -> str:
     if state.throttle_reasons is not None:
         held = f"throttled by {', '.join(state.throttle_reasons)}" if state.throttle_reasons else "not throttled"
     return _joined(clock, power, warm, busy, held)
-
-
-def _settings(state: GpuState) -> str:
-    switches = {"persistence": state.persistence, "ECC": state.ecc, "MIG": state.mig}
-    words = [f"{name} {'on' if value else 'off'}" for name, value in switches.items() if value is not None]
-    mode = f"compute mode {state.compute_mode}" if state.compute_mode else None
-    counter = "counts energy" if state.energy_j is not None else "does not count energy"
-    return _joined(*words, mode, counter)
 
 
 def _tool(name: str, tool: Tool | None) -> Iterator[Fact]:

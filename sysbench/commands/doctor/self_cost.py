@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from statistics import median
@@ -178,23 +178,18 @@ def _median_step_s(spec: TimeSpec, sampler: Sampler, dashboard: Dashboard, launc
     with tempfile.TemporaryDirectory(prefix="sysbench-") as directory:
         options = RunOptions(out=Path(directory), quiet=True, ceilings=False)
         with session.run(spec, options, launcher=launcher, sampler=sampler) as running, dashboard() as watcher:
-            return median(_samples_s(running, watcher))
-
-
-def _samples_s(events: Iterable[Event], watcher: Watcher) -> list[float]:
-    """Times of the measured steps; raises SysbenchError if the cell did not finish."""
-    samples_s = []
-    for event in events:
-        watcher.show(event)
-        if isinstance(event, StepMeasured) and not event.warmup and event.step.wall_s is not None:
-            samples_s.append(event.step.wall_s)
-        if isinstance(event, CellFinished) and event.outcome not in ("ok", "interrupted"):
-            raise SysbenchError(f"{event.outcome}: {event.detail or 'no reason given'}")
-        if isinstance(event, RunFinished) and event.status == "interrupted":
-            raise KeyboardInterrupt
-    if not samples_s:
-        raise SysbenchError("no step was measured")
-    return samples_s
+            samples_s = []
+            for event in running:
+                watcher.show(event)
+                if isinstance(event, StepMeasured) and not event.warmup and event.step.wall_s is not None:
+                    samples_s.append(event.step.wall_s)
+                if isinstance(event, CellFinished) and event.outcome not in ("ok", "interrupted"):
+                    raise SysbenchError(f"{event.outcome}: {event.detail or 'no reason given'}")
+                if isinstance(event, RunFinished) and event.status == "interrupted":
+                    raise KeyboardInterrupt
+            if not samples_s:
+                raise SysbenchError("no step was measured")
+            return median(samples_s)
 
 
 def _recorded_step_s(cell: TimeCell, history: str) -> float:

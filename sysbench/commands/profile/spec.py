@@ -11,8 +11,8 @@ from typing import Annotated, Literal, get_args
 from pydantic import BeforeValidator, Field
 
 from sysbench.commands.time.spec import TimeCell
-from sysbench.spec.axes import choices, integers, texts
-from sysbench.spec.model import MODEL, STEP, DeviceType, Mode, ModelCell, ModelSpec
+from sysbench.spec.axes import Counts, Sizes, choices, integers, texts
+from sysbench.spec.model import MODEL, STEP, DeviceType, Mode, ModelCell, ModelSpec, Modes
 from sysbench.spec.options import Option
 from sysbench.spec.quantities import Size, Steps
 from sysbench.spec.run import OUTPUT, VIEW, RunOptions, Selection, Sort
@@ -62,16 +62,12 @@ class ProfileSpec(ModelSpec):
     """A run of `sysbench profile`."""
 
     kind: Literal["profile"] = "profile"
-    ctx: Annotated[
-        tuple[int, ...],
-        BeforeValidator(integers(1)),
-        Option(flags=("--ctx", "--seq-len"), metavar="AXIS", panel=MODEL),
-    ] = Field(default=(256,), description="Context length, in tokens.")
-    mode: Annotated[
-        tuple[Mode, ...],
-        BeforeValidator(choices("a mode", get_args(Mode))),
-        Option(metavar="MODE,…", panel=STEP),
-    ] = Field(default=("train",), description=f"Which phases a step has: {', '.join(get_args(Mode))}.")
+    ctx: Annotated[Sizes, Option(flags=("--ctx", "--seq-len"), metavar="AXIS", panel=MODEL)] = Field(
+        default=(256,), description="Context length, in tokens."
+    )
+    mode: Annotated[Modes, Option(metavar="MODE,…", panel=STEP)] = Field(
+        default=("train",), description=f"Which phases a step has: {', '.join(get_args(Mode))}."
+    )
     profiler: Annotated[
         tuple[Profiler, ...],
         BeforeValidator(choices("a profiler", get_args(Profiler))),
@@ -83,10 +79,10 @@ class ProfileSpec(ModelSpec):
     active: Annotated[
         tuple[int, ...], BeforeValidator(integers(1, MOST_ACTIVE)), Option(metavar="AXIS", panel=PROFILE)
     ] = Field(default=(1,), description=f"Profiled steps, 1 to {MOST_ACTIVE}.")
-    warmup: Annotated[tuple[int, ...], BeforeValidator(integers(0)), Option(metavar="AXIS", panel=PROFILE)] = Field(
+    warmup: Annotated[Counts, Option(metavar="AXIS", panel=PROFILE)] = Field(
         default=(3,), description="Warm-up steps, in every process."
     )
-    steps: Annotated[tuple[int, ...], BeforeValidator(integers(0)), Option(metavar="AXIS", panel=PROFILE)] = Field(
+    steps: Annotated[Counts, Option(metavar="AXIS", panel=PROFILE)] = Field(
         default=(5,),
         description="Unprofiled steps, timed first in a separate process; 0 skips them.",
     )
