@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 BLOCK_BYTES = 512
 """Block sizes in CUDA's caching allocator are multiples of this (kMinBlockSize, c10/core/AllocatorConfig.h)."""
@@ -19,6 +20,17 @@ BLOCK_BYTES = 512
 def rounded(size_bytes: int) -> int:
     """Round `size_bytes` up to whole blocks, as CUDA's caching allocator does."""
     return (size_bytes + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
+
+
+class DispatchMode(TorchDispatchMode):
+    """A mode that sees every operator, without making torch import its compiler, which takes seconds."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
 
 
 class _Watched(weakref.ref[torch.UntypedStorage]):

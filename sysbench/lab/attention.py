@@ -17,9 +17,9 @@ import torch
 from einops import einsum
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from sysbench.errors import UnavailableError
+from sysbench.lab.accounting import DispatchMode
 from sysbench.lab.ranges import named
 from sysbench.spec.model import Attention
 
@@ -149,16 +149,12 @@ def refusal_of(error: RuntimeError, reasons: Iterable[warnings.WarningMessage]) 
     return UnavailableError("; ".join(dict.fromkeys(sentences)))
 
 
-class OperatorLog(TorchDispatchMode):
+class OperatorLog(DispatchMode):
     """While active, records the names of the ATen operators that run, in order."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.names: list[str] = []
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # otherwise torch imports its compiler, which takes seconds
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Record the operator's name and run it."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,23 +26,8 @@ _FLEX_HEAD = 16
 """Smallest head width that tl.dot accepts (torch/_inductor/kernel/flex/flex_attention.py)."""
 
 
-class Attend(Protocol):
-    """`scaled_dot_product_attention` of queries, keys and values (batch, heads, ctx, d_head)."""
-
-    def __call__(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        *,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> Tensor:
-        """Return the attended values, in the shape of the queries."""
-        ...
+Attend = Callable[..., Tensor]
+"""`scaled_dot_product_attention` of queries, keys and values (batch, heads, ctx, d_head)."""
 
 
 def attention_on(gpu: Gpu) -> Attend:

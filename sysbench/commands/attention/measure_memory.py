@@ -10,11 +10,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from sysbench.commands.attention.record import AttentionTensor
 from sysbench.commands.attention.spec import AttentionCell
-from sysbench.lab.accounting import StorageWatch, rounded
+from sysbench.lab.accounting import DispatchMode, StorageWatch, rounded
 from sysbench.lab.attention_functions import Inputs, function_for
 from sysbench.lab.precision import compute_dtype
 
@@ -35,11 +34,11 @@ class Needs:
     at_peak: list[AttentionTensor]
 
 
-class _Ledger(TorchDispatchMode):
+class _Ledger(DispatchMode):
     """Records live tensors, and those at the peak."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.phase: PhaseName = "inputs"
         self.live_bytes = 0
         self.peak_bytes = 0
@@ -48,10 +47,6 @@ class _Ledger(TorchDispatchMode):
         self._made: tuple[str, Tensor] | None = None
         self._count = 0
         self.watch = StorageWatch(self._allocated, self._freed)
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # otherwise torch imports its compiler, which takes seconds
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operator and record the tensors that it returns."""

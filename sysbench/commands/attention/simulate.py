@@ -13,12 +13,12 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from sysbench.commands.attention.record import AttentionTensor
 from sysbench.commands.attention.spec import AttentionCell, not_simulated
 from sysbench.errors import UnavailableError
 from sysbench.garbage import collection_paused
+from sysbench.lab.accounting import DispatchMode
 from sysbench.lab.attention import refusal_of
 from sysbench.lab.attention_functions import (
     Attention,
@@ -178,18 +178,14 @@ class _Run:
             torch.isfinite(output).all()  # as when measuring
 
 
-class _Labels(TorchDispatchMode):
+class _Labels(DispatchMode):
     """Names of allocations; this mode is outside the simulated device, so that it sees the device's results."""
 
     def __init__(self, recorder: Recorder) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.made_in: Made = "inputs"
         self._recorder = recorder
         self._found: dict[int, tuple[str, list[int], str, Made]] = {}
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # otherwise torch imports its compiler, which takes seconds
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operator and record what it allocates."""

@@ -57,7 +57,7 @@ def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
         allocated_peak_bytes=result.allocated_peak_bytes,
         reserved_peak_bytes=result.reserved_peak_bytes,
         host_rss_peak_bytes=None,
-        outside_bytes=result.context_bytes + result.other_bytes,
+        outside_bytes=result.gpu.context_bytes + result.gpu.other_bytes,
         alloc_retries=result.alloc_retries,
         by_category=dict(result.by_category),
     )
@@ -107,7 +107,7 @@ def _search(
         cell=cell.key,
         axis=axis,
         value=largest.value,
-        beyond=getattr(beyond.cell, axis) if beyond is not None else None,
+        beyond=getattr(beyond.recording.cell, axis) if beyond is not None else None,
     )
     found: SimulatedMemory = largest.result or beyond
     return found
