@@ -254,7 +254,7 @@ def test_a_snapshot_of_the_cpu_holds_its_tensors_and_claims_no_allocator(counted
 def test_what_cannot_run_here_is_pointed_to_the_simulation(tmp_path: Path) -> None:
     ran = sysbench("memory", "--size=2.7b", "--ctx=128", "--batch=4000", "--device=cpu", f"--out={tmp_path}")
     assert ran.code == 1
-    assert "--simulate GPU (a100-80gb, or 24GiB) works out what does not fit here" in " ".join(ran.out.split())
+    assert "--simulate GPU (a100-80gb, or 24GiB) computes what does not fit here" in " ".join(ran.out.split())
 
 
 def test_of_a_gpu_that_is_only_a_size_no_step_time_is_predicted_and_what_can_be_had_is_named() -> None:

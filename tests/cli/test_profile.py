@@ -242,7 +242,7 @@ def test_a_trace_with_nothing_in_it_is_an_error(tmp_path: Path) -> None:
         (["--flame", "a.svg", "--json", "a.svg"], "--flame a.svg is the file of --json: give each its own"),
         (["--from", "a.json", "--ctx", "7"], "--from shows a finished run; --ctx would change nothing in it"),
         (["--from", "a.json", "--trace", "b.json"], "--trace keeps the trace of a run; --from reads an existing one"),
-        (["--from", "a.json,b.json", "--window", "c.json"], "--window and --flame are of one trace"),
+        (["--from", "a.json,b.json", "--window", "c.json"], "--window and --flame need a single trace"),
         (["--from", "a.jsonl,b.json"], "--from takes one log or record, or several traces; a.jsonl is a log or record"),
     ],
 )

@@ -1,4 +1,4 @@
-"""From the record of `sysbench attention` to pictures: curves over N, and heat maps over d and N."""
+"""Prepares the data of attention figures from a record: curves over N, and heat maps over d and N."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ TITLES: dict[Quantity, str] = {"forward": "forward", "backward": "backward", "sa
 
 
 def refuse_other_formats(*paths: Path | None) -> None:
-    """Raise UsageError for the first of these names that is none of a picture."""
+    """Raise UsageError for the first file name with an unknown format."""
     for path in paths:
         if path is not None and path.suffix.lower().removeprefix(".") not in plots.FORMATS:
             raise UsageError(f"{path} is not a picture's name: it must end in .png, .svg or .pdf")
 
 
 def figures(record: AttentionRecord) -> Iterator[Drawn]:
-    """Curves and heat maps of every setting, as far as there is anything to draw that the others do not show."""
+    """Curves and heat maps of every setting, without those that add nothing to the others."""
     groups = settings(record.cells)
     for number, cells in enumerate(groups, 1):
         part = record.model_copy(update={"cells": cells})
@@ -108,7 +108,7 @@ def _whole(caption: Heading) -> str:
 
 def _caption(record: AttentionRecord, where: str, values: str) -> Heading:
     kind, *rest = subject(record)
-    # What the inputs are comes first, then on what and how it was measured.
+    # Inputs come first, then hardware and method.
     machine = next((cell.device.name for cell in record.cells if cell.device and cell.source == "measured"), None)
     inputs = [
         word for word in rest if word.split()[0] in ("batch", "causal", "not", "no", "fp32", "tf32", "bf16", "fp16")
@@ -127,7 +127,7 @@ def _caption(record: AttentionRecord, where: str, values: str) -> Heading:
 
 
 def panel(cells: Sequence[AttentionCellRecord], quantity: Quantity) -> Panel | None:
-    """The curves of one quantity, of cells of one setting and head dimension; None where nothing is known of it."""
+    """Curves of one quantity for cells of one setting and head dimension; None without values."""
     curves = tuple(curve for name in implementations(cells) if (curve := _curve(cells, name, quantity)) is not None)
     if not any(curve.points for curve in curves):
         return None
@@ -169,7 +169,7 @@ def _point(cell: AttentionCellRecord, quantity: Quantity) -> tuple[int, float, f
 
 
 def heat_map(cells: Sequence[AttentionCellRecord], name: str, quantity: Quantity) -> HeatMap | None:
-    """One quantity of one implementation; None where nothing came of it at all."""
+    """Heat map of one quantity of one implementation; None without values."""
     here = [cell for cell in cells if cell.cell.implementation == name]
     if not any(value(cell, quantity) is not None or over_memory(cell) for cell in here):
         return None

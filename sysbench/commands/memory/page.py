@@ -1,8 +1,7 @@
-"""The active-memory timeline as one HTML page that needs nothing else: no network, no server, no other file.
+"""The memory timeline as one self-contained HTML page, which needs no network, server or other files.
 
-The page holds every allocation, compressed, and draws them itself (assets/memory_page). What comes from the
-snapshot (names of modules, functions and files) reaches the page inside the compressed data and is only ever set as
-text there; the few words that stand in the markup are escaped.
+The page contains all allocations, compressed, and draws them (assets/memory_page). Names from the snapshot are part of
+the compressed data and are only ever set as text; the few words in the markup are escaped.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ _FOLDER: Final = "memory_page"
 
 
 def write(path: Path, timeline: Timeline, title: str) -> None:
-    """Write the page of a timeline. Raises OutputError when that is not possible."""
+    """Write the page of a timeline; raises OutputError."""
     pages.write(path, render(timeline, title))
 
 
 def render(timeline: Timeline, title: str) -> str:
-    """The page as text."""
+    """The HTML page."""
     data = base64.b64encode(zlib.compress(_pack(timeline), 6)).decode("ascii")
     return pages.render(_FOLDER, title=title, timeline=timeline, data=data)
 
@@ -40,7 +39,7 @@ def render(timeline: Timeline, title: str) -> str:
 
 
 def _pack(timeline: Timeline) -> bytes:
-    """A header of JSON, its length in front, and the columns that it tells the places of."""
+    """Pack the data: the length of a JSON header, the header with the positions of all columns, and the columns."""
     allocations, reserved = timeline.allocations, timeline.reserved
     order = _by_birth(timeline)
     columns: dict[str, Column] = {
@@ -58,7 +57,7 @@ def _pack(timeline: Timeline) -> bytes:
     }
     if reserved is not None:
         columns["reserved"] = reserved.bytes.astype("<f8")
-    # A simulation's clock only puts events in order: durations by it would look measured.
+    # The clock of a simulation only orders events, but its times would look measured.
     if timeline.time_us is not None and timeline.source == "measured":
         columns["time"] = (timeline.time_us - timeline.time_us[0]).astype("<f8")
     header = _header(timeline)
@@ -67,7 +66,8 @@ def _pack(timeline: Timeline) -> bytes:
     for name, column in columns.items():
         places[name] = [column.dtype.str[1:], offset, len(column)]
         offset += -(-column.nbytes // 8) * 8
-    # The places depend on the header's length and the header on the places: it is given room to spare.
+    # Positions depend on the header's length and vice versa, so the header has spare room. Columns are aligned to eight
+    # bytes, as typed arrays must be.
     room = len(json.dumps({**header, "arrays": places})) + 16 * len(places)
     start = -(-(4 + room) // 8) * 8
     shifted = {name: [kind, start + at, length] for name, (kind, at, length) in places.items()}
@@ -120,12 +120,12 @@ def _header(timeline: Timeline) -> dict[str, Any]:
 
 
 def _by_birth(timeline: Timeline) -> Column:
-    """The page numbers allocations in the order of their birth: it is the order in which they are stacked."""
+    """Allocations in order of birth, which is the order in which the page numbers and stacks them."""
     return np.argsort(timeline.allocations.born, kind="stable")
 
 
 def _frame_table(stacks: Stacks) -> tuple[list[str], list[list[int]]]:
-    """Distinct texts, and frames as positions among them: (filename, line, name)."""
+    """Distinct strings, and frames as (filename, line, name) with positions of strings."""
     strings: dict[str, int] = {}
     frames = [
         [

@@ -218,7 +218,7 @@ def test_the_kernel_table_names_the_classes_that_the_table_of_classes_counts() -
 
 
 def test_a_table_that_this_profile_cannot_fill_says_what_it_needs(profile: ProfileSummary) -> None:
-    for name, needed in (("ranks", "several files"), ("operator-shapes", "--shapes"), ("checks", "a run of sysbench")):
+    for name, needed in (("ranks", "several files"), ("operator-shapes", "--shapes"), ("checks", "a sysbench run")):
         with pytest.raises(UsageError, match=needed):
             table(profile, name)
 
