@@ -13,7 +13,19 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from sysbench import units
-from sysbench.render.plots import INK, QUIET, SIMULATED, Heading, Look, Point, draw_crosses, draw_error_bars, printable
+from sysbench.render.plots import (
+    INK,
+    LIMIT,
+    QUIET,
+    SIMULATED,
+    Heading,
+    Look,
+    Point,
+    draw_crosses,
+    draw_error_bars,
+    dressed,
+    printable,
+)
 from sysbench.units import Unit
 
 if TYPE_CHECKING:
@@ -50,9 +62,7 @@ def look(implementation: str, everything: Sequence[str]) -> Look:
     return _OTHERS[own.index(implementation) % len(_OTHERS)]
 
 
-_GRID: Final = "#e3e3e3"
 _MISSING: Final = "#f2f2f2"
-_FRONTIER: Final = "#c1121f"
 _MAP: Final = "cividis"
 """Perceptually uniform, also for colour-blind readers."""
 _MOST_COLUMNS: Final = 4
@@ -140,7 +150,7 @@ def _draw_panel(axes: Axes, panel: Panel, names: Sequence[str]) -> None:
     axes.set_xlim(lengths[0] / 1.25, lengths[-1] * 1.25)
     values = [value for curve in panel.curves for _, value, _, _ in curve.points]
     if panel.limit is not None and values and max(values) > panel.limit / 64:
-        axes.axhline(panel.limit, color=_FRONTIER, linewidth=1, linestyle=(0, (5, 2)), zorder=2)
+        axes.axhline(panel.limit, color=LIMIT, linewidth=1, linestyle=(0, (5, 2)), zorder=2)
         label = f"memory of the device, {units.quantity(panel.unit, panel.limit)}"
         axes.annotate(
             label,
@@ -149,7 +159,7 @@ def _draw_panel(axes: Axes, panel: Panel, names: Sequence[str]) -> None:
             xycoords=("axes fraction", "data"),
             textcoords="offset points",
             fontsize=7,
-            color=_FRONTIER,
+            color=LIMIT,
         )
         values.append(panel.limit * 1.2)
     low, high = (min(values), max(values)) if values else (0.5, 2.0)
@@ -158,25 +168,18 @@ def _draw_panel(axes: Axes, panel: Panel, names: Sequence[str]) -> None:
     axes.set_ylim(low / 10 ** (0.08 * room), high * 10 ** (0.2 * room))
     _draw_guides(axes, lengths, low, high)
     _draw_beyond(axes, panel.curves, names)
-    axes.set_title(panel.title, fontsize=9.5, color=INK, loc="left", pad=6)
-    axes.set_xlabel("sequence length N", color=INK)
+    dressed(axes, title=panel.title, x="sequence length N", lines="both")
     axes.set_xticks(lengths, [str(n) for n in lengths])
     axes.minorticks_off()
     if len(lengths) > _MOST_LEVEL:
         axes.tick_params(axis="x", labelrotation=45)
     axes.yaxis.set_major_formatter(lambda value, _: _tick(panel.unit, value))
     _even_ticks(axes, panel.unit)
-    axes.tick_params(colors=QUIET, labelsize=8)
-    axes.grid(color=_GRID, linewidth=0.6, zorder=0)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _all_lengths(panel: Panel) -> list[int]:
-    return sorted({n for curve in panel.curves for n in _lengths(curve)})
-
-
-def _lengths(curve: Curve) -> list[int]:
-    return [int(n) for n, *_ in curve.points] + ([curve.beyond] if curve.beyond is not None else [])
+    lengths = {int(n) for curve in panel.curves for n, *_ in curve.points}
+    return sorted(lengths | {curve.beyond for curve in panel.curves if curve.beyond is not None})
 
 
 def _draw_curve(axes: Axes, curve: Curve, names: Sequence[str]) -> None:
@@ -209,7 +212,7 @@ def _draw_beyond(axes: Axes, curves: Sequence[Curve], names: Sequence[str]) -> N
     for n, stopped in at.items():
         colours = [look(curve.implementation, names).colour for curve in stopped]
         draw_crosses(axes, n, colours, size=14, apart=11, zorder=6)
-        axes.axvline(n, color=_FRONTIER, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
+        axes.axvline(n, color=LIMIT, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
 
 
 def _draw_guides(axes: Axes, lengths: Sequence[int], low: float, high: float) -> None:
@@ -389,10 +392,10 @@ def _draw_frontier(axes: Axes, each: HeatMap) -> None:
                 continue
             x, y = column - 0.5, row - 0.5
             if over(row, column - 1) is False:
-                axes.plot([x, x], [y, y + 1], color=_FRONTIER, linewidth=2, zorder=5, solid_capstyle="projecting")
+                axes.plot([x, x], [y, y + 1], color=LIMIT, linewidth=2, zorder=5, solid_capstyle="projecting")
             for other, edge in ((row - 1, y), (row + 1, y + 1)):
                 if over(other, column) is False:
-                    axes.plot([x, x + 1], [edge, edge], color=_FRONTIER, linewidth=2, zorder=5)
+                    axes.plot([x, x + 1], [edge, edge], color=LIMIT, linewidth=2, zorder=5)
     axes.set_xlim(-0.5, len(each.lengths) - 0.5)
     axes.set_ylim(-0.5, len(each.dims) - 0.5)
 

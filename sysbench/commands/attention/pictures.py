@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sysbench.commands.attention import figures as attention_figure
 from sysbench.commands.attention.figures import Curve, HeatMap, Panel
@@ -32,9 +31,6 @@ from sysbench.render.plots import Drawn, Heading
 from sysbench.statistics import PowerLaw
 from sysbench.units import Unit
 
-if TYPE_CHECKING:
-    pass
-
 TITLES: dict[Quantity, str] = {"forward": "forward", "backward": "backward", "saved": "kept for backward"}
 
 
@@ -57,10 +53,10 @@ def figures(record: AttentionRecord) -> Iterator[Drawn]:
 
 
 def write(record: AttentionRecord, curves: Path | None = None, heat_map: Path | None = None) -> Iterator[Path]:
-    """Draw what was asked for, a file for each setting; yields every file that is written.
+    """Draw the requested figures, a file for each setting; yields every file that is written.
 
-    With several settings (batches, precisions, devices) their number stands in the file's name. Where nothing was
-    measured, there is nothing to draw, and nothing is written. Raises UsageError and OutputError.
+    With several settings (batches, precisions, devices), file names contain the number of the setting. Settings without
+    results have no files. Raises UsageError and OutputError.
     """
     groups = settings(record.cells)
     for number, cells in enumerate(groups, 1):
@@ -132,40 +128,32 @@ def panel(cells: Sequence[AttentionCellRecord], quantity: Quantity) -> Panel | N
     if not any(curve.points for curve in curves):
         return None
     unit: Unit = "bytes" if quantity == "saved" else "s"
-    limits = {_capacity(cell) for cell in cells} - {None}
+    limits = {
+        cell.gpu.memory_bytes if cell.gpu else cell.device.memory_bytes if cell.device else None for cell in cells
+    } - {None}
     limit = limits.pop() if quantity == "saved" and len(limits) == 1 else None
     return Panel(TITLES[quantity], unit, curves, limit)
 
 
-def _capacity(cell: AttentionCellRecord) -> int | None:
-    if cell.gpu is not None:
-        return cell.gpu.memory_bytes
-    return cell.device.memory_bytes if cell.device is not None else None
-
-
 def _curve(cells: Sequence[AttentionCellRecord], name: str, quantity: Quantity) -> Curve | None:
     here = sorted((cell for cell in cells if cell.cell.implementation == name), key=lambda cell: cell.cell.seq)
-    points = tuple(point for cell in here if (point := _point(cell, quantity)) is not None)
+    points = []
+    for cell in here:
+        if found := value(cell, quantity):
+            timed = samples(cell, quantity)
+            low, high = timed.ci95_s if timed is not None and timed.ci95_s is not None else (None, None)
+            points.append((cell.cell.seq, found, low, high))
     beyond = [each.beyond for each in frontier(here) if each.beyond is not None]
     if not points and not beyond:
         return None
     laws = [each.law for each in growth(here, "seq") if each.quantity == quantity]
     return Curve(
         implementation=name,
-        points=points,
+        points=tuple(points),
         beyond=beyond[0].cell.seq if beyond else None,
         growth=next((exponent(law, "N") for law in laws if isinstance(law, PowerLaw)), ""),
         simulated=any(cell.source == "simulated" for cell in here),
     )
-
-
-def _point(cell: AttentionCellRecord, quantity: Quantity) -> tuple[int, float, float | None, float | None] | None:
-    found = value(cell, quantity)
-    if not found:
-        return None
-    timed = samples(cell, quantity)
-    low, high = timed.ci95_s if timed is not None and timed.ci95_s is not None else (None, None)
-    return cell.cell.seq, found, low, high
 
 
 def heat_map(cells: Sequence[AttentionCellRecord], name: str, quantity: Quantity) -> HeatMap | None:
