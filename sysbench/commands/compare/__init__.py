@@ -1,9 +1,5 @@
-"""The `sysbench compare` command."""
+"""Tell whether B is faster than A, slower, the same, or too close to call; --ab measures both."""
 
 from sysbench.command import Command
 
-COMMAND = Command(
-    name="compare",
-    package=__name__,
-    help="Tell whether B is faster than A, slower, the same, or too close to call; --ab measures both.",
-)
+COMMAND = Command(package=__name__, help=__doc__, spec=None)

@@ -1,9 +1,5 @@
-"""The `sysbench doctor` command."""
+"""Show what this machine has, what works on it or why not, and what sysbench itself costs."""
 
 from sysbench.command import Command
 
-COMMAND = Command(
-    name="doctor",
-    package=__name__,
-    help="Show what this machine has, what works on it or why not, and what sysbench itself costs.",
-)
+COMMAND = Command(package=__name__, help=__doc__, spec=None)
