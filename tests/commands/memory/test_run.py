@@ -13,7 +13,7 @@ from rich.console import Console
 from sysbench.commands.memory import fold as memory_fold
 from sysbench.commands.memory import measure
 from sysbench.commands.memory import tables as memory_tables
-from sysbench.commands.memory.live import MemoryLines, MemoryState, advance, draw
+from sysbench.commands.memory.live import MemoryLines, MemoryScreen, MemoryState, advance
 from sysbench.commands.memory.spec import MemoryCell, MemorySpec
 from sysbench.errors import DoesNotFitError
 from sysbench.lab.allocator import _Boundary, is_out_of_memory, label
@@ -160,7 +160,7 @@ def test_a_search_starts_from_its_first_value_and_says_what_it_found() -> None:
 def _shown(state: MemoryState, width: int, height: int, **options: Any) -> list[str]:
     file = io.StringIO()
     console = Console(file=file, width=width, height=height, force_terminal=True, color_system=None, **options)
-    console.print(draw(state, 10.0), end="")
+    console.print(MemoryScreen(state, 10.0), end="")
     return file.getvalue().splitlines()
 
 
