@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Literal
 
 from rich.cells import cell_len
@@ -61,12 +61,6 @@ class CellState(run_state.CellState):
 
 AttentionState = RunState[CellState]
 """State of a run."""
-
-
-def advance(state: AttentionState, event: Event) -> AttentionState:
-    """The state after one more event; unchanged if the event affects nothing that is shown."""
-    after: AttentionState = run_state.advance(_HANDLERS, state, event)
-    return after
 
 
 def folded(events: Iterable[Event]) -> AttentionState:
@@ -136,6 +130,9 @@ _HANDLERS = run_state.handlers(
         CellFinished: in_cell(_cell_finished),
     },
 )
+
+advance = partial(run_state.advance, _HANDLERS)
+"""The state after one more event; unchanged if the event affects nothing that is shown."""
 
 
 Shown = Literal["forward", "backward", "saved"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from rich.text import Text
@@ -18,7 +19,7 @@ from sysbench.commands.memory.record import (
     VerdictReached,
 )
 from sysbench.commands.memory.spec import MemoryCell
-from sysbench.log.events import Event, GpuSimulated
+from sysbench.log.events import GpuSimulated
 from sysbench.render import theme
 from sysbench.render.dashboard import run_state
 from sysbench.render.dashboard.cell_lines import CellLines, label
@@ -62,12 +63,6 @@ class MemoryState(RunState[CellState]):
         return last if last is not None and last.phases else None
 
 
-def advance(state: MemoryState, event: Event) -> MemoryState:
-    """The state after one more event; unchanged if the event affects nothing that is shown."""
-    after: MemoryState = run_state.advance(_HANDLERS, state, event)
-    return after
-
-
 def _phase_measured(state: MemoryState, event: PhaseMemoryMeasured) -> Any:
     add = in_cell(lambda cell, said: replace(cell, phases=(*cell.phases, said)))
     return replace(add(state, event), last_known=event.cell)
@@ -85,6 +80,9 @@ _HANDLERS = run_state.handlers(
         LargestFound: in_cell(lambda cell, event: replace(cell, found=event)),
     },
 )
+
+advance = partial(run_state.advance, _HANDLERS)
+"""The state after one more event; unchanged if the event affects nothing that is shown."""
 
 
 LONGEST_BAR = 60

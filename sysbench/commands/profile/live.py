@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from rich.text import Text
@@ -12,7 +13,7 @@ from rich.text import Text
 from sysbench import units
 from sysbench.commands.profile.record import ProfileRead, TraceWritten
 from sysbench.commands.profile.spec import ProfileCell
-from sysbench.log.events import CellFinished, CellStarted, Event, StageEntered, StepMeasured
+from sysbench.log.events import CellFinished, CellStarted, StageEntered, StepMeasured
 from sysbench.render import theme
 from sysbench.render.dashboard import run_state
 from sysbench.render.dashboard.cell_lines import CellLines
@@ -39,12 +40,6 @@ class CellState(run_state.CellState):
 
 ProfileState = RunState[CellState]
 """State of a run."""
-
-
-def advance(state: ProfileState, event: Event) -> ProfileState:
-    """The state after one more event; unchanged if the event affects nothing that is shown."""
-    after: ProfileState = run_state.advance(_HANDLERS, state, event)
-    return after
 
 
 def _cell_started(state: ProfileState, event: CellStarted) -> ProfileState:
@@ -102,6 +97,9 @@ _HANDLERS = run_state.handlers(
         CellFinished: _of_cell(_cell_finished),
     },
 )
+
+advance = partial(run_state.advance, _HANDLERS)
+"""The state after one more event; unchanged if the event affects nothing that is shown."""
 
 
 _TIMING, _PROFILING, _READING = "timing without a profiler", "profiling", "reading the trace"
