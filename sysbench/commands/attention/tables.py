@@ -198,11 +198,6 @@ _PEAK_RESERVED = Field(
 # --- the tables
 
 
-def _sweep_axes(record: AttentionRecord) -> Sequence[str]:
-    differing = varying(record.cells)
-    return [axis for axis in AXES if axis in ("dim", "seq", "batch") or axis in differing]
-
-
 SWEEP = DeclaredTable(
     "sweep",
     lambda record: _marked(
@@ -218,7 +213,7 @@ SWEEP = DeclaredTable(
         replace(_BEFORE_BACKWARD, group="memory"),
         Field("status", get=status),
     ),
-    leading=_along(_sweep_axes),
+    leading=_along(lambda record: [axis for axis in AXES if axis in ("dim", "seq", "batch", *varying(record.cells))]),
     notes=lambda record: _clock(record.cells),
     empty=True,
 )
@@ -455,16 +450,12 @@ GRID = DeclaredTable(
 """For every implementation and quantity, a table of head dimensions by sequence lengths."""
 
 
-def _exponent(each: Growth) -> Cell:
-    if isinstance(each.law, NoPowerLaw):
-        return Word("no single power", "quiet")
-    return Measure(each.law.exponent, low=each.law.low, high=each.law.high)
-
-
-def _scatter(each: Growth) -> str:
-    if isinstance(each.law, NoPowerLaw):
-        return f"{each.law.slopes[-1].exponent:.2f} at the end"
-    return f"{each.law.scatter:.1%}"
+def _growth(each: Growth) -> tuple[Cell, str]:
+    """The exponent and the scatter about it; without a single exponent, the one of the largest sizes."""
+    law = each.law
+    if isinstance(law, NoPowerLaw):
+        return Word("no single power", "quiet"), f"{law.slopes[-1].exponent:.2f} at the end"
+    return Measure(law.exponent, low=law.low, high=law.high), f"{law.scatter:.1%}"
 
 
 def _grown_at(each: Growth) -> str:
@@ -477,8 +468,8 @@ EXPONENTS = DeclaredTable(
     "exponents",
     lambda record: _marked("growth", record.cells),
     (
-        Field("exponent", unit="number", get=_exponent),
-        Field("scatter", importance=2, get=_scatter),
+        Field("exponent", unit="number", get=lambda each: _growth(each)[0]),
+        Field("scatter", importance=2, get=lambda each: _growth(each)[1]),
         Field(
             "sizes",
             "over",
@@ -498,7 +489,10 @@ EXPONENTS = DeclaredTable(
         Field("implementation", get=lambda each: each.implementation),
         Field("quantity", "what", get=lambda each: NAMES[each.quantity]),
         Field("axis", "grows", get=lambda each: f"in {SYMBOLS[each.axis]}"),
-        Field("at", get=_grown_at),
+        Field(
+            "at",
+            get=lambda each: f"d {each.cells[0].cell.dim}" if each.axis == "seq" else f"N {each.cells[0].cell.seq}",
+        ),
     ),
     notes=("least squares between logarithms, 95 % interval from the scatter about the line; at least three sizes",),
 )
@@ -528,18 +522,12 @@ def _largest(row: Frontier) -> Cell:
     return f"{row.fits.cell.seq}{' or more' if row.untried else ''}"
 
 
-def _beyond(row: Frontier) -> Cell:
+def _beyond(row: Frontier) -> tuple[Cell, str]:
+    """The shortest sequence that does not fit, and how this is known."""
     if row.beyond is None:
-        return Word("not tried", "quiet") if row.untried else Word("all fit", "good")
-    return str(row.beyond.cell.seq)
-
-
-def _known_by(row: Frontier) -> str:
-    if row.beyond is None:
-        return ""
-    if row.beyond.source == "simulated":
-        return "simulation"
-    return "it ran out" if row.beyond.outcome == "oom" else "prediction"
+        return Word("not tried", "quiet") if row.untried else Word("all fit", "good"), ""
+    ran = "it ran out" if row.beyond.outcome == "oom" else "prediction"
+    return str(row.beyond.cell.seq), "simulation" if row.beyond.source == "simulated" else ran
 
 
 def _frontier_axes(record: AttentionRecord) -> Sequence[str]:
@@ -560,7 +548,7 @@ FRONTIER = DeclaredTable(
             wide_range=True,
             get=lambda row: row.fits.before_backward_bytes if row.fits else None,
         ),
-        Field("beyond", "does not fit", get=_beyond),
+        Field("beyond", "does not fit", get=lambda row: _beyond(row)[0]),
         Field("needs", unit="bytes", wide_range=True, get=lambda row: row.beyond.needed_bytes if row.beyond else None),
         Field(
             "available",
@@ -569,7 +557,7 @@ FRONTIER = DeclaredTable(
             wide_range=True,
             get=lambda row: row.beyond.available_bytes if row.beyond else None,
         ),
-        Field("how", "known by", importance=3, get=_known_by),
+        Field("how", "known by", importance=3, get=lambda row: _beyond(row)[1]),
     ),
     rows=lambda record: frontier(record.cells),
     leading=_along(_frontier_axes, lambda row: row.cells[0]),

@@ -73,18 +73,9 @@ def _host(name: str) -> Callable[[Record], str | None]:
 
 
 def _devices(record: Record) -> str | None:
-    used = dict.fromkeys(_device(cell) for cell in record.cells if _is_measured(cell))
-    return ", ".join(name for name in used if name) or None
-
-
-def _device(cell: CellRecord) -> str | None:
-    if cell.device is None:
-        return None
-    return f"{cell.device.name} {cell.device.uuid}" if cell.device.uuid else cell.device.name
-
-
-def _source(record: Record) -> str:
-    return f"{record.sysbench_version} ({record.source_digest[:8]})"
+    used = (cell.device for cell in record.cells if cell.device is not None and _is_measured(cell))
+    names = dict.fromkeys(f"{device.name} {device.uuid}" if device.uuid else device.name for device in used)
+    return ", ".join(names) or None
 
 
 def _short(commit: str | None) -> str | None:
@@ -96,7 +87,7 @@ def _short(commit: str | None) -> str | None:
 
 
 _SURROUNDINGS: Mapping[str, Callable[[Record], str | None]] = {
-    "sysbench": _source,
+    "sysbench": lambda record: f"{record.sysbench_version} ({record.source_digest[:8]})",
     "commit": lambda record: _short(record.environment.host.commit),
     "device": _devices,
     "driver": lambda record: record.environment.driver,
@@ -124,26 +115,25 @@ def refuse_other_machines(a: Side, b: Side, across: Sequence[str]) -> None:
     if MACHINE in across:
         return
     there, here = _machines(a), _machines(b)
-    if there and here and not there & here:
-        one, other = (_some_machine(side) for side in (a, b))
+    if there and here and not there.keys() & here.keys():
+        one, other = (next(iter(machines.values())) for machines in (there, here))
         raise UsageError(
             f"A was measured on {one}, and B on {other}: differences of the machines would distort the comparison. "
             f"--across {MACHINE} compares them anyway"
         )
 
 
-def _machines(side: Side) -> set[tuple[str, ...]]:
-    return {_machine(record) for record in side.records if any(_is_measured(cell) for cell in record.cells)}
-
-
-def _machine(record: Record) -> tuple[str, ...]:
-    host = record.environment.host
-    return ("" if host.container else host.hostname, host.cpu, str(host.logical_cores))
-
-
-def _some_machine(side: Side) -> str:
-    host = next(record.environment.host for record in side.records if any(_is_measured(cell) for cell in record.cells))
-    return f"{host.hostname} ({host.cpu}, {host.logical_cores} cores)"
+def _machines(side: Side) -> dict[tuple[str, ...], str]:
+    """Machines that a side was measured on, each with a description."""
+    hosts = [record.environment.host for record in side.records if any(map(_is_measured, record.cells))]
+    return {
+        (
+            "" if host.container else host.hostname,
+            host.cpu,
+            str(host.logical_cores),
+        ): f"{host.hostname} ({host.cpu}, {host.logical_cores} cores)"
+        for host in reversed(hosts)
+    }
 
 
 def _is_measured(cell: CellRecord) -> bool:

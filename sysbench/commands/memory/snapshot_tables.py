@@ -69,19 +69,19 @@ PHASES = DeclaredTable(
 """The peak of each phase, and its largest category."""
 
 
-def _categories(timeline: Timeline) -> list[tuple[str, int, float]]:
-    found = sorted(timeline.categories_at(timeline.peak.state).items(), key=lambda item: -item[1])
-    return [(name, size, size / timeline.peak.allocated_bytes) for name, size in found]
-
-
 CATEGORIES = DeclaredTable(
     "categories",
     lambda timeline: _title("peak breakdown", timeline, "categories"),
     (
         Field("size", "at the peak", "bytes", "{source}", get=lambda row: row[1]),
-        Field("share", "share", "share", get=lambda row: row[2]),
+        Field("share", "share", "share", get=lambda row: row[1] / row[2]),
     ),
-    rows=_categories,
+    rows=lambda timeline: [
+        (name, size_bytes, timeline.peak.allocated_bytes)
+        for name, size_bytes in sorted(
+            timeline.categories_at(timeline.peak.state).items(), key=lambda item: item[1], reverse=True
+        )
+    ],
     leading=leading(Field("category", get=lambda row: row[0])),
     words=_SOURCES,
 )
