@@ -15,20 +15,9 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+from sysbench.snapshot import CATEGORIES
 from sysbench.snapshot.layout import NONE, Column, Stacks
 from sysbench.snapshot.reserved import Reserved
-
-CATEGORIES: Final = (
-    "parameters",
-    "gradients",
-    "optimizer state",
-    "activations",
-    "inputs",
-    "temporaries",
-    "workspace",
-    "unknown",
-)
-"""Memory categories; `Allocations.category` holds positions in this tuple. Activations are kept for backward."""
 
 UNKNOWN: Final = CATEGORIES.index("unknown")
 

@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sysbench.errors import UsageError
+from sysbench.snapshot import CATEGORIES
 from sysbench.snapshot.categories import Inference, infer
 from sysbench.snapshot.layout import NONE, Annotation, Column, Snapshot
 from sysbench.snapshot.lifetimes import ROUNDING_BYTES, Lifetimes, lifetimes
-from sysbench.snapshot.timeline import CATEGORIES, PHASES, UNKNOWN, Allocations, Phase, Timeline
+from sysbench.snapshot.timeline import PHASES, UNKNOWN, Allocations, Phase, Timeline
 
 _CODE: Final[Mapping[str, int]] = {
     **{name: code for code, name in enumerate(CATEGORIES)},

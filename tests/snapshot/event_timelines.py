@@ -8,9 +8,10 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from sysbench.snapshot import CATEGORIES
 from sysbench.snapshot.layout import NONE, Frame, Stacks
 from sysbench.snapshot.reserved import Reserved
-from sysbench.snapshot.timeline import CATEGORIES, Allocations, Phase, Timeline
+from sysbench.snapshot.timeline import Allocations, Phase, Timeline
 
 
 class Allocated(NamedTuple):

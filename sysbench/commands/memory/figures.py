@@ -29,7 +29,7 @@ from sysbench.render.plots import (
     series_handles,
     subject,
 )
-from sysbench.snapshot.timeline import CATEGORIES
+from sysbench.snapshot import CATEGORIES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,8 +16,9 @@ import numpy as np
 
 from sysbench.commands.memory.figures import COLOURS, STACKING, darker
 from sysbench.render import pages
+from sysbench.snapshot import CATEGORIES
 from sysbench.snapshot.layout import Column, Stacks
-from sysbench.snapshot.timeline import CATEGORIES, Timeline
+from sysbench.snapshot.timeline import Timeline
 from sysbench.trace.stack_lines import place
 
 GROUPS_SHOWN: Final = 40

@@ -30,8 +30,8 @@ from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import SimulatedMemory, simulate
 from sysbench.simulate.search import find_largest
-from sysbench.snapshot import snapshot
-from sysbench.snapshot.timeline import CATEGORIES, ModuleNode
+from sysbench.snapshot import CATEGORIES, snapshot
+from sysbench.snapshot.timeline import ModuleNode
 from sysbench.spec import hardware
 
 FRAMES = 12

@@ -16,6 +16,7 @@ from sysbench.commands.memory.spec import MemorySpec, SearchAxis
 from sysbench.render import remarks
 from sysbench.render.declared import DeclaredTable, Each, Field, Fill, along, filled, leading
 from sysbench.render.table import NOTHING, Cell, Measure, Remark, Sheet, Table, Word
+from sysbench.snapshot import CATEGORIES
 from sysbench.spec.run import Selection
 from sysbench.trace.stack_lines import place
 
@@ -26,18 +27,6 @@ LARGEST = 10
 """Number of groups of allocations to show per cell."""
 
 NEW_GRADIENTS = ("forward-backward", "train", "train-first")
-
-CATEGORIES = (
-    "parameters",
-    "gradients",
-    "optimizer state",
-    "activations",
-    "inputs",
-    "temporaries",
-    "workspace",
-    "unknown",
-)
-"""In display order; see `sysbench.simulate.recording.Category`."""
 
 
 def sheet(record: MemoryRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:

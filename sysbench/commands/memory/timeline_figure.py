@@ -13,7 +13,8 @@ from sysbench import units
 from sysbench.commands.memory.figures import COLOURS, STACKING, darker
 from sysbench.render import plots
 from sysbench.render.plots import INK, QUIET, SIMULATED, printable
-from sysbench.snapshot.timeline import CATEGORIES, Group, Timeline
+from sysbench.snapshot import CATEGORIES
+from sysbench.snapshot.timeline import Group, Timeline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
