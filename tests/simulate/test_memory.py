@@ -29,9 +29,8 @@ from sysbench.simulate.gpu import CONTEXT_BYTES, Gpu
 from sysbench.simulate.memory import SimulatedMemory, serve, simulate
 from sysbench.simulate.recording import CATEGORIES, Platform, Recording, phases_of, record
 from sysbench.simulate.search import Largest, find_largest
-from sysbench.snapshot import CATEGORIES
+from sysbench.snapshot import CATEGORIES as TIMELINE_CATEGORIES
 from sysbench.snapshot import snapshot as snapshots
-from sysbench.snapshot.timeline import CATEGORIES as TIMELINE_CATEGORIES
 from sysbench.snapshot.timeline_sources import from_snapshot
 from sysbench.spec.hardware import named
 from sysbench.spec.model import SIZES, Attention, ModelCell, ModelShape, Optimizer, Precision
