@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -117,17 +117,10 @@ def kernel_of(attention: nn.Module, q: Tensor, k: Tensor, v: Tensor) -> str:
     implementation compiles on its first call is compiled now. Raises UnavailableError with torch's reasons if no kernel
     supports the inputs.
     """
-    with warnings.catch_warnings(record=True) as reasons:
-        warnings.simplefilter("always")
-        try:
-            output = attention(q, k, v)
-            if output.requires_grad:
-                output.sum().backward()
-        except RuntimeError as error:
-            refusal = refusal_of(error, reasons)
-            if refusal is None:
-                raise
-            raise refusal from error
+    with refusals():
+        output = attention(q, k, v)
+        if output.requires_grad:
+            output.sum().backward()
     if isinstance(attention, FlexAttention):
         return "flex_attention"  # a higher-order operator, which OperatorLog cannot look into
     with OperatorLog() as operators:
@@ -136,17 +129,23 @@ def kernel_of(attention: nn.Module, q: Tensor, k: Tensor, v: Tensor) -> str:
     return next(fused, "aten::bmm")
 
 
-def refusal_of(error: RuntimeError, reasons: Iterable[warnings.WarningMessage]) -> UnavailableError | None:
-    """Return the reasons for `error` if it means that no kernel supports the inputs, otherwise None.
+@contextmanager
+def refusals(prefix: str = "") -> Iterator[None]:
+    """Raise UnavailableError, with torch's reasons after `prefix`, if no kernel supports the inputs of a call.
 
-    The reasons include those that torch gave as warnings.
+    The reasons include those that torch gives as warnings.
     """
-    if not any(phrase in str(error) for phrase in REFUSALS):
-        return None
-    # The first sentence of each message, without torch's source locations.
-    messages = [error, *(reason.message for reason in reasons)]
-    sentences = (re.split(r"\. | \(Triggered", str(message), maxsplit=1)[0].rstrip(".") for message in messages)
-    return UnavailableError("; ".join(dict.fromkeys(sentences)))
+    with warnings.catch_warnings(record=True) as reasons:
+        warnings.simplefilter("always")
+        try:
+            yield
+        except RuntimeError as error:
+            if not any(phrase in str(error) for phrase in REFUSALS):
+                raise
+            # The first sentence of each message, without torch's source locations.
+            messages = [error, *(reason.message for reason in reasons)]
+            sentences = (re.split(r"\. | \(Triggered", str(message), maxsplit=1)[0].rstrip(".") for message in messages)
+            raise UnavailableError(prefix + "; ".join(dict.fromkeys(sentences))) from error
 
 
 class OperatorLog(DispatchMode):

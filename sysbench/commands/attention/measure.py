@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -34,7 +33,7 @@ from sysbench.errors import BeyondMemoryError, DoesNotFitError, OverBudgetError,
 from sysbench.formulas import bytes_moved
 from sysbench.garbage import collection_paused
 from sysbench.lab import allocator
-from sysbench.lab.attention import OperatorLog, refusal_of
+from sysbench.lab.attention import OperatorLog, refusals
 from sysbench.lab.attention_functions import (
     Attention,
     AttentionCall,
@@ -45,10 +44,10 @@ from sysbench.lab.attention_functions import (
     naive,
 )
 from sysbench.lab.clocks import Clock, clock_for
-from sysbench.lab.compilation import compilation, count_from_zero, fresh_compiler
+from sysbench.lab.compilation import compiled, count_from_zero, entered, fresh_compiler
 from sysbench.lab.devices import synchronize, torch_device
 from sysbench.lab.precision import matmul_precision
-from sysbench.log.events import Compiled, DeviceInfo, Event, PhaseSample, Stage, StageEntered
+from sysbench.log.events import DeviceInfo, Event, PhaseSample
 from sysbench.simulate.gpu import Gpu
 from sysbench.spec import hardware
 
@@ -136,7 +135,7 @@ def _refuse_over_budget(cell: AttentionCell, pair_s: float) -> None:
 def _simulated(cell: AttentionCell, known: hardware.Hardware) -> Iterator[Event]:
     gpu, settings = Gpu.of(known), allocator_settings()
     yield gpu.simulated(cell.key, settings)
-    yield _entered(cell, "simulating")
+    yield entered(cell.key, "simulating")
     result = simulate(cell, gpu, settings)
     if not result.verdict.fits:
         yield _accounted_by(result, cell)
@@ -182,7 +181,7 @@ def _refuse_thrashing(cell: AttentionCell) -> Iterator[Event]:
 
 
 def _measured(cell: AttentionCell, on: DeviceInfo, device: torch.device, clock: Clock) -> Iterator[Event]:
-    yield _entered(cell, "building")
+    yield entered(cell.key, "building")
     base = _Base.of(device)
     inputs = inputs_for(cell, device)
     function = function_for(cell, device)
@@ -287,10 +286,11 @@ def _first_call(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
     """Call forward and backward once, which compiles them if necessary, and check the results."""
     compiles = cell.implementation in ("compiled", "flex")
     if compiles:
-        yield _entered(cell, "compiling")
+        yield entered(cell.key, "compiling")
         count_from_zero()
     started_s = time.perf_counter()
-    _attend(cell, calls)
+    with refusals(f"{cell.implementation}: "):
+        calls.attend()
     # A user's own function may return anything.
     output, q = calls.output, calls.inputs[0]
     if not isinstance(output, Tensor) or output.shape != q.shape:
@@ -309,35 +309,13 @@ def _first_call(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
             f"{cell.implementation} computes no gradient of q, k and v: its result does not depend on them"
         )
     if compiles:
-        made = compilation()
-        yield Compiled(
-            at_s=time.time(),
-            cell=cell.key,
-            compile_s=time.perf_counter() - started_s,
-            graphs=made.graphs,
-            graph_breaks=made.graph_breaks,
-            fell_back=made.fell_back,
-            detail=made.detail,
-        )
+        made = compiled(cell.key, time.perf_counter() - started_s)
+        yield made
         if made.fell_back:
             raise UnavailableError(f"dynamo fell back to eager execution{f': {made.detail}' if made.detail else ''}")
     calls.forget()
     yield AttentionKernels(at_s=time.time(), cell=cell.key, forward=_kernel(cell, calls))
     calls.forget()
-
-
-def _attend(cell: AttentionCell, calls: _Calls) -> None:
-    """Call forward; raises UnavailableError, with torch's reasons, if no kernel accepts the inputs."""
-    with warnings.catch_warnings(record=True) as reasons:
-        warnings.simplefilter("always")
-        try:
-            calls.attend()
-            return
-        except RuntimeError as error:
-            refusal = refusal_of(error, reasons)
-            if refusal is None:
-                raise
-            raise UnavailableError(f"{cell.implementation}: {refusal}") from error
 
 
 def _kernel(cell: AttentionCell, calls: _Calls) -> str:
@@ -401,7 +379,7 @@ def _timed(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
     with collection_paused():
         for warmup, count in ((True, cell.warmup), (False, cell.repeats)):
             if count:
-                yield _entered(cell, "warming-up" if warmup else "measuring")
+                yield entered(cell.key, "warming-up" if warmup else "measuring")
             for phase in phases:
                 for index in range(count):
                     sample = calls.time(phase)
@@ -461,7 +439,3 @@ def _error(found: Tensor, exact: Tensor) -> AttentionError:
 
 def _allocated(device: torch.device) -> int:
     return torch.cuda.memory_allocated(device)
-
-
-def _entered(cell: AttentionCell, stage: Stage) -> StageEntered:
-    return StageEntered(at_s=time.time(), cell=cell.key, stage=stage)

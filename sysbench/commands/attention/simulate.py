@@ -6,7 +6,6 @@ call counts.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -19,7 +18,7 @@ from sysbench.commands.attention.spec import AttentionCell, not_simulated
 from sysbench.errors import UnavailableError
 from sysbench.garbage import collection_paused
 from sysbench.lab.accounting import DispatchMode
-from sysbench.lab.attention import refusal_of
+from sysbench.lab.attention import refusals
 from sysbench.lab.attention_functions import (
     Attention,
     AttentionCall,
@@ -161,15 +160,8 @@ class _Run:
         return AttentionCall(function, inputs, gradient)
 
     def _attend(self, call: AttentionCall, *, first: bool) -> None:
-        with warnings.catch_warnings(record=True) as reasons:
-            warnings.simplefilter("always")
-            try:
-                call.attend()
-            except RuntimeError as error:
-                refusal = refusal_of(error, reasons)
-                if refusal is None:
-                    raise
-                raise refusal from error
+        with refusals():
+            call.attend()
         output = call.output
         if not isinstance(output, Tensor) or output.shape != call.inputs[0].shape or not output.requires_grad:
             raise UnavailableError(f"{self._cell.implementation} did not return attention of q, k and v")

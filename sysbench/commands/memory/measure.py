@@ -12,9 +12,10 @@ from sysbench.commands.memory.simulate import details, phases, write
 from sysbench.commands.memory.spec import MemoryCell
 from sysbench.errors import UnavailableError
 from sysbench.lab import allocator
+from sysbench.lab.compilation import entered
 from sysbench.lab.devices import torch_device
 from sysbench.lab.precision import matmul_precision
-from sysbench.log.events import DeviceInfo, Event, StageEntered
+from sysbench.log.events import DeviceInfo, Event
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import serve
@@ -43,7 +44,7 @@ def _follow_tensors(cell: MemoryCell, device: DeviceInfo, artifact: Path | None)
     if cell.execution == "compiled":
         raise UnavailableError(f"tensors inside a compiled step cannot be followed on {device.torch_name}")
     target, boundless = torch_device(device), Gpu(device.name, 2**50, context_bytes=0)
-    yield StageEntered(at_s=time.time(), cell=cell.key, stage="measuring")
+    yield entered(cell.key, "measuring")
     with matmul_precision(cell.precision):
         for recording in record_real(cell.step, cell.mode, target):
             result = serve(recording, boundless, _EXACT)

@@ -22,10 +22,11 @@ from sysbench.commands.memory.simulate import FRAMES, modules, write
 from sysbench.commands.memory.spec import PROCEDURES, MemoryCell
 from sysbench.lab import allocator
 from sysbench.lab.allocator import History
+from sysbench.lab.compilation import entered
 from sysbench.lab.devices import synchronize, torch_device
 from sysbench.lab.precision import matmul_precision
 from sysbench.lab.step import TrainingStep
-from sysbench.log.events import DeviceInfo, Event, StageEntered
+from sysbench.log.events import DeviceInfo, Event
 from sysbench.simulate.memory import LARGEST
 from sysbench.simulate.recording import phases_of
 from sysbench.snapshot import snapshot as snapshots
@@ -52,7 +53,7 @@ def run(cell: MemoryCell, device: DeviceInfo, artifact: Path | None) -> Iterator
     target = torch_device(device)
     history = History(target)
     measured = _Measured()
-    yield StageEntered(at_s=time.time(), cell=cell.key, stage="measuring")
+    yield entered(cell.key, "measuring")
     with history.recording(), matmul_precision(cell.precision):
         yield from _carry_out(cell, target, history, measured)
         content = history.snapshot(device.name, cell.mode, cell.model_dump(mode="json"))

@@ -25,7 +25,8 @@ from sysbench.commands.memory.record import (
 )
 from sysbench.commands.memory.spec import MemoryCell, SearchAxis
 from sysbench.errors import DoesNotFitError, UnavailableError
-from sysbench.log.events import Event, Source, StageEntered
+from sysbench.lab.compilation import entered
+from sysbench.log.events import Event, Source
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import SimulatedMemory, simulate
@@ -43,10 +44,10 @@ def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
     gpu, settings = Gpu.of(hardware.named(slug)), allocator_settings()
     yield gpu.simulated(cell.key, settings)
     if cell.find is None:
-        yield StageEntered(at_s=time.time(), cell=cell.key, stage="simulating")
+        yield entered(cell.key, "simulating")
         result = simulate(cell.step, cell.mode, gpu, settings)
     else:
-        yield StageEntered(at_s=time.time(), cell=cell.key, stage="searching")
+        yield entered(cell.key, "searching")
         result = yield from _search(cell, cell.find, gpu, settings)
     yield from phases(cell, result, "simulated")
     yield PeakMeasured(
