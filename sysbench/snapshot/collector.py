@@ -267,18 +267,13 @@ class SnapshotCollector:
         segments = Segments(first_block=_starts(blocks_per_segment), **segment_columns)
         segment_of_block = np.repeat(np.arange(len(segments)), blocks_per_segment)
         metadata, settings = root.get(METADATA_KEY), root.get("allocator_settings")
-        blocks = Blocks(segment=segment_of_block, **self._blocks.columns())
-        # Old layouts have no addresses of blocks, but blocks fill their segment without gaps.
-        start = _starts(blocks.size_bytes)
-        offset = start[:-1] - start[segments.first_block[:-1]][blocks.segment]
-        computed = segments.address[blocks.segment] + offset.astype(np.uint64)
         return Snapshot(
             trace=Trace(
                 device=np.repeat(np.arange(len(traces), dtype=np.int32), [len(trace) for trace in traces]),
                 **self._entries.columns(),
             ),
             segments=segments,
-            blocks=replace(blocks, address=np.where(blocks.address == 0, computed, blocks.address)),
+            blocks=_with_addresses(Blocks(segment=segment_of_block, **self._blocks.columns()), segments),
             stacks=self._stacks.columns(),
             categories=tuple(self._categories.texts),
             labels=tuple(self._labels.texts),
@@ -286,6 +281,14 @@ class SnapshotCollector:
             settings=settings if isinstance(settings, dict) else {},
             metadata=metadata if isinstance(metadata, dict) else {},
         )
+
+
+def _with_addresses(blocks: Blocks, segments: Segments) -> Blocks:
+    """Compute missing addresses of blocks, as in old layouts: blocks fill their segment without gaps."""
+    start = _starts(blocks.size_bytes)
+    offset = start[:-1] - start[segments.first_block[:-1]][blocks.segment]
+    computed = segments.address[blocks.segment] + offset.astype(np.uint64)
+    return replace(blocks, address=np.where(blocks.address == 0, computed, blocks.address))
 
 
 def _starts(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -291,17 +291,7 @@ def _first_call(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
     started_s = time.perf_counter()
     with refusals(f"{cell.implementation}: "):
         calls.attend()
-    # A user's own function may return anything.
-    output, q = calls.output, calls.inputs[0]
-    if not isinstance(output, Tensor) or output.shape != q.shape:
-        shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-        raise UnavailableError(f"{cell.implementation} returned {shape} instead of {tuple(q.shape)}")
-    if not output.requires_grad:
-        raise UnavailableError(
-            f"{cell.implementation} returned a result without a gradient: there is no backward to time"
-        )
-    if not torch.isfinite(output).all():
-        raise UnavailableError(f"{cell.implementation} returned numbers that are not finite")
+    _refuse_other_results(cell, calls)
     calls.differentiate()
     synchronize(calls.gradient.device)
     if any(tensor.grad is None for tensor in calls.inputs):
@@ -316,6 +306,23 @@ def _first_call(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
     calls.forget()
     yield AttentionKernels(at_s=time.time(), cell=cell.key, forward=_kernel(cell, calls))
     calls.forget()
+
+
+def _refuse_other_results(cell: AttentionCell, calls: _Calls) -> None:
+    """Raise UnavailableError unless the output can be attention's; a user's own function may return anything.
+
+    This is a function so that nothing refers to the output afterwards.
+    """
+    output, q = calls.output, calls.inputs[0]
+    if not isinstance(output, Tensor) or output.shape != q.shape:
+        shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise UnavailableError(f"{cell.implementation} returned {shape} instead of {tuple(q.shape)}")
+    if not output.requires_grad:
+        raise UnavailableError(
+            f"{cell.implementation} returned a result without a gradient: there is no backward to time"
+        )
+    if not torch.isfinite(output).all():
+        raise UnavailableError(f"{cell.implementation} returned numbers that are not finite")
 
 
 def _kernel(cell: AttentionCell, calls: _Calls) -> str:
