@@ -159,7 +159,7 @@ def test_a_simulation_says_what_fits_and_accounts_for_what_does_not() -> None:
     beyond = run(cell(simulate="24GiB", seq=65536, device="auto"), CPU)
     accounted = next(event for event in beyond if isinstance(event, AttentionAccounted))
     assert [2, 65536, 65536] in [tensor.shape for tensor in accounted.tensors]
-    with pytest.raises(DoesNotFitError, match=r"needs .* GiB, and there are 23\.4 GiB"):
+    with pytest.raises(DoesNotFitError, match=r"needs .* GiB, and 23\.4 GiB are available"):
         next(beyond)
 
 
@@ -191,7 +191,7 @@ def test_the_kernel_that_really_ran_is_named() -> None:
         ("sdpa-efficient", "No viable backend"),
         ("flex", "no backward on cpu"),
         ("flash-attn", "not installed"),
-        ("my_attention:wrong_shape", r"returned \(\) where attention gives \(2, 48, 16\)"),
+        ("my_attention:wrong_shape", r"returned \(\) instead of \(2, 48, 16\)"),
         ("my_attention:nothing", "returned NoneType"),
         ("my_attention:not_finite", "not finite"),
         ("my_attention:detached", "without a gradient"),
