@@ -60,7 +60,7 @@ def not_simulated(implementation: str) -> str | None:
     others = ", ".join(name for name in IMPLEMENTATIONS if name not in NOT_SIMULATED)
     return (
         f"--impl {implementation} cannot be simulated: what the compiler keeps is known only once it has run. "
-        f"{others} and your own functions can; or measure without --simulate"
+        f"Simulate {others} or your own functions instead, or measure without --simulate"
     )
 
 
