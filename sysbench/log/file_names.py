@@ -11,9 +11,9 @@ from sysbench.spec.cell import RunCell
 def labels_of(cells: Sequence[RunCell], axes: Iterable[str]) -> dict[str, str]:
     """Return, by key, a label for each cell that is valid in file names: `ctx128-train`; empty for a single cell."""
     dumped = [cell.model_dump() for cell in cells]
-    differing = [axis for axis in axes if len({each[axis] for each in dumped}) > 1]
+    differing = [axis for axis in axes if len({each.get(axis) for each in dumped}) > 1]
     return {
-        cell.key: "-".join(_word(axis, each[axis]) for axis in differing)
+        cell.key: "-".join(_word(axis, each.get(axis)) for axis in differing)
         for cell, each in zip(cells, dumped, strict=True)
     }
 

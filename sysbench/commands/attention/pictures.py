@@ -17,6 +17,7 @@ from sysbench.commands.attention.findings import (
     growth,
     implementations,
     over_memory,
+    predicted,
     samples,
     settings,
     usual_dim,
@@ -98,7 +99,7 @@ def _heat_maps(record: AttentionRecord) -> Drawn | None:
 
 
 def _whole(caption: Heading) -> str:
-    simulated = f"simulated for {caption.simulated}" if caption.simulated else ""
+    simulated = f"{caption.mark.lower()} for {caption.simulated}" if caption.simulated else ""
     return " · ".join(part for part in (caption.title, caption.subtitle, simulated) if part)
 
 
@@ -111,14 +112,17 @@ def _caption(record: AttentionRecord, where: str, values: str) -> Heading:
     ]
     inputs += [word for word in rest if word.endswith(" heads") and word not in inputs]
     effort = [word for word in rest if "repeats" in word or word.startswith("torch ") or word == "cold caches"]
-    timed = any(cell.forward for cell in record.cells)
-    said = [*([machine] if machine else []), *effort, *([values] if timed else [])]
+    modelled = any(cell.source == "predicted" for cell in record.cells)
+    timed = [values] if any(cell.forward for cell in record.cells) else []
+    timed += ["bars: 90 % interval"] if modelled and "bars" in values else []
+    said = [*([machine] if machine else []), *effort, *timed]
     simulated = {cell.gpu.title for cell in record.cells if cell.gpu}
-    all_simulated = all(cell.source == "simulated" for cell in record.cells)
+    all_simulated = all(cell.cell.simulated for cell in record.cells)
     return Heading(
         title=" · ".join([kind, *([where] if where else []), *inputs]),
         subtitle=" · ".join(said),
         simulated=", ".join(sorted(simulated)) if all_simulated else "",
+        mark="PREDICTED" if modelled else "SIMULATED",
     )
 
 
@@ -140,8 +144,10 @@ def _curve(cells: Sequence[AttentionCellRecord], name: str, quantity: Quantity) 
     points = []
     for cell in here:
         if found := value(cell, quantity):
-            timed = samples(cell, quantity)
+            timed, instead = samples(cell, quantity), predicted(cell, quantity)
             low, high = timed.ci95_s if timed is not None and timed.ci95_s is not None else (None, None)
+            if instead is not None:
+                low, high = instead.low_s, instead.high_s
             points.append((cell.cell.seq, found, low, high))
     beyond = [each.beyond for each in frontier(here) if each.beyond is not None]
     if not points and not beyond:
@@ -152,8 +158,13 @@ def _curve(cells: Sequence[AttentionCellRecord], name: str, quantity: Quantity) 
         points=tuple(points),
         beyond=beyond[0].cell.seq if beyond else None,
         growth=next((exponent(law, "N") for law in laws if isinstance(law, PowerLaw)), ""),
-        simulated=any(cell.source == "simulated" for cell in here),
+        modelled=_modelled(here, quantity),
     )
+
+
+def _modelled(cells: Sequence[AttentionCellRecord], quantity: Quantity) -> str:
+    """How a quantity of a GPU that is not present is marked; empty for what was measured."""
+    return "" if not any(cell.cell.simulated for cell in cells) else "simulated" if quantity == "saved" else "predicted"
 
 
 def heat_map(cells: Sequence[AttentionCellRecord], name: str, quantity: Quantity) -> HeatMap | None:
@@ -172,5 +183,5 @@ def heat_map(cells: Sequence[AttentionCellRecord], name: str, quantity: Quantity
         values=known,
         words={place: status(cell).text for place, cell in places.items() if place not in known},
         beyond=frozenset(place for place, cell in places.items() if over_memory(cell)),
-        simulated=any(cell.source == "simulated" for cell in here),
+        modelled=_modelled(here, quantity),
     )

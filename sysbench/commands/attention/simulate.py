@@ -1,4 +1,4 @@
-"""Simulates the memory of attention alone on a GPU that need not be present: saved bytes, peak, and its tensors.
+"""Simulates attention alone on a GPU that need not be present: saved bytes, peak, tensors, and predicted times.
 
 As in a measured cell, a first call lets cuBLAS allocate its workspaces and the allocator its segments, and the second
 call counts.
@@ -6,6 +6,7 @@ call counts.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from sysbench.commands.attention.record import AttentionTensor
+from sysbench.commands.attention.record import AttentionPredicted, AttentionTensor
 from sysbench.commands.attention.spec import AttentionCell, not_simulated
 from sysbench.errors import UnavailableError
 from sysbench.garbage import collection_paused
@@ -28,13 +29,19 @@ from sysbench.lab.attention_functions import (
     gradient_for,
     inputs_for,
 )
+from sysbench.predict.rates import GpuRates, host_of
+from sysbench.predict.simulated_step import constant, doubts, said_of
+from sysbench.predict.step import predict
+from sysbench.predict.trace import Trace
+from sysbench.predict.tracing import Tracer
 from sysbench.simulate.allocator.settings import AllocatorSettings
-from sysbench.simulate.attention import flash_attn_on, flex_attention
+from sysbench.simulate.attention import flash_attn_on, flex_attention, telling
 from sysbench.simulate.composites import composed_of
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.recording import BUILD, Platform, Recorder, Recording
 from sysbench.simulate.serving import Replay, Verdict, available_bytes, boundless, verdict_of
-from sysbench.simulate.tensors import DEVICE, SimulatedDevice
+from sysbench.simulate.tensors import DEVICE
+from sysbench.spec.hardware import Hardware
 
 Made = Literal["inputs", "forward", "backward"]
 
@@ -65,6 +72,7 @@ class SimulatedAttention:
     available_bytes        memory that the allocator could reserve
     at_peak                tensors that are alive at the peak
     verdict                whether it fits; if not, the other numbers are for a GPU on which it does
+    trace                  kernels of that forward and backward
     """
 
     before_backward_bytes: int
@@ -74,6 +82,7 @@ class SimulatedAttention:
     available_bytes: int
     at_peak: tuple[AttentionTensor, ...]
     verdict: Verdict
+    trace: Trace
 
 
 def simulate(cell: AttentionCell, gpu: Gpu, settings: AllocatorSettings | None = None) -> SimulatedAttention:
@@ -99,6 +108,27 @@ def simulate(cell: AttentionCell, gpu: Gpu, settings: AllocatorSettings | None =
         available_bytes=available_bytes(gpu, settings),
         at_peak=tuple(run.described(number, replay.sizes[number]) for number in recording.live_at(fullest.position)),
         verdict=verdict,
+        trace=run.trace,
+    )
+
+
+def predicted(cell: AttentionCell, known: Hardware, trace: Trace) -> AttentionPredicted | None:
+    """How long forward and backward take on that GPU; None where nothing is known of its speed."""
+    try:
+        rates = GpuRates.of(known)
+    except UnavailableError:
+        return None
+    found = predict(trace, rates, host_of(known))
+    return AttentionPredicted(
+        at_s=time.time(),
+        cell=cell.key,
+        gpu=known.title,
+        withheld=found.withheld,
+        phases=[said_of(phase, of_device=True) for phase in found.phases],
+        unknown_operators=dict(found.unknown),
+        unknown_share=found.unknown_share,
+        constants=[constant(each) for each in found.constants if each.name in rates.rates],
+        doubts=list(doubts(known)),
     )
 
 
@@ -109,7 +139,8 @@ class _Run:
         self.output_bytes = 0
         self._cell, self._gpu = cell, gpu
         self._platform = Platform.of(gpu)
-        self._recorder = Recorder(self._platform, SimulatedDevice, None)
+        self._tracer = Tracer(step=1)
+        self._recorder = Recorder(self._platform, self._tracer.device, None)
         self._labels = _Labels(self._recorder)
         self._held_until = 0
 
@@ -122,7 +153,13 @@ class _Run:
                 f"{self._cell.precision} needs sm80 or newer; {self._gpu.title} is older: use fp16 or fp32"
             )
         recorder = self._recorder
-        with collection_paused(), composed_of(self._platform.composites), recorder.device, self._labels:
+        with (
+            collection_paused(),
+            composed_of(self._platform.composites),
+            telling(self._tracer.told),
+            recorder.device,
+            self._labels,
+        ):
             with recorder.span(-1, BUILD):
                 call = self._built()
             for step in range(2):
@@ -135,6 +172,12 @@ class _Run:
                 call.forget()
             recorder.device.stop()
         return recorder.recording()
+
+    @property
+    def trace(self) -> Trace:
+        """The kernels of the call that counts."""
+        written = self._tracer.trace()
+        return written.with_tf32() if self._cell.precision == "tf32" else written
 
     def held_bytes(self, replay: Replay, recording: Recording) -> int:
         """Bytes of the inputs, and of tensors that the implementation creates and holds."""

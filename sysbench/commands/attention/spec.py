@@ -165,7 +165,8 @@ class AttentionSpec(RunSpec):
     )
     simulate: Annotated[hardware.Gpus, Option(metavar="GPU,…", panel=MEASUREMENT)] = Field(
         default=(),
-        description="Simulate memory, and where it runs out, on these GPUs instead of measuring: a100-80gb, or 24GiB.",
+        description="Predict times and simulate memory, and where it runs out, on these GPUs instead of measuring: "
+        "a100-80gb; for 24GiB, memory alone.",
     )
     warmup: Annotated[Steps, Option(metavar="N", panel=MEASUREMENT)] = Field(
         default=10, description="Warm-up calls of forward and of backward."

@@ -487,7 +487,11 @@ DEVICE = DeclaredTable(
             "step",
             unit="s",
             get=lambda row: row.profile.per_step(row.profile.summary.window_ns),
-            note="step: under the profiler, from its start until host and device are done",
+            note=lambda profiles: (
+                "step: from its start until host and device are done"
+                if profiles.predicted
+                else "step: under the profiler, from its start until host and device are done"
+            ),
         ),
         Field("busy", unit="share", group="device", get=lambda row: row.of.busy_ns / row.of.window_ns),
         Field("idle", unit="share", group="device", get=lambda row: 1 - row.of.busy_ns / row.of.window_ns),

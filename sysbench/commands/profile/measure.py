@@ -24,10 +24,16 @@ from sysbench.log.events import DeviceInfo, Event, PhaseSample, StepChecked, Ste
 def run(cell: ProfileCell, device: DeviceInfo, artifact: Path | None = None) -> Iterator[Event]:
     """Build the cell on `device`, warm it up, and write a trace of its steps to `artifact`.
 
-    Raises UnavailableError for a combination that does not exist on the device, and any error of a step.
+    Raises UnavailableError for a combination that does not exist on the device, and any error of a step. With
+    --simulate the trace is that of a predicted step.
     """
     if artifact is None:
         raise SysbenchError("a profile needs a path for its trace")
+    if cell.simulate is not None:
+        from sysbench.commands.profile import simulate  # few runs predict
+
+        yield from simulate.run(cell, cell.simulate, artifact)
+        return
     target = torch_device(device)
     with ExitStack() as settings:
         settings.enter_context(matmul_precision(cell.precision))

@@ -143,6 +143,14 @@ class Profiles:
     """Their run; None for trace files."""
 
     @property
+    def predicted(self) -> bool:
+        """Whether nothing in them was measured."""
+        cells = self.record.cells if self.record else ()
+        return any(cell.prediction for cell in cells) or (
+            bool(self.each) and all(profile.summary.predicted for profile in self.each)
+        )
+
+    @property
     def work(self) -> str:
         """The noun for rows of a kernel table."""
         return "operator" if {profile.summary.source for profile in self.each} == {"cpu"} else "kernel"

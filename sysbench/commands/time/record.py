@@ -1,4 +1,4 @@
-"""Events and record of `sysbench time`."""
+"""Record of `sysbench time`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from sysbench.commands.time.spec import TimeCell
-from sysbench.log.events import Event
+from sysbench.log.predictions import PredictionRecord
 from sysbench.log.records import ModelCellRecord, RunRecord, Samples
 from sysbench.spec.frozen import Frozen
-from sysbench.spec.hardware import Basis
-from sysbench.spec.model import Phase, Precision
+from sysbench.spec.model import Precision
 from sysbench.spec.quantities import Amount, Bytes, Count, Finite, Flops, PerSecond, Seconds, Unbounded
 
 
@@ -93,105 +92,6 @@ class EnergyRecord(Frozen):
     """Why the energy is withheld."""
     steps_needed: Count | None
     """Approximate number of steps with which it would be known."""
-
-
-class PredictedTime(Frozen):
-    """A predicted time, with its interval."""
-
-    point_s: Seconds
-    low_s: Seconds
-    high_s: Seconds
-    """Ends of the interval that contains the time in 90 % of cases."""
-
-
-class PredictedPhase(PredictedTime):
-    """One phase of a predicted step."""
-
-    name: Phase
-    host_s: Seconds
-    """Time that the host takes to issue all operators."""
-    device_s: Seconds
-    """Total time of the kernels."""
-    limited_by: str
-    """The host, or the resource that takes most of the device's time: matmul, bandwidth, indexing, latency."""
-    limited_share: Amount
-    """Its share of the phase."""
-    lower_bound_s: Seconds
-    """Time at the rates of the data sheet, without a host."""
-    launches: Count
-
-
-class PredictedConstant(Frozen):
-    """A constant used by a prediction."""
-
-    name: str
-    value: PerSecond
-    spread: Amount
-    """Standard deviation of its logarithm."""
-    basis: Basis
-    source: str
-
-
-class StepPredicted(Event):
-    """The predicted time of a cell's step on a GPU; the cell itself was not run."""
-
-    event: Literal["step_predicted"] = "step_predicted"
-    cell: str
-    source: Literal["predicted"] = "predicted"
-    gpu: str
-    """Title of the GPU."""
-    host: str
-    step: PredictedTime | None
-    """None if withheld."""
-    withheld: str | None
-    """Why the time is withheld."""
-    phases: list[PredictedPhase]
-    limited_by: str
-    limited_share: Amount
-    lower_bound_s: Seconds
-    peak_flops_per_s: PerSecond | None
-    """The data sheet's dense rate at this precision."""
-    allocated_peak_bytes: Bytes
-    reserved_peak_bytes: Bytes
-    unknown_operators: dict[str, Count]
-    """Operators that the prediction's model does not know, with their numbers of launches."""
-    unknown_share: Amount
-    """Their share of the device's time."""
-    less_certain: bool
-    """Whether part of the prediction is a guess: which operators torch.compile would fuse."""
-    constants: list[PredictedConstant]
-    doubts: list[str]
-    """Reasons to doubt the constants, for example that they were calibrated with another version of torch."""
-
-
-class PredictionRecord(Frozen):
-    """The prediction for a GPU that was not there, with rates and cost."""
-
-    source: Literal["predicted"] = "predicted"
-    gpu: str
-    host: str
-    step: PredictedTime | None
-    withheld: str | None
-    phases: list[PredictedPhase]
-    limited_by: str
-    limited_share: Amount
-    lower_bound_s: Seconds
-    peak_flops_per_s: PerSecond | None
-    allocated_peak_bytes: Bytes
-    reserved_peak_bytes: Bytes
-    step_flops: Flops
-    flops_per_s: PerSecond | None
-    tokens_per_s: PerSecond | None
-    peak_share: Amount | None
-    """Share of the data sheet's dense rate at this precision."""
-    price_per_hour: PerSecond | None
-    """The GPU's price, as given by the user."""
-    price_per_million_tokens: PerSecond | None
-    unknown_operators: dict[str, Count]
-    unknown_share: Amount
-    less_certain: bool
-    constants: list[PredictedConstant]
-    doubts: list[str]
 
 
 class TimeCellRecord(ModelCellRecord):
