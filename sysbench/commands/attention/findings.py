@@ -79,7 +79,7 @@ def samples(cell: AttentionCellRecord, quantity: Quantity) -> Samples | None:
 
 
 def predicted(cell: AttentionCellRecord, quantity: Quantity) -> PredictedTime | None:
-    """The predicted time of a phase on a GPU where the cell fits; None for what was measured, and for a size."""
+    """Predicted time of a phase on a GPU on which the cell fits; None for measured values and for sizes."""
     return cell.prediction.phase(quantity) if cell.prediction is not None and cell.outcome == "ok" else None
 
 
@@ -197,7 +197,7 @@ def compared(cells: Iterable[AttentionCellRecord], first: str, second: str, quan
 def _ratio(
     first: AttentionCellRecord, quantity: Quantity, second: AttentionCellRecord, other_quantity: Quantity
 ) -> Ratio:
-    """How many times as long the first takes; where both are predicted, 1 is inside as soon as their intervals meet."""
+    """Ratio of the first time to the second; of two predictions, its interval contains 1 as soon as theirs overlap."""
     above, below = predicted(first, quantity), predicted(second, other_quantity)
     if above is not None and below is not None:
         return Ratio(above.point_s / below.point_s, above.low_s / below.high_s, above.high_s / below.low_s)

@@ -98,7 +98,7 @@ def _prediction(seen: CellEvents) -> Grounds | None:
 
 
 def taken_s(cell: AttentionCellRecord) -> float | None:
-    """What measuring a predicted cell takes: its forwards, and as many with a backward; one of each beyond --budget."""
+    """Seconds to measure a predicted cell: forwards, and as many with backward; one of each beyond --budget."""
     if cell.outcome == "oom":
         return 0.0
     forward, backward = (cell.prediction.phase(phase) if cell.prediction else None for phase in PHASES)

@@ -42,9 +42,9 @@ class AttentionMemory(Event):
 
 
 class AttentionPredicted(Grounds, Event):
-    """The cell was not run: this is how long forward and backward would take on a GPU, and how sure that is.
+    """Predicted times of forward and backward on a GPU, with their intervals; the cell was not run.
 
-    Phases have the device's time alone, as is measured on CUDA: calls are launched ahead.
+    Times are those of the device alone, as measured on CUDA, where calls are launched ahead.
     """
 
     event: Literal["attention_predicted"] = "attention_predicted"
@@ -123,7 +123,7 @@ class AttentionCellRecord(CellRecord):
     cell: AttentionCell = Field(alias="axes")
 
     source: Source | Literal["predicted"]
-    """Where its numbers are from; times that are predicted come with memory that is simulated."""
+    """Source of the numbers; predicted times come with simulated memory."""
     gpu: SimulatedGpuRecord | None
     kernel: str | None
     """The operator that attention actually ran."""
@@ -154,7 +154,7 @@ class AttentionCellRecord(CellRecord):
     """Memory that a cell that does not fit would need, including what the allocator reserves beyond its tensors."""
     available_bytes: Bytes | None
     prediction: Grounds | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Times on a GPU that was not there; None where they were measured, or nothing is known of its speed."""
+    """Times on a GPU that is not present; None if they were measured, or if its speed is unknown."""
 
 
 class AttentionRecord(RunRecord[AttentionCellRecord]):

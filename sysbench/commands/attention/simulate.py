@@ -113,7 +113,7 @@ def simulate(cell: AttentionCell, gpu: Gpu, settings: AllocatorSettings | None =
 
 
 def predicted(cell: AttentionCell, known: Hardware, trace: Trace) -> AttentionPredicted | None:
-    """How long forward and backward take on that GPU; None where nothing is known of its speed."""
+    """Predict forward and backward on that GPU; None if its speed is unknown."""
     try:
         rates = GpuRates.of(known)
     except UnavailableError:
@@ -175,7 +175,7 @@ class _Run:
 
     @property
     def trace(self) -> Trace:
-        """The kernels of the call that counts."""
+        """Kernels of the second call."""
         written = self._tracer.trace()
         return written.with_tf32() if self._cell.precision == "tf32" else written
 

@@ -179,7 +179,7 @@ def _error(cell: AttentionCellRecord, *names: str) -> Measure | None:
 
 
 def _marked(title: str, cells: Cells, *, times: bool = False) -> str:
-    """The title of a table, whose times may be predicted, and which has memory that may be simulated."""
+    """Title of a table, marked if its times are predicted or its memory is simulated."""
     if times and _is_predicted(cells):
         return f"{MARK}: {title}"
     return f"{title}, simulated" if cells and all(cell.cell.simulated for cell in cells) else title

@@ -162,7 +162,7 @@ def _cell(cell: ProfileCell, run: Run) -> ProfileCellRecord:
 
 
 def taken_s(cell: ProfileCellRecord) -> float | None:
-    """What profiling a predicted cell takes: the steps that are timed first, and those of the profile."""
+    """Seconds to profile a predicted cell: the steps timed first, and those of the profile."""
     step = cell.prediction.step if cell.prediction else None
     if cell.outcome == "oom":
         return 0.0

@@ -58,7 +58,7 @@ class ProfileCellRecord(CellRecord):
     trace_bytes: Bytes | None
     summary: ProfileSummary | None
     prediction: PredictionRecord | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Of the step, whose phases follow each other undisturbed; None where a device was profiled."""
+    """Prediction of the step, whose phases follow one another undisturbed; None if a device was profiled."""
 
     @property
     def source(self) -> Literal["measured", "predicted"]:
