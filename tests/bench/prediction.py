@@ -111,7 +111,7 @@ def show_steps(rows: Iterable[Row], markdown: bool) -> None:
         ("all", lambda row: True),
     ]
     head = ("steps", "rows", "median", "p90", "in interval", "width", "roofline's median / ours")
-    _table(head, (_summarised(name, list(filter(belongs, rows))) for name, belongs in halves), markdown)
+    _table(head, (_summarised(name, of) for name, belongs in halves if (of := list(filter(belongs, rows)))), markdown)
 
 
 def _described(row: Row) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout
 
 from sysbench.lab.transformer import build
-from sysbench.predict.trace import PhaseTrace, Trace
+from sysbench.predict.trace import Trace
 from sysbench.predict.tracing import Tracer
 from sysbench.simulate.attention import telling
 from sysbench.simulate.composites import composed_of
@@ -152,8 +152,16 @@ def written_out_adamw(shape: ModelShape) -> Trace:
 
 def joined(first: Trace, second: Trace) -> Trace:
     """The phases of one after those of the other."""
-    kernels, modules = len(first.kernels), len(first.modules)
-    moved: tuple[PhaseTrace, ...] = tuple(
-        replace(each, kernels=each.kernels + kernels, modules=each.modules + modules) for each in second.phases
+    kernels, operators, modules = len(first.kernels), len(first.operators), len(first.modules)
+    moved = (
+        replace(
+            each, kernels=each.kernels + kernels, operators=each.operators + operators, modules=each.modules + modules
+        )
+        for each in second.phases
     )
-    return Trace((*first.kernels, *second.kernels), (*first.modules, *second.modules), (*first.phases, *moved))
+    return Trace(
+        (*first.kernels, *second.kernels),
+        (*first.operators, *second.operators),
+        (*first.modules, *second.modules),
+        (*first.phases, *moved),
+    )
