@@ -11,7 +11,7 @@ from sysbench.spec.cell import RunCell
 def labels_of(cells: Sequence[RunCell], axes: Iterable[str]) -> dict[str, str]:
     """Return, by key, a label for each cell that is valid in file names: `ctx128-train`; empty for a single cell."""
     dumped = [cell.model_dump() for cell in cells]
-    differing = [axis for axis in axes if len({each[axis] for each in dumped}) > 1]
+    differing = [axis for axis in axes if len({each.get(axis) for each in dumped}) > 1]
     return {
         cell.key: "-".join(_word(axis, each[axis]) for axis in differing)
         for cell, each in zip(cells, dumped, strict=True)
@@ -33,5 +33,5 @@ def _labelled(path: Path, label: str) -> Path:
 
 
 def _word(axis: str, value: object) -> str:
-    text = f"{axis}{value}" if axis in ("ctx", "batch", "active", "warmup", "steps") else str(value)
+    text = f"{axis}{value}" if axis in ("ctx", "batch", "threads", "active", "warmup", "steps") else str(value)
     return "".join(character if character.isalnum() or character in ".-=" else "_" for character in text)

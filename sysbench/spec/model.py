@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from sysbench.spec.axes import choices, integers
 from sysbench.spec.cell import DeviceType as DeviceType
-from sysbench.spec.cell import RunCell, RunSpec, devices
+from sysbench.spec.cell import RunCell, RunSpec, devices, threads_problem
 from sysbench.spec.options import Option
 from sysbench.spec.quantities import Seed, Size
 
@@ -81,6 +81,9 @@ PHASES_OF: dict[Mode, tuple[Phase, ...]] = {
 }
 """Every mode is a named sequence of phases. `inference` runs forward without a graph, `forward` keeps the graph."""
 
+MOST_THREADS = 4096
+"""More than any machine of today has cores."""
+
 MODEL = "Model"
 STEP = "Training step"
 
@@ -136,7 +139,8 @@ class GridCell(RunCell):
 
         `device` is the kind of device; if it is None (unknown), only problems on every device are reported.
         """
-        return self.model.problem() or (precision_problem(self.precision, device) if device else None)
+        elsewhere = precision_problem(self.precision, device) if device else None
+        return self.model.problem() or elsewhere or threads_problem(self, device)
 
     def unavailable(self, device: DeviceType) -> str | None:
         """Return the reason why this combination of attention, precision and device does not exist, or None if it does.
@@ -250,14 +254,22 @@ class ModelSpec(RunSpec):
     device: Annotated[tuple[str, ...], BeforeValidator(devices), Option(metavar="NAME,…", panel=STEP)] = Field(
         default=("auto",), description="auto, cuda, cuda:1, mps or cpu. auto is the first there is of cuda, mps, cpu."
     )
+    threads: Annotated[
+        tuple[int, ...], BeforeValidator(integers(1, MOST_THREADS)), Option(metavar="AXIS", panel=STEP)
+    ] = Field(
+        default=(),
+        exclude_if=lambda value: not value,
+        description="Threads that compute on the CPU; torch's own number by default.",
+    )
     seed: Annotated[Seed, Option(metavar="N", panel=STEP)] = Field(
         default=0, description="Seed of the parameters and of the tokens."
     )
 
     def grid(self) -> Iterator[dict[str, Any]]:
         """Yield the fields of every grid point, models outermost, so that cells of one model follow each other."""
-        for device, (size, shape), batch, ctx, attention, execution, optimizer, precision in itertools.product(
+        for device, threads, (size, shape), batch, ctx, attention, execution, optimizer, precision in itertools.product(
             self.device,
+            self.threads or (None,),
             self._shapes(),
             self.batch,
             self.ctx,
@@ -273,6 +285,7 @@ class ModelSpec(RunSpec):
                 "batch": batch,
                 "precision": precision,
                 "device": device,
+                "threads": threads,
                 "attention": attention,
                 "execution": execution,
                 "optimizer": optimizer,

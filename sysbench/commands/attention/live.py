@@ -168,7 +168,7 @@ CLOSE, FAR = 1.05, 2.0
 
 _TITLES: dict[Shown, str] = {"forward": "forward", "backward": "backward", "saved": "kept for backward"}
 _WORDS = {"oom": "oom", "skipped": "skipped", "invalid": "n/a", "crashed": "crashed", "timeout": "timeout"}
-_SETTING = ("device", "precision", "batch", "heads", "simulate", "causal")
+_SETTING = ("device", "threads", "precision", "batch", "heads", "simulate", "causal")
 _NAMED = ("implementation", "dim", "seq")
 
 

@@ -47,7 +47,7 @@ from sysbench.statistics import NoPowerLaw
 
 Tables = list[Table]
 
-AXES = ("simulate", "device", "precision", "heads", "implementation", "dim", "seq", "batch")
+AXES = ("simulate", "device", "threads", "precision", "heads", "implementation", "dim", "seq", "batch")
 """The axes along which cells can differ, in the order of the columns."""
 
 CLOSE = 1.05
@@ -97,8 +97,8 @@ def subject(record: AttentionRecord) -> tuple[str, ...]:
     words = ["attention"]
     words += [
         axes.phrase(axis, cell[axis])
-        for axis in ("implementation", "dim", "seq", "batch", "heads")
-        if axis not in differing
+        for axis in ("implementation", "dim", "seq", "batch", "heads", "threads")
+        if axis not in differing and axis in cell
     ]
     words += ["causal" if cell["causal"] else "not causal"]
     words += [str(cell["precision"])] if "precision" not in differing else []
@@ -132,7 +132,7 @@ def status(cell: AttentionCellRecord) -> Word:
 def _values(cell: Mapping[str, Any], named: Sequence[str]) -> tuple[Cell, ...]:
     """What the columns of these axes hold."""
     absent = {"simulate": "measured", "heads": "none"}
-    return tuple(cell[axis] if cell[axis] is not None else absent.get(axis, "") for axis in named)
+    return tuple(absent.get(axis, "") if cell.get(axis) is None else cell[axis] for axis in named)
 
 
 def _along(
@@ -200,6 +200,12 @@ _PEAK_RESERVED = Field(
 # --- the tables
 
 
+def _known_axes(record: AttentionRecord) -> Sequence[str]:
+    """Every axis; the number of threads only if it was chosen."""
+    known = axes.known(axes.axes_of(record.cells))
+    return [axis for axis in AXES if axis in known or not record.cells]
+
+
 def _sweep_axes(record: AttentionRecord) -> Sequence[str]:
     differing = varying(record.cells)
     return [axis for axis in AXES if axis in ("dim", "seq", "batch") or axis in differing]
@@ -250,7 +256,7 @@ class _Comparison:
         order, named = implementations(self.cells), self.named[:-1]
 
         def place(cell: AttentionCellRecord) -> tuple[Any, ...]:
-            found = (cell.axes[axis] for axis in named)
+            found = (cell.axes.get(axis) for axis in named)
             keys = ((0, each) if isinstance(each, int) else (1, str(each)) for each in found)
             return (*keys, order.index(cell.cell.implementation))
 
@@ -683,7 +689,7 @@ CELLS = DeclaredTable(
         Field("error", unit="number", get=lambda cell: _error(cell, "output")),
         Field("status", get=lambda cell: cell.outcome),
     ),
-    leading=_along(lambda record: AXES),
+    leading=_along(_known_axes),
     empty=True,
 )
 """Everything in one long table, a row per cell, for data frames."""
@@ -697,7 +703,7 @@ TABLES: dict[str, DeclaredTable] = {
 def plan(planned: Sequence[AttentionCell], _: Hardware | None = None) -> Sheet:
     """What a run would do: its cells, their FLOPs, and what the written-out kind keeps; nothing is measured for it."""
     specs = [cell.model_dump() for cell in planned]
-    named = tuple(axis for axis in AXES if len({str(spec[axis]) for spec in specs}) > 1) or ("implementation",)
+    named = tuple(axis for axis in AXES if len({str(spec.get(axis)) for spec in specs}) > 1) or ("implementation",)
     columns = (
         *axes.columns(named),
         Column("forward", "forward", "flops", wide_range=True),

@@ -156,6 +156,7 @@ DOUBTFUL = (
     "throttled",
     "gpu-shared",
     "host-busy",
+    "threads-wait",
     "warmup-unfinished",
     "drift",
     "two-modes",

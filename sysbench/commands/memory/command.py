@@ -93,7 +93,19 @@ def _show_snapshot(path: Path, options: MemoryOptions) -> None:
     running.said_to_be_saved(map(running.Saved, drawn), options)
 
 
-AXES = ("simulate", "size", "batch", "ctx", "attention", "execution", "optimizer", "precision", "mode", "device")
+AXES = (
+    "simulate",
+    "size",
+    "batch",
+    "ctx",
+    "attention",
+    "execution",
+    "optimizer",
+    "precision",
+    "mode",
+    "device",
+    "threads",
+)
 """The axes in file names, in order."""
 
 PICTURE_SUFFIXES = (".png", ".svg", ".pdf")

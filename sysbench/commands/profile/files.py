@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 AXES = (
     *("size", "batch", "ctx", "attention", "execution", "optimizer", "precision", "mode", "device"),
-    *("profiler", "active", "warmup", "steps"),
+    *("threads", "profiler", "active", "warmup", "steps"),
 )
 """The axes that file names can name, in this order."""
 

@@ -15,6 +15,7 @@ import statistics as standard
 from collections.abc import Iterable, Iterator, Sequence
 
 from sysbench import formulas, statistics, units
+from sysbench.cells import phrase
 from sysbench.commands.time.record import (
     CeilingRecord,
     EnergyRecord,
@@ -24,6 +25,7 @@ from sysbench.commands.time.record import (
     RateRecord,
     ReadingsRecord,
     StepPredicted,
+    ThreadsTried,
     TimeCellRecord,
     TimeRecord,
 )
@@ -99,6 +101,9 @@ def _withheld(window_s: float, counted_s: float, why: str, steps_needed: int | N
     )
 
 
+FASTER_SHARE = 0.8
+"""Every step on fewer threads must take less than this share of the median step before threads are to blame."""
+
 HIGHEST_SHARE = 1.1
 """Of the measured ceiling: the cuts between the sizes tried and ordinary noise allow for this much."""
 
@@ -118,7 +123,7 @@ def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> TimeCellRecord:
     rates = _rates(cell, seen, phases, run)
     return TimeCellRecord(
         **run_record.of_model_cell(cell, seen),
-        cautions=[*cautions.judge(cell, seen, rates, run.lost), *_doubts(seen)],
+        cautions=[*cautions.judge(cell, seen, rates, run.lost), *_waiting_threads(seen), *_doubts(seen)],
         build_s=seen.built.build_s if seen.built else None,
         compile_s=seen.compiled.compile_s if seen.compiled else None,
         graph_breaks=seen.compiled.graph_breaks if seen.compiled else None,
@@ -153,6 +158,24 @@ def _prediction(cell: TimeCell, seen: CellEvents, price_per_hour: float | None) 
         price_per_million_tokens=price_per_hour / 3600 / tokens_per_s * 1e6
         if price_per_hour and tokens_per_s
         else None,
+    )
+
+
+def _waiting_threads(seen: CellEvents) -> Iterator[Caution]:
+    """Threads that wait for each other: the same step is faster on fewer of them, by more than chance."""
+    tried = seen.last(ThreadsTried)
+    if tried is None or not seen.steps:
+        return
+    median_s = standard.median(step.step.wall_s or 0.0 for step in seen.steps)
+    if max(tried.wall_s) >= FASTER_SHARE * median_s:
+        return
+    fewer = phrase("threads", tried.threads)
+    yield Caution(
+        code="threads-wait",
+        message=f"the threads of a step wait for each other: it takes {units.seconds(median_s)} on {tried.before} "
+        f"threads and {units.seconds(standard.median(tried.wall_s))} on {fewer}, because other programs use some of "
+        "the cores",
+        remedy=f"--threads {tried.threads}, or close the other programs",
     )
 
 
@@ -225,7 +248,7 @@ def _rates(cell: TimeCell, seen: CellEvents, phases: dict[str, PhaseRecord], run
     flops_per_s = step_flops / step.wall.mean_s
     known = hardware.find(device.name, device.memory_bytes)
     peak = hardware.peak(known, cell.precision) if known else None
-    ceiling = run.ceilings.get((device.torch_name, cell.precision))
+    ceiling = run.ceilings.get((device.torch_name, cell.precision, cell.threads))
     return RateRecord(
         step_flops=step_flops,
         flops_per_s=flops_per_s,

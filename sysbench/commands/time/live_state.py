@@ -313,7 +313,7 @@ RECENT = 10
 MODELS = 20
 """As many of the last finished cells are asked what a waiting cell may be like."""
 
-_DECISIVE = ("device", "precision", "execution", "attention", "mode", "size")
+_DECISIVE = ("device", "threads", "precision", "execution", "attention", "mode", "size")
 """What decides how fast FLOPs are done; how many there are is known."""
 
 _MEDIAN_WIDTH = 2 * 1.96 * math.sqrt(math.pi / 2)

@@ -9,16 +9,23 @@ from pathlib import Path
 
 import torch
 
+from sysbench.commands.time.record import ThreadsTried
 from sysbench.commands.time.spec import TimeCell
 from sysbench.garbage import collection_paused
 from sysbench.lab import allocator
 from sysbench.lab.clocks import Clock, StepTimes, clock_for
 from sysbench.lab.compilation import built, compiled, count_from_zero, entered, fresh_compiler
-from sysbench.lab.devices import synchronize, torch_device
+from sysbench.lab.devices import computing_on, synchronize, torch_device
 from sysbench.lab.precision import matmul_precision
 from sysbench.lab.step import TrainingStep
 from sysbench.log.events import DeviceInfo, Event, MemoryMeasured, StepChecked, StepMeasured
 from sysbench.statistics import settled
+
+SCATTERED = 1.5
+"""If the slowest step on a CPU takes this many times as long as the fastest, it is tried on fewer threads."""
+
+TRIED = 3
+"""Steps that are tried on fewer threads, after one that does not count."""
 
 
 def run(
@@ -81,6 +88,13 @@ def _measured_steps(cell: TimeCell, step: TrainingStep, device: torch.device, cl
             yield _checked(cell, step, before)
         taken.append(times.wall_s)
     yield _memory(cell, device)
+    # The compiler fixes the number of threads in its code: trying another one would compile the step again.
+    compiles = cell.execution == "compiled" or cell.attention == "flex"
+    before = torch.get_num_threads()
+    if device.type == "cpu" and before > 1 and not compiles and max(taken) > SCATTERED * min(taken):
+        with computing_on(before // 2):
+            tried = [_take(step, cell, clock).wall_s for _ in range(1 + TRIED)][1:]
+        yield ThreadsTried(at_s=time.time(), cell=cell.key, before=before, threads=before // 2, wall_s=tried)
 
 
 def _take(step: TrainingStep, cell: TimeCell, clock: Clock) -> StepTimes:

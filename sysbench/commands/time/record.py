@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -12,7 +12,7 @@ from sysbench.log.records import ModelCellRecord, RunRecord, Samples
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.hardware import Basis
 from sysbench.spec.model import Phase, Precision
-from sysbench.spec.quantities import Amount, Bytes, Count, Finite, Flops, PerSecond, Seconds, Unbounded
+from sysbench.spec.quantities import Amount, Bytes, Count, Finite, Flops, PerSecond, Seconds, Size, Unbounded
 
 
 class PhaseRecord(Frozen):
@@ -132,6 +132,18 @@ class PredictedConstant(Frozen):
     source: str
 
 
+class ThreadsTried(Event):
+    """The steps of a cell scattered on a CPU, and were tried on fewer threads, to see whether threads wait."""
+
+    event: Literal["threads_tried"] = "threads_tried"
+    cell: str
+    before: Size
+    """Threads of the measured steps."""
+    threads: Size
+    """Threads of these steps."""
+    wall_s: Annotated[list[Seconds], Field(min_length=1)]
+
+
 class StepPredicted(Event):
     """The cell was not run: this is how long its step would take on a GPU, and how sure that is."""
 
@@ -235,6 +247,7 @@ class CeilingRecord(Frozen):
 
     device: str
     precision: Precision
+    threads: Size | None = Field(default=None, exclude_if=lambda value: value is None)
     matmul_flops_per_s: PerSecond
     matmul_size: Count
 

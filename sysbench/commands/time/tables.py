@@ -198,9 +198,10 @@ def _peak_sources(record: TimeRecord) -> str:
 
 
 def _ceilings(record: TimeRecord) -> str:
-    reached = (
-        f"{units.flop_rate(each.matmul_flops_per_s)} in {each.precision} on {each.device}" for each in record.ceilings
-    )
+    reached = []
+    for each in record.ceilings:
+        place = f"{each.device} with {axes.phrase('threads', each.threads)}" if each.threads else each.device
+        reached.append(f"{units.flop_rate(each.matmul_flops_per_s)} in {each.precision} on {place}")
     return f"matmul: a large matrix product reached {', '.join(reached)}" if record.ceilings else ""
 
 
@@ -331,7 +332,7 @@ class _Arms:
         """For each combination of everything else the cells that differ in this axis alone."""
         base = self.values[0]
         for row in axes.alike(self.record.cells, self.axis):
-            cells = {cell.axes[self.axis]: cell for cell in row}
+            cells = {cell.axes.get(self.axis): cell for cell in row}
             compared = {
                 (phase, arm): _compared(cells.get(base), cells.get(arm), phase)
                 for phase in self.phases
@@ -403,6 +404,7 @@ def _held_against_first(arms: _Arms, phase: str, arm: Any) -> bool:
 
 def arms_table(axis: str) -> DeclaredTable:
     """Times under each value of an axis, their difference, change in percent and speed-up with its 95 % interval."""
+    said = axes.AXES[axis].said if axes.AXES[axis].counted else str
     columns = (
         Field(
             "{phase}_{arm}", "{arm}", "s", "{phase}", lambda arms, phase, arm: arms.importance(phase), get=_Pair.median
@@ -440,11 +442,11 @@ def arms_table(axis: str) -> DeclaredTable:
     )
     return DeclaredTable(
         axis,
-        lambda arms: f"{arms.values[0]} against {', '.join(str(arm) for arm in arms.values[1:])}",
+        lambda arms: f"{said(arms.values[0])} against {', '.join(map(said, arms.values[1:]))}",
         (
             Each(
                 "phase",
-                (Each("arm", columns, values=lambda arms: arms.values, ahead=axis),),
+                (Each("arm", columns, values=lambda arms: arms.values, ahead=axis, said=said),),
                 values=lambda arms: arms.phases,
             ),
         ),
