@@ -96,11 +96,11 @@ def _rates(cell: AttentionCell, phase: Phase, found: Samples, device: DeviceInfo
     limit_s = max(compute_s, transfer_s) if compute_s is not None and transfer_s is not None else None
     return AttentionRates(
         flops=flops,
-        flops_per_s=flops / found.median_s,
+        flops_per_s=flops / found.mean_s,
         bytes_moved=moved,
-        bytes_per_s=moved / found.median_s,
+        bytes_per_s=moved / found.mean_s,
         limit_s=limit_s,
-        limit_share=limit_s / found.median_s if limit_s is not None else None,
+        limit_share=limit_s / found.mean_s if limit_s is not None else None,
         limited_by=None if limit_s is None else "compute" if limit_s == compute_s else "bandwidth",
     )
 

@@ -223,7 +223,7 @@ class AttentionScreen:
         if state.torch is not None:
             names.append(f"torch {state.torch.torch}")
             if device is not None and device.type == "cpu" and (now is None or not now.cell.simulated):
-                names.append(f"{state.torch.threads} thread{'' if state.torch.threads == 1 else 's'}")
+                names.append(axes.phrase("threads", (now and now.cell.threads) or state.torch.threads))
         if not names:
             names = ["starting the worker"]
         if state.reading is not None and state.reading.host_rss_bytes is not None:

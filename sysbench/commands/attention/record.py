@@ -92,7 +92,7 @@ class AttentionAccounted(Event):
 
 
 class AttentionRates(Frozen):
-    """What one phase of attention achieves, over its median time."""
+    """What one phase of attention achieves, over its mean time."""
 
     flops: Flops
     """Of the two or four matrix products, with the causal half taken off where the mask is causal."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from operator import itemgetter
-from typing import Any
+from typing import Any, Literal
 
 from sysbench import cells as axes
 from sysbench import formulas, units
@@ -157,12 +157,16 @@ def _median(cell: AttentionCellRecord, phase: str) -> float | None:
     return found.median_s if found else None
 
 
-def _rate(cell: AttentionCellRecord, phase: str) -> float | None:
-    return cell.rates[phase].flops_per_s if phase in cell.rates else None
-
-
-def _limit(cell: AttentionCellRecord, phase: str) -> float | None:
-    return cell.rates[phase].limit_share if phase in cell.rates else None
+def _per_second(
+    cell: AttentionCellRecord,
+    phase: str,
+    of: Literal["flops", "bytes_moved", "limit_s"],
+    time: Literal["mean", "median"],
+) -> float | None:
+    """Divide by the time that the row shows."""
+    found: Samples | None = getattr(cell, phase)
+    amount = getattr(cell.rates[phase], of) if phase in cell.rates else None
+    return amount / getattr(found, f"{time}_s") if found is not None and amount is not None else None
 
 
 def _error(cell: AttentionCellRecord, *names: str) -> Measure | None:
@@ -187,6 +191,7 @@ def _clock(cells: Cells) -> tuple[str, ...]:
     return ("times by device events" if device else "times by the host's clock, between two synchronizations",)
 
 
+_MEDIAN = Field("{phase}_median", "median {phase}", "s", wide_range=True, offered=True, get=_median)
 _BEFORE_BACKWARD = Field(
     "memory_before_backward", "before backward", "bytes", wide_range=True, get=lambda cell: cell.before_backward_bytes
 )
@@ -225,6 +230,7 @@ SWEEP = DeclaredTable(
         ),
         replace(_BEFORE_BACKWARD, group="memory"),
         Field("status", get=status),
+        Each("phase", (_MEDIAN,), values=TIMES),
     ),
     leading=_along(_sweep_axes),
     notes=lambda record: _clock(record.cells),
@@ -285,7 +291,7 @@ class _Row:
         found = value(self.cell, phase)
         return Measure(found, tone=self._tone(phase)) if found is not None else None
 
-    def to_best(self, phase: Quantity) -> Cell:
+    def over_best(self, phase: Quantity) -> Cell:
         """The median as a multiple of the best."""
         found, best_s = value(self.cell, phase), self.best_s[phase]
         return Measure(found / best_s, tone=self._tone(phase)) if found is not None and best_s else NOTHING
@@ -330,12 +336,12 @@ COMPARISON = DeclaredTable(
                 ),
                 Field(
                     "{phase}_to_best",
-                    "to best",
+                    "time / best",
                     "ratio",
                     "{phase}",
                     _ranked(1),
                     optional=True,
-                    get=lambda row, phase: row.to_best(phase),
+                    get=lambda row, phase: row.over_best(phase),
                 ),
                 Field(
                     "{phase}_rate",
@@ -345,7 +351,7 @@ COMPARISON = DeclaredTable(
                     _ranked(3),
                     optional=True,
                     note=_flops_note,
-                    get=lambda row, phase: _rate(row.cell, phase) or NOTHING,
+                    get=lambda row, phase: _per_second(row.cell, phase, "flops", "median") or NOTHING,
                 ),
                 Field(
                     "{phase}_moved",
@@ -355,7 +361,7 @@ COMPARISON = DeclaredTable(
                     _ranked(6),
                     optional=True,
                     note="moved: q, k, v and output once each, the least that has to move; backward twice that",
-                    get=lambda row, phase: row.cell.rates[phase].bytes_per_s if phase in row.cell.rates else NOTHING,
+                    get=lambda row, phase: _per_second(row.cell, phase, "bytes_moved", "median") or NOTHING,
                 ),
                 Field(
                     "{phase}_limit",
@@ -366,7 +372,7 @@ COMPARISON = DeclaredTable(
                     optional=True,
                     note="of limit: the least time by FLOPs at the data sheet's rate and by bytes at its bandwidth, "
                     "over the median",
-                    get=lambda row, phase: _limit(row.cell, phase) or NOTHING,
+                    get=lambda row, phase: _per_second(row.cell, phase, "limit_s", "median") or NOTHING,
                 ),
             ),
             values=TIMES,
@@ -679,8 +685,18 @@ CELLS = DeclaredTable(
             for column in (
                 Field("{phase}", unit="s", wide_range=True, get=_time),
                 Field("{phase}_median", "{phase} median", "s", wide_range=True, get=_median),
-                Field("{phase}_rate", "{phase} rate", "flops_per_s", get=_rate),
-                Field("{phase}_limit", "{phase} of limit", "share", get=_limit),
+                Field(
+                    "{phase}_rate",
+                    "{phase} rate",
+                    "flops_per_s",
+                    get=lambda cell, phase: _per_second(cell, phase, "flops", "mean"),
+                ),
+                Field(
+                    "{phase}_limit",
+                    "{phase} of limit",
+                    "share",
+                    get=lambda cell, phase: _per_second(cell, phase, "limit_s", "mean"),
+                ),
             )
         ),
         replace(_BEFORE_BACKWARD, title="memory before backward"),

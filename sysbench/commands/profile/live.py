@@ -167,8 +167,8 @@ def result(cell: CellState) -> str:
     """How a cell ended, in a few words: `step 205 ms, 260 ms profiled, 1,431 kernels a step`."""
     if cell.summary is None or cell.outcome != "ok":
         return f"{cell.outcome}: {cell.detail}" if cell.detail else str(cell.outcome)
-    words = [f"step {units.seconds(statistics.median(cell.timed_s))}"] if cell.timed_s else []
-    words += [f"{units.seconds(statistics.median(cell.profiled_s))} profiled"] if cell.profiled_s else []
+    words = [f"step {units.seconds(statistics.fmean(cell.timed_s))}"] if cell.timed_s else []
+    words += [f"{units.seconds(statistics.fmean(cell.profiled_s))} profiled"] if cell.profiled_s else []
     return ", ".join([*words, _calls(cell.summary)])
 
 

@@ -49,9 +49,9 @@ class ProfileCellRecord(CellRecord):
     profiled_s: list[Seconds]
     """The profiled steps, by the host's clock."""
     cost_share: Finite | None
-    """How much longer the profiler makes the median step, as a share of it."""
+    """How much longer the profiler makes the mean step, as a share of it."""
     coverage: Amount | None
-    """Busy time of the profiled step over the unprofiled median step; None on a CPU."""
+    """Busy time of the profiled step over the mean of the unprofiled steps; None on a CPU."""
     trace: str | None
     """The path of the trace, if it was kept."""
     trace_bytes: Bytes | None

@@ -17,17 +17,18 @@ from sysbench.commands.profile.spec import ProfileSpec
 from sysbench.errors import UsageError, unknown
 from sysbench.render import remarks
 from sysbench.render.declared import DeclaredTable, Field, along, varying_or_size
-from sysbench.render.table import Cell, Column, Remark, Sheet, Table, Word
+from sysbench.render.table import Cell, Column, Measure, Remark, Sheet, Table, Word
 from sysbench.spec.run import Selection
 from sysbench.trace.range_tree import part_of
 from sysbench.trace.summary import ProfileSummary, Rate
 
 
-def _step(cell: ProfileCellRecord) -> Cell | float:
+def _step(cell: ProfileCellRecord) -> Cell:
     """The unprofiled step; the outcome of a cell without a profile."""
     if cell.summary is None:
         return Word(cell.outcome, "quiet" if cell.outcome in ("skipped", "interrupted") else "bad")
-    return cell.unprofiled.median_s if cell.unprofiled else None
+    found = cell.unprofiled
+    return Measure(found.mean_s, found.std_s if len(found.samples_s) > 1 else None) if found else None
 
 
 def _matmul_share(cell: ProfileCellRecord) -> float | None:
@@ -67,7 +68,7 @@ SUMMARY: Final = DeclaredTable(
             "share",
             get=lambda cell: cell.coverage,
             optional=True,
-            note="covered: device busy time over the time of the unprofiled step",
+            note="covered: device busy time over the mean time of the unprofiled step",
         ),
         Field("matmul", unit="share", get=_matmul_share),
         Field(
@@ -79,6 +80,13 @@ SUMMARY: Final = DeclaredTable(
             get=lambda cell: sum(cell.summary.spent.calls) / cell.summary.steps if cell.summary else None,
         ),
         Field("waiting", "waiting for the host", "share", importance=3, get=_waiting, optional=True),
+        Field(
+            "median",
+            "median step",
+            "s",
+            offered=True,
+            get=lambda cell: cell.unprofiled.median_s if cell.unprofiled else None,
+        ),
     ),
     rows=lambda profiles: profiles.record.cells,
     when=lambda profiles: profiles.record is not None,

@@ -123,7 +123,7 @@ def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> TimeCellRecord:
     rates = _rates(cell, seen, phases, run)
     return TimeCellRecord(
         **run_record.of_model_cell(cell, seen),
-        cautions=[*cautions.judge(cell, seen, rates, run.lost), *_waiting_threads(seen), *_doubts(seen)],
+        cautions=[*_waiting_threads(seen), *cautions.judge(cell, seen, rates, run.lost), *_doubts(seen)],
         build_s=seen.built.build_s if seen.built else None,
         compile_s=seen.compiled.compile_s if seen.compiled else None,
         graph_breaks=seen.compiled.graph_breaks if seen.compiled else None,

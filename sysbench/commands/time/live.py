@@ -40,7 +40,9 @@ def device_line(state: LiveState) -> str:
         return f"{MARK} · torch {state.torch.torch}"
     name = state.device.name if state.device else "no device"
     if state.device is not None and state.device.type == "cpu" and state.torch:
-        name = f"{name} ({state.torch.threads} thread{'' if state.torch.threads == 1 else 's'})"
+        default = state.torch.threads
+        *others, last = dict.fromkeys(each.cell.threads or default for each in state.planned) or (default,)
+        name = f"{name} ({''.join(f'{count}, ' for count in others)}{axes.phrase('threads', last)})"
     return f"{name} · torch {state.torch.torch}" if state.torch else name
 
 
