@@ -44,23 +44,28 @@ class InReport:
 class Command:
     """One command. Each part is a `module:attribute` of the command's package, or of `sysbench.` if it starts so."""
 
-    name: str
     package: str
-    help: str
+    help: str | None
     """One-line help."""
+    name: str = ""
+    """Name on the command line; by default that of the package."""
     function: str = "command:{name}"
     """Function that Typer calls."""
-    spec: str | None = None
+    spec: str | None = "spec:{class_name}Spec"
     """Class of its specs; None for commands that run no cells, which also lack all parts below."""
-    cell: str = ""
-    options: str = ""
+    cell: str = "spec:{class_name}Cell"
+    options: str = "spec:{class_name}Options"
     """Class of its run options."""
-    record: str = ""
+    record: str = "record:{class_name}Record"
     """Class of its records; importing its module registers the command's own events."""
-    perform: str = "command:perform"
+    perform: str = "sysbench.commands.running:perform"
     """Function that carries out a run in this process and writes all of its files: `(spec, options) -> Performed`."""
-    refuse_files: str = "command:refuse_wrong_files"
-    """Function that raises UsageError for files in its options, besides log and record, that cannot be written."""
+    files: str | None = None
+    """Function that writes the files its options ask for, besides log and record: `(record, options) -> paths`."""
+    refuse_files: str | None = None
+    """Function that raises UsageError or OutputError if such a file cannot be written: `options -> None`."""
+    show: str | None = None
+    """Function that shows what `--from` names, `(source, options) -> None`, if it may be other than a log or record."""
     measure: str = "measure:run"
     """The worker's event generator: `(cell, device, artifact) -> Iterator[Event]`."""
     fold: str = "fold:fold"
@@ -95,12 +100,15 @@ class Command:
     lines: str = "live:Lines"
     """Progress lines of a run without a terminal."""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name or self.package.rpartition(".")[2])
+
     def part(self, name: str) -> Any:
         """Import and return a part by its field name; raises ValueError if the command does not have it."""
         written: str | None = getattr(self, name)
         if not written:
             raise ValueError(f"sysbench {self.name} has no {name}")
-        module, _, attribute = written.format(name=self.name).partition(":")
+        module, _, attribute = written.format(name=self.name, class_name=self.name.title()).partition(":")
         inside = "" if module.startswith("sysbench.") else f"{self.package}."
         return getattr(importlib.import_module(inside + module), attribute)
 

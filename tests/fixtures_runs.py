@@ -14,6 +14,8 @@ from sysbench.command import Kind, measuring
 from sysbench.commands.accum.record import SumMeasured
 from sysbench.commands.accum.spec import AccumSpec
 from sysbench.commands.attention.spec import AttentionSpec
+from sysbench.commands.calibrate.record import RatesKnown, WorkTimed
+from sysbench.commands.calibrate.spec import CalibrateSpec
 from sysbench.commands.memory.record import (
     AllocationGroup,
     CodeLine,
@@ -47,7 +49,7 @@ from tests.trace.synthetic_traces import recording, training
 
 GIB = 2**30
 
-KINDS: tuple[Kind, ...] = ("time", "profile", "memory", "attention", "accum")
+KINDS: tuple[Kind, ...] = ("time", "profile", "memory", "attention", "accum", "calibrate")
 
 
 def stream(kind: Kind, name: str = "", machine: Machine = A100) -> list[Event]:
@@ -213,10 +215,31 @@ def _accum(name: str, machine: Machine) -> Iterator[Event]:
     yield RunFinished(at_s=STARTED_AT_S + 7, status="complete")
 
 
+def _calibrate(name: str, machine: Machine) -> Iterator[Event]:
+    spec = CalibrateSpec(part=("memory",))
+    yield from _begin(spec, machine, 1)
+    (cell,) = spec.cells()
+    at_s = STARTED_AT_S + 5
+    yield CellStarted(at_s=at_s, cell=cell.key, index=0, axes=cell.model_dump(mode="json"), device=machine.device)
+    yield RatesKnown(at_s=at_s, cell=cell.key, slug="a100-80gb", rates={})
+    yield WorkTimed(
+        at_s=at_s + 1,
+        cell=cell.key,
+        rate="stream",
+        case=name or "copy of 256 MiB",
+        counts=True,
+        work=2**29,
+        samples_s=[3.1e-4, 3.0e-4, 3.2e-4],
+    )
+    yield CellFinished(at_s=at_s + 2, cell=cell.key, outcome="ok")
+    yield RunFinished(at_s=at_s + 3, status="complete")
+
+
 _STREAMS: Mapping[Kind, Callable[[str, Machine], Iterator[Event]]] = {
     "time": _time,
     "profile": _profile,
     "memory": _memory,
     "attention": _attention,
     "accum": _accum,
+    "calibrate": _calibrate,
 }

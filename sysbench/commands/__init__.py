@@ -1,4 +1,4 @@
-"""One folder per command, all alike: `COMMAND` in its `__init__` says what others need to know about it."""
+"""One folder per command, all alike; the `COMMAND` in its `__init__` is its interface."""
 
 PACKAGES = (
     "sysbench.commands.time",

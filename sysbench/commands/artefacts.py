@@ -1,6 +1,6 @@
-"""Traces, memory snapshots, and what `--from FILE --json` wrote of them: taken wherever finished runs are.
+"""Traces, memory snapshots, and files written by `--from FILE --json`, which commands accept like finished runs.
 
-`report` gives each a section of its own, `compare` holds two of a kind against each other.
+`report` gives each its own section, and `compare` compares two of a kind.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from sysbench.spec.validation import first_fault
 from sysbench.trace.summary import ProfileSummary
 
 TRACES = (".json", ".json.gz", ".sqlite", ".nsys-rep")
-"""How the names of traces end."""
+"""Suffixes of traces."""
 
 SNAPSHOTS = (".pickle", ".pickle.gz", ".pkl")
-"""How the names of memory snapshots end."""
+"""Suffixes of memory snapshots."""
 
 
 @dataclass(frozen=True)
 class TraceArtefact:
-    """One trace or several, each as its summary."""
+    """Summaries of one trace or several."""
 
     name: str
     summaries: tuple[ProfileSummary, ...]
@@ -46,7 +46,7 @@ class TraceArtefact:
 
 @dataclass(frozen=True)
 class TablesArtefact:
-    """A memory snapshot as its tables, or other tables that sysbench wrote as JSON."""
+    """The tables of a memory snapshot, or other tables that sysbench wrote as JSON."""
 
     name: str
     sheet: Sheet
@@ -57,33 +57,25 @@ Artefact = TraceArtefact | TablesArtefact
 
 
 def read(path: Path) -> Artefact | None:
-    """The trace, snapshot or tables in a file; None where it is a directory, a log or a record, or is not there.
+    """Read the trace, snapshot or tables in a file; None for a directory, a log, a record or a missing file.
 
-    Raises LogError for what cannot be read.
+    Raises LogError for a file that cannot be read.
     """
     name = path.name.lower()
     if not path.is_file():
         return None
     if name.endswith(SNAPSHOTS):
-        return _snapshot(path)
+        from sysbench.commands.memory.snapshot_tables import sheet
+        from sysbench.snapshot import snapshot
+        from sysbench.snapshot.timeline_sources import from_snapshot
+
+        return TablesArtefact(path.name, sheet(from_snapshot(snapshot.read(path)), path.name), "snapshot")
     if not name.endswith(TRACES):
         return None
     with _refused(path), path.open("rb") as file:
         beginning = file.read(_BEGINNING_BYTES)
     if name.endswith(".json") and not _TRACE.search(beginning):
         return _written(path, beginning)
-    return _trace(path)
-
-
-def _snapshot(path: Path) -> Artefact:
-    from sysbench.commands.memory.snapshot_tables import sheet
-    from sysbench.snapshot.snapshot import read
-    from sysbench.snapshot.timeline_sources import from_snapshot
-
-    return TablesArtefact(path.name, sheet(from_snapshot(read(path)), path.name), "snapshot")
-
-
-def _trace(path: Path) -> Artefact:
     from sysbench.trace import traces
 
     return TraceArtefact(path.name, (traces.summary_of(traces.read(path)),))
@@ -92,11 +84,11 @@ def _trace(path: Path) -> Artefact:
 _BEGINNING_BYTES = 4096
 
 _TRACE = re.compile(rb'\A\s*\[|"(traceEvents|schemaVersion|deviceProperties|distributedInfo)"')
-"""How Chrome's trace format begins, and nothing that sysbench writes."""
+"""Beginning of a file in Chrome's trace format, as opposed to files that sysbench writes."""
 
 
 def _written(path: Path, beginning: bytes) -> Artefact | None:
-    """What `profile --from … --json`, `memory --from … --json` or `--plan --json` wrote; None for a record."""
+    """Read a file that `profile --from`, `memory --from` or `--plan` wrote with `--json`; None for a record."""
     from sysbench.commands.profile.record import TraceRecord
 
     with _refused(path):

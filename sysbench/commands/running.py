@@ -1,4 +1,4 @@
-"""What every command that runs cells does in the same way: refuse, carry out, save, show, and say how it went."""
+"""Common parts of commands that run cells: validation, the run itself, saving, output, and the exit code."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import typer
 from pydantic import BaseModel
 
 from sysbench import stderr
@@ -27,36 +28,36 @@ if TYPE_CHECKING:
     from sysbench.log.records import RunRecord
     from sysbench.render.dashboard.progress import Progress
     from sysbench.render.table import Sheet
-    from sysbench.spec.hardware import Hardware
 
-# What a bad option does not need is imported where it is used, so that mistakes are answered at once.
+# Modules that are not needed to refuse a bad option are imported where they are used, so that mistakes are answered
+# at once.
 
 
 class ShowOptions(Protocol):
-    """Where a result goes, and in which format."""
+    """Destination and format of a result."""
 
     @property
     def json_path(self) -> str | None:
-        """A file, or - for stdout."""
+        """File for JSON, or - for stdout."""
 
     @property
     def format(self) -> Format:
-        """The format of its tables."""
+        """Format of tables."""
 
 
 @dataclass(frozen=True)
 class Performed:
-    """What a command leaves."""
+    """Results of a run."""
 
     record: RunRecord[Any]
     files: tuple[Path, ...] = ()
-    """Beside the log and the record."""
+    """Files written besides the log and the record."""
 
 
 def options_of(kind: Kind, given: Given) -> Any:
-    """The options that are given to a command, in which names of earlier runs have become their files.
+    """Return a command's options, with names of earlier runs replaced by their files.
 
-    Raises UsageError, and LogError for a name that stands for no run of this command, or for several.
+    Raises UsageError, and LogError for a name that matches no run of this command, or several.
     """
     options = validated(measuring(kind).options_class, given)
     source, resume = getattr(options, "source", None), options.resume
@@ -73,7 +74,7 @@ def options_of(kind: Kind, given: Given) -> Any:
 
 
 def _earlier(kind: Kind, path: Path, directory: Path) -> Path:
-    """The file of an earlier run, where its name is given and not a path."""
+    """Return the file of an earlier run if `path` is its name."""
     if path.exists() or path.suffix or path.name != str(path):
         return path
     from sysbench.log import runs
@@ -85,34 +86,83 @@ def _earlier(kind: Kind, path: Path, directory: Path) -> Path:
     return found[0]
 
 
-def refuse_unknown_tables(kind: Kind, options: RunOptions) -> None:
-    """Raise UsageError for the first table that this kind of run does not have."""
-    if not options.tables:
+def answer(kind: Kind, spec_given: Given, options_given: Given) -> None:
+    """Answer a command line: show a saved run or the plan, or carry out the run and exit with its exit code.
+
+    Raises what `options_of` and `carry_out` raise, and UsageError for tables and files that the run cannot have.
+    """
+    command = measuring(kind)
+    options = options_of(kind, options_given)
+    source = getattr(options, "source", None)
+    if source and command.show:
+        refuse_beside_source(command.spec_class, spec_given)
+        command.part("show")(source, options)
         return
-    tables = measuring(kind).part("tables")
+    refuse_unknown_tables(kind, options)
+    _refuse_unwritable(kind, options)
+    if source:
+        from sysbench.commands import saved
+
+        refuse_beside_source(command.spec_class, spec_given)
+        record = saved.record(source, kind)
+        show(record, options)
+        if command.files:
+            command.part("files")(record, options)
+        return
+    spec = validated(command.spec_class, {**resumed(kind, options.resume), **spec_given})
+    if options.plan:
+        show_plan(spec, options)
+    else:
+        raise typer.Exit(exit_code(command.part("perform")(spec, options).record))
+
+
+def perform(spec: RunSpec, options: RunOptions) -> Performed:
+    """Carry out a run and write the files that its options ask for; raises as `carry_out`, and for a wrong file."""
+    _refuse_unwritable(spec.kind, options)
+    record = carry_out(spec, options)
+    command = measuring(spec.kind)
+    return Performed(record, command.part("files")(record, options) if command.files else ())
+
+
+def _refuse_unwritable(kind: Kind, options: RunOptions) -> None:
+    command = measuring(kind)
+    if command.refuse_files:
+        command.part("refuse_files")(options)
+
+
+def refuse_wrong_results(spec: RunSpec, options: RunOptions) -> None:
+    """Raise UsageError or OutputError for tables, columns and files that a run of this spec cannot have."""
+    refuse_unknown_tables(spec.kind, options)
+    refuse_unknown_columns(spec, options)
+    _refuse_unwritable(spec.kind, options)
+
+
+def refuse_unknown_tables(kind: Kind, options: RunOptions) -> None:
+    """Raise UsageError for the first table that this command does not have."""
+    tables = measuring(kind).part("tables") if options.tables else {}
     for name in options.tables:
         if name not in tables:
             raise UsageError(f"--tables {unknown(name, 'a table', tables)}")
 
 
 def refuse_unknown_columns(spec: RunSpec, options: RunOptions) -> None:
-    """Raise UsageError for the first column that no table of this run could have, before it is made."""
+    """Raise UsageError for the first column that no table of this run can have."""
     if not options.columns:
         return
-    from sysbench.render import declared as column_names
+    from sysbench.render import declared
 
-    column_names.refuse_unknown(options.columns, spec, options.tables, options.format)
+    declared.refuse_unknown(options.columns, spec, options.tables, options.format)
 
 
 def refuse_beside_source(spec: type[BaseModel], given: Given) -> None:
-    """A saved run is what it is: options that describe another one would be ignored without a word."""
+    """Raise UsageError for options next to `--from` that describe another run, and would be ignored."""
     if given:
         names = ", ".join(option_name(spec, field) for field in given)
         raise UsageError(f"--from shows a finished run; {names} would change nothing in it")
 
 
 def resumed(kind: Kind, path: Path | None) -> Given:
-    """The options that a log was made with; what is given beside `--resume` must agree with them."""
+    """Return the options of a log to resume; options given in addition must agree with them."""
     if path is None:
         return {}
     from sysbench.commands import saved
@@ -120,38 +170,37 @@ def resumed(kind: Kind, path: Path | None) -> Given:
     return saved.spec(path, kind).model_dump()
 
 
-def show_plan(spec: RunSpec, options: RunOptions, device: Hardware | None) -> None:
-    """Show the cells that the spec expands to, and whether they fit on a device; raises UsageError."""
+def show_plan(spec: RunSpec, options: RunOptions) -> None:
+    """Show the cells that the spec expands to; raises UsageError for one that cannot run anywhere."""
     from sysbench.engine.plan import refuse_impossible
 
     cells: list[RunCell] = list(spec.cells())
     refuse_impossible(cells)
-    show_sheet(measuring(spec.kind).part("plan")(cells, device), options, options.columns)
+    show_sheet(measuring(spec.kind).part("plan")(cells), options, options.columns)
 
 
 def show_sheet(content: Sheet, options: ShowOptions, columns: Sequence[str] = ()) -> None:
-    """Print a sheet that is of no record to stdout: as JSON with `--json -`, else its tables."""
+    """Print a sheet without a record to stdout: as JSON with `--json -`, otherwise its tables."""
     from sysbench.log import storage
-    from sysbench.render import output as summary
+    from sysbench.render import output
     from sysbench.render.csv import sheet_json
-    from sysbench.render.output import results
 
     if options.json_path not in (None, "-"):
         storage.write_atomically(Path(options.json_path), sheet_json(content).encode() + b"\n")
-    with results() as console:
+    with output.results() as console:
         if options.json_path == "-":
             sys.stdout.write(sheet_json(content) + "\n")
         else:
-            summary.show_sheet(content, console, options.format, columns)
+            output.show_sheet(content, console, options.format, columns)
 
 
 def carry_out(spec: RunSpec, options: RunOptions, provisions: Provisions | None = None) -> RunRecord[Any]:
-    """Run the spec, save its record and show it; raises UsageError for columns that it will not have."""
+    """Run the spec, save its record and show it; raises UsageError for columns that it cannot have."""
     refuse_unknown_columns(spec, options)
     from sysbench.engine.interrupts import catch_interrupts
     from sysbench.log import runs, storage
 
-    # A first or second signal, whether during the run or while its record is saved, does not interrupt the saving.
+    # The first two signals do not interrupt the saving, whether they arrive during the run or while it is saved.
     with catch_interrupts():
         path = _measured(spec, options, provisions)
         record: RunRecord[Any] = runs.load(path)
@@ -159,7 +208,7 @@ def carry_out(spec: RunSpec, options: RunOptions, provisions: Provisions | None 
         content = record.model_dump_json(indent=1).encode() + b"\n"
         from concurrent.futures import ThreadPoolExecutor
 
-        # A disk may take longer than drawing does, and neither needs the other.
+        # The record is written while the tables are drawn: a disk may be slow.
         writer = ThreadPoolExecutor(max_workers=1)
         written = writer.submit(storage.write_atomically, saved_to, content)
     with writer:
@@ -177,12 +226,12 @@ def carry_out(spec: RunSpec, options: RunOptions, provisions: Provisions | None 
 
 
 def _measured(spec: RunSpec, options: RunOptions, provisions: Provisions | None) -> Path:
-    """Run the spec, and show what happens as it happens; returns its log."""
+    """Run the spec, showing its progress, and return its log."""
     from sysbench.engine import session
 
     with session.run(spec, options, provisions=provisions) as running:
         beginning = list(islice(running, 2))
-        # The worker has been started and imports torch: there is time for what it takes to show its results.
+        # While the worker imports torch, import what is needed to show its results.
         with collection_paused():
             from concurrent.futures import ThreadPoolExecutor  # noqa: F401
 
@@ -204,11 +253,11 @@ class Saved:
 
     path: Path
     remark: str = ""
-    """What is not as one would expect of it."""
+    """Remark about the file, shown in parentheses."""
 
 
 def said_to_be_saved(files: Iterable[Saved], options: RunOptions) -> tuple[Path, ...]:
-    """The files, each with a line about it as soon as it is there."""
+    """Report each file as soon as it is written, and return their paths."""
     saved = []
     for file in files:
         say(f"saved  {file.path}{f'  ({file.remark})' if file.remark else ''}", options)
@@ -217,30 +266,29 @@ def said_to_be_saved(files: Iterable[Saved], options: RunOptions) -> tuple[Path,
 
 
 def say(text: str, options: RunOptions) -> None:
-    """One line on stderr, unless nothing is wanted there."""
+    """Write a line to stderr, unless the run is quiet."""
     if not options.quiet:
         stderr.say(text)
 
 
 def show(record: RunRecord[Any], options: RunOptions) -> None:
-    """Print the result to stdout: the record itself with `--json -`, else its tables."""
-    from sysbench.render import output as summary
-    from sysbench.render.output import results
+    """Print the result to stdout: the record itself with `--json -`, otherwise its tables."""
+    from sysbench.render import output
 
-    with results() as console:
+    with output.results() as console:
         if options.json_path == "-":
             sys.stdout.write(record.model_dump_json(indent=1) + "\n")
             return
         try:
-            summary.show(record, console, options.format, options.tables, options.selection, options.columns)
+            output.show(record, console, options.format, options.tables, options.selection, options.columns)
         except UsageError:
-            # The tables, columns or part that were asked for cannot be made of this run: show what can, then say so.
-            summary.show(record, console, options.format)
+            # This run cannot fill the requested tables or columns: show the default ones before refusing.
+            output.show(record, console, options.format)
             raise
 
 
 def exit_code(record: RunRecord[Any]) -> int:
-    """0 measured, 1 failed or nothing measured, 130 interrupted."""
+    """Return the exit code: 0 measured, 1 failed or nothing measured, 130 interrupted."""
     outcomes = {cell.outcome for cell in record.cells}
     if record.status == "interrupted":
         return 130
@@ -254,7 +302,7 @@ def _progress(kind: Kind, options: RunOptions) -> Progress:
     from sysbench.render.dashboard.live import Dashboard, can_draw_on
     from sysbench.render.dashboard.progress import Silent
 
-    # All of an earlier log is read here, while the worker imports torch: a damaged one is refused before it measures.
+    # An earlier log is read while the worker imports torch; a damaged log is refused before anything is measured.
     earlier = log.read(options.resume) if options.resume else ()
     if options.quiet:
         deque(earlier, maxlen=0)

@@ -1,4 +1,4 @@
-"""Reads what an earlier run of one command left: its log or its record, whichever is named."""
+"""Reads the log or the record of an earlier run."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from sysbench.spec.cell import RunSpec
 
 
 def record(path: Path, kind: Kind) -> RunRecord[Any]:
-    """The record in a file, or the one that its log comes down to; raises LogError, also for one of another kind."""
+    """Return the record in a file, or of a log; raises LogError, also for a run of another command."""
     found = runs.load(path)
     _refuse_other(path, found.kind, kind)
     return found
 
 
 def spec(path: Path, kind: Kind) -> RunSpec:
-    """The spec that a log was made with; raises LogError, also for a log of another kind."""
+    """Return the spec of a log; raises LogError, also for a run of another command."""
     for event in log.read(path):
         if isinstance(event, RunStarted):
             _refuse_other(path, event.kind, kind)

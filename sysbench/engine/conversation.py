@@ -104,7 +104,8 @@ class Conversation:
         while True:
             yield from self._readings_due()
             self.heed_interrupts()
-            self._rest_between_fast_steps(worker)
+            if self._steps_are_fast and not worker.wait(self._interrupts.fileno(), 0):
+                self._interrupts.sleep(REST_S)
             now_s = time.monotonic()
             patience_s = max(0.0, min(self._next_reading_s, deadline_s) - now_s)
             if worker.wait(self._interrupts.fileno(), patience_s):
@@ -124,10 +125,6 @@ class Conversation:
             self._next_reading_s = now_s + self._sampler.interval_s
             yield self._sampler.read(time.time())
             yield from self._sampler.failures()
-
-    def _rest_between_fast_steps(self, worker: WorkerProcess) -> None:
-        if self._steps_are_fast and not worker.wait(self._interrupts.fileno(), 0):
-            self._interrupts.sleep(REST_S)
 
     def _mind_the_pace(self, event: Event) -> None:
         self._steps_are_fast = False

@@ -201,11 +201,12 @@ class WorkerProcess:
         self._signal(signal.SIGKILL)
         self._ended(DEATH_S)
         code = self._process.poll()
-        tail = self._tail()
+        output_bytes = os.fstat(self._output.fileno()).st_size
+        tail = os.pread(self._output.fileno(), TAIL_BYTES, max(0, output_bytes - TAIL_BYTES))
         if self._connection is not None:
             self._connection.close()
         self._resources.close()
-        return code, tail
+        return code, tail.decode(errors="replace").strip() or None
 
     def _accept(self) -> None:
         """Accept the worker's connection; reject any other client, which does not have the key."""
@@ -237,11 +238,6 @@ class WorkerProcess:
         # macOS raises PermissionError for a group of which only dead processes are left.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
-
-    def _tail(self) -> str | None:
-        end = os.fstat(self._output.fileno()).st_size
-        tail = os.pread(self._output.fileno(), TAIL_BYTES, max(0, end - TAIL_BYTES))
-        return tail.decode(errors="replace").strip() or None
 
 
 def _listen(doorway: ExitStack) -> tuple[Path, socket.socket]:

@@ -137,7 +137,10 @@ class Supervisor:
             axes=placed.cell.model_dump(mode="json"),
             device=placed.device,
         )
-        yield from self._look_around()
+        # Counting processes is too slow during a measurement.
+        other_processes = self._sampler.count_other_processes()
+        if other_processes is not None:
+            yield Reading(at_s=time.time(), other_processes=other_processes)
         artifact = self._provisions.artifacts.get(placed.cell.key)
         try:
             self._conversation.ask(worker, protocol.Measure(cell=placed.cell, device=placed.device, artifact=artifact))
@@ -182,12 +185,6 @@ class Supervisor:
             detail = lost.detail or _epitaph(exited)
             yield exited
             yield CeilingFailed(at_s=time.time(), device=device.torch_name, precision=precision, detail=detail)
-
-    def _look_around(self) -> Iterator[Event]:
-        """Count other processes on the device, before measuring: counting is too slow during a measurement."""
-        other_processes = self._sampler.count_other_processes()
-        if other_processes is not None:
-            yield Reading(at_s=time.time(), other_processes=other_processes)
 
     def _ensure_worker(self, launcher: Launcher) -> Generator[Event, None, WorkerProcess]:
         """Return a worker of this launcher: the current one, or a new one if that is missing, dead or another's."""

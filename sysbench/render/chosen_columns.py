@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from sysbench.cells import TITLES
@@ -55,7 +55,11 @@ def with_columns(sheet: Sheet, names: Sequence[str], possible: Collection[Name] 
     """
     if not names:
         return sheet
-    there = [_name(column) for table in sheet.tables for column in _choosable(table)]
+    there = [
+        _name(column)
+        for table in sheet.tables
+        for column in (*table.columns[table.axes :], *(offer.column for offer in table.offers))
+    ]
     refuse_unknown(names, (*there, *possible))
     present = [name for name in names if is_any(name, there)]
     absent = [name for name in names if name not in present and is_any(name, possible)]
@@ -96,7 +100,9 @@ def _chosen(tables: Iterable[Table], plain: Sequence[str], added: Sequence[str])
         elif not plain:
             yield _adding(table, _own(table), added)
         elif found := _named(table, plain):
-            yield _adding(table, _in_order(found), added)
+            # Later columns are less important, so that they are hidden first.
+            ranked = [replace(each, column=replace(each.column, importance=rank)) for rank, each in enumerate(found)]
+            yield _adding(table, ranked, added)
 
 
 def _adding(table: Table, base: list[_Filled], added: Sequence[str]) -> Table:
@@ -105,25 +111,17 @@ def _adding(table: Table, base: list[_Filled], added: Sequence[str]) -> Table:
     more = [each for each in _named(table, added) if _identity(each.column) not in there]
     said_better = {offer.instead_of for offer in table.offers for each in more if offer.column == each.column}
     kept = [each for each in base if each.column.key not in said_better]
-    shown = [*_axes(table), *kept, *(replace(each, column=replace(each.column, importance=0)) for each in more)]
+    always = (replace(each, column=replace(each.column, importance=0)) for each in more)
+    shown = [*_all(table)[: table.axes], *kept, *always]
     rows = zip(*(each.cells for each in shown), strict=True) if table.rows else ()
     return replace(table, columns=tuple(each.column for each in shown), rows=tuple(rows))
-
-
-def _in_order(found: list[_Filled]) -> list[_Filled]:
-    """Give later columns a lower importance, so that they are hidden first."""
-    return [replace(each, column=replace(each.column, importance=rank)) for rank, each in enumerate(found)]
 
 
 def _named(table: Table, names: Sequence[str]) -> list[_Filled]:
     """Return the named columns in the order of the names, each once."""
     everything = [*_own(table), *(_Filled(offer.column, offer.cells) for offer in table.offers)]
-    found = [each for name in names for each in everything if _is_called(each.column, name)]
+    found = [each for name in names for each in everything if is_any(name, [_name(each.column)])]
     return list({id(each): each for each in found}.values())
-
-
-def _axes(table: Table) -> list[_Filled]:
-    return _all(table)[: table.axes]
 
 
 def _own(table: Table) -> list[_Filled]:
@@ -142,16 +140,6 @@ def _identity(column: Column) -> tuple[str, ...]:
 
 def _name(column: Column) -> Name:
     return Name(column.key, column.title, column.group)
-
-
-def _choosable(table: Table) -> Iterator[Column]:
-    """All columns except the axes, including those that are shown only on request."""
-    yield from table.columns[table.axes :]
-    yield from (offer.column for offer in table.offers)
-
-
-def _is_called(column: Column, name: str) -> bool:
-    return is_any(name, [_name(column)])
 
 
 def is_any(name: str, known: Iterable[Name]) -> bool:

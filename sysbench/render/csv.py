@@ -84,7 +84,10 @@ def _tidy(table: Table) -> tuple[list[str], list[dict[str, Value]]]:
             for cell, column, found in zip(row, columns, parts, strict=True)
             for field in _fields(cell, column, found)
         ]
-        rows.append({"outcome": _outcome(row, columns), **dict(zip(headings, fields, strict=True))})
+        pairs = zip(row, columns, strict=True)
+        words = (cell.text for cell, column in pairs if column.numeric and isinstance(cell, Word))
+        outcome = next((word for word in words if word and word != "unknown"), None)
+        rows.append({"outcome": outcome, **dict(zip(headings, fields, strict=True))})
     return headings, rows
 
 
@@ -108,11 +111,6 @@ def _fields(cell: Cell, column: Column, parts: Sequence[str]) -> Iterator[Value]
             yield None
         else:
             yield cell.text if isinstance(cell, Word) else cell
-
-
-def _outcome(row: Sequence[Cell], columns: Sequence[Column]) -> str | None:
-    words = (cell.text for cell, column in zip(row, columns, strict=True) if column.numeric and isinstance(cell, Word))
-    return next((word for word in words if word and word != "unknown"), None)
 
 
 class _ColumnRecord(Frozen):

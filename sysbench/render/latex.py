@@ -94,12 +94,11 @@ def escaped(text: str) -> str:
     Control characters and direction marks are removed.
     """
     line = " ".join(text.split())
-    return "".join(_apart(letter, following) for letter, following in pairwise(f"{line} "))
-
-
-def _apart(letter: str, following: str) -> str:
-    """Return a character so that it does not form a dash or a quotation mark with the next one."""
-    return f"{_letter(letter)}{{}}" if letter == following and letter in "-," else _letter(letter)
+    # Repeated hyphens and commas are separated, so that they do not form a dash or a quotation mark.
+    return "".join(
+        _letter(letter) + ("{}" if letter == following and letter in "-," else "")
+        for letter, following in pairwise(f"{line} ")
+    )
 
 
 def _letter(character: str) -> str:
@@ -131,14 +130,10 @@ def tabular(columns: Sequence[ShownColumn], rows: Iterable[int], *, units_apart:
     yield from _headings(columns, units_apart)
     yield r"\midrule"
     for number in rows:
-        yield _row([_cell(column.texts[number]) for column in columns])
+        # Leading spaces are kept, as non-breaking ones.
+        yield _row(["~" * indent(column.texts[number]) + escaped(column.texts[number]) for column in columns])
     yield r"\bottomrule"
     yield r"\end{tabular}"
-
-
-def _cell(text: str) -> str:
-    """Escape a text but keep leading spaces, as non-breaking ones."""
-    return "~" * indent(text) + escaped(text)
 
 
 def _headings(columns: Sequence[ShownColumn], units_apart: bool) -> Iterator[str]:

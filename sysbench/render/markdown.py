@@ -38,7 +38,9 @@ def table(content: Table, mark: str = "") -> Iterator[str]:
     """Yield blocks of text: the title followed by `mark`, the table, and its notes."""
     columns = shown(content)
     yield f"**{escaped(content.title)}**{mark}"
-    texts = [[_heading(column), *(_cell(text) for text in column.texts)] for column in columns]
+    # Leading spaces are kept, as non-breaking ones.
+    cells = [["\u00a0" * indent(text) + escaped(text) for text in column.texts] for column in columns]
+    texts = [[_heading(column), *own] for column, own in zip(columns, cells, strict=True)]
     widths = [max(3, *(len(text) for text in column)) for column in texts]
     rules = [
         f"{'-' * (width - 1)}:" if each.column.numeric else "-" * width
@@ -48,11 +50,6 @@ def table(content: Table, mark: str = "") -> Iterator[str]:
     yield "\n".join([lines[0], _line(rules, columns, widths), *lines[1:]])
     if notes(content):
         yield "  \n".join(paragraph(note) for note in notes(content))
-
-
-def _cell(text: str) -> str:
-    """Escape a text but keep leading spaces, as non-breaking ones."""
-    return "\u00a0" * indent(text) + escaped(text)
 
 
 def _heading(shown_column: ShownColumn) -> str:
@@ -71,9 +68,7 @@ def _line(texts: Sequence[str], columns: Sequence[ShownColumn], widths: Sequence
 
 def remarks(said: Sequence[Remark]) -> str:
     """Return remarks as a list."""
-    return "\n".join(_remark(remark) for remark in said)
-
-
-def _remark(remark: Remark) -> str:
-    remedy = f" → {escaped(remark.remedy)}" if remark.remedy else ""
-    return f"- {_MARKS[remark.kind]}{paragraph(remark.text)}{remedy}"
+    return "\n".join(
+        f"- {_MARKS[each.kind]}{paragraph(each.text)}{f' → {escaped(each.remedy)}' if each.remedy else ''}"
+        for each in said
+    )

@@ -29,7 +29,8 @@ class ShownColumn:
 def shown(table: Table, *, deviations: bool = True) -> tuple[ShownColumn, ...]:
     """Format every column of a table; without `deviations`, the `± …` are omitted to save width."""
     scales = {unit: _scale(table, unit) for unit in {column.unit for column in table.columns if column.unit}}
-    by_column = list(zip(table.columns, _transposed(table), strict=True))
+    transposed = list(zip(*table.rows, strict=True)) if table.rows else [() for _ in table.columns]
+    by_column = list(zip(table.columns, transposed, strict=True))
     families: dict[object, list[Measure]] = {}
     for column, cells in by_column:
         families.setdefault(_family(column), []).extend(cell for cell in cells if isinstance(cell, Measure))
@@ -50,10 +51,6 @@ def shown(table: Table, *, deviations: bool = True) -> tuple[ShownColumn, ...]:
 def _family(column: Column) -> object:
     """Columns of one group and unit are meant for comparison, and share their decimals; others do not."""
     return (column.group, column.unit) if column.group else column
-
-
-def _transposed(table: Table) -> list[tuple[Cell, ...]]:
-    return list(zip(*table.rows, strict=True)) if table.rows else [() for _ in table.columns]
 
 
 def _scale(table: Table, unit: Unit) -> Scale:

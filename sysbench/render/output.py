@@ -19,7 +19,6 @@ from sysbench.render import declared as column_names
 from sysbench.render import theme
 from sysbench.render.chosen_columns import Name, with_columns
 from sysbench.render.csv import csv_text
-from sysbench.render.findings import Said
 from sysbench.render.latex import latex
 from sysbench.render.markdown import markdown
 from sysbench.render.table import Remark, Sheet, Table
@@ -34,9 +33,10 @@ def sheet(record: RunRecord[Any], names: Iterable[str] = (), selection: Selectio
     not exist or that this record does not have.
     """
     made = without_headlines(record, names, selection)
-    found = [Remark("finding", each.text) for each in _headlines(record)]
-    if not found:
+    command = measuring(record.kind)
+    if not command.headlines:
         return made
+    found = [Remark("finding", each.text) for each in command.part("headlines")(record.cells)]
     notes = [remark for remark in made.remarks if remark.kind == "note"]
     others = [remark for remark in made.remarks if remark.kind != "note"]
     return replace(made, remarks=(*others, *found, *notes))
@@ -46,12 +46,6 @@ def without_headlines(record: RunRecord[Any], names: Iterable[str] = (), selecti
     """Return the sheet without the findings, for reports, which show them elsewhere."""
     made: Sheet = measuring(record.kind).part("sheet")(record, names, selection)
     return made
-
-
-def _headlines(record: RunRecord[Any]) -> Iterable[Said]:
-    """Return the findings of the run, as at the top of a report."""
-    command = measuring(record.kind)
-    return command.part("headlines")(record.cells) if command.headlines else ()
 
 
 def fillable(record: RunRecord[Any], names: Iterable[str], selection: Selection | None = None) -> list[Table]:

@@ -400,6 +400,11 @@ class Look:
     dashes: Any = "-"
     """Line style as matplotlib accepts it."""
 
+    @property
+    def line(self) -> dict[str, Any]:
+        """Arguments for matplotlib's lines."""
+        return {"color": self.colour, "linestyle": self.dashes, "marker": self.marker}
+
 
 Point = tuple[float, float, float | None, float | None]
 """A position, a value, and the ends of its interval if there is one."""

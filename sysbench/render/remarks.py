@@ -31,7 +31,10 @@ def outcomes(record: RunRecord[AnyCell]) -> list[Remark]:
 
 def reason(cell: CellRecord) -> str:
     """Outcome of a cell with its detail: `oom: CUDA out of memory …`."""
-    return cell.outcome + (f": {_clipped(cell.detail)}" if cell.detail else "")
+    if not cell.detail:
+        return cell.outcome
+    text = " ".join(cell.detail.split())
+    return f"{cell.outcome}: {text if len(text) <= LONGEST_DETAIL else f'{text[: LONGEST_DETAIL - 1]}…'}"
 
 
 def cautions(record: RunRecord[AnyCell]) -> list[Remark]:
@@ -63,8 +66,3 @@ def _together(said: Sequence[tuple[CellRecord, str]], everything: Sequence[CellR
 
 def _name(cell: CellRecord, everything: Sequence[CellRecord]) -> str:
     return axes.label(cell.axes, axes.varying(axes.axes_of(everything)))
-
-
-def _clipped(detail: str) -> str:
-    text = " ".join(detail.split())
-    return text if len(text) <= LONGEST_DETAIL else f"{text[: LONGEST_DETAIL - 1]}…"

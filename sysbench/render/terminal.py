@@ -59,7 +59,10 @@ class Grid:
         above: tuple[Cell, ...] = ()
         for number, cells in enumerate(self.table.rows):
             texts = [each.texts[number] for each in self.columns]
-            yield _beside(texts, _styles(cells, above[: self.table.axes - 1]), widths, rights)
+            # An axis value that repeats the one above is dimmed.
+            repeated = repeated_axes(cells, above[: self.table.axes - 1])
+            styles = [theme.QUIET] * repeated + [_style(cell) for cell in cells[repeated:]]
+            yield _beside(texts, styles, widths, rights)
             above = cells
 
 
@@ -92,12 +95,6 @@ def _beside(texts: Sequence[str], styles: Sequence[str], widths: Sequence[int], 
         gap = " " * (GAP if line else 0)
         line += [(gap + space, ""), (text, style)] if right else [(gap, ""), (text, style), (space, "")]
     return line
-
-
-def _styles(cells: Sequence[Cell], above: Sequence[Cell]) -> list[str]:
-    """Return the styles of a row's cells; an axis value that repeats the one above is dimmed."""
-    repeated = repeated_axes(cells, above)
-    return [theme.QUIET] * repeated + [_style(cell) for cell in cells[repeated:]]
 
 
 def _style(cell: Cell) -> str:

@@ -37,7 +37,8 @@ def outliers(samples: Stream) -> Outliers | None:
     level = median(values)
     if count < FEWEST or level <= 0:
         return None
-    fence = max(_fence(count) * robust_sigma(untied(values)), NOTICEABLE * level)
+    deviations = 4.1 + 0.15 * math.log(count) + 130 / math.pow(count, 1.5)
+    fence = max(deviations * robust_sigma(untied(values)), NOTICEABLE * level)
     apart = np.abs(values - level) > fence
     if not apart.any():
         return None
@@ -45,7 +46,3 @@ def outliers(samples: Stream) -> Outliers | None:
         indices=tuple(int(index) for index in np.flatnonzero(apart)),
         mean_shift_share=float(values.mean() - values[~apart].mean()) / level,
     )
-
-
-def _fence(count: int) -> float:
-    return 4.1 + 0.15 * math.log(count) + 130 / math.pow(count, 1.5)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from sysbench.statistics.samples import FEWEST, Stream, Values, checked, median
+from sysbench.statistics.samples import FEWEST, Stream, checked, median
 
 _FIRST_LOOK = 10
 _LOOK_GROWTH = 1.5
@@ -38,7 +37,13 @@ def median_interval(samples: Stream, confidence: float = 0.95) -> tuple[float, f
     """
     if not 0 < confidence < 1:
         raise ValueError(f"confidence is {confidence}: it must lie between 0 and 1")
-    return _interval_of_sorted(np.sort(checked(samples)), confidence)
+    ordered = np.sort(checked(samples))
+    position = _position(len(ordered), confidence)
+    if position is None:
+        return None
+    depth, inward = position
+    below, above = ordered[depth - 1 : depth + 1], ordered[len(ordered) - depth - 1 : len(ordered) - depth + 1]
+    return float(below[0] + inward * (below[1] - below[0])), float(above[1] - inward * (above[1] - above[0]))
 
 
 def relative_width(samples: Stream) -> float | None:
@@ -62,7 +67,9 @@ def settled(samples: Stream, share: float) -> bool:
     deviations.
     """
     values = checked(samples)
-    looks = list(_looks(len(values)))
+    looks = [_FIRST_LOOK]
+    while looks[-1] < len(values):
+        looks.append(math.ceil(looks[-1] * _LOOK_GROWTH))
     if len(looks) < 2 or looks[-1] != len(values):
         return False
     widths = [relative_width(values[:look]) for look in looks[-2:]]
@@ -73,22 +80,6 @@ def too_few(samples: Stream) -> TooFew | None:
     """Return TooFew if there are fewer than six samples, which a 95 % interval of the median needs; else None."""
     count = len(checked(samples))
     return TooFew(count, FEWEST) if count < FEWEST else None
-
-
-def _looks(count: int) -> Iterator[int]:
-    look = _FIRST_LOOK
-    while look <= count:
-        yield look
-        look = math.ceil(look * _LOOK_GROWTH)
-
-
-def _interval_of_sorted(ordered: Values, confidence: float) -> tuple[float, float] | None:
-    position = _position(len(ordered), confidence)
-    if position is None:
-        return None
-    depth, inward = position
-    below, above = ordered[depth - 1 : depth + 1], ordered[len(ordered) - depth - 1 : len(ordered) - depth + 1]
-    return float(below[0] + inward * (below[1] - below[0])), float(above[1] - inward * (above[1] - above[0]))
 
 
 @lru_cache(maxsize=1024)

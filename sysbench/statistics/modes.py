@@ -61,7 +61,8 @@ def two_modes(samples: Stream) -> Modes | None:
     if lower <= 0 or upper - lower < NOTICEABLE * lower:
         return None
     smaller = min(cut, len(ordered) - cut)
-    if dip(ordered[cut - smaller : cut + smaller]) <= _dip_limit(2 * smaller):
+    limit = (0.70 - 0.44 / math.sqrt(2 * smaller)) / math.sqrt(2 * smaller)
+    if dip(ordered[cut - smaller : cut + smaller]) <= limit:
         return None
     return Modes(
         lower=lower,
@@ -87,7 +88,3 @@ def _switches(heights: Values) -> int:
     """Count how often the heights, 0 in the lower mode and 1 in the upper, change from one to the other."""
     arrived = heights[np.abs(heights - 1 / 2) > 1 / 4] > 1 / 2
     return int(np.count_nonzero(np.diff(arrived)))
-
-
-def _dip_limit(count: int) -> float:
-    return (0.70 - 0.44 / math.sqrt(count)) / math.sqrt(count)

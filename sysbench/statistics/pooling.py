@@ -49,19 +49,14 @@ def pooled(ratios: Sequence[Ratio]) -> Pooled | None:
         return None
     logs = [math.log(each.value) for each in ratios]
     mean = sum(logs) / len(logs)
-    wider = _widening(len(ratios))
+    # Factor by which the intervals widen so that they hold together.
+    wider = NormalDist().inv_cdf(1 - 0.025 / len(ratios)) / NormalDist().inv_cdf(0.975)
     if not all(_holds(each, mean, wider) for each in ratios):
         return None
     value = math.exp(mean)
     uncertain = math.sqrt(sum(_half(each) ** 2 for each in ratios)) / len(ratios)
     reach = max(value * math.expm1(uncertain), *(abs(each.value - value) for each in ratios))
     return Pooled(value, reach, len(ratios)) if reach <= WIDEST * value else None
-
-
-def _widening(count: int) -> float:
-    """Factor by which an interval widens if `count` intervals must hold together."""
-    normal = NormalDist()
-    return normal.inv_cdf(1 - 0.025 / count) / normal.inv_cdf(0.975)
 
 
 def _holds(each: Ratio, mean: float, wider: float) -> bool:

@@ -29,7 +29,7 @@ def rank_sum(one: Stream, other: Stream) -> float:
     most = len(first) * len(second)
     extreme = min(wins, most - wins)
     if max(len(first), len(second)) <= _MOST_EXACT:
-        return min(1.0, 2 * _at_most(len(first), len(second), math.ceil(extreme)))
+        return min(1.0, 2 * float(_cumulated(len(first), len(second))[math.ceil(extreme)]))
     deviation = math.sqrt(most * (len(first) + len(second) + 1) / 12)
     return math.erfc(max((most / 2 - extreme - 0.5) / deviation, 0.0) / math.sqrt(2))
 
@@ -42,14 +42,12 @@ def _wins(first: Values, second: Values) -> float:
     return float((below + up_to).sum()) / 2
 
 
-def _at_most(first: int, second: int, wins: int) -> float:
-    """Probability of at most `wins` wins, if every order of the samples is equally likely."""
-    return float(_cumulated(first, second)[wins])
-
-
 @lru_cache(maxsize=256)
 def _cumulated(first: int, second: int) -> Values:
-    """Cumulative distribution of U: the running sum of the coefficients of the Gaussian binomial."""
+    """Cumulative distribution of U if every order of the samples is equally likely.
+
+    It is the running sum of the coefficients of the Gaussian binomial.
+    """
     counts = np.zeros(first * second + 1)
     counts[0] = 1.0
     for step in range(1, first + 1):

@@ -38,13 +38,15 @@ class Summary:
 def summarize(samples: Stream) -> Summary:
     """Summarize the samples. Raises ValueError if there are none or one of them is not finite."""
     values = checked(samples)
-    mean = _mean(values)
+    # Relative to the first sample, so that the mean of equal samples is exactly their value.
+    mean = float(values[0] + (values - values[0]).mean())
+    std = float(np.sqrt(np.square(values - mean).sum() / (len(values) - 1))) if len(values) > 1 else 0.0
     ordered = np.sort(values)
     p5, p25, median, p75, p95 = (percentile(ordered, percent) for percent in (5, 25, 50, 75, 95))
     return Summary(
         count=len(values),
         mean=mean,
-        std=_std(values, mean),
+        std=std,
         median=median,
         minimum=float(ordered[0]),
         maximum=float(ordered[-1]),
@@ -56,17 +58,6 @@ def summarize(samples: Stream) -> Summary:
         ci95=median_interval(values),
         lag1=_lag1(values, mean),
     )
-
-
-def _mean(values: Values) -> float:
-    # Relative to the first sample, so that the mean of equal samples is exactly their value.
-    return float(values[0] + (values - values[0]).mean())
-
-
-def _std(values: Values, mean: float) -> float:
-    if len(values) < 2:
-        return 0.0
-    return float(np.sqrt(np.square(values - mean).sum() / (len(values) - 1)))
 
 
 def _lag1(values: Values, mean: float) -> float | None:

@@ -257,10 +257,10 @@ def test_what_cannot_run_here_is_pointed_to_the_simulation(tmp_path: Path) -> No
     assert "--simulate GPU (a100-80gb, or 24GiB) works out what does not fit here" in " ".join(ran.out.split())
 
 
-def test_step_times_are_not_simulated_and_what_is_gets_named() -> None:
-    ran = answered("time", "--simulate=a100-80gb")
+def test_of_a_gpu_that_is_only_a_size_no_step_time_is_predicted_and_what_can_be_had_is_named() -> None:
+    ran = answered("time", "--simulate=24GiB")
     assert ran.code == 2
-    assert "sysbench memory --simulate a100-80gb" in ran.complaint
+    assert "sysbench memory --simulate 24GiB says whether a step fits" in ran.complaint
 
 
 def test_a_plan_says_what_fits_and_runs_nothing(tmp_path: Path) -> None:

@@ -287,7 +287,7 @@ def test_ceilings_are_put_into_the_file_of_a_known_gpu_beside_its_data_sheet() -
         assert words in after.measured["bf16"].source
     assert "4.300 TB/s" in content
     assert "mamf-finder" not in content
-    assert "measured" not in keeping._MEASURED.sub("", content)  # the next evidence takes this one's place, whole
+    assert "[measured" not in keeping._MEASURED.sub("", content)  # the next evidence takes this one's place, whole
     assert "TB/s" not in keeping._MEASURED.sub("", content)
 
 

@@ -12,16 +12,13 @@ from tests.cli.running import Ran, answered
 
 FILES = {
     "__init__.py": """
+'''Count.'''
 from sysbench.command import Command, InReport
 
 COMMAND = Command(
     name="count",
     package=__name__,
-    help="Count.",
-    spec="spec:CountSpec",
-    cell="spec:CountCell",
-    options="spec:CountOptions",
-    record="record:CountRecord",
+    help=__doc__,
     plan="tables:plan",
     report=InReport(9, "Counting"),
 )
@@ -59,10 +56,8 @@ class CountOptions(SavedOptions):
     """As of every command."""
 ''',
     "command.py": '''
-import typer
-
-from sysbench.commands import running, saved
-from sysbench.spec.command_options import command_options, validated
+from sysbench.commands import running
+from sysbench.spec.command_options import command_options
 
 from .spec import CountOptions, CountSpec
 
@@ -70,24 +65,7 @@ from .spec import CountOptions, CountSpec
 @command_options(CountSpec, CountOptions)
 def count(spec_given, options_given):
     """Count."""
-    options = running.options_of("count", options_given)
-    running.refuse_unknown_tables("count", options)
-    if options.source is not None:
-        running.show(saved.record(options.source, "count"), options)
-        return
-    spec = validated(CountSpec, {**running.resumed("count", options.resume), **spec_given})
-    if options.plan:
-        running.show_plan(spec, options, None)
-        return
-    raise typer.Exit(running.exit_code(perform(spec, options).record))
-
-
-def perform(spec, options):
-    return running.Performed(running.carry_out(spec, options))
-
-
-def refuse_wrong_files(options):
-    pass
+    running.answer("count", spec_given, options_given)
 ''',
     "record.py": """
 from typing import Literal

@@ -189,10 +189,10 @@ def test_a_gpu_and_a_cpu_that_nobody_has_asked_are_not_said_to_emulate() -> None
 
 def test_a_source_of_readings_that_failed_is_named() -> None:
     quiet = stream()
-    lost = ReadingsLost(at_s=quiet[-1].at_s, source="NVML", detail="the GPU is lost")
-    assert (
-        cautions([*quiet[:-1], lost, quiet[-1]])["readings-lost"].message == "NVML stopped answering: the GPU is lost"
-    )
+    lost = ReadingsLost(at_s=quiet[-3].at_s, source="NVML", detail="the GPU is lost")
+    during = cautions([*quiet[:-2], lost, *quiet[-2:]])
+    assert during["readings-lost"].message == "NVML stopped answering: the GPU is lost"
+    assert "readings-lost" not in cautions([*quiet[:-1], lost, quiet[-1]])  # the cell was over by then
 
 
 def test_phases_without_times_are_said_to_be_unmeasured() -> None:

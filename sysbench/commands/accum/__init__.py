@@ -1,18 +1,15 @@
-"""`sysbench accum`."""
+"""See what rounding does: to sums, under autocast, in layer norm, to gradients and in matrix products."""
 
 from sysbench.command import Command, InReport
 
 COMMAND = Command(
-    name="accum",
     package=__name__,
-    help="See what rounding does: to sums, under autocast, in layer norm, to gradients and in matrix products.",
-    spec="spec:AccumSpec",
-    cell="spec:AccumCell",
-    options="spec:AccumOptions",
-    plan="tables:plan",
-    record="record:AccumRecord",
-    lines="live:AccumLines",
-    terms="sysbench.commands.report.method:of_accum",
+    help=__doc__,
     report=InReport(4, "Rounding"),
+    files="command:draw",
+    refuse_files="command:refuse_unwritable",
+    plan="tables:plan",
+    lines="sysbench.render.dashboard.cell_lines:TitledLines",
+    terms="sysbench.commands.report.method:of_accum",
     usual_tables="tables:usual",
 )

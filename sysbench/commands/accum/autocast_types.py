@@ -1,4 +1,4 @@
-"""Which type everything in a model has under autocast: on the device at hand, and as CUDA has it."""
+"""The types of all parts of a model under autocast: on this device, and according to CUDA's rules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sysbench.simulate.tensors import DEVICE, Arguments, Operator, SimulatedDevi
 
 
 class _Unobserved:
-    """Nobody asks what a simulated device allocates."""
+    """Ignores what the simulated device allocates."""
 
     def begins(self, func: Operator) -> None:
         pass
@@ -36,20 +36,24 @@ class _Unobserved:
 
 
 def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
-    """Every precision, measured and simulated."""
+    """Find the types for every precision, measured and simulated."""
     for precision in cell.dtypes:
-        yield _event(cell, precision, "measured", measured(cell, precision, torch_device(device)))
-        yield _event(cell, precision, "simulated", as_on_cuda(cell, precision))
+        found: dict[Source, list[DtypeSeen]] = {
+            "measured": measured(cell, precision, torch_device(device)),
+            "simulated": as_on_cuda(cell, precision),
+        }
+        for source, seen in found.items():
+            yield DtypesMeasured(at_s=time.time(), cell=cell.key, precision=precision, source=source, seen=seen)
 
 
 def measured(cell: AccumCell, precision: FormatName, device: torch.device) -> list[DtypeSeen]:
-    """The types of one step on a device that is there."""
+    """Return the types of one step on this device."""
     work = supervised(cell.step, cell.batch or 1, device, cell.seed)
     return types_of(work, device.type, precision)
 
 
 def as_on_cuda(cell: AccumCell, precision: FormatName) -> list[DtypeSeen]:
-    """The types of one step under CUDA's rules, on tensors without data."""
+    """Return the types of one step under CUDA's rules, on tensors without data."""
     with SimulatedDevice(_Unobserved()), cuda_autocast() as autocast:
         work = supervised(cell.step, cell.batch or 1, DEVICE, cell.seed)
         return types_of(work, "cpu", precision, autocast.clear)
@@ -58,11 +62,19 @@ def as_on_cuda(cell: AccumCell, precision: FormatName) -> list[DtypeSeen]:
 def types_of(
     work: Supervised, device_type: str, precision: FormatName, after_forward: Callable[[], None] = lambda: None
 ) -> list[DtypeSeen]:
-    """Forward and loss under autocast, backward outside it, as in training."""
+    """Run forward and loss under autocast and backward outside of it, as in training; return all types."""
     model = work.model
+
+    def note(name: str) -> Callable[[nn.Module, object, object], None]:
+        def hook(module: nn.Module, inputs: object, output: object) -> None:
+            if isinstance(output, Tensor):
+                seen.append(DtypeSeen(part="output", name=name, dtype=_name(output)))
+
+        return hook
+
     seen = [DtypeSeen(part="parameter", name=name, dtype=_name(value)) for name, value in model.named_parameters()]
     seen.append(DtypeSeen(part="input", name="", dtype=_name(work.inputs)))
-    hooks = [module.register_forward_hook(_noting(seen, name)) for name, module in model.named_modules() if name]
+    hooks = [module.register_forward_hook(note(name)) for name, module in model.named_modules() if name]
     try:
         with torch.autocast(device_type, TORCH_DTYPES[precision]):
             logits = model(work.inputs)
@@ -81,17 +93,5 @@ def types_of(
     return seen
 
 
-def _noting(seen: list[DtypeSeen], name: str) -> Callable[[nn.Module, object, object], None]:
-    def note(module: nn.Module, inputs: object, output: object) -> None:
-        if isinstance(output, Tensor):
-            seen.append(DtypeSeen(part="output", name=name, dtype=_name(output)))
-
-    return note
-
-
 def _name(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
-
-
-def _event(cell: AccumCell, precision: FormatName, source: Source, seen: list[DtypeSeen]) -> DtypesMeasured:
-    return DtypesMeasured(at_s=time.time(), cell=cell.key, precision=precision, source=source, seen=seen)

@@ -1,10 +1,10 @@
-"""Pictures of what rounding does: one for each experiment."""
+"""Figures of experiments on rounding: one for each experiment."""
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -32,20 +32,20 @@ COLOURS: Final[Mapping[str, str]] = {
     "int64": "#999999",
     "fp64": "#444444",
 }
-"""One for each format, the same in every picture. Lines differ in dashes or markers, too."""
+"""Colours of the formats, the same in every figure."""
 _DASHES: Final = ("-", "--", ":", "-.")
 _GRID: Final = "#d5d5d5"
 _SMALLEST_DRAWN: Final = 1e-12
-"""On a logarithmic axis, which has no place for no error at all."""
+"""Smallest error drawn: a logarithmic axis cannot show 0."""
 _WORDS_A_LINE: Final = 106
 _FLOOR: Final = 0.21
-"""Where pictures begin, above what is said of them."""
+"""Lower edge of the axes, above the finding."""
 
 
 def write(path: Path, record: RunRecord[AccumCellRecord]) -> Iterator[Path]:
-    """Draw every experiment that has something to show; yields each file.
+    """Draw every experiment with results, and yield each file.
 
-    Several experiments are drawn into files with their names in them: `x-norm.png`. Raises UsageError and OutputError.
+    The names of several files include the experiments: `x-norm.png`. Raises UsageError and OutputError.
     """
     cells = [cell for cell in record.cells if cell.outcome == "ok"]
     for cell in cells:
@@ -56,7 +56,7 @@ def write(path: Path, record: RunRecord[AccumCellRecord]) -> Iterator[Path]:
 
 
 def draw(cell: AccumCellRecord) -> Figure:
-    """The picture of one experiment, 10 × 5 inches."""
+    """Draw the figure of one experiment, 10 × 5 inches."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=SIZE_IN, facecolor="white")
@@ -73,11 +73,6 @@ def draw(cell: AccumCellRecord) -> Figure:
     for number, line in enumerate(textwrap.wrap(finding(cell) or "", _WORDS_A_LINE)[:3]):
         figure.text(0.075, 0.075 - 0.028 * number, printable(line), fontsize=7.5, color=QUIET)
     return figure
-
-
-def caption(cell: AccumCellRecord) -> str:
-    """What the picture of one experiment shows, in a sentence."""
-    return _CAPTIONS[cell.experiment].format(**cell.axes)
 
 
 _CAPTIONS: Final[Mapping[Experiment, str]] = {
@@ -110,17 +105,19 @@ def _logarithmic(axes: Axes) -> None:
 
 
 def _draw_sums(figure: Figure, cell: AccumCellRecord) -> None:
-    """The running sums on their way, and how far each is from where it should be."""
+    """Draw the running sums, and their relative errors."""
     value, count = float(cell.axes["value"]), int(cell.axes["count"])
     _title(figure, f"s += {value:g}, {count} times")
     left, right = figure.add_axes((0.075, _FLOOR, 0.38, 0.67)), figure.add_axes((0.55, _FLOOR, 0.27, 0.67))
     left.plot([0, count], [0, value * count], color=INK, linewidth=0.8, linestyle=(0, (1, 2)), label="exactly")
     for drift in _drawn(cell):
+        kahan, alone = drift.order == "kahan", drift.accumulator == drift.addend
+        name = drift.addend if alone else f"{drift.accumulator} += {drift.addend}"
         style: dict[str, Any] = {
             "color": COLOURS[drift.addend],
-            "linestyle": _dashes(drift),
+            "linestyle": ":" if kahan else "-" if alone else "--",
             "linewidth": 1.5,
-            "label": _named(drift),
+            "label": f"{name}, Kahan" if kahan else name,
         }
         points = [(step, total) for step, total in zip(drift.steps, drift.sums, strict=True) if math.isfinite(total)]
         left.plot([step for step, _ in points], [total for _, total in points], **style)
@@ -135,7 +132,7 @@ def _draw_sums(figure: Figure, cell: AccumCellRecord) -> None:
 
 
 def _drawn(cell: AccumCellRecord) -> Iterator[DriftRecord]:
-    """Every format by itself, the narrow one in fp32, and Kahan's sum of it."""
+    """Yield the sums to draw: every format by itself, the narrow one in fp32, and its Kahan sum."""
     narrow = mixed_format(cell)
     for drift in cell.drift:
         alone = drift.accumulator == drift.addend and drift.order == "sequential"
@@ -143,20 +140,11 @@ def _drawn(cell: AccumCellRecord) -> Iterator[DriftRecord]:
             yield drift
 
 
-def _dashes(drift: DriftRecord) -> str:
-    return ":" if drift.order == "kahan" else "--" if drift.accumulator != drift.addend else "-"
-
-
-def _named(drift: DriftRecord) -> str:
-    name = drift.addend if drift.accumulator == drift.addend else f"{drift.accumulator} += {drift.addend}"
-    return f"{name}, Kahan" if drift.order == "kahan" else name
-
-
 # --- types
 
 
 def _draw_types(figure: Figure, cell: AccumCellRecord) -> None:
-    """One coloured field for every type; where this device and CUDA differ, the fields do."""
+    """Draw a coloured field for every type, side by side for this device and for CUDA."""
     _title(figure, f"types in {cell.cell.size} under autocast")
     here = cell.device.type if cell.device else "here"
     precisions = list(dict.fromkeys(each.precision for each in cell.dtypes))
@@ -192,7 +180,7 @@ def _field(axes: Axes, column: float, row: float, name: str) -> None:
 
 
 def _draw_norm(figure: Figure, cell: AccumCellRecord) -> None:
-    """The error of the outputs over the scale of the inputs."""
+    """Draw the error of the outputs by the scale of the inputs."""
     _title(figure, f"layer norm of {cell.cell.width} numbers")
     axes = figure.add_axes((0.075, _FLOOR, 0.7, 0.67))
     for each in cell.norms:
@@ -218,7 +206,7 @@ def _draw_norm(figure: Figure, cell: AccumCellRecord) -> None:
 
 
 def _draw_gradients(figure: Figure, cell: AccumCellRecord) -> None:
-    """How large the gradients are in fp32, with where fp16 ends; and what each scale of the loss leaves of them."""
+    """Draw the magnitudes of the gradients with the limits of fp16, and the shares lost at each scale of the loss."""
     _title(figure, f"gradients of {cell.cell.size}")
     left, right = figure.add_axes((0.075, _FLOOR, 0.42, 0.65)), figure.add_axes((0.58, _FLOOR, 0.28, 0.65))
     if cell.gradients is not None:
@@ -226,33 +214,22 @@ def _draw_gradients(figure: Figure, cell: AccumCellRecord) -> None:
         left.bar(list(counts), list(counts.values()), width=0.9, color=COLOURS["fp32"], zorder=2)
         _logarithmic(left)
         half = FORMATS["fp16"]
-        ends = {
-            "← subnormal in fp16": half.least_exponent,
-            "← 0 in fp16": half.least_exponent - half.significant_bits,
-        }
-        for name, exponent in ends.items():
-            # A bar is of the magnitudes from its power of two to the next one.
+        zero = half.least_exponent - half.significant_bits
+        for name, exponent in (("← subnormal in fp16", half.least_exponent), ("← 0 in fp16", zero)):
+            # A bar covers the magnitudes from its power of two to the next one.
             left.axvline(exponent - 0.5, color=COLOURS["fp16"], linewidth=1, linestyle="--", zorder=3)
             left.annotate(
-                name,
-                (exponent - 0.5, 1),
-                (-2, -2),
-                xycoords=("data", "axes fraction"),
-                textcoords="offset points",
-                fontsize=7,
-                color=COLOURS["fp16"],
-                va="top",
-                ha="right",
-            )
+                name, (exponent - 0.5, 1), (-2, -2), xycoords=("data", "axes fraction"), textcoords="offset points",
+                fontsize=7, color=COLOURS["fp16"], va="top", ha="right",
+            )  # fmt: skip
     _dressed(left, "magnitude in fp32, as a power of 2", "gradients")
     for precision in dict.fromkeys(each.precision for each in cell.scaled):
         rows = [each for each in cell.scaled if each.precision == precision]
         scales = [math.log2(each.scale) for each in rows]
         colour = COLOURS[precision]
-        right.plot(
-            scales, _percentages([each.lost_share for each in rows]), "o-", color=colour, label=f"{precision} lost"
-        )
-        overflowed = _percentages([each.overflowed_share for each in rows])
+        lost = [each.lost_share * 100 for each in rows]
+        right.plot(scales, lost, "o-", color=colour, label=f"{precision} lost")
+        overflowed = [each.overflowed_share * 100 for each in rows]
         right.plot(scales, overflowed, "x--", color=colour, label=f"{precision} overflowed")
     right.set_yscale("symlog", linthresh=1e-5)
     right.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -261,15 +238,11 @@ def _draw_gradients(figure: Figure, cell: AccumCellRecord) -> None:
     figure.legend(loc="upper left", bbox_to_anchor=(0.86, 0.9), frameon=False, fontsize=7)
 
 
-def _percentages(shares: Sequence[float]) -> list[float]:
-    return [share * 100 for share in shares]
-
-
 # --- products
 
 
 def _draw_products(figure: Figure, cell: AccumCellRecord) -> None:
-    """Errors over the length of the sums, both logarithmic."""
+    """Draw the errors by the length of the sums, both logarithmic."""
     _title(figure, "matrix products against fp64")
     axes = figure.add_axes((0.075, _FLOOR, 0.68, 0.67))
     names = {"as it is": "", "narrow": ", every sum rounded", "reduced": ", reduced", "not reduced": ", not reduced"}
@@ -295,8 +268,9 @@ def _draw_products(figure: Figure, cell: AccumCellRecord) -> None:
 
 
 def of_run(record: AccumRecord) -> Iterator[Drawn]:
-    """A picture for each experiment that has something to show."""
+    """Yield a figure for each experiment with results."""
     for cell in record.cells:
         if cell.outcome == "ok":
             name = " ".join(filter(None, (cell.cell.experiment, cell.cell.size)))
-            yield Drawn(name, caption(cell), partial(draw, cell), (cell,))
+            caption = _CAPTIONS[cell.experiment].format(**cell.axes)
+            yield Drawn(name, caption, partial(draw, cell), (cell,))

@@ -1,9 +1,9 @@
-"""What an experiment on rounding comes down to: one sentence with its numbers, or none that they do not bear out."""
+"""Findings of experiments on rounding: a sentence or two for each, if the numbers support one."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from sysbench.commands.accum.fold import WRONG
@@ -13,7 +13,6 @@ from sysbench.commands.accum.record import (
     DtypeRecord,
     NormRecord,
     ProductRecord,
-    ScaledRecord,
     SumRecord,
 )
 from sysbench.commands.accum.spec import Experiment
@@ -21,13 +20,21 @@ from sysbench.render.findings import Said
 from sysbench.rounding import FORMATS
 
 SHORT_TYPES: Mapping[str, str] = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
-"""What torch calls types, as everything else here calls them."""
+"""Short names of torch's types."""
 
 _COURSE_ORDER = ("parameter", "output", "logits", "loss", "gradient")
 
 
+def of_run(record: AccumRecord) -> Iterator[Said]:
+    """Yield the finding of each experiment that has one."""
+    for cell in record.cells:
+        text = finding(cell) if cell.outcome == "ok" else None
+        if text:
+            yield Said(text, (cell,))
+
+
 def finding(cell: AccumCellRecord) -> str | None:
-    """One plain sentence or two; None where nothing was measured, or nothing follows."""
+    """Return a sentence or two; None if nothing was measured, or nothing follows from it."""
     finders: dict[Experiment, Callable[[AccumCellRecord], str | None]] = {
         "sums": of_sums,
         "autocast": of_autocast,
@@ -42,7 +49,7 @@ def finding(cell: AccumCellRecord) -> str | None:
 
 
 def of_sums(cell: AccumCellRecord) -> str | None:
-    """What a narrow accumulator loses, and that a wide one does not."""
+    """Compare the error of a narrow accumulator with that of a wide one."""
     alone = [each for each in cell.sums if each.order == "sequential" and each.accumulator == each.addend]
     narrow = next((each for each in alone if each.addend == mixed_format(cell)), None)
     if narrow is None or narrow.addend == "fp32":
@@ -70,7 +77,7 @@ def _of_one(measured: SumRecord) -> str:
 
 
 def mixed_format(cell: AccumCellRecord) -> str:
-    """The narrow format of the four sums: fp16 if it is among them, else the first that is not fp32."""
+    """Return the narrow format of the four sums: fp16 if it was measured, otherwise the first that is not fp32."""
     found = list(dict.fromkeys(each.addend for each in cell.sums))
     return "fp16" if "fp16" in found else next((name for name in found if name != "fp32"), "fp32")
 
@@ -79,12 +86,15 @@ def mixed_format(cell: AccumCellRecord) -> str:
 
 
 def of_autocast(cell: AccumCellRecord) -> str | None:
-    """The types that the course asks for, and where this device is not like CUDA."""
+    """State the main types on CUDA, and the parts whose types differ on this device."""
     precision = next((each.precision for each in cell.dtypes), None)
     if precision is None:
         return None
     chosen = [each for each in cell.dtypes if each.precision == precision]
-    said = [f"{place(each)} {short(each.on_cuda)}" for each in sorted(_asked_for(cell, chosen), key=_course_order)]
+    modules = ("fc1", "ln") if cell.cell.size == "toy" else ("layers.*.attention_norm", "layers.*.attention.q")
+    main = [each for each in chosen if each.part not in ("input", "output") or each.name in modules]
+    main.sort(key=lambda each: _COURSE_ORDER.index(each.part))
+    said = [f"{place(each)} {short(each.on_cuda)}" for each in main]
     differing = [place(each) for each in chosen if each.here and each.on_cuda and each.here != each.on_cuda]
     here = cell.device.type if cell.device else "here"
     if not differing:
@@ -95,18 +105,8 @@ def of_autocast(cell: AccumCellRecord) -> str | None:
     return f"On CUDA under {precision}: {', '.join(said)}. {rest}"
 
 
-def _asked_for(cell: AccumCellRecord, chosen: Iterable[DtypeRecord]) -> list[DtypeRecord]:
-    """Of the toy all that the question names; of a Transformer what a reader looks for first."""
-    modules = ("fc1", "ln") if cell.cell.size == "toy" else ("layers.*.attention_norm", "layers.*.attention.q")
-    return [each for each in chosen if each.part not in ("input", "output") or each.name in modules]
-
-
-def _course_order(each: DtypeRecord) -> int:
-    return _COURSE_ORDER.index(each.part)
-
-
 def place(each: DtypeRecord) -> str:
-    """What a type is said of: `parameters`, `layers.*.attention.q`, `gradients of embedding.weight`, `loss`."""
+    """Name the part of the model: `parameters`, `layers.*.attention.q`, `gradients of embedding.weight`, `loss`."""
     if each.part == "output":
         return each.name
     plural = {"parameter": "parameters", "gradient": "gradients"}.get(each.part, each.part)
@@ -114,7 +114,7 @@ def place(each: DtypeRecord) -> str:
 
 
 def short(dtype: str | None) -> str:
-    """`fp16` for torch's `float16`; an integer type keeps its name."""
+    """Return the short name of a type: `fp16` for torch's `float16`; other types keep their names."""
     return "unknown" if dtype is None else SHORT_TYPES.get(dtype, dtype)
 
 
@@ -122,7 +122,7 @@ def short(dtype: str | None) -> str:
 
 
 def of_norm(cell: AccumCellRecord) -> str | None:
-    """At which scale fp16 breaks, and what bf16 has in its place."""
+    """State the scales at which formats break, and compare the precision of bf16 with that of fp16."""
     alone = {each.dtype: each for each in cell.norms if each.statistics == each.dtype}
     said = [_breaks(each) for each in alone.values()]
     narrow, brain = alone.get("fp16"), alone.get("bf16")
@@ -147,7 +147,7 @@ def _breaks(each: NormRecord) -> str:
 
 
 def power(scale: float) -> str:
-    """`8`, or `2^58` where digits would not be read; what is no power of two as it is."""
+    """Format a power of two: `8`, or `2^58` if it is very large or small; other numbers in digits."""
     exponent = math.log2(scale)
     if 0 <= exponent <= 16 or not exponent.is_integer():
         return f"{scale:g}"
@@ -158,7 +158,7 @@ def power(scale: float) -> str:
 
 
 def of_scaling(cell: AccumCellRecord) -> str | None:
-    """How many are lost without a scaler, what scale saves them, and which is too much."""
+    """State the gradients lost without a scaler, the best scale, and the scale that is too large."""
     rows = [each for each in cell.scaled if each.precision == "fp16"] or cell.scaled
     bare = next((each for each in rows if each.scale == 1), None)
     if bare is None:
@@ -168,18 +168,14 @@ def of_scaling(cell: AccumCellRecord) -> str | None:
     best = min(kept, key=lambda each: (each.lost, each.scale), default=None)
     if best is not None and best.lost < bare.lost:
         said += f", with a scale of {power(best.scale)} {percent(best.lost_share)}"
-    too_much = _smallest_refused(rows)
+    too_much = min((each.scale for each in rows if not each.step_kept), default=None)
     if too_much is not None:
         said += f"; from {power(too_much)} on gradients overflow, and the scaler leaves the step out"
     return said + "."
 
 
-def _smallest_refused(rows: Iterable[ScaledRecord]) -> float | None:
-    return min((each.scale for each in rows if not each.step_kept), default=None)
-
-
 def percent(share: float) -> str:
-    """Two significant digits of however small a share."""
+    """Format a share with two significant digits: `0.0012 %`."""
     return "none" if share == 0 else f"{share * 100:.2g} %"
 
 
@@ -187,7 +183,7 @@ def percent(share: float) -> str:
 
 
 def of_products(cell: AccumCellRecord) -> str | None:
-    """What the longest sums do where they are rounded as they go, against where they are not."""
+    """Compare the errors of the longest sums with and without rounding of partial sums."""
     said = []
     for name in ("fp16", "bf16"):
         longest = max((each.k for each in cell.products if each.dtype == name), default=0)
@@ -199,11 +195,11 @@ def of_products(cell: AccumCellRecord) -> str | None:
                 f"{name} products of length {longest} are off by {relative(device)}; "
                 f"with sums in {name}, too, by {relative(narrow)}"
             )
-    reduced = _reduction_matters(cell.products)
+    reduced = _effect_of_reduction(cell.products)
     return ". ".join([*said, *reduced]) + "." if said or reduced else None
 
 
-def _reduction_matters(products: list[ProductRecord]) -> list[str]:
+def _effect_of_reduction(products: list[ProductRecord]) -> list[str]:
     pairs: dict[Any, dict[str, ProductRecord]] = {}
     for each in products:
         pairs.setdefault((each.dtype, each.k), {})[each.accumulation] = each
@@ -221,7 +217,7 @@ def _reduction_matters(products: list[ProductRecord]) -> list[str]:
 
 
 def relative(each: ProductRecord) -> str:
-    """A relative error as a share."""
+    """Format a relative error as a share."""
     return percent(each.total_error) if math.isfinite(each.total_error) else "infinitely much"
 
 
@@ -229,23 +225,15 @@ def relative(each: ProductRecord) -> str:
 
 
 def decimal(value: float) -> str:
-    """Eight decimals, as the course prints sums; as many significant digits where that would be too many or too few."""
+    """Format a number with eight decimals, or, if it is large or small, with eight significant digits."""
     if not math.isfinite(value):
         return f"{value}"
     return f"{value:.8f}" if 1e-2 <= abs(value) < 1e5 or value == 0 else f"{value:.8g}"
 
 
 def signed(value: float) -> str:
-    """`+1.3e-04`."""
+    """Format an error: `+1.3e-04`."""
     return "0" if value == 0 else f"{value:+.1e}"
 
 
 WRONG_SHARE = f"{WRONG:.0%}".replace("%", " %")
-
-
-def of_run(record: AccumRecord) -> Iterator[Said]:
-    """One sentence or two for each experiment that shows something."""
-    for cell in record.cells:
-        text = finding(cell) if cell.outcome == "ok" else None
-        if text:
-            yield Said(text, (cell,))

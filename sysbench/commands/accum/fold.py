@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
+from operator import itemgetter
 
 from sysbench.commands.accum.record import (
     AccumCellRecord,
@@ -33,14 +34,15 @@ from sysbench.log.events import Event
 from sysbench.rounding import FORMATS, FormatName, exact, stall
 
 WRONG = 0.1
-"""Outputs of layer norm whose relative error is at least this are wrong: no format is that coarse."""
+"""Relative error from which outputs of layer norm are wrong: no format is that coarse."""
 
-_NOT_SAID_OF_AN_EVENT = {"event", "at_s", "cell"}
+_OF_EVENTS = {"event", "at_s", "cell"}
+"""Fields of events that records lack."""
 _NUMBERED = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
 def fold(events: Iterable[Event]) -> AccumRecord:
-    """The record of a run, finished or not; raises LogError when the events hold no run."""
+    """Return the record of a run, finished or not; raises LogError if the events contain no run."""
     run, cells = fold_cells(events, _cell)
     return AccumRecord(**run_record.of_run(run), cells=cells)
 
@@ -52,15 +54,30 @@ def _cell(cell: AccumCell, seen: CellEvents, _: Run) -> AccumCellRecord:
         cautions=[],
         experiment=cell.experiment,
         sums=[_sum(cell, measured) for measured in sums],
-        drift=[_drift(measured) for measured in sums if measured.drift],
+        drift=[
+            DriftRecord(
+                accumulator=measured.accumulator,
+                addend=measured.addend,
+                upcast=measured.upcast,
+                order=measured.order,
+                steps=[step for step, _ in measured.drift],
+                sums=[total for _, total in measured.drift],
+            )
+            for measured in sums
+            if measured.drift
+        ],
         dtypes=list(_dtypes(seen.all(DtypesMeasured))),
         norms=[_norm(measured) for measured in seen.all(NormMeasured)],
-        gradients=GradientsRecord(**gradients.model_dump(exclude=_NOT_SAID_OF_AN_EVENT)) if gradients else None,
-        scaled=[_scaled(measured) for measured in seen.all(ScaledBackward)],
-        products=[
-            ProductRecord(**measured.model_dump(exclude=_NOT_SAID_OF_AN_EVENT))
-            for measured in seen.all(ProductMeasured)
+        gradients=GradientsRecord(**gradients.model_dump(exclude=_OF_EVENTS)) if gradients else None,
+        scaled=[
+            ScaledRecord(
+                **measured.model_dump(exclude=_OF_EVENTS),
+                lost_share=measured.lost / measured.gradients if measured.gradients else 0.0,
+                overflowed_share=measured.overflowed / measured.gradients if measured.gradients else 0.0,
+            )
+            for measured in seen.all(ScaledBackward)
         ],
+        products=[ProductRecord(**measured.model_dump(exclude=_OF_EVENTS)) for measured in seen.all(ProductMeasured)],
     )
 
 
@@ -72,7 +89,7 @@ def _sum(cell: AccumCell, measured: SumMeasured) -> SumRecord:
     addend = Fraction(measured.rounded_addend) if math.isfinite(measured.rounded_addend) else None
     stalled = stall(addend, FORMATS[measured.accumulator]) if addend and measured.order == "sequential" else None
     return SumRecord(
-        **measured.model_dump(exclude={*_NOT_SAID_OF_AN_EVENT, "drift"}),
+        **measured.model_dump(exclude={*_OF_EVENTS, "drift"}),
         error=_difference(measured.result, value * count),
         representation_error=_difference(measured.rounded_addend, value) * count,
         accumulation_error=_difference(measured.result, addend * count) if addend is not None else 0.0,
@@ -82,32 +99,21 @@ def _sum(cell: AccumCell, measured: SumMeasured) -> SumRecord:
 
 
 def _difference(found: float, expected: Fraction) -> float:
-    """Rounded once, at the end."""
+    """Return the exact difference, rounded once."""
     return float(Fraction(found) - expected) if math.isfinite(found) else found
-
-
-def _drift(measured: SumMeasured) -> DriftRecord:
-    return DriftRecord(
-        accumulator=measured.accumulator,
-        addend=measured.addend,
-        upcast=measured.upcast,
-        order=measured.order,
-        steps=[step for step, _ in measured.drift],
-        sums=[total for _, total in measured.drift],
-    )
 
 
 # --- types
 
 
 def _dtypes(measured: Sequence[DtypesMeasured]) -> Iterator[DtypeRecord]:
-    """What is measured beside what is simulated, precision by precision; what is alike is said once."""
+    """Yield the measured and the simulated types for each precision; parts with equal types are grouped."""
     for precision in dict.fromkeys(each.precision for each in measured):
         here, cuda = (
             {
                 (item.part, item.name): item.dtype
                 for each in measured
-                if _is(each, precision, source)
+                if (each.precision, each.source) == (precision, source)
                 for item in each.seen
             }
             for source in ("measured", "simulated")
@@ -115,44 +121,27 @@ def _dtypes(measured: Sequence[DtypesMeasured]) -> Iterator[DtypeRecord]:
         yield from _alike(precision, here, cuda)
 
 
-def _is(measured: DtypesMeasured, precision: FormatName, source: str) -> bool:
-    return measured.precision == precision and measured.source == source
-
-
 Place = tuple[DtypePart, str]
 
 
 def _alike(precision: FormatName, here: dict[Place, str], cuda: dict[Place, str]) -> Iterator[DtypeRecord]:
-    places = list(dict.fromkeys([*here, *cuda]))
-    for name_of in (_every_one, _every_layer, _itself):
+    """Group the parts as coarsely as their types allow: all parameters, the same module of all layers, or none."""
+
+    def together(place: Place) -> str:
+        return "" if place[0] in ("parameter", "gradient") else by_layer(place)
+
+    def by_layer(place: Place) -> str:
+        return _NUMBERED.sub("*", place[1])
+
+    for name_of in (together, by_layer, itemgetter(1)):
         grouped: dict[Place, list[Place]] = {}
-        for place in places:
+        for place in dict.fromkeys([*here, *cuda]):
             grouped.setdefault((place[0], name_of(place)), []).append(place)
         if all(len({(here.get(place), cuda.get(place)) for place in group}) == 1 for group in grouped.values()):
             break
     for (part, name), group in grouped.items():
-        first = group[0]
-        yield DtypeRecord(
-            precision=precision,
-            part=part,
-            name=name,
-            count=len(group),
-            here=here.get(first),
-            on_cuda=cuda.get(first),
-        )
-
-
-def _every_one(place: Place) -> str:
-    """Parameters and their gradients together; modules by layer."""
-    return "" if place[0] in ("parameter", "gradient") else _every_layer(place)
-
-
-def _every_layer(place: Place) -> str:
-    return _NUMBERED.sub("*", place[1])
-
-
-def _itself(place: Place) -> str:
-    return place[1]
+        types = {"here": here.get(group[0]), "on_cuda": cuda.get(group[0])}
+        yield DtypeRecord(precision=precision, part=part, name=name, count=len(group), **types)
 
 
 # --- layer norm
@@ -186,14 +175,3 @@ def _first(points: Sequence[NormPoint], found: Callable[[NormPoint], bool]) -> f
 
 def _last(points: Sequence[NormPoint], found: Callable[[NormPoint], bool]) -> float | None:
     return next((point.scale for point in reversed(points) if found(point)), None)
-
-
-# --- gradients
-
-
-def _scaled(measured: ScaledBackward) -> ScaledRecord:
-    return ScaledRecord(
-        **measured.model_dump(exclude=_NOT_SAID_OF_AN_EVENT),
-        lost_share=measured.lost / measured.gradients if measured.gradients else 0.0,
-        overflowed_share=measured.overflowed / measured.gradients if measured.gradients else 0.0,
-    )

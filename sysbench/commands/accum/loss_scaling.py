@@ -1,4 +1,4 @@
-"""Gradients that 16 bits lose to zero, and what multiplying the loss does about it: on one real backward pass."""
+"""Gradients that 16 bits round to zero, and how a scaled loss prevents it, in one real backward pass."""
 
 from __future__ import annotations
 
@@ -19,38 +19,33 @@ from sysbench.rounding import FormatName
 
 
 class _Observer(torch.optim.Optimizer):
-    """An optimizer that changes nothing and knows whether it was asked to."""
+    """An optimizer that changes nothing, and records whether it was asked to."""
 
     def __init__(self, work: Supervised) -> None:
         super().__init__(work.model.parameters(), {})
         self.asked = False
 
     def step(self, closure: object = None) -> None:  # type: ignore[override]
-        """Note that the scaler lets the step be taken."""
+        """Record that the scaler allows the step."""
         self.asked = True
 
 
 def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
-    """The gradients in fp32, and then under autocast in every precision for every scale of the loss."""
+    """Compute the gradients in fp32, then under autocast in every precision for every scale of the loss."""
     if cell.scales is None:
         raise ValueError("a cell of loss scaling says by how much")
     where = torch_device(device)
     work = supervised(cell.step, cell.batch or 1, where, cell.seed)
     with matmul_precision("fp32"):
-        expected = _plain_gradients(work)
+        work.loss_of(work.model(work.inputs)).backward()
+        expected = _gradients(work)
         yield _distribution(cell, expected)
         for precision in cell.dtypes:
             yield from _scaled(cell, precision, where, work, expected)
 
 
-def _plain_gradients(work: Supervised) -> Tensor:
-    """Of every parameter, one after the other, in fp32 all the way."""
-    work.loss_of(work.model(work.inputs)).backward()
-    return _gradients(work)
-
-
 def _gradients(work: Supervised) -> Tensor:
-    """What the parameters' gradients are now, as one long vector; takes them away."""
+    """Return the parameters' gradients as one vector, and reset them."""
     found = [parameter.grad.flatten() for parameter in work.model.parameters() if parameter.grad is not None]
     work.model.zero_grad(set_to_none=True)
     return torch.cat(found)
@@ -59,7 +54,7 @@ def _gradients(work: Supervised) -> Tensor:
 def _scaled(
     cell: AccumCell, precision: FormatName, device: torch.device, work: Supervised, expected: Tensor
 ) -> Iterator[ScaledBackward]:
-    """One forward pass, and a backward pass for each scale. With a scale of 1 that is backward without a scaler."""
+    """Run one forward pass, and a backward pass for each scale; a scale of 1 is backward without a scaler."""
     with torch.autocast(device.type, TORCH_DTYPES[precision]):
         loss = work.loss_of(work.model(work.inputs))
     counts = expected != 0
@@ -85,7 +80,7 @@ def _scaled(
 
 
 def _distribution(cell: AccumCell, gradients: Tensor) -> GradientsMeasured:
-    """How many gradients there are between each two powers of two."""
+    """Count the gradients between consecutive powers of two."""
     present = gradients[gradients != 0]
     _, exponents = torch.frexp(present.cpu())  # the mantissa lies in [0.5, 1)
     values, counts = torch.unique(exponents - 1, return_counts=True)

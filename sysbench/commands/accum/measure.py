@@ -1,8 +1,9 @@
-"""What rounding does: one experiment a cell."""
+"""The worker's side of `sysbench accum`: one experiment per cell."""
 
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,12 +17,10 @@ MODULES: dict[Experiment, str] = {
     "scaling": "loss_scaling",
     "matmul": "product_errors",
 }
-"""By experiment, the module here whose `run` it is. It is imported when it is wanted: the sums need little of torch."""
+"""Modules of the experiments, each with a function `run`; they are imported on use."""
 
 
 def run(cell: AccumCell, device: DeviceInfo, artifact: Path | None = None) -> Iterator[Event]:
-    """Carry the cell's experiment out; raises UnavailableError for what the device has not got."""
-    import time
-
+    """Run the cell's experiment; raises UnavailableError for what the device lacks."""
     yield StageEntered(at_s=time.time(), cell=cell.key, stage="measuring")
     yield from importlib.import_module(f"sysbench.commands.accum.{MODULES[cell.experiment]}").run(cell, device)

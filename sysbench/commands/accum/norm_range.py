@@ -1,4 +1,4 @@
-"""Layer norm taken apart: which of its steps leave the range of a format, and at which scale of the inputs."""
+"""The steps of layer norm that leave the range of a format, and the scales of the inputs at which they do."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from sysbench.log.events import DeviceInfo, Event
 from sysbench.rounding import FormatName
 
 EXPONENTS = range(-80, 66)
-"""Scales are powers of two from 2**-80 to 2**65: beyond both ends of what squares in fp32 can hold."""
+"""Scales are powers of two from 2**-80 to 2**65, beyond both ends of the range of squares in fp32."""
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """What layer norm computes on its way, one number for each row."""
+    """Intermediate results of layer norm, one number for each row."""
 
     mean: Tensor
     variance: Tensor
@@ -31,7 +31,7 @@ class Statistics:
 
 
 def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
-    """Every format by itself, and those of 16 bits with their statistics in fp32, as autocast has it."""
+    """Run layer norm in every format, and in 16 bits also with statistics in fp32, as autocast does."""
     if cell.width is None or cell.eps is None:
         raise ValueError("a cell of layer norm says how many numbers, and which eps")
     where = torch_device(device)
@@ -46,7 +46,7 @@ def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
 
 
 def scaled_inputs(width: int, seed: int) -> Tensor:
-    """(scales, width) in fp64: rows that differ by a power of two alone, of mean 1 and deviation 1 before that."""
+    """Return inputs (scales, width) in fp64: rows of mean 1 and deviation 1, times a power of two."""
     drawn = torch.randn(width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     shaped = (drawn - drawn.mean()) / drawn.std(correction=0) + 1
     scales = torch.tensor([2.0**exponent for exponent in EXPONENTS], dtype=torch.float64)
@@ -54,10 +54,10 @@ def scaled_inputs(width: int, seed: int) -> Tensor:
 
 
 def normalised(inputs: Tensor, dtype: torch.dtype, eps: float) -> tuple[Tensor, Statistics]:
-    """Layer norm of each row of (rows, width) with every intermediate result in `dtype`; no gain, no bias.
+    """Apply layer norm to each row of (rows, width) with every intermediate result in `dtype`; no gain, no bias.
 
-    Mean, then the squares of what differs from it, then their mean: the two passes that torch's definition has.
-    Returns the outputs in the type of the inputs.
+    Two passes, as in torch's definition: the mean, then the mean of the squared deviations from it. Returns the outputs
+    in the type of the inputs.
     """
     x = inputs.to(dtype)
     width = x.shape[-1]
@@ -70,7 +70,7 @@ def normalised(inputs: Tensor, dtype: torch.dtype, eps: float) -> tuple[Tensor, 
 
 
 def added_up(rows: Tensor) -> Tensor:
-    """The sum of each row, halves added to halves: each sum is rounded to the type. `Tensor.sum` would add in fp32."""
+    """Sum each row pairwise, rounding each sum to the type; `Tensor.sum` would add in fp32."""
     while rows.shape[-1] > 1:
         if rows.shape[-1] % 2:
             rows = torch.nn.functional.pad(rows, (0, 1))
@@ -80,14 +80,14 @@ def added_up(rows: Tensor) -> Tensor:
 
 
 def normalised_exactly(inputs: Tensor, eps: float) -> Tensor:
-    """Layer norm of each row in fp64."""
+    """Apply layer norm to each row in fp64."""
     mean = inputs.mean(-1, keepdim=True)
     variance = ((inputs - mean) ** 2).mean(-1, keepdim=True)
     return (inputs - mean) / torch.sqrt(variance + eps)
 
 
 def _errors(outputs: Tensor, expected: Tensor) -> list[float]:
-    """‖y − y64‖ / ‖y64‖ of each row."""
+    """Return ‖y − y64‖ / ‖y64‖ of each row."""
     difference = torch.linalg.vector_norm(outputs.cpu().double() - expected, dim=-1)
     errors: list[float] = (difference / torch.linalg.vector_norm(expected, dim=-1)).tolist()
     return errors

@@ -1,10 +1,10 @@
-"""Matrix products against fp64: what the length of their sums does to them, format by format."""
+"""Errors of matrix products against fp64, by format and length of the sums."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -20,12 +20,11 @@ from sysbench.rounding import FormatName
 M = 64
 """Products are (M, k) × (k, M)."""
 
-
 _SWITCHES: dict[FormatName, str] = {
     "fp16": "allow_fp16_reduced_precision_reduction",
     "bf16": "allow_bf16_reduced_precision_reduction",
 }
-"""Of torch.backends.cuda.matmul: whether parts of a sum may be added in the format of the inputs."""
+"""Switches of torch.backends.cuda.matmul that allow parts of a sum to be added in the format of the inputs."""
 
 _TENSOR_CORES_SINCE = 8
 """Compute capability of the first GPUs with TF32."""
@@ -39,11 +38,11 @@ class Way:
     accumulation: Accumulation
     source: ArithmeticSource
     multiply: Callable[[Tensor, Tensor], Tensor]
-    """Of matrices in the format, on the device."""
+    """Multiplies matrices in the format, on the device."""
 
 
 def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
-    """Every length, format and way; inputs are uniform in [0, 1), so that sums grow with their length."""
+    """Measure every length, format and way; inputs are uniform in [0, 1), so that sums grow with their length."""
     if cell.lengths is None:
         raise ValueError("a cell of products says how long their sums are")
     where = torch_device(device)
@@ -54,7 +53,10 @@ def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
         right = torch.rand(k, M, generator=generator, dtype=torch.float64)
         exact = left @ right
         for way in chosen:
-            rounded = [_rounded(each, way.dtype) for each in (left, right)]
+            rounded = [
+                round_to_tf32(each.float()) if way.dtype == "tf32" else each.to(TORCH_DTYPES[way.dtype])
+                for each in (left, right)
+            ]
             expected = rounded[0].double() @ rounded[1].double()
             found = way.multiply(*(each.to(where) for each in rounded)).cpu().double()
             yield ProductMeasured(
@@ -71,12 +73,12 @@ def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
 
 
 def ways(name: FormatName, device: DeviceInfo) -> Iterator[Way]:
-    """The ways in which a device forms products in a format, and for 16 bits what it would be without wider sums."""
+    """Yield the ways in which a device forms products in a format, and for 16 bits also with sums in 16 bits."""
     if name == "tf32":
         real = (
             device.type == "cuda" and int((device.compute_capability or "0").partition(".")[0]) >= _TENSOR_CORES_SINCE
         )
-        # Without tensor cores: inputs as TF32 has them, and sums in fp32.
+        # Without tensor cores, only the inputs are rounded to TF32; sums are in fp32.
         yield Way(name, "as it is", "device" if real else "rounded", _within(lambda: matmul_precision("tf32")))
         return
     if device.type == "cuda" and name in _SWITCHES:
@@ -89,14 +91,14 @@ def ways(name: FormatName, device: DeviceInfo) -> Iterator[Way]:
 
 
 def one_by_one(left: Tensor, right: Tensor) -> Tensor:
-    """A product whose sums are formed term by term, each rounded to the type of the inputs."""
+    """Multiply with sums that are formed term by term, each rounded to the type of the inputs."""
     total = left.new_zeros(left.shape[0], right.shape[1])
     for column, row in zip(left.unbind(1), right.unbind(0), strict=True):
         total = total + column[:, None] * row
     return total
 
 
-def _within(context: Callable[[], AbstractContextManager[object]] = nullcontext) -> Callable[[Tensor, Tensor], Tensor]:
+def _within(context: Callable[[], AbstractContextManager[object]]) -> Callable[[Tensor, Tensor], Tensor]:
     def multiply(left: Tensor, right: Tensor) -> Tensor:
         with context():
             return left @ right
@@ -113,12 +115,6 @@ def _reduction(switch: str, allowed: bool) -> Iterator[None]:
         yield
     finally:
         setattr(settings, switch, before)
-
-
-def _rounded(matrix: Tensor, name: FormatName) -> Tensor:
-    if name == "tf32":
-        return round_to_tf32(matrix.float())
-    return matrix.to(TORCH_DTYPES[name])
 
 
 def _distance(found: Tensor, expected: Tensor) -> float:

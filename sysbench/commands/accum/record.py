@@ -1,4 +1,4 @@
-"""What `sysbench accum` says of its cells: its own events, and its record."""
+"""Events and record of `sysbench accum`."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from sysbench.spec.frozen import Frozen, of_one_length
 from sysbench.spec.quantities import Amount, Count, Exponent, Finite, Number
 
 ArithmeticSource = Literal["device", "rounded"]
-"""device   the device's own arithmetic in that format
-rounded  arithmetic in a wider format, every result rounded to it, or of products the inputs
+"""device   the device's own arithmetic in the format
+rounded  arithmetic in a wider format, with every result (of products, the inputs) rounded to the format
 """
 
 
 class SumResult(Frozen):
-    """One number added up, as `accumulator += addend`."""
+    """The sum of one repeated number, as `accumulator += addend`."""
 
     accumulator: FormatName
     addend: FormatName
-    """What the number is rounded to before it is added."""
+    """Format to which the number is rounded before it is added."""
     upcast: bool
-    """The rounded number is converted to the accumulator's format before, rather than by the addition."""
+    """Whether the rounded number is converted to the accumulator's format before the addition, not by it."""
     order: Order
     source: ArithmeticSource
     rounded_addend: Number
@@ -39,36 +39,36 @@ class SumMeasured(SumResult, Event):
     event: Literal["sum_measured"] = "sum_measured"
     cell: str
     drift: list[tuple[Count, Number]]
-    """Steps and what the sum is after them; empty where there is no running sum."""
+    """Steps with the running sum after each; empty for orders without a running sum."""
 
 
 DtypePart = Literal["parameter", "input", "output", "logits", "loss", "gradient"]
 
 
 class DtypeSeen(Frozen):
-    """The type that something in a model has."""
+    """The type of one part of a model."""
 
     part: DtypePart
     name: str
-    """The path of the parameter or module: `layers.0.attention.q`; empty where there is one only."""
+    """Path of the parameter or module: `layers.0.attention.q`; empty for parts that exist once."""
     dtype: str
-    """As torch calls it: `float16`."""
+    """Torch's name: `float16`."""
 
 
 class DtypesMeasured(Event):
-    """The types of everything in a model under autocast."""
+    """The types of all parts of a model under autocast."""
 
     event: Literal["dtypes_measured"] = "dtypes_measured"
     cell: str
     precision: FormatName
-    """What autocast is asked for."""
+    """Autocast's type."""
     source: Source
-    """Simulated is what CUDA does, without CUDA."""
+    """`simulated` applies CUDA's rules without CUDA."""
     seen: list[DtypeSeen]
 
 
 class NormPoint(Frozen):
-    """Layer norm of inputs of one scale."""
+    """Layer norm at one scale of its inputs."""
 
     scale: Amount
     mean: Number
@@ -76,13 +76,13 @@ class NormPoint(Frozen):
     reciprocal_deviation: Number
     """rsqrt(variance + eps)."""
     bare_reciprocal_deviation: Number
-    """rsqrt(variance): what eps keeps from becoming infinite."""
+    """rsqrt(variance), without eps."""
     relative_error: Number
     """Of the outputs, against fp64: ‖y − y64‖ / ‖y64‖."""
 
 
 class NormMeasured(Event):
-    """Layer norm with inputs and outputs in one format and its statistics in another, over the scale of its inputs."""
+    """Layer norm with inputs and outputs in one format and statistics in another, by the scale of its inputs."""
 
     event: Literal["norm_measured"] = "norm_measured"
     cell: str
@@ -92,81 +92,91 @@ class NormMeasured(Event):
     points: list[NormPoint]
 
 
-class GradientsMeasured(Event):
+class GradientsRecord(Frozen):
     """The parameters' gradients of one backward pass in fp32, by magnitude."""
 
-    event: Literal["gradients_measured"] = "gradients_measured"
-    cell: str
     gradients: Count
     zeros: Count
     by_exponent: dict[Exponent, Count]
-    """How many are at least 2**exponent in magnitude and less than twice that."""
+    """Number of gradients with a magnitude from 2**exponent up to twice that."""
+
+
+class GradientsMeasured(GradientsRecord, Event):
+    """The gradients of one backward pass in fp32."""
+
+    event: Literal["gradients_measured"] = "gradients_measured"
+    cell: str
 
 
 class ScaledBackward(Event):
-    """The parameters' gradients of one backward pass under autocast, beside those in fp32.
+    """The parameters' gradients of one backward pass under autocast, compared with those in fp32.
 
-    Counted are the gradients that are not zero in fp32.
+    Counts include only gradients that are not zero in fp32.
     """
 
     event: Literal["scaled_backward"] = "scaled_backward"
     cell: str
     precision: FormatName
     scale: Amount
-    """What the loss is multiplied by, and the gradients divided by in fp32."""
+    """Factor of the loss, by which gradients are divided again in fp32."""
     gradients: Count
     lost: Count
-    """Zero here."""
+    """Number of gradients that become zero."""
     overflowed: Count
-    """Infinite or NaN here."""
+    """Number of gradients that become infinite or NaN."""
     relative_error: Number
-    """Of all gradients together: ‖g − g32‖ / ‖g32‖."""
+    """‖g − g32‖ / ‖g32‖ over all gradients."""
     step_kept: bool
     """Whether torch's GradScaler lets the optimizer take the step."""
 
 
 Accumulation = Literal["as it is", "reduced", "not reduced", "narrow"]
-"""as it is     as the device forms sums by itself
+"""as it is     the device's own summation
 reduced      parts of sums may be added in the format of the inputs (allow_…_reduced_precision_reduction)
-not reduced  they may not
-narrow       term by term, every sum rounded to the format of the inputs
+not reduced  parts of sums are added in fp32
+narrow       term by term, with every sum rounded to the format of the inputs
 """
 
 
-class ProductMeasured(Event):
+class ProductRecord(Frozen):
     """The error of a matrix product against fp64, (m, k) × (k, m)."""
 
-    event: Literal["product_measured"] = "product_measured"
-    cell: str
     dtype: FormatName
     accumulation: Accumulation
     source: ArithmeticSource
     m: Count
     k: Count
     relative_error: Number
-    """‖C − C64‖ / ‖C64‖, C64 being the product in fp64 of the same rounded inputs: accumulation alone."""
+    """‖C − C64‖ / ‖C64‖, where C64 is the product in fp64 of the same rounded inputs: the error of summation alone."""
     total_error: Number
-    """The same against the inputs before they were rounded."""
+    """The same against the inputs before rounding."""
+
+
+class ProductMeasured(ProductRecord, Event):
+    """One matrix product was measured."""
+
+    event: Literal["product_measured"] = "product_measured"
+    cell: str
 
 
 class SumRecord(SumResult):
-    """One number added up, and where its error comes from: `error = representation_error + accumulation_error`."""
+    """A sum with the sources of its error: `error = representation_error + accumulation_error`."""
 
     error: Number
-    """result − value × count, both exact."""
+    """result − value × count, computed exactly."""
     representation_error: Number
-    """count × (rounded addend − value): there before anything is added."""
+    """count × (rounded addend − value): the error of the addend's format."""
     accumulation_error: Number
-    """result − count × rounded addend: what rounding the sums did."""
+    """result − count × rounded addend: the error of rounding the sums."""
     stall_step: Count | None
-    """From this step on adding changes nothing, whether or not the sum went that far; computed exactly. None where
-    it overflows first, and for other orders than one after the other."""
+    """First step from which on adding changes nothing, computed exactly, even beyond the sum's end. None if the sum
+    overflows first, and for other orders than sequential."""
     stall_at: Finite | None
-    """What the sum is then."""
+    """The sum at that step."""
 
 
 class DriftRecord(Frozen):
-    """A running sum on its way."""
+    """The course of a running sum."""
 
     accumulator: FormatName
     addend: FormatName
@@ -181,24 +191,24 @@ class DriftRecord(Frozen):
 
 
 class DtypeRecord(Frozen):
-    """The type of something in a model under autocast, on this device and on CUDA."""
+    """The type of one or more parts of a model under autocast, on this device and on CUDA."""
 
     precision: FormatName
     part: DtypePart
     name: str
-    """`layers.*` stands for every layer, where all are alike; nothing for what has no name, or stands for all."""
+    """Path with `layers.*` for all layers if they agree; empty for parts without a name, and for all parts together."""
     count: Count
-    """How many things this is said of."""
+    """Number of parts."""
     here: str | None
-    """Measured, as torch calls it."""
+    """Torch's name of the measured type."""
     on_cuda: str | None
-    """Simulated by CUDA's rules."""
+    """The type according to CUDA's rules, simulated."""
 
 
 class NormRecord(Frozen):
-    """Where layer norm leaves the range of a format, as scales of its inputs, which are powers of two.
+    """Scales of the inputs, powers of two, at which layer norm leaves the range of a format.
 
-    None where it does not within the scales that were tried. Inputs have mean 1 and deviation 1 times the scale.
+    None if it does not within the scales that were tried. Inputs have a mean and a deviation of 1 times the scale.
     """
 
     dtype: FormatName
@@ -206,13 +216,13 @@ class NormRecord(Frozen):
     mean_overflows_from: Amount | None
     variance_overflows_from: Amount | None
     variance_vanishes_to: Amount | None
-    """The largest scale at which the variance is 0."""
+    """Largest scale at which the variance is 0."""
     reciprocal_overflows_to: Amount | None
-    """The largest at which rsqrt(variance), without eps, is not finite for want of a variance."""
+    """Largest scale at which rsqrt(variance), without eps, is infinite."""
     wrong_to: Amount | None
-    """The largest small scale at which outputs are wrong (see `sysbench.commands.accum.fold.WRONG`)."""
+    """Largest scale below 1 at which outputs are wrong (see `sysbench.commands.accum.fold.WRONG`)."""
     wrong_from: Amount | None
-    """The smallest large one."""
+    """Smallest scale above 1 at which outputs are wrong."""
     error_at_one: Number
     scales: list[Amount]
     relative_errors: list[Number]
@@ -222,16 +232,8 @@ class NormRecord(Frozen):
         return of_one_length(self, "scales", "relative_errors")
 
 
-class GradientsRecord(Frozen):
-    """The gradients of one backward pass in fp32, by magnitude."""
-
-    gradients: Count
-    zeros: Count
-    by_exponent: dict[Exponent, Count]
-
-
 class ScaledRecord(Frozen):
-    """What 16 bits leave of the gradients that are not zero in fp32, with the loss scaled."""
+    """The gradients that 16 bits keep with a scaled loss, of those that are not zero in fp32."""
 
     precision: FormatName
     scale: Amount
@@ -244,20 +246,8 @@ class ScaledRecord(Frozen):
     step_kept: bool
 
 
-class ProductRecord(Frozen):
-    """The error of one matrix product against fp64."""
-
-    dtype: FormatName
-    accumulation: Accumulation
-    source: ArithmeticSource
-    m: Count
-    k: Count
-    relative_error: Number
-    total_error: Number
-
-
 class AccumCellRecord(CellRecord):
-    """One experiment of `sysbench accum`; everything that another one is about is empty."""
+    """One experiment of `sysbench accum`; fields of other experiments are empty."""
 
     cell: AccumCell = Field(alias="axes")
 

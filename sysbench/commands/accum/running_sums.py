@@ -1,4 +1,4 @@
-"""One number added up, again and again: in which format, in which order, and what becomes of it."""
+"""Sums of one repeated number, by format and order of summation."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from sysbench.log.events import DeviceInfo, Event
 from sysbench.rounding import FormatName, checkpoints
 
 DRIFT_POINTS = 100
-"""At how many steps a running sum is looked at: reading it from a device costs more than adding."""
+"""Number of steps at which a running sum is read: reading from a device costs more than adding."""
 
 _TRIAL_STEPS = 200
 _UNDOUBTED_STEPS = 10_000
-"""So few steps take no time worth predicting."""
+"""Largest number of steps whose duration need not be predicted."""
 
 _OPERATIONS: dict[Order, float] = {"sequential": 1, "kahan": 4, "blocked": 0, "pairwise": 0}
-"""Operations that wait for the one before, per number; of blocked summation only one per block."""
+"""Dependent operations per number; blocked summation has only one per block."""
 
 
 @dataclass(frozen=True)
 class Summation:
-    """`accumulator += addend`, in some order."""
+    """`accumulator += addend` in one order."""
 
     accumulator: FormatName
     addend: FormatName
@@ -41,7 +41,7 @@ class Summation:
 
 
 def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
-    """Add up in every way that the cell asks for; raises UnavailableError for what would exceed its budget."""
+    """Add up in every way that the cell asks for; raises UnavailableError if that would exceed its budget."""
     value, count, block = cell.value, cell.count, cell.block
     if value is None or count is None or block is None:
         raise ValueError("a cell of sums says what to add, and how often")
@@ -53,7 +53,7 @@ def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
 
 
 def summations(cell: AccumCell) -> Iterator[Summation]:
-    """Every format on its own in every order, and those narrower than fp32 added to an accumulator in fp32."""
+    """Yield every format in every order, and narrower formats than fp32 with an accumulator in fp32."""
     for name in cell.dtypes:
         for order in dict.fromkeys(("sequential", *(cell.orders or ()))):
             yield Summation(name, name, order)
@@ -98,7 +98,7 @@ def _measured(
 
 
 def sequential(arithmetic: Arithmetic, addend: Any, count: int) -> list[tuple[int, float]]:
-    """s += x, `count` times from 0 on: the sum at some steps, the last of which is the whole."""
+    """Add `addend` to 0 `count` times; return some steps with the sum after each, the last one included."""
     add, total, done = arithmetic.add, arithmetic.number(0.0), 0
     seen = []
     for step in checkpoints(count, DRIFT_POINTS):
@@ -110,7 +110,7 @@ def sequential(arithmetic: Arithmetic, addend: Any, count: int) -> list[tuple[in
 
 
 def compensated(arithmetic: Arithmetic, addend: Any, count: int) -> list[tuple[int, float]]:
-    """Kahan summation: what rounding took from one step is added to the next (Kahan, CACM 8(1), 1965)."""
+    """Kahan summation: the rounding error of one step is added to the next (Kahan, CACM 8(1), 1965)."""
     add, subtract = arithmetic.add, arithmetic.subtract
     total, lost, done = arithmetic.number(0.0), arithmetic.number(0.0), 0
     seen = []
@@ -126,9 +126,9 @@ def compensated(arithmetic: Arithmetic, addend: Any, count: int) -> list[tuple[i
 
 
 def pairwise(arithmetic: Arithmetic, addend: Any, count: int) -> float:
-    """Neighbours are added, then neighbouring sums, and so on: every number is rounded only log₂ n times.
+    """Add neighbours, then neighbouring sums, and so on, so that every number is rounded only log₂ n times.
 
-    All sums of a round are of the same two numbers, but for the last where their count is odd: each is formed once.
+    All sums of a round are equal except the last one if their count is odd, so each is computed once.
     """
     alike, last = addend, None
     while count + (last is not None) > 1:
@@ -141,7 +141,7 @@ def pairwise(arithmetic: Arithmetic, addend: Any, count: int) -> float:
 
 
 def blocked(arithmetic: Arithmetic, addend: Any, count: int, block: int) -> float:
-    """Blocks of numbers are added up one by one, and then their sums."""
+    """Add up blocks of numbers one by one, and then the sums of the blocks."""
     blocks, rest = divmod(count, block)
     of_block = sequential(arithmetic, addend, block)[-1][1] if blocks else 0.0
     total = sequential(arithmetic, arithmetic.number(of_block), blocks)[-1][1] if blocks else 0.0
@@ -152,7 +152,7 @@ def blocked(arithmetic: Arithmetic, addend: Any, count: int, block: int) -> floa
 
 
 def _refuse_longer(cell: AccumCell, wanted: list[Summation], count: int, block: int, device: torch.device) -> None:
-    """Take the first steps of each sum for what the others will take."""
+    """Raise UnavailableError if the sums exceed the budget, predicted from the first steps of each accumulator."""
     if count <= _UNDOUBTED_STEPS or cell.budget_s is None:
         return
     predicted_s = 0.0

@@ -1,4 +1,4 @@
-"""What `sysbench accum` can be asked for."""
+"""Spec, cell and options of `sysbench accum`."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from sysbench.spec.quantities import Amount, Count, Finite, Seconds, Seed, Size
 from sysbench.spec.run import OUTPUT, SavedOptions
 
 Experiment = Literal["sums", "autocast", "norm", "scaling", "matmul"]
-"""sums      one number added to itself again and again
-autocast  which type everything has in a model under autocast
-norm      layer norm in formats of different range, over the scale of its inputs
-scaling   gradients lost to zero, with and without a scaled loss
-matmul    products of matrices against fp64, over the length of their sums
+"""sums      sums of one repeated number
+autocast  the types of all parts of a model under autocast
+norm      layer norm in formats of different range, by the scale of its inputs
+scaling   gradients rounded to zero, with and without a scaled loss
+matmul    errors of matrix products against fp64, by the length of their sums
 """
 
 Order = Literal["sequential", "pairwise", "kahan", "blocked"]
 
 TOY = "toy"
-"""The two-layer model of the course's question about autocast, beside the sizes of our Transformer."""
+"""A two-layer model for autocast, in addition to the sizes of the Transformer."""
 
 EXPERIMENTS: tuple[Experiment, ...] = get_args(Experiment)
 ORDERS: tuple[Order, ...] = get_args(Order)
@@ -41,13 +41,13 @@ DTYPES: Mapping[Experiment, tuple[FormatName, ...]] = {
     "scaling": ("fp16", "bf16"),
     "matmul": ("fp32", "tf32", "bf16", "fp16"),
 }
-"""The formats that each experiment is about."""
+"""Formats of each experiment."""
 
 MOST_STEPS = 100_000_000
-"""Of a sum; what a smaller one takes is predicted from its first steps (`--budget`)."""
+"""Largest number of steps of a sum; the duration of a smaller one is predicted from its first steps (`--budget`)."""
 
 _SIZED: Mapping[Experiment, tuple[str, ...]] = {"autocast": (TOY,), "scaling": ("tiny",)}
-"""Experiments on a model, and the one they take when none is named."""
+"""Experiments on a model, with their default model."""
 
 SUMS = "Sums"
 MODELS = "Models under autocast"
@@ -65,11 +65,15 @@ def _experiments(value: object) -> tuple[str, ...]:
     return names
 
 
-def _summand(value: object) -> float:
+def _number(value: object, what: str = "a number") -> float:
     try:
-        number = float(str(value))
+        return float(str(value))
     except ValueError:
-        raise ValueError(f"{value} is not a number") from None
+        raise ValueError(f"{value} is not {what}") from None
+
+
+def _summand(value: object) -> float:
+    number = _number(value)
     if not math.isfinite(number) or number == 0:
         raise ValueError(f"{value} cannot be added up: allowed is any finite number other than 0")
     if not 1e-30 <= abs(number) <= 1e30:
@@ -78,25 +82,18 @@ def _summand(value: object) -> float:
 
 
 def _share(value: object) -> float:
-    """From 0 to 1."""
-    try:
-        number = float(str(value))
-    except ValueError:
-        raise ValueError(f"{value} is not a number") from None
+    number = _number(value)
     if not 0 <= number <= 1:
         raise ValueError(f"{value} is out of range: allowed is 0 to 1")
     return number
 
 
 def _whole(minimum: int, maximum: int) -> BeforeValidator:
-    """A whole number, which may be written 1e6."""
+    """Return a validator of whole numbers, which may be written as 1e6."""
     within = integers(minimum, maximum)
 
     def parse(value: object) -> int:
-        try:
-            number = float(str(value))
-        except ValueError:
-            raise ValueError(f"{value} is not a whole number") from None
+        number = _number(value, "a whole number")
         if not math.isfinite(number) or number != int(number):
             raise ValueError(f"{value} is not a whole number")
         (whole,) = within(int(number))
@@ -106,7 +103,7 @@ def _whole(minimum: int, maximum: int) -> BeforeValidator:
 
 
 class AccumCell(RunCell):
-    """One experiment. What an experiment does not depend on is None, so that it is the same cell without it."""
+    """One experiment. Fields on which it does not depend are None, so that they do not distinguish cells."""
 
     kind: Literal["accum"] = "accum"
     experiment: Experiment
@@ -127,12 +124,12 @@ class AccumCell(RunCell):
 
     @property
     def title(self) -> str:
-        """The cell in a few words."""
+        """Name of the cell."""
         return f"{self.experiment} {self.size}" if self.size else self.experiment
 
     @property
     def step(self) -> ModelCell | None:
-        """The training step of the Transformer that it is about; None where it is about none."""
+        """The Transformer training step of the experiment; None for other experiments."""
         if self.size is None or self.size == TOY or self.ctx is None or self.batch is None:
             return None
         return ModelCell(
@@ -235,7 +232,8 @@ class AccumSpec(RunSpec):
         for experiment in self.experiment:
             known = DTYPES[experiment]
             if self.dtype and not set(self.dtype) & set(known):
-                raise ValueError(f"--dtype {','.join(self.dtype)} is nothing that {experiment} is about: {_of(known)}")
+                names = ",".join(self.dtype)
+                raise ValueError(f"--dtype {names} is nothing that {experiment} is about: that is {', '.join(known)}")
         everything = {name for experiment in self.experiment for name in DTYPES[experiment]}
         for name in self.dtype:
             if name not in everything:
@@ -243,25 +241,22 @@ class AccumSpec(RunSpec):
         return self
 
     def cells(self) -> Iterator[AccumCell]:
-        """Every experiment, in the order in which they are named; on a model, one for each."""
+        """Yield the experiments in the order in which they are named; those on a model, once for each model."""
         for device in self.device:
             for experiment in self.experiment:
-                for size in self._sizes(experiment):
+                default = _SIZED.get(experiment)
+                for size in (self.size or default) if default else (None,):
                     yield AccumCell(
                         device=device,
                         experiment=experiment,
                         dtypes=tuple(name for name in DTYPES[experiment] if not self.dtype or name in self.dtype),
                         size=size,
                         seed=self.seed,
-                        **self._particulars(experiment, size),
+                        **self._particulars(experiment),
                     )
 
-    def _sizes(self, experiment: Experiment) -> tuple[str | None, ...]:
-        default = _SIZED.get(experiment)
-        return (self.size or default) if default is not None else (None,)
-
-    def _particulars(self, experiment: Experiment, size: str | None) -> dict[str, Any]:
-        """What else the experiment depends on."""
+    def _particulars(self, experiment: Experiment) -> dict[str, Any]:
+        """Return the fields on which only this experiment depends."""
         match experiment:
             case "sums":
                 return {
@@ -281,12 +276,8 @@ class AccumSpec(RunSpec):
                 return {"batch": self.batch, "ctx": self.ctx}
 
 
-def _of(names: tuple[str, ...]) -> str:
-    return f"that is {', '.join(names)}"
-
-
 class AccumOptions(SavedOptions):
-    """What else there is to see of experiments on rounding."""
+    """Run options, and a figure."""
 
     figure: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
         default=None, description="Draw the experiment, of several each into a file of its own: .png, .svg or .pdf."

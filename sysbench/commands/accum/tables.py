@@ -1,7 +1,4 @@
-"""The tables of `sysbench accum`: for each experiment what fits a screen, with its finding below.
-
-Each experiment is a cell, and each table is about one cell.
-"""
+"""Tables of `sysbench accum`. Each experiment is a cell, and each table is about one cell."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ LONGEST_DETAIL = 240
 
 
 def sheet(record: AccumRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
-    """Everything that is shown of a record; raises UsageError for an unknown table and for one with nothing to show."""
+    """Return the complete output for a record; raises UsageError for an unknown table, and for an empty one."""
     torch = (f"torch {record.environment.torch.torch}",) if record.environment.torch else ()
     devices = dict.fromkeys(cell.device.name for cell in record.cells if cell.device)
     remarks = []
@@ -42,7 +39,7 @@ def sheet(record: AccumRecord, names: Iterable[str] = (), selection: Selection |
 
 
 def tables_for(record: AccumRecord, names: Iterable[str] = ()) -> list[Table]:
-    """The tables called `names`, or without any those of the experiments that were made."""
+    """Return the tables called `names`; by default those of the experiments in the record."""
     chosen = tuple(names)
     if not chosen:
         alone = [(cell, record.model_copy(update={"cells": [cell]})) for cell in record.cells]
@@ -51,7 +48,7 @@ def tables_for(record: AccumRecord, names: Iterable[str] = ()) -> list[Table]:
 
 
 def plan(cells: Sequence[AccumCell], _: Hardware | None = None) -> Sheet:
-    """What a run would do."""
+    """Return the experiments of a run."""
     columns = (Column("experiment", "experiment"), Column("model", "model"), Column("formats", "formats"))
     rows = tuple((cell.experiment, cell.size or NOTHING, ", ".join(cell.dtypes)) for cell in cells)
     title = f"{len(cells)} experiment{'' if len(cells) == 1 else 's'}"
@@ -68,7 +65,7 @@ def _title(cell: AccumCellRecord) -> str:
 
 
 def _exactly(value: float | None, shown: Callable[[float], str]) -> Cell:
-    """A number whose digits are the point; one that is not finite is marked."""
+    """Return a number in a fixed format, highlighted if it is not finite."""
     if value is None:
         return None
     return Measure(value, text=shown(value), tone="plain" if math.isfinite(value) else "bad")
@@ -87,7 +84,7 @@ def _percent(share: float) -> Measure:
 
 
 def _added(each: SumRecord) -> str:
-    """The right side of `s += x`."""
+    """Return the right side of `s += x`."""
     return f"{each.accumulator}({each.addend})" if each.upcast else each.addend
 
 
@@ -95,7 +92,7 @@ def _added(each: SumRecord) -> str:
 
 
 def _four_sums(cell: AccumCellRecord) -> list[SumRecord]:
-    """In fp32, in a narrow format, and the narrow one added to fp32 in both ways."""
+    """Return the sums in fp32, in a narrow format, and of the narrow format in fp32 in both ways."""
     narrow = mixed_format(cell)
     four = (("fp32", "fp32"), (narrow, narrow), ("fp32", narrow))
     return [each for each in cell.sums if each.order == "sequential" and (each.accumulator, each.addend) in four]
@@ -139,7 +136,7 @@ _METHODS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class _Format:
-    """The sums of one format, by accumulator and order."""
+    """Sums of one format, by accumulator and order."""
 
     name: str
     sums: Mapping[tuple[str, str], SumRecord]
@@ -153,12 +150,12 @@ class _Format:
         ]
 
     def result(self, accumulator: str, order: str) -> Cell:
-        """What the sum comes to, to six digits."""
+        """Return the sum with six digits."""
         each = self.sums.get((accumulator, order))
         return _exactly(each.result if each else None, "{:.6g}".format)
 
     def stall(self) -> Cell:
-        """The step from which on adding in the format itself changes nothing."""
+        """Return the step from which on adding in the format changes nothing."""
         each = self.sums.get((self.name, "sequential"))
         if each is None:
             return None
@@ -212,7 +209,7 @@ def _here(cell: AccumCellRecord) -> str:
 
 
 def _by_place(cell: AccumCellRecord) -> list[dict[str, DtypeRecord]]:
-    """For each thing that has a type its types by precision."""
+    """Return the types by precision for each part of the model."""
     found: dict[tuple[str, str], dict[str, DtypeRecord]] = {}
     for each in cell.dtypes:
         found.setdefault((each.part, each.name), {})[each.precision] = each
@@ -257,14 +254,14 @@ AUTOCAST = DeclaredTable(
     words={"here": Fill(("cpu", "mps", "this cuda", "here"), _here)},
     notes=("modules: what they put out; CUDA, simulated: by its rules, without data; ≠: differs",),
 )
-"""Parameters, every module's output, logits, loss and gradients: here, and as CUDA has them."""
+"""Types of parameters, module outputs, logits, loss and gradients, on this device and on CUDA."""
 
 
 # --- layer norm
 
 
 def _scale(key: str, title: str, group: str, importance: int = 0) -> Field:
-    """A scale of the inputs, which is a power of two."""
+    """Declare a column for a scale of the inputs, which is a power of two."""
 
     def get(each: object) -> Cell:
         scale = getattr(each, key)
@@ -301,7 +298,7 @@ NORM = DeclaredTable(
     when=lambda cell: bool(cell.norms),
     notes=_norm_notes,
 )
-"""For each format the scales of the inputs at which a step of layer norm leaves its range."""
+"""The scales of the inputs at which steps of layer norm leave the range of each format."""
 
 
 # --- gradients
@@ -340,7 +337,7 @@ SCALING = DeclaredTable(
     when=lambda cell: bool(cell.scaled),
     notes=lambda cell: tuple(_scaling_notes(cell)),
 )
-"""For each scale of the loss what becomes of the gradients."""
+"""The gradients that are lost or overflow at each scale of the loss."""
 
 
 # --- products
@@ -389,7 +386,7 @@ def _ways_notes(cell: AccumCellRecord, error: str) -> Iterator[str]:
 
 
 def _by_length(cell: AccumCellRecord) -> list[tuple[int, dict[tuple[str, str], Any]]]:
-    """For each length of the sums its products by format and way."""
+    """Return the products by format and way for each length of the sums."""
     found: dict[int, dict[tuple[str, str], Any]] = {}
     for each in cell.products:
         found.setdefault(each.k, {})[each.dtype, each.accumulation] = each
@@ -397,7 +394,7 @@ def _by_length(cell: AccumCellRecord) -> list[tuple[int, dict[tuple[str, str], A
 
 
 def _products(name: str, title: str, error: str, said: str) -> DeclaredTable:
-    """The error called `error` in the record, over the length of the sums, for each format and way."""
+    """Declare a table of the record's field `error` by length of the sums, for each format and way."""
 
     def get(row: tuple[int, Mapping[tuple[str, str], Any]], way: _Way) -> Cell:
         each = row[1].get((way.dtype, way.accumulation))
@@ -429,7 +426,7 @@ MATMUL = _products(
     "total_error",
     "‖C − C64‖ / ‖C64‖, with what rounding the inputs does (--tables matmul-sums leaves that out)",
 )
-"""Errors against fp64 of the inputs as they were."""
+"""Errors against fp64 with the inputs before rounding."""
 
 MATMUL_SUMS = _products(
     "matmul-sums",
@@ -437,14 +434,14 @@ MATMUL_SUMS = _products(
     "relative_error",
     "‖C − C64‖ / ‖C64‖, C64 being of the same rounded inputs",
 )
-"""Errors against fp64 of the inputs as they were rounded: of forming the sums alone."""
+"""Errors against fp64 with the rounded inputs: the errors of summation alone."""
 
 
 # --- everything, for programs
 
 
 def _long(cell: AccumCellRecord) -> Iterator[tuple[str, str, str, Cell, Cell]]:
-    """Every number that was measured: experiment, subject, quantity, number, word."""
+    """Yield every measured value: experiment, subject, quantity, number, word."""
 
     def numbers(subject: str, each: object, *names: str) -> Iterator[tuple[str, str, str, Cell, Cell]]:
         for name in names:
@@ -484,7 +481,7 @@ CELLS = DeclaredTable(
     ),
     parts=attrgetter("cells"),
 )
-"""Every number that was measured, one a row."""
+"""Every measured value in a row of its own."""
 
 SHOWN: Mapping[Experiment, tuple[DeclaredTable, ...]] = {
     "sums": (SUMS, FORMATS),
@@ -493,14 +490,14 @@ SHOWN: Mapping[Experiment, tuple[DeclaredTable, ...]] = {
     "scaling": (SCALING,),
     "matmul": (MATMUL,),
 }
-"""The tables that are shown of an experiment unless others are asked for."""
+"""Default tables by experiment."""
 
 TABLES: dict[str, DeclaredTable] = {
     table.name: table for table in (SUMS, FORMATS, AUTOCAST, NORM, SCALING, MATMUL, MATMUL_SUMS, CELLS)
 }
-"""Every table that a record can be shown as."""
+"""All tables by name."""
 
 
 def usual(spec: AccumSpec) -> tuple[str, ...]:
-    """The tables that are shown of a run of this spec where nobody asks for others."""
+    """Return the names of the tables that a run may show by default."""
     return ("sums", "formats", "dtypes", "norm", "scaling", "matmul")

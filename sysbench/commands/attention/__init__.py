@@ -1,20 +1,17 @@
-"""`sysbench attention`."""
+"""Sweep attention by head dimension, sequence length and implementation; see where it breaks."""
 
 from sysbench.command import Command, InReport
 
 COMMAND = Command(
-    name="attention",
     package=__name__,
-    help="Sweep attention by head dimension, sequence length and implementation; see where it breaks.",
-    spec="spec:AttentionSpec",
-    cell="spec:AttentionCell",
-    options="spec:AttentionOptions",
+    help=__doc__,
+    report=InReport(3, "Attention", ("sweep", "comparison", "exponents", "crossovers", "frontier", "accounting")),
+    files="command:draw",
+    refuse_files="command:refuse_unwritable",
     plan="tables:plan",
-    record="record:AttentionRecord",
     picture="live:ATTENTION",
     lines="live:AttentionLines",
     terms="sysbench.commands.report.method:of_attention",
-    report=InReport(3, "Attention", ("sweep", "comparison", "exponents", "crossovers", "frontier", "accounting")),
     compared=("forward", "backward"),
     in_turns=True,
     findings="findings:findings",

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import typer
+from typing import TYPE_CHECKING
 
 from sysbench.commands import running
 from sysbench.commands.attention.spec import AttentionOptions, AttentionSpec
-from sysbench.spec.command_options import Given, command_options, validated
+from sysbench.spec.command_options import Given, command_options
 
 if TYPE_CHECKING:
-    from sysbench.log.records import RunRecord
+    from sysbench.commands.attention.record import AttentionRecord
 
 
 @command_options(AttentionSpec, AttentionOptions)
@@ -21,55 +19,27 @@ def attention(spec_given: Given, options_given: Given) -> None:
 
     Every numeric or list option takes an axis: 128,256 or 128-1024*2 or 10-50+10. The run is the product of all axes.
     """
-    options: AttentionOptions = running.options_of("attention", options_given)
-    running.refuse_unknown_tables("attention", options)
-    _refuse_unwritable(options.figure, options.heat_map)
-    if options.source is not None:
-        from sysbench.commands import saved
+    running.answer("attention", spec_given, options_given)
 
-        running.refuse_beside_source(AttentionSpec, spec_given)
-        record = saved.record(options.source, "attention")
-        running.show(record, options)
-        _draw(record, options)
+
+def refuse_unwritable(options: AttentionOptions) -> None:
+    """Raise UsageError if a figure's format is unknown, OutputError if its file cannot be written."""
+    paths = [path for path in (options.figure, options.heat_map) if path is not None]
+    if not paths:
         return
-    spec = validated(AttentionSpec, {**running.resumed("attention", options.resume), **spec_given})
-    if options.plan:
-        running.show_plan(spec, options, None)
-        return
-    raise typer.Exit(running.exit_code(perform(spec, options).record))
-
-
-def perform(spec: AttentionSpec, options: AttentionOptions) -> running.Performed:
-    """Carry the run out and draw what is wanted of it; raises as `running.carry_out` does, and for a wrong picture."""
-    _refuse_unwritable(options.figure, options.heat_map)
-    record = running.carry_out(spec, options)
-    return running.Performed(record, _draw(record, options))
-
-
-def refuse_wrong_files(options: AttentionOptions) -> None:
-    """Raise UsageError or OutputError for a picture that could not be written."""
-    _refuse_unwritable(options.figure, options.heat_map)
-
-
-def _refuse_unwritable(*paths: Path | None) -> None:
-    """Raise UsageError for a picture in a format that there is not, OutputError for one with no place to be."""
-    if not any(paths):
-        return
-    from sysbench.commands.attention import pictures as attention_pictures
+    from sysbench.commands.attention import pictures
     from sysbench.log import storage
 
-    attention_pictures.refuse_other_formats(*paths)
+    pictures.refuse_other_formats(*paths)
     for path in paths:
-        if path is not None:
-            storage.refuse_unwritable(path)
+        storage.refuse_unwritable(path)
 
 
-def _draw(record: RunRecord[Any], options: AttentionOptions) -> tuple[Path, ...]:
+def draw(record: AttentionRecord, options: AttentionOptions) -> tuple[Path, ...]:
+    """Draw the figures that the options ask for, and return their paths."""
     if options.figure is None and options.heat_map is None:
         return ()
-    from sysbench.commands.attention import pictures as attention_pictures
-    from sysbench.commands.attention.record import AttentionRecord
+    from sysbench.commands.attention import pictures
 
-    assert isinstance(record, AttentionRecord)
-    written = attention_pictures.write(record, options.figure, options.heat_map)
+    written = pictures.write(record, options.figure, options.heat_map)
     return running.said_to_be_saved(map(running.Saved, written), options)

@@ -1,18 +1,15 @@
-"""`sysbench calibrate`."""
+"""Measure the rates of this device and its host that predicted times rest on."""
 
 from sysbench.command import Command, InReport
 
 COMMAND = Command(
-    name="calibrate",
     package=__name__,
-    help="Measure the rates of this device and its host that predicted times rest on.",
-    spec="spec:CalibrateSpec",
-    cell="spec:CalibrateCell",
-    options="spec:CalibrateOptions",
+    help=__doc__,
+    report=InReport(5, "Calibration", ("rates",)),
+    files="command:write",
+    refuse_files="command:refuse_unwritable",
     plan="tables:plan",
-    record="record:CalibrateRecord",
-    lines="live:CalibrateLines",
+    lines="sysbench.render.dashboard.cell_lines:TitledLines",
     long_table="cases",
     usual_tables="tables:usual",
-    report=InReport(5, "Calibration", ("rates",)),
 )

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import typer
+from typing import TYPE_CHECKING
 
 from sysbench.commands import running
 from sysbench.commands.calibrate.spec import CalibrateOptions, CalibrateSpec
-from sysbench.spec.command_options import Given, command_options, validated
+from sysbench.spec.command_options import Given, command_options
 
 if TYPE_CHECKING:
-    from sysbench.log.records import RunRecord
+    from sysbench.commands.calibrate.record import CalibrateRecord
 
 
 @command_options(CalibrateSpec, CalibrateOptions)
@@ -21,42 +19,19 @@ def calibrate(spec_given: Given, options_given: Given) -> None:
 
     About 30 s. The rates go to a file in your own directory, which --simulate prefers to data sheets.
     """
-    options: CalibrateOptions = running.options_of("calibrate", options_given)
-    running.refuse_unknown_tables("calibrate", options)
-    refuse_wrong_files(options)
-    if options.source is not None:
-        from sysbench.commands import saved
-
-        running.refuse_beside_source(CalibrateSpec, spec_given)
-        found = saved.record(options.source, "calibrate")
-        running.show(found, options)
-        if options.rates_file is not None or options.host is not None:
-            write(found, options)
-        return
-    spec = validated(CalibrateSpec, {**running.resumed("calibrate", options.resume), **spec_given})
-    if options.plan:
-        running.show_plan(spec, options, None)
-        return
-    raise typer.Exit(running.exit_code(perform(spec, options).record))
+    running.answer("calibrate", spec_given, options_given)
 
 
-def perform(spec: CalibrateSpec, options: CalibrateOptions) -> running.Performed:
-    """Carry the run out and write its rates; raises as `running.carry_out` does."""
-    record = running.carry_out(spec, options.model_copy(update={"ceilings": False}))
-    return running.Performed(record, write(record, options))
+def write(record: CalibrateRecord, options: CalibrateOptions) -> tuple[Path, ...]:
+    """Write the rates, and the host's rates to a file of their own if `options` name one; return the paths.
 
-
-def write(record: RunRecord[Any], options: CalibrateOptions) -> tuple[Path, ...]:
-    """Write the file of rates, and that of the host where one is asked for; returns what there is now.
-
-    Of a run that has measured nothing there is none.
+    Writes nothing if the run measured nothing. An earlier run is written only if `options` name a file.
     """
+    if not record.rates or (options.source is not None and options.rates_file is None and options.host is None):
+        return ()
     from sysbench.commands.calibrate import hardware_file
-    from sysbench.commands.calibrate.record import CalibrateRecord
     from sysbench.log import storage
 
-    if not isinstance(record, CalibrateRecord) or not record.rates:
-        return ()
     device = hardware_file.calibrated(record)
     path = hardware_file.write(device, options.rates_file)
     saved = [running.Saved(path, f"--simulate {device.slug}" if options.rates_file is None else "")]
@@ -66,8 +41,8 @@ def write(record: RunRecord[Any], options: CalibrateOptions) -> tuple[Path, ...]
     return running.said_to_be_saved(saved, options)
 
 
-def refuse_wrong_files(options: CalibrateOptions) -> None:
-    """Raise UsageError or OutputError for a file of rates that could not be written."""
+def refuse_unwritable(options: CalibrateOptions) -> None:
+    """Raise UsageError if a file of rates has the wrong suffix, OutputError if it cannot be written."""
     from sysbench.errors import UsageError
     from sysbench.log import storage
 

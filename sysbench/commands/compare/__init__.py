@@ -1,9 +1,5 @@
-"""`sysbench compare`."""
+"""See whether B is faster than A, slower, the same, or whether that cannot be told; --ab measures both."""
 
 from sysbench.command import Command
 
-COMMAND = Command(
-    name="compare",
-    package=__name__,
-    help="See whether B is faster than A, slower, the same, or whether that cannot be told; --ab measures both.",
-)
+COMMAND = Command(package=__name__, help=__doc__, spec=None)

@@ -1,9 +1,5 @@
-"""`sysbench history`."""
+"""List earlier runs, show one, or remove old ones."""
 
 from sysbench.command import Command
 
-COMMAND = Command(
-    name="history",
-    package=__name__,
-    help="List earlier runs, show one, or remove old ones.",
-)
+COMMAND = Command(package=__name__, help=__doc__, spec=None)

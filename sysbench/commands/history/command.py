@@ -45,7 +45,7 @@ def history(given: Given) -> None:
 
 
 def _agreed(spec: HistorySpec, old: Sequence[Earlier]) -> bool:
-    """Whether they may go; raises UsageError where nobody can be asked."""
+    """Whether the user agrees to the removal; raises UsageError if there is no terminal to ask on."""
     if spec.yes:
         return True
     if not sys.stdin.isatty():

@@ -1,4 +1,4 @@
-"""Earlier runs as they lie in a directory: what each was, how it ended, and which files are its own."""
+"""Earlier runs in a directory: their specs, outcomes and files."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -22,17 +23,17 @@ from sysbench.spec.command_line import command_line
 
 @dataclass(frozen=True)
 class Earlier:
-    """One run with its log and its record, or one directory of runs."""
+    """A run with its log and its record, or a directory of runs."""
 
     name: str
     path: Path
-    """The directory; of a single run, its record, or its log where there is no record."""
+    """The directory; for a single run its record, or its log if there is no record."""
     files: tuple[Path, ...]
     kind: str
-    """Its command: `run` for an experiment, `compare` for two arms that were measured in turns, and nothing for a
-    directory in which somebody keeps runs, which is never removed."""
+    """Its command: `run` for an experiment, `compare` for two arms measured in turns, and empty for a user's directory
+    of runs, which is never removed."""
     what: str
-    """The command line that would repeat it, without the command; of an experiment its name. Empty if unreadable."""
+    """The command line that repeats it, without the command; the name of an experiment; empty if unreadable."""
     began_s: float
     """Seconds since 1970."""
     outcome: str
@@ -40,21 +41,21 @@ class Earlier:
 
     @property
     def removable(self) -> bool:
-        """Whether sysbench made all that there is of it, and no other process is writing to it."""
+        """Whether sysbench created all of its files, and no other process is writing to them."""
         return bool(self.kind) and self.kind != "unknown" and not (self.path.is_dir() and _locked(self.path))
 
     @property
     def size_bytes(self) -> int:
-        """What its files take."""
+        """Size of its files."""
         return sum(path.stat().st_size for path in self.files)
 
     @property
     def touched_s(self) -> float:
-        """When it began or was last written to, whichever is later: a run that goes on is not old."""
+        """When it began or was last written to, whichever is later, so that a run in progress is not old."""
         return max(self.began_s, *(path.stat().st_mtime for path in self.files))
 
     def remove(self) -> None:
-        """Remove its files, and nothing else; raises OutputError."""
+        """Remove its files; raises OutputError."""
         try:
             if self.path.is_dir():
                 shutil.rmtree(self.path)
@@ -66,13 +67,13 @@ class Earlier:
 
 
 def earlier(directory: Path) -> list[Earlier]:
-    """Every run in a directory, the newest first; raises LogError for a directory that cannot be read."""
+    """Return all runs in a directory, the newest first; raises LogError for a directory that cannot be read."""
     found = [_of(directory, name, paths) for name, paths in runs.entries(directory)]
     return sorted(found, key=lambda each: each.began_s, reverse=True)
 
 
 def one(name: str, directory: Path) -> Earlier:
-    """The run that a name or a path stands for; raises LogError where it stands for none, or several."""
+    """Return the run with this name or path; raises LogError if there is none, or several."""
     paths = runs.find(name, directory)
     named = Path(name)
     if named.exists():
@@ -81,7 +82,7 @@ def one(name: str, directory: Path) -> Earlier:
 
 
 def _of(directory: Path, name: str, paths: Sequence[Path]) -> Earlier:
-    """One entry of a directory: `paths` are its logs and records, one of each run."""
+    """Return an entry of a directory; `paths` has the log or the record of each of its runs."""
     home = directory / name
     if not home.is_dir() or paths[0].stem == name:
         beside = tuple(
@@ -93,7 +94,9 @@ def _of(directory: Path, name: str, paths: Sequence[Path]) -> Earlier:
     files = tuple(sorted(path for path in home.rglob("*") if path.is_file()))
     kind, what = "", f"{len(paths)} run{'' if len(paths) == 1 else 's'}"
     if manifest.is_manifest(home):
-        kind, what = "run", _experiment_of(home)
+        kind, what = "run", ""
+        with suppress(LogError):
+            what = Path(manifest.read(home).experiment).stem
     elif round_logs.parts_of(paths) and all(path.absolute().parent.parent == home.absolute() for path in paths):
         kind, what = "compare", f"two arms, {what}"
     ended = "complete" if all(each.status == "complete" for each in every) else "incomplete"
@@ -101,16 +104,9 @@ def _of(directory: Path, name: str, paths: Sequence[Path]) -> Earlier:
     return Earlier(name, home, files, kind, what, min(each.began_s for each in every), _counted(ended, cells))
 
 
-def _experiment_of(directory: Path) -> str:
-    try:
-        return Path(manifest.read(directory).experiment).stem
-    except LogError:
-        return ""
-
-
 @dataclass(frozen=True)
 class _Seen:
-    """As much of one log or record as a list needs."""
+    """The content of a log or record that a list needs."""
 
     kind: str
     what: str
@@ -128,7 +124,7 @@ def _counted(status: str, cells: Counter[str]) -> str:
 
 
 def _seen(path: Path) -> _Seen:
-    """What a file says of its run; one that cannot be read is said to be `unreadable`, and is as old as the file."""
+    """Read a log or a record; an unreadable one has the status `unreadable` and the file's time."""
     kind = runs.kind_at(path) or "unknown"
     try:
         spec, began_s, status, cells = _of_log(path) if path.suffix == ".jsonl" else _of_record(path)
@@ -145,7 +141,7 @@ def _of_record(path: Path) -> tuple[dict[str, Any], float, str, Counter[str]]:
 
 
 def _of_log(path: Path) -> tuple[dict[str, Any], float, str, Counter[str]]:
-    """A log that does not say how it ended is of a run that was killed, or goes on."""
+    """Read a log; one without an end belongs to a run that was killed, or is still in progress."""
     spec: dict[str, Any] = {}
     began_s, status = 0.0, "unfinished"
     outcomes: dict[str, str] = {}
@@ -167,7 +163,7 @@ def _of_log(path: Path) -> tuple[dict[str, Any], float, str, Counter[str]]:
 def _telling(path: Path) -> Iterator[dict[str, Any]]:
     with path.open("rb") as file:
         for line in file:
-            # Most lines of a log are samples, which take long to parse and say nothing here.
+            # Most lines of a log are samples, which are slow to parse and not needed here.
             if (b'"event":"run_' in line[:40] or b'"event":"cell_finished"' in line[:40]) and line.endswith(b"\n"):
                 yield from_json(line)
 

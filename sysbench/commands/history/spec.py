@@ -1,4 +1,4 @@
-"""What `sysbench history` can be asked for."""
+"""Spec of `sysbench history`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SECONDS = {"h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 
 def _age_s(value: object) -> object:
-    """`30d` in seconds; raises ValueError for what is no such age."""
+    """Convert an age such as `30d` to seconds; raises ValueError for other texts."""
     if not isinstance(value, str):
         return value
     found = _AGE.fullmatch(value.strip())
@@ -29,7 +29,7 @@ def _age_s(value: object) -> object:
 
 
 class HistorySpec(BaseModel):
-    """Which earlier runs, and what becomes of them."""
+    """Selection of earlier runs, and whether to remove them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 

@@ -1,4 +1,4 @@
-"""Earlier runs as tables: all of them, or one."""
+"""Output about earlier runs: the list, or a single run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COLUMNS = (
 
 
 def listing(every: Sequence[Earlier], title: str) -> Sheet:
-    """One row for each run, in this order."""
+    """List the runs in this order."""
     rows = tuple(
         (each.name, each.kind, each.what, _when(each), _outcome(each), Measure(each.size_bytes)) for each in every
     )
@@ -29,7 +29,7 @@ def listing(every: Sequence[Earlier], title: str) -> Sheet:
 
 
 def single(each: Earlier) -> Sheet:
-    """One run: what it was, how it ended, its files, and what can be done with it."""
+    """Show a run: its spec, its outcome, its files, and commands that take it."""
     files = tuple((str(path), Measure(path.stat().st_size)) for path in each.files)
     columns = (Column("file", "file"), Column("size", "size", "bytes", wide_range=True))
     ways = {

@@ -1,19 +1,10 @@
-"""`sysbench memory`."""
+"""See where the memory of a step goes and whether it fits, on a GPU or without one."""
 
 from sysbench.command import Command, InReport
 
 COMMAND = Command(
-    name="memory",
     package=__name__,
-    help="See where the memory of a step goes and whether it fits, on a GPU or without one.",
-    spec="spec:MemorySpec",
-    cell="spec:MemoryCell",
-    options="spec:MemoryOptions",
-    record="record:MemoryRecord",
-    headlines="findings:headlines",
-    picture="live:MEMORY",
-    lines="live:MemoryLines",
-    terms="sysbench.commands.report.method:of_memory",
+    help=__doc__,
     report=InReport(
         2,
         "Memory of a training step",
@@ -21,5 +12,12 @@ COMMAND = Command(
         ("largest", "modules"),
         kept_picture="Memory over time by category",
     ),
+    perform="command:perform",
+    show="command:show",
+    refuse_files="command:refuse_wrong_files",
+    headlines="findings:headlines",
+    picture="live:MEMORY",
+    lines="live:MemoryLines",
+    terms="sysbench.commands.report.method:of_memory",
     usual_tables="tables:usual",
 )

@@ -12,15 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from sysbench.commands import running
 from sysbench.commands.memory.spec import MemoryOptions, MemorySpec
 from sysbench.errors import UsageError
 from sysbench.log import storage
 from sysbench.log.file_names import labels_of, paths_of
 from sysbench.log.records import RunRecord
-from sysbench.spec.command_options import Given, command_options, validated
+from sysbench.spec.command_options import Given, command_options
 
 if TYPE_CHECKING:
     from sysbench.snapshot.timeline import Timeline
@@ -33,17 +31,7 @@ def memory(spec_given: Given, options_given: Given) -> None:
     Every numeric or list option takes an axis: 128,256 or 128-1024*2 or 10-50+10. The run is the product of all axes.
     --from also takes a memory snapshot that any program has written.
     """
-    options: MemoryOptions = running.options_of("memory", options_given)
-    if options.source is not None:
-        running.refuse_beside_source(MemorySpec, spec_given)
-        show(options.source, options)
-        return
-    running.refuse_unknown_tables("memory", options)
-    spec = validated(MemorySpec, {**running.resumed("memory", options.resume), **spec_given})
-    if options.plan:
-        running.show_plan(spec, options, None)
-        return
-    raise typer.Exit(running.exit_code(perform(spec, options).record))
+    running.answer("memory", spec_given, options_given)
 
 
 def perform(spec: MemorySpec, options: MemoryOptions) -> running.Performed:

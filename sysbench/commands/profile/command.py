@@ -11,15 +11,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from sysbench.commands import running
 from sysbench.commands.profile import files as profile_files
 from sysbench.commands.profile.spec import ProfileOptions, ProfileSpec
 from sysbench.errors import UsageError
 from sysbench.log import storage
 from sysbench.render.dashboard.progress import waiting
-from sysbench.spec.command_options import Given, command_options, validated
+from sysbench.spec.command_options import Given, command_options
 from sysbench.trace import traces
 
 if TYPE_CHECKING:
@@ -36,17 +34,7 @@ def profile(spec_given: Given, options_given: Given) -> None:
     Every numeric or list option takes an axis: 128,256 or 128-1024*2 or 10-50+10. The run is the product of all axes.
     --from takes traces that any program has recorded with torch.profiler or nsys.
     """
-    options: ProfileOptions = running.options_of("profile", options_given)
-    running.refuse_unknown_tables("profile", options)
-    if options.source:
-        running.refuse_beside_source(ProfileSpec, spec_given)
-        show(options.source, options)
-        return
-    spec = validated(ProfileSpec, {**running.resumed("profile", options.resume), **spec_given})
-    if options.plan:
-        running.show_plan(spec, options, None)
-        return
-    raise typer.Exit(running.exit_code(perform(spec, options).record))
+    running.answer("profile", spec_given, options_given)
 
 
 def perform(spec: ProfileSpec, options: ProfileOptions) -> running.Performed:
@@ -54,9 +42,6 @@ def perform(spec: ProfileSpec, options: ProfileOptions) -> running.Performed:
     with profile_files.Files.prepared(spec, options) as files:
         record = running.carry_out(spec, options, files.provisions)
         return running.Performed(record, running.said_to_be_saved(files.draw(record), options))
-
-
-refuse_wrong_files = profile_files.refuse_other_endings
 
 
 _RECORD = re.compile(rb'\s*\{\s*"schema_version"')
@@ -72,6 +57,7 @@ def show(paths: Sequence[Path], options: ProfileOptions) -> None:
     """Show what the files hold and write what was asked for; raises LogError for other files than these."""
     if options.trace is not None:
         raise UsageError("--trace keeps the trace of a run; --from has one already")
+    running.refuse_unknown_tables("profile", options)
     profile_files.refuse_other_endings(options)
     paths = [each for path in paths for each in (_traces_in(path) if path.is_dir() else [path])]
     ours = next((path for path in paths if _is_ours(path)), None)

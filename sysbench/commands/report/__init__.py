@@ -1,9 +1,5 @@
-"""`sysbench report`."""
+"""Write finished runs up: findings, tables, pictures, cautions, environment and method."""
 
 from sysbench.command import Command
 
-COMMAND = Command(
-    name="report",
-    package=__name__,
-    help="Write finished runs up: findings, tables, pictures, cautions, environment and method.",
-)
+COMMAND = Command(package=__name__, help=__doc__, spec=None)

@@ -1,4 +1,4 @@
-"""Whether several runs say the same of the same step: clocks and kernels, measured and simulated peaks."""
+"""Comparison of runs of the same step: clocks with kernels, measured with simulated peaks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,15 @@ from sysbench.render.findings import named, namer, share_range
 from sysbench.spec import hardware
 
 _STEP: Final = ("size", "model", "ctx", "batch", *CHOICES)
-"""Axes in which two commands must agree to be about the same step, beside their mode or phase."""
+"""Axes that identify a step across commands, besides its mode or phase."""
+
+FILLED: Final = 0.9
+"""Share of a phase that its kernels fill, below which the device was waiting for the rest."""
+
+SLOWER: Final = 1.1
+"""Share above which the kernels did not run under the same conditions."""
+
+Runs = Sequence[ReportedRun[Any]]
 
 
 def _step(cell: CellRecord) -> Hashable:
@@ -29,24 +37,23 @@ def _step(cell: CellRecord) -> Hashable:
 
 @dataclass(frozen=True)
 class ClockAndKernels:
-    """One phase as it was timed without a profiler, and the kernels of the same phase as profiled."""
+    """A phase timed without a profiler, and the kernels of the same phase in a profile."""
 
     timed: TimeCellRecord
     profiled: ProfileCellRecord
-    phase: str
     timed_s: float
     kernels_s: float
 
     @property
     def covered(self) -> float:
-        """The share of the timed phase that its kernels fill."""
+        """Share of the timed phase that the kernels fill."""
         return self.kernels_s / self.timed_s
 
 
 def clock_and_kernels(
     timed: Iterable[TimeCellRecord], profiled: Iterable[ProfileCellRecord], phase: str
 ) -> Iterator[ClockAndKernels]:
-    """Every step that was both timed and profiled on a device of the same name; one pair for each."""
+    """Yield one pair for every step that was both timed and profiled on a device of the same name."""
     by_step: dict[Hashable, ProfileCellRecord] = {}
     for cell in complete(profiled):
         if cell.device is not None and cell.summary is not None and cell.summary.source == "device":
@@ -56,7 +63,7 @@ def clock_and_kernels(
         found, taken = by_step.pop(place, None), samples(each, phase)
         kernels_s = _kernels_s(found, phase) if found is not None else 0.0
         if found is not None and taken is not None and kernels_s:
-            yield ClockAndKernels(each, found, phase, taken.median_s, kernels_s)
+            yield ClockAndKernels(each, found, taken.median_s, kernels_s)
 
 
 def _kernels_s(cell: ProfileCellRecord, phase: str) -> float:
@@ -70,19 +77,19 @@ def _kernels_s(cell: ProfileCellRecord, phase: str) -> float:
 
 @dataclass(frozen=True)
 class MeasuredAndSimulated:
-    """The peak of one step as it was measured, and as it was simulated for the same GPU."""
+    """The measured peak of a step, and the one simulated for the same GPU."""
 
     measured: MemoryCellRecord
     simulated: MemoryCellRecord
 
     @property
     def share(self) -> float:
-        """By how much the simulated peak is larger, as a share of the measured one."""
+        """Relative error of the simulated peak."""
         return peak(self.simulated) / peak(self.measured) - 1
 
 
 def measured_and_simulated(cells: Iterable[MemoryCellRecord]) -> Iterator[MeasuredAndSimulated]:
-    """Every step of which both are known, on one GPU and under one protocol."""
+    """Yield one pair for every step with both peaks, on the same GPU and in the same mode."""
     by_step: dict[Hashable, MemoryCellRecord] = {}
     for cell in known(cells):
         if cell.source == "measured" and cell.device is not None and cell.device.type == "cuda":
@@ -95,17 +102,8 @@ def measured_and_simulated(cells: Iterable[MemoryCellRecord]) -> Iterator[Measur
                 yield MeasuredAndSimulated(found, cell)
 
 
-Runs = Sequence[ReportedRun[Any]]
-
-FILLED: Final = 0.9
-"""A phase of which kernels fill less than this share was waiting for something else for the rest of it."""
-
-SLOWER: Final = 1.1
-"""Kernels that take longer than this share of the timed phase did not run under the same conditions."""
-
-
 def clocks(runs: Runs) -> Iterator[Finding]:
-    """Phases as they were timed, against the kernels of the same phase in a profile."""
+    """Compare timed phases with their kernels in a profile."""
     timed, profiled = _cells(runs, "time"), _cells(runs, "profile")
     for phase in ("forward", "backward"):
         found = sorted(clock_and_kernels(timed, profiled, phase), key=lambda each: each.covered)
@@ -131,7 +129,7 @@ def _clocks(found: Sequence[ClockAndKernels]) -> str:
 
 
 def simulations(runs: Runs) -> Iterator[Finding]:
-    """Peaks as they were measured, against those simulated for the same GPU."""
+    """Compare measured peaks with those simulated for the same GPU."""
     found = list(measured_and_simulated(_cells(runs, "memory")))
     if not found:
         return
@@ -155,10 +153,10 @@ def _cells(runs: Runs, kind: str) -> list[Any]:
 
 
 def _basis(runs: Runs, cells: Sequence[CellRecord]) -> tuple[Basis, ...]:
-    """Of each run those of the cells that are its own."""
+    """Return the cells by the run they belong to."""
     own = [(run, [cell for cell in cells if any(cell is each for each in run.record.cells)]) for run in runs]
     return tuple(run.basis(found) for run, found in own if found)
 
 
 ACROSS = (clocks, simulations)
-"""What several runs say together; each is given all runs of the report, and yields nothing where they say nothing."""
+"""Functions that find statements about several runs; each takes all runs of a report."""

@@ -1,57 +1,66 @@
-"""From records to a document: everything is put into its place here, and computed elsewhere.
+"""Assembles a document from records; its contents are computed elsewhere.
 
-Which tables of a run a report has: all that answer a question, and not those that are only for programs.
-
-Pictures that a run has drawn itself, of what its record does not keep: every allocation over time, say.
+A report has the tables of a run that are meant for people, and the figures that the run has drawn of data that its
+record does not keep, such as every allocation over time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sysbench import cells as axes
-from sysbench.command import measuring
+from sysbench.command import measuring, spec_of
 from sysbench.commands.artefacts import Artefact
-from sysbench.commands.report import agreement
-from sysbench.commands.report.document import Picture, ReportedRun, how_reported, origin_of
+from sysbench.commands.report import agreement, environment, method
+from sysbench.commands.report.document import (
+    Basis,
+    Document,
+    Finding,
+    GatheredCaution,
+    Origin,
+    Picture,
+    ReportedRun,
+    Section,
+    how_reported,
+    origin_of,
+)
+from sysbench.commands.report.environment import Identity, Machine
+from sysbench.commands.report.wording import gathered, reserved
+from sysbench.errors import UsageError, unknown
 from sysbench.log.records import RunRecord
 from sysbench.render import output as sheets
 from sysbench.render.plots import DOTS_PER_INCH
-from sysbench.render.table import Table
+from sysbench.render.table import Remark, Sheet, Table
+from sysbench.spec.command_line import command_line
 from sysbench.spec.run import Selection
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-import re
-import unicodedata
-from collections.abc import Sequence
-from dataclasses import replace
-
-from sysbench.command import spec_of
-from sysbench.commands.report import environment, method
-from sysbench.commands.report.document import Basis, Document, Finding, GatheredCaution, Origin, Section
-from sysbench.commands.report.environment import Identity, Machine
-from sysbench.commands.report.wording import gathered, reserved
-from sysbench.errors import UsageError, unknown
-from sysbench.render.table import Remark, Sheet
-from sysbench.spec.command_line import command_line
 
 FEW_CELLS = 3
-"""Tables that have many rows for every cell are shown of runs with at most as many cells."""
+"""Largest number of cells for which tables with many rows per cell are shown."""
 
 TOP_KERNELS = 10
-"""Kernels, or operators, that are named of each cell where there are more than FEW_CELLS of them."""
+"""Number of kernels, or operators, listed for each cell of a run with more cells."""
 
 OF_AXES: Mapping[str, str] = {"warmup": "warmup"}
-"""What is shown only of runs in which an axis varies."""
+"""Tables that are shown only if an axis varies, with this axis."""
 
 
-def tables_of(record: RunRecord[Any]) -> tuple[Table, ...]:
-    """The tables of one run."""
-    return tuple(_without_repeats(_all(record)))
+def tables_of(record: RunRecord[Any]) -> Iterator[Table]:
+    """Yield the tables of a run, without those that repeat another, which happens in runs with one cell or axis."""
+    seen: set[tuple[object, ...]] = set()
+    for table in _all(record):
+        content = (table.columns, table.rows)
+        if table.rows and content not in seen:
+            seen.add(content)
+            yield table
 
 
 def _all(record: RunRecord[Any]) -> Iterable[Table]:
@@ -59,7 +68,7 @@ def _all(record: RunRecord[Any]) -> Iterable[Table]:
     differing = axes.varying(axes.axes_of(record.cells))
     shown = (name for name in how.tables if name not in OF_AXES or OF_AXES[name] in differing)
     if record.kind == "time" and not any(cell.memory.allocated_peak_bytes for cell in record.cells):
-        # The summary has what there is then: the peak on the host.
+        # The summary already shows the only peak, that on the host.
         shown = (name for name in shown if name != "memory")
     names = (*shown, *(how.tables_of_few if few else ()))
     if not names:
@@ -67,21 +76,11 @@ def _all(record: RunRecord[Any]) -> Iterable[Table]:
     return sheets.fillable(record, names, Selection() if few else Selection(top=TOP_KERNELS))
 
 
-def _without_repeats(found: Iterable[Table]) -> Iterator[Table]:
-    """Some tables come down to the same numbers where a run has one cell or one axis."""
-    seen: set[tuple[object, ...]] = set()
-    for table in found:
-        content = (table.columns, table.rows)
-        if table.rows and content not in seen:
-            seen.add(content)
-            yield table
-
-
 SUFFIX = ".png"
 
 
 def kept(run: ReportedRun[Any]) -> Iterator[Picture]:
-    """Every picture that lies beside the run's record and can be read; pixel for pixel as it is."""
+    """Yield every figure next to the run's record that can be read, pixel for pixel."""
     for path in run.pictures:
         if path.suffix == SUFFIX and _whole(path):
             named = path.stem.removeprefix(f"{run.name}-").replace("-", " ")
@@ -90,7 +89,7 @@ def kept(run: ReportedRun[Any]) -> Iterator[Picture]:
 
 
 def _whole(path: Path) -> bool:
-    """Whether a file holds all of a picture: a run may have been killed while it was writing."""
+    """Whether a file contains a complete image: the run may have been killed while writing it."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -102,7 +101,7 @@ def _whole(path: Path) -> bool:
 
 
 def _draw(path: Path) -> Figure:
-    """A figure of nothing but the picture, in its own size."""
+    """Create a figure that consists of the image, in its own size."""
     from matplotlib.figure import Figure
     from matplotlib.image import imread
 
@@ -116,10 +115,10 @@ def _draw(path: Path) -> Figure:
 
 
 TITLE = "Where time and memory go"
-"""Of a report whose runs have no experiment that names it."""
+"""Default title of a report."""
 
 PHRASES = 4
-"""Of what sets a run apart, as many are in its title."""
+"""Largest number of phrases in a run's title that distinguish it from other runs."""
 
 
 def document(
@@ -130,9 +129,9 @@ def document(
     question: str = "",
     absent: Sequence[str] = (),
 ) -> Document:
-    """The report of these runs, then of traces and snapshots, in their order.
+    """Assemble the report of these runs, followed by traces and snapshots.
 
-    `absent` says of runs that are not there why, a line for each.
+    `absent` has a line for each missing run, with the reason.
     """
     known = environment.machines(runs)
     names = _Names()
@@ -168,7 +167,7 @@ def document(
 
 
 def narrowed(whole: Document, tables: Sequence[str] = (), *, summary: bool = False) -> Document:
-    """The document with some tables of its sections alone, or with its sentences alone; raises UsageError."""
+    """Return the document with only some of its tables, or with `summary` only its sentences; raises UsageError."""
     known = dict.fromkeys(_plain_name(table) for section in whole.sections for table in section.tables)
     for name in tables:
         if name not in known:
@@ -186,12 +185,12 @@ def narrowed(whole: Document, tables: Sequence[str] = (), *, summary: bool = Fal
 
 
 def _plain_name(table: Table) -> str:
-    """Without the number that tells it from others of its name."""
+    """Return the table's name without a number that distinguishes it from others."""
     return re.sub(r"-\d+$", "", table.name)
 
 
 def numbered(titles: Sequence[str]) -> list[str]:
-    """The titles, those that several share with a number behind them: `time 1`, `memory`, `time 2`."""
+    """Return the titles with a number after those that occur several times: `time 1`, `memory`, `time 2`."""
     seen: dict[str, int] = {}
     found = []
     for title in titles:
@@ -201,13 +200,13 @@ def numbered(titles: Sequence[str]) -> list[str]:
 
 
 class _Names:
-    """Gives out names that are fit for files and anchors, each once."""
+    """Creates unique names for files and anchors."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
 
     def take(self, *words: str) -> str:
-        """A name that reads like these words."""
+        """Return a new name made of these words."""
         plain = unicodedata.normalize("NFKD", " ".join(words)).encode("ascii", "ignore").decode()
         stem = "-".join(re.findall(r"[a-z0-9]+", plain.lower()))[:80].strip("-") or "part"
         name, number = stem, 2
@@ -225,6 +224,7 @@ def _section(
     known: Mapping[Identity, Machine],
     names: _Names,
 ) -> Section:
+    unfinished = [Remark("outcome", f"this run is not complete: {_ended(run)}")] * (run.record.status != "complete")
     return Section(
         anchor=names.take(run.name),
         title=title,
@@ -237,14 +237,14 @@ def _section(
         ),
         origin=run.origin,
         findings=tuple(found),
-        tables=tuple(_told_apart(tables_of(run.record))),
-        pictures=tuple(_named(each, run.name, names) for each in (*_drawn(run), *kept(run))),
-        remarks=(*_notes(run), *(each for each in sheet.remarks if each.kind in ("outcome", "note"))),
+        tables=tuple(_with_unique_names(tuple(tables_of(run.record)))),
+        pictures=tuple(replace(each, name=names.take(run.name, each.name)) for each in (*_drawn(run), *kept(run))),
+        remarks=(*unfinished, *(each for each in sheet.remarks if each.kind in ("outcome", "note"))),
     )
 
 
 def _of_artefact(artefact: Artefact, names: _Names) -> Section:
-    """A trace or a memory snapshot, as `--from` shows it."""
+    """Return the section of a trace or a memory snapshot, with the contents that `--from` shows."""
     sheet = artefact.sheet
     said = {kind: [each for each in sheet.remarks if each.kind == kind] for kind in ("finding", "outcome", "note")}
     origin: Origin = "simulated" if any("simulated" in phrase for phrase in sheet.subject) else "measured"
@@ -257,14 +257,14 @@ def _of_artefact(artefact: Artefact, names: _Names) -> Section:
         subject=tuple(phrase for phrase in sheet.subject if phrase != artefact.name),
         origin=origin,
         findings=tuple(Finding(each.text, (Basis(artefact.name, ()),), origin) for each in said["finding"]),
-        tables=tuple(_told_apart(sheet.tables)),
+        tables=tuple(_with_unique_names(sheet.tables)),
         pictures=(),
         remarks=(*said["outcome"], *said["note"]),
     )
 
 
 def _titles(runs: Sequence[ReportedRun[Any]], subjects: Sequence[tuple[str, ...]]) -> list[str]:
-    """What experiments call their runs; of others the command in words, with what sets it apart from its like."""
+    """Return the titles given by experiments; for other runs, the command and the phrases that distinguish them."""
     said = []
     for run, subject in zip(runs, subjects, strict=True):
         others = [
@@ -278,23 +278,14 @@ def _titles(runs: Sequence[ReportedRun[Any]], subjects: Sequence[tuple[str, ...]
     return numbered(said)
 
 
-def _notes(run: ReportedRun[Any]) -> Iterator[Remark]:
-    if run.record.status != "complete":
-        yield Remark("outcome", f"this run is not complete: {_ended(run)}")
-
-
-def _named(picture: Picture, run: str, names: _Names) -> Picture:
-    return replace(picture, name=names.take(run, picture.name))
-
-
-def _told_apart(tables: Sequence[Table]) -> Iterator[Table]:
-    """Tables of one name and of several cells get names of their own, for files and for data frames."""
+def _with_unique_names(tables: Sequence[Table]) -> Iterator[Table]:
+    """Number the names of tables that several cells share, for files and for data frames."""
     for table, name in zip(tables, numbered([table.name for table in tables]), strict=True):
         yield replace(table, name=name.replace(" ", "-"))
 
 
 def _made_of(run: ReportedRun[Any]) -> str:
-    """`time: 2026-11-20 14:30 UTC, complete, 12 cells (2 oom) — sysbench time --size small`."""
+    """Describe a run: `time: 2026-11-20 14:30 UTC, complete, 12 cells (2 oom) — sysbench time --size small`."""
     record = run.record
     when = record.started_at[:16].replace("T", " ") + " UTC"
     return f"{run.name}: {when}, {_ended(run)} — {command_line(spec_of(record.spec))}"
@@ -311,7 +302,7 @@ def _ended(run: ReportedRun[Any]) -> str:
 
 
 def _found(run: ReportedRun[Any]) -> tuple[Finding, ...]:
-    """Every sentence that the data of a run carry."""
+    """Return all findings of a run."""
     said = measuring(run.record.kind).part("findings")(run.record)
     return tuple(
         Finding(each.text, (run.basis(each.cells),), origin_of(each.cells), reservation=each.reservation)
@@ -320,6 +311,6 @@ def _found(run: ReportedRun[Any]) -> tuple[Finding, ...]:
 
 
 def _drawn(run: ReportedRun[Any]) -> Iterator[Picture]:
-    """What is drawn of a run. Names are unique within it only: the report puts the run's own in front."""
+    """Yield the figures of a run, with names that are unique within it."""
     for each in measuring(run.record.kind).part("figures")(run.record):
         yield Picture(each.name, each.caption, each.draw, origin_of(each.cells))

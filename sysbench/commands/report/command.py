@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ def report(given: Given) -> None:
     if not spec.output:
         _show(document)
     for path in spec.output:
-        for written in _write(path, _WRITERS[path.suffix.lower()](document, path.name)):
+        for written in _write(path, _files(document, path.name)):
             if not spec.quiet:
                 say(f"saved  {written}")
     if spec.open_page:
@@ -41,7 +41,7 @@ def report(given: Given) -> None:
 
 
 def _refuse_unwritable(paths: Iterable[Path]) -> None:
-    """Raise OutputError before anything is read or drawn for a report that has no place to be."""
+    """Raise OutputError if a report cannot be written, before anything is read or drawn."""
     from sysbench.log import storage
 
     for path in paths:
@@ -90,7 +90,7 @@ def _show(document: Document) -> None:
 
 
 def _write(path: Path, files: Iterable[WrittenFile]) -> Iterable[Path]:
-    """Write each file whole or not at all, the report itself last; yields the report's own path."""
+    """Write each file atomically, the report itself last, and yield the report's path."""
     from sysbench.log import storage
 
     for file in files:
@@ -102,35 +102,20 @@ def _write(path: Path, files: Iterable[WrittenFile]) -> Iterable[Path]:
             yield path
 
 
-def _html(document: Document, name: str) -> Iterable[WrittenFile]:
-    from sysbench.commands.report import page
+def _files(document: Document, name: str) -> Iterable[WrittenFile]:
+    """Return the files of a report with this name, in the format of its suffix."""
+    from sysbench.commands.report import latex, long_table, markdown, page
     from sysbench.commands.report.wording import WrittenFile
 
-    return [WrittenFile(name, page.render(document).encode())]
-
-
-def _markdown(document: Document, name: str) -> Iterable[WrittenFile]:
-    from sysbench.commands.report import markdown
-
-    return markdown.files(document, name)
-
-
-def _latex(document: Document, name: str) -> Iterable[WrittenFile]:
-    from sysbench.commands.report import latex
-
-    return latex.files(document, name)
-
-
-def _csv(document: Document, name: str) -> Iterable[WrittenFile]:
-    from sysbench.commands.report import long_table
-
-    return long_table.files(document, name)
+    match Path(name).suffix.lower():
+        case ".md":
+            return markdown.files(document, name)
+        case ".tex":
+            return latex.files(document, name)
+        case ".csv":
+            return long_table.files(document, name)
+        case _:
+            return [WrittenFile(name, page.render(document).encode())]
 
 
 _WITH_PICTURES = (".md", ".tex")
-_WRITERS: dict[str, Callable[[Document, str], Iterable[WrittenFile]]] = {
-    ".html": _html,
-    ".md": _markdown,
-    ".tex": _latex,
-    ".csv": _csv,
-}

@@ -1,52 +1,47 @@
-"""A report without looks: what it says, shows and rests on. Writers make pages, Markdown, LaTeX and CSV of it.
+"""A report independent of any format; writers convert it to HTML, Markdown, LaTeX and CSV.
 
-A document is computed from records and from nothing else; whoever has the same records gets the same document.
-
-A run as a report has it: its record, and what it and its cells are called there.
+A document is computed from records alone, so equal records result in equal documents.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
-
-from sysbench.render.table import Remark, Table, sentence
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 from sysbench import cells as axes
 from sysbench.command import Command, InReport, Kind, kinds, measuring
 from sysbench.log.records import CellRecord, RunRecord
+from sysbench.render.table import Remark, Table, sentence
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Origin = Literal["measured", "simulated", "predicted", "mixed"]
-"""Whether numbers were measured, simulated (memory) or predicted (times). What is mixed says so of each row."""
+"""Whether numbers are measured, simulated (memory) or predicted (times); `mixed` is resolved row by row."""
 
 
 @dataclass(frozen=True)
 class Basis:
-    """Cells of one run that a sentence rests on."""
+    """Cells of one run on which a sentence is based."""
 
     run: str
     """The run's name in this document."""
     cells: tuple[str, ...]
-    """In words that tell them apart within the run: `medium ctx 512 bf16`; none for the run as a whole."""
+    """Labels that are unique within the run: `medium ctx 512 bf16`; empty for the run as a whole."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A sentence computed from data, with its numbers in it, and what it rests on."""
+    """A sentence computed from data, and the cells it is based on."""
 
     text: str
     rests_on: tuple[Basis, ...]
     origin: Origin = "measured"
     reservation: bool = False
-    """It says of cells why nothing is found of them: it is shown among the cautions."""
+    """Whether it explains why cells have no findings; it is then shown among the cautions."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", sentence(self.text))
@@ -54,58 +49,58 @@ class Finding:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure, drawn when it is needed."""
+    """A figure, drawn on demand."""
 
     name: str
-    """Unique in the document, fit for a file's name and an anchor."""
+    """Name for files and anchors, unique in the document."""
     caption: str
-    """What it shows and on what, in a sentence; also its alternative text."""
+    """Caption, and alternative text."""
     draw: Callable[[], Figure]
     origin: Origin = "measured"
 
 
 @dataclass(frozen=True)
 class Section:
-    """What one run has to say."""
+    """The section of one run."""
 
     anchor: str
-    """Unique in the document: letters, digits and hyphens."""
+    """Anchor, unique in the document: letters, digits and hyphens."""
     title: str
-    """What the run is about: as its experiment calls it, or the command and what it ran on."""
+    """Title given by the experiment, or the command and the subject of the run."""
     question: str
-    """What it was made to answer; nothing where that is not known."""
+    """The question that the run answers, if known."""
     run: str
-    """The run's name in this document, as `Basis` has it."""
+    """The run's name in this document, as in `Basis`."""
     machine: str
-    """The machine's name in the environment, where there are several; else nothing."""
+    """The machine's name, if the report has several."""
     subject: tuple[str, ...]
-    """What all of its numbers have in common: model, device, mode."""
+    """Properties that all cells share: model, device, mode."""
     origin: Origin
     findings: tuple[Finding, ...]
     tables: tuple[Table, ...]
     pictures: tuple[Picture, ...]
     remarks: tuple[Remark, ...]
-    """Outcomes and notes; cautions are gathered in the document's own part."""
+    """Outcomes and notes; cautions are in the document."""
 
 
 @dataclass(frozen=True)
 class GatheredCaution:
-    """A reason to doubt numbers, once for all the cells that it is about."""
+    """A reason to doubt numbers, for all the cells it applies to."""
 
     message: str
     remedy: str
     about: tuple[Basis, ...]
     of_run: Mapping[str, str] = field(default_factory=dict)
-    """What is said of the cells of each run, with their own numbers; `message` where nothing else stands here."""
+    """The message with the numbers of each run, if it differs from `message`."""
 
     def is_about(self, run: str) -> bool:
-        """Whether any of its cells is of this run."""
+        """Whether it applies to a cell of this run."""
         return any(basis.run == run for basis in self.about)
 
 
 @dataclass(frozen=True)
 class Term:
-    """What a word in the tables means."""
+    """The definition of a term in the tables."""
 
     word: str
     meaning: str
@@ -117,22 +112,22 @@ class Document:
 
     title: str
     question: str
-    """What the whole of it is to answer; nothing where that is not known."""
+    """The question that the report answers, if known."""
     made_of: tuple[str, ...]
-    """A line for each run: its name, when, how it ended, and the command that would repeat it."""
+    """A line for each run: its name, time and outcome, and the command that repeats it."""
     environment: tuple[Table, ...]
-    """On what it was measured, a row for each machine; and for which GPUs it was simulated."""
+    """The machines, their devices and software, and the simulated GPUs."""
     findings: tuple[Finding, ...]
-    """What only several runs together show."""
+    """Findings about several runs."""
     pictures: tuple[Picture, ...]
-    """Likewise."""
+    """Figures of several runs."""
     sections: tuple[Section, ...]
     cautions: tuple[GatheredCaution, ...]
     method: tuple[Term, ...]
-    """What each phase, protocol and number in this document means."""
+    """Definitions of the terms in this document."""
 
     def doubts(self, run: str) -> list[tuple[int, str, str]]:
-        """The cautions about a run: where each stands among all, what it says of this run's cells, and the remedy."""
+        """Return the cautions about a run: the number of each in the document, its message for this run, its remedy."""
         return [
             (number, caution.of_run.get(run, caution.message), caution.remedy)
             for number, caution in enumerate(self.cautions, 1)
@@ -148,32 +143,32 @@ class ReportedRun(Generic[AnyRecord]):
     """One run of a report."""
 
     name: str
-    """Unique in the report: what a `sysbench run` calls it, or its command, numbered where there are several."""
+    """Name given by `sysbench run`, or the command, numbered if there are several; unique in the report."""
     record: AnyRecord
     title: str = ""
-    """What its experiment calls it; nothing for a run that is of none."""
+    """Title given by its experiment, if it belongs to one."""
     question: str = ""
-    """What it was made to answer, where that is known."""
+    """The question that it answers, if known."""
     note: str = ""
-    """Why it is not what its experiment asks for; nothing where it is."""
+    """How it differs from what its experiment asks for, if it does."""
     pictures: tuple[Path, ...] = ()
-    """Files of pictures that the run has drawn itself."""
+    """Image files that the run itself has drawn."""
 
     @cached_property
     def _differing(self) -> tuple[str, ...]:
         return axes.varying(axes.axes_of(self.record.cells))
 
     def label(self, cell: CellRecord) -> str:
-        """A cell by what sets it apart in this run: `medium ctx 512 bf16`."""
+        """Label a cell by the axes in which it differs from others of the run: `medium ctx 512 bf16`."""
         return label(cell, self._differing)
 
     def basis(self, cells: Iterable[CellRecord]) -> Basis:
-        """What a finding rests on, when it rests on these cells of this run."""
+        """Return the basis of a finding about these cells of this run."""
         return Basis(self.name, tuple(dict.fromkeys(self.label(cell) for cell in cells)))
 
     @property
     def origin(self) -> Origin:
-        """Where its numbers are from."""
+        """Whether its numbers are measured, simulated or predicted."""
         return origin_of(self.record.cells)
 
 
@@ -181,24 +176,24 @@ _MODELLED: Final[frozenset[Origin]] = frozenset({"simulated", "predicted"})
 
 
 def label(cell: CellRecord, differing: Sequence[str]) -> str:
-    """A cell by the axes in which it differs from others, or by what it is first of all where there are none."""
+    """Label a cell by the axes in which it differs from others, or else by its most important property."""
     if "experiment" in cell.axes:
         return " ".join(str(word) for word in (cell.axes["experiment"], cell.axes.get("size")) if word)
     return axes.label(cell.axes, differing)
 
 
 def origin_of(cells: Iterable[CellRecord]) -> Origin:
-    """Where the numbers of these cells are from; what says nothing of it was measured."""
+    """Return the origin of these cells' numbers; cells without a `source` are measured."""
     sources: set[Origin] = {getattr(cell, "source", "measured") for cell in cells}
     modelled = sources & _MODELLED
     return "mixed" if modelled and len(sources) > 1 else modelled.pop() if modelled else "measured"
 
 
 def how_reported(kind: Kind) -> InReport:
-    """How runs of a command are written up."""
+    """Return how a report presents runs of a command."""
     return measuring(kind).report or InReport(len(kinds()), kind)
 
 
 def reported() -> list[Command]:
-    """The commands that run cells, in the order in which a report has their runs."""
+    """Return the commands that run cells, in the order of their runs in a report."""
     return sorted(map(measuring, kinds()), key=lambda command: how_reported(command.name).place)

@@ -1,4 +1,4 @@
-"""On what the runs of a report were made: machines, their software, and GPUs that were simulated."""
+"""The environment of a report's runs: machines, their software, and simulated GPUs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sysbench.log.records import SimulatedGpuRecord
 from sysbench.render.table import NOTHING, Cell, Column, Measure, Table
 
 Identity = tuple[str, str, int, int]
-"""What tells machines apart: containers share host names, and a machine its name with the one that replaced it."""
+"""Properties that identify a machine; its name alone does not, because containers and replaced machines share it."""
 
 
 @dataclass(frozen=True)
@@ -20,14 +20,14 @@ class Machine:
     """One machine of a report."""
 
     name: str
-    """Unique in the report."""
+    """Name, unique in the report."""
     host: HostInfo
     devices: tuple[DeviceInfo, ...]
-    """Every device that any of its runs has seen."""
+    """Every device that any of its runs has listed."""
 
 
 def machines(runs: Iterable[ReportedRun[Any]]) -> Mapping[Identity, Machine]:
-    """Every machine once, in the order in which the runs name them."""
+    """Return every machine, in the order of the runs."""
     found: dict[Identity, list[ReportedRun[Any]]] = {}
     for run in runs:
         found.setdefault(identity(run), []).append(run)
@@ -37,30 +37,26 @@ def machines(runs: Iterable[ReportedRun[Any]]) -> Mapping[Identity, Machine]:
         host = here[0].record.environment.host
         names[host.hostname] = names.get(host.hostname, 0) + 1
         name = host.hostname if names[host.hostname] == 1 else f"{host.hostname} ({names[host.hostname]})"
-        devices = {_device(each): each for run in here for each in run.record.environment.devices}
+        devices = {
+            each.uuid or f"{each.torch_name} {each.name}": each
+            for run in here
+            for each in run.record.environment.devices
+        }
         named[key] = Machine(name, host, tuple(devices.values()))
     return named
 
 
 def identity(run: ReportedRun[Any]) -> Identity:
-    """Of the machine that a run was made on."""
+    """Identify the machine of a run."""
     host = run.record.environment.host
     return host.hostname, host.cpu, host.logical_cores, host.memory_bytes
 
 
 def tables(runs: Sequence[ReportedRun[Any]]) -> tuple[Table, ...]:
-    """A row for each machine, for each of its devices, for what ran on it; and for each GPU that was simulated."""
+    """Return the tables of machines, their accelerators, their software, and the simulated GPUs."""
     known = machines(runs)
-    return tuple(
-        table
-        for table in (
-            _hosts(known.values()),
-            _devices(known.values()),
-            _software(runs, known),
-            _simulated(runs),
-        )
-        if table.rows
-    )
+    found = (_hosts(known.values()), _devices(known.values()), _software(runs, known), _simulated(runs))
+    return tuple(table for table in found if table.rows)
 
 
 def _hosts(known: Iterable[Machine]) -> Table:
@@ -93,7 +89,7 @@ def _cores(host: HostInfo) -> str:
 
 
 def _devices(known: Iterable[Machine]) -> Table:
-    """Accelerators: a CPU is the machine's own."""
+    """Return the table of accelerators; CPUs are in the table of machines."""
     columns = (
         Column("machine", "machine"),
         Column("device", "device"),
@@ -120,12 +116,8 @@ def _devices(known: Iterable[Machine]) -> Table:
     return Table("devices", "devices", columns, rows, 2)
 
 
-def _device(device: DeviceInfo) -> str:
-    return device.uuid or f"{device.torch_name} {device.name}"
-
-
 def _software(runs: Sequence[ReportedRun[Any]], known: Mapping[Identity, Machine]) -> Table:
-    """Runs with the same software share a row; what none of them has is left out."""
+    """Return the table of software, with one row for all runs with the same versions."""
     by_software: dict[tuple[tuple[str, str, str], ...], list[str]] = {}
     for run in runs:
         by_software.setdefault(tuple(_programs(run, known[identity(run)].name)), []).append(run.name)
@@ -140,13 +132,15 @@ def _software(runs: Sequence[ReportedRun[Any]], known: Mapping[Identity, Machine
 
 
 def _programs(run: ReportedRun[Any], machine: str) -> Iterator[tuple[str, str, str]]:
-    """Key, title and version of everything that a run names."""
+    """Return key, title and version of all software that a run lists."""
     record = run.record
     environment, torch = record.environment, record.environment.torch
+    commit = environment.host.commit or ""
+    dirty = "-dirty" if commit.endswith("-dirty") and not commit[:12].endswith("-dirty") else ""
     known = {
         ("machine", "machine"): machine,
         ("sysbench", "sysbench"): record.sysbench_version,
-        ("commit", "commit"): (environment.host.commit or "")[:12] + _dirty(environment.host.commit),
+        ("commit", "commit"): commit[:12] + dirty,
         ("python", "Python"): environment.host.python,
         ("torch", "torch"): torch.torch if torch else None,
         ("cuda", "CUDA"): torch.cuda if torch else None,
@@ -157,10 +151,6 @@ def _programs(run: ReportedRun[Any], machine: str) -> Iterator[tuple[str, str, s
         ("allocator", "allocator settings"): torch.allocator if torch else None,
     }
     return ((key, title, version) for (key, title), version in known.items() if version)
-
-
-def _dirty(commit: str | None) -> str:
-    return "-dirty" if commit and commit.endswith("-dirty") and not commit[:12].endswith("-dirty") else ""
 
 
 def _simulated(runs: Iterable[ReportedRun[Any]]) -> Table:

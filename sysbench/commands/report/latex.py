@@ -1,6 +1,6 @@
-r"""A report as a LaTeX document, with its pictures as PDF files beside it.
+r"""Reports as LaTeX documents, with figures as separate PDF files.
 
-It needs a LaTeX of 2020 or later with booktabs, graphicx and geometry.
+They need a LaTeX of 2020 or later with booktabs, graphicx and geometry.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from sysbench.render.table import Table, notes
 from sysbench.render.terminal import fit
 
 ROWS_A_PAGE: Final = 40
-"""A longer table goes on below its own heading, on the next page if need be."""
+"""Number of rows after which a table is continued with a new heading, which may be on the next page."""
 
 CHARACTERS: Final = 124
-"""That stand beside each other on a page in a font that can still be read."""
+"""Number of characters that fit the width of a page in a readable font."""
 
 
 def files(document: Document, name: str) -> Iterator[WrittenFile]:
-    """The pictures, and at last the report itself, which will be called `name`."""
+    """Yield the figures, and then the report itself, which is called `name`."""
     return files_with_pictures(document, name, "pdf", text)
 
 
 def text(document: Document, folder: str) -> str:
-    """The report, with pictures in `folder`."""
+    """Return the report, with figures in `folder`."""
     return rendered(
         "report.tex",
         document,
@@ -39,7 +39,7 @@ def text(document: Document, folder: str) -> str:
 
 
 def _table(table: Table, mark: str) -> Iterator[str]:
-    """As many columns as a page has room for, the most important ones, in pieces that each fit a page."""
+    """Yield a table in pieces that fit a page, with the most important columns that fit its width."""
     found = fit(table, CHARACTERS)
     hidden = () if found.stacked else found.hidden
     columns = shown(table) if found.stacked else found.columns

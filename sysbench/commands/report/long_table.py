@@ -1,4 +1,4 @@
-"""A report as one long table for data frames: a row for every number of every table."""
+"""Reports as one long table for data frames, with a row for every number of every table."""
 
 from __future__ import annotations
 
@@ -16,33 +16,29 @@ _AFTER: Final = ("column", "value", "unit", "std", "low", "high", "text", "origi
 
 
 def files(document: Document, name: str) -> Iterator[WrittenFile]:
-    """The one file, which will be called `name`."""
+    """Yield the report, which is called `name`."""
     yield text_file(name, text(document))
 
 
 def text(document: Document) -> str:
-    """Base units and full precision; what tells rows apart (size, ctx, phase, …) has a column for each of its axes.
+    """Return the report as CSV in base units and full precision, with a column for each axis (size, ctx, phase, …).
 
-    A word in a number's place (`oom`) stands in `text`, and so does whatever is no number. `origin` is measured or
-    simulated, row by row.
+    Words in place of numbers (`oom`) and other texts are in the column `text`. `origin` is measured or simulated for
+    each row.
     """
-    axes = list(
-        dict.fromkeys(_axis(column) for each in _tables(document) for column in each[1].columns[: each[1].axes])
-    )
+    every = [(section, table) for section in document.sections for table in section.tables]
+    axes = list(dict.fromkeys(_axis(column) for _, table in every for column in table.columns[: table.axes]))
     out = io.StringIO()
     writer = csv.DictWriter(out, [*_BEFORE, *axes, *_AFTER], restval="", lineterminator="\n")
     writer.writeheader()
-    for section, table in _tables(document):
+    for section, table in every:
         writer.writerows(_rows(section, table))
     return out.getvalue()
 
 
-def _tables(document: Document) -> Iterator[tuple[Section, Table]]:
-    return ((section, table) for section in document.sections for table in section.tables)
-
-
 def _rows(section: Section, table: Table) -> Iterator[dict[str, str]]:
     for number, cells in enumerate(table.rows, 1):
+        pairs = list(zip(table.columns, cells, strict=True))
         leading = {
             "run": section.run,
             "machine": section.machine,
@@ -50,26 +46,19 @@ def _rows(section: Section, table: Table) -> Iterator[dict[str, str]]:
             "table": table.name,
             "row": str(number),
             "origin": _origin(section, table, cells),
-            **{
-                _axis(column): _word(cell)
-                for column, cell in list(zip(table.columns, cells, strict=True))[: table.axes]
-            },
+            **{_axis(column): _word(cell) for column, cell in pairs[: table.axes]},
         }
-        for column, cell in list(zip(table.columns, cells, strict=True))[table.axes :]:
+        for column, cell in pairs[table.axes :]:
             if (found := _value(column, cell)) is not None:
-                yield {**leading, "column": _name(column), **found}
+                yield {**leading, "column": column.key or column.title.replace(" ", "_"), **found}
 
 
 def _axis(column: Column) -> str:
     return f"{column.key}_axis" if column.key in (*_BEFORE, *_AFTER) else column.key
 
 
-def _name(column: Column) -> str:
-    return column.key or column.title.replace(" ", "_")
-
-
 def _value(column: Column, cell: Cell) -> Mapping[str, str] | None:
-    """What is known of one cell; None where that is nothing."""
+    """Return the fields of a cell; None if it is empty."""
     if isinstance(cell, Measure):
         parts = {"value": cell.value, "std": cell.deviation, "low": cell.low, "high": cell.high}
         numbers = {name: repr(part) for name, part in parts.items() if part is not None}
@@ -85,7 +74,7 @@ def _word(cell: Cell) -> str:
 
 
 def _origin(section: Section, table: Table, cells: tuple[Cell, ...]) -> str:
-    """Of one row, where rows of one run differ: what it is simulated for is one of its axes."""
+    """Return the origin of a row; in a mixed section, the simulated GPU or the source is one of its columns."""
     if section.origin != "mixed":
         return section.origin
     for column, cell in zip(table.columns, cells, strict=True):

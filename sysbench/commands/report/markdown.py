@@ -1,4 +1,4 @@
-"""A report as GitHub-flavoured Markdown, with its pictures as PNG files beside it."""
+"""Reports as GitHub-flavoured Markdown, with figures as separate PNG files."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from sysbench.render.markdown import escaped, paragraph, table
 
 
 def files(document: Document, name: str) -> Iterator[WrittenFile]:
-    """The pictures, and at last the report itself, which will be called `name`."""
+    """Yield the figures, and then the report itself, which is called `name`."""
     return files_with_pictures(document, name, "png", text)
 
 
 def text(document: Document, folder: str) -> str:
-    """The report, with pictures in `folder`."""
+    """Return the report, with figures in `folder`."""
     return rendered(
         "report.md",
         document,

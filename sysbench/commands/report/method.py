@@ -1,8 +1,8 @@
-"""What words and numbers of a report mean: of those that occur in it, and of no others."""
+"""Definitions of the terms and numbers that occur in a report."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sysbench.commands.attention.record import AttentionCellRecord
@@ -54,16 +54,16 @@ _EXPERIMENTS: Mapping[str, str] = {
 
 
 def terms(runs: Sequence[ReportedRun[Any]]) -> Iterator[Term]:
-    """Every word once, by the commands that use it."""
+    """Yield the definition of each term once, in the order of the commands that use it."""
     said: dict[str, Term] = {}
     for command in reported():
         cells = [cell for run in runs if run.record.kind == command.name for cell in run.record.cells]
         for term in command.part("terms")(cells) if cells and command.terms else ():
             said.setdefault(term.word, term)
-    simulated = any(run.origin in ("simulated", "mixed") for run in runs)
     yield from said.values()
-    yield from _cautions(runs)
-    if simulated:
+    if any(cell.cautions for run in runs for cell in run.record.cells):
+        yield Term("caution", "a reason, found in the data themselves, to doubt a number; with what would remove it.")
+    if any(run.origin in ("simulated", "mixed") for run in runs):
         yield Term(
             "simulated",
             "worked out without the hardware: allocations of the step on tensors without data, under a model of CUDA's "
@@ -79,30 +79,35 @@ def terms(runs: Sequence[ReportedRun[Any]]) -> Iterator[Term]:
         )
 
 
-def _cautions(runs: Sequence[ReportedRun[Any]]) -> Iterator[Term]:
-    if any(cell.cautions for run in runs for cell in run.record.cells):
-        yield Term("caution", "a reason, found in the data themselves, to doubt a number; with what would remove it.")
+def _used(meanings: Mapping[str, str], words: Iterable[object], named: str = "{}") -> Iterator[Term]:
+    """Yield the definitions of those of the `words` that have one, in the order of the definitions."""
+    there = set(words)
+    yield from (Term(named.format(word), meaning) for word, meaning in meanings.items() if word in there)
+
+
+def _modes(cells: Sequence[Any]) -> Iterator[Term]:
+    return _used(_MODES, (cell.cell.mode for cell in cells), "mode {}")
+
+
+def _precisions(cells: Sequence[Any]) -> Iterator[Term]:
+    return _used(_PRECISIONS, (cell.cell.precision for cell in cells))
 
 
 def of_time(cells: Sequence[TimeCellRecord]) -> Iterator[Term]:
-    """Words in the tables of `sysbench time`."""
-    if all(cell.prediction for cell in cells):
-        yield from _modes(cells)
-        yield from _precisions(cells)
-        return
-    yield Term(
-        "time",
-        "after the warm-up steps every phase is timed by the host's clock between two synchronizations of the device; "
-        "by the device's own events where the host does not wait. Warm-up steps are kept and not counted.",
-    )
-    yield Term("± after a mean", "the standard deviation of the measured steps (n − 1); not that of their mean.")
-    yield Term(
-        "95 % interval",
-        "of a median, or of a ratio of two medians: from the order of the samples, whatever their distribution; there "
-        "is none of fewer than six.",
-    )
-    phases = {phase for cell in cells for phase in cell.phases}
-    yield from (Term(phase, meaning) for phase, meaning in _PHASES.items() if phase in phases)
+    """Define the terms in the tables of `sysbench time`."""
+    if not all(cell.prediction for cell in cells):
+        yield Term(
+            "time",
+            "after the warm-up steps every phase is timed by the host's clock between two synchronizations of the "
+            "device; by the device's own events where the host does not wait. Warm-up steps are kept and not counted.",
+        )
+        yield Term("± after a mean", "the standard deviation of the measured steps (n − 1); not that of their mean.")
+        yield Term(
+            "95 % interval",
+            "of a median, or of a ratio of two medians: from the order of the samples, whatever their distribution; "
+            "there is none of fewer than six.",
+        )
+        yield from _used(_PHASES, (phase for cell in cells for phase in cell.phases))
     yield from _modes(cells)
     yield from _precisions(cells)
     yield from _rates(cells)
@@ -127,7 +132,7 @@ def _rates(cells: Sequence[TimeCellRecord]) -> Iterator[Term]:
 
 
 def of_profile(cells: Sequence[ProfileCellRecord]) -> Iterator[Term]:
-    """Words in the tables of `sysbench profile`."""
+    """Define the terms in the tables of `sysbench profile`."""
     yield Term(
         "profile",
         "steps under a profiler, in a process of their own. What backward launches is led back to the operator of "
@@ -144,7 +149,7 @@ def of_profile(cells: Sequence[ProfileCellRecord]) -> Iterator[Term]:
 
 
 def of_memory(cells: Sequence[MemoryCellRecord]) -> Iterator[Term]:
-    """Words in the tables of `sysbench memory`."""
+    """Define the terms in the tables of `sysbench memory`."""
     yield Term(
         "allocated",
         "bytes of tensors, as the allocator rounds them, at their most. Before each protocol what a step left is "
@@ -154,13 +159,12 @@ def of_memory(cells: Sequence[MemoryCellRecord]) -> Iterator[Term]:
         yield Term("reserved", "bytes that the caching allocator holds of the device, whether in use or not.")
     if any(cell.host_rss_peak_bytes is not None for cell in cells):
         yield Term("worker, host memory", "the most that the measuring process was resident with, everything included.")
-    used = {cell.cell.mode for cell in cells}
-    yield from (Term(f"memory of {mode}", meaning) for mode, meaning in _PROTOCOLS.items() if mode in used)
+    yield from _used(_PROTOCOLS, (cell.cell.mode for cell in cells), "memory of {}")
     yield from _precisions(cells)
 
 
 def of_attention(cells: Sequence[AttentionCellRecord]) -> Iterator[Term]:
-    """Words in the tables of `sysbench attention`."""
+    """Define the terms in the tables of `sysbench attention`."""
     yield Term(
         "attention",
         "the operator alone, softmax(q kᵀ / √d) v and its gradients, on random inputs of (batch, N, d), with heads "
@@ -179,25 +183,9 @@ def of_attention(cells: Sequence[AttentionCellRecord]) -> Iterator[Term]:
             "the least time that the data sheet allows, by FLOPs or by bytes moved, whichever is longer, over the "
             "median.",
         )
-    used = {cell.cell.precision for cell in cells}
-    yield from (
-        Term(f"{precision} attention", meaning)
-        for precision, meaning in _ATTENTION_PRECISIONS.items()
-        if precision in used
-    )
+    yield from _used(_ATTENTION_PRECISIONS, (cell.cell.precision for cell in cells), "{} attention")
 
 
 def of_accum(cells: Sequence[Any]) -> Iterator[Term]:
-    """Words in the tables of `sysbench accum`."""
-    used = {str(cell.experiment) for cell in cells}
-    yield from (Term(name, meaning) for name, meaning in _EXPERIMENTS.items() if name in used)
-
-
-def _modes(cells: Sequence[Any]) -> Iterator[Term]:
-    used = {cell.cell.mode for cell in cells}
-    yield from (Term(f"mode {mode}", meaning) for mode, meaning in _MODES.items() if mode in used)
-
-
-def _precisions(cells: Sequence[Any]) -> Iterator[Term]:
-    used = {cell.cell.precision for cell in cells}
-    yield from (Term(precision, meaning) for precision, meaning in _PRECISIONS.items() if precision in used)
+    """Define the terms in the tables of `sysbench accum`."""
+    return _used(_EXPERIMENTS, (cell.experiment for cell in cells))

@@ -1,67 +1,63 @@
-"""A report as one self-contained HTML page: it can be handed in, sent, printed and read on a phone.
+"""Reports as a self-contained HTML page, which can be sent, printed, and read on a phone.
 
-Everything is in the markup and is readable without JavaScript, which only adds sorting, copying and enlarging. Names,
-messages and paths from records are escaped. Pictures are matplotlib's SVG with text kept as text; the names inside
-(clips, markers) are made unique because several pictures share a page.
+The page is readable without JavaScript, which only adds sorting, copying and enlarging. Names, messages and paths from
+records are escaped. Figures are matplotlib's SVG with text kept as text; ids in them (clips, markers) are made unique,
+because several figures share the page.
 """
 
 from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from xml.etree import ElementTree
 
-from sysbench.commands.report.document import Picture
-from sysbench.render import plots as picture_file
-from sysbench.render.pages import line, printable
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
-from collections.abc import Sequence
-from typing import NamedTuple
-
 from sysbench import __version__
-from sysbench.commands.report.document import Document
+from sysbench.commands.report.document import Document, Picture
 from sysbench.commands.report.wording import MARKS, headlines, pictures_of, simulated_notice
 from sysbench.render import pages
+from sysbench.render import plots as picture_file
 from sysbench.render.csv import csv_text
 from sysbench.render.markdown import markdown
 from sysbench.render.numbers import ShownColumn, groups, repeated_axes, shown
+from sysbench.render.pages import line, printable
 from sysbench.render.table import Cell, Measure, Sheet, Table, Word, notes
 from sysbench.render.theme import elided
 
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
 LARGEST_SVG_BYTES: Final = 400_000
-"""A picture that would be larger is put on the page as pixels: tens of thousands of points make any browser slow."""
+"""Size above which a figure is inserted as pixels: tens of thousands of points make any browser slow."""
 
 _REFERENCE: Final = re.compile(r"url\(#([^)]+)\)")
 _LONG_NUMBER: Final = re.compile(r"-?\d+\.\d{3,}")
 _FONT: Final = re.compile(r"font: ([^;]*?[\d.]+px) [^;]+")
 _DROPPED: Final = frozenset({"metadata", "style"})
-"""`style` would hold for the whole page; pictures.css says the same for pictures alone."""
+"""`style` would apply to the whole page; pictures.css contains the same rules for figures only."""
 
 
 @dataclass
 class Looks:
-    """Styles that pictures of one page have, each with a class."""
+    """Styles of the figures on a page, each with a class."""
 
     classes: dict[str, str] = field(default_factory=dict)
 
     def of(self, style: str) -> str:
-        """The class of a style."""
+        """Return the class of a style."""
         return self.classes.setdefault(style, f"v{len(self.classes):x}")
 
     def styles(self) -> Markup:
-        """As CSS."""
+        """Return the styles as CSS."""
         from markupsafe import Markup
 
         return Markup("\n".join(f".{name}{{{printable(style)}}}" for style, name in self.classes.items()))
 
 
 def drawn(content: Picture, number: int, looks: Looks) -> Markup:
-    """A drawing as an element of a page, named by its caption; `number` is unique on the page."""
+    """Return a figure as an element of a page, labelled with its caption; `number` is unique on the page."""
     from markupsafe import Markup
 
     markup = picture_file.content(content.draw, "svg")
@@ -74,7 +70,7 @@ def drawn(content: Picture, number: int, looks: Looks) -> Markup:
 
 
 def inline(svg: str, prefix: str, label: str, looks: Looks) -> str:
-    """An SVG file as an element of a page; `prefix` keeps its names apart from others'."""
+    """Return an SVG file as an element of a page; `prefix` makes its ids unique."""
     root = ElementTree.fromstring(svg)
     names = {name: f"{prefix}{number}" for number, name in enumerate(sorted(_referred(root)))}
     size = root.get("viewBox", "0 0 100 100")
@@ -95,7 +91,7 @@ def _referred(root: ElementTree.Element) -> set[str]:
 
 
 def _slimmed(element: ElementTree.Element, names: dict[str, str], looks: Looks) -> list[ElementTree.Element]:
-    """What a page needs of an element: itself without what says nothing, its parts alone, or nothing."""
+    """Return an element without unnecessary attributes, or only its children, or nothing if it is empty."""
     tag, text = _local(element.tag), (element.text or "").strip()
     if tag in _DROPPED:
         return []
@@ -122,7 +118,7 @@ def _attributes(element: ElementTree.Element, names: dict[str, str], looks: Look
         elif name == "style":
             yield "class", looks.of(_referring(_FONT.sub(r"font: \1 var(--picture-font)", value), names))
         elif name != "space":
-            # A hundredth of a point is more than an eye sees, however far it zooms in.
+            # A hundredth of a point is invisible at any zoom.
             short = _LONG_NUMBER.sub(lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), value)
             yield name, _referring(short, names)
 
@@ -136,34 +132,34 @@ def _local(name: str) -> str:
 
 
 LONGEST_CELL: Final = 240
-"""Characters of a text that a cell shows: of a longer one the middle is left out. What is copied has all of it."""
+"""Longest text shown in a cell, in characters; copies contain the whole text."""
 WIDEST_TEXT: Final = 42
-"""Characters after which a text breaks into a further line; as in the style sheet."""
+"""Characters after which a text continues on another line, as in the style sheet."""
 _LINE_END: Final = re.compile(r"[\r\n\t]+")
 
 
 class ShownCell(NamedTuple):
-    """What a cell says; `tail` is how far its number is to be trusted, and takes the same room in the whole column."""
+    """Content of a cell; `tail` is the uncertainty of its number, which has the same width in the whole column."""
 
     text: str
     tail: str
     tail_width: int
     classes: str
     value: float | None
-    """What it is sorted by: the number in full precision."""
+    """Sort key: the number in full precision."""
 
 
 def laid_out(content: Table) -> dict[str, object]:
-    """Everything about a table that its template asks for, with its CSV and Markdown for whoever wants to copy them."""
+    """Return the content of a table for its template, with CSV and Markdown for copying."""
     columns = shown(content)
-    # Numbers stand to the right, and so do whole numbers in columns without a unit.
+    # Numbers are right-aligned, as are whole numbers in columns without a unit.
     rights = [
         each.column.numeric or (bool(each.texts) and all(text.isdigit() for text in each.texts)) for each in columns
     ]
     return {
         "columns": columns,
         "groups": groups(columns),
-        # About how wide the table is: on paper it is made as small as it must be to fit.
+        # Approximate width of the table, which is scaled down on paper if necessary.
         "characters": sum(
             2 + min(WIDEST_TEXT, max(map(len, (each.column.title, each.symbol, *each.texts)))) for each in columns
         ),
@@ -197,7 +193,7 @@ def _cell(cell: Cell, text: str, tail_width: int, right: bool, again: bool) -> S
 
 
 def _parts(text: str) -> tuple[str, str]:
-    """`21.4 ± 0.2` in two: the number, and how far it is to be trusted."""
+    """Split `21.4 ± 0.2` into the number and its uncertainty."""
     for mark in (" ± ", " ("):
         number, found, rest = text.partition(mark)
         if found and number:
@@ -210,7 +206,7 @@ MACHINES_NAMED: Final = 3
 
 
 def render(document: Document) -> str:
-    """The page as text."""
+    """Return the page."""
     return pages.render(
         FOLDER,
         document=document,
@@ -231,7 +227,7 @@ def render(document: Document) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """`this`, `this and that`, `this, that and 3 more`."""
+    """List names: `this`, `this and that`, `this, that and 3 more`."""
     if len(names) > MACHINES_NAMED:
         names = [*names[: MACHINES_NAMED - 1], f"{len(names) - MACHINES_NAMED + 1} more"]
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))

@@ -1,20 +1,20 @@
-"""A report in the terminal: findings, tables and cautions."""
+"""Reports in the terminal: findings, tables and cautions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sysbench.commands.report.document import Document, Finding, Origin, Section
+from sysbench.commands.report.document import Document, Finding, Section
 from sysbench.commands.report.wording import MARKS, headlines, phrases, rests_on, simulated_notice
 from sysbench.render.table import Remark, Sheet
 
 
 def sheets(document: Document) -> Iterator[Sheet]:
-    """What stands one under the other: the whole, each run, then cautions and environment."""
+    """Yield the parts of a report in order: the whole, each run, then cautions and environment."""
     head = tuple(text for text in (document.title, document.question, simulated_notice(document)) if text)
     first = [_finding(each) for each in document.findings]
     if len(document.sections) > 1:
-        # What was found stands on the first screen; a single run begins with it anyway.
+        # The first screen lists the main findings; a single run begins with them anyway.
         first += [
             Remark("finding", f"{section.title}: {finding.text}")
             for section, (finding, *_) in headlines(document.sections)
@@ -33,15 +33,12 @@ def sheets(document: Document) -> Iterator[Sheet]:
 
 
 def _section(section: Section) -> Iterator[Sheet]:
-    """What was found stands before the tables that it is read from."""
+    """Yield the findings, and then the tables they are based on."""
     subject = (section.title, *([section.question] if section.question else ()), *phrases(section))
     yield Sheet(subject, (), tuple(_finding(each) for each in section.findings))
     yield Sheet((), section.tables, section.remarks)
 
 
 def _finding(finding: Finding) -> Remark:
-    return Remark("finding", finding.text + _marked(finding.origin))
-
-
-def _marked(origin: Origin) -> str:
-    return f" ({MARKS[origin]})" if MARKS[origin] else ""
+    mark = MARKS[finding.origin]
+    return Remark("finding", finding.text + (f" ({mark})" if mark else ""))

@@ -1,6 +1,4 @@
-"""What a report is made of: runs, found by path or name, read once each and named as in their experiment; and traces
-and memory snapshots.
-"""
+"""Sources of a report: runs, found by path or name and named as in their experiment, traces, and memory snapshots."""
 
 from __future__ import annotations
 
@@ -21,20 +19,20 @@ from sysbench.log.records import RunRecord
 
 @dataclass(frozen=True)
 class Sources:
-    """Everything that a report is made of."""
+    """The sources of a report."""
 
     runs: tuple[ReportedRun[Any], ...]
     artefacts: tuple[Artefact, ...]
     title: str
-    """Of the experiment, where all runs are of one."""
+    """Title of the experiment, if all runs belong to one."""
     question: str
     absent: tuple[str, ...]
-    """A line for each run of an experiment that is not there."""
+    """A line for each missing run of an experiment."""
 
 
 @dataclass
 class _Found:
-    """One run that was read, and where."""
+    """A run that was read, and its place in an experiment."""
 
     path: Path
     record: RunRecord[Any]
@@ -44,21 +42,21 @@ class _Found:
 
 
 def sources(names: Sequence[str], directory: Path = runs.RUNS) -> Sources:
-    """Read every run that is named, each once, in the order of its experiment, or else by command and time.
+    """Read every named run once, in the order of its experiment, or else by command and time.
 
-    Traces, memory snapshots and what `--from FILE --json` wrote keep the order in which they are named.
-
-    Raises LogError for a name that stands for nothing and for a file that cannot be read.
+    Traces, memory snapshots and files written by `--from FILE --json` keep their order. Raises LogError for a name
+    without a run, and for a file that cannot be read.
     """
     read = {name: artefacts.read(Path(name)) for name in names}
-    paths = list(
-        dict.fromkeys(path.resolve() for name in names if read[name] is None for path in runs.find(name, directory))
-    )
-    experiments = _experiments(paths)
+    named_paths = (path.resolve() for name in names if read[name] is None for path in runs.find(name, directory))
+    paths = list(dict.fromkeys(named_paths))
+    directories = dict.fromkeys(path.parent for path in paths)
+    experiments = {each: manifest.read(each) for each in directories if manifest.is_manifest(each)}
     found = _once(_read(path, experiments) for path in paths)
     found.sort(key=lambda each: each.order)
     named = numbered([each.entry.name if each.entry else each.record.kind for each in found])
-    only = _only(experiments, found)
+    of = {id(each.experiment): each.experiment for each in found}
+    only = next(iter(of.values())) if len(of) == 1 else None
     return Sources(
         tuple(_reported(each, name) for each, name in zip(found, named, strict=True)),
         tuple(each for each in read.values() if each is not None),
@@ -66,12 +64,6 @@ def sources(names: Sequence[str], directory: Path = runs.RUNS) -> Sources:
         only.question if only else "",
         tuple(_absent(experiments, found)),
     )
-
-
-def _experiments(paths: Iterable[Path]) -> dict[Path, Manifest]:
-    """The experiments whose directories hold any of these, in the order in which they are named."""
-    directories = dict.fromkeys(path.parent for path in paths)
-    return {each: manifest.read(each) for each in directories if manifest.is_manifest(each)}
 
 
 def _read(path: Path, experiments: dict[Path, Manifest]) -> _Found:
@@ -83,13 +75,13 @@ def _read(path: Path, experiments: dict[Path, Manifest]) -> _Found:
                 found.entry, found.experiment = entry, experiment
                 found.order = (list(experiments).index(path.parent), "", position)
                 return found
-    # Runs of no experiment come after those of experiments.
+    # Runs without an experiment come last.
     found.order = (len(experiments) + how_reported(found.record.kind).place, found.record.started_at, 0)
     return found
 
 
 def _once(found: Iterable[_Found]) -> list[_Found]:
-    """Of a log and a record of the same run, or of copies, the one that has most to say."""
+    """Return one of several files of a run, such as its log and its record: the one with most results."""
     best: dict[str, _Found] = {}
     for each in found:
         identity = _identity(each.record)
@@ -106,7 +98,7 @@ def _renamed(content: _Found, named: _Found) -> _Found:
 
 
 def _identity(record: RunRecord[Any]) -> str:
-    """The same for whatever was read of one run, and for nothing else."""
+    """Identify the run that a record belongs to."""
     host = record.environment.host
     return json.dumps(
         [record.kind, record.started_at, host.hostname, record.source_digest, record.spec], sort_keys=True
@@ -114,7 +106,7 @@ def _identity(record: RunRecord[Any]) -> str:
 
 
 def _extent(record: RunRecord[Any]) -> tuple[int, str]:
-    """How far a run had come when this was written: a log may have been continued since."""
+    """Return how far the run had come when this was written: a log may have been continued later."""
     return len([cell for cell in record.cells if cell.outcome in ("ok", "oom")]), record.finished_at or ""
 
 
@@ -123,30 +115,22 @@ def _reported(found: _Found, name: str) -> ReportedRun[Any]:
     if entry is None:
         return ReportedRun(name, found.record)
     note = f"{entry.here}: {entry.why}" if entry.here in ("changed", "simulated") else ""
-    # A manifest names files in its own directory; another place is none of a report's business.
+    # Files outside the manifest's own directory are ignored.
     beside = [found.path.parent / file for file in entry.files if Path(file).name == file]
     pictures = tuple(path for path in beside if path.is_file())
     return ReportedRun(name, found.record, entry.title, entry.question, note, pictures)
 
 
-def _only(experiments: dict[Path, Manifest], found: Sequence[_Found]) -> Manifest | None:
-    """The experiment that all runs are of."""
-    of = {id(each.experiment): each.experiment for each in found}
-    return next(iter(of.values())) if len(of) == 1 else None
-
-
 def _absent(experiments: dict[Path, Manifest], found: Sequence[_Found]) -> Iterator[str]:
-    """What is missing of the experiments that are reported whole, and why."""
+    """Yield a line for each missing run of the experiments in the report, with the reason."""
     for experiment in experiments.values():
         there = {each.entry.name for each in found if each.entry and each.experiment is experiment}
         for entry in experiment.runs if there else ():
-            if entry.name not in there:
-                yield f"{entry.name}: {_why(entry)} — {entry.command_line}"
-
-
-def _why(entry: RunEntry) -> str:
-    if entry.failure:
-        return f"failed: {entry.failure}"
-    if entry.here == "left out":
-        return f"left out: {entry.why}" if entry.why else "left out"
-    return "not there"
+            if entry.name in there:
+                continue
+            why = "not there"
+            if entry.failure:
+                why = f"failed: {entry.failure}"
+            elif entry.here == "left out":
+                why = f"left out: {entry.why}" if entry.why else "left out"
+            yield f"{entry.name}: {why} — {entry.command_line}"

@@ -1,4 +1,4 @@
-"""What `sysbench report` can be asked for."""
+"""Spec of `sysbench report`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from sysbench.spec.options import Option
 from sysbench.spec.run import OUTPUT
 
 SUFFIXES = (".html", ".md", ".tex", ".csv")
-"""How the names of reports end: each is a kind of report."""
+"""Suffixes of reports, one for each format."""
 
 
 class ReportSpec(BaseModel):
-    """A report of runs that were made before."""
+    """A report of earlier runs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, validate_default=True)
 

@@ -1,4 +1,4 @@
-"""Wording, cautions and output files that all kinds of report share."""
+"""Wording, cautions and output files that all report formats share."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from sysbench.render import pages, theme
 from sysbench.render import plots as picture_file
 
 HEADLINES: Final = 10
-"""Findings of sections that the summary repeats; but one of each section always."""
+"""Number of section findings that the summary repeats; every section has at least one."""
 
 NAMED: Final = 6
-"""As many cells are named one by one where space is short; more are counted."""
+"""Largest number of cells that are all named; the others are counted."""
 
 MARKS: Final[Mapping[Origin, str]] = {
     "measured": "",
@@ -38,7 +38,7 @@ MARKS: Final[Mapping[Origin, str]] = {
 
 
 def headlines(sections: Sequence[Section]) -> list[tuple[Section, tuple[Finding, ...]]]:
-    """Of every section its first finding, then its second, as long as there is room; in the order of the sections."""
+    """Return the first finding of every section, then the second of each, and so on, as long as there is room."""
     found = [section.findings for section in sections]
     taken = [0] * len(sections)
     left = max(HEADLINES, len(sections))
@@ -51,7 +51,7 @@ def headlines(sections: Sequence[Section]) -> list[tuple[Section, tuple[Finding,
 
 
 def simulated_notice(document: Document) -> str:
-    """What has to be said first where not everything was measured; else nothing."""
+    """Return a notice if not everything was measured."""
     origins = {section.origin for section in document.sections}
     if origins == {"simulated"}:
         return "Nothing in this report was measured: all of it is simulated."
@@ -68,7 +68,7 @@ def simulated_notice(document: Document) -> str:
 
 
 def rests_on(bases: Sequence[Basis], own: str = "") -> str:
-    """`small ctx 128, medium ctx 128 and 4 more cells of time 1`; the run goes without saying where it is `own`."""
+    """Name the cells on which a sentence is based: `time 1: small ctx 128, medium ctx 128`; without the run `own`."""
     return "; ".join(_basis(basis, own) for basis in bases)
 
 
@@ -82,7 +82,7 @@ def _basis(basis: Basis, own: str) -> str:
 
 
 def phrases(section: Section) -> Iterator[str]:
-    """What all numbers of a section have in common, and where they are from."""
+    """Yield the common properties of a section's numbers, and their origin."""
     yield from section.subject
     if section.machine:
         yield f"on {section.machine}"
@@ -98,7 +98,7 @@ _TEXT_SYNTAX: Final = {
     "comment_start_string": "<#",
     "comment_end_string": "#>",
 }
-"""Instead of braces, which are LaTeX's own."""
+"""Syntax of templates, without braces because LaTeX uses them."""
 _SEVERAL_EMPTY_LINES: Final = re.compile(r"\n{3,}")
 
 
@@ -107,17 +107,17 @@ class WrittenFile:
     """One file of a report."""
 
     name: str
-    """Its path from the directory that the report is in, with slashes."""
+    """Path relative to the directory of the report, with slashes."""
     content: bytes
 
 
 def text_file(name: str, text: str) -> WrittenFile:
-    """A file of text, in which nothing commands a terminal and every character can be written."""
+    """Create a text file without control codes, and without characters that cannot be encoded."""
     return WrittenFile(name, theme.encodable(theme.harmless(text), "utf-8").encode())
 
 
 def pictures_of(document: Document) -> Iterator[Picture]:
-    """Every picture, in order."""
+    """Yield all figures in order."""
     yield from document.pictures
     for section in document.sections:
         yield from section.pictures
@@ -126,7 +126,7 @@ def pictures_of(document: Document) -> Iterator[Picture]:
 def files_with_pictures(
     document: Document, name: str, suffix: str, text: Callable[[Document, str], str]
 ) -> Iterator[WrittenFile]:
-    """Every picture as a file with this suffix, and at last the report itself, which will be called `name`."""
+    """Yield every figure as a file with this suffix, and then the report itself, which is called `name`."""
     folder = f"{PurePosixPath(name).stem}-files"
     report = text(document, folder)
     for picture in pictures_of(document):
@@ -140,9 +140,9 @@ def rendered(
     escaped: Callable[[str], str],
     **markup: Callable[..., str],
 ) -> str:
-    """A report as text, by a template of `assets/report_text`.
+    """Render a report with a template of `assets/report_text`.
 
-    `escaped` makes markup of all text; what the functions of `markup` return is markup already.
+    `escaped` converts all text to markup, except what the functions in `markup` return.
     """
     from markupsafe import Markup
 
@@ -170,7 +170,7 @@ Doubt = tuple[ReportedRun[Any], CellRecord, Caution]
 
 
 def gathered(runs: Sequence[ReportedRun[Any]]) -> tuple[GatheredCaution, ...]:
-    """Cautions with the same remedy together, those that are about most cells first."""
+    """Group cautions with the same remedy, those that apply to most cells first."""
     grouped: dict[tuple[str, str], list[Doubt]] = {}
     for run in runs:
         for cell in run.record.cells:
@@ -180,7 +180,7 @@ def gathered(runs: Sequence[ReportedRun[Any]]) -> tuple[GatheredCaution, ...]:
 
 
 def reserved(finding: Finding) -> GatheredCaution:
-    """What cautions do to the findings: which cells are in none of them."""
+    """Convert a reservation, which names cells without findings, to a caution."""
     return GatheredCaution(finding.text, "", tuple(Basis(basis.run, ()) for basis in finding.rests_on))
 
 
@@ -196,7 +196,7 @@ def _one(doubts: Sequence[Doubt]) -> GatheredCaution:
 
 
 def _message(doubts: Sequence[Doubt]) -> str:
-    """What is said of the cells of one run: once, or where every cell has numbers of its own, with these."""
+    """Return the message for the cells of one run, with the numbers of each cell if they differ."""
     by_message: dict[str, list[str]] = {}
     for run, cell, caution in doubts:
         by_message.setdefault(caution.message, []).append(run.label(cell))

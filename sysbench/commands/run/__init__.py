@@ -1,9 +1,5 @@
-"""`sysbench run`."""
+"""Run an experiment: several of these commands, as one file says them, into one directory."""
 
 from sysbench.command import Command
 
-COMMAND = Command(
-    name="run",
-    package=__name__,
-    help="Run an experiment: several of these commands, as one file says them, into one directory.",
-)
+COMMAND = Command(package=__name__, help=__doc__, spec=None)

@@ -1,4 +1,4 @@
-"""`sysbench run`: options → experiment → plan → its runs, one after the other."""
+"""`sysbench run`: options → experiment → plan → its runs in sequence."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def _list(options: ExperimentOptions, overrides: dict[str, str]) -> None:
 def _planned(
     options: ExperimentOptions, experiment: WrittenExperiment, overrides: dict[str, str]
 ) -> tuple[Sequence[PlannedRun], Durations]:
-    """The runs as they are on this machine, or on that of `--for`, and what their cells have taken on such a one.
+    """Plan the runs for this machine, or for that of `--for`; also return the earlier durations of cells on it.
 
-    Mistakes are answered before a worker is asked what there is.
+    Mistakes are refused before a worker is started to list the devices.
     """
     from sysbench.commands.run.experiment import plan, refuse_mistakes
     from sysbench.log.durations import measured_before
@@ -85,7 +85,7 @@ def _planned(
 
 
 def held_against(options: ExperimentOptions) -> Hardware:
-    """The GPU of `--for`; raises UsageError for one that is not known."""
+    """Return the GPU of `--for`; raises UsageError for an unknown one."""
     from sysbench.spec import hardware
 
     try:

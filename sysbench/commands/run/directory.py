@@ -1,4 +1,4 @@
-"""The directory that an experiment leaves: a manifest, and a log, a record and files for each of its runs."""
+"""The directory of an experiment: a manifest, and the log, the record and the files of each run."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from sysbench.log.storage import cannot_write, make_directory, write_atomically
 
 @dataclass
 class ExperimentDirectory:
-    """A directory and what its manifest says; every change is on disk when it has been made."""
+    """A directory with its manifest; every change is written to disk at once."""
 
     path: Path
     manifest: Manifest
 
     def entry(self, name: str) -> RunEntry:
-        """What the manifest has of a run by now."""
+        """Return the manifest's entry of a run."""
         return next(each for each in self.manifest.runs if each.name == name)
 
     def note(self, entry: RunEntry) -> None:
-        """Put an entry in the place of the one with its name; raises OutputError."""
+        """Replace the entry with the same name; raises OutputError."""
         runs = tuple(entry if each.name == entry.name else each for each in self.manifest.runs)
         self.manifest = self.manifest.model_copy(update={"runs": runs})
         self.save()
@@ -40,7 +40,7 @@ class ExperimentDirectory:
         write_atomically(self.path / manifest.FILE_NAME, content)
 
     def log_of(self, entry: RunEntry) -> Path | None:
-        """The log of a run that has been begun; one without a whole first line says nothing, and goes."""
+        """Return the log of a run that has started; a log without a complete first line is removed."""
         log = self.path / entry.log
         if not log.is_file():
             return None
@@ -53,7 +53,7 @@ class ExperimentDirectory:
 
 @contextmanager
 def created(out: Path, name: str, content: Manifest) -> Iterator[ExperimentDirectory]:
-    """A new directory below `out`, called after the time and the experiment, for us alone; raises OutputError."""
+    """Create and lock a directory in `out`, named by the time and the experiment; raises OutputError."""
     make_directory(out)
     stem = f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}-{name}"
     path = next(path for number in count(1) if (path := _claimed(out / (stem if number == 1 else f"{stem}-{number}"))))
@@ -65,7 +65,10 @@ def created(out: Path, name: str, content: Manifest) -> Iterator[ExperimentDirec
 
 @contextmanager
 def reopened(path: Path) -> Iterator[ExperimentDirectory]:
-    """The directory of an earlier run; raises LogError when it is none, UsageError while another process is at it."""
+    """Open and lock the directory of an earlier run.
+
+    Raises LogError if it is not one, and UsageError if another process is writing to it.
+    """
     content = manifest.read(path)
     with _locked(path):
         yield ExperimentDirectory(path, content)
@@ -83,7 +86,7 @@ def _claimed(path: Path) -> Path | None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Keep a second process out: its runs would be measured beside ours."""
+    """Lock the directory: runs of a second process would disturb the measurements."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What an experiment comes down to on one machine: its runs, each with a spec, in the order in which they are made."""
+"""Plans an experiment for one machine: its runs in order, each with a spec."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import count
 
 from pydantic import BaseModel
 
-from sysbench.command import Kind, measuring
+from sysbench.command import measuring
 from sysbench.commands.run.experiment_file import Instead, Word, Words, WrittenExperiment, WrittenRun, by_field
 from sysbench.errors import OptionError, UsageError
 from sysbench.log.manifest import Here, RunEntry
@@ -18,34 +18,34 @@ from sysbench.spec.commands import keys_of, long_name
 from sysbench.spec.validation import Given, validated
 
 MOST_RUNS = 500
-"""More than this is an experiment that includes others that include others, not one that somebody waits for."""
+"""Largest number of runs: more result only from nested inclusions."""
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run, as it will be on this machine."""
+    """One run as planned for this machine."""
 
     entry: RunEntry
     spec: RunSpec
-    """What is measured or simulated; what was written where the run is left out."""
+    """The spec; as written in the file if the run is left out."""
     options: Given
-    """How it is carried out, as far as the experiment says so, by field; files are relative to its directory."""
+    """Run options given by the experiment, by field; files are relative to its directory."""
 
 
 @dataclass
 class _Overrides:
-    """Options from outside, and which of them were of use to a run."""
+    """Options from outside an experiment, and those that any run has used."""
 
     words: Mapping[str, Word]
-    """By long name."""
+    """Options by long name."""
     of: str
-    """Whose runs they are for."""
+    """Name of the experiment."""
     taken: set[str] = field(default_factory=set)
     kept: dict[str, str] = field(default_factory=dict)
-    """By long name, a run that has the option and keeps its own."""
+    """For options that a run keeps unchanged: the run, by long name."""
 
     def over(self, run: WrittenRun, words: Words) -> Words:
-        """The words of a run with these in their place."""
+        """Return the words of a run, replaced by these where it allows."""
         keys = keys_of(run.command)
         mine = {name: word for name, word in self.words.items() if name in keys}
         self.kept |= {name: run.name for name in mine if keys[name].field in run.keep}
@@ -54,7 +54,7 @@ class _Overrides:
         return {**words, **by_field(run.command, free)}
 
     def refuse_useless(self) -> None:
-        """Raise UsageError for the first that no run has taken."""
+        """Raise UsageError for the first option that no run has used."""
         for name, word in self.words.items():
             if name in self.taken:
                 continue
@@ -68,10 +68,10 @@ class _Overrides:
 def plan(
     experiment: WrittenExperiment, overrides: Mapping[str, str], devices: Sequence[DeviceType]
 ) -> tuple[PlannedRun, ...]:
-    """Every run of the experiment where there are `devices`, the one that `auto` stands for first.
+    """Plan every run of the experiment for a machine with these `devices`, of which the first is that of `auto`.
 
-    `overrides` are options by long name, "" for switches: every run that has one, and does not keep its own, takes it.
-    Raises UsageError for one that no run takes, and for options that are wrong, here or with other devices.
+    `overrides` are options by long name, "" for switches; they apply to every run that has them and does not keep its
+    own. Raises UsageError for an override that no run uses, and for wrong options, on these or on other devices.
     """
     outermost = _Overrides({name: Word(text) for name, text in overrides.items()}, experiment.name)
     planned: list[PlannedRun] = []
@@ -80,7 +80,7 @@ def plan(
             raise UsageError(f"{experiment.path} includes more than {MOST_RUNS} runs")
         name = written.name if part is experiment else f"{part.name}-{written.name}"
         taken = {each.entry.name.lower() for each in planned}
-        # With a number where an experiment is included twice.
+        # Runs of an experiment that is included twice are numbered.
         names = (name if number == 1 else f"{name}-{number}" for number in count(1))
         name = next(candidate for candidate in names if candidate.lower() not in taken)
         planned.append(_planned(written, name, part.title, layers, devices))
@@ -89,14 +89,14 @@ def plan(
 
 
 def refuse_mistakes(experiment: WrittenExperiment, overrides: Mapping[str, str]) -> None:
-    """Raise UsageError for what `plan` would refuse whatever devices there are."""
+    """Raise UsageError for mistakes that `plan` refuses on any device."""
     plan(experiment, overrides, ("cuda",))
 
 
 def _all(
     experiment: WrittenExperiment, layers: tuple[_Overrides, ...]
 ) -> Iterator[tuple[WrittenRun, WrittenExperiment, tuple[_Overrides, ...]]]:
-    """Every run, with the experiment that it is written in and what is changed from outside, the innermost first."""
+    """Yield every run with its experiment and the overrides that apply to it, the innermost first."""
     for inclusion in experiment.inclusions:
         own = _Overrides(inclusion.overrides, inclusion.experiment.name)
         yield from _all(inclusion.experiment, (own, *layers))
@@ -109,7 +109,7 @@ def _planned(
     run: WrittenRun, name: str, part: str, layers: Sequence[_Overrides], devices: Sequence[DeviceType]
 ) -> PlannedRun:
     for each in (Instead(), *run.instead.values()):
-        # What is wrong on any kind of device is refused on all.
+        # Options that are wrong on any kind of device are refused on all.
         _spec_and_options(run, {**run.words, **each.words})
 
     def changed(words: Words) -> Words:
@@ -119,9 +119,16 @@ def _planned(
     instead = run.instead.get(landing, Instead())
     words = changed({**run.words, **instead.words})
     if "simulate" in words:
-        # What is simulated is on no device: one that was named has said where the run would have landed.
+        # A simulated run uses no device; `device` has only determined which options apply.
         words = {name: word for name, word in words.items() if name != "device"}
     spec, options = _spec_and_options(run, words)
+    models: tuple[type[BaseModel], ...] = (measuring(run.command).spec_class, measuring(run.command).options_class)
+    options_by_long_name = {
+        long_name(model, field): text
+        for model in models
+        for field in model.model_fields
+        if field in words and (text := words[field].text) is not None
+    }
     here, why = _difference(run, words, instead, landing, devices)
     entry = RunEntry(
         name=name,
@@ -129,7 +136,7 @@ def _planned(
         title=run.title,
         question=run.question,
         command=run.command,
-        options=_written(run.command, words),
+        options=options_by_long_name,
         here=here,
         why=why,
     )
@@ -137,7 +144,7 @@ def _planned(
 
 
 def _landing(words: Words, devices: Sequence[DeviceType]) -> DeviceType:
-    """The kind of device that the run is made on: that of the first it names, where there is one of it."""
+    """Return the kind of device on which the run takes place: the first one it names, if it exists."""
     named = ((words["device"].text or "") if "device" in words else "auto").partition(",")[0].partition(":")[0].strip()
     return next((device for device in devices if device == named), devices[0])
 
@@ -145,7 +152,7 @@ def _landing(words: Words, devices: Sequence[DeviceType]) -> DeviceType:
 def _difference(
     run: WrittenRun, words: Words, instead: Instead, landing: DeviceType, devices: Sequence[DeviceType]
 ) -> tuple[Here, str]:
-    """Whether the run is another one here than the file has, and why."""
+    """Return whether the run differs from the file on this machine, and why."""
     reason = {"cuda": "on a GPU of CUDA's", "mps": "on an Apple GPU", "cpu": "on the CPU"}[landing]
     if landing == "cpu" and devices == ("cpu",):
         reason = "no GPU here"
@@ -157,11 +164,11 @@ def _difference(
         return "simulated", f"{reason}: {simulated}" if "simulate" in instead.words else simulated
     if not at_work:
         return "as written", ""
-    return "changed", f"{reason}: {', '.join(_said(run, name, word) for name, word in at_work.items())}"
+    return "changed", f"{reason}: {', '.join(_change(run, name, word) for name, word in at_work.items())}"
 
 
-def _said(run: WrittenRun, name: str, word: Word) -> str:
-    """`--size tiny instead of small,medium`."""
+def _change(run: WrittenRun, name: str, word: Word) -> str:
+    """Describe a changed option: `--size tiny instead of small,medium`."""
     key = next(key for key, each in keys_of(run.command).items() if each.field == name and each.stands_for is None)
     former = (run.words[name].text or "") if name in run.words else ""
     if word.text is None:
@@ -169,19 +176,8 @@ def _said(run: WrittenRun, name: str, word: Word) -> str:
     return f"--{key} {word.text}".rstrip() + (f" instead of {former}" if former else "")
 
 
-def _written(kind: Kind, words: Words) -> dict[str, str]:
-    """The words by long name, in the order of the spec's fields."""
-    models: tuple[type[BaseModel], ...] = (measuring(kind).spec_class, measuring(kind).options_class)
-    return {
-        long_name(model, name): text
-        for model in models
-        for name in model.model_fields
-        if name in words and (text := words[name].text) is not None
-    }
-
-
 def _spec_and_options(run: WrittenRun, words: Words) -> tuple[RunSpec, Given]:
-    """Both halves of what the words say; raises UsageError, with the line of the wrong word where a file has it."""
+    """Split words into a spec and run options; raises UsageError with the line of the wrong word, if a file has it."""
     given: Given = {name: word.text or True for name, word in words.items() if word.text is not None}
     own = {name: value for name, value in given.items() if name in measuring(run.command).spec_class.model_fields}
     others = {name: value for name, value in given.items() if name not in own}

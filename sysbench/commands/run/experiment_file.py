@@ -1,4 +1,4 @@
-"""Experiments as they are written down: TOML files of runs in the options' own words, and of other experiments.
+"""Experiment files: TOML with runs, whose keys are command-line options, and inclusions of other experiments.
 
 title = "Model sizes"
 include = ["warmup"]              # or [[include]] with run = "warmup" and options for all of its runs
@@ -10,9 +10,9 @@ question = "How long do they take?"
 command = "time"
 size = "small,medium"             # every other key is an option of the command, by its long name
 bf16 = true
-keep = ["warmup"]                 # what may not be changed from outside: it is what the run is about
+keep = ["warmup"]                 # options that cannot be overridden, because the run is about them
 
-[run.on_cpu]                      # options that stand in their place where the run lands on a CPU
+[run.on_cpu]                      # options that replace them if the run takes place on a CPU
 size = "tiny"                     # or skip = "why it is left out there"
 """
 
@@ -43,7 +43,7 @@ _OF_A_RUN = ("name", "title", "question", "command", "keep", *_ON)
 _SKIP = "skip"
 
 _WIDEST_NUMBER_BITS = 1024
-"""Python does not even write wider ones out."""
+"""Python refuses to print much wider ones."""
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -52,44 +52,45 @@ Text = Annotated[str, AfterValidator(lambda text: " ".join(text.split()))]
 
 @dataclass(frozen=True)
 class Place:
-    """Where something is said: a file, its text, and the keys that lead there."""
+    """A place in a file: the file, its text, and the path of keys."""
 
     file: Path
     text: str = field(repr=False)
     steps: tuple[str | int, ...] = ()
 
     def at(self, *steps: str | int) -> Place:
-        """A place within this one."""
+        """Return a place within this one."""
         return Place(self.file, self.text, (*self.steps, *steps))
 
     def complaint(self, what: str) -> UsageError:
-        """An error that says where it is."""
+        """Return an error with file and line."""
         return UsageError(f"{self.file}, line {line_of(self.text, self.steps)}: {what}")
 
 
 @dataclass(frozen=True)
 class Word:
-    """The value of an option as it is written on a command line, and where it was said: None there."""
+    """The value of an option as on the command line."""
 
     text: str | None
-    """"" for a switch; None for a switch that is expressly not given."""
+    """"" for a switch; None for a switch that is explicitly off."""
     place: Place | None = None
+    """Place in a file; None for a word from the command line."""
 
 
 Words = Mapping[str, Word]
-"""By the fields of a spec and of its options."""
+"""Words by field of the spec or of its options."""
 
 
 class Instead(Frozen):
-    """What is different on one kind of device."""
+    """Changes of a run on one kind of device."""
 
     words: Words = Field(default_factory=dict)
     skip: Text | None = None
-    """Why the run is left out there; None where it is not."""
+    """Why the run is left out there, if it is."""
 
 
 class WrittenRun(Frozen):
-    """One run as the file has it."""
+    """A run as written in the file."""
 
     name: Annotated[str, StringConstraints(strip_whitespace=True, pattern="^-*[A-Za-z0-9][A-Za-z0-9-]*$")]
     title: Text
@@ -98,20 +99,20 @@ class WrittenRun(Frozen):
     words: Words
     instead: Mapping[DeviceType, Instead]
     keep: frozenset[str]
-    """Fields that nothing from outside changes."""
+    """Fields that cannot be overridden."""
     place: Place
 
 
 class Inclusion(Frozen):
-    """Another experiment, all of whose runs are taken."""
+    """An included experiment."""
 
     experiment: WrittenExperiment
     overrides: Words
-    """By long name, for every run that has the option."""
+    """Options by long name, for every run that has them."""
 
 
 class WrittenExperiment(Frozen):
-    """A file."""
+    """An experiment file."""
 
     path: Path
     title: Text
@@ -121,25 +122,25 @@ class WrittenExperiment(Frozen):
 
     @property
     def name(self) -> str:
-        """That of its file, without ending."""
+        """Name of the file without its suffix."""
         return self.path.stem
 
 
 def names() -> list[str]:
-    """The experiments that come with sysbench."""
+    """Return the names of the experiments that ship with sysbench."""
     return sorted(path.stem for path in shipped.directory("runs").glob(f"*{ENDING}"))
 
 
 def load(name: str) -> WrittenExperiment:
-    """The experiment called so, or the one in the file called so; raises UsageError for a name or a file that is wrong.
+    """Read an experiment by name, or from a file; raises UsageError for an unknown name and for a wrong file.
 
-    What ends in .toml or has a slash in it is a file.
+    Names that end in .toml or contain a slash are files.
     """
     return _read(found(name), ())
 
 
 def found(name: str, beside: Path = Path()) -> Path:
-    """The file of an experiment by its name, or as it was named; raises UsageError for a name that there is not."""
+    """Return the file of an experiment; raises UsageError for an unknown name."""
     if name.isprintable() and (name.endswith(ENDING) or "/" in name):
         return beside / name
     if name in names():
@@ -159,7 +160,7 @@ def _read(path: Path, including: tuple[Path, ...]) -> WrittenExperiment:
     for number, run in enumerate(runs):
         if any(run.name.lower() == other.name.lower() for other in runs[:number]):
             raise run.place.complaint(f"there are two runs called {run.name}: give each a name of its own")
-    # Unlike `Path.resolve`, it finds the place of links in a circle too.
+    # Unlike `Path.resolve`, `realpath` also works for links in a cycle.
     inclusions = tuple(_inclusions(document.get("include", []), top, (*including, Path(os.path.realpath(path)))))
     if not runs and not inclusions:
         raise UsageError(f'{path} has no runs: each is a table [[run]], and include = ["sizes"] takes those of others')
@@ -191,7 +192,7 @@ def _parsed(path: Path) -> tuple[Place, dict[str, Any]]:
 
 
 def _made(model: type[_Model], place: Place, /, **values: Any) -> _Model:
-    """The model of these values; the first that it does not take is answered with its line."""
+    """Create the model; raises UsageError with the line of the first invalid value."""
     try:
         return model(**values)
     except ValidationError as error:
@@ -205,7 +206,7 @@ def _made(model: type[_Model], place: Place, /, **values: Any) -> _Model:
 
 
 def _or(entry: Mapping[str, Any], key: str, otherwise: str) -> Any:
-    """What a table has under a key; an empty text says as little as none."""
+    """Return the value of a key; an empty text counts as missing."""
     return otherwise if entry.get(key, "") == "" else entry[key]
 
 
@@ -229,7 +230,7 @@ def _inclusions(entries: object, top: Place, chain: tuple[Path, ...]) -> Iterato
             circle = (*chain[chain.index(real) :], real)
             raise place.complaint(f"includes itself: {' → '.join(each.name for each in circle)}")
         experiment = _read(path, chain)
-        # Where several commands have an option, it is a switch for all of them or for none.
+        # An option of several commands is a switch in all of them or in none.
         known = {name: key for kind in reversed(kinds()) for name, key in keys_of(kind).items()}
         options = {name: value for name, value in table.items() if name != "run"}
         yield Inclusion(experiment=experiment, overrides=_written(options, place, known, "an option of any command"))
@@ -290,7 +291,7 @@ def _kept(kind: Kind, value: object, place: Place) -> Iterator[str]:
 
 
 def _words(kind: Kind, entry: Mapping[str, Any], place: Place, also: Sequence[str]) -> Words:
-    """The options in a table by field; it may also hold keys that are none."""
+    """Return the options in a table by field; the table may `also` contain other keys."""
     options = {key: value for key, value in entry.items() if key not in also}
     return by_field(kind, _written(options, place, keys_of(kind), f"an option of `{kind}`", also))
 
@@ -298,7 +299,7 @@ def _words(kind: Kind, entry: Mapping[str, Any], place: Place, also: Sequence[st
 def _written(
     options: Mapping[str, Any], place: Place, known: Mapping[str, Key], noun: str, also: Sequence[str] = ()
 ) -> Words:
-    """Options by long name."""
+    """Return the options of a table by long name."""
     for name in options:
         if name not in known:
             raise place.at(name).complaint(unknown(name, noun, (*known, *also)))
@@ -306,9 +307,9 @@ def _written(
 
 
 def by_field(kind: Kind, written: Mapping[str, Word]) -> Words:
-    """What a run of this kind takes of options by long name; several that stand for one field are added up.
+    """Convert options by long name to words by field, for a run of this kind; shorthands of one field are combined.
 
-    A shorthand that is expressly not given takes the field back to its default.
+    A shorthand that is explicitly off resets the field to its default.
     """
     keys, found = keys_of(kind), dict[str, Word]()
     for name, word in written.items():
@@ -324,7 +325,7 @@ def by_field(kind: Kind, written: Mapping[str, Word]) -> Words:
 
 
 def _word(name: str, value: object, place: Place, key: Key) -> Word:
-    """A value of TOML as it would be written on the command line."""
+    """Convert a TOML value to its form on the command line."""
     if isinstance(value, bool):
         if not key.switch:
             raise place.complaint(f"{name} takes a value; true and false are for switches")

@@ -1,4 +1,4 @@
-"""Carries an experiment out: every run by its own command, into one directory, from which it can be continued."""
+"""Carries out experiments: every run by its own command, into one directory, which can be resumed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from sysbench.spec.run import RunOptions
 INTERRUPTED = 130
 
 SHARED = ("format", "no_live", "quiet", "debug", "timeout_s")
-"""What holds for every run."""
+"""Options of the experiment that apply to every run."""
 
 Planner = Callable[[WrittenExperiment, dict[str, str]], tuple[Sequence[PlannedRun], Durations]]
 
@@ -54,7 +54,7 @@ def begun(
     overrides: Mapping[str, str],
     earlier: Durations,
 ) -> int:
-    """Run all of it into a new directory; the exit code. Raises OutputError when there is no place to write to."""
+    """Carry out an experiment in a new directory and return the exit code; raises OutputError if it cannot be made."""
     make_directory(options.out)
     for each in planned:
         _refuse_wrong_results(each, options)
@@ -73,10 +73,10 @@ def begun(
 
 
 def continued(path: Path, options: ExperimentOptions, overrides: Mapping[str, str], planner: Planner) -> int:
-    """Run what is missing or failed in a directory, which may go by its name in `--out`; the exit code.
+    """Carry out what is missing or failed in a directory, or a name of one in `--out`; return the exit code.
 
-    Raises LogError when it is the directory of no experiment, and UsageError when it is of another one: other runs,
-    other options, or other devices.
+    Raises LogError if it does not contain an experiment, and UsageError if it contains other runs, other options, or
+    runs on other devices.
     """
     path = find_experiment(str(path), options.out)
     with experiment_directory.reopened(path) as directory:
@@ -96,24 +96,22 @@ def continued(path: Path, options: ExperimentOptions, overrides: Mapping[str, st
 def show_plan(
     experiment: WrittenExperiment, planned: Sequence[PlannedRun], earlier: Durations, options: ExperimentOptions
 ) -> None:
-    """What would be run, here or where there is the GPU of `--for`, and how long it would take."""
+    """Show the plan for this machine, or for the GPU of `--for`, with the expected duration."""
     gpu = hardware.named(options.plan_for) if options.plan_for is not None else None
     running.show_sheet(experiment_tables.plan(experiment.title, planned, earlier, gpu), options)
 
 
 def _refuse_wrong_results(planned: PlannedRun, options: ExperimentOptions) -> None:
-    """Raise UsageError for tables and files that there will not be, before hours are spent on what they are of."""
+    """Raise UsageError for tables and files that the run cannot have, before hours are spent on it."""
     own = _options(planned, options.out, None, options)
     try:
-        running.refuse_unknown_tables(planned.entry.command, own)
-        running.refuse_unknown_columns(planned.spec, own)
-        measuring(planned.entry.command).part("refuse_files")(own)
+        running.refuse_wrong_results(planned.spec, own)
     except UsageError as error:
         raise UsageError(f"{planned.entry.name}: {error}") from None
 
 
 def _refuse_other_runs(path: Path, there: Sequence[RunEntry], here: Sequence[RunEntry]) -> None:
-    """Raise UsageError naming the first difference between what a directory holds and what would be put there."""
+    """Raise UsageError for the first difference between the runs in a directory and those to be carried out."""
     if [run.name for run in there] != [run.name for run in here]:
         missing = sorted({run.name for run in there} ^ {run.name for run in here}) or ["their order"]
         raise UsageError(f"--resume {path}: the experiment has other runs by now ({', '.join(missing)})")
@@ -136,7 +134,7 @@ def _said(word: str | None) -> str:
     return "not given" if word is None else word or "given"
 
 
-# --- one after the other
+# --- in sequence
 
 
 def _carry_out(
@@ -155,10 +153,11 @@ def _carry_out(
         _show(experiment_tables.outcome(directory.manifest.title, ended), options)
         _hand_over(directory.manifest, ended, options)
     finally:
-        # However it ends, it says where everything is.
+        # In any case, state where the results are.
         _say(f"saved  {directory.path}", options)
         _say(f"→ sysbench report {directory.path} -o report.html makes a document of it", options)
-    if len(ended) < len(planned) or any(map(_interrupted, ended)):
+    interrupted = (each.complaint is None and each.record and each.record.status == "interrupted" for each in ended)
+    if len(ended) < len(planned) or any(interrupted):
         _say(f"resume with: sysbench run --resume {shlex.quote(str(directory.path))}", options)
         return INTERRUPTED
     codes = [running.exit_code(each.record) for each in ended if each.record is not None]
@@ -166,7 +165,7 @@ def _carry_out(
 
 
 def _hand_over(content: Manifest, ended: Sequence[Ended], options: ExperimentOptions) -> None:
-    """Write the manifest and every record as JSON, where that is wanted."""
+    """Write the manifest and every record as JSON, if requested."""
     if options.json_path is None:
         return
     records = {each.entry.name: each.record.model_dump(mode="json") for each in ended if each.record is not None}
@@ -179,12 +178,12 @@ def _hand_over(content: Manifest, ended: Sequence[Ended], options: ExperimentOpt
 
 
 def _say(text: str, options: ExperimentOptions) -> None:
-    """One line on stderr; what a file has in it does not reach the terminal as it is."""
+    """Write a line to stderr, without control codes that a file may contain."""
     running.say(theme.fitted(text, sys.stderr.encoding or "ascii"), options)
 
 
 def _show(sheet: Sheet, options: ExperimentOptions, first: bool = False) -> None:
-    """On stdout, set off from what stands there; what has no tables says nothing to other programs."""
+    """Print a sheet to stdout after an empty line; without tables, only in formats for people."""
     if options.json_path == "-":
         return
     with results() as console:
@@ -197,7 +196,7 @@ def _show(sheet: Sheet, options: ExperimentOptions, first: bool = False) -> None
 
 
 def _attend(directory: ExperimentDirectory, planned: PlannedRun, overall: Overall, options: ExperimentOptions) -> Ended:
-    """One run, unless it is left out or was finished earlier; an error becomes a part of the manifest."""
+    """Carry out a run, unless it is left out or was finished earlier; an error is recorded in the manifest."""
     entry = directory.entry(planned.entry.name)
     named = f"run {overall.number} of {overall.count}  {entry.name}"
     if entry.here == "left out":
@@ -209,14 +208,14 @@ def _attend(directory: ExperimentDirectory, planned: PlannedRun, overall: Overal
         if finished is not None:
             _say(f"{named}: finished before", options)
             return Ended(entry, finished)
-        if not sys.stdout.isatty():  # where the heading would be seen beside it
+        if not sys.stdout.isatty():  # a terminal shows the heading
             _say(f"{named}: {entry.title}", options)
         heading = experiment_tables.heading(entry, overall.number, overall.count)
         _show(heading, options, first=overall.number == 1)
         own = _options(planned, directory.path, log, options).model_copy(update={"overall": overall})
         performed: Performed = measuring(entry.command).part("perform")(planned.spec, own)
     except SysbenchError as error:
-        # What is wrong with one run is no reason not to make the others.
+        # The other runs are still carried out.
         _say(f"{named} failed: {error}", options)
         begun = directory.log_of(entry)
         entry = entry.model_copy(update={"failure": None if begun else str(error)})
@@ -229,7 +228,7 @@ def _attend(directory: ExperimentDirectory, planned: PlannedRun, overall: Overal
 
 
 def _finished(log: Path | None, kind: Kind) -> RunRecord[Any] | None:
-    """The record of a run of which nothing is missing; a cell that was not worth starting is not missing."""
+    """Return the record of a complete run; cells that were skipped are not missing."""
     record = _earlier(log, kind)
     if log is None or record is None or not log.with_suffix(".json").is_file():
         return None
@@ -238,7 +237,7 @@ def _finished(log: Path | None, kind: Kind) -> RunRecord[Any] | None:
 
 
 def _earlier(log: Path | None, kind: Kind) -> RunRecord[Any] | None:
-    """What a log comes down to; None for one that cannot be read: continuing it says what is wrong with it."""
+    """Return the record of a log; None if it cannot be read, which resuming it reports."""
     try:
         return saved.record(log, kind) if log is not None else None
     except LogError:
@@ -257,7 +256,3 @@ def _options(planned: PlannedRun, directory: Path, log: Path | None, options: Ex
     return measuring(entry.command).options_class(
         **{**shared, **own, **insisted}, out=directory, log_name=entry.name, resume=log, shown=options.json_path != "-"
     )
-
-
-def _interrupted(ended: Ended) -> bool:
-    return ended.complaint is None and ended.record is not None and ended.record.status == "interrupted"

@@ -1,4 +1,4 @@
-"""Options of `sysbench run`: its own, and every option of its runs that can be given in their stead."""
+"""Options of `sysbench run`: its own, and all options of its runs, which they override."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INSTEAD = "For every run that has the option, instead of what the experiment say
 
 
 class ExperimentOptions(RunOptions):
-    """How an experiment is carried out, as a whole."""
+    """Options of a whole experiment."""
 
     experiment: Annotated[str | None, Option(metavar="[NAME|FILE.toml]", positional=True)] = Field(
         default=None, description="An experiment that ships, or a file. Without it, those that ship are listed."
@@ -44,7 +44,7 @@ class ExperimentOptions(RunOptions):
         default=None,
         description="With --plan: plan for a machine with this GPU instead of this machine: h100, a100-80gb, or 24GiB.",
     )
-    # Those of a single run: the experiment says what is shown of it.
+    # Options of a single run, which the experiment file determines.
     json_path: Annotated[str | None, Option(flags=("--json",), metavar="PATH|-", panel=OUTPUT)] = Field(
         default=None,
         description="Also write the list, the plan, or the records of all runs here; - writes them, and nothing else, "
@@ -61,15 +61,12 @@ class ExperimentOptions(RunOptions):
 
 
 def _overrides() -> type[BaseModel]:
-    """A model with a field for every option of any spec that has a flag, all of them as text."""
+    """Create a model with a field for every option of any spec that has a flag, all of them as text."""
     having: dict[str, list[Kind]] = {}
     for kind in kinds():
         for name, key in keys_of(kind).items():
-            if (
-                key.model is measuring(kind).spec_class
-                and key.stands_for is None
-                and not option_of(key.info).positional
-            ):
+            of_spec = key.model is measuring(kind).spec_class
+            if of_spec and key.stands_for is None and not option_of(key.info).positional:
                 having.setdefault(name, []).append(kind)
     own = {name: option_of(keys_of(kinds[0])[name].info) for name, kinds in having.items()}
     spellings = Counter(flag for option in own.values() for flag in {*option.flags} - {f"--{name}" for name in own})
@@ -83,18 +80,18 @@ def _overrides() -> type[BaseModel]:
 
 
 def by_long_name(given: Given) -> dict[str, str]:
-    """The overrides that were given, as they are named on the command line; "" for a switch."""
+    """Return the given overrides by their names on the command line; "" for a switch."""
     names = {_field(name): name for kind in kinds() for name in keys_of(kind)}
     return {names[field]: "" if word is True else str(word) for field, word in given.items()}
 
 
 def _field(name: str) -> str:
-    """Fit for Python, which has `with` for itself, and different from every field of the options."""
+    """Return a field name that is no keyword of Python, such as `with`, and no field of the options."""
     return f"every_{name.replace('-', '_')}"
 
 
 def _definition(name: str, kinds: list[Kind], also: Iterable[str]) -> Any:
-    """The field of one option; `also` are its other spellings, which are no other option's."""
+    """Return the field of an option; `also` are its other flags that no other option has."""
     key = keys_of(kinds[0])[name]
     own = option_of(key.info)
     mark = Option(flags=(f"--{name}", *also), metavar=own.metavar, panel=INSTEAD, shorthands=own.shorthands)
@@ -105,4 +102,4 @@ def _definition(name: str, kinds: list[Kind], also: Iterable[str]) -> Any:
 
 
 Overrides = _overrides()
-"""What stands in place of what the runs say."""
+"""Options that override those of the runs."""

@@ -1,4 +1,4 @@
-"""What is shown of an experiment: which there are, what one would do here, and how one went."""
+"""Output about experiments: the list, the plan of one, and its outcome."""
 
 from __future__ import annotations
 
@@ -28,29 +28,34 @@ class Ended:
 
     entry: RunEntry
     record: RunRecord[Any] | None
-    """None for one that has none: left out, or failed before it began."""
+    """None if the run was left out, or failed before it started."""
     complaint: str | None = None
-    """The line with which it failed, now; its record is of an earlier attempt, if there is one."""
+    """Error message if it failed; its record is then of an earlier attempt."""
 
 
 def listing(experiments: Iterable[WrittenExperiment]) -> Sheet:
-    """One line for each experiment that ships."""
+    """List the experiments."""
     rows = tuple((each.name, each.title) for each in experiments)
     columns = (Column("experiment", "experiment"), Column("title", "about"))
     return Sheet(("sysbench run NAME",), (Table("experiments", "experiments that ship", columns, rows, 1),))
 
 
 def heading(entry: RunEntry, number: int, count: int) -> Sheet:
-    """What stands above the results of one run."""
+    """Return the heading above the results of a run."""
     phrases = (f"{number} of {count}", entry.part, entry.title, entry.question, entry.why)
     return Sheet(tuple(phrase for phrase in phrases if phrase), ())
 
 
 def plan(title: str, planned: Sequence[PlannedRun], earlier: Durations, gpu: Hardware | None = None) -> Sheet:
-    """Every run of an experiment, what becomes of it and what it takes, then the cells of each.
+    """Show every run of an experiment with its expected duration, then the cells of each run.
 
-    That is on this machine, or where there is the `gpu`; `earlier` is what cells have taken on the same.
+    Memory is compared with the `gpu`, if there is one; `earlier` has the durations of cells on the same device.
     """
+
+    def takes(each: PlannedRun) -> Measure | None:
+        run_s = eta.run_s(each, earlier)
+        return Measure(run_s, text=units.duration(run_s)) if run_s is not None else None
+
     cells: list[list[RunCell]] = [list(each.spec.cells()) if each.entry.here != "left out" else [] for each in planned]
     total = sum(map(len, cells))
     columns = (
@@ -77,7 +82,7 @@ def plan(title: str, planned: Sequence[PlannedRun], earlier: Durations, gpu: Har
             Word(each.entry.here, _TONES[each.entry.here]),
             len(its_cells) or NOTHING,
             _largest(its_cells),
-            _takes(eta.run_s(each, earlier)) if its_cells else NOTHING,
+            takes(each) if its_cells else NOTHING,
         )
         for number, (each, its_cells) in enumerate(zip(planned, cells, strict=True), start=1)
     )
@@ -92,12 +97,12 @@ def plan(title: str, planned: Sequence[PlannedRun], earlier: Durations, gpu: Har
         Remark("note", f"{each.entry.name}: {each.entry.why}") for each in planned if each.entry.here != "as written"
     )
     subject = (title, f"planned for {gpu.title}") if gpu else (title,)
-    takes = Remark("note", eta.total(planned, earlier))
-    return Sheet(subject, (Table("runs", count, columns, rows, 2), *details), (takes, *whys))
+    total_time = Remark("note", eta.total(planned, earlier))
+    return Sheet(subject, (Table("runs", count, columns, rows, 2), *details), (total_time, *whys))
 
 
 def outcome(title: str, ended: Sequence[Ended]) -> Sheet:
-    """Every run of an experiment and how it went."""
+    """Show the outcome of every run of an experiment."""
     columns = (
         Column("number", ""),
         Column("run", "run"),
@@ -122,10 +127,6 @@ def _cells(entry: RunEntry, cells: Sequence[RunCell], gpu: Hardware | None) -> t
 def _largest(cells: Sequence[RunCell]) -> Cell:
     known = [needed for cell in cells if (needed := formulas.predicted_bytes(cell)) is not None]
     return Measure(max(known)) if known else NOTHING
-
-
-def _takes(run_s: float | None) -> Measure | None:
-    return Measure(run_s, text=units.duration(run_s)) if run_s is not None else None
 
 
 def _ended(each: Ended) -> tuple[Cell, ...]:

@@ -1,4 +1,4 @@
-"""In which line of a TOML file something stands, which the parser does not tell."""
+"""Finds the line of a key in a TOML file, which the parser does not report."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 
 def line_of(text: str, path: Sequence[str | int]) -> int:
-    """The first line, from 1, of the statement that says what is at `path`; `text` must be TOML.
+    """Return the first line, counted from 1, of the statement that sets the value at `path`; `text` must be TOML.
 
-    `("run", 2, "size")` is the key `size` of the third `[[run]]`. What has no place of its own stands where as much of
-    its path as there is does.
+    `("run", 2, "size")` is the key `size` of the third `[[run]]`. If the path does not exist, the line of its longest
+    existing part is returned.
     """
     lines, whole = text.split("\n"), tomllib.loads(text)
     path = next(path[:end] for end in range(len(path), -1, -1) if _holds(whole, path[:end]))
-    # The file grows line by line; whatever has just appeared is said by the lines since it was last whole. Errors are
-    # few and files are short: what the real parser finds needs no second one that knows about quotes and nesting.
+    # Parse the file line by line: a value that appears was set by the lines since the last valid prefix. This is slow,
+    # but errors are rare and files are short, and it needs no second parser that knows about quotes and nesting.
     begun = 1
     for end in range(1, len(lines) + 1):
         try:

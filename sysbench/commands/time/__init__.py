@@ -1,19 +1,10 @@
-"""`sysbench time`."""
+"""Time forward, backward and the optimizer step, by size, context, precision and more."""
 
 from sysbench.command import Command, InReport
 
 COMMAND = Command(
-    name="time",
     package=__name__,
-    help="Time forward, backward and the optimizer step, by size, context, precision and more.",
-    spec="spec:TimeSpec",
-    cell="spec:TimeCell",
-    options="spec:TimeOptions",
-    record="record:TimeRecord",
-    headlines="findings:headlines",
-    picture="live:TIME",
-    lines="live:TimeLines",
-    terms="sysbench.commands.report.method:of_time",
+    help=__doc__,
     report=InReport(
         0,
         "Time of a training step",
@@ -31,6 +22,11 @@ COMMAND = Command(
             "memory",
         ),
     ),
+    perform="command:perform",
+    headlines="findings:headlines",
+    picture="live:TIME",
+    lines="live:TimeLines",
+    terms="sysbench.commands.report.method:of_time",
     compared=("step",),
     in_turns=True,
     usual_tables="tables:usual",

@@ -1,12 +1,12 @@
-"""What the dashboard consists of: each block is a pure function of the part of the state that it shows.
+"""Blocks of the dashboard: each is a pure function of the part of the state that it shows.
 
-All of them are `remembered`: a block whose part of the state stays as it was is not laid out again.
+All of them are `remembered`, so a block is laid out again only when its part of the state changes.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,51 +16,47 @@ from rich.text import Text
 
 from sysbench import cells as axes
 from sysbench import formulas, units
-from sysbench.commands.time.live_state import Current, Done, Planned, Step, phase_means
+from sysbench.commands.time.live_state import Cells, Step, TimedCell, phase_means
 from sysbench.log.events import DeviceInfo, HostInfo, Reading, TorchInfo
 from sysbench.render import terminal, theme
 from sysbench.render.dashboard.lines import Block, OneLine, Row, pieces_that_fit, remembered
 from sysbench.render.table import NOTHING, Cell, Column, Measure, Table, Tone, Word
 
 LABEL = 9
-"""Width of the names of the lines that begin with one."""
+"""Width of the label at the start of a line."""
 
 LONGEST_BAR = 48
 
 LONGEST_PHASES = 32
 
 LEAST_SHARE = 0.005
-"""A phase that takes less of the step than this is not worth a word."""
+"""Smallest share of the step for which a phase is shown."""
 
 NARROW = 32
-"""Below this width lines have no name in front: their values would lose their units for it."""
-
-_WARMING_UP: Tone = "quiet"
-_COUNTED: Tone = "plain"
+"""Below this width lines have no label, so that values keep their units."""
 
 NOISE = 0.05
-"""A sparkline spans at least this share of its smallest value, so that noise does not look like an event."""
+"""Smallest span of a sparkline as a share of its lowest value, so that noise does not look like an event."""
 
 PHASE_IMPORTANCE = {"forward": 1, "backward": 1, "optimizer": 2, "zero_grad": 4, "loss": 3}
 
 
 def line(text: Text) -> Block:
-    """One line that is never broken."""
+    """Return a line that is never broken."""
     text.end = ""
     return Block(OneLine(text))
 
 
 @remembered
-def title(current: Current | None, cells: int, done: int, left: str, width: int, encoding: str) -> Block:
-    """What runs, and how far the whole run is."""
-    position = min(current.index + 1 if current else done + 1, cells)
+def title(now: TimedCell | None, position: int, cells: int, left: str, width: int, encoding: str) -> Block:
+    """Return the title: the current cell, its position in the run, and the time that is left."""
     right = Text(theme.fitted(f"cell {position} of {cells}" if cells > 1 else "", encoding), "bold", end="")
     if left:
         right.append(theme.fitted(f"{' · ' if right.plain else ''}{left}", encoding), theme.QUIET)
     kind = Text("time  ", theme.ACCENT, end="")
     pieces = []
-    if current:
-        named = axes.subject([current.cell.model_dump()])
+    if now:
+        named = axes.subject([now.cell.model_dump()])
         pieces += [
             (theme.fitted(piece, encoding), theme.TITLE if number < 4 else "") for number, piece in enumerate(named)
         ]
@@ -76,20 +72,20 @@ def hardware(
     device: DeviceInfo | None,
     torch: TorchInfo | None,
     host: HostInfo | None,
-    current: Current | None,
+    now: TimedCell | None,
     width: int,
     encoding: str,
 ) -> Block:
-    """On what it runs, and what the model is."""
+    """Return the hardware, the size of the model, and the version of torch."""
     names = [device.name if device else host.cpu if host else ""]
-    if current and current.parameters:
-        shape, cell = current.cell.model, current.cell
-        names.append(f"{units.count(current.parameters)} parameters")
+    if now and now.parameters:
+        shape, cell = now.cell.model, now.cell
+        names.append(f"{units.count(now.parameters)} parameters")
         names.append(f"{units.flops(formulas.forward_flops(shape, cell.ctx, cell.batch))} forward")
     if torch:
         names.append(f"torch {torch.torch}")
     if device and device.type == "cpu" and torch:
-        names.append(axes.phrase("threads", (current and current.cell.threads) or torch.threads))
+        names.append(axes.phrase("threads", (now and now.cell.threads) or torch.threads))
     pieces = [(theme.fitted(name, encoding), theme.QUIET) for name in names if name]
     return line(pieces_that_fit(pieces, width, theme.fitted(" · ", encoding)))
 
@@ -97,10 +93,7 @@ def hardware(
 def progress(
     name: str, completed: int, total: int, texts: Sequence[tuple[str, str]], width: int, encoding: str
 ) -> Block:
-    """The stage with its bar and what is known so far; of the texts as many as fit, the first ones first.
-
-    A `total` of 0 is one that nobody knows, and has no bar.
-    """
+    """Return the stage with its progress bar, and as many of `texts` as fit; no bar if `total` is 0 (unknown)."""
     said = [(theme.fitted(text, encoding), style) for text, style in texts if text]
     if width < NARROW and total:
         return line(pieces_that_fit(said, width, " "))
@@ -117,13 +110,13 @@ def progress(
 
 @remembered
 def nothing() -> Block:
-    """An empty line, in the place of something that is not known yet."""
+    """Return an empty line, in place of a value that is not known yet."""
     return line(Text(""))
 
 
 @remembered
 def steps(every: tuple[Step, ...], rows: int, width: int, encoding: str) -> Block:
-    """The last steps phase by phase, and the mean of those that count."""
+    """Return a table of the last steps by phase, and the mean of all measured steps."""
     shown, measured = every[-rows:], [step for step in every if not step.warmup]
     names = list(dict.fromkeys(name for step in shown for name, _ in step.phases))
     columns = (
@@ -131,7 +124,13 @@ def steps(every: tuple[Step, ...], rows: int, width: int, encoding: str) -> Bloc
         *(Column(name, name, "s", importance=PHASE_IMPORTANCE.get(name, 1)) for name in names),
         Column("whole", "whole step", "s"),
     )
-    body = [_step_row(step, names) for step in shown]
+    body: list[tuple[Cell, ...]] = []
+    for step in shown:
+        phases: dict[str, float] = dict(step.phases)
+        tone: Tone = "quiet" if step.warmup else "plain"
+        cells = (Measure(phases[name], tone=tone) if name in phases else None for name in names)
+        label = f"warm-up {step.index + 1}" if step.warmup else str(step.index + 1)
+        body.append((Word(label, tone), *cells, Measure(step.total_s, tone=tone, aside=step.warmup)))
     if measured:
         means = {name: mean for name, mean, _ in phase_means(measured)}
         strong = tuple(Measure(means[name], tone="strong") if name in means else None for name in (*names, "step"))
@@ -140,17 +139,9 @@ def steps(every: tuple[Step, ...], rows: int, width: int, encoding: str) -> Bloc
     return Block(terminal.grid(found))
 
 
-def _step_row(step: Step, names: Sequence[str]) -> tuple[Cell, ...]:
-    """One step; one that only warms up steps back."""
-    phases, tone = dict(step.phases), _WARMING_UP if step.warmup else _COUNTED
-    name = f"warm-up {step.index + 1}" if step.warmup else str(step.index + 1)
-    measures = (Measure(phases[name], tone=tone) if name in phases else None for name in names)
-    return (Word(name, tone), *measures, Measure(step.total_s, tone=tone, aside=step.warmup))
-
-
 @remembered
 def trend(recent: tuple[Step, ...], width: int, encoding: str) -> Block:
-    """A sparkline of the last steps, the first of all left out: it would flatten the others."""
+    """Return a sparkline of the last steps, without the very first one, which would flatten the others."""
     text = _label("step", width, encoding)
     shown = (recent[1:] or recent)[-(width - text.cell_len) :]
     low, high = min(step.total_s for step in shown), max(step.total_s for step in shown)
@@ -163,40 +154,32 @@ def trend(recent: tuple[Step, ...], width: int, encoding: str) -> Block:
 
 @remembered
 def shares(every: tuple[Step, ...], width: int, encoding: str) -> Block:
-    """Where the steps that count go: their phases as one bar, and in words; the smallest are left out first."""
+    """Return the shares of the phases in the mean step, as a bar and in words; the smallest are omitted first."""
     means = [(name, mean) for name, mean, _ in phase_means(step for step in every if not step.warmup)]
     whole = sum(mean for name, mean in means if name != "step")
     parts = [(name, mean / whole) for name, mean in means if name != "step" and mean / whole >= LEAST_SHARE]
     text, separator = _label("phases", width, encoding), theme.fitted(" · ", encoding)
     room = width - text.cell_len
-    named = list(parts)
-    while len(named) > 1 and len(separator.join(_share(*part) for part in named)) > room:
-        named.remove(min(named, key=lambda part: part[1]))
-    legend = pieces_that_fit([(_share(*part), theme.PHASE_STYLES.get(part[0], "")) for part in named], room, separator)
-    bar = min(LONGEST_PHASES, room - legend.cell_len - 2)
-    if bar >= 8:
-        text.append_text(_phase_bar(parts, bar, encoding)).append("  ")
+    named = [(f"{name} {units.share(part)}", name, part) for name, part in parts]
+    while len(named) > 1 and len(separator.join(said for said, _, _ in named)) > room:
+        named.remove(min(named, key=lambda each: each[2]))
+    legend = pieces_that_fit([(said, theme.PHASE_STYLES.get(name, "")) for said, name, _ in named], room, separator)
+    longest = min(LONGEST_PHASES, room - legend.cell_len - 2)
+    if longest >= 8:
+        bar, reached = Text(), 0.0
+        mark = theme.fitted("█", encoding)
+        for name, part in parts:
+            reached += part
+            cells = round(reached * longest) - bar.cell_len
+            # Without block characters, the bar consists of the phases' first letters.
+            bar.append((mark if mark == "█" else name[0]) * cells, theme.PHASE_STYLES.get(name, ""))
+        text.append_text(bar).append("  ")
     return line(text.append_text(legend))
-
-
-def _share(name: str, part: float) -> str:
-    return f"{name} {units.share(part)}"
-
-
-def _phase_bar(parts: Sequence[tuple[str, float]], width: int, encoding: str) -> Text:
-    """Every phase as long as its share; where there are no blocks to draw with, by its first letter."""
-    bar, reached = Text(), 0.0
-    mark = theme.fitted("█", encoding)
-    for name, part in parts:
-        reached += part
-        cells = round(reached * width) - bar.cell_len
-        bar.append((mark if mark == "█" else name[0]) * cells, theme.PHASE_STYLES.get(name, ""))
-    return bar
 
 
 @remembered
 def memory(used: int, peak: int | None, total: int | None, what: str, width: int, encoding: str) -> Block:
-    """Used of total as a bar, and the peak so far."""
+    """Return used and total memory, as a bar and in words, and the peak so far."""
     scale = units.shared_scale("bytes", [total or used])
     of_total = f" of {scale.digits(total, 1)}" if total else ""
     texts = [f"{scale.digits(used, 1)}{of_total} {scale.symbol} {what}".rstrip()]
@@ -215,7 +198,7 @@ def memory(used: int, peak: int | None, total: int | None, what: str, width: int
 
 @remembered
 def clocks(reading: Reading, width: int, encoding: str) -> Block | None:
-    """What the device is doing, as seen from outside; None where there is nothing to say."""
+    """Return readings of the device from outside the worker; None if there are none worth showing."""
     pieces = [(text, "") for text in _device(reading)]
     if reading.throttle_reasons:
         pieces.append((f"held back: {', '.join(reading.throttle_reasons)}", theme.WARNING))
@@ -241,7 +224,7 @@ def _device(reading: Reading) -> Iterator[str]:
 
 @remembered
 def notice(text: str, remedy: str, width: int, encoding: str) -> Block:
-    """Something that the person at the terminal should know now, and what to do about it."""
+    """Return a warning, and its remedy."""
     lines = [
         Text(theme.fitted(text, encoding), theme.WARNING),
         Text(theme.fitted(f"→ {remedy}", encoding), theme.ACCENT),
@@ -250,18 +233,18 @@ def notice(text: str, remedy: str, width: int, encoding: str) -> Block:
 
 
 def _label(name: str, width: int, encoding: str) -> Text:
-    """The name of a line, as wide as all of them; nothing where there is no room for one."""
+    """Return the label of a line, padded to the common width; empty on a narrow terminal."""
     return Text(theme.fitted(name.ljust(LABEL), encoding) if width >= NARROW else "", theme.QUIET, end="")
 
 
-# --- all cells of a run: those that are done with their times, the one that runs, and those that wait
+# --- all cells of a run: finished ones with their times, the running one, and waiting ones
 
 _WAITING, _RUNNING = Word("…", "quiet"), Word("▶", "strong")
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How the cells of a run stand on the board: one axis across, every combination of the others down."""
+    """Places of the cells on the board: one axis across, every combination of the others down."""
 
     across: str
     down: tuple[str, ...]
@@ -272,9 +255,9 @@ class Layout:
 
 
 @remembered
-def layout(planned: tuple[Planned, ...]) -> Layout | None:
-    """Contexts across where they differ, else the last axis that does; None for a single cell."""
-    specs = {each.key: each.cell.model_dump() for each in planned}
+def layout(planned: Cells) -> Layout | None:
+    """Arrange cells by context, or else by the last axis that differs; None for a single cell."""
+    specs = {key: each.cell.model_dump() for key, each in planned.items()}
     differing = axes.varying(list(specs.values()))
     if not differing:
         return None
@@ -288,18 +271,22 @@ def layout(planned: tuple[Planned, ...]) -> Layout | None:
 
 
 @remembered
-def board(
-    planned: tuple[Planned, ...], done: tuple[Done, ...], running: str, rows: int, width: int, encoding: str
-) -> Block:
-    """The mean step of every cell in its place, in at most `rows` lines below the headings.
+def board(planned: Cells, ended: Cells, running: str, rows: int, width: int, encoding: str) -> Block:
+    """Return the mean step of every cell in its place, in at most `rows` lines below the headings.
 
-    Of a board that is too large the part around the running cell is shown, and the rest is counted.
+    If the board is too large, only the part around the running cell is shown, and other cells are counted.
     """
     found = layout(planned)
     if found is None:
         return Block(Text(""))
-    cells = _filled(found, done, running)
-    row, column = found.places.get(running, found.places[done[-1].key] if done else (0, 0))
+    cells: dict[tuple[int, int], Cell] = {
+        found.places[key]: Measure(*each.step) if each.step and each.outcome == "ok" else _outcome(each)
+        for key, each in ended.items()
+        if key in found.places
+    }
+    if running in found.places:
+        cells[found.places[running]] = _RUNNING
+    row, column = found.places.get(running, found.places[list(ended)[-1]] if ended else (0, 0))
     shown = range(len(found.rows)) if len(found.rows) <= rows else _window(len(found.rows), max(1, rows - 1), row)
     count = min(len(found.heads), max(1, width // 6))
     while True:
@@ -319,13 +306,11 @@ def board(
 
 
 @remembered
-def finished(
-    planned: tuple[Planned, ...], done: tuple[Done, ...], rows: int, width: int, encoding: str
-) -> Block | None:
-    """The cells that finished last, phase by phase; None where there is no room for a table."""
-    found, by_key = layout(planned), {each.key: each for each in planned}
+def finished(planned: Cells, ended: Cells, rows: int, width: int, encoding: str) -> Block | None:
+    """Return a table of the cells that finished last, by phase; None if it does not fit."""
+    found = layout(planned)
     named = (*found.down, found.across) if found else ("size", "ctx")
-    last = [each for each in done if each.key in by_key][-rows:]
+    last = list(ended.values())[-rows:]
     phases = list(dict.fromkeys(name for each in last for name, _, _ in each.phases if name != "step"))
     columns = (
         *axes.columns(named),
@@ -333,37 +318,23 @@ def finished(
         Column("step", "whole step", "s"),
         Column("", "achieved", "flops_per_s", importance=3),
     )
-    body = tuple(
-        (*axes.values(by_key[each.key].cell.model_dump(), named), *_row(each, by_key[each.key], phases))
-        for each in last
-    )
-    fit = terminal.fit(Table("finished", "", columns, body, len(named)), width, encoding)
+    body: list[tuple[Cell, ...]] = []
+    for each in last:
+        numbers: list[Cell] = [*([NOTHING] * len(phases)), _outcome(each), NOTHING]
+        if each.step is not None:
+            by_name = {name: Measure(mean, deviation) for name, mean, deviation in each.phases}
+            achieved = Measure(each.step_flops / each.step[0])
+            numbers = [*(by_name.get(name) for name in phases), by_name["step"], achieved]
+        body.append((*axes.values(each.cell.model_dump(), named), *numbers))
+    fit = terminal.fit(Table("finished", "", columns, tuple(body), len(named)), width, encoding)
     return None if fit.stacked else Block(terminal.grid(fit))
 
 
-def _row(done: Done, planned: Planned, phases: Sequence[str]) -> list[Cell]:
-    if done.step is None:
-        return [*([NOTHING] * len(phases)), _outcome(done), NOTHING]
-    by_name = {name: Measure(mean, deviation) for name, mean, deviation in done.phases}
-    return [*(by_name.get(name) for name in phases), by_name["step"], Measure(planned.step_flops / done.step[0])]
+def _outcome(ended: TimedCell) -> Word:
+    return Word(str(ended.outcome), "quiet" if ended.outcome == "skipped" else "bad")
 
 
-def _filled(found: Layout, done: Sequence[Done], running: str) -> dict[tuple[int, int], Cell]:
-    cells: dict[tuple[int, int], Cell] = {
-        found.places[each.key]: Measure(*each.step) if each.step and each.outcome == "ok" else _outcome(each)
-        for each in done
-        if each.key in found.places
-    }
-    if running in found.places:
-        cells[found.places[running]] = _RUNNING
-    return cells
-
-
-def _outcome(done: Done) -> Word:
-    return Word(done.outcome, "quiet" if done.outcome == "skipped" else "bad")
-
-
-def _table(found: Layout, cells: dict[tuple[int, int], Cell], rows: Sequence[int], heads: Sequence[int]) -> Table:
+def _table(found: Layout, cells: Mapping[tuple[int, int], Cell], rows: Sequence[int], heads: Sequence[int]) -> Table:
     planned = set(found.places.values())
     columns = (
         *axes.columns(found.down),
@@ -380,13 +351,13 @@ def _table(found: Layout, cells: dict[tuple[int, int], Cell], rows: Sequence[int
 
 
 def _window(count: int, size: int, around: int) -> range:
-    """`size` consecutive numbers of `count`, with `around` among them and what comes before it in sight."""
+    """Return `size` consecutive numbers below `count`, with `around` near the middle."""
     first = min(max(0, around - size // 2), max(0, count - size))
     return range(first, min(count, first + size))
 
 
-def _counted(places: Collection[tuple[int, int]], cells: dict[tuple[int, int], Cell]) -> str:
-    """Cells by what has become of them: `3 ok, 1 oom, 4 waiting`."""
+def _counted(places: Collection[tuple[int, int]], cells: Mapping[tuple[int, int], Cell]) -> str:
+    """Count cells by outcome: `3 ok, 1 oom, 4 to go`."""
     over = [cells[place] for place in places if place in cells and cells[place] is not _RUNNING]
     words = Counter(cell.text for cell in over if isinstance(cell, Word))
     ok, waiting = len(over) - words.total(), len(places) - len(over)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import typer
-
 from sysbench.commands import running
 from sysbench.commands.time.spec import TimeOptions, TimeSpec
 from sysbench.errors import UnavailableError, UsageError
-from sysbench.spec.command_options import Given, command_options, validated
+from sysbench.spec.command_options import Given, command_options
 
 if TYPE_CHECKING:
     from sysbench.spec.hardware import Hardware
@@ -22,45 +20,25 @@ def time(spec_given: Given, options_given: Given) -> None:
 
     Every numeric or list option takes an axis: 128,256 or 128-1024*2 or 10-50+10. The run is the product of all axes.
     """
-    options: TimeOptions = running.options_of("time", options_given)
-    running.refuse_unknown_tables("time", options)
-    if options.source is not None:
-        from sysbench.commands import saved
-
-        running.refuse_beside_source(TimeSpec, spec_given)
-        running.show(saved.record(options.source, "time"), options)
-        return
-    spec = validated(TimeSpec, {**running.resumed("time", options.resume), **spec_given})
-    if options.plan:
-        running.show_plan(spec, options, None)
-    else:
-        raise typer.Exit(running.exit_code(perform(spec, options).record))
+    running.answer("time", spec_given, options_given)
 
 
 def perform(spec: TimeSpec, options: TimeOptions) -> running.Performed:
-    """Carry the run out; raises as `running.carry_out` does, and UsageError for what cannot be predicted."""
+    """Carry out the run; raises as `running.carry_out`, and UsageError for times that cannot be predicted."""
     if spec.simulate:
         refuse_unpredictable(spec, options)
         return running.Performed(running.carry_out(spec, options.model_copy(update={"no_live": True})))
-    ceilings = _needs_ceilings(spec, options)
+    ceilings = True
+    # JSON and experiments, which are reported, have every column; otherwise only a shown column needs the ceilings.
+    if options.json_path is None and options.log_name is None and (options.tables or options.columns):
+        from sysbench.render import declared
+
+        ceilings = declared.shows("matmul_ceiling", options.columns, spec, options.tables, options.format)
     return running.Performed(running.carry_out(spec, options.model_copy(update={"ceilings": ceilings})))
 
 
-def refuse_wrong_files(options: TimeOptions) -> None:
-    """Timing writes nothing but a log and a record."""
-
-
-def _needs_ceilings(spec: TimeSpec, options: TimeOptions) -> bool:
-    """Whether a table has a column for them, whatever its width; JSON and experiments, which are reported, have all."""
-    if options.json_path is not None or options.log_name is not None or not (options.tables or options.columns):
-        return True
-    from sysbench.render import declared as column_names
-
-    return column_names.shows("matmul_ceiling", options.columns, spec, options.tables, options.format)
-
-
 def refuse_unpredictable(spec: TimeSpec, options: TimeOptions) -> None:
-    """Raise UsageError for a GPU without rates, one that was calibrated as another, one that is here, or no host."""
+    """Raise UsageError for a GPU whose rates are unknown or belong to another GPU, a GPU that is here, and no host."""
     from sysbench.engine.sensors.nvml import present_gpus
     from sysbench.predict.rates import HostRates
     from sysbench.spec import hardware
@@ -83,7 +61,7 @@ def refuse_unpredictable(spec: TimeSpec, options: TimeOptions) -> None:
 
 
 def _problems(known: Hardware) -> Iterator[str]:
-    """Why the rates of a GPU cannot be used, in a line each."""
+    """Yield the reasons why the rates of a GPU cannot be used."""
     from sysbench.predict.rates import GpuRates
     from sysbench.spec import hardware
 

@@ -1,7 +1,4 @@
-"""Pictures of a timing run: a step by its phases, times over the context, every sample, and the share of the peak.
-
-Colours of phases and of what is held against each other, the same in every picture of times.
-"""
+"""Figures of a timing run: a step by its phases, times by context, the share of the peak, and every sample."""
 
 from __future__ import annotations
 
@@ -55,8 +52,8 @@ PHASES: Final = {
     "backward": "#4477aa",
     "optimizer": "#ccbb44",
 }
-"""In the order in which a step runs them: Paul Tol's bright scheme (personal.sron.nl/~pault), which stays distinct
-under all common colour blindness, in the hues that the dashboard has them in."""
+"""Colours of the phases, in the order of a step: Paul Tol's bright scheme (personal.sron.nl/~pault), which is distinct
+under all common kinds of colour blindness, in the hues of the dashboard."""
 
 SERIES: Final = (
     Look("#0072b2", "o"),
@@ -67,13 +64,13 @@ SERIES: Final = (
     Look("#e69f00", "P"),
     Look("#000000", "X"),
 )
-"""Okabe and Ito's colours, the ones that contrast most first; markers differ too."""
+"""Okabe and Ito's colours, those with the highest contrast first, with different markers."""
 
 _DASHES: Final = ("-", (0, (4, 2)), (0, (1, 1.5)))
 
 
 def series(number: int) -> Look:
-    """The look of the `number`-th of those held against each other, from 0 on: beyond the colours, dashes differ."""
+    """Return the look of series `number`, counted from 0; beyond the number of colours, dashes differ."""
     look = SERIES[number % len(SERIES)]
     return Look(look.colour, look.marker, _DASHES[number // len(SERIES) % len(_DASHES)])
 
@@ -81,13 +78,18 @@ def series(number: int) -> Look:
 MOST_PANELS: Final = 9
 MOST_SERIES: Final = 7
 MOST_BARS: Final = 4
-"""Beside each other for one context; more would be too thin for their phases to be told apart."""
+"""Largest number of bars for one context; the phases of more would be too thin to distinguish."""
 MOST_STRIPS: Final = 40
-"""Cells in one picture of samples: those that vary most."""
+"""Largest number of cells in the figure of samples: those that vary most."""
+
+
+def of_run(record: TimeRecord) -> Iterator[Drawn]:
+    """Yield all figures of a run."""
+    return figures(record.cells)
 
 
 def figures(cells: Sequence[TimeCellRecord]) -> Iterator[Drawn]:
-    """Everything that there is to draw of a run."""
+    """Yield all figures of these cells."""
     timed = [cell for cell in cells if cell.outcome == "ok" and samples(cell, "step") is not None]
     layout, about = _layout(cells), subject(cells)
     if len({phase for cell in timed for phase in cell.phases}) > 2:
@@ -131,15 +133,15 @@ def _heading(title: str, about: Sequence[str]) -> Heading:
     return Heading(title, " · ".join(about))
 
 
-# --- which cell stands where
+# --- arrangement of cells
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Cells in panels by size, along one axis, in series by everything else that they differ in."""
+    """Cells in panels by size, along one axis, in series by all other axes that differ."""
 
     along: str | None
-    """What a panel's horizontal axis is; None where there is nothing to go along."""
+    """The horizontal axis of a panel; None if there is none."""
     panels: tuple[tuple[str, tuple[TimeCellRecord, ...]], ...]
     series: tuple[str, ...]
     of: Callable[[TimeCellRecord], str]
@@ -163,7 +165,7 @@ def _layout(cells: Sequence[TimeCellRecord]) -> Layout:
 
 
 def _left_out(layout: Layout, most: int) -> str:
-    """What a picture of this layout does not show, in a sentence; nothing where it shows all."""
+    """Return a sentence about panels and series that are not shown, if any."""
     parts = []
     if len(layout.panels) > MOST_PANELS:
         parts.append(f"the {MOST_PANELS} smallest of {len(layout.panels)} sizes")
@@ -190,7 +192,7 @@ _MISSING: Final = Mark("–", size=8, rise=5, colour=QUIET)
 
 
 def draw_phases(layout: Layout, heading: Heading) -> Figure:
-    """Stacked bars: a panel for each size, groups of bars along the context, hatched by what else differs."""
+    """Draw stacked bars: a panel for each size, groups of bars along the context, hatched by series."""
     from matplotlib.patches import Patch
 
     shown = layout.panels[:MOST_PANELS]
@@ -217,7 +219,7 @@ def draw_phases(layout: Layout, heading: Heading) -> Figure:
 
 
 def _bar(cell: TimeCellRecord, layout: Layout) -> Bar:
-    """The medians of a cell's phases; a cross where memory ran out, a dash where there is nothing otherwise."""
+    """Return the medians of a cell's phases, or a cross if memory ran out, or a dash for another missing cell."""
     found = {phase: samples(cell, phase) for phase in PHASES} if cell.outcome == "ok" else {}
     parts = {phase: timed.median_s for phase, timed in found.items() if timed is not None}
     absent = None if parts else _OUT_OF_MEMORY if cell.outcome == "oom" else _MISSING
@@ -232,7 +234,7 @@ def _by_position(layout: Layout) -> Callable[[TimeCellRecord], float]:
 
 
 def draw_times(layout: Layout, heading: Heading) -> Figure:
-    """The median step with its interval, both axes logarithmic; panels share their vertical axis."""
+    """Draw the median step with its interval, both axes logarithmic; panels share their vertical axis."""
 
     def timed(cell: TimeCellRecord) -> tuple[float, float | None, float | None] | None:
         found = samples(cell, "step") if cell.outcome == "ok" else None
@@ -241,32 +243,27 @@ def draw_times(layout: Layout, heading: Heading) -> Figure:
         low, high = found.ci95_s or (None, None)
         return found.median_s, low, high
 
+    def short(value_s: float, _: object) -> str:
+        number, _, symbol = units.seconds(value_s).partition(" ")
+        return f"{float(number.replace(' ', '')):g} {symbol}"
+
+    from matplotlib.ticker import LogLocator, NullLocator
+
     figure, found = _draw_lines(layout, heading, timed, "time of a step")
     for place in found:
         place.set_yscale("log")
-        place.yaxis.set_major_formatter(lambda value, _: _short(value))
+        place.yaxis.set_major_formatter(short)
         place.yaxis.set_minor_formatter(lambda value, _: "")
-        _even(place)
+        low, high = place.get_ylim()
+        # Less than two decades are labelled at 1, 2 and 5, more at powers of ten only.
+        subs = (1.0, 2.0, 5.0) if high / low < 100 else (1.0,)
+        place.yaxis.set_major_locator(LogLocator(base=10, subs=subs, numticks=12))
+        place.yaxis.set_minor_locator(NullLocator())
     return figure
 
 
-def _short(value_s: float) -> str:
-    number, _, symbol = units.seconds(value_s).partition(" ")
-    return f"{float(number.replace(' ', '')):g} {symbol}"
-
-
-def _even(place: Axes) -> None:
-    """Where a logarithmic axis spans less than two decades, 1, 2 and 5 are labelled."""
-    from matplotlib.ticker import LogLocator, NullLocator
-
-    low, high = place.get_ylim()
-    narrow = high / low < 100
-    place.yaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0) if narrow else (1.0,), numticks=12))
-    place.yaxis.set_minor_locator(NullLocator())
-
-
 def draw_rates(layout: Layout, heading: Heading) -> Figure:
-    """The share of the peak over the context."""
+    """Draw the share of the peak by context."""
 
     def rated(cell: TimeCellRecord) -> tuple[float, float | None, float | None] | None:
         share = _peak_share(cell)
@@ -288,18 +285,15 @@ _Point = tuple[float, float | None, float | None]
 def _draw_lines(
     layout: Layout, heading: Heading, value: Callable[[TimeCellRecord], _Point | None], label: str
 ) -> tuple[Figure, list[Axes]]:
-    """A panel for each size with a line for each series; of one series, one panel with a line for each size."""
+    """Draw a panel for each size with a line for each series; a single series has one panel with a line per size."""
     from matplotlib.lines import Line2D
 
     rows, keys, of = _lines(layout)
     columns = min(3, len(rows))
     beyond = {cell.key for _, cells in rows for cell in cells if of(cell) in keys and cell.outcome == "oom"}
     handles = [
-        Line2D(
-            [], [], color=look.colour, linestyle=look.dashes, marker=look.marker, markersize=4.5, label=printable(key)
-        )
+        Line2D([], [], **series(number).line, markersize=4.5, label=printable(key))
         for number, key in enumerate(keys if len(keys) > 1 else ())
-        for look in [series(number)]
     ]
     if beyond:
         handles.append(cross_handle("out of memory"))
@@ -321,10 +315,8 @@ def _draw_lines(
             line = sorted((cell for cell in cells if of(cell) == key), key=_by_position(layout))
             points = [(_position(cell, layout.along), *point) for cell in line if (point := value(cell))]
             look = series(number)
-            place.plot(
-                [x for x, *_ in points], [y for _, y, *_ in points], color=look.colour, linestyle=look.dashes,
-                marker=look.marker, markersize=4.5, linewidth=1.4, zorder=3,
-            )  # fmt: skip
+            xs, ys = [x for x, *_ in points], [y for _, y, *_ in points]
+            place.plot(xs, ys, **look.line, markersize=4.5, linewidth=1.4, zorder=3)
             draw_error_bars(place, points, look.colour, cap=2.5, zorder=4)
         place.set_ylim(low / 1.3, high * 1.6)
         stopped: dict[float, list[str]] = {}
@@ -346,7 +338,7 @@ _ALONG_LABEL: Final = {"ctx": "ctx", "size": "parameters", "batch": "batch"}
 def _lines(
     layout: Layout,
 ) -> tuple[list[tuple[str, tuple[TimeCellRecord, ...]]], list[str], Callable[[TimeCellRecord], str]]:
-    """Panels with their titles, the keys of the lines in them, and which line a cell is of."""
+    """Return the panels with their titles, the keys of their lines, and a function from a cell to its line's key."""
     shown = list(layout.panels[:MOST_PANELS])
     if len(layout.series) > 1 or len(shown) == 1:
         return shown, list(layout.series[:MOST_SERIES]), layout.of
@@ -371,7 +363,7 @@ def _along_axis(place: Axes, cells: Sequence[TimeCellRecord], layout: Layout) ->
 
 @dataclass(frozen=True)
 class Strip:
-    """The steps of one cell, relative to the median of those that count: 0.01 is 1 % longer."""
+    """The steps of one cell, relative to the median of the measured ones: 0.01 is 1 % longer."""
 
     cell: TimeCellRecord
     counted: tuple[float, ...]
@@ -379,7 +371,7 @@ class Strip:
 
 
 def strips(cells: Sequence[TimeCellRecord]) -> list[Strip]:
-    """Of the cells that vary most, in the order of the run."""
+    """Return the strips of the cells that vary most, in the order of the run."""
     found = []
     for cell in cells:
         timed = samples(cell, "step")
@@ -395,7 +387,7 @@ def strips(cells: Sequence[TimeCellRecord]) -> list[Strip]:
 
 
 def draw_samples(shown: Sequence[Strip], name: Callable[[TimeCellRecord], str], heading: Heading) -> Figure:
-    """A row for each cell: its steps from above to below, those beyond the edge as a triangle with how far."""
+    """Draw a row for each cell with its steps from top to bottom; a triangle marks steps beyond the edge."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
@@ -436,13 +428,13 @@ _BEYOND: Final = "#d55e00"
 
 
 def _edge(shown: Sequence[Strip]) -> float:
-    """Half the width of the picture: so that 98 % of the steps that count are in it, and at least 1 %."""
+    """Return half the width of the figure, which contains 98 % of the measured steps."""
     values = sorted(abs(value) for each in shown for value in each.counted)
     return max(0.005, 1.2 * values[min(len(values) - 1, math.ceil(0.98 * len(values)))])
 
 
 def _draw_strips(place: Axes, shown: Sequence[Strip], edge: float) -> None:
-    """All dots inside the edges, and a shade behind every other row."""
+    """Draw the steps within the edges, with a shade behind every other row."""
     crowded = any(len(each.warmup) + len(each.counted) > 30 for each in shown)
     dots: dict[str, list[tuple[float, float]]] = {_DOT: [], "white": []}
     for row, each in enumerate(shown):
@@ -469,7 +461,7 @@ def _draw_strips(place: Axes, shown: Sequence[Strip], edge: float) -> None:
 
 
 def _draw_beyond_edge(place: Axes, row: int, each: Strip, edge: float) -> None:
-    """A triangle for steps that took longer than there is room for, with how long they took."""
+    """Mark the steps beyond the edges with a triangle, and those that took longer with their duration."""
     every = [*each.warmup, *each.counted]
     beyond = [value for value in every if value > edge]
     if beyond:
@@ -483,8 +475,3 @@ def _draw_beyond_edge(place: Axes, row: int, each: Strip, edge: float) -> None:
         )  # fmt: skip
     if any(value < -edge for value in every):
         place.plot(-edge * 100, row, marker="<", markersize=4.5, color=_BEYOND, clip_on=False, zorder=5)
-
-
-def of_run(record: TimeRecord) -> Iterator[Drawn]:
-    """Everything that there is to draw of a run."""
-    return figures(record.cells)

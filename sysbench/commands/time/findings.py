@@ -1,8 +1,8 @@
-"""What a timing run has shown: sentences with their numbers, each with the cells that it rests on.
+"""Findings of a timing run: sentences with numbers, each with the cells it is based on.
 
-Cells with doubts (`sysbench.render.findings.DOUBTFUL`) are in none, and a last sentence says which those are. Nor
-does a sentence claim what noise could have made: where intervals overlap, where the means that tables show say the
-opposite of the medians, or where another cell of the run says otherwise, it is withheld.
+Cells with serious cautions (`sysbench.render.findings.DOUBTFUL`) are excluded; a last sentence lists them. A finding is
+withheld if noise could explain it: if intervals overlap, if the means in the tables contradict the medians, or if
+another cell of the run contradicts it.
 """
 
 from __future__ import annotations
@@ -44,19 +44,18 @@ from sysbench.statistics import Effect, Pooled, PowerLaw, Ratio, effect, pooled,
 Cells = Sequence[TimeCellRecord]
 
 MOST_SETTINGS: Final = 4
-"""As many ways of computing get a sentence each."""
+"""Largest number of settings that get a sentence each."""
 
 MOST_ROWS: Final = 4
-"""As many rows along an axis are said one by one."""
+"""Largest number of rows along an axis that are listed one by one."""
 
 
 def said(cells: Cells) -> Iterator[Said]:
-    """Every sentence that these cells carry, the most asked for first."""
+    """Yield all findings of these cells, the most important first."""
+    yield from headlines(cells)
     if any(cell.cell.simulate for cell in cells):
-        yield from predicted.said(cells)
         return
     everywhere = namer(cells)
-    yield from headlines(cells)
     yield from _work_without_time(cells)
     yield from _growth(cells)
     yield from _optimizer(cells)
@@ -65,12 +64,12 @@ def said(cells: Cells) -> Iterator[Said]:
     yield from _spreads(cells, everywhere)
     yield from _peaks(cells, everywhere)
     yield from _frontiers(cells)
-    said_of = "what is said of this run, or of its comparisons"
-    yield from left_out(cells, lambda cell: doubts(cell, alone=False), said_of)
+    of = "what is said of this run, or of its comparisons"
+    yield from left_out(cells, lambda cell: doubts(cell, alone=False), of)
 
 
 def headlines(cells: Cells) -> Iterator[Said]:
-    """Those that are worth a line below the tables on a screen, which say the rest by themselves."""
+    """Yield the findings to show below the tables, which show the others themselves."""
     if any(cell.cell.simulate for cell in cells):
         yield from predicted.said(cells)
         return
@@ -80,10 +79,9 @@ def headlines(cells: Cells) -> Iterator[Said]:
 
 
 def _by_setting(cells: Cells, whole: Callable[[Cells], bool]) -> Iterator[tuple[str, Cells]]:
-    """All cells, if one sentence fits them all or settings are too many for one each; else those of each setting.
+    """Yield the cells of each setting (device, mode, precision, …), with a prefix for its sentence.
 
-    A setting is how cells are computed, whatever their size: device, mode, precision, … Words for it come with its
-    cells, to stand before the sentence.
+    All cells form one group, without a prefix, if `whole` accepts them or if there are too many settings.
     """
     groups = axes.alike(cells, "size", "ctx", "batch", "warmup", "steps", "until", "max_steps", "sync", "seed")
     if not 1 < len(groups) <= MOST_SETTINGS or whole(cells):
@@ -99,7 +97,7 @@ def _by_setting(cells: Cells, whole: Callable[[Cells], bool]) -> Iterator[tuple[
 
 @dataclass(frozen=True)
 class _Compared:
-    """Two ways of computing on the same input: how many times as fast the other is."""
+    """A cell and one that differs in a single axis, with the effect of the difference."""
 
     base: TimeCellRecord
     other: TimeCellRecord
@@ -107,13 +105,13 @@ class _Compared:
 
     @property
     def value(self) -> float:
-        """The speed-up."""
+        """Speed-up of `other` over `base`."""
         return self.effect.ratio.value
 
 
 @dataclass(frozen=True)
 class _Comparison:
-    """The same over all inputs, ascending in how much faster the arm is."""
+    """One value of an axis against another in all cells that differ in nothing else, by ascending speed-up."""
 
     axis: str
     base: object
@@ -121,31 +119,31 @@ class _Comparison:
     phase: str
     each: tuple[_Compared, ...]
     common: Pooled | None
-    """The speed-up that all of them agree on; None where they do not or where it is none."""
+    """Speed-up on which all cells agree, if they do."""
 
     def decided(self, *directions: int) -> list[_Compared]:
-        """Those that go one of these ways without doubt, or with 0 those that go neither way."""
+        """Return the pairs whose effect is significant in one of these directions; 0 stands for not significant."""
         return [each for each in self.each if each.effect.direction in directions]
 
     @property
     def cells(self) -> tuple[TimeCellRecord, ...]:
-        """All that it rests on."""
+        """All cells that are compared."""
         return tuple(cell for each in self.each for cell in (each.base, each.other))
 
     def where(self, cells: Cells, among: Cells | None = None) -> str:
-        """Names for some of its cells."""
+        """Name some of its cells."""
         return together_named(cells, [each.base for each in self.each] if among is None else among, (self.axis,))
 
 
 def _comparisons(cells: Cells) -> Iterator[Said]:
-    """A sentence for each arm that was measured on something that the first one was measured on too."""
+    """Compare every value of each axis with the first one."""
     for axis in ("device", *axes.CHOICES):
         values = axes.values_along(cells, axis)
         phase = "optimizer" if axis == "optimizer" else "step"
         for arm in values[1:]:
             found = _comparison(cells, axis, values[0], arm, phase)
             if found is not None and found.decided(-1) and not found.decided(1):
-                # What is slower wherever it can be told is what the other one is faster than.
+                # State which one is faster, not which one is slower.
                 found = _comparison(cells, axis, arm, values[0], phase)
             if found is not None:
                 yield Said(_compared_words(found, cells), found.cells)
@@ -153,7 +151,7 @@ def _comparisons(cells: Cells) -> Iterator[Said]:
 
 
 def _comparison(cells: Cells, axis: str, base: object, arm: object, phase: str) -> _Comparison | None:
-    """One value of an axis against another; None where nothing was measured under both."""
+    """Compare two values of an axis; None if no pair of cells has an interval."""
     both = [
         (first, second, one.samples_s, other.samples_s)
         for first, second in axes.pairs(believable(cells, alone=False), axis, base, arm)
@@ -193,7 +191,7 @@ def _compared_words(found: _Comparison, cells: Cells) -> str:
 
 
 def _told_apart(found: _Comparison, arm: str, base: str) -> str:
-    """Two ways of computing of which neither is faster without doubt, with how far apart they seem."""
+    """State that neither is significantly faster, with the range of the ratios."""
     least, most = found.each[0], found.each[-1]
     if len(found.each) > 1:
         ends = f"{units.ratio(least.value)} to {units.ratio(most.value)}"
@@ -205,7 +203,7 @@ def _told_apart(found: _Comparison, arm: str, base: str) -> str:
 
 
 def _by_phase(found: _Comparison, cells: Cells) -> str:
-    """`(forward 1.50 to 2.51×, backward 1.81 to 2.58×)`, of the cells in which the phase itself is decided."""
+    """Return the ranges of significant speed-ups by phase: ` (forward 1.50 to 2.51×, backward 1.81 to 2.58×)`."""
     parts = []
     for phase in ("forward", "backward") if found.phase == "step" else ():
         of_phase = _comparison(cells, found.axis, found.base, found.arm, phase)
@@ -216,17 +214,17 @@ def _by_phase(found: _Comparison, cells: Cells) -> str:
 
 
 def _trends(found: _Comparison) -> str:
-    """`; the larger the model and the longer the context, the more`."""
+    """Return the trends of the speed-up: `; the larger the model and the longer the context, the more`."""
     more = {"size": "the larger the model", "ctx": "the longer the context"}
     words = [words for axis, words in more.items() if _gains_along(found, axis)]
     return f"; {' and '.join(words)}, the more" if words else ""
 
 
 def _gains_along(found: _Comparison, axis: str) -> bool:
-    """Whether the arm gains the more the larger the model is (`size`), or the longer the context (`ctx`).
+    """Whether the speed-up grows with the model (`size`) or with the context (`ctx`).
 
-    In every row, all else being equal, and at least one of three cells or more: no step goes down without doubt, the
-    last value is the largest, and its interval is above the first one's.
+    In every row that differs in nothing else, no step may go down significantly, and the last speed-up must be the
+    largest, with its interval above the first one's. At least one row must have three cells.
     """
     by_base = {each.base.key: each.effect.ratio for each in found.each}
     rows = [
@@ -247,7 +245,7 @@ def _extent(cell: TimeCellRecord, axis: str) -> int:
 
 
 def _exceptions(found: _Comparison) -> str:
-    """Where the arm is slower, though it is faster elsewhere, and where nothing can be told."""
+    """Name the cells in which the arm is slower, and those without a significant difference."""
     slower, same = found.decided(-1), found.decided(0)
     text = ""
     if slower and found.decided(1):
@@ -258,7 +256,7 @@ def _exceptions(found: _Comparison) -> str:
 
 
 def _held_back(found: _Comparison) -> str:
-    """Where the arm gains least, what was seen to hold it back; nothing where that holds back what gains most too."""
+    """State whether kernel launches limit the arm where it gains least, unless they also do where it gains most."""
     if found.axis not in ("precision", "attention"):
         return ""
     waiting = {cell.key for cell in paced_by_launches(list({cell.key: cell for cell in found.cells}.values()))}
@@ -270,14 +268,11 @@ def _held_back(found: _Comparison) -> str:
 
 
 def _payback(found: _Comparison, cells: Cells) -> Iterator[Said]:
-    """How long compiling takes, and after how many faster steps it was worth it; nothing for other comparisons."""
+    """State how long compiling takes, and after how many steps it pays off."""
     paid: list[tuple[float, float, TimeCellRecord]] = []
     for each in found.each:
-        before, after, compile_s = (
-            samples(each.base, found.phase),
-            samples(each.other, found.phase),
-            each.other.compile_s,
-        )
+        before, after = samples(each.base, found.phase), samples(each.other, found.phase)
+        compile_s = each.other.compile_s
         if compile_s is not None and each.effect.direction == 1 and before is not None and after is not None:
             paid.append((compile_s / (before.median_s - after.median_s), compile_s, each.other))
     if not paid:
@@ -301,28 +296,28 @@ def _payback(found: _Comparison, cells: Cells) -> Iterator[Said]:
 
 @dataclass(frozen=True)
 class _Parts:
-    """Some phases as a multiple, or a share, of others, in cells by ascending value."""
+    """The ratio of some phases to others in each cell, by ascending value."""
 
     each: tuple[tuple[Ratio, TimeCellRecord], ...]
 
     @property
     def common(self) -> Pooled | None:
-        """What all cells agree on; None where they do not."""
+        """The ratio on which all cells agree, if they do."""
         return pooled([found for found, _ in self.each])
 
     @property
     def differ(self) -> bool:
-        """Whether the largest is larger than the smallest without doubt."""
+        """Whether the largest ratio is significantly larger than the smallest."""
         return not overlapping(self.each[0][0], self.each[-1][0])
 
     @property
     def cells(self) -> tuple[TimeCellRecord, ...]:
-        """All that it rests on."""
+        """The cells, by ascending ratio."""
         return tuple(cell for _, cell in self.each)
 
 
 def _parts(cells: Cells, upper: Sequence[str], lower: Sequence[str]) -> _Parts | None:
-    """The time of `upper` over that of `lower` in every believable cell that has an interval of it."""
+    """Return the ratio of the time of `upper` to that of `lower` in every believable cell that has an interval."""
     found = [
         (much, cell)
         for cell in believable(cells)
@@ -333,7 +328,7 @@ def _parts(cells: Cells, upper: Sequence[str], lower: Sequence[str]) -> _Parts |
 
 
 def _parts_by_setting(cells: Cells, upper: str, lower: str) -> Iterator[tuple[str, Cells, _Parts, Namer]]:
-    """The parts in all cells where they agree, or else in each setting, with names for its cells."""
+    """Yield the ratios of all cells if they agree, otherwise those of each setting, with a function to name cells."""
 
     def agreed(some: Cells) -> bool:
         found = _parts(some, (upper,), (lower,))
@@ -341,7 +336,7 @@ def _parts_by_setting(cells: Cells, upper: str, lower: str) -> Iterator[tuple[st
 
     for where, group in _by_setting(cells, agreed):
         if (found := _parts(group, (upper,), (lower,))) is not None:
-            # What all cells of a setting share was said before.
+            # The prefix of the sentence states what all cells of a setting have in common.
             yield where, group, found, namer(group) if len(group) > 1 else namer(cells)
 
 
@@ -365,7 +360,7 @@ def _backward(cells: Cells) -> Iterator[Said]:
 
 
 def _where_work_decides(found: _Parts, group: Cells) -> str:
-    """The same for the cells in which work sets the pace, and not the launching of kernels."""
+    """State the ratio in the cells that kernel launches do not limit."""
     waiting = {cell.key for cell in paced_by_launches(group)}
     working = _Parts(tuple(each for each in found.each if each[1].key not in waiting))
     if not waiting or not 2 <= len(working.each) < len(found.each):
@@ -394,15 +389,16 @@ def _optimizer(cells: Cells) -> Iterator[Said]:
 # --- time that does not follow the work
 
 FLAT: Final = 1.1
-"""A time that grows by less than this while the work grows at least half as much again does not follow the work."""
+"""Largest ratio of two times that count as equal."""
 
 MORE_WORK: Final = 1.5
+"""Smallest ratio of the FLOPs of two cells at which equal times show that the work does not determine them."""
 
 
 def _flat(cells: Cells) -> list[tuple[Cells, float]]:
-    """Of every row along the context the longest beginning over which forward does not follow the work.
+    """Find rows along the context that begin with forward passes of equal time for more work.
 
-    With each comes how many times the FLOPs of its first cell its last one has.
+    Return the cells of each such beginning, and the ratio of the FLOPs of its last cell to those of its first.
     """
     found: list[tuple[Cells, float]] = []
     for row in axes.alike(believable(cells, alone=False), "ctx"):
@@ -415,9 +411,9 @@ def _flat(cells: Cells) -> list[tuple[Cells, float]]:
 
 
 def _as_long(first: TimeCellRecord, other: TimeCellRecord) -> bool:
-    """Whether forward takes as long in both: the interval of their ratio, and that of their means, within `FLAT`.
+    """Whether forward takes as long in both cells: the interval of the ratio and the ratio of the means agree.
 
-    A forward that takes much less for more work was disturbed the first time, and shows nothing.
+    A forward that takes much less time for more work was disturbed in the first cell, which shows nothing.
     """
     before, after = samples(first, "forward"), samples(other, "forward")
     assert before is not None
@@ -429,7 +425,7 @@ def _as_long(first: TimeCellRecord, other: TimeCellRecord) -> bool:
 
 
 def paced_by_launches(cells: Cells) -> Cells:
-    """The cells in which launching kernels sets the pace: seen by their clocks, or by a forward that is flat."""
+    """Return the cells limited by kernel launches, according to their clocks or to a forward time that is flat."""
     by_time = {cell.key for row, _ in _flat(cells) for cell in row}
     return [cell for cell in cells if launch_bound(cell) or cell.key in by_time]
 
@@ -469,10 +465,10 @@ def _flat_words(row: Cells, work: float, group: Cells) -> str:
 
 
 def _laws(cells: Cells, axis: str) -> list[tuple[PowerLaw, Cells]]:
-    """How the step grows in every row of at least three believable cells along `ctx` or `size`, where by one power.
+    """Fit a power law to the step times of every row of at least three believable cells along `ctx` or `size`.
 
-    Where launching kernels sets the pace, time does not grow with anything of these, and a cell is in no row. An
-    exponent whose interval reaches down to 0 is no growth, and neither is one that the means do not show.
+    Cells limited by kernel launches are left out, because their time does not grow. So are laws whose exponent may be
+    0, and those that the means do not confirm.
     """
     found: list[tuple[PowerLaw, Cells]] = []
     usable = believable(cells, alone=False)
@@ -502,7 +498,7 @@ def _growth(cells: Cells) -> Iterator[Said]:
 
 
 def _powers(laws: Sequence[tuple[PowerLaw, Cells]], group: Cells, axis: str, symbol: str) -> str:
-    """`as ctx^1.08 ± 0.03 in small (ctx 128 to 1024), …`; those beyond a few as the range of their exponents."""
+    """Describe each law, or the range of the exponents if there are many: `as ctx^1.08 ± 0.03 at small (…), …`."""
     name = namer(group, (axis,))
     if len(laws) > MOST_ROWS:
         ordered = sorted(laws, key=lambda each: each[0].exponent)
@@ -527,11 +523,11 @@ def _power(law: PowerLaw, symbol: str) -> str:
 
 
 def _rates(cells: Cells) -> Iterator[Said]:
-    """For each peak the shares of it that believable cells reach over the whole step."""
+    """State the share of each precision's peak that believable cells reach over the whole step."""
     by_peak: dict[tuple[str, float], list[tuple[float, TimeCellRecord]]] = {}
     for cell in believable(cells):
         rates = cell.rates
-        # More than the peak is a wrong time or a wrong peak: the caution says so, and no sentence repeats it.
+        # A share above 1 means a wrong time or a wrong peak, which a caution reports.
         if rates is not None and rates.peak_flops_per_s is not None and (rates.peak_share or 2.0) <= 1:
             place = (cell.cell.precision, rates.peak_flops_per_s)
             by_peak.setdefault(place, []).append((rates.peak_share or 0.0, cell))
@@ -548,34 +544,35 @@ def _rates(cells: Cells) -> Iterator[Said]:
 # --- warming up
 
 SETTLED: Final = 0.02
-"""A step is as later ones where it exceeds the slowest of them by no more than this share of their median, or where
-it is less than `FAR_OUT` of their deviations above that."""
+"""A step has settled if it exceeds the slowest later step by at most this share of their median, or their median by
+less than `FAR_OUT` standard deviations."""
 
 WITHOUT_WARMUP: Final[frozenset[CautionCode]] = frozenset({"warmup-unfinished", "drift", "autocorrelated"})
-"""Cautions that a slow first step calls forth: what a study of warming up is about, and no doubt about it."""
+"""Cautions caused by a slow first step, which is what a study of the warm-up is about."""
 
 FAR_OUT: Final = 4
-"""Standard deviations of the other steps by which one of the first stands out."""
+"""Standard deviations of the other steps at which one of the first is an outlier."""
 
 
 @dataclass(frozen=True)
 class _FirstSteps:
-    """What the first steps of a cell take, against those that count."""
+    """The first warm-up steps of a cell, compared with its measured steps."""
 
     cell: TimeCellRecord
     first: float
-    """The very first step as a multiple of the median of those that count."""
+    """The very first step as a multiple of the median of the measured steps."""
     slow: bool
-    """Whether it takes longer than those that count."""
+    """Whether it is slower than the measured steps."""
     settles_after: int
-    """From this step on, counted from 0, steps are as the ones that count."""
+    """Number of steps before the first one that has settled."""
     excess_share: float
-    """By how much the mean of as many steps would have been longer, had they been counted from the very first."""
+    """Increase of the mean if the same number of steps had been measured without a warm-up."""
     steps: int
+    """Number of measured steps."""
 
 
 def _warmed_up(cell: TimeCellRecord) -> _FirstSteps | None:
-    """None for a cell that was not warmed up, or whose steps have no clock of the host."""
+    """Describe the warm-up of a cell; None if it had none, or if the host's clock did not time its steps."""
     timed, warmup_s = samples(cell, "step"), cell.warmup_samples_s
     if timed is None or not warmup_s or cell.phases["step"].wall is None:
         return None
@@ -617,9 +614,9 @@ def _times(value: float) -> str:
 
 
 def _warmup_study(cells: Cells) -> Iterator[Said]:
-    """What counting from the first step on does to the mean: against the median, which a slow step does not move.
+    """State what measuring without a warm-up does to the mean, compared with the median, which is robust.
 
-    A first step that is slow in one cell of a row and not in another shows nothing of warming up, and is left out.
+    A row is left out if the first step is slow after a warm-up, but not without one: that shows nothing.
     """
     if len(axes.values_along(cells, "warmup")) < 2:
         return
@@ -644,7 +641,7 @@ def _warmup_study(cells: Cells) -> Iterator[Said]:
 
 
 def _starts_slow(timed: Samples | None) -> bool:
-    """Whether the first step that counts is slower than all others, by far more than they differ."""
+    """Whether the first measured step is slower than all others, by far more than they differ."""
     if timed is None or len(timed.samples_s) < 3:
         return False
     first, *others = timed.samples_s
@@ -654,7 +651,7 @@ def _starts_slow(timed: Samples | None) -> bool:
 
 
 NOTICEABLE: Final = 0.0005
-"""A mean that is nearer to the median reads as the same."""
+"""Smallest difference of mean and median that is stated, as a share of the median."""
 
 
 def _mean_over_median(cell: TimeCellRecord, *, first: bool) -> str:
@@ -675,19 +672,20 @@ def _mean_over_median(cell: TimeCellRecord, *, first: bool) -> str:
 # --- spread
 
 STEADY: Final = 0.02
-"""A standard deviation of at most this share of the mean is called small, and beyond `RESTLESS` high."""
+"""Largest standard deviation that is called small, as a share of the mean."""
 
 RESTLESS: Final = 0.1
+"""Standard deviation above which it is called high, as a share of the mean."""
 
 _TYPICAL: Final = 4
-"""Of fewer cells none is typical."""
+"""Fewest cells of which one can be typical."""
 
 Spread = tuple[float, TimeCellRecord]
-"""The standard deviation of a phase as a share of its mean."""
+"""The standard deviation of a phase as a share of its mean, and the cell."""
 
 
 def _spreads(cells: Cells, name: Namer) -> Iterator[Said]:
-    """Doubts about a cell are no reason to hide its spread."""
+    """State how far steps scatter, including cells with cautions."""
     by_phase: dict[str, list[Spread]] = {}
     for phase in ("forward", "backward", "step"):
         found = [
@@ -699,8 +697,7 @@ def _spreads(cells: Cells, name: Namer) -> Iterator[Said]:
         if found:
             by_phase[phase] = sorted(found, key=lambda each: each[0])
     if "backward" not in by_phase and len(by_phase) == 2:
-        # The step is forward alone.
-        del by_phase["step"]
+        del by_phase["step"]  # it consists of forward alone
     if not by_phase:
         return
     words = [f"{'the step' if phase == 'step' else phase} {_spread(found, name)}" for phase, found in by_phase.items()]
@@ -743,14 +740,13 @@ def _peaks(cells: Cells, name: Namer) -> Iterator[Said]:
 
 
 def _frontiers(cells: Cells) -> Iterator[Said]:
-    """Where memory ends along the context; rows that end alike, together."""
+    """State at which context memory runs out, with rows of the same limit in one sentence."""
     alike: dict[tuple[str, str], list[tuple[TimeCellRecord | None, TimeCellRecord]]] = {}
     for row in axes.alike(cells, "ctx"):
         ordered = sorted(row, key=lambda cell: cell.cell.ctx)
         place = next((number for number, cell in enumerate(ordered) if cell.outcome == "oom"), None)
         if place is None or any(cell.outcome == "ok" for cell in ordered[place:]):
-            # Where a larger one fits, it was not the context that memory ran out for.
-            continue
+            continue  # a longer context fits, so the context was not the reason
         beyond, last = ordered[place], next((cell for cell in ordered[:place][::-1] if cell.outcome == "ok"), None)
         fits = f"ctx {last.cell.ctx} fits" if last is not None else "no smaller context was measured"
         alike.setdefault((f"ctx {beyond.cell.ctx}", fits), []).append((last, beyond))
@@ -762,5 +758,5 @@ def _frontiers(cells: Cells) -> Iterator[Said]:
 
 
 def of_run(record: TimeRecord) -> Iterator[Said]:
-    """Everything that a run shows."""
+    """Yield all findings of a run."""
     return said(record.cells)

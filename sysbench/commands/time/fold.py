@@ -1,11 +1,9 @@
 """Folds the event log of `sysbench time` into its record.
 
-The energy of the measured steps, from a counter that is read beside them.
-
-NVML counts joules of a whole GPU (nvmlDeviceGetTotalEnergyConsumption, Volta and later), and puts what it has counted
-into the counter only every 20 to 100 ms (Yang, Adamek and Armour, "Part-time Power Measurements: nvidia-smi's Lack of
-Attention", 2023, measure 20 to 100 ms between updates of power on a dozen GPUs). So energy is known over a stretch of
-time between two readings, at either end to within one update, and not of a step by itself.
+The energy of the measured steps comes from NVML's counter for the whole GPU (nvmlDeviceGetTotalEnergyConsumption, Volta
+and later), which is updated every 20 to 100 ms (Yang, Adamek and Armour, "Part-time Power Measurements: nvidia-smi's
+Lack of Attention", 2023, measured on a dozen GPUs). Energy is therefore known between two readings, to within one
+update at either end, but not for a single step.
 """
 
 from __future__ import annotations
@@ -40,17 +38,17 @@ from sysbench.spec import hardware
 from sysbench.spec.model import ModelCell
 
 UPDATE_S = 0.1
-"""The longest time between two updates of the counter."""
+"""Longest time between two updates of the counter."""
 
 SHORTEST_S = 10 * UPDATE_S
-"""Over less, the two ends make up more than a tenth of what was counted."""
+"""Shortest counted time: over less, the uncertainty of the two ends exceeds a tenth."""
 
 
 def energy(cell: ModelCell, seen: CellEvents) -> EnergyRecord | None:
-    """What the measured steps took; None where no counter was read at all.
+    """Return the energy of the measured steps; None if no counter was read.
 
-    Only readings between the beginning of the first measured step and the end of the last are used: their difference
-    over the time between them is the mean power, and that times the length of the whole window is its energy.
+    The mean power is the difference of the first and the last reading within the measured steps, over the time between
+    them; multiplied by the duration of all steps, it gives their energy.
     """
     steps = [step for step in seen.steps if step.step.wall_s is not None]
     readings = [reading for reading in seen.readings if reading.energy_j is not None]
@@ -60,43 +58,24 @@ def energy(cell: ModelCell, seen: CellEvents) -> EnergyRecord | None:
     window_s = end_s - begin_s
     inside = sorted((reading for reading in readings if begin_s <= reading.at_s <= end_s), key=lambda each: each.at_s)
     counted_s = inside[-1].at_s - inside[0].at_s if inside else 0.0
+    counted_j = (inside[-1].energy_j or 0.0) - (inside[0].energy_j or 0.0) if inside else 0.0
+    withheld, steps_needed = None, None
     if counted_s < SHORTEST_S:
-        return _withheld(window_s, counted_s, f"measured for {window_s:.2f} s", _enough(len(steps), window_s))
-    counted_j = _joules(inside[-1]) - _joules(inside[0])
-    if counted_j <= 0:
-        return _withheld(window_s, counted_s, "the counter did not grow, or began anew", None)
-    power_w = counted_j / counted_s
-    step_j = power_w * window_s / len(steps)
+        withheld = f"measured for {window_s:.2f} s"
+        # Twice the shortest time leaves room for the readings at both ends.
+        steps_needed = math.ceil(2 * SHORTEST_S / (window_s / len(steps))) if window_s > 0 else None
+    elif counted_j <= 0:
+        withheld = "the counter did not grow, or began anew"
+    power_w = counted_j / counted_s if withheld is None else None
+    step_j = power_w * window_s / len(steps) if power_w is not None else None
     return EnergyRecord(
         step_j=step_j,
-        token_j=step_j / cell.tokens,
+        token_j=step_j / cell.tokens if step_j is not None else None,
         power_w=power_w,
         window_s=window_s,
         counted_s=counted_s,
-        uncertainty_share=UPDATE_S / counted_s,
-        withheld=None,
-        steps_needed=None,
-    )
-
-
-def _joules(reading: Reading) -> float:
-    return reading.energy_j or 0.0
-
-
-def _enough(steps: int, window_s: float) -> int | None:
-    """As many steps as fill a window with room for the readings at its ends."""
-    return math.ceil(2 * SHORTEST_S / (window_s / steps)) if window_s > 0 else None
-
-
-def _withheld(window_s: float, counted_s: float, why: str, steps_needed: int | None) -> EnergyRecord:
-    return EnergyRecord(
-        step_j=None,
-        token_j=None,
-        power_w=None,
-        window_s=window_s,
-        counted_s=counted_s,
-        uncertainty_share=None,
-        withheld=why,
+        uncertainty_share=UPDATE_S / counted_s if withheld is None else None,
+        withheld=withheld,
         steps_needed=steps_needed,
     )
 
@@ -105,11 +84,11 @@ FASTER_SHARE = 0.8
 """Every step on fewer threads must take less than this share of the median step before threads are to blame."""
 
 HIGHEST_SHARE = 1.1
-"""Of the measured ceiling: the cuts between the sizes tried and ordinary noise allow for this much."""
+"""Highest credible share of the measured ceiling: noise, and steps between the sizes tried, account for the excess."""
 
 
 def fold(events: Iterable[Event]) -> TimeRecord:
-    """The record of a run, finished or not; raises LogError when the events hold no run."""
+    """Return the record of a run, finished or not; raises LogError if the events contain no run."""
     run, cells = fold_cells(events, _cell)
     return TimeRecord(
         **run_record.of_run(run),
@@ -140,7 +119,7 @@ def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> TimeCellRecord:
 
 
 def _prediction(cell: TimeCell, seen: CellEvents, price_per_hour: float | None) -> PredictionRecord | None:
-    """What was predicted, with what it comes to a second and a token."""
+    """Return the prediction with its rates and its cost."""
     predicted = seen.last(StepPredicted)
     if predicted is None:
         return None
@@ -180,7 +159,7 @@ def _waiting_threads(seen: CellEvents) -> Iterator[Caution]:
 
 
 def _doubts(seen: CellEvents) -> Iterator[Caution]:
-    """Why a prediction should be believed less."""
+    """Yield cautions about a prediction."""
     predicted = seen.last(StepPredicted)
     if predicted is None:
         return
@@ -203,20 +182,20 @@ def _phases(cell: TimeCell, steps: Sequence[StepMeasured]) -> dict[str, PhaseRec
         phase: [step.phases[phase] for step in steps if phase in step.phases] for phase in cell.phases
     }
     samples["step"] = [step.step for step in steps]
-    return {phase: _phase(of_phase) for phase, of_phase in samples.items() if of_phase}
-
-
-def _phase(samples: Sequence[PhaseSample]) -> PhaseRecord:
-    enqueue = [sample.enqueue_s for sample in samples if sample.enqueue_s is not None]
-    return PhaseRecord(
-        wall=samples_of([sample.wall_s for sample in samples if sample.wall_s is not None]),
-        device=samples_of([sample.device_s for sample in samples if sample.device_s is not None]),
-        enqueue_median_s=standard.median(enqueue) if enqueue else None,
-    )
+    found = {}
+    for phase, of_phase in samples.items():
+        if of_phase:
+            enqueue = [sample.enqueue_s for sample in of_phase if sample.enqueue_s is not None]
+            found[phase] = PhaseRecord(
+                wall=samples_of([sample.wall_s for sample in of_phase if sample.wall_s is not None]),
+                device=samples_of([sample.device_s for sample in of_phase if sample.device_s is not None]),
+                enqueue_median_s=standard.median(enqueue) if enqueue else None,
+            )
+    return found
 
 
 def samples_of(samples_s: Sequence[float]) -> Samples | None:
-    """Raw samples with their summary, or None when there are none, or a clock too coarse for most of them says 0."""
+    """Return raw samples with their summary; None if there are none, or if the clock is so coarse that most are 0."""
     if not samples_s:
         return None
     summary = statistics.summarize(samples_s)
@@ -249,6 +228,7 @@ def _rates(cell: TimeCell, seen: CellEvents, phases: dict[str, PhaseRecord], run
     known = hardware.find(device.name, device.memory_bytes)
     peak = hardware.peak(known, cell.precision) if known else None
     ceiling = run.ceilings.get((device.torch_name, cell.precision, cell.threads))
+    ceiling_share = flops_per_s / ceiling.matmul_flops_per_s if ceiling else None
     return RateRecord(
         step_flops=step_flops,
         flops_per_s=flops_per_s,
@@ -257,13 +237,8 @@ def _rates(cell: TimeCell, seen: CellEvents, phases: dict[str, PhaseRecord], run
         peak_source=peak.source if peak else None,
         peak_share=flops_per_s / peak.flops_per_s if peak else None,
         ceiling_flops_per_s=ceiling.matmul_flops_per_s if ceiling else None,
-        ceiling_share=_believable(flops_per_s / ceiling.matmul_flops_per_s) if ceiling else None,
+        ceiling_share=ceiling_share if ceiling_share is not None and ceiling_share <= HIGHEST_SHARE else None,
     )
-
-
-def _believable(share: float) -> float | None:
-    """A ceiling that a whole step exceeds by more than the noise of both was no ceiling."""
-    return share if share <= HIGHEST_SHARE else None
 
 
 def _memory(seen: CellEvents) -> PeakRecord:

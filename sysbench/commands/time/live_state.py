@@ -1,52 +1,24 @@
-"""What a run has come to, folded from its events; everything that is shown while it goes on is drawn from this.
+"""The state of a timing run, folded from its events, and the forecast of its end.
 
-`advance` is pure: the same events give the same state, whether they arrive from a worker or from a log. What is left of
-a cell and of the run is estimated from what they have taken so far.
+Time that remains is estimated from what cells and steps have taken so far.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
-from typing import Any, Literal
+from functools import cached_property, reduce
+from typing import Self
 
 from sysbench import formulas
 from sysbench.commands.time.record import PredictedTime, StepPredicted
-from sysbench.commands.time.spec import TimeCell, TimeSpec
-from sysbench.log.events import (
-    CellFinished,
-    CellStarted,
-    Compiled,
-    DeviceInfo,
-    Event,
-    HostInfo,
-    ModelBuilt,
-    Reading,
-    RunFinished,
-    RunResumed,
-    RunStarted,
-    Stage,
-    StageEntered,
-    StepMeasured,
-    TorchInfo,
-    WorkerExited,
-    WorkerReady,
-)
-from sysbench.log.outcomes import LASTING, Outcome, RunStatus
+from sysbench.commands.time.spec import TimeCell
+from sysbench.log.events import CellFinished, Event, ModelBuilt, Reading, StepMeasured
+from sysbench.render.dashboard import run_state
 from sysbench.render.dashboard.lines import remembered
-from sysbench.render.dashboard.run_state import HOT, mean_and_deviation
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A cell of the run, whether it was measured yet or not."""
-
-    key: str
-    cell: TimeCell
-    step_flops: int
+from sysbench.render.dashboard.run_state import CellState, RunState, in_cell, mean_and_deviation
 
 
 @dataclass(frozen=True)
@@ -60,109 +32,63 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Current:
-    """The cell that the worker is at, or while it is at none, was at last."""
+class TimedCell(CellState):
+    """The known state of a cell."""
 
-    key: str
-    index: int
     cell: TimeCell
-    device: DeviceInfo
-    started_s: float
-    stage: Stage = "building"
-    stage_since_s: float = 0.0
     parameters: int | None = None
-    compile_s: float | None = None
     steps: tuple[Step, ...] = ()
     peak_bytes: int | None = None
-    """The most memory that a reading of this cell has shown: of the device, or without one of the worker."""
-    outcome: Outcome | None = None
-    """How it ended; None while it goes on."""
-    detail: str | None = None
+    """Highest reading during this cell: of the device's memory, or without a GPU of the worker's."""
     predicted: PredictedTime | None = None
-    """Of a cell for a GPU that is not here."""
+    """Predicted step of a cell for a simulated GPU."""
+    took_s: float = 0.0
+    """Duration of the finished cell."""
+    phases: tuple[tuple[str, float, float], ...] = ()
+    """Name, mean and standard deviation in seconds of every phase of the finished cell, then of `step`."""
+
+    def digest(self) -> Self:
+        """Return the finished cell without its single steps."""
+        return replace(self, steps=())
 
     @property
     def measured(self) -> tuple[Step, ...]:
-        """The steps that count."""
+        """Steps without warm-up."""
         return tuple(step for step in self.steps if not step.warmup)
-
-
-@dataclass(frozen=True)
-class Done:
-    """A cell that is over."""
-
-    key: str
-    outcome: Outcome
-    detail: str | None
-    took_s: float
-    device: DeviceInfo | None = None
-    phases: tuple[tuple[str, float, float], ...] = ()
-    """Name, mean and standard deviation in seconds of every phase, then of `step`."""
-    predicted: PredictedTime | None = None
-    """A step that was worked out and not measured."""
 
     @property
     def step(self) -> tuple[float, float] | None:
-        """Mean and standard deviation of the step; None where nothing was measured."""
+        """Mean and standard deviation of the finished cell's step; None if nothing was measured."""
         return next(((mean, deviation) for name, mean, deviation in self.phases if name == "step"), None)
 
-
-@dataclass(frozen=True)
-class LiveState:
-    """A run at one moment."""
-
-    started_s: float = 0.0
-    planned: tuple[Planned, ...] = ()
-    host: HostInfo | None = None
-    torch: TorchInfo | None = None
-    devices: tuple[DeviceInfo, ...] = ()
-    worker: Literal["starting", "ready"] = "starting"
-    worker_since_s: float = 0.0
-    current: Current | None = None
-    done: tuple[Done, ...] = ()
-    reading: Reading | None = None
-    status: RunStatus | None = None
-
     @property
-    def hot(self) -> bool:
-        """Whether steps are being timed right now."""
-        current = self.current
-        return current is not None and current.outcome is None and current.stage in HOT
+    def step_count(self) -> int:
+        """Number of steps the cell asks for, including warm-up."""
+        return self.cell.warmup + self.cell.steps
 
-    @property
-    def running(self) -> str:
-        """The key of the cell that runs now, or nothing."""
-        return self.current.key if self.current and self.current.outcome is None else ""
+    @cached_property
+    def step_flops(self) -> int:
+        """FLOPs of one step."""
+        return formulas.step_flops_of(self.cell)
 
-    @property
-    def on_gpu(self) -> bool:
-        """Whether what is measured now runs on a device of its own."""
-        return self.current is not None and self.current.device.type != "cpu"
 
-    @property
-    def device(self) -> DeviceInfo | None:
-        """What is measured on: the current cell's device, or what `auto` stands for."""
-        return self.current.device if self.current else self.devices[0] if self.devices else None
-
-    @property
-    def without_gpu(self) -> bool:
-        """Whether a worker has looked for devices, and there is only the CPU."""
-        return bool(self.devices) and all(device.type == "cpu" for device in self.devices)
+LiveState = RunState[TimedCell]
+"""State of a timing run at one moment."""
 
 
 def advance(state: LiveState, event: Event) -> LiveState:
-    """The state after one more event; an event that changes nothing shown leaves it as it is."""
-    handle = _HANDLERS.get(type(event))
-    return handle(state, event) if handle else state
+    """Return the state after an event; it is unchanged if the event affects nothing that is shown."""
+    after: LiveState = run_state.advance(_HANDLERS, state, event)
+    return after
 
 
 def folded(events: Iterable[Event]) -> LiveState:
-    """The state after all of these events: of the log of an earlier run, say, which is then resumed."""
+    """Return the state after these events."""
     return reduce(advance, events, LiveState())
 
 
 def phase_means(steps: Iterable[Step]) -> tuple[tuple[str, float, float], ...]:
-    """Name, mean and deviation of every phase of these steps, then of the whole step."""
+    """Return name, mean and deviation of every phase of these steps, then of the whole step."""
     by_phase: dict[str, list[float]] = {}
     totals: list[float] = []
     for step in steps:
@@ -174,154 +100,70 @@ def phase_means(steps: Iterable[Step]) -> tuple[tuple[str, float, float], ...]:
     return tuple((name, *mean_and_deviation(values)) for name, values in (*by_phase.items(), ("step", totals)))
 
 
-def _run_started(state: LiveState, event: RunStarted) -> LiveState:
-    cells = TimeSpec.model_validate(event.spec).cells()
-    planned = tuple(Planned(cell.key, cell, formulas.step_flops_of(cell)) for cell in cells)
-    return LiveState(started_s=event.at_s, planned=planned, host=event.host, worker_since_s=event.at_s)
-
-
-def _run_resumed(state: LiveState, event: RunResumed) -> LiveState:
-    """What will be run again waits once more; a forecast counts from here on."""
-    kept = tuple(done for done in state.done if done.outcome in LASTING)
-    return LiveState(started_s=event.at_s, planned=state.planned, host=state.host, worker_since_s=event.at_s, done=kept)
-
-
-def _worker_ready(state: LiveState, event: WorkerReady) -> LiveState:
-    return replace(
-        state,
-        torch=event.torch,
-        devices=tuple(event.devices),
-        worker="ready",
-        worker_since_s=event.at_s,
-        status=None,
-    )
-
-
-def _worker_exited(state: LiveState, event: WorkerExited) -> LiveState:
-    return replace(state, worker="starting", worker_since_s=event.at_s)
-
-
-def _cell_started(state: LiveState, event: CellStarted) -> LiveState:
-    cell = TimeCell.model_validate(event.axes)
-    planned = state.planned
-    if not any(each.key == event.cell for each in planned):
-        # A run of which the beginning was not shown: what it consists of turns up cell by cell.
-        planned = (*planned, Planned(event.cell, cell, formulas.step_flops_of(cell)))
-    current = Current(event.cell, event.index, cell, event.device, event.at_s, stage_since_s=event.at_s)
-    return replace(state, planned=planned, current=current, worker="ready", status=None)
-
-
-def _in_current(change: Callable[[Current, Any], Current]) -> Callable[[LiveState, Any], LiveState]:
-    """A change to the current cell; what is said of another one changes nothing."""
-
-    def handle(state: LiveState, event: Any) -> LiveState:
-        if state.current is None or state.current.key != event.cell:
-            return state
-        return replace(state, current=change(state.current, event))
-
-    return handle
-
-
-def _stage_entered(current: Current, event: StageEntered) -> Current:
-    return replace(current, stage=event.stage, stage_since_s=event.at_s)
-
-
-def _model_built(current: Current, event: ModelBuilt) -> Current:
-    return replace(current, parameters=event.parameters)
-
-
-def _compiled(current: Current, event: Compiled) -> Current:
-    return replace(current, compile_s=event.compile_s)
-
-
-def _step_measured(current: Current, event: StepMeasured) -> Current:
-    step = _step(event)
-    return replace(current, steps=(*current.steps, step)) if step else current
-
-
-def _step(event: StepMeasured) -> Step | None:
-    """By the host's clock; phases by the device's where the host did not wait for each."""
+def _step_measured(cell: TimedCell, event: StepMeasured) -> TimedCell:
+    """Add a step by the host's clock; phases that the host did not wait for are by the device's."""
     if event.step.wall_s is None:
-        return None
+        return cell
     phases = tuple(
         (name, seconds)
         for name, sample in event.phases.items()
         if (seconds := sample.wall_s if sample.wall_s is not None else sample.device_s) is not None
     )
-    return Step(event.index, event.warmup, phases, event.step.wall_s)
-
-
-def _step_predicted(current: Current, event: StepPredicted) -> Current:
-    return replace(current, predicted=event.step)
+    return replace(cell, steps=(*cell.steps, Step(event.index, event.warmup, phases, event.step.wall_s)))
 
 
 def _reading(state: LiveState, event: Reading) -> LiveState:
     if event.host_rss_bytes is None and event.device_used_bytes is None:
-        # Taken between cells, about other programs only.
-        return state
-    current = state.current
-    if current is not None and current.outcome is None:
-        used = event.device_used_bytes if current.device.type == "cuda" else event.host_rss_bytes
-        if used is not None and used > (current.peak_bytes or 0):
-            current = replace(current, peak_bytes=used)
-    return replace(state, reading=event, current=current)
+        return state  # a count of other processes, taken between cells
+    now = state.now
+    if now is not None and now.outcome is None:
+        cuda = now.device is not None and now.device.type == "cuda"
+        used = event.device_used_bytes if cuda else event.host_rss_bytes
+        now = replace(now, peak_bytes=max(used or 0, now.peak_bytes or 0) or None)
+    return replace(state, reading=event, now=now)
 
 
-def _cell_finished(state: LiveState, event: CellFinished) -> LiveState:
-    current = state.current if state.current is not None and state.current.key == event.cell else None
-    done = Done(
-        key=event.cell,
+def _cell_finished(cell: TimedCell, event: CellFinished) -> TimedCell:
+    return replace(
+        cell,
         outcome=event.outcome,
         detail=event.detail,
-        took_s=event.at_s - current.started_s if current else 0.0,
-        device=current.device if current else None,
-        phases=phase_means(current.measured) if current else (),
-        predicted=current.predicted if current else None,
+        stage_since_s=event.at_s,
+        took_s=event.at_s - cell.started_s if cell.started_s is not None else 0.0,
+        phases=phase_means(cell.measured),
     )
-    others = tuple(each for each in state.done if each.key != event.cell)
-    if current:
-        current = replace(current, outcome=event.outcome, detail=event.detail, stage_since_s=event.at_s)
-    return replace(state, done=(*others, done), current=current or state.current)
 
 
-def _run_finished(state: LiveState, event: RunFinished) -> LiveState:
-    return replace(state, status=event.status)
+_HANDLERS = run_state.handlers(
+    LiveState,
+    TimedCell,
+    {
+        ModelBuilt: in_cell(lambda cell, event: replace(cell, parameters=event.parameters)),
+        StepMeasured: in_cell(_step_measured),
+        StepPredicted: in_cell(lambda cell, event: replace(cell, predicted=event.step)),
+        Reading: _reading,
+        CellFinished: in_cell(_cell_finished),
+    },
+)
 
 
-_HANDLERS: dict[type, Callable[[LiveState, Any], LiveState]] = {
-    RunStarted: _run_started,
-    RunResumed: _run_resumed,
-    WorkerReady: _worker_ready,
-    WorkerExited: _worker_exited,
-    CellStarted: _cell_started,
-    StageEntered: _in_current(_stage_entered),
-    ModelBuilt: _in_current(_model_built),
-    Compiled: _in_current(_compiled),
-    StepMeasured: _in_current(_step_measured),
-    StepPredicted: _in_current(_step_predicted),
-    Reading: _reading,
-    CellFinished: _cell_finished,
-    RunFinished: _run_finished,
-}
-
-
-# --- how long it will still take
+# --- forecast
 
 RECENT = 10
-"""As many of the last steps say how long the next one takes."""
+"""Number of latest steps that predict the next one."""
 
 MODELS = 20
-"""As many of the last finished cells are asked what a waiting cell may be like."""
+"""Number of latest finished cells with which a waiting cell is compared."""
 
 _DECISIVE = ("device", "threads", "precision", "execution", "attention", "mode", "size")
-"""What decides how fast FLOPs are done; how many there are is known."""
+"""Axes that determine the speed in FLOPs per second; the number of FLOPs is known."""
 
 _MEDIAN_WIDTH = 2 * 1.96 * math.sqrt(math.pi / 2)
 """Width of the 95 % interval of a normal sample's median, in standard deviations over the root of its size."""
 
 
-def expected_steps(current: Current) -> int:
-    """How many measured steps the cell will have: with `--until`, as many as its interval seems to need."""
+def expected_steps(current: TimedCell) -> int:
+    """Number of steps that the cell will measure; with `--until`, as many as its interval seems to need."""
     cell, measured = current.cell, current.measured
     if cell.until is None or len(measured) < 3:
         return cell.steps
@@ -330,7 +172,7 @@ def expected_steps(current: Current) -> int:
     return min(cell.max_steps, max(cell.steps, needed, len(measured) + 1))
 
 
-def cell_left_s(current: Current) -> float | None:
+def cell_left_s(current: TimedCell) -> float | None:
     """Seconds until the cell is measured; None before its first step."""
     if current.outcome is not None:
         return 0.0
@@ -343,64 +185,56 @@ def cell_left_s(current: Current) -> float | None:
 
 
 def run_left_s(state: LiveState) -> float | None:
-    """Seconds until every cell is measured; None before there is anything to go by.
+    """Seconds until every cell is measured; None before the first step.
 
-    The steps of waiting cells are forecast by their FLOPs at the speed of the finished cell most like each, and what a
-    cell costs beside its steps by the average. While no cell is finished, the current one's speed stands for all.
+    A waiting cell's steps are predicted from their FLOPs and the speed of the most similar finished cell; its other
+    costs are the average of finished cells. Before any cell has finished, the current one stands for all.
     """
-    current = state.current
-    left_s = cell_left_s(current) if current else 0.0
+    now = state.now
+    left_s = cell_left_s(now) if now else 0.0
     if left_s is None:
         return None
-    key = state.running
-    if any(done.step for done in state.done):
-        return left_s + _waiting_s(state.planned, state.done, key)
-    waiting_flops = _waiting_flops(state.planned, state.done, key)
-    if not waiting_flops or current is None:
+    if any(each.step for each in state.ended.values()):
+        return left_s + _waiting_s(state.planned, state.ended, state.running)
+    waiting_flops = _waiting_flops(state.planned, state.ended, state.running)
+    if not waiting_flops or now is None:
         return None if waiting_flops else left_s
-    return left_s + waiting_flops * _step_s(current) / formulas.step_flops_of(current.cell)
+    return left_s + waiting_flops * _step_s(now) / now.step_flops
 
 
-def _step_s(current: Current) -> float:
-    """A typical recent step; the very first one is much slower, and typical only while it is alone."""
+def _step_s(current: TimedCell) -> float:
+    """Duration of a typical recent step, without the very first one, which is much slower, unless it is alone."""
     recent = current.steps[1:][-RECENT:] or current.steps
     return statistics.median(step.total_s for step in recent)
 
 
-def _waiting(planned: Iterable[Planned], done: Iterable[Done], current_key: str) -> list[Planned]:
-    started = {each.key for each in done} | {current_key}
-    return [each for each in planned if each.key not in started]
-
-
-def _flops(planned: Planned) -> int:
-    return _steps_of(planned) * planned.step_flops
+Cells = Mapping[str, TimedCell]
 
 
 @remembered
-def _waiting_flops(planned: tuple[Planned, ...], done: tuple[Done, ...], current_key: str) -> int:
-    return sum(_flops(each) for each in _waiting(planned, done, current_key))
+def _waiting_flops(planned: Cells, ended: Cells, running: str) -> int:
+    return sum(each.step_count * each.step_flops for each in _waiting(planned, ended, running))
 
 
 @remembered
-def _waiting_s(planned: tuple[Planned, ...], done: tuple[Done, ...], current_key: str) -> float:
-    by_key = {each.key: each for each in planned}
-    measured = [(by_key[each.key], each) for each in done if each.step and each.key in by_key]
-    seen = [(cell, each.step[0] / cell.step_flops) for cell, each in measured if each.step]
-    beside_s = [max(0.0, each.took_s - _steps_of(cell) * each.step[0]) for cell, each in measured if each.step]
-    waiting = _waiting(planned, done, current_key)
-    steps_s = (_flops(each) * _seconds_per_flop(each, seen[-MODELS:]) for each in waiting)
+def _waiting_s(planned: Cells, ended: Cells, running: str) -> float:
+    timed = [(each, each.step[0]) for each in ended.values() if each.step]
+    seen = [(each, step_s / each.step_flops) for each, step_s in timed][-MODELS:]
+    beside_s = [max(0.0, each.took_s - each.step_count * step_s) for each, step_s in timed]
+    waiting = _waiting(planned, ended, running)
+    steps_s = (each.step_count * each.step_flops * _seconds_per_flop(each, seen) for each in waiting)
     return math.fsum(steps_s) + len(waiting) * statistics.fmean(beside_s or [0.0])
 
 
-def _steps_of(planned: Planned) -> int:
-    return planned.cell.warmup + planned.cell.steps
+def _waiting(planned: Cells, ended: Cells, running: str) -> list[TimedCell]:
+    return [each for key, each in planned.items() if key not in ended and key != running]
 
 
-def _seconds_per_flop(planned: Planned, seen: Sequence[tuple[Planned, float]]) -> float:
-    """That of the cell most like it: alike in what decides the speed, and of those alike the latest."""
-    likeness = [_likeness(planned, other) for other, _ in seen]
-    return seen[max(range(len(seen)), key=lambda position: (likeness[position], position))][1]
+def _seconds_per_flop(waiting: TimedCell, seen: Sequence[tuple[TimedCell, float]]) -> float:
+    """Speed of the finished cell that agrees in most decisive axes; of several, the latest."""
 
+    def likeness(position: int) -> tuple[int, int]:
+        other = seen[position][0].cell
+        return sum(getattr(waiting.cell, axis) == getattr(other, axis) for axis in _DECISIVE), position
 
-def _likeness(one: Planned, other: Planned) -> int:
-    return sum(getattr(one.cell, axis) == getattr(other.cell, axis) for axis in _DECISIVE)
+    return seen[max(range(len(seen)), key=likeness)][1]

@@ -1,4 +1,4 @@
-"""How long the phases of a training step take."""
+"""The worker's side of `sysbench time`: measures the phases of a training step."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ TRIED = 3
 def run(
     cell: TimeCell, device: DeviceInfo, artifact: Path | None = None, *, clock: Clock | None = None
 ) -> Iterator[Event]:
-    """Build the cell on `device`, warm it up and measure its steps; afterwards everything is freed.
+    """Build the cell on `device`, warm it up and measure its steps; everything is freed at the end.
 
-    Events are yielded between steps, where nothing is timed. Raises UnavailableError for a combination that does
-    not exist there, and whatever a step raises: `is_out_of_memory` tells when that means a lack of memory. Nothing is
-    left at `artifact`: times are small enough for events. A cell for a GPU that need not be here is predicted.
+    A cell with `simulate` is predicted instead. Events are yielded between steps, when nothing is timed; nothing is
+    written to `artifact`. Raises UnavailableError for a combination that does not exist on the device, and any error of
+    a step (`is_out_of_memory` identifies a lack of memory).
     """
     if cell.simulate is not None:
-        from sysbench.commands.time import simulate  # what predicts is wanted by few runs
+        from sysbench.commands.time import simulate  # few runs predict
 
         yield from simulate.run(cell, cell.simulate)
         return
@@ -60,7 +60,7 @@ def run(
 
 def _stages(cell: TimeCell, device: torch.device, clock: Clock) -> Iterator[Event]:
     yield entered(cell.key, "building")
-    allocator.release(device)  # what an earlier cell may have left would count towards this one's peak
+    allocator.release(device)  # leftovers of an earlier cell would count towards this one's peak
     started_s = time.perf_counter()
     step = TrainingStep(cell, device)
     synchronize(device)
@@ -69,7 +69,7 @@ def _stages(cell: TimeCell, device: torch.device, clock: Clock) -> Iterator[Even
     if cell.execution == "compiled":
         yield entered(cell.key, "compiling")
         count_from_zero()
-        yield compiled(cell.key, clock.measure(step.phases, "step").wall_s)  # neither a warm-up nor measured
+        yield compiled(cell.key, clock.measure(step.phases, "step").wall_s)  # not a warm-up step
 
     if cell.warmup:
         yield entered(cell.key, "warming-up")
@@ -118,13 +118,13 @@ def _on_fewer_threads(cell: TimeCell, step: TrainingStep, usual_s: float, clock:
 
 
 def _take(step: TrainingStep, cell: TimeCell, clock: Clock) -> StepTimes:
-    """One step. Outputs of the one before are dropped first, outside the timed window, as are their graphs."""
+    """Measure one step, after the outputs and the graph of the previous one are dropped."""
     step.forget()
     return clock.measure(step.phases, cell.sync)
 
 
 def _enough(cell: TimeCell, taken_s: list[float]) -> bool:
-    """Whether the steps that were asked for are there: a number of them, or a narrow enough interval."""
+    """Whether enough steps are measured: their number, or with `until` the width of the interval."""
     if len(taken_s) < cell.steps:
         return False
     return cell.until is None or len(taken_s) >= cell.max_steps or settled(taken_s, cell.until)
@@ -137,7 +137,7 @@ def _measured(cell: TimeCell, index: int, times: StepTimes, *, warmup: bool) -> 
 
 
 def _checked(cell: TimeCell, step: TrainingStep, before: torch.Tensor | None) -> StepChecked:
-    """What the step that was just measured has left behind."""
+    """Check the results of the step that was just measured."""
     after = step.fingerprint()
     return StepChecked(
         at_s=time.time(),

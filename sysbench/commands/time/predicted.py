@@ -1,4 +1,4 @@
-"""What `sysbench time --simulate` shows: tables and sentences of times that were worked out and not measured."""
+"""Tables and findings of predicted times: `sysbench time --simulate`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INTERVAL = "in brackets the interval that holds the time in 90 % of cases"
 BOUND = "lower bound: at the rates of the data sheet, with a host that takes no time; it is no prediction"
 
 MOST_SETTINGS = 4
-"""As many tables of GPUs are shown without being asked for."""
+"""Largest number of tables of GPUs that are shown by default."""
 
 PHASES = ("zero_grad", "forward", "loss", "backward", "optimizer")
 
@@ -26,17 +26,17 @@ IMPORTANCE = {"zero_grad": 12, "forward": 5, "loss": 11, "backward": 6, "optimiz
 
 
 def is_predicted(record: TimeRecord) -> bool:
-    """Whether the run is of GPUs that were not there; all of its cells are then."""
+    """Whether the run's cells are predicted: all are, or none."""
     return any(cell.cell.simulate for cell in record.cells)
 
 
 def _found(cell: TimeCellRecord) -> PredictionRecord | None:
-    """What was predicted of a cell that fits."""
+    """Return the prediction of a cell that fits."""
     return cell.prediction if cell.outcome == "ok" else None
 
 
 def instead(cell: TimeCellRecord) -> Word | None:
-    """A word for a cell without a time: `oom`, or that the time is withheld."""
+    """Return the reason for a missing time: the outcome (`oom`), or `withheld`."""
     if cell.outcome != "ok":
         return Word(cell.outcome, "quiet" if cell.outcome in ("skipped", "interrupted") else "bad")
     return Word("withheld", "bad") if cell.prediction is None or cell.prediction.step is None else None
@@ -53,7 +53,7 @@ def _phase(cell: TimeCellRecord, name: str) -> Cell:
 
 
 def limit(cell: TimeCellRecord) -> str:
-    """`host 96 %`: what the step waits for most of the time."""
+    """Return what limits the step, with its share of the time: `host 96 %`."""
     found = _found(cell)
     return f"{found.limited_by} {units.share(found.limited_share)}" if found else ""
 
@@ -67,7 +67,7 @@ def _value(name: str) -> Callable[[TimeCellRecord], float | None]:
     return get
 
 
-def _peak_bytes(cell: TimeCellRecord) -> int | None:
+def _memory_bytes(cell: TimeCellRecord) -> int | None:
     return cell.prediction.reserved_peak_bytes if cell.prediction else None
 
 
@@ -89,7 +89,7 @@ _SHARED = (
     Field("flops_per_s", "achieved", "flops_per_s", get=_value("flops_per_s"), importance=8),
     Field("mfu", "MFU", "share", get=_value("peak_share"), importance=4),
     Field("lower_bound", "lower bound", "s", get=_value("lower_bound_s"), importance=9, note=BOUND),
-    Field("reserved_peak", "memory", "bytes", get=_peak_bytes, importance=10, always=True),
+    Field("reserved_peak", "memory", "bytes", get=_memory_bytes, importance=10, always=True),
 )
 
 PREDICTED = DeclaredTable(
@@ -112,14 +112,14 @@ PREDICTED = DeclaredTable(
 
 
 def _settings(record: TimeRecord) -> Iterator[list[TimeCellRecord]]:
-    """The GPUs of one cell, for each cell that has several: those that fit first, the cheapest or fastest of them."""
+    """Yield the GPUs of each cell that has several: the cheapest or fastest that fits first."""
     for group in axes.alike(record.cells, "simulate"):
         if len(group) > 1:
             yield sorted(group, key=_order)
 
 
 def _order(cell: TimeCellRecord) -> tuple[bool, float, float]:
-    """Whether it does not fit, what a million tokens cost, and how long they take."""
+    """Sort key: whether the cell does not fit, the cost of a million tokens, and the time of a step."""
     found = _found(cell)
     cost = found.price_per_million_tokens if found else None
     step = found.step if found else None
@@ -139,7 +139,7 @@ def _gpus_notes(cells: Sequence[TimeCellRecord]) -> tuple[str, ...]:
 
 
 def _cost(cell: TimeCellRecord) -> Cell:
-    """Of a million tokens, with as many digits as matter."""
+    """Return the cost of a million tokens, with three significant digits."""
     found = _found(cell)
     cost = found.price_per_million_tokens if found else None
     return Measure(cost, text=f"{cost:.3g}") if cost is not None else None
@@ -160,7 +160,7 @@ GPUS = DeclaredTable(
     instead=instead,
     notes=_gpus_notes,
 )
-"""A table for each setting, one row per GPU."""
+"""One table per setting, one row per GPU."""
 
 
 def _constants(record: TimeRecord) -> Iterator[tuple[str, PredictedConstant]]:
@@ -185,19 +185,19 @@ CONSTANTS = DeclaredTable(
     leading=leading(Field("gpu", "GPU", get=lambda row: row[0]), Field("constant", get=lambda row: row[1].name)),
     notes=("in FLOP/s, bytes/s, elements/s and seconds; spread: the deviation of the logarithm",),
 )
-"""Every rate of every GPU and of its host, with where it is from."""
+"""All rates of each GPU and its host, with their sources."""
 
 TABLES = {table.name: table for table in (PREDICTED, GPUS, CONSTANTS)}
 
 
 def usual(record: TimeRecord) -> list[Table]:
-    """The tables that are shown where nobody asks for others."""
+    """Return the default tables."""
     beside = GPUS(record)
     return [*PREDICTED(record), *(beside if len(beside) <= MOST_SETTINGS else ())]
 
 
 def said(cells: Sequence[TimeCellRecord]) -> Iterator[Said]:
-    """Sentences: the GPU to take for each setting, and what limits most."""
+    """State the best GPU for each setting, and the cells that the host limits."""
     for group in axes.alike(cells, "simulate")[:MOST_SETTINGS]:
         ordered = sorted(group, key=_order)
         best, where = ordered[0], namer(cells, ("simulate",))(ordered[0])

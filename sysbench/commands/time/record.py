@@ -1,4 +1,4 @@
-"""What `sysbench time` says of its cells: its own events, and its record."""
+"""Events and record of `sysbench time`."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ class PhaseRecord(Frozen):
 
 
 class PeakRecord(Frozen):
-    """Peaks over the measured steps, in bytes; None where nothing was measured."""
+    """Peaks over the measured steps, in bytes; None if not measured."""
 
     allocated_peak_bytes: Bytes | None
     reserved_peak_bytes: Bytes | None
     device_used_peak_bytes: Bytes | None
-    """Of the whole device, other processes included."""
+    """Of the whole device, including other processes."""
     host_rss_peak_bytes: Bytes | None
     """Of the worker and its children, sampled from outside during this cell."""
 
 
 class RateRecord(Frozen):
-    """How fast, and how far from what the hardware can do. Over the mean step, which is what tables quote."""
+    """Achieved rates and shares of the hardware's limits, over the mean step, as in tables."""
 
     step_flops: Flops
     flops_per_s: Amount
     tokens_per_s: Amount
     peak_flops_per_s: PerSecond | None
-    """The data sheet's dense rate at this precision; None for hardware that is not known."""
+    """The data sheet's dense rate at this precision; None for unknown hardware."""
     peak_source: str | None
     peak_share: Amount | None
     ceiling_flops_per_s: PerSecond | None
-    """What a large matrix product reached here, in this run."""
+    """Rate of a large matrix product on this device, in this run."""
     ceiling_share: Amount | None
 
     def over(self, step_s: float, tokens: int) -> RateRecord:
-        """The same for a step of so many seconds and tokens; a ceiling that was no ceiling stays without a share."""
+        """Return the rates for another duration of the step; a withheld ceiling share remains withheld."""
         achieved, peak, ceiling = self.step_flops / step_s, self.peak_flops_per_s, self.ceiling_flops_per_s
         return self.model_copy(
             update={
@@ -62,7 +62,7 @@ class RateRecord(Frozen):
 
 
 class ReadingsRecord(Frozen):
-    """What was seen from outside while the steps were measured: medians, except where the name says otherwise."""
+    """Readings from outside during the measured steps: medians, unless the name says otherwise."""
 
     count: Count
     sm_clock_hz: Amount | None
@@ -77,31 +77,31 @@ class ReadingsRecord(Frozen):
 
 
 class EnergyRecord(Frozen):
-    """What the measured steps took from the wall, by the counter of the whole GPU; None where it is withheld."""
+    """Energy of the measured steps, by the counter of the whole GPU; None if withheld."""
 
     step_j: Amount | None
     token_j: Amount | None
     power_w: Amount | None
-    """Mean power between the first and the last reading of the counter inside the window."""
+    """Mean power between the first and the last reading of the counter within the window."""
     window_s: Seconds
-    """From the beginning of the first measured step to the end of the last."""
+    """Duration from the beginning of the first measured step to the end of the last."""
     counted_s: Seconds
-    """Between those two readings."""
+    """Time between those two readings."""
     uncertainty_share: Amount | None
-    """What the counter's rare updates leave open: one update over `counted_s`, either way."""
+    """Uncertainty from the interval between updates of the counter: one update over `counted_s`."""
     withheld: str | None
-    """Why there are no joules."""
+    """Why the energy is withheld."""
     steps_needed: Count | None
-    """With about this many steps there would be."""
+    """Approximate number of steps with which it would be known."""
 
 
 class PredictedTime(Frozen):
-    """A time that was worked out and not measured."""
+    """A predicted time, with its interval."""
 
     point_s: Seconds
     low_s: Seconds
     high_s: Seconds
-    """Ends of the interval that holds the time in 90 % of cases."""
+    """Ends of the interval that contains the time in 90 % of cases."""
 
 
 class PredictedPhase(PredictedTime):
@@ -109,25 +109,25 @@ class PredictedPhase(PredictedTime):
 
     name: Phase
     host_s: Seconds
-    """That the host takes to issue everything."""
+    """Time that the host takes to issue all operators."""
     device_s: Seconds
-    """That the kernels take together."""
+    """Total time of the kernels."""
     limited_by: str
-    """The host, or what most of the device's time goes into: matmul, bandwidth, indexing, latency."""
+    """The host, or the resource that takes most of the device's time: matmul, bandwidth, indexing, latency."""
     limited_share: Amount
-    """Of the phase."""
+    """Its share of the phase."""
     lower_bound_s: Seconds
-    """At the rates of the data sheet, without a host."""
+    """Time at the rates of the data sheet, without a host."""
     launches: Count
 
 
 class PredictedConstant(Frozen):
-    """A constant that a prediction rests on."""
+    """A constant used by a prediction."""
 
     name: str
     value: PerSecond
     spread: Amount
-    """Deviation of its logarithm."""
+    """Standard deviation of its logarithm."""
     basis: Basis
     source: str
 
@@ -145,18 +145,18 @@ class ThreadsTried(Event):
 
 
 class StepPredicted(Event):
-    """The cell was not run: this is how long its step would take on a GPU, and how sure that is."""
+    """The predicted time of a cell's step on a GPU; the cell itself was not run."""
 
     event: Literal["step_predicted"] = "step_predicted"
     cell: str
     source: Literal["predicted"] = "predicted"
     gpu: str
-    """Its title."""
+    """Title of the GPU."""
     host: str
     step: PredictedTime | None
-    """None where it is withheld."""
+    """None if withheld."""
     withheld: str | None
-    """Why there is no time."""
+    """Why the time is withheld."""
     phases: list[PredictedPhase]
     limited_by: str
     limited_share: Amount
@@ -166,18 +166,18 @@ class StepPredicted(Event):
     allocated_peak_bytes: Bytes
     reserved_peak_bytes: Bytes
     unknown_operators: dict[str, Count]
-    """That the model does not know, with their launches."""
+    """Operators that the prediction's model does not know, with their numbers of launches."""
     unknown_share: Amount
-    """Of the device's time."""
+    """Their share of the device's time."""
     less_certain: bool
-    """Whether a part of it is a guess: what torch.compile would fuse."""
+    """Whether part of the prediction is a guess: which operators torch.compile would fuse."""
     constants: list[PredictedConstant]
     doubts: list[str]
-    """What is wrong with the constants: that they were calibrated with another torch, say."""
+    """Reasons to doubt the constants, for example that they were calibrated with another version of torch."""
 
 
 class PredictionRecord(Frozen):
-    """What would be measured on a GPU that was not there."""
+    """The prediction for a GPU that was not there, with rates and cost."""
 
     source: Literal["predicted"] = "predicted"
     gpu: str
@@ -195,9 +195,9 @@ class PredictionRecord(Frozen):
     flops_per_s: PerSecond | None
     tokens_per_s: PerSecond | None
     peak_share: Amount | None
-    """Of the data sheet's dense rate at this precision."""
+    """Share of the data sheet's dense rate at this precision."""
     price_per_hour: PerSecond | None
-    """What the user said that the GPU costs."""
+    """The GPU's price, as given by the user."""
     price_per_million_tokens: PerSecond | None
     unknown_operators: dict[str, Count]
     unknown_share: Amount
@@ -224,18 +224,18 @@ class TimeCellRecord(ModelCellRecord):
     rates: RateRecord | None
     readings: ReadingsRecord | None
     energy: EnergyRecord | None = None
-    """None where no counter of energy was read; records of earlier versions have none."""
+    """None if no energy counter was read, and in records of earlier versions."""
     prediction: PredictionRecord | None = Field(default=None, exclude_if=lambda value: value is None)
-    """None where a device was measured."""
+    """None if measured."""
 
     @property
     def source(self) -> Literal["measured", "predicted"]:
-        """Where its times are from."""
+        """Whether its times are measured or predicted."""
         return "predicted" if self.cell.simulate else "measured"
 
     @model_validator(mode="after")
     def _rates_of_one_basis(self) -> Self:
-        """Records of 0.1.0 hold rates over the median step, which would stand beside means in one row."""
+        """Convert rates of 0.1.0, which are over the median step, to the mean step that tables show next to them."""
         step = self.phases.get("step")
         if self.rates is not None and step is not None and step.wall is not None and step.wall.mean_s > 0:
             object.__setattr__(self, "rates", self.rates.over(step.wall.mean_s, self.cell.tokens))
@@ -243,7 +243,7 @@ class TimeCellRecord(ModelCellRecord):
 
 
 class CeilingRecord(Frozen):
-    """What a large matrix product reached on this machine during the run."""
+    """Rate of a large matrix product on this machine during the run."""
 
     device: str
     precision: Precision

@@ -1,4 +1,4 @@
-"""What was measured of a timed cell, and whether it may be believed."""
+"""Samples of a timed cell, and whether they are believable."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from sysbench.log.records import CellRecord, Samples
 from sysbench.render.findings import doubts
 
 FORWARD_BACKWARD: Final = ("forward", "loss", "backward")
-"""What is called forward and backward everywhere: the loss is in it, the optimizer and zeroing gradients are not."""
+"""Phases of "forward and backward": with the loss, without the optimizer and zeroing gradients."""
 
 
 def believable(cells: Iterable[TimeCellRecord], *, alone: bool = True) -> list[TimeCellRecord]:
-    """The cells that were measured to the end without such doubts."""
+    """Return the cells that were measured fully and without serious cautions (`sysbench.render.findings.doubts`)."""
     return [cell for cell in cells if cell.outcome == "ok" and cell.phases and not doubts(cell, alone=alone)]
 
 
 def samples(cell: TimeCellRecord, phase: str) -> Samples | None:
-    """What was measured of a phase: by the host's clock, or by the device's where the host did not wait."""
+    """Return the samples of a phase by the host's clock, or by the device's if the host did not wait."""
     record = cell.phases.get(phase)
     return (record.wall or record.device) if record else None
 
 
 def summed(cell: TimeCellRecord, phases: Sequence[str]) -> list[float] | None:
-    """Step by step, the sum of those of these phases that were measured, in seconds; None without the first one."""
+    """Return the sum of the measured ones of these phases for each step, in seconds; None without the first one."""
     parts = [found.samples_s for phase in phases if (found := samples(cell, phase))]
     if not parts or phases[0] not in cell.phases or len({len(part) for part in parts}) > 1:
         return None
@@ -33,5 +33,5 @@ def summed(cell: TimeCellRecord, phases: Sequence[str]) -> list[float] | None:
 
 
 def launch_bound(cell: CellRecord) -> bool:
-    """Whether the host was seen to set the pace."""
+    """Whether the launching of kernels was observed to limit the speed."""
     return any(caution.code == "launch-bound" for caution in cell.cautions)

@@ -1,6 +1,6 @@
-"""The dashboard as one renderable: which blocks there is room for, and where they stand.
+"""The dashboard as one renderable: the blocks that fit, and their arrangement.
 
-What changes in height stands below what does not, so that nothing jumps while steps come in.
+Blocks that change their height are below those that do not, so that nothing moves while steps come in.
 """
 
 from __future__ import annotations
@@ -13,41 +13,41 @@ from rich.segment import Segment
 
 from sysbench import units
 from sysbench.commands.time import blocks
-from sysbench.commands.time.live_state import Current, LiveState, cell_left_s, expected_steps, run_left_s
+from sysbench.commands.time.live_state import LiveState, Step, TimedCell, cell_left_s, expected_steps, run_left_s
 from sysbench.render import theme
 from sysbench.render.dashboard.lines import Block, Lines, beside
 from sysbench.render.dashboard.run_state import mean_and_deviation
 
 WIDE = 128
-"""From this width on there are two columns: the running cell, and all cells."""
+"""Least width for two columns: the running cell, and all cells."""
 
 LEFT_WIDTH = 74
 
 GAP = 4
 
 ROOMY = 40
-"""From this width on there is a margin to the left."""
+"""Least width for a margin on the left."""
 
 STEPS = 10
-"""No more of the last steps are listed, however high the terminal is."""
+"""Largest number of steps listed, however high the terminal is."""
 
 FEW_STEPS = 3
-"""As many are listed before the board gets more room."""
+"""Number of steps listed before the board gets more room."""
 
 SLOW_RUN_S = 30.0
-"""A run on the CPU that takes longer deserves a word about it."""
+"""Shortest run on the CPU that is commented on."""
 
 SLOW_STEP_S = 10.0
-"""Of a first step this long the others are long enough too."""
+"""First step after which a run is known to be slow: the first one is slower than the others."""
 
 _FIXED = ("stage", "title", "memory", "trend", "notice", "hardware", "clocks", "shares")
-"""Blocks whose height does not depend on the room there is, the most important ones first."""
+"""Blocks of fixed height, the most important first."""
 
 _HEADS = {"board": 3, "finished": 2, "steps": 3}
-"""Lines of the blocks with rows beside those: headings, and the mean below the steps."""
+"""Lines of other blocks besides their rows: headings, and the mean below the steps."""
 
 _RANKS = (*_FIXED[:-2], "steps", "board", *_FIXED[-2:], "finished")
-"""What a low terminal shows first."""
+"""Blocks by importance: what a low terminal shows first."""
 
 _GROUPS = (
     ("title", "hardware"),
@@ -57,34 +57,35 @@ _GROUPS = (
     ("finished",),
     ("steps",),
 )
-"""What stands together, from top to bottom, with an empty line between where there is room."""
+"""Groups of blocks from top to bottom, separated by empty lines if there is room."""
 
 
 def draw(state: LiveState, now_s: float) -> Screen:
-    """The dashboard at one moment; pure, and laid out for the terminal only when it is printed."""
+    """Return the dashboard at one moment; it is laid out for the terminal when it is printed."""
     return Screen(state, now_s)
 
 
 def slow_without_gpu(state: LiveState, now_s: float) -> tuple[str, str] | None:
-    """What to know about a long run on a machine without a GPU, and what to do about it; None where it is none.
+    """Return a warning about a long run on a machine without a GPU, and its remedy; None if there is no reason.
 
-    It is known from the second step on: the first one is slower than the others, and only a long one says enough. Once
-    a cell is finished, it has been said.
+    The duration is known from the second step on, or after a very slow first one. After the first cell the warning has
+    been seen.
     """
-    current = state.current
-    if not state.without_gpu or state.host is None or current is None or not current.steps or state.done:
+    now = state.now
+    without_gpu = bool(state.devices) and all(device.type == "cpu" for device in state.devices)
+    if not without_gpu or state.host is None or now is None or not now.steps or state.ended:
         return None
-    if len(current.steps) == 1 and current.steps[0].total_s < SLOW_STEP_S:
+    if len(now.steps) == 1 and now.steps[0].total_s < SLOW_STEP_S:
         return None
     left_s = run_left_s(state)
     whole_s = now_s - state.started_s + (left_s or 0.0)
     if left_s is None or whole_s < SLOW_RUN_S:
         return None
     cores = state.host.physical_cores or state.host.logical_cores
-    quick = "--size tiny" if current.cell.size != "tiny" else "fewer --steps, or a shorter --ctx,"
+    quick = "--size tiny" if now.cell.size != "tiny" else "fewer --steps, or a shorter --ctx,"
     return (
         f"No GPU here: timing on the CPU ({cores} core{'' if cores == 1 else 's'}). "
-        f"The first step took {units.seconds(current.steps[0].total_s)}, "
+        f"The first step took {units.seconds(now.steps[0].total_s)}, "
         f"so this needs about {units.duration(_coarse(whole_s))}.",
         f"{quick} for a quick look, or --plan --simulate a100-80gb for memory on a GPU you do not have",
     )
@@ -92,19 +93,19 @@ def slow_without_gpu(state: LiveState, now_s: float) -> tuple[str, str] | None:
 
 @dataclass(frozen=True)
 class Screen:
-    """Lays the state out for the terminal it is printed on, and is never wider or higher than that is."""
+    """A layout of the state that never exceeds the size of the terminal."""
 
     state: LiveState
     now_s: float
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Every line cut to the width; the blocks that there is no room for are left out."""
+        """Every line cut to the width, without the blocks that do not fit."""
         for line in self.lines(console, options):
             yield from line
             yield Segment.line()
 
     def lines(self, console: Console, options: ConsoleOptions) -> Lines:
-        """The lines of the screen, without their ends."""
+        """Return the lines of the screen, without line ends."""
         margin = 1 if options.max_width >= ROOMY else 0
         width = max(1, options.max_width - margin - 1)
         height = max(1, options.height or options.size.height)
@@ -115,7 +116,7 @@ class Screen:
 
 @dataclass(frozen=True)
 class _Layout:
-    """Blocks of one state as lines for one terminal."""
+    """The blocks of a state as lines for one terminal."""
 
     state: LiveState
     now_s: float
@@ -127,9 +128,12 @@ class _Layout:
         return self.options.encoding
 
     def narrow(self, width: int, height: int) -> Lines:
-        """Everything below each other."""
+        """Return all blocks in one column."""
         parts = {name: self.lines(name, width) for name in _FIXED}
-        wanted = self._rows_wanted()
+        places, steps = blocks.layout(self.state.planned), 0
+        if self.state.now is not None and self.state.now.steps:
+            steps = min(STEPS, self.state.now.step_count)
+        wanted = {"board": len(places.rows) if places else 0, "finished": len(self.state.ended), "steps": steps}
         heights = {name: len(lines) for name, lines in parts.items()}
         heights |= {name: _HEADS[name] + 1 if wanted[name] else 0 for name in ("board", "steps")}
         taken = _chosen(heights, height)
@@ -139,7 +143,7 @@ class _Layout:
         return _stacked(parts, {*taken, *rows}, height)
 
     def wide(self, width: int, height: int) -> Lines:
-        """The running cell to the left, and to the right all cells and those that finished last."""
+        """Return two columns: the running cell, and the board with the cells that finished last."""
         heading = [*self.lines("title", width), *self.lines("hardware", width), []][: max(0, height - 2)]
         room, right_width = height - len(heading), width - LEFT_WIDTH - GAP
         left = {name: self.lines(name, LEFT_WIDTH) for name in _FIXED if name not in _GROUPS[0]}
@@ -153,15 +157,8 @@ class _Layout:
             columns.append(_stacked(parts, set(_chosen(heights, room)), room))
         return [*heading, *beside(columns[0], columns[1], LEFT_WIDTH, GAP)][:height]
 
-    def _rows_wanted(self) -> dict[str, int]:
-        """The rows there are to show in each block that has rows; of steps, as many as there will be."""
-        state, current = self.state, self.state.current
-        places = blocks.layout(state.planned)
-        steps = min(STEPS, current.cell.warmup + current.cell.steps) if current and current.steps else 0
-        return {"board": len(places.rows) if places else 0, "finished": len(state.done), "steps": steps}
-
     def lines(self, name: str, width: int, rows: int = 1) -> Lines:
-        """One block at a width, with at most `rows` rows where it has rows; no lines where there is nothing to show."""
+        """Return a block at this width, with at most `rows` rows if it has rows; no lines if it is empty."""
         block = _BLOCKS[name](self, width, rows)
         return block.lines(self.console, self.options, width) if block else []
 
@@ -169,64 +166,64 @@ class _Layout:
         state = self.state
         left_s = run_left_s(state) if len(state.planned) > 1 else None
         left = _left(_coarse(left_s)) if left_s else ""
-        return blocks.title(state.current, len(state.planned), len(state.done), left, width, self.encoding)
+        index = list(state.planned).index(state.current) if state.current else len(state.ended)
+        count = len(state.planned)
+        return blocks.title(state.now, min(index + 1, count), count, left, width, self.encoding)
 
     def hardware(self, width: int, rows: int) -> Block:
         state = self.state
-        return blocks.hardware(state.device, state.torch, state.host, state.current, width, self.encoding)
+        return blocks.hardware(state.device, state.torch, state.host, state.now, width, self.encoding)
 
     def notice(self, width: int, rows: int) -> Block | None:
         said = slow_without_gpu(self.state, self.now_s)
         return blocks.notice(*said, width, self.encoding) if said else None
 
     def stage(self, width: int, rows: int) -> Block:
-        state, current = self.state, self.state.current
-        if current is None or (state.worker == "starting" and len(state.done) < len(state.planned)):
-            name = "starting the worker" if state.worker == "starting" else "preparing"
+        state, now = self.state, self.state.now
+        if now is None or (not state.worker_ready and len(state.ended) < len(state.planned)):
+            name = "preparing" if state.worker_ready else "starting the worker"
             return self._waiting(name, state.worker_since_s, width)
-        if current.outcome is not None:
-            return self._over(current, width)
-        if current.stage in ("building", "compiling"):
-            return self._waiting(current.stage, current.stage_since_s, width)
-        return self._measuring(current, width)
+        if now.outcome is not None:
+            count = len(now.measured)
+            texts = [(_estimate(now) if count else now.detail or "", "bold")]
+            name = "done" if now.outcome == "ok" else str(now.outcome)
+            return blocks.progress(name, count, count, texts, width, self.encoding)
+        if now.stage in (None, "building", "compiling"):
+            return self._waiting(now.stage or "building", now.stage_since_s, width)
+        return self._measuring(now, width)
 
     def _waiting(self, name: str, since_s: float, width: int) -> Block:
         waited = units.duration(max(0.0, self.now_s - since_s))
         return blocks.progress(name, 0, 0, ((waited, ""),), width, self.encoding)
 
-    def _over(self, current: Current, width: int) -> Block:
-        count = len(current.measured)
-        texts = [(_estimate(current) if count else current.detail or "", "bold")]
-        return blocks.progress(
-            "done" if current.outcome == "ok" else str(current.outcome), count, count, texts, width, self.encoding
-        )
-
-    def _measuring(self, current: Current, width: int) -> Block:
-        warming_up, left_s = current.stage == "warming-up", cell_left_s(current)
-        completed = len(current.steps) if warming_up else len(current.measured)
-        total = current.cell.warmup if warming_up else expected_steps(current)
+    def _measuring(self, now: TimedCell, width: int) -> Block:
+        warming_up, left_s = now.stage == "warming-up", cell_left_s(now)
+        completed = len(now.steps) if warming_up else len(now.measured)
+        total = now.cell.warmup if warming_up else expected_steps(now)
         texts = [
             (f"{completed}/{total}", ""),
-            (_estimate(current), "bold"),
+            (_estimate(now), "bold"),
             (_left(left_s) if left_s is not None else "", theme.QUIET),
-            (f"until {units.share(current.cell.until)}" if current.cell.until and not warming_up else "", theme.QUIET),
+            (f"until {units.share(now.cell.until)}" if now.cell.until and not warming_up else "", theme.QUIET),
         ]
-        return blocks.progress(current.stage.replace("-", " "), completed, total, texts, width, self.encoding)
+        return blocks.progress(str(now.stage).replace("-", " "), completed, total, texts, width, self.encoding)
+
+    @property
+    def every_step(self) -> tuple[Step, ...]:
+        return self.state.now.steps if self.state.now else ()
 
     def trend(self, width: int, rows: int) -> Block:
-        every = self.state.current.steps if self.state.current else ()
-        return blocks.trend(every, width, self.encoding) if every else blocks.nothing()
+        return blocks.trend(self.every_step, width, self.encoding) if self.every_step else blocks.nothing()
 
     def shares(self, width: int, rows: int) -> Block:
-        every = self.state.current.steps if self.state.current else ()
-        measured = any(not step.warmup for step in every)
-        return blocks.shares(every, width, self.encoding) if measured else blocks.nothing()
+        measured = any(not step.warmup for step in self.every_step)
+        return blocks.shares(self.every_step, width, self.encoding) if measured else blocks.nothing()
 
     def memory(self, width: int, rows: int) -> Block | None:
         state, reading = self.state, self.state.reading
         if reading is None or state.host is None or state.device is None:
             return None
-        peak = state.current.peak_bytes if state.current else None
+        peak = state.now.peak_bytes if state.now else None
         if state.device.type == "cuda" and reading.device_used_bytes is not None:
             used, total, whose = reading.device_used_bytes, state.device.memory_bytes, ""
         elif reading.host_rss_bytes is not None:
@@ -242,14 +239,14 @@ class _Layout:
         state = self.state
         if blocks.layout(state.planned) is None:
             return None
-        return blocks.board(state.planned, state.done, state.running, rows, width, self.encoding)
+        return blocks.board(state.planned, state.ended, state.running, rows, width, self.encoding)
 
     def finished(self, width: int, rows: int) -> Block | None:
-        done = self.state.done
-        return blocks.finished(self.state.planned, done, rows, width, self.encoding) if done else None
+        ended = self.state.ended
+        return blocks.finished(self.state.planned, ended, rows, width, self.encoding) if ended else None
 
     def steps(self, width: int, rows: int) -> Block | None:
-        every = self.state.current.steps if self.state.current else ()
+        every = self.every_step
         return blocks.steps(every, min(STEPS, rows), width, self.encoding) if every else None
 
 
@@ -268,11 +265,11 @@ _BLOCKS: dict[str, Callable[[_Layout, int, int], Block | None]] = {
 }
 
 
-def _estimate(current: Current) -> str:
-    """The running mean with its deviation; before any step counts, the latest one."""
-    if len(current.measured) > 1:
-        return units.seconds_with_deviation(*mean_and_deviation([step.total_s for step in current.measured]))
-    return units.seconds(current.steps[-1].total_s) if current.steps else ""
+def _estimate(now: TimedCell) -> str:
+    """Return the mean step so far with its deviation, or the latest step if fewer than two are measured."""
+    if len(now.measured) > 1:
+        return units.seconds_with_deviation(*mean_and_deviation([step.total_s for step in now.measured]))
+    return units.seconds(now.steps[-1].total_s) if now.steps else ""
 
 
 def _left(left_s: float) -> str:
@@ -280,12 +277,12 @@ def _left(left_s: float) -> str:
 
 
 def _coarse(value_s: float) -> float:
-    """Rounded so that a forecast does not change with every step."""
+    """Round a forecast, so that it does not change with every step."""
     return value_s if value_s < 20 else round(value_s / 10) * 10
 
 
 def _chosen(heights: dict[str, int], height: int) -> list[str]:
-    """The parts that fit, in the order of their importance."""
+    """Return the blocks that fit, in order of importance."""
     taken: list[str] = []
     for name in _RANKS:
         if 0 < heights.get(name, 0) <= height - sum(heights[other] for other in taken):
@@ -294,7 +291,10 @@ def _chosen(heights: dict[str, int], height: int) -> list[str]:
 
 
 def _shared_out(wanted: dict[str, int], taken: Sequence[str], spare: int) -> dict[str, int]:
-    """Rows for each of the taken blocks, which have one already: some steps, all of the board, all steps, the list."""
+    """Distribute spare lines among the taken blocks, which have one row each: some steps, the board, more steps.
+
+    Finished cells are listed if enough lines remain.
+    """
     rows = {name: 1 for name in ("board", "steps") if name in taken}
     for name, limit in (("steps", FEW_STEPS), ("board", wanted["board"]), ("steps", wanted["steps"])):
         if name in rows:
@@ -310,7 +310,7 @@ def _gaps(taken: Sequence[str]) -> int:
 
 
 def _stacked(parts: dict[str, Lines], taken: Collection[str], height: int) -> Lines:
-    """The chosen parts from top to bottom, their groups apart where that does not cost a line of them."""
+    """Return the chosen blocks from top to bottom, with empty lines between groups as far as there is room."""
     groups = [[line for name in group if name in taken for line in parts[name]] for group in _GROUPS]
     filled = [group for group in groups if group]
     spare = height - sum(len(group) for group in filled)

@@ -1,4 +1,4 @@
-"""The time of a step on a GPU that need not be there: traced once without data, then predicted for each GPU."""
+"""Predicts the time of a step on a GPU that need not be here: traced once without data, then timed for each GPU."""
 
 from __future__ import annotations
 
@@ -28,22 +28,24 @@ from sysbench.spec.hardware import Hardware
 from sysbench.spec.model import ModelCell
 
 UNLIMITED_BYTES = 1 << 50
-"""A trace asks for memory, and does not get any."""
+"""Memory of the GPU for tracing, which allocates nothing."""
 
 KEPT = 4
-"""Traces that are kept: the GPUs of one cell follow each other, and some share what their generation launches."""
+"""Number of cached traces: the GPUs of a cell follow each other, and those of a generation launch the same."""
 
 
 def run(cell: TimeCell, slug: str) -> Iterator[Event]:
     """Predict the cell's step on that GPU.
 
-    Raises UnavailableError for what cannot be predicted, and DoesNotFitError where memory would run out.
+    Raises UnavailableError if it cannot be predicted, and DoesNotFitError if memory would run out.
     """
     yield StageEntered(at_s=time.time(), cell=cell.key, stage="simulating")
     known = hardware.named(slug)
-    rates, host = GpuRates.of(known), _host(cell, known)
-    gpu = Gpu.of(known)
-    traced, recording = _traced(_step_of(cell), _launching(cell, gpu))
+    rates, gpu = GpuRates.of(known), Gpu.of(known)
+    # The host of the named file, the one that was calibrated with the GPU, or a typical one.
+    host = HostRates.read(cell.host) if cell.host is not None else host_of(known)
+    step = ModelCell(**{name: getattr(cell, name) for name in ModelCell.model_fields} | {"device": "cuda"})
+    traced, recording = _traced(step, _launching(cell, gpu))
     memory = serve(recording, gpu, AllocatorSettings.from_environment(os.environ))
     yield _predicted(cell, known, predict(traced, rates, host), memory)
     verdict = memory.verdict
@@ -55,13 +57,11 @@ def run(cell: TimeCell, slug: str) -> Iterator[Event]:
         )
 
 
-def _step_of(cell: TimeCell) -> ModelCell:
-    """The step, whichever GPU it is for."""
-    return ModelCell(**{name: getattr(cell, name) for name in ModelCell.model_fields} | {"device": "cuda"})
-
-
 def _launching(cell: TimeCell, gpu: Gpu) -> Gpu:
-    """A GPU that launches the same: fused attention depends on the generation, and all else on cuBLAS's workspace."""
+    """Return a GPU that launches the same kernels, which depend on the generation only for fused attention.
+
+    Otherwise they depend on the size of cuBLAS's workspace alone.
+    """
     if cell.attention != "naive":
         return Gpu("", UNLIMITED_BYTES, gpu.compute_capability)
     alike = (Gpu("", UNLIMITED_BYTES, capability) for capability in ((8, 0), (9, 0)))
@@ -73,13 +73,8 @@ def _traced(step: ModelCell, gpu: Gpu) -> tuple[Trace, StepRecording]:
     return trace(step, gpu)
 
 
-def _host(cell: TimeCell, known: Hardware) -> HostRates:
-    """The host of the file that is named, the one that was calibrated with the GPU, or a typical one."""
-    return HostRates.read(cell.host) if cell.host is not None else host_of(known)
-
-
 def _doubts(known: Hardware) -> Iterator[str]:
-    """What is wrong with a calibration: said, as it is used nevertheless."""
+    """Yield reasons to doubt the calibration, which is used nevertheless."""
     calibration = known.calibration
     if calibration is None:
         return

@@ -1,4 +1,4 @@
-"""What `sysbench time` can be asked for."""
+"""Spec, cell and options of `sysbench time`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PREDICTION = "Prediction"
 
 
 def _prices(value: object) -> dict[str, float]:
-    """`h100=2.5,4090=0.4` as prices by slug."""
+    """Parse `h100=2.5,4090=0.4` into prices by slug."""
     if isinstance(value, dict):
         return value
     found = {}
@@ -52,27 +52,27 @@ class TimeCell(ModelCell):
     max_steps: Size
     sync: Sync
     simulate: str | None = Field(default=None, exclude_if=_is_none)
-    """The GPU to predict for, as `sysbench.spec.hardware.named` knows it; None measures. Cells of a measured run are
-    written down without it, as they were before there were predictions."""
+    """GPU to predict for, by the name that `sysbench.spec.hardware.named` takes; None to measure. Measured cells are
+    stored without this field, as in versions without predictions."""
     host: Path | None = Field(default=None, exclude_if=_is_none)
-    """The file of the host to predict for."""
+    """File of the host to predict for."""
 
     @property
     def simulated(self) -> str | None:
-        """The GPU that this is predicted for."""
+        """The GPU to predict for."""
         return self.simulate
 
     @property
     def against_ceiling(self) -> Precision | None:
-        """A measured step is held against the fastest matrix product."""
+        """Precision of the matmul ceiling with which a measured step is compared."""
         return None if self.simulate else self.precision
 
     def problem(self, device: DeviceType | None) -> str | None:
-        """Why this cell cannot run, or None; a prediction is of the GPU, wherever it is made."""
+        """Return why this cell cannot run, or None; a prediction is for a GPU, wherever it is made."""
         return super().problem("cuda" if self.simulate else device)
 
     def unavailable(self, device: DeviceType) -> str | None:
-        """Why this combination does not exist, or None; a prediction is of the GPU, wherever it is made."""
+        """Return why this combination does not exist, or None; a prediction is for a GPU, wherever it is made."""
         return super().unavailable("cuda" if self.simulate else device)
 
 
@@ -138,7 +138,7 @@ class TimeSpec(ModelSpec):
         return self
 
     def cells(self) -> Iterator[TimeCell]:
-        """Every cell of the run, in the order in which it is measured; the GPUs of one cell follow each other."""
+        """Yield every cell in the order of measurement; the GPUs of a cell follow each other."""
         points = [{**point, "device": "cpu"} if self.simulate else point for point in self.grid()]
         for point, mode, warmup, steps, gpu in itertools.product(
             points, self.mode, self.warmup, self.steps, self.simulate or (None,)
@@ -157,4 +157,4 @@ class TimeSpec(ModelSpec):
 
 
 class TimeOptions(SavedOptions):
-    """As of every command that shows nothing but its own runs."""
+    """Run options of `sysbench time`."""

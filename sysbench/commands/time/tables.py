@@ -1,6 +1,6 @@
-"""What `sysbench time` shows: one declared table for each question that people ask of a run.
+"""Tables of `sysbench time`: one declared table for each question.
 
-A table is left out when the run does not carry what it shows: a comparison needs two values of its axis.
+A table is left out if the run lacks its data: a comparison needs two values of its axis.
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from operator import attrgetter
 from typing import Any
 
 from sysbench import cells as axes
 from sysbench import units
-from sysbench.commands.time import predicted
+from sysbench.commands.time import predicted, samples
 from sysbench.commands.time.fold import SHORTEST_S, UPDATE_S
 from sysbench.commands.time.record import PhaseRecord, TimeCellRecord, TimeRecord
-from sysbench.commands.time.samples import FORWARD_BACKWARD, summed
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.log.records import Samples
 from sysbench.render.declared import DeclaredTable, Each, Field, along, filled, leading
@@ -28,65 +28,58 @@ from sysbench.statistics import Ratio, ratio
 # --- times of a cell
 
 PHASES = ("zero_grad", "forward", "loss", "backward", "optimizer", "step")
-"""In the order in which a step runs them; `step` is their sum."""
+"""Phases in the order of a step; `step` is their sum."""
 
 MEASURED = ("ok", "interrupted")
-"""Outcomes whose samples are worth showing; those of a cell that crashed half-way are not."""
+"""Outcomes whose samples are shown; those of a crashed cell are not."""
 
 
-def samples(cell: TimeCellRecord, phase: str) -> Samples | None:
-    """What was measured of a phase: by the host's clock, or by the device's where the host did not wait."""
-    record = cell.phases.get(phase) if cell.outcome in MEASURED else None
-    return (record.wall or record.device) if record else None
+def measured(cell: TimeCellRecord, phase: str) -> Samples | None:
+    """Return the samples of a phase, unless the cell failed."""
+    return samples.samples(cell, phase) if cell.outcome in MEASURED else None
 
 
 def phases_in(cells: Sequence[TimeCellRecord]) -> tuple[str, ...]:
-    """The phases that any of these cells has a time for; `step` only beside more than one other."""
-    found = tuple(phase for phase in PHASES if any(samples(cell, phase) for cell in cells))
+    """Return the phases that any of these cells has samples of; `step` only if there are several others."""
+    found = tuple(phase for phase in PHASES if any(measured(cell, phase) for cell in cells))
     return found[:-1] if len(found) == 2 and found[-1] == "step" else found
 
 
 def outcome(cell: TimeCellRecord) -> Word | None:
-    """A word for a cell without numbers; None for a cell that has some."""
+    """Return the outcome of a cell without numbers; None for a cell with numbers."""
     if cell.outcome in MEASURED and cell.phases:
         return None
     return Word(cell.outcome, "quiet" if cell.outcome in ("skipped", "interrupted") else "bad")
 
 
 def _mean(values_s: Sequence[float] | None) -> Cell:
-    """Mean and sample standard deviation."""
+    """Return the mean and the sample standard deviation."""
     if not values_s:
         return None
     return Measure(statistics.fmean(values_s), statistics.stdev(values_s) if len(values_s) > 1 else None)
 
 
 def _mean_of(cell: TimeCellRecord, phase: str) -> Cell:
-    found = samples(cell, phase)
+    found = measured(cell, phase)
     return Measure(found.mean_s, found.std_s if len(found.samples_s) > 1 else None) if found else None
 
 
-def _multiple(values_s: Sequence[float] | None, of_s: Sequence[float] | None) -> float | None:
-    return statistics.fmean(values_s) / statistics.fmean(of_s) if values_s and of_s else None
+def _median(cell: TimeCellRecord, phase: str = "step") -> float | None:
+    found = measured(cell, phase)
+    return found.median_s if found else None
 
 
 def _sum(cell: TimeCellRecord, phases: Sequence[str], there: str) -> list[float] | None:
-    """The sum of these phases step by step, in seconds; None in a cell whose mode has no phase `there`."""
-    return summed(cell, phases) if there in cell.phases and cell.outcome in MEASURED else None
+    """Return the sum of these phases for each step, in seconds; None if the cell has no phase `there`."""
+    return samples.summed(cell, phases) if there in cell.phases and cell.outcome in MEASURED else None
 
 
-def _forward(cell: TimeCellRecord) -> list[float] | None:
-    return _sum(cell, ("forward",), "forward")
+_forward = partial(_sum, phases=("forward",), there="forward")
+_forward_backward = partial(_sum, phases=samples.FORWARD_BACKWARD, there="backward")
+_full_step = partial(_sum, phases=("step",), there="optimizer")
 
 
-def _forward_backward(cell: TimeCellRecord) -> list[float] | None:
-    return _sum(cell, FORWARD_BACKWARD, "backward")
-
-
-def _full_step(cell: TimeCellRecord) -> list[float] | None:
-    return _sum(cell, ("step",), "optimizer")
-
-
-# --- what belongs to a cell as a whole
+# --- values of a whole cell
 
 Value = Callable[[TimeCellRecord], float | None]
 
@@ -100,36 +93,33 @@ def _energy(name: str) -> Value:
 
 
 def _share(name: str) -> Callable[[TimeCellRecord], Cell]:
-    """A share of what the machine can do, which is not known of every machine."""
+    """Return a function that finds a share of the machine's limit, which may be unknown."""
     return lambda cell: Measure(value) if (value := _rate(name)(cell)) is not None else Word("unknown", "quiet")
 
 
 def _peak_bytes(cell: TimeCellRecord) -> int | None:
-    """Allocated on the device, or where no allocator tells, the worker's resident memory."""
+    """Return the bytes allocated on the device, or without an allocator the worker's resident memory."""
     memory = cell.memory
     return memory.allocated_peak_bytes if memory.allocated_peak_bytes is not None else memory.host_rss_peak_bytes
 
 
-def _median(cell: TimeCellRecord, phase: str = "step") -> float | None:
-    found = samples(cell, phase)
-    return found.median_s if found else None
-
-
-def _peak_note(record: TimeRecord) -> str:
+def _mfu_note(record: TimeRecord) -> str:
+    """Define the MFU, and name the peak of each precision."""
     peaks = {
         (cell.cell.precision, cell.rates.peak_flops_per_s, cell.rates.peak_source): None
         for cell in record.cells
         if cell.rates and cell.rates.peak_flops_per_s is not None
     }
-    if not peaks:
-        return "peak: unknown for this device"
-    return "peak: " + "; ".join(
-        f"{units.flop_rate(rate)} in {precision}, {source}" for precision, rate, source in peaks
+    named = "; ".join(f"{units.flop_rate(rate)} in {precision}, {source}" for precision, rate, source in peaks)
+    return (
+        "MFU: FLOPs of a step over (its mean time × peak); of a forward pass B·[L(8Td² + 4T²d + 6T·d·d_ff) + 2TdV], "
+        "of backward twice that, causality not subtracted, recomputation not counted; "
+        f"peak: {named or 'unknown for this device'}"
     )
 
 
 def _energy_note(record: TimeRecord) -> str:
-    """What was counted, how well, and why some cells have no joules."""
+    """State what was counted, its uncertainty, and why some cells have no energy."""
     counted = [cell.energy for cell in record.cells if cell.energy]
     if not counted:
         return "energy: no counter was read; NVIDIA's driver has one for Volta and later"
@@ -148,46 +138,29 @@ def _energy_note(record: TimeRecord) -> str:
     return f"{what}{known}; withheld for {few}, {withheld[0].withheld} (it takes {SHORTEST_S:g} s of readings){remedy}"
 
 
-FORMULA = (
-    "FLOPs of a step over (its mean time × peak); of a forward pass B·[L(8Td² + 4T²d + 6T·d·d_ff) + 2TdV], of "
-    "backward twice that, causality not subtracted, recomputation not counted"
-)
+_on_request = partial(Field, offered=True)
 
 _OFFERED = (
-    Field(
-        "mfu",
-        "MFU",
-        "share",
-        get=_rate("peak_share"),
-        offered=True,
-        instead_of="peak",
-        note=lambda record: f"MFU: {FORMULA}; {_peak_note(record)}",
-    ),
-    Field("flops_per_s", "achieved", "flops_per_s", get=_rate("flops_per_s"), offered=True),
-    Field("tokens_per_s", "throughput", "tokens_per_s", get=_rate("tokens_per_s"), offered=True),
-    Field("step_flops", "step FLOPs", "flops", get=_rate("step_flops"), offered=True),
-    Field("median", "median step", "s", get=_median, offered=True),
+    _on_request("mfu", "MFU", "share", get=_rate("peak_share"), instead_of="peak", note=_mfu_note),
+    _on_request("flops_per_s", "achieved", "flops_per_s", get=_rate("flops_per_s")),
+    _on_request("tokens_per_s", "throughput", "tokens_per_s", get=_rate("tokens_per_s")),
+    _on_request("step_flops", "step FLOPs", "flops", get=_rate("step_flops")),
+    _on_request("median", "median step", "s", get=_median),
     Each(
         "phase",
-        (Field("{phase}_median", "median {phase}", "s", get=_median, offered=True),),
+        (_on_request("{phase}_median", "median {phase}", "s", get=_median),),
         values=lambda record: [phase for phase in phases_in(record.cells) if phase != "step"],
     ),
-    Field("energy_per_step", "per step", "joules", "energy", get=_energy("step_j"), offered=True, note=_energy_note),
-    Field(
-        "energy_per_token",
-        "per token",
-        "joules_per_token",
-        "energy",
-        get=_energy("token_j"),
-        offered=True,
-        note=_energy_note,
+    _on_request("energy_per_step", "per step", "joules", "energy", get=_energy("step_j"), note=_energy_note),
+    _on_request(
+        "energy_per_token", "per token", "joules_per_token", "energy", get=_energy("token_j"), note=_energy_note
     ),
-    Field("power", "mean power", "watts", get=_energy("power_w"), offered=True, note=_energy_note),
-    Field("parameters", "parameters", "count", get=lambda cell: cell.model.parameters, offered=True),
+    _on_request("power", "mean power", "watts", get=_energy("power_w"), note=_energy_note),
+    _on_request("parameters", "parameters", "count", get=attrgetter("model.parameters")),
 )
-"""Columns of every table with a row per cell, for those who ask for them."""
+"""Columns that every table with a row per cell has on request."""
 
-# --- a row per cell
+# --- one row per cell
 
 _IMPORTANCE = {"step": 0, "forward": 1, "backward": 2, "optimizer": 3, "loss": 10, "zero_grad": 11}
 
@@ -206,7 +179,7 @@ def _ceilings(record: TimeRecord) -> str:
 
 
 def _clock_notes(record: TimeRecord) -> tuple[str, ...]:
-    """By whose clock, where it is not the host's throughout."""
+    """Name the clocks, if they are not the host's throughout."""
     phases = [phase for cell in record.cells for phase in cell.phases.values()]
     by_device = any(phase.wall is None and phase.device is not None for phase in phases)
     return ("phases by device events, step by the host's clock (--sync step)",) if by_device else ()
@@ -226,7 +199,7 @@ SUMMARY = DeclaredTable(
         Field("matmul_ceiling", "of matmul", "share", importance=6, get=_share("ceiling_share"), note=_ceilings),
         Field("", "throughput", "tokens_per_s", importance=7, get=_rate("tokens_per_s")),
         Field("peak_memory", "peak memory", "bytes", importance=8, get=_peak_bytes, optional=True),
-        Field("compile", "compile", "s", importance=9, get=lambda cell: cell.compile_s, optional=True),
+        Field("compile", "compile", "s", importance=9, get=attrgetter("compile_s"), optional=True),
         *_OFFERED,
     ),
     when=lambda record: not predicted.is_predicted(record),
@@ -234,68 +207,53 @@ SUMMARY = DeclaredTable(
     notes=_clock_notes,
     empty=True,
 )
-"""One row per cell: its phases as mean ± std, what that achieves, and the shares of the machine's limits."""
+"""One row per cell: its phases as mean ± std, achieved rates, and shares of the machine's limits."""
 
 
-def _has_peaks(record: TimeRecord) -> bool:
-    return any(value is not None for cell in record.cells for value in cell.memory.model_dump().values())
-
+_peak = partial(Field, unit="bytes", optional=True)
 
 MEMORY = DeclaredTable(
     "memory",
     "peak memory",
     (
-        Field("allocated_peak", "allocated", "bytes", get=lambda cell: cell.memory.allocated_peak_bytes, optional=True),
-        Field("reserved_peak", "reserved", "bytes", get=lambda cell: cell.memory.reserved_peak_bytes, optional=True),
-        Field(
-            "device_used_peak",
-            "device, all programs",
-            "bytes",
-            importance=1,
-            get=lambda cell: cell.memory.device_used_peak_bytes,
-            optional=True,
+        _peak("allocated_peak", "allocated", get=attrgetter("memory.allocated_peak_bytes")),
+        _peak("reserved_peak", "reserved", get=attrgetter("memory.reserved_peak_bytes")),
+        _peak(
+            "device_used_peak", "device, all programs", importance=1, get=attrgetter("memory.device_used_peak_bytes")
         ),
-        Field(
-            "host_rss_peak",
-            "worker, host memory",
-            "bytes",
-            get=lambda cell: cell.memory.host_rss_peak_bytes,
-            optional=True,
-        ),
+        _peak("host_rss_peak", "worker, host memory", get=attrgetter("memory.host_rss_peak_bytes")),
         *_OFFERED,
     ),
-    when=_has_peaks,
+    when=lambda record: any(peak is not None for cell in record.cells for peak in cell.memory.model_dump().values()),
     instead=outcome,
 )
-"""The peaks of every cell: tensors, what the allocator holds, the whole device, and the worker on the host."""
+"""Peaks of every cell: tensors, the allocator, the whole device, and the worker on the host."""
 
 
 def _has_optimizer(record: TimeRecord) -> bool:
     return any("optimizer" in cell.phases for cell in record.cells)
 
 
+def _to_forward(get: Callable[[TimeCellRecord], list[float] | None]) -> Value:
+    """Return a function that computes the ratio of a mean to that of forward."""
+
+    def show(cell: TimeCellRecord) -> float | None:
+        values_s, of_s = get(cell), _forward(cell)
+        return statistics.fmean(values_s) / statistics.fmean(of_s) if values_s and of_s else None
+
+    return show
+
+
 PHASE_TABLE = DeclaredTable(
     "phases",
     "phases, and their ratio to forward",
     (
-        Field("parameters", unit="count", importance=3, get=lambda cell: cell.model.parameters, always=True),
+        Field("parameters", unit="count", importance=3, get=attrgetter("model.parameters"), always=True),
         Field("forward", unit="s", get=lambda cell: _mean(_forward(cell))),
         Field("forward_backward", "fwd + bwd", "s", get=lambda cell: _mean(_forward_backward(cell))),
-        Field(
-            "forward_backward",
-            "to forward",
-            "ratio",
-            get=lambda cell: _multiple(_forward_backward(cell), _forward(cell)),
-        ),
+        Field("forward_backward", "to forward", "ratio", get=_to_forward(_forward_backward)),
         Field("step", "full step", "s", importance=1, get=lambda cell: _mean(_full_step(cell)), when=_has_optimizer),
-        Field(
-            "step",
-            "to forward",
-            "ratio",
-            importance=1,
-            get=lambda cell: _multiple(_full_step(cell), _forward(cell)),
-            when=_has_optimizer,
-        ),
+        Field("step", "to forward", "ratio", importance=1, get=_to_forward(_full_step), when=_has_optimizer),
         *_OFFERED,
     ),
     rows=lambda record: [cell for cell in record.cells if "forward" in cell.phases or not cell.phases],
@@ -303,33 +261,33 @@ PHASE_TABLE = DeclaredTable(
     instead=outcome,
     notes=("fwd + bwd is forward, loss and backward; zeroing gradients and the optimizer are not in it",),
 )
-"""Forward, forward + loss + backward, the full step where there is an optimizer, and their ratio to forward."""
+"""Forward, forward + loss + backward, the full step if there is an optimizer, and their ratios to forward."""
 
-# --- the values of one axis beside each other
+# --- comparison of the values of an axis
 
 
 @dataclass(frozen=True)
 class _Arms:
-    """The cells of a run by the value that they have on one axis."""
+    """The cells of a run by their value on one axis."""
 
     record: TimeRecord
     axis: str
 
     @cached_property
     def values(self) -> list[Any]:
-        """The arms, the one that the others are held against first."""
+        """Values of the axis, the one the others are compared with first."""
         return axes.values_along(self.record.cells, self.axis)
 
     @cached_property
     def phases(self) -> list[str]:
-        """The phases to which the choice can matter: an optimizer's kind to the optimizer alone, others to the rest."""
+        """Phases that the axis can affect: of an optimizer's kind the optimizer alone, of others all but that."""
         found = [
             phase for phase in phases_in(self.record.cells) if phase in ("forward", "backward", "optimizer", "step")
         ]
         return [phase for phase in found if phase in found[-1:] or (phase == "optimizer") == (self.axis == "optimizer")]
 
     def rows(self) -> Iterator[_Pair]:
-        """For each combination of everything else the cells that differ in this axis alone."""
+        """Yield the cells that differ in this axis alone, for each combination of the others."""
         base = self.values[0]
         for row in axes.alike(self.record.cells, self.axis):
             cells = {cell.axes.get(self.axis): cell for cell in row}
@@ -341,30 +299,30 @@ class _Arms:
             yield _Pair(self, cells, compared)
 
     def importance(self, phase: str) -> int:
-        """How soon the times of a phase go for want of width."""
+        """Return the importance of the columns of a phase."""
         return 0 if phase == self.phases[-1] else 2 if phase == self.phases[0] else 5
 
 
 @dataclass(frozen=True)
 class _Pair:
-    """One cell under each arm, as far as the run has them, with the speed-up of each phase over the first arm."""
+    """One cell for each arm, as far as measured, with the speed-up of each phase over the first arm."""
 
     arms: _Arms
     cells: Mapping[Any, TimeCellRecord]
     speedups: Mapping[tuple[str, Any], Ratio | None]
 
     def median(self, phase: str, arm: Any) -> Cell:
-        """The median, since speed-ups are ratios of medians; an outcome, once a row, where there is none."""
+        """Return the median, because speed-ups are ratios of medians; or, once per row, the outcome."""
         cell = self.cells.get(arm)
         if cell is None:
             return None
         if (word := outcome(cell)) is not None:
             return word if phase == self.arms.phases[-1] else NOTHING
-        found = samples(cell, phase)
-        return Measure(found.median_s) if found else None
+        median_s = _median(cell, phase)
+        return Measure(median_s) if median_s is not None else None
 
     def over_base(self, phase: str, arm: Any, show: Callable[[float, float], float]) -> Measure | Word:
-        """What the medians of the first arm and of this one come to; nothing unless both were measured to the end."""
+        """Apply `show` to the medians of the first arm and of this one; nothing unless both were measured fully."""
         if self.speedups[phase, arm] is None:
             return NOTHING
         before, after = (self.median(phase, each) for each in (self.arms.values[0], arm))
@@ -373,28 +331,28 @@ class _Pair:
         return Measure(show(before.value, after.value))
 
     def tone(self, phase: str, arm: Any) -> Tone:
-        """Good or bad only where the interval leaves no doubt about the direction."""
+        """Return good or bad if the direction is significant."""
         found = self.speedups[phase, arm]
         if found is None or found.low is None or found.high is None:
             return "plain"
         return "good" if found.low > 1 else "bad" if found.high < 1 else "plain"
 
     def change(self, phase: str, arm: Any) -> Cell:
-        """By what share the median is longer than under the first arm."""
+        """Return the relative change of the median against the first arm."""
         found = self.over_base(phase, arm, lambda before, after: after / before - 1)
         return Measure(found.value, tone=self.tone(phase, arm)) if isinstance(found, Measure) else found
 
     def speedup(self, phase: str, arm: Any) -> Cell:
-        """How many times as fast as the first arm, with its 95 % interval."""
+        """Return the speed-up over the first arm, with its 95 % interval."""
         found = self.speedups[phase, arm]
         return Measure(found.value, low=found.low, high=found.high, tone=self.tone(phase, arm)) if found else NOTHING
 
 
 def _compared(base: TimeCellRecord | None, other: TimeCellRecord | None, phase: str) -> Ratio | None:
-    """How many times as fast a phase is in `other` as in `base`; None unless both were measured to the end."""
+    """Return the speed-up of a phase in `other` over `base`; None unless both were measured fully."""
     if base is None or other is None or base.outcome != "ok" or other.outcome != "ok":
         return None
-    before, after = samples(base, phase), samples(other, phase)
+    before, after = samples.samples(base, phase), samples.samples(other, phase)
     return ratio(before.samples_s, after.samples_s) if before and after else None
 
 
@@ -403,7 +361,7 @@ def _held_against_first(arms: _Arms, phase: str, arm: Any) -> bool:
 
 
 def arms_table(axis: str) -> DeclaredTable:
-    """Times under each value of an axis, their difference, change in percent and speed-up with its 95 % interval."""
+    """Declare a table of times for each value of an axis, with difference, relative change and speed-up."""
     said = axes.AXES[axis].said if axes.AXES[axis].counted else str
     columns = (
         Field(
@@ -466,7 +424,7 @@ _NAMES = {"cpu": "CPU", "mps": "MPS", "cuda": "CUDA"}
 
 
 def device_name(cell: TimeCellRecord) -> str:
-    """What people call the kind of device a cell ran on: CPU, MPS, CUDA, CUDA:1."""
+    """Return the kind of device a cell ran on: CPU, MPS, CUDA, CUDA:1."""
     if cell.device is None:
         return cell.cell.device
     return _NAMES[cell.device.type] + (f":{cell.device.index}" if cell.device.index else "")
@@ -474,17 +432,16 @@ def device_name(cell: TimeCellRecord) -> str:
 
 @dataclass(frozen=True)
 class _Across:
-    """The cells of a run in rows: what differs beside one axis goes down, the values of that axis go across."""
+    """The cells of a run as a grid: the values of one axis across, all other axes that differ down."""
 
     record: TimeRecord
     heads: tuple[Any, ...]
     down: tuple[str, ...]
     rows: tuple[Mapping[Any, TimeCellRecord], ...]
-    phase: str = ""
 
     @classmethod
     def of(cls, record: TimeRecord, axis: str, head: Callable[[TimeCellRecord], Any], model: bool = False) -> _Across:
-        """Cells with the same value on each axis that differs beside `axis`, and of the same `model`, share a row."""
+        """Arrange the cells by `head`; cells that agree on all axes but `axis` (and on the `model`) share a row."""
         down = tuple(
             each for each in axes.varying(axes.axes_of(record.cells)) if each != axis and not (model and each == "size")
         )
@@ -497,12 +454,12 @@ class _Across:
 
 
 def _any(row: Mapping[Any, TimeCellRecord]) -> TimeCellRecord:
-    """Any cell of a row, for what all have in common."""
+    """Return any cell of a row, for their common properties."""
     return next(iter(row.values()))
 
 
 def _grids(record: TimeRecord) -> Iterator[tuple[str, str, _Across]]:
-    """For each phase its name, the axis across, and the cells."""
+    """Yield the name of each phase, the axis across, and the cells."""
     differing = axes.varying(axes.axes_of(record.cells))
     across = next((axis for axis in ("ctx", "batch") if axis in differing), None)
     if across is None or len(differing) < 2:
@@ -550,7 +507,7 @@ GRID = DeclaredTable(
     parts=_grids,
     name_of=lambda part: f"grid-{part[0]}",
 )
-"""One table per phase, mean ± std: contexts (or batches) across, everything else that differs down."""
+"""One table per phase, mean ± std: contexts (or batches) across, all other axes that differ down."""
 
 
 def _hardware(part: _Across) -> tuple[str, ...]:
@@ -561,7 +518,7 @@ def _hardware(part: _Across) -> tuple[str, ...]:
 def _on_device(
     get: Callable[[TimeCellRecord], Cell], word: bool
 ) -> Callable[[Mapping[str, TimeCellRecord], str], Cell]:
-    """What is shown of the cell on a device; a cell without numbers has its outcome in the first of its columns."""
+    """Return a function that shows a value of the cell on a device; with `word`, also the outcome instead."""
 
     def show(row: Mapping[str, TimeCellRecord], device: str) -> Cell:
         if device not in row:
@@ -584,7 +541,7 @@ DEVICES = DeclaredTable(
                     "forward",
                     "s",
                     "{device}",
-                    get=_on_device(lambda cell: _mean_of(cell, "forward"), word=True),
+                    get=_on_device(partial(_mean_of, phase="forward"), word=True),
                 ),
                 Field(
                     "{device}_forward_backward",
@@ -613,28 +570,24 @@ DEVICES = DeclaredTable(
     when=lambda part: len({device_name(cell) for cell in part.record.cells if cell.device}) > 1,
     notes=lambda part: (*_hardware(part), "fwd + bwd is forward, loss and backward; the optimizer is not in it"),
 )
-"""Models with their dimensions and parameters down, devices across, each with its forward and forward+backward."""
+"""Models with their dimensions and parameters down; devices across, each with forward and forward + backward."""
 
-# --- a row per cell and phase
+# --- one row per cell and phase
 
 Timed = tuple[TimeCellRecord, str, Samples | None]
-"""A cell, one of its phases, and what was measured of it."""
+"""A cell, one of its phases, and its samples."""
 
 
 def _first(row: Sequence[Any]) -> tuple[Any]:
-    """The cell that a row of this kind is about."""
+    """Return the cell of a row that begins with it."""
     return (row[0],)
 
 
 def _timed(cells: Iterable[TimeCellRecord], phases: Sequence[str]) -> Iterator[Timed]:
-    """A row for each phase that was measured; one row for a cell of which none was."""
+    """Yield a row for each measured phase, or one row for a cell without any."""
     for cell in cells:
-        found = [(cell, phase, samples(cell, phase)) for phase in phases if samples(cell, phase)]
+        found = [(cell, phase, measured(cell, phase)) for phase in phases if measured(cell, phase)]
         yield from found or [(cell, phases[-1] if phases else "step", None)]
-
-
-def _statistic(name: str) -> Callable[[Timed], float | None]:
-    return lambda row: getattr(row[2], name)
 
 
 def _interval(end: int) -> Callable[[Timed], float | None]:
@@ -642,10 +595,10 @@ def _interval(end: int) -> Callable[[Timed], float | None]:
 
 
 _EXTREMES = (
-    Field("minimum", "min", "s", get=_statistic("min_s")),
-    Field("maximum", "max", "s", get=_statistic("max_s")),
-    Field("mean", "avg", "s", get=_statistic("mean_s")),
-    Field("deviation", "std", "s", get=_statistic("std_s")),
+    Field("minimum", "min", "s", get=lambda row: row[2].min_s),
+    Field("maximum", "max", "s", get=lambda row: row[2].max_s),
+    Field("mean", "avg", "s", get=lambda row: row[2].mean_s),
+    Field("deviation", "std", "s", get=lambda row: row[2].std_s),
 )
 _PHASE = leading(Field("phase", get=lambda row: row[1]))
 
@@ -660,7 +613,7 @@ SPREAD = DeclaredTable(
     "spread of the steps",
     (
         *_EXTREMES,
-        Field("median", unit="s", importance=1, get=_statistic("median_s")),
+        Field("median", unit="s", importance=1, get=lambda row: row[2].median_s),
         Field("interval_low", "95 % from", "s", importance=2, get=_interval(0)),
         Field("interval_high", "to", "s", importance=2, get=_interval(1)),
     ),
@@ -672,23 +625,23 @@ SPREAD = DeclaredTable(
 """Minimum, maximum, average, standard deviation, median and its 95 % interval, per cell and phase."""
 
 
-def _warmup_last(record: TimeRecord) -> tuple[str, ...]:
-    return (*(axis for axis in axes.varying(axes.axes_of(record.cells)) if axis != "warmup"), "warmup")
+def _other_axes(record: TimeRecord) -> list[str]:
+    return [axis for axis in axes.varying(axes.axes_of(record.cells)) if axis != "warmup"]
 
 
 def _warmup_rows(record: TimeRecord) -> Iterator[Timed]:
-    named = _warmup_last(record)[:-1]
-    ordered = sorted(record.cells, key=lambda cell: [str(cell.axes[axis]) for axis in named])
+    others = _other_axes(record)
+    ordered = sorted(record.cells, key=lambda cell: [str(cell.axes[axis]) for axis in others])
     return _timed(ordered, [phase for phase in phases_in(record.cells) if phase in ("forward", "backward", "step")])
 
 
 FIRST = 10
-"""As many steps from the very first one on are shown."""
+"""Number of steps shown, from the very first one on."""
 
 
 def _first_steps(record: TimeRecord) -> Iterator[tuple[TimeCellRecord, list[Measure]]]:
     for cell in record.cells:
-        found = samples(cell, "step")
+        found = measured(cell, "step")
         steps = [Measure(value, tone="quiet", aside=True) for value in cell.warmup_samples_s]
         steps += [Measure(value) for value in found.samples_s] if found else []
         if steps:
@@ -719,19 +672,19 @@ FIRST_STEPS = DeclaredTable(
     leading=along(cells_of=_first),
     notes=("warm-up steps in brackets",),
 )
-"""The first steps of every cell in the order in which they ran, warm-up steps included."""
+"""The first steps of every cell in order, including warm-up steps."""
 
 WARMUP = DeclaredTable(
     "warmup",
     "what warming up does",
     _EXTREMES,
     rows=_warmup_rows,
-    leading=(along(_warmup_last, cells_of=_first), _PHASE),
+    leading=(along(lambda record: [*_other_axes(record), "warmup"], cells_of=_first), _PHASE),
     instead=_unmeasured,
     empty=True,
     below=(FIRST_STEPS,),
 )
-"""Min, max, avg and std per number of warm-up steps, and the first steps one by one."""
+"""Min, max, avg and std for each number of warm-up steps, and the first steps one by one."""
 
 # --- everything
 
@@ -743,17 +696,12 @@ Phase = tuple[TimeCellRecord, str | None, PhaseRecord]
 
 
 def _phases(record: TimeRecord) -> Iterator[Phase]:
-    """A row for each phase of each cell; a cell without samples has one, with its outcome and no numbers."""
+    """Yield a row for each phase of each cell; a cell without samples has one row, without numbers."""
     nothing = PhaseRecord(wall=None, device=None, enqueue_median_s=None)
     for cell in record.cells:
         yield from ((cell, phase, found) for phase, found in cell.phases.items())
         if not cell.phases:
             yield cell, None, nothing
-
-
-def _count(row: Phase) -> int:
-    first = row[2].wall or row[2].device
-    return len(first.samples_s) if first else 0
 
 
 def _ci95(row: Phase) -> tuple[float | None, float | None]:
@@ -765,12 +713,8 @@ def _of_clock(row: Phase, clock: str, name: str) -> float | None:
 
 
 def _of_step(get: Value) -> Callable[[Phase], float | None]:
-    """Rates and memory belong to the cell and stand only in the rows of `step`, so that they can be summed."""
+    """Return a function that shows a value of the whole cell in the row of `step` only, so that it can be summed."""
     return lambda row: get(row[0]) if row[1] in ("step", None) else None
-
-
-def _peak(row: Phase, name: str) -> float | None:
-    return _of_step(lambda cell: getattr(cell.memory, f"{name}_bytes"))(row)
 
 
 CELLS = DeclaredTable(
@@ -782,7 +726,7 @@ CELLS = DeclaredTable(
         Field("parameters", unit="count", get=lambda row: row[0].model.parameters),
         Field("outcome", get=lambda row: row[0].outcome),
         Field("phase", get=lambda row: row[1]),
-        Field("samples", get=_count),
+        Field("samples", get=lambda row: len(found.samples_s) if (found := row[2].wall or row[2].device) else 0),
         Each(
             "clock",
             (
@@ -800,8 +744,19 @@ CELLS = DeclaredTable(
         Field("", "tokens", "tokens_per_s", get=_of_step(_rate("tokens_per_s"))),
         Field("peak", "of peak", "share", get=_of_step(_rate("peak_share"))),
         Field("matmul_ceiling", "of matmul", "share", get=_of_step(_rate("ceiling_share"))),
-        Each("peak", (Field("{peak}", unit="bytes", get=_peak),), _PEAKS, said=lambda name: name.replace("_", " ")),
-        Field("compile", unit="s", get=_of_step(lambda cell: cell.compile_s)),
+        Each(
+            "peak",
+            (
+                Field(
+                    "{peak}",
+                    unit="bytes",
+                    get=lambda row, name: _of_step(attrgetter(f"memory.{name}_bytes"))(row),
+                ),
+            ),
+            _PEAKS,
+            said=lambda name: name.replace("_", " "),
+        ),
+        Field("compile", unit="s", get=_of_step(attrgetter("compile_s"))),
         Field("energy_per_step", "energy per step", "joules", get=_of_step(_energy("step_j"))),
         Field("energy_per_token", "energy per token", "joules_per_token", get=_of_step(_energy("token_j"))),
         Field("power", "mean power", "watts", get=_of_step(_energy("power_w"))),
@@ -813,7 +768,7 @@ CELLS = DeclaredTable(
 )
 """One row per cell and phase: all axes, the outcome, every statistic by both clocks, rates, memory, cautions."""
 
-# --- all of them
+# --- all tables
 
 TABLES: dict[str, DeclaredTable] = {
     table.name: table
@@ -831,19 +786,19 @@ TABLES: dict[str, DeclaredTable] = {
         *predicted.TABLES.values(),
     )
 }
-"""Every table that a record can be shown as."""
+"""All tables by name."""
 
 COMPARISONS: dict[str, str] = {"warmup": "warmup", "device": "devices", **{axis: axis for axis in axes.CHOICES}}
-"""The table that an axis asks for by varying; the first one that varies is shown without being asked for."""
+"""The comparison table of each axis; that of the first axis that varies is shown by default."""
 
 SUMMARY_ROWS = 24
-"""A longer summary does not fit a screen together with a comparison that shows the same times again."""
+"""Longest summary that is shown together with a comparison, which repeats its times."""
 
 
 def tables_for(record: TimeRecord, names: Iterable[str] = ()) -> list[Table]:
-    """The tables called `names`, or without any the summary and the one comparison that the run was made for.
+    """Return the tables called `names`; by default the summary and the comparison of the first axis that varies.
 
-    Raises UsageError for a name that is not a table, and for one that this record cannot fill.
+    Raises UsageError for a name that is not a table, and for a table that this record cannot fill.
     """
     if chosen := tuple(names):
         return filled(TABLES, record, chosen, why=": it takes other axes")
@@ -858,7 +813,7 @@ def tables_for(record: TimeRecord, names: Iterable[str] = ()) -> list[Table]:
 
 
 def sheet(record: TimeRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
-    """Everything that is shown of a record at the end of a run."""
+    """Return the complete output for a record."""
     specs = axes.axes_of(record.cells)
     hardware = tuple(dict.fromkeys(cell.device.name for cell in record.cells if cell.device))
     torch = (f"torch {record.environment.torch.torch}",) if record.environment.torch else ()
@@ -871,7 +826,7 @@ def sheet(record: TimeRecord, names: Iterable[str] = (), selection: Selection | 
 
 
 def usual(spec: TimeSpec) -> tuple[str, ...]:
-    """The tables that are shown of a run of this spec where nobody asks for others."""
+    """Return the names of the default tables for a run of this spec."""
     if spec.simulate:
         return ("predicted", "gpus")
     return (

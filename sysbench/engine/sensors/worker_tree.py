@@ -38,8 +38,8 @@ class WorkerTree:
     def rss_bytes(self) -> int | None:
         """Resident set size of all members; None if none is left."""
         # A process that has ended but has not been waited for reports 0.
-        sizes = [size for member in self._members if (size := _ask(_rss_bytes, member))]
-        return sum(sizes) if sizes else None
+        sizes = [_ask(lambda process: int(process.memory_info().rss), member) or 0 for member in self._members]
+        return sum(sizes) or None
 
     def cpu_s(self) -> float | None:
         """Processor time of the tree so far, including ended children; None if no member is left."""
@@ -89,10 +89,6 @@ def _ask(question: Callable[[Question], Answer], about: Question) -> Answer | No
         return None
 
 
-def _rss_bytes(process: psutil.Process) -> int:
-    return int(process.memory_info().rss)
-
-
 def _cpu_s(process: psutil.Process) -> float:
     times = process.cpu_times()
     return float(times.user + times.system + times.children_user + times.children_system)
@@ -113,7 +109,7 @@ def _descendants(root: psutil.Process) -> Iterator[psutil.Process]:
     read the parent of every process, 30 µs each.
     """
     if not Path(f"/proc/{root.pid}/task/{root.pid}/children").exists():
-        yield from _ask(_scanned_descendants, root) or ()
+        yield from _ask(lambda process: process.children(recursive=True), root) or ()
         return
     seen, waiting = {root.pid}, [root.pid]
     while waiting:
@@ -123,10 +119,6 @@ def _descendants(root: psutil.Process) -> Iterator[psutil.Process]:
             child = _ask(psutil.Process, pid)
             if child is not None:
                 yield child
-
-
-def _scanned_descendants(root: psutil.Process) -> list[psutil.Process]:
-    return root.children(recursive=True)
 
 
 def _children(pid: int) -> set[int]:

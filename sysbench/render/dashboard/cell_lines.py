@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import reduce
-from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from functools import partial, reduce
+from typing import Any, Generic, TypeVar
 
 from rich.console import Console
 
 from sysbench import cells as axes
 from sysbench.log.events import CellFinished, Event, RunResumed, WorkerReady
 from sysbench.render import theme
+from sysbench.render.dashboard import run_state
 from sysbench.render.dashboard.overall import Overall
+from sysbench.render.dashboard.progress import Unattended
 from sysbench.render.dashboard.run_state import CellState, RunState
 
 State = TypeVar("State")
 
 
-class Lines(Generic[State]):
+class Lines(Unattended, Generic[State]):
     """Writes a line for each event that requires one.
 
     If the stream can no longer be written to (a closed pipe, a full disk), the progress output ends, but the run
@@ -41,14 +42,6 @@ class Lines(Generic[State]):
     def said(self, event: Event, before: State) -> Iterator[str]:
         """Return the lines for this event."""
         raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        pass
 
     def show(self, event: Event) -> None:
         """Write the lines for this event."""
@@ -81,8 +74,11 @@ class CellLines(Lines[RunState[Any]]):
 
     always: tuple[str, ...] = ()
     """Axes that are always part of a cell's label, even if all cells agree in them."""
-    result: Callable[[Any], str]
-    """Outcome of a cell, in a few words."""
+
+    @staticmethod
+    def result(cell: Any) -> str:
+        """Outcome of a cell, in a few words."""
+        return f"{cell.outcome}: {cell.detail}" if cell.detail else str(cell.outcome)
 
     def said(self, event: Event, before: RunState[Any]) -> Iterator[str]:
         """Return lines for the device, the cells kept from an earlier run, and a finished cell."""
@@ -92,16 +88,27 @@ class CellLines(Lines[RunState[Any]]):
             yield " · ".join([*names, f"torch {event.torch.torch}"])
         elif isinstance(event, RunResumed):
             yield resumed_line(event)
-        elif isinstance(event, CellFinished) and (cell := dict(self.state.cells).get(event.cell)) is not None:
-            count = f"{self.state.done}/{len(self.state.cells)}"
-            yield f"{count} {self.named(cell)}  {type(self).result(cell)}"
+        elif isinstance(event, CellFinished) and (cell := self.state.ended.get(event.cell)) is not None:
+            count = f"{self.state.done}/{len(self.state.planned)}"
+            yield f"{count} {self.named(cell)}  {self.result(cell)}"
 
     def named(self, cell: Any) -> str:
         """Label of the cell within its run."""
         return label(cell, self.state, self.always)
 
 
+class TitledLines(CellLines):
+    """Progress lines with the title of each cell, for commands whose cells take no time worth a dashboard."""
+
+    blank = RunState[CellState]()
+    advance = staticmethod(partial(run_state.advance, run_state.handlers(RunState, CellState, {})))
+
+    def named(self, cell: CellState) -> str:
+        """Title of the cell."""
+        return str(cell.cell.title)
+
+
 def label(cell: CellState, state: RunState[Any], always: tuple[str, ...]) -> str:
     """Label a cell by the axes in which the cells of the run differ, and by those in `always`."""
-    differing = axes.varying([each.cell.model_dump() for _, each in state.cells])
+    differing = axes.varying([each.cell.model_dump() for each in state.planned.values()])
     return axes.label(cell.cell.model_dump(), [*always, *(axis for axis in differing if axis not in always)])

@@ -48,9 +48,11 @@ class CellScreen(ABC, Generic[State]):
         plain = console.color_system is None or bool(console.no_color)
         lines = [self._title(width), *self.running(width, plain)]
         spare = height - len(lines) - 3
-        finished = [cell for _, cell in self.state.cells if cell.outcome is not None]
-        if finished and spare > 0 and len(self.state.cells) > 1:
-            lines += [Text(), *(self._finished(cell) for cell in finished[-spare:])]
+        if self.state.ended and spare > 0 and len(self.state.planned) > 1:
+            lines.append(Text())
+            for cell in list(self.state.ended.values())[-spare:]:
+                line = Text(f"{label(cell, self.state, ALWAYS)}  ", theme.QUIET)
+                lines.append(line.append(self.ended(cell), "" if cell.outcome == "ok" else theme.BAD))
         for line in lines[: height - 1]:
             line.truncate(width, overflow="ellipsis")
             yield Text(" ").append_text(fitted(line, options.encoding))
@@ -61,11 +63,8 @@ class CellScreen(ABC, Generic[State]):
         if now is not None:
             pieces = [(piece, theme.TITLE) for piece in axes.subject([now.cell.model_dump()])]
             title.append_text(pieces_that_fit(pieces, max(1, width - _POSITION)))
-        if len(state.cells) > 1:
-            number = min(state.done + (now is None or now.outcome is None), len(state.cells))
-            title.append(f"   cell {number} of {len(state.cells)}", theme.QUIET)
+        count = len(state.planned)
+        if count > 1:
+            number = min(state.done + (now is None or now.outcome is None), count)
+            title.append(f"   cell {number} of {count}", theme.QUIET)
         return title
-
-    def _finished(self, cell: Any) -> Text:
-        style = "" if cell.outcome == "ok" else theme.BAD
-        return Text(f"{label(cell, self.state, ALWAYS)}  ", theme.QUIET).append(self.ended(cell), style)

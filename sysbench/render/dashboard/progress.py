@@ -33,11 +33,8 @@ class Progress(Protocol):
         """Process one event, and update the display if it is time. Never raises for a lost terminal."""
 
 
-class Silent:
-    """Shows nothing, and passes every event to `told`."""
-
-    def __init__(self, told: Callable[[Event], object] | None = None) -> None:
-        self._told = told
+class Unattended:
+    """Base of progress displays that have nothing to restore at the end."""
 
     def __enter__(self) -> Self:
         return self
@@ -46,6 +43,13 @@ class Silent:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         pass
+
+
+class Silent(Unattended):
+    """Shows nothing, and passes every event to `told`."""
+
+    def __init__(self, told: Callable[[Event], object] | None = None) -> None:
+        self._told = told
 
     def show(self, event: Event) -> None:
         """Pass the event on."""

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Self, TypeVar
 
-from sysbench.command import spec_of
+from sysbench.command import cell_of, spec_of
 from sysbench.log.events import (
     CellFinished,
     CellStarted,
     DeviceInfo,
     Event,
+    HostInfo,
     Reading,
     RunResumed,
     RunStarted,
     Stage,
     StageEntered,
     TorchInfo,
+    WorkerExited,
     WorkerReady,
 )
 from sysbench.log.outcomes import LASTING, Outcome
@@ -41,36 +43,80 @@ class CellState:
     """Outcome; None while it is running or waiting."""
     detail: str | None = None
 
+    def digest(self) -> Self:
+        """Return what is kept of the cell after its end; by default everything."""
+        return self
+
 
 AnyCell = TypeVar("AnyCell", bound=CellState)
 
 
 @dataclass(frozen=True)
 class RunState(Generic[AnyCell]):
-    """State of a run at one moment."""
+    """State of a run at one moment.
+
+    `planned` and `ended` are replaced only when they change, so views that depend on them alone can be cached by
+    identity (`sysbench.render.dashboard.lines.remembered`).
+    """
 
     started_s: float = 0.0
-    cells: tuple[tuple[str, AnyCell], ...] = ()
-    """Cells by key, in the order of the run."""
+    host: HostInfo | None = None
     torch: TorchInfo | None = None
     devices: tuple[DeviceInfo, ...] = ()
+    worker_ready: bool = False
+    worker_since_s: float = 0.0
+    """When the worker became ready, or its start began."""
+    planned: Mapping[str, AnyCell] = field(default_factory=dict)
+    """Every cell by key, in the order of the run, as it was before it started."""
+    ended: Mapping[str, AnyCell] = field(default_factory=dict)
+    """Finished cells by key, in the order in which they finished."""
     current: str | None = None
     """Key of the cell that is running, or ran last."""
+    now: AnyCell | None = None
+    """The cell that is running, or ran last."""
     reading: Reading | None = None
 
     @property
-    def now(self) -> AnyCell | None:
-        """The cell that is running, or ran last."""
-        return dict(self.cells).get(self.current) if self.current is not None else None
+    def cells(self) -> tuple[tuple[str, AnyCell], ...]:
+        """All cells by key, in the order of the run, in their present state."""
+        present = {**self.planned, **self.ended}
+        if self.current is not None and self.now is not None:
+            present[self.current] = self.now
+        return tuple(present.items())
 
     @property
     def done(self) -> int:
         """Number of finished cells."""
-        return sum(cell.outcome is not None for _, cell in self.cells)
+        return len(self.ended)
+
+    @property
+    def running(self) -> str:
+        """Key of the running cell; empty if none is running."""
+        return self.current if self.current and self.now and self.now.outcome is None else ""
+
+    @property
+    def hot(self) -> bool:
+        """Whether steps are being timed right now."""
+        return self.now is not None and self.now.outcome is None and self.now.stage in HOT
+
+    @property
+    def device(self) -> DeviceInfo | None:
+        """Device of the current cell, or else the one that `auto` stands for."""
+        if self.now is not None and self.now.device is not None:
+            return self.now.device
+        return self.devices[0] if self.devices else None
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the current cell runs on a device other than the CPU."""
+        return self.now is not None and self.now.device is not None and self.now.device.type != "cpu"
 
     def put(self, key: str, cell: AnyCell) -> Self:
-        """Return the state with this cell replaced."""
-        return replace(self, cells=tuple((each, cell if each == key else old) for each, old in self.cells))
+        """Return the state with the current cell, or one that has ended, replaced."""
+        ended = self.ended
+        if cell.outcome is not None:
+            ended = {**{other: each for other, each in ended.items() if other != key}, key: cell.digest()}
+        return replace(self, ended=ended, now=cell if key == self.current else self.now)
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
@@ -89,7 +135,7 @@ def in_cell(change: Callable[[Any, Any], Any]) -> Handler:
     """Apply a change to the cell of an event; an event about a cell of another run changes nothing."""
 
     def handle(state: RunState[Any], event: Any) -> RunState[Any]:
-        cell = dict(state.cells).get(event.cell)
+        cell = state.now if event.cell == state.current else state.planned.get(event.cell)
         return state.put(event.cell, change(cell, event)) if cell is not None else state
 
     return handle
@@ -99,26 +145,39 @@ def handlers(state: type[RunState[Any]], cell: type[CellState], others: Mapping[
     """Return the handler of each event for runs of these cells; `others` are added, or replace common ones."""
 
     def started(_: RunState[Any], event: RunStarted) -> RunState[Any]:
-        cells = spec_of(event.spec).cells()
-        return state(started_s=event.at_s, cells=tuple((each.key, cell(each)) for each in cells))
+        planned = {each.key: cell(each) for each in spec_of(event.spec).cells()}
+        return state(started_s=event.at_s, host=event.host, worker_since_s=event.at_s, planned=planned)
 
     def resumed(before: RunState[Any], event: RunResumed) -> RunState[Any]:
         """Cells that will run again return to waiting."""
-        kept = ((key, each if each.outcome in LASTING else cell(each.cell)) for key, each in before.cells)
-        return state(started_s=event.at_s, cells=tuple(kept))
+        kept = {key: each for key, each in before.ended.items() if each.outcome in LASTING}
+        return state(
+            started_s=event.at_s, host=before.host, worker_since_s=event.at_s, planned=before.planned, ended=kept
+        )
 
     def cell_started(before: RunState[Any], event: CellStarted) -> RunState[Any]:
-        waiting = dict(before.cells).get(event.cell)
-        if waiting is None:
-            return before
-        now = cell(waiting.cell, event.device, started_s=event.at_s, stage_since_s=event.at_s)
-        return replace(before, current=event.cell).put(event.cell, now)
+        planned = before.planned
+        if event.cell not in planned:
+            # The beginning of the run was not shown: its cells become known one by one.
+            planned = {**planned, event.cell: cell(cell_of(event.axes))}
+        now = cell(planned[event.cell].cell, event.device, started_s=event.at_s, stage_since_s=event.at_s)
+        return replace(before, planned=planned, current=event.cell, now=now, worker_ready=True)
+
+    def worker_ready(before: RunState[Any], event: WorkerReady) -> RunState[Any]:
+        return replace(
+            before,
+            torch=event.torch,
+            devices=tuple(event.devices),
+            worker_ready=True,
+            worker_since_s=event.at_s,
+        )
 
     return {
         RunStarted: started,
         RunResumed: resumed,
         CellStarted: cell_started,
-        WorkerReady: lambda run, event: replace(run, torch=event.torch, devices=tuple(event.devices)),
+        WorkerReady: worker_ready,
+        WorkerExited: lambda run, event: replace(run, worker_ready=False, worker_since_s=event.at_s),
         Reading: lambda run, event: replace(run, reading=event),
         StageEntered: in_cell(lambda each, event: replace(each, stage=event.stage, stage_since_s=event.at_s)),
         CellFinished: in_cell(lambda each, event: replace(each, outcome=event.outcome, detail=event.detail)),

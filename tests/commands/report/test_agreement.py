@@ -20,7 +20,6 @@ _SHARED: dict[str, Any] = {
     "started_at": "2026-11-20T14:00:00Z",
     "finished_at": None,
     "status": "complete",
-    "spec": {},
     "environment": EnvironmentRecord(host=A100.host, torch=A100.torch, devices=[], driver=None),
 }
 
@@ -31,11 +30,11 @@ def timed(seconds: float, **axes: Any) -> ReportedRun[Any]:
 
 
 def profiled(*cells: ProfileCellRecord) -> ReportedRun[Any]:
-    return ReportedRun("kernels", ProfileRecord(**_SHARED, cells=list(cells)))
+    return ReportedRun("kernels", ProfileRecord(**_SHARED, spec={"kind": "profile"}, cells=list(cells)))
 
 
 def memory(name: str, *cells: MemoryCellRecord) -> ReportedRun[Any]:
-    return ReportedRun(name, MemoryRecord(**_SHARED, cells=list(cells)))
+    return ReportedRun(name, MemoryRecord(**_SHARED, spec={"kind": "memory"}, cells=list(cells)))
 
 
 def forward(total_ms: float, **axes: Any) -> ProfileCellRecord:

@@ -129,7 +129,7 @@ def test_how_a_result_is_shown_and_drawn_is_a_runs_own_affair(tmp_path: Path) ->
         (TIME + "batch = true\n", "mine.toml, line 7: batch takes a value; true and false are for switches"),
         (TIME + "batch = 1979-05-27\n", "mine.toml, line 7: batch takes text, a number, true, false, or a list"),
         (TIME + "out = 'here'\n", "mine.toml, line 7: out is not an option of `time`."),
-        (TIME + "simulate = 'h100'\n", "mine.toml, line 7: simulate is not an option of `time`."),
+        (TIME + "simulate = 'hl00'\n", "mine.toml, line 7: --simulate hl00 is not a known GPU"),
         (TIME + "keep = ['szie']\n", "mine.toml, line 7: szie is not an option of `time` to keep. Did you mean size?"),
         (TIME + "[run.on_cpu]\nsize = 'smal'\n", "mine.toml, line 8: --size smal is not a size. Did you mean small?"),
         (TIME + "[run.on_cpu]\nskip = 'no'\nsize = 'tiny'\n", "mine.toml, line 8: a run that is left out takes no"),
@@ -244,9 +244,9 @@ def test_an_inclusion_changes_the_runs_that_have_the_option(tmp_path: Path) -> N
 def test_an_override_holds_for_every_run_that_has_the_option_and_wins_over_everything(tmp_path: Path) -> None:
     written(tmp_path, SCALED, "a.toml")
     text = "[[include]]\nrun = './a.toml'\nsize = 'small'\n" + TIME.replace("steps", "own")
-    runs = planned(tmp_path, text, {"size": "medium", "simulate": "24GiB"})
+    runs = planned(tmp_path, text, {"size": "medium", "simulate": "t4"})
     assert [run.spec.size for run in runs if isinstance(run.spec, ModelSpec)] == [("medium",)] * 4
-    assert [getattr(run.spec, "simulate", None) for run in runs] == [None, ("24GiB",), None, None]
+    assert [getattr(run.spec, "simulate", None) for run in runs] == [("t4",), ("t4",), None, ("t4",)]
 
 
 def test_what_a_run_keeps_is_not_overridden(tmp_path: Path) -> None:

@@ -62,9 +62,9 @@ def screen(events: Sequence[Event], width: int, height: int, encoding: str = "ut
 
 def test_the_state_says_what_numpy_says_of_the_samples(sweep: list[Event]) -> None:
     state = folded(sweep)
-    assert [done.outcome for done in state.done] == ["ok"] * 8
-    for done in state.done:
-        steps = [e for e in sweep if isinstance(e, StepMeasured) and e.cell == done.key and not e.warmup]
+    assert [done.outcome for done in state.ended.values()] == ["ok"] * 8
+    for key, done in state.ended.items():
+        steps = [e for e in sweep if isinstance(e, StepMeasured) and e.cell == key and not e.warmup]
         walls = {"step": [e.step.wall_s for e in steps]}
         walls |= {name: [e.phases[name].wall_s for e in steps] for name in steps[0].phases}
         assert {name for name, _, _ in done.phases} == set(walls)
@@ -80,23 +80,23 @@ def test_a_state_is_never_changed_in_place(sweep: list[Event]) -> None:
         advance(half, event)
     assert repr(half) == picture
     with pytest.raises(FrozenInstanceError):
-        half.status = "failed"  # type: ignore[misc]
+        half.reading = None  # type: ignore[misc]
 
 
 def test_a_cell_that_is_started_again_begins_anew(sweep: list[Event]) -> None:
     part = runs.until_measuring(sweep, cell=0, step=5)
     again = next(event for event in part if isinstance(event, CellStarted))
     state = folded([*part, again])
-    assert state.current is not None
-    assert state.current.steps == ()
+    assert state.now is not None
+    assert state.now.steps == ()
     finished = CellFinished(at_s=part[-1].at_s, cell=again.cell, outcome="crashed")
     better = CellFinished(at_s=part[-1].at_s, cell=again.cell, outcome="ok")
-    assert [done.outcome for done in folded([*part, finished, again, better]).done] == ["ok"]
+    assert [done.outcome for done in folded([*part, finished, again, better]).ended.values()] == ["ok"]
 
 
 def test_cells_that_never_start_are_counted_with_their_reason() -> None:
     state = folded(runs.events(LARGE))
-    outcomes = [done.outcome for done in state.done]
+    outcomes = [done.outcome for done in state.ended.values()]
     assert len(outcomes) == len(state.planned) == 16
     assert outcomes.count("oom") == 3
     assert outcomes.count("skipped") == 2
@@ -110,16 +110,16 @@ def test_a_resumed_run_keeps_what_lasts_and_waits_for_the_rest() -> None:
     ]
     resumed = RunResumed(at_s=log[-1].at_s + 3600, keep=7)
     state = advance(folded(crashed), resumed)
-    assert {done.outcome for done in state.done} == {"ok", "oom"}
+    assert {done.outcome for done in state.ended.values()} == {"ok", "oom"}
     assert len(state.planned) == 16
-    assert state.current is None
+    assert state.now is None
     assert state.started_s == resumed.at_s
     console = Console(file=io.StringIO(), width=80)
     with TimeLines(console, earlier=crashed) as progress:
-        again = next(done.key for done in folded(crashed).done if done.outcome == "crashed")
+        again = next(key for key, done in folded(crashed).ended.items() if done.outcome == "crashed")
         for event in (resumed, *(event for event in log[1:] if getattr(event, "cell", again) == again)):
             progress.show(event)
-    assert f"{len(state.done) + 1}/16 xl ctx" in written(console)
+    assert f"{state.done + 1}/16 xl ctx" in written(console)
 
 
 def test_a_run_whose_beginning_was_not_shown_is_shown_all_the_same(sweep: list[Event]) -> None:
@@ -148,9 +148,9 @@ def test_the_forecast_of_a_run_comes_near_what_it_takes(sweep: list[Event], cell
 
 def test_the_forecast_of_a_cell_counts_the_steps_that_are_left(sweep: list[Event]) -> None:
     state = folded(runs.until_measuring(sweep, cell=3, step=6))
-    assert state.current is not None
-    median_s = float(np.median([step.total_s for step in state.current.steps[1:][-10:]]))
-    assert cell_left_s(state.current) == pytest.approx(3 * median_s)
+    assert state.now is not None
+    median_s = float(np.median([step.total_s for step in state.now.steps[1:][-10:]]))
+    assert cell_left_s(state.now) == pytest.approx(3 * median_s)
 
 
 def test_nothing_is_forecast_before_there_is_anything_to_go_by(sweep: list[Event]) -> None:
@@ -162,9 +162,9 @@ def test_nothing_is_forecast_before_there_is_anything_to_go_by(sweep: list[Event
 def test_until_expects_as_many_steps_as_the_interval_needs() -> None:
     for until, expected in ((0.5, 10), (0.0001, 1000)):
         events = runs.until_measuring(runs.events(TimeSpec(ctx=128, until=until)), cell=0, step=9)
-        current = folded(events).current
-        assert current is not None
-        assert expected_steps(current) == pytest.approx(expected, abs=1)
+        now = folded(events).now
+        assert now is not None
+        assert expected_steps(now) == pytest.approx(expected, abs=1)
 
 
 # The screen
@@ -264,12 +264,12 @@ def test_a_word_about_the_cpu_is_said_only_where_there_is_no_gpu_and_it_takes_lo
 def test_what_did_not_change_is_not_laid_out_again(sweep: list[Event]) -> None:
     part = runs.until_measuring(sweep, cell=5, step=6)
     state = folded(part)
-    assert state.current is not None
-    steps = blocks.steps(state.current.steps, 5, 80, "utf-8")
+    assert state.now is not None
+    steps = blocks.steps(state.now.steps, 5, 80, "utf-8")
     later = advance(state, Reading(at_s=part[-1].at_s + 0.5, host_rss_bytes=1, device_used_bytes=2))
-    assert later.current is not None
-    assert blocks.steps(later.current.steps, 5, 80, "utf-8") is steps
-    assert blocks.steps(later.current.steps[:-1], 5, 80, "utf-8") is not steps
+    assert later.now is not None
+    assert blocks.steps(later.now.steps, 5, 80, "utf-8") is steps
+    assert blocks.steps(later.now.steps[:-1], 5, 80, "utf-8") is not steps
 
 
 # The dashboard

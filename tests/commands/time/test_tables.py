@@ -360,7 +360,7 @@ def test_rates_are_of_the_mean_that_stands_beside_them_and_the_dashboard_says_th
     sweep_events: list[Event], sweep: TimeRecord
 ) -> None:
     summary, spec_cells = only(TABLES["summary"](sweep)), list(SWEEP.cells())
-    done = folded(sweep_events).done
+    done = folded(sweep_events).ended.values()
     for row, (cell, live) in enumerate(zip(sweep.cells, done, strict=True)):
         mean_s = float(np.mean(wall(sweep_events, cell, "step")))
         flops = formulas.step_flops_of(spec_cells[row])
