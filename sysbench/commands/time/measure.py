@@ -109,7 +109,8 @@ def _preemptions() -> int:
 
 def _on_fewer_threads(cell: TimeCell, step: TrainingStep, usual_s: float, clock: Clock) -> ThreadsTried:
     """Try a few steps on half the threads: if these are faster, the threads have been waiting for each other."""
-    threads, tried_s = torch.get_num_threads(), []
+    threads = torch.get_num_threads()
+    tried_s: list[float] = []
     with computing_on(threads // 2):
         _take(step, cell, clock)
         while len(tried_s) < TRIED and (not tried_s or tried_s[-1] < usual_s):
