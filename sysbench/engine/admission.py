@@ -75,7 +75,8 @@ class Admission:
         if self._options.no_skip:
             return None
         for failed, how in self._too_large:
-            if failed.cell.key != placed.cell.key and _at_least_as_large(placed, failed):
+            alike = placed.cell.extent and _kind(placed) == _kind(failed) and failed.cell.key != placed.cell.key
+            if alike and all(a >= b for a, b in zip(placed.cell.extent, failed.cell.extent, strict=True)):
                 return f"no smaller than {failed.cell.title}, which {how} (--no-skip runs it anyway)"
         return None
 
@@ -88,25 +89,12 @@ class Admission:
             return None
         foreseen = self._foreseen.get(placed.cell.key)
         if foreseen is not None and foreseen.fits is not None:
-            return None if foreseen.fits else _why(foreseen)
+            lacking = f", {units.size(foreseen.lacking_bytes)} more would be needed" if foreseen.lacking_bytes else ""
+            why = f"simulated: {foreseen.detail}{lacking} than the {units.size(foreseen.free_bytes)} that are free"
+            return None if foreseen.fits else f"{why} (--force starts it anyway)"
         if needed_bytes <= free_bytes:
             return None
         return f"needs about {units.size(needed_bytes)}, {units.size(free_bytes)} are free (--force starts it anyway)"
-
-
-def _why(foreseen: MemoryForeseen) -> str:
-    lacking = f", {units.size(foreseen.lacking_bytes)} more would be needed" if foreseen.lacking_bytes else ""
-    return (
-        f"simulated: {foreseen.detail}{lacking} than the {units.size(foreseen.free_bytes)} that are free "
-        "(--force starts it anyway)"
-    )
-
-
-def _at_least_as_large(placed: PlacedCell, other: PlacedCell) -> bool:
-    sizes, other_sizes = placed.cell.extent, other.cell.extent
-    if not sizes or _kind(placed) != _kind(other):
-        return False
-    return all(a >= b for a, b in zip(sizes, other_sizes, strict=True))
 
 
 def _kind(placed: PlacedCell) -> tuple[str, ...]:

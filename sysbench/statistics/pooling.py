@@ -54,7 +54,9 @@ def pooled(ratios: Sequence[Ratio]) -> Pooled | None:
     if not all(_holds(each, mean, wider) for each in ratios):
         return None
     value = math.exp(mean)
-    uncertain = math.sqrt(sum(_half(each) ** 2 for each in ratios)) / len(ratios)
+    # Half the width of each interval on the logarithmic scale.
+    halves = (math.log((each.high or each.value) / (each.low or each.value)) / 2 for each in ratios)
+    uncertain = math.sqrt(sum(half**2 for half in halves)) / len(ratios)
     reach = max(value * math.expm1(uncertain), *(abs(each.value - value) for each in ratios))
     return Pooled(value, reach, len(ratios)) if reach <= WIDEST * value else None
 
@@ -65,11 +67,6 @@ def _holds(each: Ratio, mean: float, wider: float) -> bool:
         return True
     end = each.high if off > 0 else each.low
     return end is not None and abs(off) <= wider * abs(math.log(end / each.value))
-
-
-def _half(each: Ratio) -> float:
-    """Half the width of an interval on the logarithmic scale."""
-    return math.log((each.high or each.value) / (each.low or each.value)) / 2
 
 
 @dataclass(frozen=True)

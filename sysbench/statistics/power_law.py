@@ -101,7 +101,8 @@ def power_law(sizes: Sequence[float], values: Sequence[float]) -> PowerLaw | NoP
     first = _regime(x, y)
     found = _line(x[first:], y[first:]) if first is not None else None
     if found is None or (law := _law(found, x, y, first or 0)).half_width > WIDEST_HALF:
-        return NoPowerLaw(_sizes(x), tuple(_slopes(x, y)))
+        pairs = itertools.pairwise(zip(_sizes(x), x.tolist(), y.tolist(), strict=True))
+        return NoPowerLaw(_sizes(x), tuple(Slope(a[0], b[0], (b[2] - a[2]) / (b[1] - a[1])) for a, b in pairs))
     return law
 
 
@@ -160,11 +161,6 @@ def _law(line: _Line, x: Values, y: Values, first: int) -> PowerLaw:
         sizes=_sizes(x[first:]),
         left_out=_sizes(x[:first]),
     )
-
-
-def _slopes(x: Values, y: Values) -> list[Slope]:
-    pairs = itertools.pairwise(zip(_sizes(x), x.tolist(), y.tolist(), strict=True))
-    return [Slope(a[0], b[0], (b[2] - a[2]) / (b[1] - a[1])) for a, b in pairs]
 
 
 def _sizes(x: Values) -> tuple[float, ...]:

@@ -205,7 +205,7 @@ def _between(sentences: Sequence[Said]) -> Iterator[str]:
         return {cell.key for each in sentences if re.search(pattern, each.text) for cell in each.cells}
 
     even, slow = keys("even with no warm-up"), keys(r"the first step takes \d")
-    never, study = keys("a warm-up, takes no longer"), keys("without warming up the mean of .* above")
+    never, study = keys("warm-up step takes no longer"), keys("without warming up the mean of .* above")
     if even & slow:
         yield f"the first step takes longer, and not: {sorted(even & slow)}"
     if never and (slow or study):

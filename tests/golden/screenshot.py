@@ -13,8 +13,8 @@ from pathlib import Path
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
-from sysbench.commands.time.live_state import LiveState, advance
-from sysbench.commands.time.screen import draw
+from sysbench.commands.time.live_state import folded
+from sysbench.commands.time.screen import Screen
 from sysbench.log import journal as log
 from sysbench.log.events import StepMeasured
 
@@ -28,12 +28,9 @@ def main() -> None:
     source, target = map(Path, sys.argv[1:])
     stream = list(log.read(source))
     steps = [number for number, event in enumerate(stream) if isinstance(event, StepMeasured)]
-    state = LiveState()
-    for event in stream[: steps[len(steps) * 3 // 4] + 1]:
-        state = advance(state, event)
-        now_s = event.at_s
+    shown = stream[: steps[len(steps) * 3 // 4] + 1]
     console = Console(file=io.StringIO(), record=True, width=COLUMNS, height=LINES, force_terminal=True)
-    console.print(draw(state, now_s))
+    console.print(Screen(folded(shown), shown[-1].at_s))
     target.parent.mkdir(exist_ok=True)
     console.save_svg(str(target), title="sysbench time", code_format=OFFLINE)
 

@@ -142,7 +142,7 @@ ENTRIES = st.fixed_dictionaries(
 
 
 @given(st.lists(st.lists(ENTRIES, max_size=20), max_size=3), st.sampled_from([2, 4, 5]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_mixture_of_entries_is_read_as_pickle_would(traces: list[list[dict[str, Any]]], protocol: int) -> None:
     raw = {"segments": [], "device_traces": traces}
     assert entries_of(read_bytes(pickle.dumps(raw, protocol))) == expected_entries(raw)
@@ -414,7 +414,7 @@ def test_a_truncated_gzip_file_is_recognised(tmp_path: Path) -> None:
 
 
 @given(st.data())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_damaged_file_is_read_or_refused_and_nothing_else(data: st.DataObject) -> None:
     content = bytearray(pickle.dumps(training_snapshot(Model(1, 8, 8, 1, 8, 1, 8)), data.draw(st.sampled_from([2, 4]))))
     for _ in range(data.draw(st.integers(1, 8))):
@@ -424,7 +424,7 @@ def test_a_damaged_file_is_read_or_refused_and_nothing_else(data: st.DataObject)
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_noise_is_refused(noise: bytes) -> None:
     with pytest.raises(UnreadableError):
         read_bytes(b"\x80\x04" + noise)

@@ -96,7 +96,7 @@ def test_live_bytes_are_those_of_a_walk_through_the_trace(record_from_step: int)
     st.lists(st.tuples(st.integers(0, 7), st.integers(1, 5000), st.booleans()), max_size=60),
     st.integers(0, 60),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_whatever_part_of_a_history_was_recorded_the_bytes_add_up(
     moves: list[tuple[int, int, bool]], recorded_from: int
 ) -> None:

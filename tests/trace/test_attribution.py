@@ -48,7 +48,7 @@ def attributed(trace: Trace) -> list[Attributed]:
 
 
 @given(any_traces(), st.sampled_from([1, 3, 1000]))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_trace_is_attributed_as_the_slow_definition_does_it_in_slices_of_any_size(trace: Trace, rows: int) -> None:
     reference = Reference(trace)
     with pytest.MonkeyPatch.context() as patch:
@@ -71,7 +71,7 @@ def test_any_trace_is_attributed_as_the_slow_definition_does_it_in_slices_of_any
 
 
 @given(any_traces(), st.integers(1, 6))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_summary_made_of_slices_is_that_of_the_whole(trace: Trace, rows: int) -> None:
     whole = summarise(recording(trace))
     with pytest.MonkeyPatch.context() as patch:

@@ -21,7 +21,7 @@ def nesting_of(rows: list[tuple[int, int, int]]) -> tuple[Nesting, list[Stretch]
 
 
 @given(STRETCHES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_the_innermost_is_the_last_to_start_of_those_that_are_open_however_they_overlap(
     rows: list[tuple[int, int, int]],
 ) -> None:
@@ -33,7 +33,7 @@ def test_the_innermost_is_the_last_to_start_of_those_that_are_open_however_they_
 
 
 @given(STRETCHES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_parent_encloses_all_of_what_is_within_it(rows: list[tuple[int, int, int]]) -> None:
     nesting, slow = nesting_of(rows)
     found = nesting.parents
@@ -70,7 +70,7 @@ def united(spans: list[tuple[int, int]]) -> Stretches:
 
 
 @given(SPANS, SPANS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_union_counts_every_moment_once(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> None:
     assert united(one).total_ns == len(moments(one))
     assert united(one).within_ns(united(other)) == len(moments(one) & moments(other))

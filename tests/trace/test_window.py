@@ -91,7 +91,7 @@ def belonging(trace: Trace, start_ns: int, end_ns: int) -> Counter[tuple[str, st
 
 
 @given(any_traces(), st.integers(0, 30), st.integers(0, 20), st.sampled_from([1, 3, 1000]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_slice_holds_what_begins_in_its_window_and_what_was_launched_in_it(
     tmp_path_factory: pytest.TempPathFactory, trace: Trace, start_ns: int, lasting_ns: int, rows: int
 ) -> None:
@@ -107,7 +107,7 @@ def test_a_slice_holds_what_begins_in_its_window_and_what_was_launched_in_it(
 
 
 @given(any_traces(), st.integers(1, 20), st.sampled_from([1, 3, 1000]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_of_more_rows_than_can_be_written_those_are_taken_out_that_begin_first(
     trace: Trace, most: int, rows: int
 ) -> None:
@@ -184,7 +184,7 @@ def test_a_slice_of_a_whole_file_of_torch_has_the_summary_of_the_file(tmp_path: 
 
 
 @given(any_traces())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_slice_of_any_file_of_torch_has_the_summary_of_the_file(
     tmp_path_factory: pytest.TempPathFactory, trace: Trace
 ) -> None:

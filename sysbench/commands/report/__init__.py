@@ -1,4 +1,4 @@
-"""Write finished runs up: findings, tables, pictures, cautions, environment and method."""
+"""Write up finished runs: findings, tables, pictures, cautions, environment and method."""
 
 from sysbench.command import Command
 

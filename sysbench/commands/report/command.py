@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @command_options(ReportSpec)
 def report(given: Given) -> None:
-    """Write finished runs up: findings, tables, pictures, cautions, environment and method.
+    """Write up finished runs: findings, tables, pictures, cautions, environment and method.
 
     Takes logs, also of runs that were killed, records, directories of both, traces and memory snapshots.
     Needs no torch.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from sysbench.commands.report.document import ReportedRun
 from sysbench.log.events import DeviceInfo, HostInfo
 from sysbench.log.records import SimulatedGpuRecord
-from sysbench.render.table import NOTHING, Cell, Column, Measure, Table
+from sysbench.render.declared import DeclaredTable, Field, leading
+from sysbench.render.table import NOTHING, Cell, Column, Table
 
 Identity = tuple[str, str, int, int]
 """Properties that identify a machine; its name alone does not, because containers and replaced machines share it."""
@@ -55,65 +57,45 @@ def identity(run: ReportedRun[Any]) -> Identity:
 def tables(runs: Sequence[ReportedRun[Any]]) -> tuple[Table, ...]:
     """Return the tables of machines, their accelerators, their software, and the simulated GPUs."""
     known = machines(runs)
-    found = (_hosts(known.values()), _devices(known.values()), _software(runs, known), _simulated(runs))
+    found = (*_MACHINES(known.values()), *_DEVICES(known.values()), _software(runs, known), *_SIMULATED(runs))
     return tuple(table for table in found if table.rows)
 
 
-def _hosts(known: Iterable[Machine]) -> Table:
-    columns = (
-        Column("machine", "machine"),
-        Column("cpu", "CPU"),
-        Column("cores", "cores"),
-        Column("memory", "memory", "bytes"),
-        Column("platform", "platform"),
-        Column("container", "container"),
-    )
-    rows = tuple(
-        (
-            each.name,
-            each.host.cpu,
-            _cores(each.host),
-            Measure(each.host.memory_bytes),
-            each.host.platform,
-            "yes" if each.host.container else "no",
-        )
-        for each in known
-    )
-    return Table("machines", "machines", columns, rows, 1)
-
-
-def _cores(host: HostInfo) -> str:
+def _cores(machine: Machine) -> str:
+    host = machine.host
     if host.physical_cores is None or host.physical_cores == host.logical_cores:
         return str(host.logical_cores)
     return f"{host.physical_cores}, with {host.logical_cores} threads"
 
 
-def _devices(known: Iterable[Machine]) -> Table:
-    """Return the table of accelerators; CPUs are in the table of machines."""
-    columns = (
-        Column("machine", "machine"),
-        Column("device", "device"),
-        Column("name", "name"),
-        Column("memory", "memory", "bytes"),
-        Column("multiprocessors", "multiprocessors"),
-        Column("capability", "compute capability"),
-        Column("uuid", "UUID"),
-    )
-    rows = tuple(
-        (
-            machine.name,
-            each.torch_name,
-            each.name,
-            Measure(each.memory_bytes) if each.memory_bytes is not None else None,
-            each.multiprocessors if each.multiprocessors is not None else NOTHING,
-            each.compute_capability or "",
-            each.uuid or "",
-        )
-        for machine in known
-        for each in machine.devices
-        if each.type != "cpu"
-    )
-    return Table("devices", "devices", columns, rows, 2)
+_MACHINES = DeclaredTable(
+    "machines",
+    "machines",
+    (
+        Field("cpu", "CPU", get=attrgetter("host.cpu")),
+        Field("cores", get=_cores),
+        Field("memory", unit="bytes", get=attrgetter("host.memory_bytes")),
+        Field("platform", get=attrgetter("host.platform")),
+        Field("container", get=lambda machine: "yes" if machine.host.container else "no"),
+    ),
+    rows=lambda known: known,
+    leading=leading(Field("machine", get=attrgetter("name"))),
+)
+
+_DEVICES = DeclaredTable(
+    "devices",
+    "devices",
+    (
+        Field("name", get=lambda row: row[1].name),
+        Field("memory", unit="bytes", get=lambda row: row[1].memory_bytes),
+        Field("multiprocessors", get=lambda row: NOTHING if (found := row[1].multiprocessors) is None else found),
+        Field("capability", "compute capability", get=lambda row: row[1].compute_capability or ""),
+        Field("uuid", "UUID", get=lambda row: row[1].uuid or ""),
+    ),
+    rows=lambda known: [(machine.name, each) for machine in known for each in machine.devices if each.type != "cpu"],
+    leading=leading(Field("machine", get=itemgetter(0)), Field("device", get=lambda row: row[1].torch_name)),
+)
+"""Accelerators; CPUs are in the table of machines."""
 
 
 def _software(runs: Sequence[ReportedRun[Any]], known: Mapping[Identity, Machine]) -> Table:
@@ -153,29 +135,26 @@ def _programs(run: ReportedRun[Any], machine: str) -> Iterator[tuple[str, str, s
     return ((key, title, version) for (key, title), version in known.items() if version)
 
 
-def _simulated(runs: Iterable[ReportedRun[Any]]) -> Table:
+def _simulated(runs: Iterable[ReportedRun[Any]]) -> Iterable[tuple[SimulatedGpuRecord, list[str]]]:
+    """Return each simulated GPU with the names of its runs."""
     found: dict[SimulatedGpuRecord, list[str]] = {}
     for run in runs:
         for gpu in dict.fromkeys(gpu for cell in run.record.cells if (gpu := getattr(cell, "gpu", None)) is not None):
             found.setdefault(gpu, []).append(run.name)
-    columns = (
-        Column("gpu", "simulated GPU"),
-        Column("memory", "memory", "bytes"),
-        Column("context", "CUDA context", "bytes"),
-        Column("other", "taken by others", "bytes"),
-        Column("settings", "allocator settings"),
-        Column("runs", "runs"),
-    )
-    rows = tuple(
-        (
-            gpu.title,
-            Measure(gpu.memory_bytes),
-            Measure(gpu.context_bytes),
-            Measure(gpu.other_bytes),
-            gpu.settings,
-            ", ".join(names),
-        )
-        for gpu, names in found.items()
-    )
-    notes = ("assumed, not measured: these GPUs were not there",)
-    return Table("simulated", "GPUs that were simulated", columns, rows, 1, notes)
+    return found.items()
+
+
+_SIMULATED = DeclaredTable(
+    "simulated",
+    "GPUs that were simulated",
+    (
+        Field("memory", unit="bytes", get=lambda row: row[0].memory_bytes),
+        Field("context", "CUDA context", "bytes", get=lambda row: row[0].context_bytes),
+        Field("other", "taken by others", "bytes", get=lambda row: row[0].other_bytes),
+        Field("settings", "allocator settings", get=lambda row: row[0].settings),
+        Field("runs", get=lambda row: ", ".join(row[1])),
+    ),
+    rows=_simulated,
+    leading=leading(Field("gpu", "simulated GPU", get=lambda row: row[0].title)),
+    notes=("assumed, not measured: these GPUs were not there",),
+)

@@ -15,12 +15,12 @@ _PHASES: Mapping[str, str] = {
     "zero_grad": "gradients are set to None.",
     "forward": "from tokens to logits, with the graph for backward kept unless the mode is inference.",
     "loss": "cross-entropy of the logits, in fp32.",
-    "backward": "gradients of all parameters, accumulated nowhere: each step begins without any.",
+    "backward": "gradients of all parameters; each step begins without any, so nothing is accumulated.",
     "optimizer": "one step of AdamW on all parameters.",
     "step": "the phases of the mode, added up step by step; timed as one with --sync step.",
 }
 _MODES: Mapping[str, str] = {
-    "inference": "forward alone and without a graph.",
+    "inference": "forward alone, without a graph.",
     "forward": "forward with the graph kept, as in training.",
     "forward-backward": "zero_grad, forward, loss and backward; no optimizer.",
     "train": "zero_grad, forward, loss, backward and optimizer: a full step.",
@@ -46,9 +46,9 @@ _ATTENTION_PRECISIONS: Mapping[str, str] = {
 }
 _EXPERIMENTS: Mapping[str, str] = {
     "sums": "one number added to itself, in every format and order; errors are against exact arithmetic.",
-    "autocast": "the types that parts of a model have under autocast: here measured, on CUDA worked out by its rules.",
+    "autocast": "the types of parts of a model under autocast: measured on this device, and simulated by CUDA's rules.",
     "norm": "layer norm over inputs scaled by powers of two, against fp64.",
-    "scaling": "gradients of one backward pass, and what the loss scaled by powers of two leaves of them in 16 bits.",
+    "scaling": "gradients of one backward pass in 16 bits, with the loss scaled by powers of two.",
     "matmul": "products of random matrices against fp64, by the length of their sums.",
 }
 
@@ -62,20 +62,20 @@ def terms(runs: Sequence[ReportedRun[Any]]) -> Iterator[Term]:
             said.setdefault(term.word, term)
     yield from said.values()
     if any(cell.cautions for run in runs for cell in run.record.cells):
-        yield Term("caution", "a reason, found in the data themselves, to doubt a number; with what would remove it.")
+        yield Term("caution", "a reason to doubt a number, found in the data, with its remedy.")
     if any(run.origin in ("simulated", "mixed") for run in runs):
         yield Term(
             "simulated",
-            "worked out without the hardware: allocations of the step on tensors without data, under a model of CUDA's "
-            "caching allocator. Nothing simulated stands in a column of measured numbers without being marked.",
+            "computed without the hardware: allocations of the step on tensors without data, under a model of CUDA's "
+            "caching allocator. Simulated numbers among measured ones are always marked.",
         )
     if any(run.origin == "predicted" for run in runs):
         yield Term(
             "predicted",
-            "worked out without the hardware: every kernel of the step, timed by the rates of the GPU, behind a host "
-            "that issues them one by one. The interval holds the time in 90 % of cases; the lower bound has the rates "
-            "of the data sheet and no host, and is no prediction. Nothing predicted stands in a column of measured "
-            "times.",
+            "computed without the hardware: every kernel of the step, timed by the rates of the GPU, behind a host "
+            "that issues them one by one. The interval contains the time in 90 % of cases; the lower bound assumes "
+            "data-sheet rates and no host, and is not a prediction. Predicted times are never in a column of measured "
+            "ones.",
         )
 
 
@@ -135,15 +135,15 @@ def of_profile(cells: Sequence[ProfileCellRecord]) -> Iterator[Term]:
     """Define the terms in the tables of `sysbench profile`."""
     yield Term(
         "profile",
-        "steps under a profiler, in a process of their own. What backward launches is led back to the operator of "
-        "forward that caused it.",
+        "steps under a profiler, in a separate process. Kernels of backward are attributed to the operator of forward "
+        "that caused them.",
     )
     if any(cell.unprofiled for cell in cells):
         yield Term("unprofiled", "the same step, timed first without a profiler, in another process; its median.")
     if any(cell.coverage is not None for cell in cells):
-        yield Term("covered", "of the unprofiled median step, the share in which the device was seen at work.")
+        yield Term("covered", "share of the unprofiled median step during which the device was busy.")
     if any(cell.cost_share is not None for cell in cells):
-        yield Term("by profiling", "by how much the profiler makes the median step longer.")
+        yield Term("by profiling", "relative increase of the median step under the profiler.")
     yield from _modes(cells)
     yield from _precisions(cells)
 
@@ -152,13 +152,13 @@ def of_memory(cells: Sequence[MemoryCellRecord]) -> Iterator[Term]:
     """Define the terms in the tables of `sysbench memory`."""
     yield Term(
         "allocated",
-        "bytes of tensors, as the allocator rounds them, at their most. Before each protocol what a step left is "
-        "deleted and peaks are reset.",
+        "peak bytes of tensors, as rounded by the allocator. Before each protocol, leftovers of a step are deleted and "
+        "peaks are reset.",
     )
     if any(cell.peak_reserved_bytes is not None for cell in cells):
-        yield Term("reserved", "bytes that the caching allocator holds of the device, whether in use or not.")
+        yield Term("reserved", "device memory that the caching allocator holds, whether in use or not.")
     if any(cell.host_rss_peak_bytes is not None for cell in cells):
-        yield Term("worker, host memory", "the most that the measuring process was resident with, everything included.")
+        yield Term("worker, host memory", "peak resident memory of the measuring process, everything included.")
     yield from _used(_PROTOCOLS, (cell.cell.mode for cell in cells), "memory of {}")
     yield from _precisions(cells)
 
@@ -174,9 +174,9 @@ def of_attention(cells: Sequence[AttentionCellRecord]) -> Iterator[Term]:
         clock = "device events" if all(cell.device_events for cell in cells if cell.forward) else "the host's clock"
         yield Term("attention, forward and backward", f"each call is timed by itself, after warm-up calls, by {clock}.")
     if any(cell.saved_bytes is not None for cell in cells):
-        yield Term("kept for backward", "what forward leaves allocated beside inputs and output.")
+        yield Term("kept for backward", "memory that forward leaves allocated, besides inputs and output.")
     if any(cell.before_backward_bytes is not None for cell in cells):
-        yield Term("before backward", "everything that is allocated when backward begins, inputs and output included.")
+        yield Term("before backward", "all memory that is allocated when backward begins, including inputs and output.")
     if any(cell.rates for cell in cells):
         yield Term(
             "of limit",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sysbench.commands.report.document import Document, Finding, Section
+from sysbench.commands.report.document import Document, Finding
 from sysbench.commands.report.wording import MARKS, headlines, phrases, rests_on, simulated_notice
 from sysbench.render.table import Remark, Sheet
 
@@ -21,7 +21,9 @@ def sheets(document: Document) -> Iterator[Sheet]:
         ]
     yield Sheet(head, (), tuple(first))
     for section in document.sections:
-        yield from _section(section)
+        subject = (section.title, *([section.question] if section.question else ()), *phrases(section))
+        yield Sheet(subject, (), tuple(_finding(each) for each in section.findings))
+        yield Sheet((), section.tables, section.remarks)
     if document.cautions:
         said = (
             Remark("caution", f"{rests_on(caution.about)}: {caution.message}", caution.remedy or None)
@@ -30,13 +32,6 @@ def sheets(document: Document) -> Iterator[Sheet]:
         yield Sheet(("Cautions",), (), tuple(said))
     if document.environment:
         yield Sheet(("Environment",), document.environment)
-
-
-def _section(section: Section) -> Iterator[Sheet]:
-    """Yield the findings, and then the tables they are based on."""
-    subject = (section.title, *([section.question] if section.question else ()), *phrases(section))
-    yield Sheet(subject, (), tuple(_finding(each) for each in section.findings))
-    yield Sheet((), section.tables, section.remarks)
 
 
 def _finding(finding: Finding) -> Remark:

@@ -57,28 +57,21 @@ def simulated_notice(document: Document) -> str:
         return "Nothing in this report was measured: all of it is simulated."
     if origins <= {"simulated", "predicted"} and origins:
         return "Nothing in this report was measured: memory is simulated, and times are predicted."
-    if "predicted" in origins:
-        return (
-            "What is marked as predicted or simulated was worked out for a GPU by a model of it. Everything else was "
-            "measured."
-        )
     if origins - {"measured"}:
-        return "What is marked as simulated was worked out for a GPU by a model of it. Everything else was measured."
+        marked = "predicted or simulated" if "predicted" in origins else "simulated"
+        return f"Results marked as {marked} were computed with a model of the GPU; all others were measured."
     return ""
 
 
 def rests_on(bases: Sequence[Basis], own: str = "") -> str:
     """Name the cells on which a sentence is based: `time 1: small ctx 128, medium ctx 128`; without the run `own`."""
-    return "; ".join(_basis(basis, own) for basis in bases)
-
-
-def _basis(basis: Basis, own: str) -> str:
-    cells = list(basis.cells)
-    if len(cells) > NAMED:
-        named = f"{', '.join(cells[: NAMED - 1])} and {len(cells) - NAMED + 1} more cells"
-    else:
-        named = ", ".join(cells)
-    return named if basis.run == own else f"{basis.run}: {named}" if named else basis.run
+    said = []
+    for basis in bases:
+        named = ", ".join(basis.cells)
+        if len(basis.cells) > NAMED:
+            named = f"{', '.join(basis.cells[: NAMED - 1])} and {len(basis.cells) - NAMED + 1} more cells"
+        said.append(named if basis.run == own else f"{basis.run}: {named}" if named else basis.run)
+    return "; ".join(said)
 
 
 def phrases(section: Section) -> Iterator[str]:

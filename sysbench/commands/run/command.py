@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 @command_options(ExperimentOptions, Overrides)
 def run(options_given: Given, overrides_given: Given) -> None:
-    """Run an experiment: several of these commands, as one file says them, into one directory.
+    """Run an experiment: several of these commands, listed in one file, with results in one directory.
 
-    Without a name, what ships is listed. Options of its runs can be given here in their stead: --size small --ctx 128
+    Without a name, lists the experiments that ship. Options given here override those of its runs: --size small
     """
     options = validated(ExperimentOptions, options_given)
     overrides = by_long_name(overrides_given)

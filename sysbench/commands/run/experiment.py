@@ -115,7 +115,10 @@ def _planned(
     def changed(words: Words) -> Words:
         return reduce(lambda so_far, layer: layer.over(run, so_far), layers, words)
 
-    landing = _landing(changed(run.words), devices)
+    # The kind of device on which the run takes place: the first one it names, if it exists.
+    at_first = changed(run.words)
+    named = (at_first["device"].text or "") if "device" in at_first else "auto"
+    landing = next((each for each in devices if each == named.partition(",")[0].partition(":")[0].strip()), devices[0])
     instead = run.instead.get(landing, Instead())
     words = changed({**run.words, **instead.words})
     if "simulate" in words:
@@ -141,12 +144,6 @@ def _planned(
         why=why,
     )
     return PlannedRun(entry, spec, options)
-
-
-def _landing(words: Words, devices: Sequence[DeviceType]) -> DeviceType:
-    """Return the kind of device on which the run takes place: the first one it names, if it exists."""
-    named = ((words["device"].text or "") if "device" in words else "auto").partition(",")[0].partition(":")[0].strip()
-    return next((device for device in devices if device == named), devices[0])
 
 
 def _difference(

@@ -201,7 +201,7 @@ def clocks(reading: Reading, width: int, encoding: str) -> Block | None:
     """Return readings of the device from outside the worker; None if there are none worth showing."""
     pieces = [(text, "") for text in _device(reading)]
     if reading.throttle_reasons:
-        pieces.append((f"held back: {', '.join(reading.throttle_reasons)}", theme.WARNING))
+        pieces.append((f"throttled: {', '.join(reading.throttle_reasons)}", theme.WARNING))
     if reading.host_cpu_share is not None and reading.host_cpu_share >= 0.05:
         pieces.append((f"other programs use {units.share(reading.host_cpu_share)} of the CPU", theme.WARNING))
     if not pieces:

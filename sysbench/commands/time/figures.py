@@ -97,7 +97,11 @@ def figures(cells: Sequence[TimeCellRecord]) -> Iterator[Drawn]:
         caption = captioned("The phases of a step, the median of each", about, _left_out(layout, MOST_BARS))
         yield Drawn("phases", caption, lambda: draw_phases(layout, heading))
     if layout.along is not None and len(timed) > 1:
-        yield _times(layout, about)
+        what = _ALONG[layout.along]
+        text = f"Median step time over {what}, both axes logarithmic; bars are 95 % intervals"
+        times_heading = _heading(f"step time over {what}", (*about, "medians, bars: 95 % interval"))
+        caption = captioned(text, about, _left_out(layout, MOST_SERIES))
+        yield Drawn("times", caption, lambda: draw_times(layout, times_heading))
         if sum(_peak_share(cell) is not None for cell in timed) > 1:
             rates_heading = _heading("share of the hardware's peak", about)
             text = "FLOPs of matrix products a second over the mean step, as a share of the hardware's peak"
@@ -105,14 +109,6 @@ def figures(cells: Sequence[TimeCellRecord]) -> Iterator[Drawn]:
             yield Drawn("peak-share", caption, lambda: draw_rates(layout, rates_heading))
     if timed:
         yield _samples(cells, timed, about)
-
-
-def _times(layout: Layout, about: Sequence[str]) -> Drawn:
-    what = _ALONG[layout.along or "ctx"]
-    text = f"Median step time over {what}, both axes logarithmic; bars are 95 % intervals"
-    heading = _heading(f"step time over {what}", (*about, "medians, bars: 95 % interval"))
-    caption = captioned(text, about, _left_out(layout, MOST_SERIES))
-    return Drawn("times", caption, lambda: draw_times(layout, heading))
 
 
 def _samples(cells: Sequence[TimeCellRecord], timed: Sequence[TimeCellRecord], about: Sequence[str]) -> Drawn:

@@ -281,12 +281,12 @@ def _payback(found: _Comparison, cells: Cells) -> Iterator[Said]:
     name = namer(cells, (found.axis,))
     (fewest, compile_s, first), (most, _, last) = paid[0], paid[-1]
     if len(paid) == 1:
-        text = f"compiling takes {units.seconds(compile_s)}, which faster steps make up for after {fewest:.0f} of them"
+        text = f"compiling takes {units.seconds(compile_s)}, which pays off after {fewest:.0f} steps"
     else:
         ends = sorted(each[1] for each in paid)
         text = (
-            f"compiling takes {units.seconds(ends[0])} to {units.seconds(ends[-1])}, which faster steps make up for "
-            f"after {fewest:.0f} ({name(first)}) to {most:.0f} of them ({name(last)})"
+            f"compiling takes {units.seconds(ends[0])} to {units.seconds(ends[-1])}, which pays off after "
+            f"{fewest:.0f} ({name(first)}) to {most:.0f} steps ({name(last)})"
         )
     yield Said(f"{text}.", tuple(cell for *_, cell in paid))
 
@@ -433,7 +433,7 @@ def paced_by_launches(cells: Cells) -> Cells:
 def _work_without_time(cells: Cells) -> Iterator[Said]:
     seen = [cell for cell in believable(cells) if launch_bound(cell)]
     if seen:
-        text = "launch-bound, so that the host sets the pace and not the device"
+        text = "launch-bound (the host, not the device, sets the pace)"
         yield Said(f"{text}: {together_named(seen, cells)}.", tuple(seen))
     for where, group in _by_setting(cells, lambda _: False):
         found = _flat(group)
@@ -589,14 +589,14 @@ def _first_steps(cells: Cells, name: Namer) -> Iterator[Said]:
     unwarmed = (cell for cell in cells if cell.outcome == "ok" and cell.cell.warmup == 0)
     if found and not slow and not any(_starts_slow(samples(cell, "step")) for cell in unwarmed):
         where = f" in {counted(len(found))}" if len(found) > 1 else ""
-        text = f"the first step, a warm-up, takes no longer than those that count{where}."
+        text = f"the first warm-up step takes no longer than the measured steps{where}."
         yield Said(text, tuple(each.cell for each in found))
     if not slow:
         return
     worst = slow[0]
     excess = f"without warming up the mean of {worst.steps} steps would be {units.share(worst.excess_share)} longer"
     much = worst.excess_share >= NOTICEABLE
-    after = f"from step {max(each.settles_after for each in slow) + 1} on all are as the later ones"
+    after = f"steps have settled from step {max(each.settles_after for each in slow) + 1} on"
     if len(found) == 1:
         text = f"the first step takes {_times(worst.first)} as long as later ones; {after}{f'; {excess}' * much}."
     else:
@@ -635,8 +635,8 @@ def _warmup_study(cells: Cells) -> Iterator[Said]:
         elif count == 0 and slow_elsewhere:
             continue
         else:
-            few = f"{axes.phrase('warmup', count)} the first step that counts" if count else "no warm-up the first step"
-            text = f"even with {few} takes no longer than the others, so that the mean does not suffer"
+            few = f"{axes.phrase('warmup', count)} the first measured step" if count else "no warm-up the first step"
+            text = f"even with {few} takes no longer than the others, so the mean is unaffected"
         yield Said(f"{where}{text}.", tuple(ordered))
 
 

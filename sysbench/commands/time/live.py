@@ -8,7 +8,7 @@ from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.time.live_state import LiveState, TimedCell, advance
 from sysbench.commands.time.predicted import MARK
-from sysbench.commands.time.screen import draw, slow_without_gpu
+from sysbench.commands.time.screen import Screen, slow_without_gpu
 from sysbench.log.events import Event, WorkerReady
 from sysbench.render.dashboard.cell_lines import CellLines, label
 from sysbench.render.dashboard.cell_screen import ALWAYS
@@ -67,4 +67,4 @@ def share_allowed(state: LiveState) -> float:
     return DEVICE_SHARE if state.on_gpu else CPU_SHARE
 
 
-TIME = Picture(LiveState(), advance, draw, share_allowed)
+TIME = Picture(LiveState(), advance, Screen, share_allowed)

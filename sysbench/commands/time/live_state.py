@@ -9,7 +9,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from typing import Self
 
 from sysbench import formulas
@@ -76,12 +76,6 @@ LiveState = RunState[TimedCell]
 """State of a timing run at one moment."""
 
 
-def advance(state: LiveState, event: Event) -> LiveState:
-    """Return the state after an event; it is unchanged if the event affects nothing that is shown."""
-    after: LiveState = run_state.advance(_HANDLERS, state, event)
-    return after
-
-
 def folded(events: Iterable[Event]) -> LiveState:
     """Return the state after these events."""
     return reduce(advance, events, LiveState())
@@ -145,6 +139,9 @@ _HANDLERS = run_state.handlers(
         CellFinished: in_cell(_cell_finished),
     },
 )
+
+advance = partial(run_state.advance, _HANDLERS)
+"""The state after another event; unchanged if the event affects nothing that is shown."""
 
 
 # --- forecast

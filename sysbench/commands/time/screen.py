@@ -5,7 +5,7 @@ Blocks that change their height are below those that do not, so that nothing mov
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -41,7 +41,7 @@ SLOW_STEP_S = 10.0
 """First step after which a run is known to be slow: the first one is slower than the others."""
 
 _FIXED = ("stage", "title", "memory", "trend", "notice", "hardware", "clocks", "shares")
-"""Blocks of fixed height, the most important first."""
+"""Blocks of fixed height, the most important first; each is a method of `_Layout`."""
 
 _HEADS = {"board": 3, "finished": 2, "steps": 3}
 """Lines of other blocks besides their rows: headings, and the mean below the steps."""
@@ -58,11 +58,6 @@ _GROUPS = (
     ("steps",),
 )
 """Groups of blocks from top to bottom, separated by empty lines if there is room."""
-
-
-def draw(state: LiveState, now_s: float) -> Screen:
-    """Return the dashboard at one moment; it is laid out for the terminal when it is printed."""
-    return Screen(state, now_s)
 
 
 def slow_without_gpu(state: LiveState, now_s: float) -> tuple[str, str] | None:
@@ -93,7 +88,7 @@ def slow_without_gpu(state: LiveState, now_s: float) -> tuple[str, str] | None:
 
 @dataclass(frozen=True)
 class Screen:
-    """A layout of the state that never exceeds the size of the terminal."""
+    """The dashboard at one moment, laid out when it is printed; it never exceeds the size of the terminal."""
 
     state: LiveState
     now_s: float
@@ -137,7 +132,8 @@ class _Layout:
         heights = {name: len(lines) for name, lines in parts.items()}
         heights |= {name: _HEADS[name] + 1 if wanted[name] else 0 for name in ("board", "steps")}
         taken = _chosen(heights, height)
-        spare = height - _gaps(taken) - sum(heights[name] for name in taken)
+        gaps = max(0, sum(any(name in taken for name in group) for group in _GROUPS) - 1)
+        spare = height - gaps - sum(heights[name] for name in taken)
         rows = _shared_out(wanted, taken, spare)
         parts |= {name: self.lines(name, width, count) for name, count in rows.items()}
         return _stacked(parts, {*taken, *rows}, height)
@@ -159,7 +155,7 @@ class _Layout:
 
     def lines(self, name: str, width: int, rows: int = 1) -> Lines:
         """Return a block at this width, with at most `rows` rows if it has rows; no lines if it is empty."""
-        block = _BLOCKS[name](self, width, rows)
+        block: Block | None = getattr(self, name)(width, rows)
         return block.lines(self.console, self.options, width) if block else []
 
     def title(self, width: int, rows: int) -> Block:
@@ -250,21 +246,6 @@ class _Layout:
         return blocks.steps(every, min(STEPS, rows), width, self.encoding) if every else None
 
 
-_BLOCKS: dict[str, Callable[[_Layout, int, int], Block | None]] = {
-    "title": _Layout.title,
-    "hardware": _Layout.hardware,
-    "notice": _Layout.notice,
-    "stage": _Layout.stage,
-    "trend": _Layout.trend,
-    "shares": _Layout.shares,
-    "memory": _Layout.memory,
-    "clocks": _Layout.clocks,
-    "board": _Layout.board,
-    "finished": _Layout.finished,
-    "steps": _Layout.steps,
-}
-
-
 def _estimate(now: TimedCell) -> str:
     """Return the mean step so far with its deviation, or the latest step if fewer than two are measured."""
     if len(now.measured) > 1:
@@ -303,10 +284,6 @@ def _shared_out(wanted: dict[str, int], taken: Sequence[str], spare: int) -> dic
             spare -= more
     left = spare - 1 - _HEADS["finished"]
     return rows | ({"finished": min(wanted["finished"], left)} if wanted["finished"] and left >= FEW_STEPS else {})
-
-
-def _gaps(taken: Sequence[str]) -> int:
-    return max(0, sum(any(name in taken for name in group) for group in _GROUPS) - 1)
 
 
 def _stacked(parts: dict[str, Lines], taken: Collection[str], height: int) -> Lines:

@@ -23,7 +23,8 @@ from sysbench.render.declared import DeclaredTable, Each, Field, along, filled, 
 from sysbench.render.remarks import cautions, outcomes
 from sysbench.render.table import NOTHING, Cell, Measure, Sheet, Table, Tone, Word
 from sysbench.spec.run import Selection
-from sysbench.statistics import Ratio, ratio
+from sysbench.statistics import Ratio, direction, ratio
+from sysbench.units import Unit
 
 # --- times of a cell
 
@@ -259,7 +260,7 @@ PHASE_TABLE = DeclaredTable(
     rows=lambda record: [cell for cell in record.cells if "forward" in cell.phases or not cell.phases],
     when=lambda record: any("backward" in cell.phases for cell in record.cells),
     instead=outcome,
-    notes=("fwd + bwd is forward, loss and backward; zeroing gradients and the optimizer are not in it",),
+    notes=("fwd + bwd: forward, loss and backward, without zeroing gradients and the optimizer",),
 )
 """Forward, forward + loss + backward, the full step if there is an optimizer, and their ratios to forward."""
 
@@ -286,30 +287,53 @@ class _Arms:
         ]
         return [phase for phase in found if phase in found[-1:] or (phase == "optimizer") == (self.axis == "optimizer")]
 
-    def rows(self) -> Iterator[_Pair]:
+    def rows(self) -> Iterator[_Row]:
         """Yield the cells that differ in this axis alone, for each combination of the others."""
-        base = self.values[0]
-        for row in axes.alike(self.record.cells, self.axis):
-            cells = {cell.axes.get(self.axis): cell for cell in row}
+        for alike in axes.alike(self.record.cells, self.axis):
+            cells = {cell.axes.get(self.axis): cell for cell in alike}
             compared = {
-                (phase, arm): _compared(cells.get(base), cells.get(arm), phase)
+                (phase, arm): _Compared.of(cells.get(self.values[0]), cells.get(arm), phase)
                 for phase in self.phases
                 for arm in self.values[1:]
             }
-            yield _Pair(self, cells, compared)
+            yield _Row(self.phases[-1] if self.phases else "", cells, compared)
 
-    def importance(self, phase: str) -> int:
+    def importance(self, phase: str, arm: Any) -> int:
         """Return the importance of the columns of a phase."""
         return 0 if phase == self.phases[-1] else 2 if phase == self.phases[0] else 5
 
 
 @dataclass(frozen=True)
-class _Pair:
-    """One cell for each arm, as far as measured, with the speed-up of each phase over the first arm."""
+class _Compared:
+    """The medians of a phase under the first arm and under another, and the speed-up."""
 
-    arms: _Arms
+    before_s: float
+    after_s: float
+    speedup: Ratio
+
+    @classmethod
+    def of(cls, base: TimeCellRecord | None, other: TimeCellRecord | None, phase: str) -> _Compared | None:
+        """Compare two cells; None unless both were measured fully."""
+        if base is None or other is None or base.outcome != "ok" or other.outcome != "ok":
+            return None
+        before, after = samples.samples(base, phase), samples.samples(other, phase)
+        if before is None or after is None:
+            return None
+        return cls(before.median_s, after.median_s, ratio(before.samples_s, after.samples_s))
+
+    def measure(self, value: float, low: float | None = None, high: float | None = None) -> Measure:
+        """Return a number that is marked as good or bad if the direction is significant."""
+        tones: dict[int, Tone] = {1: "good", 0: "plain", -1: "bad"}
+        return Measure(value, low=low, high=high, tone=tones[direction(self.speedup)])
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One cell for each arm, as far as measured, compared with the first arm phase by phase."""
+
+    last_phase: str
     cells: Mapping[Any, TimeCellRecord]
-    speedups: Mapping[tuple[str, Any], Ratio | None]
+    compared: Mapping[tuple[str, Any], _Compared | None]
 
     def median(self, phase: str, arm: Any) -> Cell:
         """Return the median, because speed-ups are ratios of medians; or, once per row, the outcome."""
@@ -317,101 +341,63 @@ class _Pair:
         if cell is None:
             return None
         if (word := outcome(cell)) is not None:
-            return word if phase == self.arms.phases[-1] else NOTHING
+            return word if phase == self.last_phase else NOTHING
         median_s = _median(cell, phase)
         return Measure(median_s) if median_s is not None else None
 
-    def over_base(self, phase: str, arm: Any, show: Callable[[float, float], float]) -> Measure | Word:
-        """Apply `show` to the medians of the first arm and of this one; nothing unless both were measured fully."""
-        if self.speedups[phase, arm] is None:
-            return NOTHING
-        before, after = (self.median(phase, each) for each in (self.arms.values[0], arm))
-        assert isinstance(before, Measure)
-        assert isinstance(after, Measure)
-        return Measure(show(before.value, after.value))
-
-    def tone(self, phase: str, arm: Any) -> Tone:
-        """Return good or bad if the direction is significant."""
-        found = self.speedups[phase, arm]
-        if found is None or found.low is None or found.high is None:
-            return "plain"
-        return "good" if found.low > 1 else "bad" if found.high < 1 else "plain"
-
-    def change(self, phase: str, arm: Any) -> Cell:
-        """Return the relative change of the median against the first arm."""
-        found = self.over_base(phase, arm, lambda before, after: after / before - 1)
-        return Measure(found.value, tone=self.tone(phase, arm)) if isinstance(found, Measure) else found
-
     def speedup(self, phase: str, arm: Any) -> Cell:
         """Return the speed-up over the first arm, with its 95 % interval."""
-        found = self.speedups[phase, arm]
-        return Measure(found.value, low=found.low, high=found.high, tone=self.tone(phase, arm)) if found else NOTHING
-
-
-def _compared(base: TimeCellRecord | None, other: TimeCellRecord | None, phase: str) -> Ratio | None:
-    """Return the speed-up of a phase in `other` over `base`; None unless both were measured fully."""
-    if base is None or other is None or base.outcome != "ok" or other.outcome != "ok":
-        return None
-    before, after = samples.samples(base, phase), samples.samples(other, phase)
-    return ratio(before.samples_s, after.samples_s) if before and after else None
+        found = self.compared[phase, arm]
+        return found.measure(found.speedup.value, found.speedup.low, found.speedup.high) if found else NOTHING
 
 
 def _held_against_first(arms: _Arms, phase: str, arm: Any) -> bool:
     return bool(arm != arms.values[0])
 
 
+def _change(key: str, unit: Unit, importance: int, show: Callable[[_Compared], Measure]) -> Field:
+    """Declare a column for the change from the first arm; it is less important in phases other than the last."""
+    return Field(
+        f"{{phase}}_{{arm}}_{key}",
+        key,
+        unit,
+        "{phase}",
+        lambda arms, phase, arm: importance if phase == arms.phases[-1] else importance + 1,
+        get=lambda row, phase, arm: show(found) if (found := row.compared[phase, arm]) else NOTHING,
+        when=_held_against_first,
+        signed=True,
+    )
+
+
+_ARM_COLUMNS = (
+    Field("{phase}_{arm}", "{arm}", "s", "{phase}", _Arms.importance, get=_Row.median),
+    _change("difference", "s", 8, lambda each: Measure(each.after_s - each.before_s)),
+    _change("change", "share", 6, lambda each: each.measure(each.after_s / each.before_s - 1)),
+    Field(
+        "{phase}_{arm}_speedup",
+        "speed-up",
+        "ratio",
+        "{phase}",
+        _Arms.importance,
+        get=_Row.speedup,
+        when=_held_against_first,
+        note="medians, and the speed-up with its 95 % interval",
+    ),
+)
+
+
 def arms_table(axis: str) -> DeclaredTable:
     """Declare a table of times for each value of an axis, with difference, relative change and speed-up."""
     said = axes.AXES[axis].said if axes.AXES[axis].counted else str
-    columns = (
-        Field(
-            "{phase}_{arm}", "{arm}", "s", "{phase}", lambda arms, phase, arm: arms.importance(phase), get=_Pair.median
-        ),
-        Field(
-            "{phase}_{arm}_difference",
-            "difference",
-            "s",
-            "{phase}",
-            lambda arms, phase, arm: 8 if phase == arms.phases[-1] else 9,
-            get=lambda pair, phase, arm: pair.over_base(phase, arm, lambda before, after: after - before),
-            when=_held_against_first,
-            signed=True,
-        ),
-        Field(
-            "{phase}_{arm}_change",
-            "change",
-            "share",
-            "{phase}",
-            lambda arms, phase, arm: 6 if phase == arms.phases[-1] else 7,
-            get=_Pair.change,
-            when=_held_against_first,
-            signed=True,
-        ),
-        Field(
-            "{phase}_{arm}_speedup",
-            "speed-up",
-            "ratio",
-            "{phase}",
-            lambda arms, phase, arm: arms.importance(phase),
-            get=_Pair.speedup,
-            when=_held_against_first,
-            note="medians, and the speed-up with its 95 % interval",
-        ),
-    )
+    each_arm = Each("arm", _ARM_COLUMNS, values=lambda arms: arms.values, ahead=axis, said=said)
     return DeclaredTable(
         axis,
         lambda arms: f"{said(arms.values[0])} against {', '.join(map(said, arms.values[1:]))}",
-        (
-            Each(
-                "phase",
-                (Each("arm", columns, values=lambda arms: arms.values, ahead=axis, said=said),),
-                values=lambda arms: arms.phases,
-            ),
-        ),
+        (Each("phase", (each_arm,), values=lambda arms: arms.phases),),
         rows=_Arms.rows,
         leading=along(
             lambda arms: [name for name in axes.varying(axes.axes_of(arms.record.cells)) if name != axis],
-            cells_of=lambda pair: pair.cells.values(),
+            cells_of=lambda row: row.cells.values(),
         ),
         parts=lambda record: (_Arms(record, axis),),
         when=lambda arms: len(arms.values) > 1,
@@ -531,7 +517,7 @@ def _on_device(
 
 DEVICES = DeclaredTable(
     "devices",
-    "devices beside each other, mean ± standard deviation",
+    "devices side by side, mean ± standard deviation",
     (
         Each(
             "device",
@@ -568,7 +554,7 @@ DEVICES = DeclaredTable(
     ),
     parts=lambda record: (_Across.of(record, "device", device_name, model=True),),
     when=lambda part: len({device_name(cell) for cell in part.record.cells if cell.device}) > 1,
-    notes=lambda part: (*_hardware(part), "fwd + bwd is forward, loss and backward; the optimizer is not in it"),
+    notes=lambda part: (*_hardware(part), "fwd + bwd: forward, loss and backward, without the optimizer"),
 )
 """Models with their dimensions and parameters down; devices across, each with forward and forward + backward."""
 
@@ -610,7 +596,7 @@ def _unmeasured(row: Timed) -> Word | None:
 
 SPREAD = DeclaredTable(
     "spread",
-    "spread of the steps",
+    "spread of step times",
     (
         *_EXTREMES,
         Field("median", unit="s", importance=1, get=lambda row: row[2].median_s),
@@ -676,7 +662,7 @@ FIRST_STEPS = DeclaredTable(
 
 WARMUP = DeclaredTable(
     "warmup",
-    "what warming up does",
+    "effect of the warm-up",
     _EXTREMES,
     rows=_warmup_rows,
     leading=(along(lambda record: [*_other_axes(record), "warmup"], cells_of=_first), _PHASE),

@@ -41,7 +41,10 @@ def host_info() -> HostInfo:
 
 def cpu_name(root: Path) -> str:
     """Processor model, from /proc/cpuinfo below `root`, sysctl on macOS, or Python's platform module."""
-    stated = _sysctl("machdep.cpu.brand_string") if sys.platform == "darwin" else _cpu_name_of_linux(root)
+    if sys.platform == "darwin":
+        stated = (_output(["sysctl", "-n", "machdep.cpu.brand_string"], dict(os.environ)) or "").strip()
+    else:
+        stated = _cpu_name_of_linux(root) or ""
     return stated or platform.processor() or platform.machine() or "unknown"
 
 
@@ -81,11 +84,6 @@ def _git(directory: Path, *arguments: str) -> str | None:
     # In a git hook the variables name another repository. Without its optional lock, status writes nothing.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     return _output(["git", "-C", str(directory), *arguments], {**environment, "GIT_OPTIONAL_LOCKS": "0"})
-
-
-def _sysctl(name: str) -> str | None:
-    output = _output(["sysctl", "-n", name], dict(os.environ))
-    return output.strip() if output else None
 
 
 def _output(command: list[str], environment: dict[str, str]) -> str | None:

@@ -125,7 +125,7 @@ class Nvml:
         raise NvmlUnusableError(f"no GPU {uuid}: {error}")
 
     def boards(self) -> Iterator[tuple[str, int]]:
-        """The name and the memory in bytes of every GPU that the driver knows; what does not tell is left out."""
+        """Yield name and memory in bytes of every GPU that the driver lists, up to one that cannot be queried."""
         binding = self._binding
         try:
             for index in range(binding.nvmlDeviceGetCount()):
@@ -238,7 +238,7 @@ def open_nvml() -> Nvml | None:
 
 
 def present_gpus() -> list[tuple[str, int]]:
-    """The name and the memory in bytes of every NVIDIA GPU of this machine; none where NVML cannot be used."""
+    """Return name and memory in bytes of every NVIDIA GPU of this machine; none if NVML cannot be used."""
     try:
         nvml = open_nvml()
     except NvmlUnusableError:

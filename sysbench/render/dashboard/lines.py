@@ -50,7 +50,10 @@ class Row:
         """Every part, padded or cut to its width."""
         for content, width in self.parts:
             if width > 0:
-                yield from Segment.adjust_line_length(_first_line(content, console, options, width), width)
+                line = list(_segments(content, console)) if isinstance(content, Text) else None
+                if line is None:
+                    line = console.render_lines(content, options.update(width=width, height=1), pad=False)[0]
+                yield from Segment.adjust_line_length(line, width)
         yield Segment.line()
 
 
@@ -69,12 +72,6 @@ class OneLine:
 def _segments(text: Text, console: Console) -> Iterable[Segment]:
     """Segments of a text with `end=""`; its own style is left to the caller."""
     return Segment.apply_style(text.render(console), console.get_style(text.style))
-
-
-def _first_line(content: RenderableType, console: Console, options: ConsoleOptions, width: int) -> list[Segment]:
-    if isinstance(content, Text):
-        return list(_segments(content, console))
-    return console.render_lines(content, options.update(width=width, height=1), pad=False)[0]
 
 
 def beside(left: Lines, right: Lines, left_width: int, gap: int) -> Lines:

@@ -1,4 +1,4 @@
-"""Where a run stands within an experiment of several, and how long all of it will still take."""
+"""Progress of an experiment of several runs, and its remaining time."""
 
 from __future__ import annotations
 
@@ -17,42 +17,41 @@ from sysbench.render import theme
 
 @dataclass(frozen=True)
 class Waiting:
-    """A cell that is yet to be measured."""
+    """A cell that has not been measured yet."""
 
     kind: str
     """Its command."""
     expected_s: float | None = None
-    """What it took before, or is predicted to take; None where nobody knows."""
+    """Its expected duration, from an earlier run; None if unknown."""
 
 
 @dataclass
 class Overall:
-    """An experiment while it goes on: run `number` of `count`, and every cell of it that is not over yet.
+    """Progress of an experiment: run `number` of `count`, and all cells that have not finished.
 
-    A cell of which nothing is known is expected to take what those of its command have taken by now, or else what all
-    have.
+    A cell of unknown duration is expected to take as long as finished cells of its command, or else of any command.
     """
 
     count: int
     waiting: dict[tuple[str, str], Waiting]
-    """By run and key, in the order of the experiment."""
+    """Unfinished cells by run and key, in the order of the experiment."""
     number: int = 0
     run: str = ""
     _since_s: float | None = None
-    """When the cell began that is being measured; the first of a run begins with the start of its worker."""
+    """Start of the current cell; the first cell of a run starts with its worker."""
     _took_s: dict[str, list[float]] = field(default_factory=dict)
-    """By command, of cells that are over."""
+    """Durations of finished cells by command."""
 
     def turn_to(self, number: int, run: str) -> None:
-        """Another run begins."""
+        """Begin another run."""
         self.number, self.run, self._since_s = number, run, None
 
     def leave(self, run: str) -> None:
-        """A run is over, or left out; what it has not done will not be done."""
+        """End a run, or leave it out; its unfinished cells will not be measured."""
         self.waiting = {name: each for name, each in self.waiting.items() if name[0] != run}
 
     def take_in(self, event: Event) -> None:
-        """One event of the run that goes on."""
+        """Process an event of the current run."""
         if isinstance(event, RunStarted | RunResumed | CellStarted):
             self._since_s = event.at_s if self._since_s is None else self._since_s
         elif isinstance(event, CellFinished):
@@ -62,7 +61,7 @@ class Overall:
             self._since_s = None
 
     def left_s(self, now_s: float) -> float | None:
-        """Seconds until everything is measured; None where nothing is known of some cell, nor of any like it."""
+        """Seconds until everything is measured; None if the duration of a cell is unknown."""
         typical = {kind: statistics.fmean(took_s) for kind, took_s in self._took_s.items()}
         all_s = [took_s for each in self._took_s.values() for took_s in each]
         anywhere_s = statistics.fmean(all_s) if all_s else None
@@ -78,7 +77,7 @@ class Overall:
         return max(0.0, left_s - gone_s)
 
     def said(self, now_s: float) -> str:
-        """`run 7 of 15, about 12 min left in all`."""
+        """Describe the progress: `run 7 of 15, about 12 min left in all`."""
         left_s = self.left_s(now_s) if self.waiting else None
         left = f", about {units.duration(left_s)} left in all" if left_s is not None else ""
         return f"run {self.number} of {self.count}{left}"
@@ -86,14 +85,14 @@ class Overall:
 
 @dataclass(frozen=True)
 class Above:
-    """A screen with a line above it that says where the whole is."""
+    """A screen below a line with the progress of the experiment."""
 
     overall: Overall
     screen: RenderableType
     now_s: float
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The line, and the screen in what room is left."""
+        """The line, and the screen in the remaining space."""
         line = Text(f" {theme.fitted(self.overall.said(self.now_s), options.encoding)}", theme.QUIET, end="")
         line.truncate(max(1, options.max_width - 1), overflow="ellipsis")
         yield line
@@ -103,6 +102,6 @@ class Above:
 
 
 def begun(runs: Mapping[str, Mapping[str, Waiting]]) -> Overall:
-    """An experiment of these runs, each with its cells by key, before its first."""
+    """Return the progress of an experiment before its first run; `runs` has the cells of each run by key."""
     waiting = {(run, key): each for run, cells in runs.items() for key, each in cells.items()}
     return Overall(len(runs), waiting)

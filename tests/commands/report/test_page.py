@@ -254,7 +254,7 @@ def test_what_is_simulated_says_so_wherever_it_is_seen(text: str) -> None:
         assert "SIMULATED" in found[0]
     measured = text[text.index('<section id="sizes"') : text.index('<section id="memory"')]
     assert "SIMULATED" not in measured
-    assert "simulated was worked out" in text[: text.index('<section id="_findings"')]
+    assert "simulated were computed with a model" in text[: text.index('<section id="_findings"')]
 
 
 def test_the_summary_takes_turns_so_that_no_section_is_left_out() -> None:

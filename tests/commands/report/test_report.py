@@ -462,7 +462,7 @@ def test_what_is_simulated_is_marked_where_it_stands(whole: Document) -> None:
     assert len(re.findall(r"^\*\*.*\*\* \*\*SIMULATED\*\*$", section, re.MULTILINE)) == 6, "each of its tables"
     before = text[text.index("## Time of a training step") : text.index("## Memory of a training step")]
     assert "SIMULATED" not in before
-    assert "was worked out for a GPU by a model of it" in text[:400]
+    assert "were computed with a model of the GPU" in text[:400]
     assert r"\textbf{SIMULATED}" in latex.text(whole, "files")
 
 

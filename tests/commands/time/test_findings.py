@@ -89,8 +89,8 @@ def test_of_the_fourth_report_the_first_step_takes_twelve_times_as_long_and_spoi
     cold = [value * MS for value in FOURTH_COLD]
     cell = time_cell({"forward": warm}, size="large", warmup=5, warmup_s=cold[:5])
     assert about([cell], "the first step").text == (
-        "the first step takes 12.6× as long as later ones; from step 2 on all are as the later ones; without warming "
-        "up the mean of 10 steps would be 116 % longer."
+        "the first step takes 12.6× as long as later ones; steps have settled from step 2 on; without warming up the "
+        "mean of 10 steps would be 116 % longer."
     )
     cells = [cell, time_cell({"forward": cold}, size="large", warmup=0, cautions=["warmup-unfinished"])]
     assert about(cells, "without warming up the mean of 10 steps is").text == (
@@ -147,9 +147,7 @@ def test_compiling_is_paid_back_by_faster_steps_and_never_by_slower_ones() -> No
             for execution, seconds, compile_s in (("eager", 0.1, None), ("compiled", compiled_s, 20.0))
         ]
 
-    assert about(run(0.08), "compiling").text == (
-        "compiling takes 20.0 s, which faster steps make up for after 1000 of them."
-    )
+    assert about(run(0.08), "compiling").text == ("compiling takes 20.0 s, which pays off after 1000 steps.")
     assert withheld(run(0.12), "compiling takes")
     assert withheld(run(0.1), "compiling takes")
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from sysbench.commands.time import blocks
 from sysbench.commands.time.live import TIME, TimeLines
 from sysbench.commands.time.live_state import advance, cell_left_s, expected_steps, folded, run_left_s
-from sysbench.commands.time.screen import draw, slow_without_gpu
+from sysbench.commands.time.screen import Screen, slow_without_gpu
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.log.events import (
     CellFinished,
@@ -52,7 +52,7 @@ def screen(events: Sequence[Event], width: int, height: int, encoding: str = "ut
     """The lines that a terminal of this size shows after these events."""
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     console = Console(file=file, width=width, height=height, color_system=None, legacy_windows=False, **options)
-    console.print(draw(folded(events), events[-1].at_s), end="")
+    console.print(Screen(folded(events), events[-1].at_s), end="")
     file.flush()
     return file.buffer.getvalue().decode(encoding).splitlines()  # type: ignore[attr-defined]
 
@@ -355,7 +355,7 @@ def test_a_resized_terminal_is_redrawn_at_once_and_shows_nothing_of_the_old_pict
             before = len(written(console))
             dashboard.show(ReadingsLost(at_s=time.now_s, source="NVML", detail="gone"))
             alone = terminal(width, height)
-            alone.print(draw(folded(events), time.now_s), end="")
+            alone.print(Screen(folded(events), time.now_s), end="")
             expected = emulated(written(alone).rstrip("\n"), pyte.Screen(width, height))
             assert emulated(written(console)[before:], emulator) == expected
             assert any("7/10" in line for line in expected)
@@ -426,7 +426,7 @@ def test_a_terminal_that_goes_away_does_not_end_the_run() -> None:
 
 def test_no_color_means_no_colour(sweep: list[Event]) -> None:
     console = terminal(no_color=True)
-    console.print(draw(folded(runs.until_measuring(sweep, 5, 6)), 0.0))
+    console.print(Screen(folded(runs.until_measuring(sweep, 5, 6)), 0.0))
     codes = {code for codes in re.findall(r"\x1b\[([\d;]*)m", written(console)) for code in codes.split(";")}
     assert codes <= {"", "0", "1", "2"}
     assert written(terminal()) == ""

@@ -122,7 +122,7 @@ def test_a_report_marks_it_too(ran: tuple[Ran, Path]) -> None:
     text = (directory / "report.md").read_text()
     assert "PREDICTED" in text
     assert "Nothing in this report was measured" in text
-    assert "worked out without the hardware" in text
+    assert "computed without the hardware" in text
     again = answered("time", "--from", "latest", "--tables", "constants", "--format", "csv", cwd=directory)
     assert "matmul_fp32" in again.out
     rows = json.loads(answered("time", "--from", "latest", "--json", "-", cwd=directory).out)
