@@ -95,6 +95,8 @@ class Command:
     """Times that `compare` judges cells by; all other times are parts of these."""
     in_turns: bool = False
     """Whether two of its specs can be measured in turns: it is timed, and not a profile."""
+    foreseen: str | None = None
+    """Seconds that measuring a predicted cell takes: `record of the cell -> seconds`, or None if it has no time."""
     picture: str | None = None
     """Dashboard of a run on a terminal."""
     lines: str = "live:Lines"

@@ -133,6 +133,26 @@ def visible_to(profiler: Profiler, model: nn.Module | None = None) -> Iterator[N
         _range = before
 
 
+@contextmanager
+def told(enter: Callable[[str], object], leave: Callable[[], object]) -> Iterator[None]:
+    """Call `enter` with the name of every `named` range that is entered in this context, and `leave` when it ends."""
+    global _range
+
+    @contextmanager
+    def between(name: str) -> Iterator[None]:
+        enter(name)
+        try:
+            yield
+        finally:
+            leave()
+
+    before, _range = _range, between
+    try:
+        yield
+    finally:
+        _range = before
+
+
 class _ModuleRanges:
     """Creates ranges whose names include the paths of the surrounding modules."""
 

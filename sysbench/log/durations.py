@@ -29,6 +29,8 @@ class Durations:
 
     cells_s: dict[str, float] = field(default_factory=dict)
     """By key, from the start of a cell to its end."""
+    predicted_s: dict[str, float] = field(default_factory=dict)
+    """By key, what cells that never ran on such a device are predicted to take: their steps alone."""
     beginnings_s: dict[Kind, list[float]] = field(default_factory=dict)
     """From the start of a run of a command to that of its first cell."""
 

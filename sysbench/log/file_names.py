@@ -13,7 +13,7 @@ def labels_of(cells: Sequence[RunCell], axes: Iterable[str]) -> dict[str, str]:
     dumped = [cell.model_dump() for cell in cells]
     differing = [axis for axis in axes if len({each.get(axis) for each in dumped}) > 1]
     return {
-        cell.key: "-".join(_word(axis, each[axis]) for axis in differing)
+        cell.key: "-".join(_word(axis, each.get(axis)) for axis in differing)
         for cell, each in zip(cells, dumped, strict=True)
     }
 

@@ -87,6 +87,8 @@ class Manifest(Frozen):
     question: str = ""
     overrides: dict[str, str] = Field(default_factory=dict)
     """Options given on the command line for all runs, by long name."""
+    plan_for: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    """The GPU that it was predicted for, as the command line has it; None if it was run on this machine."""
     started_at: float
     """Seconds since 1970."""
     runs: tuple[RunEntry, ...]

@@ -75,18 +75,26 @@ class KernelRow:
 class PhasePrediction:
     """One phase, synchronized before and after.
 
-    host_s         that the host takes to issue everything
-    device_s       that kernels take
-    lower_bound_s  at the rates of the data sheet, without a host
+    host_s           that the host takes to issue everything
+    device           that kernels take, one after the other, gaps included: as if all had been issued before
+    limiting         the host, or what most of the device's time goes into
+    device_limiting  what most of the device's time goes into
+    lower_bound_s    at the rates of the data sheet, without a host
     """
 
     name: str
     time: Estimate
     host_s: float
-    device_s: float
+    device: Estimate
     limiting: Limiting
+    device_limiting: Limiting
     lower_bound_s: float
     launches: int
+
+    @property
+    def device_s(self) -> float:
+        """That kernels take."""
+        return self.device.point_s
 
 
 @dataclass(frozen=True)
@@ -142,21 +150,30 @@ class StepPrediction:
         limits = [limit(kernel, drawn) for kernel in self.trace.kernels]
         rows = []
         for phase in self.trace.phases:
-            launched = Counter(zip(phase.modules.tolist(), phase.kernels.tolist(), strict=True))
+            modules = phase.modules[phase.issuers]
+            launched = Counter(zip(modules.tolist(), phase.kernels.tolist(), strict=True))
             for (module, i), count in launched.items():
                 kernel, name = self.trace.kernels[i], self.trace.modules[module]
                 rows.append(KernelRow(phase.name, name, kernel, count, self.kernel_s[i], limits[i]))
         return tuple(rows)
 
-    def lanes(self) -> dict[str, walking.Lanes]:
-        """By phase: when the host issues and when each kernel runs, in seconds from the start of the phase."""
-        unique_s = np.array(self.kernel_s)[:, None]
-        gap_s, host = self.gpu.drawn()["gap_s"], self.host.drawn()
-        return {phase.name: walking.lanes(phase, unique_s, gap_s, host) for phase in self.trace.phases}
+    def lanes(self) -> walking.Lanes:
+        """When the host issues and when each kernel runs in a step whose phases follow each other undisturbed.
+
+        Kernels take whole nanoseconds, as profilers record them.
+        """
+        unique_s = np.rint(np.array(self.kernel_s) * 1e9)[:, None] / 1e9
+        return walking.lanes(self.trace.phases, unique_s, self.gpu.drawn()["gap_s"], self.host.drawn())
 
 
-def predict(trace: Trace, gpu: GpuRates, host: HostRates, *, draws: int = DRAWS, seed: int = 0) -> StepPrediction:
-    """The step of `trace` on that GPU and host; the interval is of that many draws of their constants."""
+def predict(
+    trace: Trace, gpu: GpuRates, host: HostRates, *, whole: bool = False, draws: int = DRAWS, seed: int = 0
+) -> StepPrediction:
+    """The step of `trace` on that GPU and host; the interval is of that many draws of their constants.
+
+    The device is waited for after every phase, or if the step is taken `whole` only at its end; phases are predicted by
+    themselves in either case.
+    """
     drawn, of_host, factor = gpu.drawn(draws, seed), host.drawn(draws, seed), unexplained(draws, seed)
     unique_s = seconds(trace.kernels, gpu, drawn)
     limits = [limit(kernel, drawn) for kernel in trace.kernels]
@@ -164,21 +181,26 @@ def predict(trace: Trace, gpu: GpuRates, host: HostRates, *, draws: int = DRAWS,
     device: dict[Limit, float] = dict.fromkeys(limits, 0.0)
     phases, total_s = [], np.zeros(draws)
     for phase in trace.phases:
-        walked = walking.walk(phase, unique_s, drawn["gap_s"], of_host, synchronous=gpu.hardware.synchronous)
+        walked = walking.walk((phase,), unique_s, drawn["gap_s"], of_host, synchronous=gpu.hardware.synchronous)
         spent = _by_limit(unique_s[:, 0], trace.counts[phase.name], limits)
         phases.append(
             PhasePrediction(
                 name=phase.name,
                 time=Estimate.of(walked.total_s * factor),
                 host_s=float(walked.host_s[0]),
-                device_s=float(walked.device_s[0]),
+                device=Estimate.of(walked.device_s * factor),
                 limiting=_limiting(walked.host_s[0], walked.device_s[0], walked.total_s[0], spent),
+                device_limiting=_limiting(0.0, walked.device_s[0], walked.device_s[0], spent),
                 lower_bound_s=float(bounds @ trace.counts[phase.name]),
                 launches=len(phase.kernels),
             )
         )
         device = {name: device[name] + spent[name] for name in device}
         total_s += walked.total_s
+    if whole:
+        total_s = walking.walk(
+            trace.phases, unique_s, drawn["gap_s"], of_host, synchronous=gpu.hardware.synchronous
+        ).total_s
     host_s, device_s = math.fsum(each.host_s for each in phases), math.fsum(each.device_s for each in phases)
     unknown = _unknown(trace)
     unknown_s = math.fsum(unique_s[i, 0] * count for i, count in unknown.items())

@@ -7,7 +7,7 @@ launch the position of its kernel. Kernels are timed once for each GPU and each 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple, get_args
 
@@ -77,21 +77,30 @@ class PhaseTrace:
     """(operators,) How many kernels each launches."""
     kernels: Positions
     """(launches,) Positions in `Trace.kernels`, in order."""
+    operators: Positions
+    """(operators,) Positions in `Trace.operators`."""
     modules: Positions
-    """(launches,) Positions in `Trace.modules`."""
+    """(operators,) Positions in `Trace.modules`."""
     replayed: bool = False
     """The whole phase is one CUDA graph: the host launches once."""
+
+    @property
+    def issuers(self) -> Positions:
+        """(launches,) The operator that launches each kernel, by its position among the phase's."""
+        return np.repeat(np.arange(len(self.launches)), self.launches)
 
 
 @dataclass(frozen=True)
 class Trace:
     """A step: its distinct kernels, and its phases in order.
 
+    operators  names, such as `aten::bmm`
     modules    paths of modules, such as `layers.3.attention.q`; the empty one is the whole model
     compiled   what was fused as torch.compile would: less certain than what runs eagerly
     """
 
     kernels: tuple[Kernel, ...]
+    operators: tuple[str, ...]
     modules: tuple[str, ...]
     phases: tuple[PhaseTrace, ...]
     compiled: bool = False
@@ -114,14 +123,12 @@ class Trace:
     def only(self, phases: Iterable[str]) -> Trace:
         """The trace of these phases."""
         wanted = set(phases)
-        return Trace(
-            self.kernels, self.modules, tuple(each for each in self.phases if each.name in wanted), self.compiled
-        )
+        return replace(self, phases=tuple(each for each in self.phases if each.name in wanted))
 
     def with_tf32(self) -> Trace:
         """The trace where fp32 products may run on tensor cores: nothing else changes."""
         kernels = (each._replace(dtype="tf32") if _is_fp32_product(each) else each for each in self.kernels)
-        return Trace(tuple(kernels), self.modules, self.phases, self.compiled)
+        return replace(self, kernels=tuple(kernels))
 
 
 def _is_fp32_product(kernel: Kernel) -> bool:
@@ -133,22 +140,26 @@ class TraceWriter:
     """Writes a trace, operator by operator."""
 
     kernels: dict[Kernel, int] = field(default_factory=dict)
+    operators: dict[str, int] = field(default_factory=dict)
     modules: dict[str, int] = field(default_factory=dict)
-    phases: dict[str, tuple[list[int], list[int], list[int], list[int]]] = field(default_factory=dict)
+    phases: dict[str, tuple[list[int], list[int], list[int], list[int], list[int]]] = field(default_factory=dict)
 
-    def operator(self, phase: str, work: HostWork, kernels: Iterable[Kernel] = (), module: str = "") -> None:
-        """The host issues an operator, which launches these kernels."""
-        host, launches, launched, modules = self.phases.setdefault(phase, ([], [], [], []))
+    def operator(
+        self, phase: str, work: HostWork, kernels: Iterable[Kernel] = (), module: str = "", name: str = ""
+    ) -> None:
+        """The host issues an operator, which launches these kernels; what has no name goes by the work that it is."""
+        host, launches, launched, operators, modules = self.phases.setdefault(phase, ([], [], [], [], []))
         positions = [self.kernels.setdefault(kernel, len(self.kernels)) for kernel in kernels]
         host.append(HOST_WORK.index(work))
         launches.append(len(positions))
         launched += positions
-        modules += [self.modules.setdefault(module, len(self.modules))] * len(positions)
+        operators.append(self.operators.setdefault(name or work, len(self.operators)))
+        modules.append(self.modules.setdefault(module, len(self.modules)))
 
     def trace(self) -> Trace:
         """What was written."""
         phases = []
         for name, columns in self.phases.items():
-            host, launches, kernels, modules = (np.array(column, dtype=np.intp) for column in columns)
-            phases.append(PhaseTrace(name, host, launches, kernels, modules))
-        return Trace(tuple(self.kernels), tuple(self.modules), tuple(phases))
+            host, launches, kernels, operators, modules = (np.array(column, dtype=np.intp) for column in columns)
+            phases.append(PhaseTrace(name, host, launches, kernels, operators, modules))
+        return Trace(tuple(self.kernels), tuple(self.operators), tuple(self.modules), tuple(phases))

@@ -45,7 +45,7 @@ class Tracer:
         place = self._place
         if place is not None and place.step == self._step:
             kernel = attention(layout.partition(" ")[0], layout, q, k, v, causal=causal)
-            self._writer.operator(place.phase, "operator", (kernel,), place.module)
+            self._writer.operator(place.phase, "operator", (kernel,), place.module, f"{kernel.name}_attention")
 
     def launched(self, place: Recorder, func: Any, args: Any, options: Mapping[str, Any], result: Any) -> None:
         """An operator has run."""
@@ -58,7 +58,7 @@ class Tracer:
             call = Call(func, args, options, result)
             self._known[key] = call.host, call.kernels
         (first, *rest), kernels = self._known[key]
-        self._writer.operator(place.phase, first, kernels, place.module)
+        self._writer.operator(place.phase, first, kernels, place.module, str(func._schema.name))
         for work in rest:
             self._writer.operator(place.phase, work)
 
@@ -79,17 +79,23 @@ class _TracedDevice(SimulatedDevice):
         return result
 
 
-def trace(cell: ModelCell, gpu: Gpu) -> tuple[Trace, StepRecording]:
-    """A step of `cell` by the kernels of that GPU's generation, and what it asks of the allocator.
-
-    Both hold for every GPU of the same `generation`. Raises UnavailableError for what that generation has not got.
-    """
+def refuse_other_generations(cell: ModelCell, gpu: Gpu) -> None:
+    """Raise UnavailableError for a combination that does not exist on CUDA, and for a format without units on `gpu`."""
     if (problem := cell.unavailable("cuda")) is not None:
         raise UnavailableError(problem)
     if cell.precision in ("bf16", "tf32") and gpu.compute_capability < _AMPERE:
         raise UnavailableError(f"{cell.precision} needs sm80 or newer; {gpu.title} is older: use fp16 or fp32")
+
+
+def trace(cell: ModelCell, gpu: Gpu, *, placed: bool = False) -> tuple[Trace, StepRecording]:
+    """A step of `cell` by the kernels of that GPU's generation, and what it asks of the allocator.
+
+    With `placed` the trace knows the module of every operator, and the parts of attention that is written out. Both
+    hold for every GPU of the same `generation`. Raises UnavailableError for what that generation has not got.
+    """
+    refuse_other_generations(cell, gpu)
     tracer = Tracer(PROCEDURES[cell.mode].earlier_steps)
     with telling(tracer.told):
-        recording = record(cell, cell.mode, Platform.of(gpu), origins=False, device=tracer.device)
+        recording = record(cell, cell.mode, Platform.of(gpu), origins=placed, parts=placed, device=tracer.device)
     written = tracer.trace().only(cell.phases)
     return written.with_tf32() if cell.precision == "tf32" else written, recording

@@ -109,11 +109,16 @@ def _measure(measure: Measure, scale: Scale, decimals: int, signed: bool, deviat
 
 
 def _alone(cell: Cell, unit: Unit | None, deviations: bool) -> str:
-    """Format a number with its own unit, which its deviation shares."""
+    """Format a number with its own unit, which its deviation and its interval share."""
     if not isinstance(cell, Measure) or unit is None:
         return _plain(cell)
     if cell.text is not None:
         return cell.text
+    if cell.low is not None and cell.high is not None and deviations:
+        scale = shared_scale(unit, [cell.value])
+        decimals = shared_decimals(scale, [cell.value], [])
+        point, low, high = (scale.digits(each, decimals) for each in (cell.value, cell.low, cell.high))
+        return f"{point} ({low}–{high}) {scale.symbol}"
     if cell.deviation is None or not deviations:
         return quantity(unit, cell.value)
     scale = shared_scale(unit, [cell.value])

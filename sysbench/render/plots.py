@@ -123,6 +123,8 @@ class Heading:
     subtitle: str = ""
     simulated: str = ""
     """The simulated GPU; empty for measured results."""
+    mark: str = "SIMULATED"
+    """What is written before its name."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,7 @@ def head(figure: Figure, heading: Heading) -> None:
     if heading.subtitle:
         figure.text(left, 1 - 0.41 / height, printable(heading.subtitle), fontsize=8, color=QUIET)
     if heading.simulated:
-        text = printable(f"SIMULATED for {heading.simulated}")
+        text = printable(f"{heading.mark} for {heading.simulated}")
         right = 1 - 0.1 / width
         figure.text(right, 1 - 0.22 / height, text, fontsize=9, fontweight="bold", color=SIMULATED, ha="right")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ import einops
 import torch
 from torch import nn
 
-from sysbench.lab.ranges import WHOLE, following
+from sysbench.lab.ranges import WHOLE, following, told
 
 OUTSIDE = WHOLE
 """Path for operators outside all modules, such as the loss, and of the whole model."""
@@ -60,10 +60,14 @@ class Origins:
     stacks  all distinct stacks so far; the first is empty
     """
 
-    def __init__(self, until: CodeType) -> None:
-        """Stacks end at the function whose code is `until`, because all calls share the frames beyond it."""
+    def __init__(self, until: CodeType, *, parts: bool = False) -> None:
+        """Stacks end at the function whose code is `until`, because all calls share the frames beyond it.
+
+        With `parts`, the ranges that a module names within itself count as modules: `layers.3.attention.attend.scores`.
+        """
         self.stacks: list[Stack] = [()]
         self._until = until
+        self._parts = parts
         self._known: dict[tuple[int, ...], int] = {}
         self._of_backward: dict[tuple[str, int], int] = {}
         self._paths: list[str] = []
@@ -72,8 +76,14 @@ class Origins:
     @contextmanager
     def inside(self, model: nn.Module) -> Iterator[None]:
         """Track which of the model's modules is being called, inside this context."""
-        with following(model, self._paths.append, self._paths.pop):
+        named = told(self._enter_part, self._paths.pop) if self._parts else nullcontext()
+        with following(model, self._paths.append, self._paths.pop), named:
             yield
+
+    def _enter_part(self, name: str) -> None:
+        """Outside all modules, a name is that of a phase."""
+        inside = self._paths[-1] if self._paths else OUTSIDE
+        self._paths.append(f"{inside}.{name}" if inside else OUTSIDE)
 
     def forget_forward(self) -> None:
         """Discard the origins of past forward operators, for which no backward will run."""

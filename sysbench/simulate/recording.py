@@ -142,17 +142,19 @@ def record(
     platform: Platform,
     *,
     origins: bool = True,
+    parts: bool = False,
     device: Callable[[DeviceObserver], Device] = SimulatedDevice,
 ) -> StepRecording:
     """Run the cell with the protocol, without data.
 
-    `origins` requests stacks and modules, which take a fifth of the time; `device` creates the device to run on, given
+    `origins` requests stacks and modules, which take a fifth of the time; with `parts` the named parts of a module
+    count as modules; `device` creates the device to run on, given
     the observer to report to. Raises UnavailableError for cells that cannot be simulated, and for attention that the
     platform does not support.
     """
     if cell.execution == "compiled":
         raise UnavailableError("a compiled step cannot be simulated: what the compiler keeps is known once it has run")
-    recorder = _StepRecorder(platform, device, Origins(_carry_out.__code__) if origins else None)
+    recorder = _StepRecorder(platform, device, Origins(_carry_out.__code__, parts=parts) if origins else None)
     with (
         composed_of(platform.composites),
         cuda_autocast(platform.autocast) as autocast,

@@ -88,6 +88,8 @@ def _beginning(recorded: Recorded) -> bytes:
     header: dict[str, object] = {"displayTimeUnit": "ns"}
     if recorded.devices:
         header["deviceProperties"] = [{"id": number, "name": name} for number, name in enumerate(recorded.devices)]
+    if recorded.predicted:
+        header["source"] = "predicted"
     if recorded.rank is not None:
         header["distributedInfo"] = {"rank": recorded.rank}
     return _encode(header)[:-1] + b',"traceEvents":[\n'
@@ -100,10 +102,11 @@ def _encode(content: dict[str, object]) -> bytes:
 def _events(cut: Cut) -> Iterator[tuple[int, dict[str, object]]]:
     """Yield names of processes, then all events by start time, each with that time; truncation then cuts at a time."""
     trace = cut.recording.whole()
-    processes = {_HOST: trace.title}
+    mark = ", PREDICTED" if trace.predicted else ""
+    processes = {_HOST: f"{trace.title}{mark}"}
     for device in cut.devices:
         known = trace.devices[device] if 0 <= device < len(trace.devices) else "device"
-        processes[device + 1] = f"{known} {device}"
+        processes[device + 1] = f"{known} {device}{mark}"
     for process, name in processes.items():
         yield cut.window.start_ns, {"ph": "M", "name": "process_name", "pid": process, "args": {"name": name}}
     parts: tuple[_Part, ...] = (trace.ranges, trace.operators, trace.launches, trace.work)

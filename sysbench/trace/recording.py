@@ -97,6 +97,8 @@ class Recorded:
     """Names of the devices by index; empty if the file does not contain them."""
     rank: int | None = None
     """Rank in a distributed run; None if the file does not contain it."""
+    predicted: bool = False
+    """Whether nothing of it was recorded: it was worked out, for a device that was not there."""
     remarks: tuple[str, ...] = field(default=())
     """Defects of the file and how they were handled: `cut off at byte 1,048,576`; one line each."""
 

@@ -60,6 +60,7 @@ def summarise(
         title=recording.title,
         format=recording.format,
         source=source,
+        predicted=recording.predicted,
         devices=list(recording.devices),
         rank=recording.rank,
         steps=sums.steps,

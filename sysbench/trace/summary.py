@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from sysbench.spec.frozen import Frozen, of_one_length
 from sysbench.spec.quantities import Amount, Bytes, Count, Finite, Flops, Nanoseconds, PerSecond, Size
@@ -203,6 +203,8 @@ class ProfileSummary(Frozen):
     title: str
     format: Literal["kineto", "nsys"]
     source: ProfileSource
+    predicted: bool = Field(default=False, exclude_if=lambda value: not value)
+    """Whether the times were worked out, for a device that was not there."""
     devices: list[str]
     rank: Count | None
     steps: Size

@@ -14,6 +14,7 @@ from sysbench.trace.readers.reading import Progress, in_silence
 from sysbench.trace.summary import ProfileSummary
 
 if TYPE_CHECKING:
+    from sysbench.spec.hardware import Hardware
     from sysbench.spec.model import ModelCell
     from sysbench.trace.packed import Recording
 
@@ -44,18 +45,26 @@ def read(path: Path, progress: Progress = in_silence) -> Recording:
 
 
 def summary_of(
-    recording: Recording, cell: ModelCell | None = None, ranges: Sequence[str] = (), progress: Progress = in_silence
+    recording: Recording,
+    cell: ModelCell | None = None,
+    ranges: Sequence[str] = (),
+    progress: Progress = in_silence,
+    device: Hardware | None = None,
 ) -> ProfileSummary:
     """Summarise a recording, which cannot be used afterwards; raises SysbenchError if it is empty.
 
     `cell` is the profiled cell, if the trace comes from a sysbench run. `ranges` get their own kernel tables, in
-    addition to the ranges that always have one.
+    addition to the ranges that always have one. `device` is the hardware, by default the one that the trace names.
     """
     from sysbench.trace.summarise import summarise
 
     try:
         summary = summarise(
-            recording, cell, ranges=ranges, progress=lambda so_far: progress(f"attributing {recording.title}: {so_far}")
+            recording,
+            cell,
+            device=device,
+            ranges=ranges,
+            progress=lambda so_far: progress(f"attributing {recording.title}: {so_far}"),
         )
     except ValidationError as error:
         raise LogError(f"{recording.title} holds what no profile can: {first_fault(error)}") from None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from sysbench.commands import running
 from sysbench.commands.attention.spec import AttentionOptions, AttentionSpec
+from sysbench.commands.predicting import refuse_present
 from sysbench.spec.command_options import Given, command_options
 
 if TYPE_CHECKING:
@@ -20,6 +21,12 @@ def attention(spec_given: Given, options_given: Given) -> None:
     Every numeric or list option takes an axis: 128,256 or 128-1024*2 or 10-50+10. The run is the product of all axes.
     """
     running.answer("attention", spec_given, options_given)
+
+
+def perform(spec: AttentionSpec, options: AttentionOptions) -> running.Performed:
+    """Carry out the run; raises as `running.perform`, and UsageError for a GPU that is here."""
+    refuse_present(spec.simulate, force=options.force)
+    return running.perform(spec, options)
 
 
 def refuse_unwritable(options: AttentionOptions) -> None:

@@ -77,7 +77,8 @@ class Curve:
     """The first sequence length that does not fit."""
     growth: str = ""
     """`N^1.97 ± 0.03`, where it is known."""
-    simulated: bool = False
+    modelled: str = ""
+    """`simulated` or `predicted`; empty for what was measured."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,8 @@ class HeatMap:
     """Why a place has no value."""
     beyond: frozenset[tuple[int, int]] = frozenset()
     """Places that do not fit into memory: a line is drawn around them."""
-    simulated: bool = False
+    modelled: str = ""
+    """`simulated` or `predicted`; empty for what was measured."""
 
 
 def draw_curves(panels: Sequence[Panel], caption: Heading) -> Figure:
@@ -195,7 +197,7 @@ def _draw_curve(axes: Axes, curve: Curve, names: Sequence[str]) -> None:
         linestyle=style.dashes,
         marker=style.marker,
         markersize=4.5 + 2.5 * over,
-        markerfacecolor="white" if curve.simulated else style.colour,
+        markerfacecolor="white" if curve.modelled else style.colour,
         markeredgecolor=style.colour,
         zorder=4,
     )
@@ -264,7 +266,7 @@ def _draw_caption(figure: Figure, caption: Heading, width: float, height: float)
     if caption.subtitle:
         figure.text(left, 1 - 0.53 / height, printable(caption.subtitle), fontsize=8, color=QUIET)
     if caption.simulated:
-        text = printable(f"SIMULATED for {caption.simulated}")
+        text = printable(f"{caption.mark} for {caption.simulated}")
         # Below the title, beside which there may be no room.
         figure.text(
             1 - 0.15 / width, 1 - 0.56 / height, text, fontsize=9, fontweight="bold", color=SIMULATED, ha="right"
@@ -278,9 +280,9 @@ def _draw_legend(figure: Figure, panels: Sequence[Panel], names: Sequence[str], 
     for name in names:
         style = look(name, names)
         curves = [(panel, curve) for panel in panels for curve in panel.curves if curve.implementation == name]
-        simulated = any(curve.simulated for _, curve in curves)
+        modelled = list(dict.fromkeys(curve.modelled for _, curve in curves if curve.modelled))
         growth = [f"{panel.title.split(',')[0]} {curve.growth}" for panel, curve in curves if curve.growth]
-        label = f"{name}{' (simulated)' if simulated else ''}"
+        label = f"{name} ({', '.join(modelled)})" if modelled else name
         if growth:
             label += f":  {'  ·  '.join(growth)}"
         handles.append(
@@ -291,7 +293,7 @@ def _draw_legend(figure: Figure, panels: Sequence[Panel], names: Sequence[str], 
                 linestyle=style.dashes,
                 marker=style.marker,
                 markersize=5,
-                markerfacecolor="white" if simulated else style.colour,
+                markerfacecolor="white" if modelled else style.colour,
                 linewidth=1.5,
                 label=printable(label),
             )
@@ -374,7 +376,7 @@ def _draw_map(axes: Axes, each: HeatMap, norm: Any, *, labelled: bool) -> None:
     axes.set_yticks(range(len(each.dims)), [str(dim) for dim in each.dims] if labelled else [])
     axes.tick_params(length=0, colors=QUIET, labelsize=7.5)
     axes.spines[:].set_visible(False)
-    mark = ", simulated" if each.simulated else ""
+    mark = f", {each.modelled}" if each.modelled else ""
     axes.set_title(printable(f"{each.implementation}, {each.quantity}{mark}"), fontsize=8.5, color=INK, loc="left")
     axes.set_xlabel("N", fontsize=8, color=QUIET, labelpad=1)
     if labelled:

@@ -16,6 +16,7 @@ from sysbench import units
 from sysbench.cells import alike
 from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
 from sysbench.log.outcomes import CautionCode
+from sysbench.log.predictions import PredictedTime
 from sysbench.log.records import Samples
 from sysbench.render.findings import Said, doubts, left_out, with_interval
 from sysbench.statistics import Crossover, NoPowerLaw, PowerLaw, Ratio, crossovers, direction, effect, power_law, ratio
@@ -77,12 +78,17 @@ def samples(cell: AttentionCellRecord, quantity: Quantity) -> Samples | None:
     return cell.forward if quantity == "forward" else cell.backward
 
 
+def predicted(cell: AttentionCellRecord, quantity: Quantity) -> PredictedTime | None:
+    """The predicted time of a phase on a GPU where the cell fits; None for what was measured, and for a size."""
+    return cell.prediction.phase(quantity) if cell.prediction is not None and cell.outcome == "ok" else None
+
+
 def value(cell: AttentionCellRecord, quantity: Quantity) -> float | None:
-    """The median of a phase in seconds, or the bytes that forward keeps for backward."""
+    """The median of a phase or its prediction, in seconds, or the bytes that forward keeps for backward."""
     if quantity == "saved":
         return cell.saved_bytes
-    found = samples(cell, quantity)
-    return found.median_s if found else None
+    found, instead = samples(cell, quantity), predicted(cell, quantity)
+    return found.median_s if found else instead.point_s if instead else None
 
 
 def over_memory(cell: AttentionCellRecord) -> bool:
@@ -181,17 +187,25 @@ def compared(cells: Iterable[AttentionCellRecord], first: str, second: str, quan
     """Every input on which both implementations were measured, ascending along the sequence length."""
     found = []
     for row in alike(cells, "implementation"):
-        by_name = {cell.cell.implementation: cell for cell in row if samples(cell, quantity)}
+        by_name = {cell.cell.implementation: cell for cell in row if value(cell, quantity)}
         if first in by_name and second in by_name:
             one, other = by_name[first], by_name[second]
-            found.append(Compared(one, other, _ratio(one, other, quantity)))
+            found.append(Compared(one, other, _ratio(one, quantity, other, quantity)))
     return sorted(found, key=lambda each: each.first.cell.seq)
 
 
-def _ratio(first: AttentionCellRecord, second: AttentionCellRecord, quantity: Quantity) -> Ratio:
-    one, other = samples(first, quantity), samples(second, quantity)
+def _ratio(
+    first: AttentionCellRecord, quantity: Quantity, second: AttentionCellRecord, other_quantity: Quantity
+) -> Ratio:
+    """How many times as long the first takes; where both are predicted, 1 is inside as soon as their intervals meet."""
+    above, below = predicted(first, quantity), predicted(second, other_quantity)
+    if above is not None and below is not None:
+        return Ratio(above.point_s / below.point_s, above.low_s / below.high_s, above.high_s / below.low_s)
+    one, other = samples(first, quantity), samples(second, other_quantity)
     assert one is not None
     assert other is not None
+    if quantity != other_quantity:
+        return ratio(one.samples_s, other.samples_s)
     found = effect(one.samples_s, other.samples_s)
     if direction(found.ratio) != found.direction:
         # An interval that chance, a negligible difference or the means take back decides nothing here either.
@@ -251,10 +265,10 @@ def leads(cells: Cells, quantity: Quantity) -> list[Lead]:
     """Who is fastest, by ascending sequence length; the cells must be of one setting and one head dimension."""
     best: list[tuple[int, str, frozenset[str]]] = []
     for row in sorted(alike(cells, "implementation"), key=lambda row: row[0].cell.seq):
-        timed = {cell.cell.implementation: cell for cell in row if samples(cell, quantity)}
+        timed = {cell.cell.implementation: cell for cell in row if value(cell, quantity)}
         if len(timed) > 1:
             name = min(timed, key=lambda each: value(timed[each], quantity) or 0.0)
-            ratios = {other: _ratio(timed[other], timed[name], quantity) for other in timed if other != name}
+            ratios = {other: _ratio(timed[other], quantity, timed[name], quantity) for other in timed if other != name}
             tied = frozenset(other for other, found in ratios.items() if direction(found) == 0)
             best.append((row[0].cell.seq, name, tied))
     # Which of those that are tied has the smallest median is chance: a run of lengths is one of the same leaders.
@@ -294,13 +308,14 @@ def _of_setting(cells: Cells) -> Iterator[Finding]:
     here = [cell for cell in cells if cell.cell.dim == dim]
     believed = [cell for cell in cells if not _doubts(cell)]
     timed = [cell for cell in believed if cell.cell.dim == dim]
-    mark = "simulated, " if any(cell.source == "simulated" for cell in cells) else ""
-    where = f"{mark}d {dim}"
+    mark = "simulated, " if any(cell.cell.simulated for cell in cells) else ""
+    modelled = any(cell.source == "predicted" for cell in cells)
+    where = f"{'predicted, ' if modelled else ''}d {dim}"
     yield from _fastest(timed, where)
     yield from _compiled(timed, where)
-    yield from _grows(believed, timed, mark)
+    yield from _grows(believed, timed, "times predicted, memory simulated, " if modelled else mark)
     yield from _phases(timed, where)
-    yield from _kept(here, where)
+    yield from _kept(here, f"{mark}d {dim}")
     yield from _ends(cells, mark)
     yield from _accounted(cells, mark)
     for each in left_out(cells, _doubts, "what is said of times"):
@@ -315,7 +330,7 @@ def _fastest(cells: Cells, where: str) -> Iterator[Finding]:
     """Who leads at which lengths, and where the lead changes hands."""
     for quantity in TIMES:
         found = leads(cells, quantity)
-        timed = [cell for cell in cells if samples(cell, quantity) is not None]
+        timed = [cell for cell in cells if value(cell, quantity) is not None]
         if len(found) == 1:
             yield Finding(_one_lead(cells, found[0], quantity, where), timed)
         elif found:
@@ -422,13 +437,11 @@ def _longest(cells: Iterable[AttentionCellRecord], name: str) -> AttentionCellRe
 
 def _phases(cells: Cells, where: str) -> Iterator[Finding]:
     """Backward against forward, at the longest sequence of each implementation."""
-    both = [cell for cell in cells if samples(cell, "forward") and samples(cell, "backward")]
+    both = [cell for cell in cells if value(cell, "forward") and value(cell, "backward")]
     by_length: dict[int, list[tuple[str, AttentionCellRecord]]] = {}
     for name in implementations(cells):
         if cell := _longest(both, name):
-            assert cell.forward is not None
-            assert cell.backward is not None
-            much = with_interval(ratio(cell.backward.samples_s, cell.forward.samples_s))
+            much = with_interval(_ratio(cell, "backward", cell, "forward"))
             by_length.setdefault(cell.cell.seq, []).append((f"{much} in {name}", cell))
     for n, parts in by_length.items():
         text = f"the ratio of backward to forward time at N {n} is {', '.join(part for part, _ in parts)} ({where})."

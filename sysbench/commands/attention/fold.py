@@ -13,6 +13,7 @@ from sysbench.commands.attention.record import (
     AttentionChecked,
     AttentionKernels,
     AttentionMemory,
+    AttentionPredicted,
     AttentionRates,
     AttentionRecord,
     AttentionTimed,
@@ -23,10 +24,12 @@ from sysbench.formulas import AttentionCostsPhase as Phase
 from sysbench.log import collect as run_record
 from sysbench.log.cautions import emulation
 from sysbench.log.collect import CellEvents, Run, fold_cells
-from sysbench.log.events import DeviceInfo, Event, GpuSimulated
+from sysbench.log.events import Event, GpuSimulated
 from sysbench.log.outcomes import Caution
+from sysbench.log.predictions import Grounds
 from sysbench.log.records import Samples, SimulatedGpuRecord
 from sysbench.spec import hardware
+from sysbench.spec.hardware import Hardware
 
 HIGHEST_SHARE = 1.1
 """Of what the hardware allows: more is not noise. A cache may hold what bandwidth is counted for."""
@@ -46,11 +49,22 @@ def _cell(cell: AttentionCell, seen: CellEvents, _: Run) -> AttentionCellRecord:
     timed = seen.all(AttentionTimed)
     times = {phase: samples_of(_seconds(timed, phase)) for phase in PHASES}
     device = seen.started.device if seen.started else None
-    rates = {phase: _rates(cell, phase, found, device) for phase, found in times.items() if found}
+    known = hardware.find(device.name, device.memory_bytes) if device and not cell.simulated else None
+    rates = {phase: _rates(cell, phase, found.mean_s, known) for phase, found in times.items() if found}
+    if (prediction := _prediction(seen)) is not None and cell.simulated:
+        sheet = hardware.named(cell.simulated)
+        rates = {
+            phase: _rates(cell, phase, found.point_s, sheet) for phase in PHASES if (found := prediction.phase(phase))
+        }
     return AttentionCellRecord(
         **run_record.of_cell(cell, seen),
-        cautions=[*_impossible(rates), *_cautions(seen, times), *(emulation(cell.precision, seen) if timed else ())],
-        source="simulated" if cell.simulated else "measured",
+        cautions=[
+            *_impossible(rates),
+            *_cautions(seen, times),
+            *(emulation(cell.precision, seen) if timed else ()),
+            *(prediction.cautions() if prediction else ()),
+        ],
+        source="predicted" if prediction and rates else "simulated" if cell.simulated else "measured",
         gpu=SimulatedGpuRecord(**gpu.model_dump(exclude={"event", "at_s", "cell"})) if gpu else None,
         kernel=kernels.forward if kernels else None,
         compile_s=seen.compiled.compile_s if seen.compiled else None,
@@ -70,7 +84,25 @@ def _cell(cell: AttentionCell, seen: CellEvents, _: Run) -> AttentionCellRecord:
         tensors=accounted.tensors if accounted else [],
         needed_bytes=_needed_bytes(accounted) if accounted else None,
         available_bytes=accounted.available_bytes if accounted else None,
+        prediction=prediction,
     )
+
+
+def _prediction(seen: CellEvents) -> Grounds | None:
+    said = seen.last(AttentionPredicted)
+    return Grounds(**said.model_dump(exclude={"event", "at_s", "cell"})) if said else None
+
+
+def taken_s(cell: AttentionCellRecord) -> float | None:
+    """What measuring a predicted cell takes: its forwards, and as many with a backward; one of each beyond --budget."""
+    if cell.outcome == "oom":
+        return 0.0
+    forward, backward = (cell.prediction.phase(phase) if cell.prediction else None for phase in PHASES)
+    if forward is None or backward is None:
+        return None
+    pair_s, calls = forward.point_s + backward.point_s, cell.cell.warmup + cell.cell.repeats
+    whole_s = calls * (forward.point_s + pair_s)
+    return whole_s if not cell.cell.budget or whole_s <= cell.cell.budget else pair_s
 
 
 def _needed_bytes(accounted: AttentionAccounted) -> int | None:
@@ -86,9 +118,8 @@ def _seconds(timed: Sequence[AttentionTimed], phase: Phase, *, warmup: bool = Fa
     return [sample.wall_s for sample in samples if sample.wall_s is not None]
 
 
-def _rates(cell: AttentionCell, phase: Phase, found: Samples, device: DeviceInfo | None) -> AttentionRates:
+def _rates(cell: AttentionCell, phase: Phase, taken_s: float, known: Hardware | None) -> AttentionRates:
     flops, moved = attention_costs.flops(cell, phase), attention_costs.bytes_moved(cell, phase)
-    known = hardware.find(device.name, device.memory_bytes) if device else None
     peak = hardware.peak(known, cell.precision) if known else None
     bandwidth = known.memory_bandwidth_bytes_per_s if known else None
     compute_s = flops / peak.flops_per_s if peak else None
@@ -96,11 +127,11 @@ def _rates(cell: AttentionCell, phase: Phase, found: Samples, device: DeviceInfo
     limit_s = max(compute_s, transfer_s) if compute_s is not None and transfer_s is not None else None
     return AttentionRates(
         flops=flops,
-        flops_per_s=flops / found.mean_s,
+        flops_per_s=flops / taken_s,
         bytes_moved=moved,
-        bytes_per_s=moved / found.mean_s,
+        bytes_per_s=moved / taken_s,
         limit_s=limit_s,
-        limit_share=limit_s / found.mean_s if limit_s is not None else None,
+        limit_share=limit_s / taken_s if limit_s is not None else None,
         limited_by=None if limit_s is None else "compute" if limit_s == compute_s else "bandwidth",
     )
 

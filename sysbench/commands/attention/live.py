@@ -20,9 +20,10 @@ from rich.text import Text
 from sysbench import cells as axes
 from sysbench import formulas as attention_costs
 from sysbench import units
-from sysbench.commands.attention.record import AttentionMemory, AttentionTimed
+from sysbench.commands.attention.record import AttentionMemory, AttentionPredicted, AttentionTimed
 from sysbench.commands.attention.spec import AttentionCell
 from sysbench.log.events import CellFinished, Event
+from sysbench.log.predictions import PredictedPhase
 from sysbench.render import theme
 from sysbench.render.dashboard import run_state
 from sysbench.render.dashboard.cell_lines import CellLines
@@ -46,6 +47,7 @@ class CellState(run_state.CellState):
     calls: int = 0
     """Warm-up calls included."""
     saved_bytes: int | None = None
+    predicted: tuple[PredictedPhase, ...] = ()
     took_s: float | None = None
 
     @property
@@ -151,6 +153,7 @@ _HANDLERS = run_state.handlers(
     {
         AttentionTimed: in_cell(_timed),
         AttentionMemory: in_cell(lambda cell, event: replace(cell, saved_bytes=event.saved_bytes)),
+        AttentionPredicted: in_cell(lambda cell, event: replace(cell, predicted=tuple(event.phases))),
         CellFinished: in_cell(_cell_finished),
     },
 )
@@ -467,6 +470,11 @@ def result(cell: CellState) -> str:
         f"{name} {units.seconds(value)}"
         for name, value in (("forward", cell.forward), ("backward", cell.backward))
         if value is not None
+    ]
+    words += [
+        f"PREDICTED {each.name} {units.seconds(each.point_s)} "
+        f"({units.seconds(each.low_s)} to {units.seconds(each.high_s)})"
+        for each in cell.predicted
     ]
     mark = "simulated: " if cell.cell.simulated else ""
     if cell.saved_bytes is not None:

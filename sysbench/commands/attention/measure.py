@@ -26,7 +26,7 @@ from sysbench.commands.attention.record import (
     AttentionMemory,
     AttentionTimed,
 )
-from sysbench.commands.attention.simulate import SimulatedAttention, simulate
+from sysbench.commands.attention.simulate import SimulatedAttention, predicted, simulate
 from sysbench.commands.attention.spec import AttentionCell
 from sysbench.commands.memory.simulate import allocator_settings
 from sysbench.engine.sensors.memory_limits import host_available_bytes
@@ -130,7 +130,7 @@ def _refuse_over_budget(cell: AttentionCell, pair_s: float) -> None:
         )
 
 
-# --- memory without a device
+# --- without a device
 
 
 def _simulated(cell: AttentionCell, known: hardware.Hardware) -> Iterator[Event]:
@@ -152,6 +152,9 @@ def _simulated(cell: AttentionCell, known: hardware.Hardware) -> Iterator[Event]
         peak_allocated_bytes=result.allocated_peak_bytes,
         peak_reserved_bytes=result.reserved_peak_bytes,
     )
+    prediction = predicted(cell, known, result.trace)
+    if prediction is not None:
+        yield prediction
 
 
 def _accounted_by(result: SimulatedAttention, cell: AttentionCell) -> AttentionAccounted:

@@ -18,6 +18,7 @@ from sysbench.commands.attention.findings import (
     growth,
     implementations,
     over_memory,
+    predicted,
     samples,
     settings,
     usual_dim,
@@ -102,7 +103,7 @@ def _heat_maps(record: AttentionRecord) -> Drawn | None:
 
 
 def _whole(caption: Heading) -> str:
-    simulated = f"simulated for {caption.simulated}" if caption.simulated else ""
+    simulated = f"{caption.mark.lower()} for {caption.simulated}" if caption.simulated else ""
     return " · ".join(part for part in (caption.title, caption.subtitle, simulated) if part)
 
 
@@ -115,14 +116,17 @@ def _caption(record: AttentionRecord, where: str, values: str) -> Heading:
     ]
     inputs += [word for word in rest if word.endswith(" heads") and word not in inputs]
     effort = [word for word in rest if "repeats" in word or word.startswith("torch ") or word == "cold caches"]
-    timed = any(cell.forward for cell in record.cells)
-    said = [*([machine] if machine else []), *effort, *([values] if timed else [])]
+    modelled = any(cell.source == "predicted" for cell in record.cells)
+    timed = [values] if any(cell.forward for cell in record.cells) else []
+    timed += ["bars: 90 % interval"] if modelled and "bars" in values else []
+    said = [*([machine] if machine else []), *effort, *timed]
     simulated = {cell.gpu.title for cell in record.cells if cell.gpu}
-    all_simulated = all(cell.source == "simulated" for cell in record.cells)
+    all_simulated = all(cell.cell.simulated for cell in record.cells)
     return Heading(
         title=" · ".join([kind, *([where] if where else []), *inputs]),
         subtitle=" · ".join(said),
         simulated=", ".join(sorted(simulated)) if all_simulated else "",
+        mark="PREDICTED" if modelled else "SIMULATED",
     )
 
 
@@ -155,16 +159,23 @@ def _curve(cells: Sequence[AttentionCellRecord], name: str, quantity: Quantity) 
         points=points,
         beyond=beyond[0].cell.seq if beyond else None,
         growth=next((exponent(law, "N") for law in laws if isinstance(law, PowerLaw)), ""),
-        simulated=any(cell.source == "simulated" for cell in here),
+        modelled=_modelled(here, quantity),
     )
+
+
+def _modelled(cells: Sequence[AttentionCellRecord], quantity: Quantity) -> str:
+    """How a quantity of a GPU that was not there is called; empty for what was measured."""
+    return "" if not any(cell.cell.simulated for cell in cells) else "simulated" if quantity == "saved" else "predicted"
 
 
 def _point(cell: AttentionCellRecord, quantity: Quantity) -> tuple[int, float, float | None, float | None] | None:
     found = value(cell, quantity)
     if not found:
         return None
-    timed = samples(cell, quantity)
+    timed, instead = samples(cell, quantity), predicted(cell, quantity)
     low, high = timed.ci95_s if timed is not None and timed.ci95_s is not None else (None, None)
+    if instead is not None:
+        low, high = instead.low_s, instead.high_s
     return cell.cell.seq, found, low, high
 
 
@@ -184,5 +195,5 @@ def heat_map(cells: Sequence[AttentionCellRecord], name: str, quantity: Quantity
         values=known,
         words={place: status(cell).text for place, cell in places.items() if place not in known},
         beyond=frozenset(place for place, cell in places.items() if over_memory(cell)),
-        simulated=any(cell.source == "simulated" for cell in here),
+        modelled=_modelled(here, quantity),
     )

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from sysbench.commands.attention.spec import AttentionCell
 from sysbench.log.events import Event, PhaseSample, Source
+from sysbench.log.predictions import Grounds
 from sysbench.log.records import CellRecord, RunRecord, Samples, SimulatedGpuRecord
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.quantities import Amount, Bytes, Count, Flops, Number, Seconds
@@ -38,6 +39,16 @@ class AttentionMemory(Event):
     peak_allocated_bytes: Bytes | None
     peak_reserved_bytes: Bytes | None = None
     """What the allocator takes from the device for that; None where it does not tell, or there is none."""
+
+
+class AttentionPredicted(Grounds, Event):
+    """The cell was not run: this is how long forward and backward would take on a GPU, and how sure that is.
+
+    Phases have the device's time alone, as is measured on CUDA: calls are launched ahead.
+    """
+
+    event: Literal["attention_predicted"] = "attention_predicted"
+    cell: str
 
 
 class AttentionKernels(Event):
@@ -111,7 +122,8 @@ class AttentionCellRecord(CellRecord):
 
     cell: AttentionCell = Field(alias="axes")
 
-    source: Source
+    source: Source | Literal["predicted"]
+    """Where its numbers are from; times that are predicted come with memory that is simulated."""
     gpu: SimulatedGpuRecord | None
     kernel: str | None
     """The operator that attention really ran as."""
@@ -141,6 +153,8 @@ class AttentionCellRecord(CellRecord):
     needed_bytes: Bytes | None = None
     """Of a cell that does not fit: these, and what the allocator would have to take from the device beside them."""
     available_bytes: Bytes | None
+    prediction: Grounds | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Times on a GPU that was not there; None where they were measured, or nothing is known of its speed."""
 
 
 class AttentionRecord(RunRecord[AttentionCellRecord]):

@@ -1,4 +1,4 @@
-"""The memory of attention alone on a GPU that need not be there: what it keeps, what it needs, and which tensors.
+"""Attention alone on a GPU that need not be there: what it keeps, what it needs, which tensors, and how long it takes.
 
 It is called as a measured cell calls it: once to begin with, in which cuBLAS gets its workspaces and the allocator its
 segments, then once more, which is what counts.
@@ -6,6 +6,7 @@ segments, then once more, which is what counts.
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sysbench.commands.attention.record import AttentionTensor
+from sysbench.commands.attention.record import AttentionPredicted, AttentionTensor
 from sysbench.commands.attention.spec import AttentionCell, not_simulated
 from sysbench.errors import UnavailableError
 from sysbench.garbage import collection_paused
@@ -29,13 +30,19 @@ from sysbench.lab.attention_functions import (
     gradient_for,
     inputs_for,
 )
+from sysbench.predict.rates import GpuRates, host_of
+from sysbench.predict.simulated_step import constant, doubts, said_of
+from sysbench.predict.step import predict
+from sysbench.predict.trace import Trace
+from sysbench.predict.tracing import Tracer
 from sysbench.simulate.allocator.settings import AllocatorSettings
-from sysbench.simulate.attention import flash_attn_on, flex_attention
+from sysbench.simulate.attention import flash_attn_on, flex_attention, telling
 from sysbench.simulate.composites import composed_of
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.recording import BUILD, Platform, Recorder, Recording
 from sysbench.simulate.serving import Replay, Verdict, available_bytes, boundless, verdict_of
-from sysbench.simulate.tensors import DEVICE, SimulatedDevice
+from sysbench.simulate.tensors import DEVICE
+from sysbench.spec.hardware import Hardware
 
 Made = Literal["inputs", "forward", "backward"]
 
@@ -66,6 +73,7 @@ class SimulatedAttention:
     available_bytes        that it could take
     at_peak                what lives together when the most is allocated
     verdict                whether it fits; the other numbers are those of a GPU on which it does
+    trace                  the kernels of that forward and backward
     """
 
     before_backward_bytes: int
@@ -75,6 +83,7 @@ class SimulatedAttention:
     available_bytes: int
     at_peak: tuple[AttentionTensor, ...]
     verdict: Verdict
+    trace: Trace
 
 
 def simulate(cell: AttentionCell, gpu: Gpu, settings: AllocatorSettings | None = None) -> SimulatedAttention:
@@ -100,6 +109,27 @@ def simulate(cell: AttentionCell, gpu: Gpu, settings: AllocatorSettings | None =
         available_bytes=available_bytes(gpu, settings),
         at_peak=tuple(run.described(number, replay.sizes[number]) for number in recording.live_at(fullest.position)),
         verdict=verdict,
+        trace=run.trace,
+    )
+
+
+def predicted(cell: AttentionCell, known: Hardware, trace: Trace) -> AttentionPredicted | None:
+    """How long forward and backward take on that GPU; None where nothing is known of its speed."""
+    try:
+        rates = GpuRates.of(known)
+    except UnavailableError:
+        return None
+    found = predict(trace, rates, host_of(known))
+    return AttentionPredicted(
+        at_s=time.time(),
+        cell=cell.key,
+        gpu=known.title,
+        withheld=found.withheld,
+        phases=[said_of(phase, of_device=True) for phase in found.phases],
+        unknown_operators=dict(found.unknown),
+        unknown_share=found.unknown_share,
+        constants=[constant(each) for each in found.constants if each.name in rates.rates],
+        doubts=list(doubts(known)),
     )
 
 
@@ -110,7 +140,8 @@ class _Run:
         self.output_bytes = 0
         self._cell, self._gpu = cell, gpu
         self._platform = Platform.of(gpu)
-        self._recorder = Recorder(self._platform, SimulatedDevice, None)
+        self._tracer = Tracer(step=1)
+        self._recorder = Recorder(self._platform, self._tracer.device, None)
         self._labels = _Labels(self._recorder)
         self._held_until = 0
 
@@ -118,7 +149,13 @@ class _Run:
         """Everything that it asks of an allocator: built, then called twice."""
         _refuse_other_gpus(self._cell, self._gpu)
         recorder = self._recorder
-        with collection_paused(), composed_of(self._platform.composites), recorder.device, self._labels:
+        with (
+            collection_paused(),
+            composed_of(self._platform.composites),
+            telling(self._tracer.told),
+            recorder.device,
+            self._labels,
+        ):
             with recorder.span(-1, BUILD):
                 call = self._built()
             for step in range(2):
@@ -131,6 +168,12 @@ class _Run:
                 call.forget()
             recorder.device.stop()
         return recorder.recording()
+
+    @property
+    def trace(self) -> Trace:
+        """The kernels of the call that counts."""
+        written = self._tracer.trace()
+        return written.with_tf32() if self._cell.precision == "tf32" else written
 
     def held_bytes(self, replay: Replay, recording: Recording) -> int:
         """Of the inputs and of what the implementation has made for itself, which it keeps."""

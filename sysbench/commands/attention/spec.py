@@ -179,7 +179,8 @@ class AttentionSpec(RunSpec):
     )
     simulate: Annotated[hardware.Gpus, Option(metavar="GPU,…", panel=MEASUREMENT)] = Field(
         default=(),
-        description="Compute memory for these GPUs instead of measuring, and where it runs out: a100-80gb, or 24GiB.",
+        description="Predict times and compute memory for these GPUs instead of measuring, and where it runs out: "
+        "a100-80gb; for 24GiB memory alone.",
     )
     warmup: Annotated[Steps, Option(metavar="N", panel=MEASUREMENT)] = Field(
         default=10, description="Calls of each kind before measuring; not counted."

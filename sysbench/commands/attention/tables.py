@@ -30,6 +30,7 @@ from sysbench.commands.attention.findings import (
     implementations,
     over_memory,
     passages,
+    predicted,
     settings,
     smallest_beyond,
     usual_dim,
@@ -37,9 +38,10 @@ from sysbench.commands.attention.findings import (
 )
 from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
 from sysbench.commands.attention.spec import AttentionCell, AttentionSpec
+from sysbench.log.predictions import INTERVAL, MARK
 from sysbench.log.records import Samples
 from sysbench.render import remarks
-from sysbench.render.declared import DeclaredTable, Each, Field, Leading, filled, leading
+from sysbench.render.declared import DeclaredTable, Each, Field, Fill, Leading, filled, leading
 from sysbench.render.table import NOTHING, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.run import Selection
@@ -102,6 +104,7 @@ def subject(record: AttentionRecord) -> tuple[str, ...]:
     ]
     words += ["causal" if cell["causal"] else "not causal"]
     words += [str(cell["precision"])] if "precision" not in differing else []
+    words += [MARK] if _is_predicted(record.cells) else []
     simulated = [each.gpu for each in record.cells if each.gpu]
     machines = [f"simulated for {gpu.title}{f' ({gpu.settings})' if gpu.settings else ''}" for gpu in simulated]
     measured = [each for each in record.cells if each.source == "measured"]
@@ -120,9 +123,9 @@ def varying(cells: Cells) -> tuple[str, ...]:
 def status(cell: AttentionCellRecord) -> Word:
     """How a cell ended, in a word; running out of memory is a result and is worded as one."""
     if cell.outcome == "ok":
-        return Word("simulated" if cell.source == "simulated" else "ok", "quiet")
+        return Word("ok" if cell.source == "measured" else cell.source, "quiet")
     if over_memory(cell):
-        return Word("does not fit" if cell.source == "simulated" else cell.outcome, "bad")
+        return Word("does not fit" if cell.cell.simulated else cell.outcome, "bad")
     return Word(cell.outcome, "quiet" if cell.outcome in ("skipped", "interrupted") else "bad")
 
 
@@ -147,9 +150,16 @@ def _along(
     return Leading(columns=lambda part: axes.columns(named(part)), values=values, cells_of=lambda row: (cell_of(row),))
 
 
-def _time(cell: AttentionCellRecord, phase: str) -> Measure | None:
+def _time(cell: AttentionCellRecord, phase: Quantity) -> Measure | None:
     found: Samples | None = getattr(cell, phase)
-    return Measure(found.mean_s, found.std_s if len(found.samples_s) > 1 else None) if found else None
+    if found is None:
+        return _predicted(cell, phase)
+    return Measure(found.mean_s, found.std_s if len(found.samples_s) > 1 else None)
+
+
+def _predicted(cell: AttentionCellRecord, phase: Quantity) -> Measure | None:
+    found = predicted(cell, phase)
+    return Measure(found.point_s, low=found.low_s, high=found.high_s) if found else None
 
 
 def _median(cell: AttentionCellRecord, phase: str) -> float | None:
@@ -159,14 +169,15 @@ def _median(cell: AttentionCellRecord, phase: str) -> float | None:
 
 def _per_second(
     cell: AttentionCellRecord,
-    phase: str,
+    phase: Quantity,
     of: Literal["flops", "bytes_moved", "limit_s"],
     time: Literal["mean", "median"],
 ) -> float | None:
-    """Divide by the time that the row shows."""
-    found: Samples | None = getattr(cell, phase)
+    """Divide by the time that the row shows, measured or predicted."""
+    found, instead = getattr(cell, phase), predicted(cell, phase)
+    taken_s = getattr(found, f"{time}_s") if found else instead.point_s if instead else None
     amount = getattr(cell.rates[phase], of) if phase in cell.rates else None
-    return amount / getattr(found, f"{time}_s") if found is not None and amount is not None else None
+    return amount / taken_s if taken_s and amount is not None else None
 
 
 def _error(cell: AttentionCellRecord, *names: str) -> Measure | None:
@@ -174,16 +185,24 @@ def _error(cell: AttentionCellRecord, *names: str) -> Measure | None:
     return Measure(max(found), text=f"{max(found):.1e}") if found else None
 
 
-def _marked(title: str, cells: Cells) -> str:
-    sources = {cell.source for cell in cells}
-    return f"{title}, simulated" if sources == {"simulated"} else title
+def _marked(title: str, cells: Cells, *, times: bool = False) -> str:
+    """The title of a table, whose times may be predicted, and which has memory that may be simulated."""
+    if times and _is_predicted(cells):
+        return f"{MARK}: {title}"
+    return f"{title}, simulated" if cells and all(cell.cell.simulated for cell in cells) else title
+
+
+def _is_predicted(cells: Cells) -> bool:
+    return any(cell.source == "predicted" for cell in cells)
 
 
 def _is_timed(cells: Cells) -> bool:
-    return any(cell.forward or cell.backward for cell in cells)
+    return any(cell.forward or cell.backward or cell.source == "predicted" for cell in cells)
 
 
 def _clock(cells: Cells) -> tuple[str, ...]:
+    if _is_predicted(cells):
+        return INTERVAL, "times of the device alone, as they are measured on CUDA: calls are launched ahead"
     timed = [cell for cell in cells if cell.forward or cell.backward]
     if not timed:
         return ()
@@ -219,7 +238,13 @@ def _sweep_axes(record: AttentionRecord) -> Sequence[str]:
 SWEEP = DeclaredTable(
     "sweep",
     lambda record: _marked(
-        "mean ± standard deviation of one call" if _is_timed(record.cells) else "memory", record.cells
+        "one call"
+        if _is_predicted(record.cells)
+        else "mean ± standard deviation of one call"
+        if _is_timed(record.cells)
+        else "memory",
+        record.cells,
+        times=True,
     ),
     (
         Each(
@@ -249,8 +274,8 @@ class _Comparison:
 
     @property
     def title(self) -> str:
-        medians = ", medians" if _is_timed(self.cells) else ""
-        return _marked(f"implementation comparison{self.where}{medians}{self.hint}", self.cells)
+        medians = ", medians" if _is_timed(self.cells) and not _is_predicted(self.cells) else ""
+        return _marked(f"implementation comparison{self.where}{medians}{self.hint}", self.cells, times=True)
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -287,9 +312,11 @@ class _Row:
     best_s: Mapping[Quantity, float | None]
 
     def median(self, phase: Quantity) -> Cell:
-        """The median, coloured by how far it is from the best."""
+        """The median or the prediction, coloured by how far it is from the best."""
         found = value(self.cell, phase)
-        return Measure(found, tone=self._tone(phase)) if found is not None else None
+        if found is None:
+            return NOTHING if self.cell.cell.simulated else None
+        return replace(_predicted(self.cell, phase) or Measure(found), tone=self._tone(phase))
 
     def over_best(self, phase: Quantity) -> Cell:
         """The median as a multiple of the best."""
@@ -317,6 +344,8 @@ def _of_cell(declared: Field, importance: int) -> Field:
     return replace(declared, importance=importance, optional=True, get=lambda row: declared.get(row.cell))
 
 
+_STATISTIC = Fill(("median", "predicted"), lambda part: "predicted" if _is_predicted(part.cells) else "median")
+
 COMPARISON = DeclaredTable(
     "comparison",
     lambda part: part.title,
@@ -326,7 +355,7 @@ COMPARISON = DeclaredTable(
             (
                 Field(
                     "{phase}",
-                    "median",
+                    "{statistic}",
                     "s",
                     "{phase}",
                     _ranked(0),
@@ -404,6 +433,7 @@ COMPARISON = DeclaredTable(
     parts=lambda record: (_Comparison(record.cells),),
     instead=lambda row: status(row.cell) if row.cell.outcome != "ok" else None,
     notes=lambda part: _clock(part.cells),
+    words={"statistic": _STATISTIC},
 )
 """Implementations beside each other on the same input: times, rates, share of the limit, memory, error."""
 
@@ -427,8 +457,9 @@ class _Grid:
 
     @property
     def title(self) -> str:
-        what = "median" if self.quantity != "saved" else "beside inputs and output"
-        return _marked(f"{self.name}: {NAMES[self.quantity]}, {what}", self.cells)
+        times = self.quantity != "saved"
+        what = "beside inputs and output" if not times else "one call" if _is_predicted(self.cells) else "median"
+        return _marked(f"{self.name}: {NAMES[self.quantity]}, {what}", self.cells, times=times)
 
     def rows(self) -> list[tuple[int, dict[int, Cell]]]:
         """Head dimensions, each with what is known by sequence length."""
@@ -489,7 +520,7 @@ def _grown_at(each: Growth) -> str:
 
 EXPONENTS = DeclaredTable(
     "exponents",
-    lambda record: _marked("growth", record.cells),
+    lambda record: _marked("growth", record.cells, times=True),
     (
         Field("exponent", unit="number", get=_exponent),
         Field("scatter", importance=2, get=_scatter),
@@ -520,18 +551,27 @@ EXPONENTS = DeclaredTable(
 
 CROSSOVERS = DeclaredTable(
     "crossovers",
-    "crossovers",
+    lambda record: _marked("crossovers", record.cells, times=True),
     (
         Field("overtakes", "from there on faster", get=lambda each: each.slower_first),
         Field("overtaken", "than", get=lambda each: each.other),
         Field("at", "near N", get=lambda each: f"{each.crossover.at:.0f}"),
-        Field("bracket", "measured between", get=lambda each: f"{each.crossover.below:.0f}–{each.crossover.above:.0f}"),
+        Field("bracket", "{source} between", get=lambda each: f"{each.crossover.below:.0f}–{each.crossover.above:.0f}"),
     ),
     rows=lambda record: [each for cells in settings(record.cells) for each in passages(cells)],
     leading=leading(
         Field("phase", get=lambda each: each.quantity), Field("dim", axes.TITLES["dim"], get=lambda each: each.dim)
     ),
-    notes=("interpolated between logarithms; the 95 % CI of the ratio excludes 1 on both sides",),
+    notes=lambda record: (
+        "interpolated between logarithms; the 90 % intervals of the two times do not overlap on either side"
+        if _is_predicted(record.cells)
+        else "interpolated between logarithms; the 95 % CI of the ratio excludes 1 on both sides",
+    ),
+    words={
+        "source": Fill(
+            ("measured", "predicted"), lambda record: "predicted" if _is_predicted(record.cells) else "measured"
+        )
+    },
 )
 """Where one implementation overtakes another, with the measured sizes on both sides."""
 
@@ -551,7 +591,7 @@ def _beyond(row: Frontier) -> Cell:
 def _known_by(row: Frontier) -> str:
     if row.beyond is None:
         return ""
-    if row.beyond.source == "simulated":
+    if row.beyond.cell.simulated:
         return "simulation"
     return "it ran out" if row.beyond.outcome == "oom" else "prediction"
 
@@ -766,10 +806,14 @@ def _outcomes(record: AttentionRecord) -> Iterator[Remark]:
 
 
 def _notes(record: AttentionRecord) -> Iterator[Remark]:
-    simulated = sum(cell.source == "simulated" for cell in record.cells)
-    if simulated:
-        which = "all cells are" if simulated == len(record.cells) else f"{simulated} of {len(record.cells)} cells are"
-        yield Remark("note", f"{which} simulated: their memory was computed without a GPU, and nothing was timed")
+    untimed = [cell for cell in record.cells if cell.source == "simulated" and cell.outcome == "ok"]
+    if _is_predicted(record.cells):
+        yield Remark("note", f"{MARK}: memory and times were worked out without a GPU, and nothing was timed")
+        if untimed:
+            names = ", ".join(dict.fromkeys(str(cell.cell.simulate) for cell in untimed))
+            yield Remark("note", f"no times for {names}: they are withheld, or nothing is known of its speed")
+    elif any(cell.source == "simulated" for cell in record.cells):
+        yield Remark("note", "all cells are simulated: their memory was computed without a GPU, and nothing was timed")
 
 
 def usual(spec: AttentionSpec) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ COMMAND = Command(
     picture="live:PROFILE",
     lines="live:ProfileLines",
     terms="sysbench.commands.report.method:of_profile",
+    foreseen="fold:taken_s",
     compared=("step",),
     usual_tables="tables:usual",
 )

@@ -487,7 +487,10 @@ DEVICE = DeclaredTable(
             "step",
             unit="s",
             get=lambda row: row.profile.per_step(row.profile.summary.window_ns),
-            note="step: from its beginning until host and device are done, under the profiler",
+            note=lambda profiles: (
+                "step: from its beginning until host and device are done"
+                + ("" if profiles.predicted else ", under the profiler")
+            ),
         ),
         Field("busy", unit="share", group="device", get=lambda row: row.of.busy_ns / row.of.window_ns),
         Field("idle", unit="share", group="device", get=lambda row: 1 - row.of.busy_ns / row.of.window_ns),

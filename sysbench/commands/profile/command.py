@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sysbench.commands import running
+from sysbench.commands.predicting import refuse_unpredictable
 from sysbench.commands.profile import files as profile_files
 from sysbench.commands.profile.spec import ProfileOptions, ProfileSpec
 from sysbench.errors import UsageError
 from sysbench.log import storage
 from sysbench.render.dashboard.progress import waiting
+from sysbench.spec import hardware
 from sysbench.spec.command_options import Given, command_options
 from sysbench.trace import traces
 
@@ -39,9 +41,22 @@ def profile(spec_given: Given, options_given: Given) -> None:
 
 def perform(spec: ProfileSpec, options: ProfileOptions) -> running.Performed:
     """Run the cells and draw what was asked for; raises as `running.carry_out` does, and for a wrong file."""
+    if spec.simulate:
+        refuse_unpredictable(spec.simulate, spec.host, force=options.force)
+        _refuse_hosts(spec)
+        options = options.model_copy(update={"no_live": True})
     with profile_files.Files.prepared(spec, options) as files:
         record = running.carry_out(spec, options, files.provisions)
         return running.Performed(record, running.said_to_be_saved(files.draw(record), options))
+
+
+def _refuse_hosts(spec: ProfileSpec) -> None:
+    """Raise UsageError for a device that is its own host: it has no lanes to draw."""
+    for known in map(hardware.named, spec.simulate):
+        if known.synchronous:
+            raise UsageError(
+                f"--simulate {known.slug}: host and device are one there; sysbench time --simulate predicts the step"
+            )
 
 
 _RECORD = re.compile(rb'\s*\{\s*"schema_version"')

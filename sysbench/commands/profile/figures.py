@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from sysbench.commands.profile import roofline
 from sysbench.commands.profile.findings import RANGES, attention_parts, class_shares, has_phase
 from sysbench.commands.profile.record import ProfileCellRecord, ProfileRecord
 from sysbench.render.findings import namer
@@ -114,6 +115,7 @@ def figures(cells: Sequence[ProfileCellRecord]) -> Iterator[Drawn]:
     """Everything that there is to draw of a run."""
     profiled = [cell for cell in cells if cell.summary is not None and cell.summary.spent.total_ns]
     about = subject(cells)
+    mark = ", ".join(dict.fromkeys(cell.prediction.gpu for cell in profiled if cell.prediction))
     for name, title, what, bars, colours in (
         ("classes", "where the time goes", "Share of the time by class of kernel", _class_bars, CLASSES),
         (
@@ -129,8 +131,9 @@ def figures(cells: Sequence[ProfileCellRecord]) -> Iterator[Drawn]:
             groups = list(dict.fromkeys(bar.group for bar in found))
             shown = [bar for bar in found if bar.group in groups[:MOST_CELLS]]
             rest = f"The first {MOST_CELLS} of {len(groups)} profiles." if len(groups) > MOST_CELLS else ""
-            heading = Heading(title, " · ".join(about))
+            heading = Heading(title, " · ".join(about), mark, mark="PREDICTED")
             yield Drawn(name, captioned(what, about, rest), partial(draw_bars, shown, colours, heading))
+    yield from roofline.drawn(profiled, namer(cells), mark)
 
 
 def _class_bars(cells: Sequence[ProfileCellRecord], name: Callable[[ProfileCellRecord], str]) -> list[Bar]:

@@ -25,6 +25,7 @@ from sysbench.log.file_names import labels_of, paths_of
 from sysbench.log.records import RunRecord
 from sysbench.render import theme
 from sysbench.render.dashboard.progress import waiting
+from sysbench.spec import hardware
 from sysbench.trace import traces
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from sysbench.trace.window import Cut
 
 AXES = (
-    *("size", "batch", "ctx", "attention", "execution", "optimizer", "precision", "mode", "device"),
+    *("simulate", "size", "batch", "ctx", "attention", "execution", "optimizer", "precision", "mode", "device"),
     *("threads", "profiler", "active", "warmup", "steps"),
 )
 """The axes that file names can name, in this order."""
@@ -65,7 +66,8 @@ class TraceReader:
             raise SysbenchError("nsys left no report" if cell.profiler == "nsys" else "the worker left no trace")
         path = str(trace) if self.kept else None
         yield TraceWritten(at_s=time.time(), cell=cell.key, path=path, size_bytes=trace.stat().st_size)
-        summary = traces.summary_of(traces.read(trace), cell, self.ranges)
+        device = hardware.named(cell.simulate) if cell.simulate else None
+        summary = traces.summary_of(traces.read(trace), cell, self.ranges, device=device)
         yield ProfileRead(at_s=time.time(), cell=cell.key, summary=summary)
 
 

@@ -82,8 +82,9 @@ def headlines(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:
     """The findings that are worth a line below the tables on a screen; the tables show the others."""
     known = complete(cells)
     for where, group, name in _settings(known, cells):
-        yield from _leaders(group, where, name)
-        yield from _products(group, where, name)
+        mark = "predicted: " if any(cell.prediction for cell in group) else ""
+        yield from _leaders(group, f"{mark}{where}", name)
+        yield from _products(group, f"{mark}{where}", name)
     if known:
         yield from left_out(cells, doubts, "what is said of this run")
 
@@ -348,14 +349,15 @@ def _idle(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterator[Said]:
     if not found:
         return
     basis = tuple(cell for *_, cell in found)
+    kind = "predicted" if any(cell.prediction for cell in basis) else "profiled"
     if found[-1][0] < NOTABLE and max(idle for _, idle, _ in found) < NOTABLE:
         many = "" if len(found) == 1 else f" in all {len(found)} cells"
-        yield Said(f"the device is busy throughout the profiled step{many}.", basis)
+        yield Said(f"the device is busy throughout the {kind} step{many}.", basis)
         return
     idles = share_range([(idle, cell) for _, idle, cell in found], name)
     waits = share_range([(waiting, cell) for waiting, _, cell in found], name)
     bound = [cell for *_, cell in found if cell.summary and cell.summary.device and cell.summary.device.launch_bound]
-    text = f"the device idles {idles} of the profiled step, {waits} waiting for the host to launch work"
+    text = f"the device idles {idles} of the {kind} step, {waits} waiting for the host to launch work"
     if bound:
         text += ": launch-bound" if len(found) == 1 else f": launch-bound at {named(bound, name)}"
     yield Said(f"{text}.", basis)

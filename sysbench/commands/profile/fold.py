@@ -14,6 +14,7 @@ from sysbench.log.cautions import compilation, emulation, surroundings
 from sysbench.log.collect import CellEvents, Run, collect
 from sysbench.log.events import Event, ReadingsLost, StepMeasured
 from sysbench.log.outcomes import Caution
+from sysbench.log.predictions import prediction_of
 from sysbench.trace.summary import ProfileSummary
 
 COSTLY_SHARE = 0.5
@@ -36,11 +37,12 @@ def judge(
     summary = record.summary
     if summary is None:
         return []
-    rules = (
+    rules: tuple[Iterable[Caution], ...] = (
+        record.prediction.cautions() if record.prediction else (),
         _incomplete(record, summary),
         _precision(cell, summary),
         _perturbed(record, summary),
-        emulation(cell.precision, seen),
+        () if cell.simulate else emulation(cell.precision, seen),
         surroundings(timed, lost),
         compilation(seen),
     )
@@ -111,9 +113,10 @@ def _perturbed(record: ProfileCellRecord, summary: ProfileSummary) -> Iterator[C
     if use is not None and use.launch_bound:
         yield Caution(
             code="launch-bound",
-            message=f"the device waited for the host in {units.share(use.waiting_ns / use.window_ns)} of the profiled "
-            "step: the host sets the pace",
-            remedy="--compile, a larger --batch, or a longer --ctx; the profiler adds to it",
+            message=f"the device waited for the host in {units.share(use.waiting_ns / use.window_ns)} of the "
+            f"{'predicted' if summary.predicted else 'profiled'} step: the host sets the pace",
+            remedy="--compile, a larger --batch, or a longer --ctx"
+            + ("" if summary.predicted else "; the profiler adds to it"),
         )
 
 
@@ -153,8 +156,19 @@ def _cell(cell: ProfileCell, run: Run) -> ProfileCellRecord:
         trace=written.path if written is not None else None,
         trace_bytes=written.size_bytes if written is not None else None,
         summary=summary,
+        prediction=prediction_of(cell, seen),
     )
     return record.model_copy(update={"cautions": judge(cell, record, seen, timed, run.lost)})
+
+
+def taken_s(cell: ProfileCellRecord) -> float | None:
+    """What profiling a predicted cell takes: the steps that are timed first, and those of the profile."""
+    step = cell.prediction.step if cell.prediction else None
+    if cell.outcome == "oom":
+        return 0.0
+    spec = cell.cell
+    timed = spec.warmup + spec.steps if spec.steps else 0
+    return (timed + spec.warmup + spec.active) * step.point_s if step else None
 
 
 def _walls(steps: Sequence[StepMeasured]) -> list[float]:

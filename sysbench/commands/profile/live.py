@@ -13,6 +13,7 @@ from sysbench import units
 from sysbench.commands.profile.record import ProfileRead, TraceWritten
 from sysbench.commands.profile.spec import ProfileCell
 from sysbench.log.events import CellFinished, CellStarted, Event, StageEntered, StepMeasured
+from sysbench.log.predictions import PredictedTime, StepPredicted
 from sysbench.render import theme
 from sysbench.render.dashboard import run_state
 from sysbench.render.dashboard.cell_lines import CellLines
@@ -34,6 +35,7 @@ class CellState(run_state.CellState):
     """The unprofiled steps."""
     profiled_s: tuple[float, ...] = ()
     trace_bytes: int | None = None
+    predicted: PredictedTime | None = None
     summary: ProfileSummary | None = None
 
 
@@ -99,6 +101,7 @@ _HANDLERS = run_state.handlers(
         StepMeasured: _of_cell(_step_measured),
         TraceWritten: _of_cell(lambda cell, event: replace(cell, trace_bytes=event.size_bytes)),
         ProfileRead: _of_cell(lambda cell, event: replace(cell, summary=event.summary)),
+        StepPredicted: _of_cell(lambda cell, event: replace(cell, predicted=event.step)),
         CellFinished: _of_cell(_cell_finished),
     },
 )
@@ -169,6 +172,9 @@ def result(cell: CellState) -> str:
         return f"{cell.outcome}: {cell.detail}" if cell.detail else str(cell.outcome)
     words = [f"step {units.seconds(statistics.fmean(cell.timed_s))}"] if cell.timed_s else []
     words += [f"{units.seconds(statistics.fmean(cell.profiled_s))} profiled"] if cell.profiled_s else []
+    if (step := cell.predicted) is not None:
+        interval = f"{units.seconds(step.low_s)} to {units.seconds(step.high_s)}"
+        words.append(f"PREDICTED step {units.seconds(step.point_s)} ({interval})")
     return ", ".join([*words, _calls(cell.summary)])
 
 

@@ -24,10 +24,16 @@ from sysbench.log.events import DeviceInfo, Event, PhaseSample, StepChecked, Ste
 def run(cell: ProfileCell, device: DeviceInfo, artifact: Path | None = None) -> Iterator[Event]:
     """Build the cell on `device`, warm it up, and leave a trace of its steps at `artifact`.
 
-    Raises UnavailableError for a combination that does not exist there, and whatever a step raises.
+    Raises UnavailableError for a combination that does not exist there, and whatever a step raises. For a GPU that need
+    not be here the trace is of a predicted step.
     """
     if artifact is None:
         raise SysbenchError("a profile is a trace, and there is no place to leave it")
+    if cell.simulate is not None:
+        from sysbench.commands.profile import simulate  # what predicts is wanted by few runs
+
+        yield from simulate.run(cell, cell.simulate, artifact)
+        return
     target = torch_device(device)
     with ExitStack() as settings:
         settings.enter_context(matmul_precision(cell.precision))

@@ -143,6 +143,14 @@ class Profiles:
     """The run that they are from; None for files of traces."""
 
     @property
+    def predicted(self) -> bool:
+        """Whether nothing in them was measured."""
+        cells = self.record.cells if self.record else ()
+        return any(cell.prediction for cell in cells) or (
+            bool(self.each) and all(profile.summary.predicted for profile in self.each)
+        )
+
+    @property
     def work(self) -> str:
         """What the rows of a kernel table are."""
         return "operator" if {profile.summary.source for profile in self.each} == {"cpu"} else "kernel"

@@ -9,6 +9,7 @@ from pydantic import Field
 from sysbench import __version__
 from sysbench.commands.profile.spec import ProfileCell, Profiler
 from sysbench.log.events import SCHEMA_VERSION, Event
+from sysbench.log.predictions import PredictionRecord
 from sysbench.log.records import CellRecord, RunRecord, Samples
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.quantities import Amount, Bytes, Finite, Seconds
@@ -56,6 +57,13 @@ class ProfileCellRecord(CellRecord):
     """The path of the trace, if it was kept."""
     trace_bytes: Bytes | None
     summary: ProfileSummary | None
+    prediction: PredictionRecord | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Of the step, whose phases follow each other undisturbed; None where a device was profiled."""
+
+    @property
+    def source(self) -> Literal["measured", "predicted"]:
+        """Where its times are from."""
+        return "predicted" if self.cell.simulate else "measured"
 
 
 class ProfileRecord(RunRecord[ProfileCellRecord]):

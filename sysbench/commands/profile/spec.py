@@ -6,11 +6,12 @@ import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, Self, get_args
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
-from sysbench.commands.time.spec import TimeCell
+from sysbench.commands.time.spec import PREDICTION, TimeCell
+from sysbench.spec import hardware
 from sysbench.spec.axes import choices, integers, texts
 from sysbench.spec.model import MODEL, STEP, DeviceType, Mode, ModelCell, ModelSpec
 from sysbench.spec.options import Option
@@ -37,25 +38,38 @@ class ProfileCell(ModelCell):
     warmup: Steps
     steps: Steps
     shapes: bool
+    simulate: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    """The GPU to predict a profile for; None profiles. Cells that are profiled are written down without it."""
+    host: Path | None = Field(default=None, exclude_if=lambda value: value is None)
+    """The file of the host to predict for."""
+
+    @property
+    def simulated(self) -> str | None:
+        """The GPU that this is predicted for."""
+        return self.simulate
 
     @property
     def needs_fresh_worker(self) -> bool:
         """A process that has been profiled stays slower, and what it has cached would be missing in the profile."""
-        return True
+        return self.simulate is None
 
     @property
     def timed_first(self) -> TimeCell | None:
         """The unprofiled step, which is synchronized as a whole, as the profiled one is."""
-        if not self.steps:
+        if not self.steps or self.simulate:
             return None
         shared = {name: getattr(self, name) for name in ModelCell.model_fields}
         return TimeCell(**shared, warmup=self.warmup, steps=self.steps, until=None, max_steps=self.steps, sync="step")
 
+    def problem(self, device: DeviceType | None) -> str | None:
+        """Why this cell cannot run, or None; a prediction is of the GPU, wherever it is made."""
+        return super().problem("cuda" if self.simulate else device)
+
     def unavailable(self, device: DeviceType) -> str | None:
-        """Why this combination does not exist, or None."""
+        """Why this combination does not exist, or None; a prediction is of the GPU, wherever it is made."""
         if self.profiler == "nsys" and device != "cuda":
             return f"--with nsys sees kernels of NVIDIA's GPUs; on {device} there is --with torch"
-        return super().unavailable(device)
+        return super().unavailable("cuda" if self.simulate else device)
 
 
 class ProfileSpec(ModelSpec):
@@ -94,10 +108,40 @@ class ProfileSpec(ModelSpec):
         default=False, description="Record the shapes of operators' inputs."
     )
 
+    simulate: Annotated[hardware.Gpus, Option(metavar="GPU,…", panel=PREDICTION)] = Field(
+        default=(),
+        exclude_if=lambda value: not value,
+        description="Predict the profile on these GPUs, which need not be here, instead of profiling: a100-80gb,h100.",
+    )
+    host: Annotated[Path | None, Option(metavar="FILE", panel=PREDICTION)] = Field(
+        default=None,
+        exclude_if=lambda value: value is None,
+        description="With --simulate: the host that issues the work, as sysbench calibrate --host has written it.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.simulate:
+            if self.host:
+                raise ValueError("--host needs --simulate GPU: nothing is predicted otherwise")
+            return self
+        for given, option in (
+            (self.device != ("auto",), "--device"),
+            (self.profiler != ("torch",), "--with"),
+            (self.active != (1,), "--active"),
+            (self.shapes, "--shapes"),
+        ):
+            if given:
+                raise ValueError(f"{option} is of what is profiled; with --simulate nothing is")
+        return self
+
     def cells(self) -> Iterator[ProfileCell]:
-        """Every cell of the run, in the order in which it is profiled."""
-        axes = itertools.product(list(self.grid()), self.mode, self.profiler, self.active, self.warmup, self.steps)
-        for point, mode, profiler, active, warmup, steps in axes:
+        """Every cell of the run, in the order in which it is profiled; the GPUs of one cell follow each other."""
+        points = [{**point, "device": "cpu"} if self.simulate else point for point in self.grid()]
+        axes = itertools.product(
+            points, self.mode, self.profiler, self.active, self.warmup, self.steps, self.simulate or (None,)
+        )
+        for point, mode, profiler, active, warmup, steps, gpu in axes:
             yield ProfileCell(
                 **point,
                 mode=mode,
@@ -106,6 +150,8 @@ class ProfileSpec(ModelSpec):
                 warmup=warmup,
                 steps=steps,
                 shapes=self.shapes,
+                simulate=gpu,
+                host=self.host,
             )
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from sysbench import cells as axes
@@ -15,8 +16,9 @@ from sysbench.commands.profile.profiles import NS, Profile, Profiles, range_of
 from sysbench.commands.profile.record import ProfileCellRecord, ProfileRecord
 from sysbench.commands.profile.spec import ProfileSpec
 from sysbench.errors import UsageError, unknown
+from sysbench.log.predictions import INTERVAL, MARK
 from sysbench.render import remarks
-from sysbench.render.declared import DeclaredTable, Field, along, varying_or_size
+from sysbench.render.declared import DeclaredTable, Field, Fill, along, varying_or_size
 from sysbench.render.table import Cell, Column, Measure, Remark, Sheet, Table, Word
 from sysbench.spec.run import Selection
 from sysbench.trace.range_tree import part_of
@@ -24,9 +26,12 @@ from sysbench.trace.summary import ProfileSummary, Rate
 
 
 def _step(cell: ProfileCellRecord) -> Cell:
-    """The unprofiled step; the outcome of a cell without a profile."""
+    """The unprofiled or predicted step; the outcome of a cell without a profile."""
     if cell.summary is None:
         return Word(cell.outcome, "quiet" if cell.outcome in ("skipped", "interrupted") else "bad")
+    if cell.prediction is not None:
+        step = cell.prediction.step
+        return Measure(step.point_s, low=step.low_s, high=step.high_s) if step else Word("withheld", "bad")
     found = cell.unprofiled
     return Measure(found.mean_s, found.std_s if len(found.samples_s) > 1 else None) if found else None
 
@@ -41,11 +46,13 @@ def _waiting(cell: ProfileCellRecord) -> float | None:
     return use.waiting_ns / use.window_ns if use and use.window_ns else None
 
 
+_BY_RATES: Final = "kernels by the rates of the GPU, one after the other, behind a host that issues them"
+
 SUMMARY: Final = DeclaredTable(
     "summary",
     "profiles",
     (
-        Field("step", "unprofiled", "s", "step", get=_step),
+        Field("step", "{source}", "s", "step", get=_step),
         Field(
             "cost",
             "by profiling",
@@ -54,6 +61,7 @@ SUMMARY: Final = DeclaredTable(
             signed=True,
             importance=1,
             get=lambda cell: cell.cost_share if cell.summary else None,
+            when=lambda profiles: not profiles.predicted,
         ),
         Field(
             "busy",
@@ -91,7 +99,13 @@ SUMMARY: Final = DeclaredTable(
     rows=lambda profiles: profiles.record.cells,
     when=lambda profiles: profiles.record is not None,
     leading=along(lambda profiles: varying_or_size(profiles.record)),
-    words=breakdowns.WORK,
+    words={
+        **breakdowns.WORK,
+        "source": Fill(
+            ("unprofiled", "predicted"), lambda profiles: "predicted" if profiles.predicted else "unprofiled"
+        ),
+    },
+    notes=lambda profiles: (INTERVAL, _BY_RATES) if profiles.predicted else (),
 )
 """What was profiled, the share of the step that the profile covers, and what profiling cost."""
 
@@ -133,12 +147,17 @@ _NEEDS: Final = {
 def sheet(record: ProfileRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
     """Everything that is shown of a run; raises UsageError for a table or a range that does not exist."""
     profiles = _of_run(record, selection or Selection())
-    hardware = tuple(dict.fromkeys(cell.device.name for cell in record.cells if cell.device))
+    predictions = [cell.prediction for cell in record.cells if cell.prediction]
+    hardware = dict.fromkeys(cell.device.name for cell in record.cells if cell.device and not cell.prediction)
+    modelled = dict.fromkeys((*(each.gpu for each in predictions), *(f"issued by {each.host}" for each in predictions)))
     torch = (f"torch {record.environment.torch.torch}",) if record.environment.torch else ()
     titles = {"torch": "torch.profiler", "nsys": "Nsight Systems"}
-    profilers = dict.fromkeys(titles[cell.profiler] for cell in record.cells if cell.summary is not None)
+    profilers = dict.fromkeys(
+        titles[cell.profiler] for cell in record.cells if cell.summary is not None and not cell.prediction
+    )
+    marked = (MARK, *modelled) if predictions else ()
     return Sheet(
-        subject=(*axes.subject(axes.axes_of(record.cells)), *hardware, *torch, *profilers, *_steps(profiles)),
+        subject=(*axes.subject(axes.axes_of(record.cells)), *marked, *hardware, *torch, *profilers, *_steps(profiles)),
         tables=tuple(_chosen(profiles, tuple(names))),
         remarks=(*remarks.outcomes(record), *remarks.cautions(record), *_remarks(profiles)),
     )
@@ -149,24 +168,32 @@ def sheet_of(
 ) -> Sheet:
     """Everything that is shown of titled traces; raises UsageError for a table or a range that does not exist."""
     several = len(summaries) > 1
-    each = tuple(
-        Profile((title if summary.rank is None else f"rank {summary.rank}",) if several else (), summary)
-        for title, summary in summaries
-    )
+    each = tuple(Profile((_named_so(title, summary),) if several else (), summary) for title, summary in summaries)
     profiles = Profiles((Column("file", "file"),) if several else (), each, selection or Selection())
     devices = dict.fromkeys(device for _, summary in summaries for device in summary.devices)
     damage = (Remark("caution", f"{summary.title}: {remark}") for _, summary in summaries for remark in summary.remarks)
+    marked = (MARK,) if any(summary.predicted for _, summary in summaries) else ()
     return Sheet(
-        subject=(*(title for title, _ in summaries[:4]), *devices, *_steps(profiles)),
+        subject=(*(title for title, _ in summaries[:4]), *marked, *devices, *_steps(profiles)),
         tables=tuple(_chosen(profiles, tuple(names))),
         remarks=(*damage, *_remarks(profiles)),
     )
 
 
+def _named_so(title: str, summary: ProfileSummary) -> str:
+    named = title if summary.rank is None else f"rank {summary.rank}"
+    return f"{named}, predicted" if summary.predicted else named
+
+
 def fillable(record: ProfileRecord, names: Iterable[str], selection: Selection) -> list[Table]:
     """Those of the tables called `names` that the record can fill."""
     profiles = _of_run(record, selection)
-    return [table for name in names for table in TABLES[name](profiles)] if profiles.each else []
+    return _marked(profiles, (table for name in names for table in TABLES[name](profiles))) if profiles.each else []
+
+
+def _marked(profiles: Profiles, tables: Iterable[Table]) -> list[Table]:
+    """The tables, with the mark in their titles where nothing in them was measured."""
+    return [replace(table, title=f"{MARK}: {table.title}") if profiles.predicted else table for table in tables]
 
 
 def _of_run(record: ProfileRecord, selection: Selection) -> Profiles:
@@ -176,7 +203,8 @@ def _of_run(record: ProfileRecord, selection: Selection) -> Profiles:
 
 
 def _steps(profiles: Profiles) -> Iterator[str]:
-    for count, marked in dict.fromkeys((each.summary.steps, each.summary.steps_marked) for each in profiles.each):
+    recorded = [each.summary for each in profiles.each if not each.summary.predicted]
+    for count, marked in dict.fromkeys((summary.steps, summary.steps_marked) for summary in recorded):
         profiled = f"{count} step{'' if count == 1 else 's'} profiled"
         yield profiled if marked else "no steps marked: the whole trace counts as one"
 
@@ -187,13 +215,13 @@ def _chosen(profiles: Profiles, names: Sequence[str]) -> list[Table]:
     if not names and profiles.each and (asked.range or asked.kernel):
         names = ("kernels", "tree")
     if names:
-        return [table for name in names for table in _named(profiles, name)]
+        return _marked(profiles, (table for name in names for table in _named(profiles, name)))
     if not profiles.each:
         return []
     # Of files there is no summary; several profiles have too many other tables to show all of them.
     several = ("summary",) if profiles.record is not None else ("ranks",)
     shown = several if len(profiles.each) > 1 else ("summary", "device", "classes", "tree", "attention", "kernels")
-    return [table for name in shown for table in TABLES[name](profiles)]
+    return _marked(profiles, (table for name in shown for table in TABLES[name](profiles)))
 
 
 def _named(profiles: Profiles, name: str) -> list[Table]:
@@ -246,7 +274,8 @@ def _softmax_remarks(profile: Profile, asked: str | None) -> Iterator[Remark]:
         if softmax is None or len(products) < 2 or not all(map(here.holds, times)):
             continue
         product_ns = sum(rate.total_ns for rate in products)
-        text = f"{phase}: softmax takes {units.seconds(softmax.total_ns * NS / steps)}"
+        mark = "predicted, " if profile.summary.predicted else ""
+        text = f"{mark}{phase}: softmax takes {units.seconds(softmax.total_ns * NS / steps)}"
         if product_ns:
             text += f", {units.ratio(softmax.total_ns / product_ns)} as long as the two matmuls of attention together"
         text += f" ({units.seconds(product_ns * NS / steps)})"

@@ -185,8 +185,9 @@ def label(cell: CellRecord, differing: Sequence[str]) -> str:
 def origin_of(cells: Iterable[CellRecord]) -> Origin:
     """Return the origin of these cells' numbers; cells without a `source` are measured."""
     sources: set[Origin] = {getattr(cell, "source", "measured") for cell in cells}
-    modelled = sources & _MODELLED
-    return "mixed" if modelled and len(sources) > 1 else modelled.pop() if modelled else "measured"
+    if modelled := sources & _MODELLED:
+        return "mixed" if sources - _MODELLED else "predicted" if "predicted" in modelled else "simulated"
+    return "measured"
 
 
 def how_reported(kind: Kind) -> InReport:

@@ -133,6 +133,10 @@ def _rates(cells: Sequence[TimeCellRecord]) -> Iterator[Term]:
 
 def of_profile(cells: Sequence[ProfileCellRecord]) -> Iterator[Term]:
     """Define the terms in the tables of `sysbench profile`."""
+    if all(cell.prediction for cell in cells):
+        yield from _modes(cells)
+        yield from _precisions(cells)
+        return
     yield Term(
         "profile",
         "steps under a profiler, in a separate process. Kernels of backward are attributed to the operator of forward "
@@ -170,6 +174,12 @@ def of_attention(cells: Sequence[AttentionCellRecord]) -> Iterator[Term]:
         "the operator alone, softmax(q kᵀ / √d) v and its gradients, on random inputs of (batch, N, d), with heads "
         "(batch, heads, N, d).",
     )
+    if any(cell.source == "predicted" for cell in cells):
+        yield Term(
+            "attention, predicted",
+            "the time of the kernels that one call launches, by the rates of the GPU, without the host. Memory is "
+            "simulated: allocations on tensors without data, under a model of CUDA's caching allocator.",
+        )
     if any(cell.forward for cell in cells):
         clock = "device events" if all(cell.device_events for cell in cells if cell.forward) else "the host's clock"
         yield Term("attention, forward and backward", f"each call is timed by itself, after warm-up calls, by {clock}.")

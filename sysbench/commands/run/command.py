@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from sysbench.commands import running
+from sysbench.commands.predicting import refuse_unpredictable
 from sysbench.commands.run.spec import ExperimentOptions, Overrides, by_long_name
 from sysbench.errors import UsageError
 from sysbench.spec.command_options import Given, command_options, validated
@@ -43,7 +44,7 @@ def run(options_given: Given, overrides_given: Given) -> None:
     from sysbench.commands.run import experiment_file
 
     experiment = experiment_file.load(options.experiment or "")
-    planned, earlier = _planned(options, experiment, overrides)
+    planned, earlier = _planned(options, experiment, overrides, options.plan_for)
     from sysbench.commands.run import runs as experiment_runs
 
     if options.plan:
@@ -65,18 +66,28 @@ def _list(options: ExperimentOptions, overrides: dict[str, str]) -> None:
 
 
 def _planned(
-    options: ExperimentOptions, experiment: WrittenExperiment, overrides: dict[str, str]
+    options: ExperimentOptions, experiment: WrittenExperiment, overrides: dict[str, str], gpu_name: str | None
 ) -> tuple[Sequence[PlannedRun], Durations]:
-    """Plan the runs for this machine, or for that of `--for`; also return the earlier durations of cells on it.
+    """Plan the runs for this machine; also return the earlier durations of cells on it.
 
+    With a GPU that need not be here the runs are predictions for it, or for a plan those that it would measure.
     Mistakes are refused before a worker is started to list the devices.
     """
     from sysbench.commands.run.experiment import plan, refuse_mistakes
-    from sysbench.log.durations import measured_before
+    from sysbench.log.durations import Durations, measured_before
 
     refuse_mistakes(experiment, overrides)
-    if options.plan_for is not None:
-        return plan(experiment, overrides, ("cuda", "cpu")), measured_before(options.out, held_against(options).names)
+    if gpu_name is not None:
+        from sysbench.commands.run import prediction
+
+        gpu, planned = held_against(gpu_name), plan(experiment, overrides, ("cuda", "cpu"))
+        if not options.plan or options.resume is not None:
+            refuse_unpredictable((gpu.slug,), force=options.force, option="--for")
+            return prediction.predicted(planned, gpu), Durations()
+        earlier = measured_before(options.out, gpu.names)
+        new = [each for each in planned if any(cell.key not in earlier.cells_s for cell in each.spec.cells())]
+        earlier.predicted_s |= prediction.durations_s(new, gpu, silent=options.quiet) if gpu.rates else {}
+        return planned, earlier
     from sysbench.engine.devices import devices_here
 
     devices = devices_here()
@@ -84,11 +95,11 @@ def _planned(
     return planned, measured_before(options.out, {device.name for device in devices})
 
 
-def held_against(options: ExperimentOptions) -> Hardware:
+def held_against(gpu_name: str) -> Hardware:
     """Return the GPU of `--for`; raises UsageError for an unknown one."""
     from sysbench.spec import hardware
 
     try:
-        return hardware.named(options.plan_for or "")
+        return hardware.named(gpu_name)
     except UsageError as error:
         raise UsageError(f"--for {error}") from None

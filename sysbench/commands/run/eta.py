@@ -13,11 +13,8 @@ from sysbench.spec.cell import RunCell
 
 
 def cell_s(cell: RunCell, earlier: Durations) -> float | None:
-    """What a cell took when it was last measured on such a device, in seconds; None where it never was.
-
-    A time that is predicted for a cell of that device would stand in here.
-    """
-    return earlier.cells_s.get(cell.key)
+    """What a cell took when it was last measured on such a device, or is predicted to take, in seconds; else None."""
+    return earlier.cells_s.get(cell.key, earlier.predicted_s.get(cell.key))
 
 
 def run_s(planned: PlannedRun, earlier: Durations) -> float | None:
@@ -32,10 +29,19 @@ def total(planned: Sequence[PlannedRun], earlier: Durations) -> str:
     made = [each for each in planned if each.entry.here != "left out"]
     known_s = [seconds for each in made if (seconds := run_s(each, earlier)) is not None]
     if len(known_s) == len(made):
-        return f"about {units.duration(sum(known_s))} in all, by what the same cells took before"
+        return f"about {units.duration(sum(known_s))} in all, {_by(earlier)}"
+    if earlier.predicted_s:
+        return f"about {units.duration(sum(known_s))} for {len(known_s)} of {len(made)} runs, {_by(earlier)}"
     if not known_s:
         return "the time it takes is unknown: none of its runs was measured on such a device before"
     return f"about {units.duration(sum(known_s))} for {len(known_s)} of {len(made)} runs; the others are new"
+
+
+def _by(earlier: Durations) -> str:
+    if not earlier.predicted_s:
+        return "by what the same cells took before"
+    before = "what the same cells took before, and " if earlier.cells_s else ""
+    return f"by {before}PREDICTED steps; building models and starting workers come on top"
 
 
 def begun(planned: Sequence[PlannedRun], earlier: Durations) -> Overall:

@@ -44,7 +44,7 @@ INTERRUPTED = 130
 SHARED = ("format", "no_live", "quiet", "debug", "timeout_s")
 """Options of the experiment that apply to every run."""
 
-Planner = Callable[[WrittenExperiment, dict[str, str]], tuple[Sequence[PlannedRun], Durations]]
+Planner = Callable[[WrittenExperiment, dict[str, str], str | None], tuple[Sequence[PlannedRun], Durations]]
 
 
 def begun(
@@ -66,6 +66,7 @@ def begun(
         question=experiment.question,
         overrides=dict(overrides),
         started_at=time.time(),
+        plan_for=options.plan_for,
         runs=tuple(each.entry for each in planned),
     )
     with experiment_directory.created(options.out, experiment.name, content) as directory:
@@ -85,7 +86,7 @@ def continued(path: Path, options: ExperimentOptions, overrides: Mapping[str, st
         experiment = experiment_file.load(name)
         if experiment.path.resolve() != experiment_file.found(found.experiment).resolve():
             raise UsageError(f"--resume {path}: it is of the experiment {found.experiment}, not of {name}")
-        planned, earlier = planner(experiment, {**found.overrides, **overrides})
+        planned, earlier = planner(experiment, {**found.overrides, **overrides}, options.plan_for or found.plan_for)
         _refuse_other_runs(path, found.runs, [each.entry for each in planned])
         if options.plan:
             show_plan(experiment, planned, earlier, options)

@@ -8,7 +8,7 @@ from typing import Any
 
 from sysbench import formulas, units
 from sysbench.command import measuring
-from sysbench.commands.run import eta
+from sysbench.commands.run import eta, prediction
 from sysbench.commands.run.experiment import PlannedRun
 from sysbench.commands.run.experiment_file import WrittenExperiment
 from sysbench.log.durations import Durations
@@ -54,7 +54,8 @@ def plan(title: str, planned: Sequence[PlannedRun], earlier: Durations, gpu: Har
 
     def takes(each: PlannedRun) -> Measure | None:
         run_s = eta.run_s(each, earlier)
-        return Measure(run_s, text=units.duration(run_s)) if run_s is not None else None
+        mark = "PREDICTED " if any(cell.key not in earlier.cells_s for cell in each.spec.cells()) else ""
+        return Measure(run_s, text=f"{mark}{units.duration(run_s)}") if run_s is not None else None
 
     cells: list[list[RunCell]] = [list(each.spec.cells()) if each.entry.here != "left out" else [] for each in planned]
     total = sum(map(len, cells))
@@ -71,7 +72,8 @@ def plan(title: str, planned: Sequence[PlannedRun], earlier: Durations, gpu: Har
             "s",
             importance=1,
             wide_range=True,
-            note="takes: what the same cells took before, the start included",
+            note="takes: what the same cells took before, the start included"
+            + ("; PREDICTED: of the others the steps alone" if earlier.predicted_s else ""),
         ),
     )
     rows = tuple(
@@ -115,6 +117,9 @@ def outcome(title: str, ended: Sequence[Ended]) -> Sheet:
     rows = tuple((number, *_ended(each)) for number, each in enumerate(ended, start=1))
     remarks = [Remark("outcome", f"{each.entry.name}: {each.complaint}") for each in ended if each.complaint]
     remarks += [Remark("note", f"{each.entry.name}: {each.entry.why}") for each in ended if each.entry.why]
+    if (measuring_s := prediction.total_s(each.record for each in ended if each.record is not None)) > 0:
+        took = f"PREDICTED: measuring all of this there takes about {units.duration(measuring_s)}"
+        remarks.append(Remark("note", f"{took}; building models and starting workers come on top"))
     return Sheet((title,), (Table("outcome", "how the runs went", columns, rows, 2),), tuple(remarks))
 
 

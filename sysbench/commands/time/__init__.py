@@ -27,6 +27,7 @@ COMMAND = Command(
     picture="live:TIME",
     lines="live:TimeLines",
     terms="sysbench.commands.report.method:of_time",
+    foreseen="predicted:taken_s",
     compared=("step",),
     in_turns=True,
     usual_tables="tables:usual",

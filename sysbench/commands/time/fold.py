@@ -19,10 +19,8 @@ from sysbench.commands.time.record import (
     EnergyRecord,
     PeakRecord,
     PhaseRecord,
-    PredictionRecord,
     RateRecord,
     ReadingsRecord,
-    StepPredicted,
     ThreadsTried,
     TimeCellRecord,
     TimeRecord,
@@ -33,6 +31,7 @@ from sysbench.log import collect as run_record
 from sysbench.log.collect import CellEvents, Run, fold_cells
 from sysbench.log.events import Event, PhaseSample, Reading, StepMeasured
 from sysbench.log.outcomes import Caution
+from sysbench.log.predictions import prediction_of
 from sysbench.log.records import Samples
 from sysbench.spec import hardware
 from sysbench.spec.model import ModelCell
@@ -100,9 +99,14 @@ def fold(events: Iterable[Event]) -> TimeRecord:
 def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> TimeCellRecord:
     phases = _phases(cell, seen.steps)
     rates = _rates(cell, seen, phases, run)
+    prediction = prediction_of(cell, seen, run.started.spec.get("price", {}).get(cell.simulate))
     return TimeCellRecord(
         **run_record.of_model_cell(cell, seen),
-        cautions=[*_waiting_threads(seen), *cautions.judge(cell, seen, rates, run.lost), *_doubts(seen)],
+        cautions=[
+            *_waiting_threads(seen),
+            *cautions.judge(cell, seen, rates, run.lost),
+            *(prediction.cautions() if prediction else ()),
+        ],
         build_s=seen.built.build_s if seen.built else None,
         compile_s=seen.compiled.compile_s if seen.compiled else None,
         graph_breaks=seen.compiled.graph_breaks if seen.compiled else None,
@@ -114,29 +118,7 @@ def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> TimeCellRecord:
         rates=rates,
         readings=_readings(seen.measured_readings or seen.readings),
         energy=energy(cell, seen),
-        prediction=_prediction(cell, seen, run.started.spec.get("price", {}).get(cell.simulate)),
-    )
-
-
-def _prediction(cell: TimeCell, seen: CellEvents, price_per_hour: float | None) -> PredictionRecord | None:
-    """Return the prediction with its rates and its cost."""
-    predicted = seen.last(StepPredicted)
-    if predicted is None:
-        return None
-    step_flops, step = formulas.step_flops_of(cell), predicted.step
-    flops_per_s = step_flops / step.point_s if step else None
-    tokens_per_s = cell.tokens / step.point_s if step else None
-    peak = predicted.peak_flops_per_s
-    return PredictionRecord(
-        **predicted.model_dump(exclude={"event", "at_s", "cell"}),
-        step_flops=step_flops,
-        flops_per_s=flops_per_s,
-        tokens_per_s=tokens_per_s,
-        peak_share=flops_per_s / peak if flops_per_s and peak else None,
-        price_per_hour=price_per_hour,
-        price_per_million_tokens=price_per_hour / 3600 / tokens_per_s * 1e6
-        if price_per_hour and tokens_per_s
-        else None,
+        prediction=prediction,
     )
 
 
@@ -156,23 +138,6 @@ def _waiting_threads(seen: CellEvents) -> Iterator[Caution]:
         "the cores",
         remedy=f"--threads {tried.threads}, or close the other programs",
     )
-
-
-def _doubts(seen: CellEvents) -> Iterator[Caution]:
-    """Yield cautions about a prediction."""
-    predicted = seen.last(StepPredicted)
-    if predicted is None:
-        return
-    for doubt in predicted.doubts:
-        yield Caution(code="calibration-differs", message=doubt, remedy="run sysbench calibrate again there")
-    if predicted.unknown_operators:
-        names = ", ".join(f"{name} ({count})" for name, count in sorted(predicted.unknown_operators.items()))
-        yield Caution(
-            code="operators-unknown",
-            message=f"{units.share(predicted.unknown_share)} of the device's time goes into operators that the model "
-            f"does not know and takes for elementwise: {names}",
-            remedy="profile the step on such a GPU",
-        )
 
 
 def _phases(cell: TimeCell, steps: Sequence[StepMeasured]) -> dict[str, PhaseRecord]:

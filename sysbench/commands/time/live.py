@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.time.live_state import LiveState, TimedCell, advance
-from sysbench.commands.time.predicted import MARK
 from sysbench.commands.time.screen import Screen, slow_without_gpu
 from sysbench.log.events import Event, WorkerReady
+from sysbench.log.predictions import MARK
 from sysbench.render.dashboard.cell_lines import CellLines, label
 from sysbench.render.dashboard.cell_screen import ALWAYS
 from sysbench.render.dashboard.live import CPU_SHARE, DEVICE_SHARE, IDLE_SHARE, Picture

@@ -13,9 +13,9 @@ from functools import cached_property, partial, reduce
 from typing import Self
 
 from sysbench import formulas
-from sysbench.commands.time.record import PredictedTime, StepPredicted
 from sysbench.commands.time.spec import TimeCell
 from sysbench.log.events import CellFinished, Event, ModelBuilt, Reading, StepMeasured
+from sysbench.log.predictions import PredictedTime, StepPredicted
 from sysbench.render.dashboard import run_state
 from sysbench.render.dashboard.lines import remembered
 from sysbench.render.dashboard.run_state import CellState, RunState, in_cell, mean_and_deviation

@@ -43,9 +43,9 @@ def run(
     a step (`is_out_of_memory` identifies a lack of memory).
     """
     if cell.simulate is not None:
-        from sysbench.commands.time import simulate  # few runs predict
+        from sysbench.predict.simulated_step import SimulatedStep  # few runs predict
 
-        yield from simulate.run(cell, cell.simulate)
+        yield from SimulatedStep(cell, cell.simulate, cell.host, whole=cell.sync == "step").events()
         return
     target = torch_device(device)
     try:

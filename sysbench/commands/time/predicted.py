@@ -6,14 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 from sysbench import cells as axes
 from sysbench import units
-from sysbench.commands.time.record import PredictedConstant, PredictionRecord, TimeCellRecord, TimeRecord
+from sysbench.commands.time.record import TimeCellRecord, TimeRecord
+from sysbench.log.predictions import INTERVAL, MARK, PredictedConstant, PredictionRecord
 from sysbench.render.declared import DeclaredTable, Each, Field, leading
 from sysbench.render.findings import Said, listed, namer
 from sysbench.render.table import Cell, Measure, Table, Word
-
-MARK = "PREDICTED, not measured"
-
-INTERVAL = "in brackets the interval that holds the time in 90 % of cases"
 
 BOUND = "lower bound: at the rates of the data sheet, with a host that takes no time; it is no prediction"
 
@@ -45,6 +42,14 @@ def instead(cell: TimeCellRecord) -> Word | None:
 def _step(cell: TimeCellRecord) -> Cell:
     step = found.step if (found := _found(cell)) else None
     return Measure(step.point_s, low=step.low_s, high=step.high_s) if step else None
+
+
+def taken_s(cell: TimeCellRecord) -> float | None:
+    """What measuring the cell takes: all of its steps; next to nothing where it does not fit."""
+    step = found.step if (found := _found(cell)) else None
+    if cell.outcome == "oom":
+        return 0.0
+    return (cell.cell.warmup + cell.cell.steps) * step.point_s if step else None
 
 
 def _phase(cell: TimeCellRecord, name: str) -> Cell:

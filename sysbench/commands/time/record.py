@@ -1,4 +1,4 @@
-"""Events and record of `sysbench time`."""
+"""Record of `sysbench time`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pydantic import Field, model_validator
 
 from sysbench.commands.time.spec import TimeCell
 from sysbench.log.events import Event
+from sysbench.log.predictions import PredictionRecord
 from sysbench.log.records import ModelCellRecord, RunRecord, Samples
 from sysbench.spec.frozen import Frozen
-from sysbench.spec.hardware import Basis
-from sysbench.spec.model import Phase, Precision
+from sysbench.spec.model import Precision
 from sysbench.spec.quantities import Amount, Bytes, Count, Finite, Flops, PerSecond, Seconds, Size, Unbounded
 
 
@@ -95,43 +95,6 @@ class EnergyRecord(Frozen):
     """Approximate number of steps with which it would be known."""
 
 
-class PredictedTime(Frozen):
-    """A predicted time, with its interval."""
-
-    point_s: Seconds
-    low_s: Seconds
-    high_s: Seconds
-    """Ends of the interval that contains the time in 90 % of cases."""
-
-
-class PredictedPhase(PredictedTime):
-    """One phase of a predicted step."""
-
-    name: Phase
-    host_s: Seconds
-    """Time that the host takes to issue all operators."""
-    device_s: Seconds
-    """Total time of the kernels."""
-    limited_by: str
-    """The host, or the resource that takes most of the device's time: matmul, bandwidth, indexing, latency."""
-    limited_share: Amount
-    """Its share of the phase."""
-    lower_bound_s: Seconds
-    """Time at the rates of the data sheet, without a host."""
-    launches: Count
-
-
-class PredictedConstant(Frozen):
-    """A constant used by a prediction."""
-
-    name: str
-    value: PerSecond
-    spread: Amount
-    """Standard deviation of its logarithm."""
-    basis: Basis
-    source: str
-
-
 class ThreadsTried(Event):
     """The steps of a cell scattered on a CPU, and were tried on fewer threads, to see whether threads wait."""
 
@@ -142,68 +105,6 @@ class ThreadsTried(Event):
     threads: Size
     """Threads of these steps."""
     wall_s: Annotated[list[Seconds], Field(min_length=1)]
-
-
-class StepPredicted(Event):
-    """The predicted time of a cell's step on a GPU; the cell itself was not run."""
-
-    event: Literal["step_predicted"] = "step_predicted"
-    cell: str
-    source: Literal["predicted"] = "predicted"
-    gpu: str
-    """Title of the GPU."""
-    host: str
-    step: PredictedTime | None
-    """None if withheld."""
-    withheld: str | None
-    """Why the time is withheld."""
-    phases: list[PredictedPhase]
-    limited_by: str
-    limited_share: Amount
-    lower_bound_s: Seconds
-    peak_flops_per_s: PerSecond | None
-    """The data sheet's dense rate at this precision."""
-    allocated_peak_bytes: Bytes
-    reserved_peak_bytes: Bytes
-    unknown_operators: dict[str, Count]
-    """Operators that the prediction's model does not know, with their numbers of launches."""
-    unknown_share: Amount
-    """Their share of the device's time."""
-    less_certain: bool
-    """Whether part of the prediction is a guess: which operators torch.compile would fuse."""
-    constants: list[PredictedConstant]
-    doubts: list[str]
-    """Reasons to doubt the constants, for example that they were calibrated with another version of torch."""
-
-
-class PredictionRecord(Frozen):
-    """The prediction for a GPU that was not there, with rates and cost."""
-
-    source: Literal["predicted"] = "predicted"
-    gpu: str
-    host: str
-    step: PredictedTime | None
-    withheld: str | None
-    phases: list[PredictedPhase]
-    limited_by: str
-    limited_share: Amount
-    lower_bound_s: Seconds
-    peak_flops_per_s: PerSecond | None
-    allocated_peak_bytes: Bytes
-    reserved_peak_bytes: Bytes
-    step_flops: Flops
-    flops_per_s: PerSecond | None
-    tokens_per_s: PerSecond | None
-    peak_share: Amount | None
-    """Share of the data sheet's dense rate at this precision."""
-    price_per_hour: PerSecond | None
-    """The GPU's price, as given by the user."""
-    price_per_million_tokens: PerSecond | None
-    unknown_operators: dict[str, Count]
-    unknown_share: Amount
-    less_certain: bool
-    constants: list[PredictedConstant]
-    doubts: list[str]
 
 
 class TimeCellRecord(ModelCellRecord):

@@ -18,6 +18,7 @@ from sysbench.commands.time import predicted, samples
 from sysbench.commands.time.fold import SHORTEST_S, UPDATE_S
 from sysbench.commands.time.record import PhaseRecord, TimeCellRecord, TimeRecord
 from sysbench.commands.time.spec import TimeSpec
+from sysbench.log.predictions import MARK
 from sysbench.log.records import Samples
 from sysbench.render.declared import DeclaredTable, Each, Field, along, filled, leading
 from sysbench.render.remarks import cautions, outcomes
@@ -803,7 +804,7 @@ def sheet(record: TimeRecord, names: Iterable[str] = (), selection: Selection | 
     specs = axes.axes_of(record.cells)
     hardware = tuple(dict.fromkeys(cell.device.name for cell in record.cells if cell.device))
     torch = (f"torch {record.environment.torch.torch}",) if record.environment.torch else ()
-    about = (predicted.MARK,) if predicted.is_predicted(record) else (*hardware, *axes.effort(specs))
+    about = (MARK,) if predicted.is_predicted(record) else (*hardware, *axes.effort(specs))
     return Sheet(
         subject=(*axes.subject(specs), *about, *torch),
         tables=tuple(tables_for(record, names)),

@@ -335,6 +335,7 @@ class Columns:
             origin_ns=since_the_first(self._tables.values()),
             devices=self._devices(header),
             rank=rank if isinstance(rank, int) else None,
+            predicted=header.get("source") == "predicted",
             remarks=tuple(said),
         )
 

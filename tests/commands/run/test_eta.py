@@ -34,9 +34,34 @@ skip = "it takes too long"
 [[run]]
 name = "unknown"
 command = "time"
-size = "small"
-ctx = 64
+d-model = 32
+d-ff = 64
+layers = 1
+heads = 2
+vocab = 50
+ctx = 16
+mode = "forward"
 steps = 6
+"""
+
+PREDICTED = """title = "two runs"
+[[run]]
+name = "steps"
+command = "time"
+d-model = 32
+d-ff = 64
+layers = 1
+heads = 2
+vocab = 50
+ctx = "16,32"
+mode = "forward"
+steps = 6
+[run.on_cpu]
+skip = "it takes too long"
+[[run]]
+name = "rounds"
+command = "accum"
+experiment = "sums"
 """
 
 
@@ -74,20 +99,37 @@ def test_a_plan_for_a_gpu_that_is_not_here_is_the_one_of_cuda_with_its_time(
 ) -> None:
     monkeypatch.setattr(devices, "devices_here", lambda: pytest.fail("asked what is here"))
     words = ("run", str(experiment), "--plan", f"--out={experiment.parent / 'runs'}")
-    shown = answered(*words, "--for", "A100 80GB", COLUMNS="")
+    shown = answered(*words, "--for", "A100 80GB", COLUMNS="100")
     assert shown.code == 0, shown.err
     assert "planned for NVIDIA A100-SXM4-80GB" in shown.out
     assert "left out" not in shown.out
     assert shown.out.count("fits") == 3
-    content = json.loads(answered(*words, "--for", "a100-80gb", "--json", "-").out)
-    takes = [row["takes_s"] for row in content["tables"][0]["rows"]]
-    begin_s = measured_before(experiment.parent / "runs", {A100}).beginning_s("time")
-    assert takes == [pytest.approx(sum(spans_s(events).values()) + begin_s), None]
-    assert re.search(r"about \d+ s for 1 of 2 runs; the others are new", shown.out)
-    assert "unknown: none of its runs" in answered(*words, "--for", "h100").out
-    refused = answered(*words[:2], "--for", "h100")
-    assert (refused.code, "add --plan" in refused.complaint) == (2, True)
+    said = "by what the same cells took before, and PREDICTED steps; building models and starting workers come on top"
+    assert re.search(rf"about \d+ s in all, {said}", " ".join(shown.out.split()))
+    content = json.loads(answered(*words, "--for", "24GiB", "--json", "-").out)
+    assert [row["takes_s"] for row in content["tables"][0]["rows"]] == [None, None]  # nothing is known of its speed
     assert "--for h10 is not a known GPU" in answered(*words, "--for", "h10").complaint
+
+
+def test_an_experiment_for_a_gpu_that_is_not_here_is_predicted_and_says_how_long_measuring_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "devices_here", lambda: pytest.fail("asked what is here"))
+    (tmp_path / "two.toml").write_text(PREDICTED)
+    done = answered("run", "two.toml", "--for", "H100 SXM", "--quiet", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert "PREDICTED: measuring all of this there takes about" in " ".join(done.out.split())
+    (directory,) = (tmp_path / "runs").iterdir()
+    manifest = json.loads((directory / "manifest.json").read_text())
+    assert [run["here"] for run in manifest["runs"]] == ["simulated", "left out"]
+    assert "sysbench accum needs a device" in manifest["runs"][1]["why"]
+    cells = json.loads((directory / "steps.json").read_text())["cells"]
+    steps_s = [cell["prediction"]["step"]["point_s"] for cell in cells]
+    again = answered("run", "--resume", str(directory), "--quiet", cwd=tmp_path)
+    assert again.code == 0, again.err
+    words = ("run", "two.toml", "--for", "h100", "--plan", "--json", "-")
+    takes = [row["takes_s"] for row in json.loads(answered(*words, cwd=tmp_path).out)["tables"][0]["rows"]]
+    assert takes == [pytest.approx((5 + 6) * sum(steps_s)), None]
 
 
 def test_what_is_left_of_the_whole_counts_known_cells_by_what_they_took_and_others_by_the_like() -> None:

@@ -11,11 +11,14 @@ import pytest
 from sysbench import formulas
 from sysbench.commands.time.fold import fold
 from sysbench.commands.time.predicted import GPUS, PREDICTED
-from sysbench.commands.time.record import PredictedTime, StepPredicted, TimeRecord
+from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeCell, TimeSpec
 from sysbench.engine.sensors import nvml
+from sysbench.errors import UnavailableError
 from sysbench.log.events import CellFinished, CellStarted, Event, RunFinished, RunStarted
 from sysbench.log.outcomes import Outcome
+from sysbench.log.predictions import PredictedTime, StepPredicted
+from sysbench.predict.simulated_step import SimulatedStep
 from sysbench.render.table import Measure, Word
 from tests.cli.running import MINUTE, Ran, answered, ran_once, record_in
 from tests.fixtures_timing import TWO_CORES
@@ -113,6 +116,12 @@ def test_a_run_says_everywhere_that_nothing_was_measured(ran: tuple[Ran, Path]) 
     tiny = TimeSpec(**{k: v for k, v in record_in(directory / "runs")["spec"].items() if k != "kind"})
     first = next(iter(tiny.cells()))
     assert cells[0]["prediction"]["step_flops"] == formulas.step_flops_of(first)
+
+
+def test_a_format_that_a_generation_has_not_got_is_not_predicted_with_any_attention() -> None:
+    (cell,) = TimeSpec(size=("tiny",), ctx=(16,), precision=("bf16",), simulate=("t4",)).cells()
+    with pytest.raises(UnavailableError, match="bf16 needs sm80 or newer; Tesla T4 is older"):
+        list(SimulatedStep(cell, "t4").events())
 
 
 def test_a_report_marks_it_too(ran: tuple[Ran, Path]) -> None:

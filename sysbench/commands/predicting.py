@@ -1,0 +1,70 @@
+"""What is refused of predictions, before a worker is started: what nothing is known of, and what could be measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sysbench.errors import UnavailableError, UsageError
+
+if TYPE_CHECKING:
+    from sysbench.spec.hardware import Hardware
+
+
+def refuse_unpredictable(
+    slugs: Sequence[str], host: Path | None = None, *, force: bool, option: str = "--simulate"
+) -> None:
+    """Raise UsageError for a GPU without rates, one that was calibrated as another, one that is here, or no host.
+
+    The `option` is the one that names the GPUs.
+    """
+    from sysbench.predict.rates import HostRates
+    from sysbench.spec import hardware
+
+    if host is not None:
+        try:
+            HostRates.read(host)
+        except UsageError as error:
+            raise UsageError(f"--host {error}") from None
+    for slug in slugs:
+        for problem in _problems(hardware.named(slug)):
+            raise UsageError(f"{option} {slug}: {problem}")
+    refuse_present(slugs, force=force, option=option)
+
+
+def refuse_present(slugs: Sequence[str], *, force: bool, option: str = "--simulate") -> None:
+    """Raise UsageError for a GPU that is here, unless it is to be predicted nevertheless."""
+    from sysbench.engine.sensors.nvml import present_gpus
+    from sysbench.spec import hardware
+
+    here = {known.slug for name, size_bytes in present_gpus() if (known := hardware.find(name, size_bytes))}
+    if not force and (slug := next((each for each in slugs if each in here), None)) is not None:
+        raise UsageError(
+            f"{option} {slug}: there is one here, which can be measured by leaving {option} out; "
+            "--force predicts nevertheless"
+        )
+
+
+def _problems(known: Hardware) -> Iterator[str]:
+    """Why the rates of a GPU cannot be used, in a line each."""
+    from sysbench.predict.rates import GpuRates
+    from sysbench.spec import hardware
+
+    calibration = known.calibration
+    sheet = next((each for each in hardware.known() if each.slug == known.slug), None)
+    if calibration is not None and sheet is not None and hardware.find(calibration.device) not in (None, sheet):
+        yield (
+            f"{hardware.user_directory() / known.slug}.toml was calibrated on {calibration.device}, which is another "
+            "GPU; remove or rename it"
+        )
+    if not known.rates:
+        yield (
+            "nothing is known of it but its memory, which predicts no times; "
+            f"sysbench memory --simulate {known.slug} says whether a step fits"
+        )
+        return
+    try:
+        GpuRates.of(known)
+    except UnavailableError as error:
+        yield f"{error}; sysbench memory --simulate {known.slug} says whether it fits"

@@ -1,0 +1,200 @@
+"""A predicted step as a profiler would have recorded it: operators and launches on the host, kernels on the device.
+
+Whatever reads traces reads it too, and its mark as predicted stays with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from sysbench.predict.kernels import Floats
+from sysbench.predict.step import StepPrediction
+from sysbench.predict.trace import Kernel, Kind, PhaseTrace, Trace
+from sysbench.trace.packed import Recording, Table
+from sysbench.trace.recording import KERNEL, NONE, Integers
+from sysbench.trace.summary import STEP, ancestry
+
+STREAM = 7
+"""Where torch launches what is not told otherwise, as CUPTI numbers it."""
+
+_FORMATS: Mapping[str, str] = {"fp32": "f32", "other": "other"}
+
+_FUNCTORS: Mapping[str, str] = {
+    **dict.fromkeys(("copy_", "clone", "_to_copy"), "direct_copy_kernel"),
+    **dict.fromkeys(("cat", "stack"), "CatArrayBatchedCopy"),
+    "amax": "MaxNanFunctor", "amin": "MinNanFunctor",
+    **dict.fromkeys(("zeros", "zeros_like", "zero_", "new_zeros", "ones_like", "full_like", "fill_"), "FillFunctor"),
+}  # fmt: skip
+"""Functors of PyTorch's that are called otherwise than their operators."""
+
+_ZEROED = ("embedding_dense_backward", "nll_loss_backward")
+"""Operators that fill their result with zeros before anything else."""
+
+_TEMPLATES: Mapping[Kind, str] = {
+    "map": "vectorized_elementwise_kernel",
+    "indexed": "elementwise_kernel",
+    "transpose": "elementwise_kernel",
+    "reduce": "reduce_kernel",
+    "foreach": "multi_tensor_apply_kernel",
+    "optimizer": "multi_tensor_apply_kernel",
+}
+"""PyTorch's own kernels, of which the operator is a template argument."""
+
+
+def kernel_name(kernel: Kernel) -> str:
+    """What the kernel is called: in the words of cuBLAS's and PyTorch's names, with the dimensions of a product.
+
+    `gemm_bf16_tn 4096x768x768`, `flash_attention_forward_causal_bf16`, `vectorized_elementwise_kernel<mul>`.
+    """
+    format_ = _FORMATS.get(kernel.dtype, kernel.dtype)
+    if kernel.kind == "gemm":
+        batch, *sides = kernel.dims
+        product = "sgemm" if kernel.dtype == "fp32" else f"gemm_{format_}"
+        many = f"{batch}x " if batch > 1 else ""
+        return f"{product}_{kernel.layout.lower()} {many}{'x'.join(map(str, sides))}"
+    if kernel.kind == "attention":
+        implementation, *words = kernel.layout.split()
+        return "_".join((implementation, "attention", *words, f"{format_}_in"))
+    if kernel.kind == "unknown":
+        return f"unknown_{kernel.name.strip('_')}_kernel"
+    functor = _FUNCTORS.get(kernel.name, kernel.name.removeprefix("_").removesuffix("_"))
+    if kernel.kind == "map" and kernel.name in _ZEROED:
+        functor = _FUNCTORS["zero_"]
+    template = _TEMPLATES.get(kernel.kind)
+    return f"{template}<{functor}>" if template else f"{functor}_kernel"
+
+
+def recording(found: StepPrediction, title: str) -> Recording:
+    """The step in whole nanoseconds from its start; kernels do not overlap."""
+    return _Writer(found).recording(title)
+
+
+class _Writer:
+    def __init__(self, found: StepPrediction) -> None:
+        self._found = found
+        self._trace: Trace = found.trace
+        self._names: dict[str, int] = {}
+        lanes = found.lanes()
+        self._issued_ns = _whole(lanes.issued_s)
+        self._ended_ns = _whole(lanes.ended_s)
+        self._kernel_ns = _whole(np.array(found.kernel_s))
+        self._launch_ns = int(found.host.rates["launch"].value * 1e9)
+        last_ns = max(int(each[-1]) if len(each) else 0 for each in (self._issued_ns, self._ended_ns))
+        self._end_ns = last_ns + int(found.host.rates["synchronize"].value * 1e9)
+
+    def recording(self, title: str) -> Recording:
+        known = self._found.gpu.hardware
+        operators, launches, work, ranges = self._operators(), self._launches(), self._work(), self._ranges()
+        return Recording(
+            title=title,
+            format="kineto",
+            names=tuple(self._names),
+            operators=operators,
+            launches=launches,
+            work=work,
+            ranges=ranges,
+            launch_shapes=np.zeros((0, 6), np.int64),
+            origin_ns=0,
+            devices=(known.names[0] if known.names else known.title,),
+            predicted=True,
+        )
+
+    def _numbered(self, names: Sequence[str]) -> Integers:
+        return np.array([self._names.setdefault(name, len(self._names)) for name in names], np.int64)
+
+    @property
+    def _began_ns(self) -> Integers:
+        """When the host turns to each operator: as soon as it is done with the one before."""
+        return np.concatenate([np.zeros(1, np.int64), self._issued_ns])[:-1]
+
+    def _operators(self) -> Table:
+        names = self._numbered(self._trace.operators)[self._joined("operators")]
+        nothing = np.full(len(names), NONE, np.int64)
+        thread = np.zeros(len(names), np.int64)
+        return Table.of([self._began_ns, self._issued_ns - self._began_ns, names, thread, nothing, nothing, nothing])
+
+    def _launches(self) -> Table:
+        """Each at the end of its operator, one after the other; then the host waits for the device."""
+        launches = self._joined("launches")
+        issuer = np.repeat(np.arange(len(launches)), launches)
+        left = np.repeat(np.cumsum(launches), launches) - np.arange(len(issuer))
+        room_ns = (self._issued_ns - self._began_ns)[issuer] // np.maximum(launches[issuer], 1)
+        duration_ns = np.minimum(self._launch_ns, room_ns)
+        start_ns = self._issued_ns[issuer] - left * duration_ns
+        waiting_ns = int(self._issued_ns[-1]) if len(self._issued_ns) else 0
+        launch, wait = self._numbered(["cudaLaunchKernel", "cudaDeviceSynchronize"]).tolist()
+        return Table.of(
+            [
+                np.append(start_ns, waiting_ns),
+                np.append(duration_ns, self._end_ns - waiting_ns),
+                np.append(np.full(len(issuer), launch), wait),
+                np.zeros(len(issuer) + 1, np.int64),
+                np.append(np.arange(1, len(issuer) + 1), NONE),
+            ]
+        )
+
+    def _work(self) -> Table:
+        kernels = self._joined("kernels")
+        count = len(kernels)
+        duration_ns = self._kernel_ns[kernels]
+        nothing = np.full(count, NONE, np.int64)
+        return Table.of(
+            [
+                self._ended_ns - duration_ns,
+                duration_ns,
+                self._numbered([kernel_name(each) for each in self._trace.kernels])[kernels],
+                np.full(count, KERNEL),
+                np.zeros(count, np.int64),
+                np.full(count, STREAM),
+                np.arange(1, count + 1),
+                nothing,
+                nothing,
+            ]
+        )
+
+    def _ranges(self) -> Table:
+        rows = [(0, self._end_ns, STEP), *self._phases()]
+        start_ns, end_ns = (np.array([row[at] for row in rows], np.int64) for at in (0, 1))
+        names = self._numbered([name for *_, name in rows])
+        return Table.of([start_ns, end_ns - start_ns, names, np.zeros(len(rows), np.int64)])
+
+    def _phases(self) -> Iterator[tuple[int, int, str]]:
+        """Each phase, then the modules that its operators belong to, the outer ones around the inner ones."""
+        first = 0
+        for phase in self._trace.phases:
+            beyond = first + len(phase.host)
+            if beyond > first:
+                yield int(self._began_ns[first]), int(self._issued_ns[beyond - 1]), phase.name
+                yield from self._modules(phase, self._began_ns[first:beyond], self._issued_ns[first:beyond])
+            first = beyond
+
+    def _modules(self, phase: PhaseTrace, began_ns: Integers, issued_ns: Integers) -> Iterator[tuple[int, int, str]]:
+        paths = [_callers(path) for path in self._trace.modules]
+        found: list[tuple[int, int, str]] = []
+        open_: list[int] = []
+        for position, module in enumerate(phase.modules.tolist()):
+            here = paths[module]
+            shared = sum(1 for row, path in zip(open_, here, strict=False) if found[row][2] == path)
+            new = [(int(began_ns[position]), 0, path) for path in here[shared:]]
+            open_ = [*open_[:shared], *range(len(found), len(found) + len(new))]
+            found += new  # an outer one before the inner ones that begin with it
+            for row in open_:
+                found[row] = (found[row][0], int(issued_ns[position]), found[row][2])
+        yield from found
+
+    def _joined(self, column: str) -> Integers:
+        """A column of all phases, one after the other."""
+        columns = [getattr(phase, column) for phase in self._trace.phases]
+        return np.concatenate([np.zeros(0, np.int64), *columns]).astype(np.int64)
+
+
+def _callers(path: str) -> list[str]:
+    """A module and those that call it, outermost first; a list of layers is no module that is called."""
+    paths = ancestry(path)
+    return [each for each, inner in zip(paths, [*paths[1:], ""], strict=False) if not inner[len(each) + 1 :].isdigit()]
+
+
+def _whole(times_s: Floats) -> Integers:
+    return np.rint(times_s * 1e9).astype(np.int64)

@@ -1,0 +1,158 @@
+"""Times of attention on GPUs that are not here: of the right kernels, marked, and compared as far as they hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sysbench import formulas
+from sysbench.commands.attention.findings import leads, passages
+from sysbench.commands.attention.fold import fold, taken_s
+from sysbench.commands.attention.record import AttentionPredicted, AttentionRecord
+from sysbench.commands.attention.simulate import predicted, simulate
+from sysbench.commands.attention.spec import AttentionCell, AttentionSpec
+from sysbench.commands.attention.tables import sheet, tables_for
+from sysbench.engine.sensors import nvml
+from sysbench.log.events import Event, GpuSimulated
+from sysbench.log.predictions import PredictedPhase
+from sysbench.predict import kernels
+from sysbench.predict.rates import gpu
+from sysbench.render.table import Measure
+from sysbench.simulate.gpu import Gpu
+from sysbench.spec.hardware import named
+from tests import fixtures_attention as runs
+from tests.cli.running import answered
+
+MARK = "PREDICTED, not measured"
+H100 = named("h100")
+
+
+def cell(implementation: str, **axes: object) -> AttentionCell:
+    given = {"impl": implementation, "seq": "512", "batch": "2", "heads": "4", "precision": "bf16", **axes}
+    (found,) = AttentionSpec(**given).cells()  # type: ignore[arg-type]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("implementation", "kind", "forward", "backward", "products"),
+    [
+        ("naive", "gemm", 2, 4, 4),
+        ("sdpa-math", "gemm", 2, 4, 4),
+        ("sdpa-flash", "attention", 1, 1, 5),  # backward computes the scores again
+        ("flash-attn", "attention", 1, 1, 5),
+        ("flex", "attention", 1, 1, 5),
+    ],
+)
+def test_the_kernels_are_those_of_one_call_and_have_the_flops_of_the_formula(
+    implementation: str, kind: str, forward: int, backward: int, products: int
+) -> None:
+    one = cell(implementation)
+    trace = simulate(one, Gpu.of(H100)).trace
+    for phase, count, share in (("forward", forward, 1.0), ("backward", backward, products / 4)):
+        (its,) = (each for each in trace.phases if each.name == phase)
+        launched = [trace.kernels[i] for i in its.kernels if trace.kernels[i].kind == kind]
+        assert len(launched) == count
+        assert sum(each.flops for each in launched) == share * formulas.flops(one, phase)  # type: ignore[arg-type]
+
+
+def test_a_time_is_that_of_all_kernels_and_gaps_and_holds_no_host() -> None:
+    one = cell("naive", precision="tf32")
+    trace = simulate(one, Gpu.of(H100)).trace
+    said = predicted(one, H100, trace)
+    assert said is not None
+    rates = gpu("h100")
+    drawn = rates.drawn()
+    each_s = kernels.seconds(trace.kernels, rates, drawn)[:, 0]
+    for phase, its in zip(said.phases, trace.phases, strict=True):
+        assert phase.point_s == pytest.approx(float((each_s[its.kernels] + drawn["gap_s"][0]).sum()))
+        assert phase.lower_bound_s < phase.low_s <= phase.point_s <= phase.high_s
+        assert phase.limited_by != "host"
+        assert phase.launches == len(its.kernels)
+    assert {each.dtype for each in trace.kernels if each.kind == "gemm"} == {"tf32"}
+    assert {each.name for each in said.constants} == set(rates.rates)
+
+
+def test_of_a_mere_size_of_memory_no_time_is_predicted() -> None:
+    one, size = cell("naive"), named("24GiB")
+    assert predicted(one, size, simulate(one, Gpu.of(size)).trace) is None
+
+
+SPEC = AttentionSpec(impl="naive,sdpa-flash", simulate="a100-40gb", dim="64", seq="256,1024,4096,65536")
+
+
+def record(naive_s: list[float], flash_s: list[float], spread: float = 0.2) -> AttentionRecord:
+    """A run in which implementations take so long at N 256, 1024 and so on, as sure as `spread`; naive runs out."""
+    wanted = {"naive": iter(naive_s), "sdpa-flash": iter(flash_s)}
+    by_key = {each.key: each for each in SPEC.cells()}
+    events: list[Event] = []
+    for event in runs.events(SPEC):
+        events.append(event)
+        if not isinstance(event, GpuSimulated):
+            continue
+        point_s = next(wanted[by_key[event.cell].implementation], None)
+        if point_s is None:
+            continue
+        phases = [
+            PredictedPhase(
+                name=name, point_s=each_s, low_s=each_s / (1 + spread), high_s=each_s * (1 + spread), host_s=0,
+                device_s=each_s, limited_by="matmul", limited_share=1, lower_bound_s=0, launches=1,
+            )
+            for name, each_s in (("forward", point_s), ("backward", 2 * point_s))
+        ]  # fmt: skip
+        events.append(
+            AttentionPredicted(
+                at_s=event.at_s, cell=event.cell, gpu=event.title, withheld=None, phases=phases, unknown_operators={},
+                unknown_share=0, constants=[], doubts=[],
+            )
+        )  # fmt: skip
+    return fold(events)
+
+
+CROSSING = record([1e-3, 2e-3, 9e-3], [2e-3, 2.2e-3, 4e-3, 1.0])
+
+
+def test_a_crossover_is_asserted_where_intervals_do_not_overlap_and_nowhere_else() -> None:
+    (forward, backward) = passages(CROSSING.cells)
+    assert (forward.slower_first, forward.other, forward.quantity) == ("sdpa-flash", "naive", "forward")
+    assert (forward.crossover.below, forward.crossover.above) == (256, 4096)
+    assert (backward.crossover.below, backward.crossover.above) == (256, 4096)
+    assert [each.alike for each in leads(CROSSING.cells, "forward")] == [(), ("sdpa-flash",), ()]
+    unsure = record([1e-3, 2e-3, 9e-3], [2e-3, 2.2e-3, 4e-3, 1.0], spread=0.6)
+    assert passages(unsure.cells) == []
+    assert len(leads(unsure.cells, "forward")) == 1
+
+
+def test_whatever_shows_a_predicted_time_says_so() -> None:
+    for name in ("sweep", "comparison", "crossovers", "exponents"):
+        assert all(table.title.startswith(MARK) for table in tables_for(CROSSING, [name]))
+    whole = sheet(CROSSING)
+    assert MARK in whole.subject
+    assert any("(predicted, d 64)" in remark.text for remark in whole.remarks if remark.kind == "finding")
+    (sweep,) = tables_for(CROSSING, ["sweep"])
+    first = next(each for each in sweep.rows[0] if isinstance(each, Measure))
+    assert (first.low, first.value, first.high) == (pytest.approx(1e-3 / 1.2), 1e-3, pytest.approx(1.2e-3))
+    assert [each.source for each in CROSSING.cells] == ["predicted"] * 6 + ["simulated", "predicted"]
+    assert CROSSING.cells[-2].outcome == "oom"
+    assert AttentionRecord.model_validate_json(CROSSING.model_dump_json()) == CROSSING
+
+
+def test_rates_are_the_formulas_flops_over_the_predicted_time() -> None:
+    first = CROSSING.cells[0]
+    assert first.rates["backward"].flops_per_s == pytest.approx(formulas.flops(first.cell, "backward") / 2e-3)
+
+
+def test_measuring_takes_its_forwards_and_as_many_with_a_backward_within_the_budget() -> None:
+    calls = SPEC.warmup + SPEC.repeats
+    assert taken_s(CROSSING.cells[0]) == pytest.approx(calls * (1e-3 + 1e-3 + 2e-3))
+    assert taken_s(CROSSING.cells[-1]) == pytest.approx(1.0 + 2.0)  # beyond --budget it is called once
+    assert CROSSING.cells[-2].outcome == "oom"
+    assert taken_s(CROSSING.cells[-2]) == 0
+
+
+def test_a_gpu_that_is_here_is_measured_unless_a_prediction_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvml, "present_gpus", lambda: [("NVIDIA H200", 150_000_000_000)])
+    done = answered("attention", "--simulate", "h200", cwd=tmp_path)
+    assert (done.code, "--force predicts nevertheless" in done.complaint) == (2, True)

@@ -1,0 +1,208 @@
+"""`sysbench profile --simulate`: the trace of a predicted step adds up, reads back as written, and is marked."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sysbench.commands.profile.figures import of_run
+from sysbench.commands.profile.record import ProfileRecord
+from sysbench.commands.profile.roofline import rooflines
+from sysbench.errors import DoesNotFitError
+from sysbench.predict.recording import kernel_name, recording
+from sysbench.predict.simulated_step import SimulatedStep
+from sysbench.predict.trace import Kernel
+from sysbench.spec.hardware import named
+from sysbench.spec.model import ModelCell, ModelShape
+from sysbench.trace import chrome_trace, traces, window
+from sysbench.trace.kernels.classes import classified, precision
+from sysbench.trace.summary import ProfileSummary
+from tests.cli.running import MINUTE, Ran, answered, ran_once, record_in
+
+SHAPE = ModelShape(d_model=64, d_ff=256, layers=2, heads=4, vocab=500)
+CELL = ModelCell(
+    device="cuda", size="custom", model=SHAPE, ctx=32, batch=2, precision="bf16", attention="naive", execution="eager",
+    optimizer="foreach", seed=0, mode="train",
+)  # fmt: skip
+STEP = SimulatedStep(CELL, "h100", placed=True, whole=True)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("predicted") / "step.json.gz"
+    whole = recording(STEP.found, path.name)
+    chrome_trace.write(path, window.cut(whole, window.find(whole, None), 1 << 40), 1 << 40)
+    return path
+
+
+@pytest.fixture(scope="module")
+def summary(written: Path) -> ProfileSummary:
+    return traces.summary_of(traces.read(written), CELL, device=named("h100"))
+
+
+def test_kernels_in_the_file_are_those_of_the_prediction_and_their_times_add_up(summary: ProfileSummary) -> None:
+    found = STEP.found
+    rows_ns: dict[tuple[str, str], int] = {}
+    for row in found.rows:
+        key = row.phase, kernel_name(row.kernel)
+        rows_ns[key] = rows_ns.get(key, 0) + row.count * int(np.rint(row.each_s * 1e9))
+    read_ns: dict[tuple[str, str], int] = {}
+    columns = summary.spent
+    for phase, kernel, total_ns in zip(columns.phase, columns.kernel, columns.total_ns, strict=True):
+        key = summary.phases[phase], summary.names[kernel].name
+        read_ns[key] = read_ns.get(key, 0) + total_ns
+    assert read_ns == rows_ns
+    assert sum(columns.calls) == found.trace.launches
+    assert summary.device is not None
+    assert sum(columns.total_ns) == summary.device.work_ns == summary.busy_ns  # one after the other
+    assert (summary.unlinked_ns, summary.left_out, summary.remarks) == (0, 0, [])
+
+
+def test_every_kernel_belongs_to_the_module_that_launched_it(summary: ProfileSummary) -> None:
+    expected = {(row.phase, row.module): 0 for row in STEP.found.rows}
+    for row in STEP.found.rows:
+        expected[row.phase, row.module] += row.count
+    found = dict.fromkeys(expected, 0)
+    columns = summary.spent
+    for phase, module, calls in zip(columns.phase, columns.module, columns.calls, strict=True):
+        found[summary.phases[phase], summary.modules[module]] += calls
+    assert found == expected
+    assert ("backward", "layers.1.attention.attend.scores") in found
+    assert all(check.found == check.expected for check in summary.checks)
+    assert len(summary.checks) == 2
+
+
+def test_classes_and_parts_add_up_to_the_step_and_have_their_peaks(summary: ProfileSummary) -> None:
+    by_class = [rate for rate in summary.rates if rate.kind == "class"]
+    assert sum(rate.total_ns for rate in by_class) == sum(summary.spent.total_ns)
+    parts = {(rate.part, rate.phase) for rate in summary.rates if rate.kind == "attention"}
+    assert parts == {
+        (part, phase) for part in ("scores", "mask", "softmax", "output") for phase in ("forward", "backward")
+    }
+    products = next(rate for rate in by_class if (rate.part, rate.phase) == ("matmul", "forward"))
+    assert products.peak_flops_per_s == named("h100").peak_flops_per_s["bf16"]
+    assert set(summary.precisions) == {"bf16"}
+
+
+def test_the_step_lasts_as_long_as_predicted_without_a_pause_between_phases(summary: ProfileSummary) -> None:
+    assert summary.window_ns * 1e-9 == pytest.approx(
+        STEP.found.time.point_s, abs=1e-9 * (2 + STEP.found.trace.launches)
+    )
+    assert STEP.found.time.point_s < sum(phase.time.point_s for phase in STEP.found.phases)
+
+
+def test_the_file_and_a_slice_of_it_say_that_they_are_predicted(written: Path, tmp_path: Path) -> None:
+    read = traces.read(written)
+    assert read.predicted
+    assert read.devices == (named("h100").names[0],)
+    part = tmp_path / "forward.json"
+    chrome_trace.write(part, window.cut(read, window.find(read, "forward"), 1 << 30), 1 << 30)
+    assert traces.summary_of(traces.read(part)).predicted
+    lanes = [event["args"]["name"] for event in json.loads(part.read_text())["traceEvents"] if event["ph"] == "M"]
+    assert any(name.endswith("PREDICTED") for name in lanes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "expected"),
+    [
+        ("gemm", "bmm", "matmul"), ("attention", "flash", "attention"), ("map", "mul", "elementwise"),
+        ("map", "zeros_like", "copy"), ("indexed", "add", "elementwise"), ("indexed", "cat", "copy"),
+        ("map", "masked_fill", "elementwise"), ("transpose", "clone", "copy"), ("reduce", "mean", "reduction"),
+        ("reduce", "amax", "reduction"), ("map", "nll_loss_backward", "copy"),
+        ("softmax", "_softmax", "softmax"), ("softmax", "native_layer_norm", "normalisation"),
+        ("softmax", "_fused_rms_norm", "normalisation"), ("foreach", "_foreach_add_", "optimizer"),
+        ("optimizer", "_fused_adamw_", "optimizer"), ("embedding", "embedding", "embedding"),
+        ("embedding", "embedding_dense_backward", "embedding"), ("embedding", "gather", "embedding"),
+        ("loss", "nll_loss_forward", "reduction"), ("unknown", "sort", "other"),
+    ],
+)  # fmt: skip
+def test_a_kernel_is_named_so_that_its_class_is_known(kind: str, name: str, expected: str) -> None:
+    kernel = Kernel(kind, name, "bf16", 4, dims=(1, 2, 3, 4), layout="flash forward" if kind == "attention" else "TN")  # type: ignore[arg-type]
+    assert (classified(kernel_name(kernel)) or "other") == expected
+
+
+@pytest.mark.parametrize("format_", ["fp32", "tf32", "bf16", "fp16"])
+def test_a_product_is_named_so_that_its_format_is_known(format_: str) -> None:
+    product = Kernel("gemm", "mm", format_, 4, dims=(1, 2, 3, 4), layout="TN")  # type: ignore[arg-type]
+    fused = Kernel("attention", "efficient", format_, 4, layout="efficient backward causal")  # type: ignore[arg-type]
+    assert precision(kernel_name(product)) == precision(kernel_name(fused)) == format_
+
+
+def test_a_step_that_does_not_fit_leaves_no_trace() -> None:
+    large = CELL.model_copy(update={"batch": 1 << 16, "ctx": 512})
+    said = []
+    with pytest.raises(DoesNotFitError, match="does not fit on Tesla T4"):
+        said.extend(SimulatedStep(large.model_copy(update={"precision": "fp16"}), "t4", placed=True).events())
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Path]:
+    line = ("profile", *MINUTE, "--ctx", "32", "--mode", "forward", "--simulate", "a100-80gb,4090", "--trace", "t.json")
+    return ran_once(tmp_path_factory, "predicted-profile", *line)
+
+
+def test_a_run_says_everywhere_that_nothing_was_measured(ran: tuple[Ran, Path]) -> None:
+    done, directory = ran
+    assert done.code == 0, done.err
+    assert "PREDICTED, not measured" in done.out
+    assert done.err.count("PREDICTED step") == 2
+    cells = record_in(directory / "runs")["cells"]
+    assert [cell["prediction"]["source"] for cell in cells] == ["predicted"] * 2
+    assert all(cell["unprofiled"] is None and cell["coverage"] is None for cell in cells)
+    assert all(cell["summary"]["predicted"] for cell in cells)
+    reported = answered("report", "latest", "-o", "report.md", cwd=directory)
+    assert reported.code == 0, reported.err
+    assert "Nothing in this report was measured" in (directory / "report.md").read_text()
+
+
+def test_the_trace_shows_the_same_tables_as_the_run(ran: tuple[Ran, Path]) -> None:
+    _, directory = ran
+    names = ("--tables", "kernels,tree,classes", "--top", "0", "--format", "csv")
+    of_run, of_file = (
+        list(csv.DictReader(io.StringIO(answered("profile", "--from", source, *names, cwd=directory).out)))
+        for source in ("latest", "t-a100-80gb.json")
+    )
+    shown = [{name: row[name] for name in of_file[0]} for row in of_run if row["simulate"] == "a100-80gb"]
+    assert len(shown) > 20
+    assert shown == of_file
+    marked = answered("profile", "--from", "t-a100-80gb.json", "--tables", "phases", cwd=directory)
+    assert "PREDICTED, not measured: time by phase" in marked.out
+
+
+def test_the_roofline_has_the_work_and_time_of_every_part_below_the_roofs(ran: tuple[Ran, Path]) -> None:
+    _, directory = ran
+    record = ProfileRecord.model_validate(record_in(directory / "runs"))
+    found = list(rooflines(record.cells, lambda cell: str(cell.axes["simulate"])))
+    assert [each.name for each in found] == ["a100-80gb", "rtx-4090"]
+    for each, cell in zip(found, record.cells, strict=True):
+        assert cell.summary is not None
+        flops = {(rate.part, rate.phase): (rate.flops, rate.total_ns) for rate in cell.summary.rates}
+        for point in each.points:
+            work, total_ns = flops[point.part, point.phase]
+            assert point.flops_per_s * total_ns * 1e-9 == pytest.approx(work)
+            assert point.flops_per_s < min(max(each.peaks_flops_per_s), point.intensity * each.bytes_per_s)
+    assert {"classes", "roofline"} <= {each.name for each in of_run(record)}
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("--simulate 24GiB", "predicts no times"),
+        ("--simulate h100 --device cpu", "--device is of what is profiled"),
+        ("--simulate h100 --with nsys", "--with is of what is profiled"),
+        ("--simulate h100 --active 2", "--active is of what is profiled"),
+        ("--simulate h100 --shapes", "--shapes is of what is profiled"),
+        ("--host h.toml", "--host needs --simulate GPU"),
+        ("--simulate h100 --host nowhere.toml", "--host nowhere.toml describes no host"),
+    ],
+)
+def test_what_cannot_be_predicted_is_refused_in_a_line(line: str, complaint: str, tmp_path: Path) -> None:
+    done = answered("profile", "--size", "tiny", *line.split(), cwd=tmp_path)
+    assert done.code == 2
+    assert complaint in done.complaint
+    assert not (tmp_path / "runs").exists()
