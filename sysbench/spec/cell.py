@@ -6,11 +6,11 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from sysbench.spec.axes import texts
+from sysbench.spec.axes import integers, texts
 from sysbench.spec.quantities import Size
 
 if TYPE_CHECKING:
@@ -29,6 +29,13 @@ def devices(value: object) -> tuple[str, ...]:
         if not _DEVICE.fullmatch(name):
             raise ValueError(f"{name or '(nothing)'} is not a device. (auto, cpu, mps, cuda, cuda:0, cuda:1, …)")
     return names
+
+
+Devices = Annotated[tuple[str, ...], BeforeValidator(devices)]
+"""An axis of devices."""
+
+Threads = Annotated[tuple[int, ...], BeforeValidator(integers(1, 4096))]
+"""An axis of numbers of CPU threads; the limit is more than any machine of today has cores."""
 
 
 class RunCell(BaseModel):

@@ -14,7 +14,7 @@ from sysbench.commands.running import Performed
 from sysbench.errors import UsageError
 from sysbench.log.records import RunRecord
 from sysbench.render.dashboard.progress import waiting
-from sysbench.spec.cell import RunSpec
+from sysbench.spec.cell import RunCell, RunSpec
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.validation import validated
 
@@ -62,10 +62,16 @@ def durations_s(planned: Iterable[PlannedRun], gpu: Hardware, *, silent: bool) -
             with suppress(UsageError):
                 spec = _for(each.spec, gpu)
                 progress(f"predicting for {gpu.slug}: {entry.name}")
-                cells = zip(each.spec.cells(), _performed(spec, Path(directory)).cells, strict=True)
-                taken = {cell.key: foreseen_s(spec.kind, record) for cell, record in cells}
+                there = {_apart_from_device(record.cell): record for record in _performed(spec, Path(directory)).cells}
+                on_gpu = [cell for cell in each.spec.cells() if cell.device.partition(":")[0] in ("auto", "cuda")]
+                taken = {cell.key: foreseen_s(spec.kind, there[_apart_from_device(cell)]) for cell in on_gpu}
                 found |= {key: each_s for key, each_s in taken.items() if each_s is not None}
     return found
+
+
+def _apart_from_device(cell: RunCell) -> str:
+    """What a cell on a device and its prediction have in common."""
+    return cell.model_copy(update={"device": "auto"}).model_dump_json(exclude={"simulate"})
 
 
 def foreseen_s(kind: str, cell: Any) -> float | None:
