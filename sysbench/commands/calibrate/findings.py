@@ -1,4 +1,4 @@
-"""What a calibration shows, in sentences."""
+"""Findings of a calibration."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sysbench.commands.calibrate.record import CalibrateRecord
 from sysbench.render.findings import Said, listed
 
 SURPRISING = 3
-"""Standard deviations by which a rate differs from what it was before, until it is said."""
+"""Standard deviations by which a rate must differ from its previous value to be reported."""
 
 
 def of_run(record: CalibrateRecord) -> Iterator[Said]:

@@ -24,7 +24,7 @@ from sysbench.spec.hardware import Hardware, Rate
 from sysbench.spec.model import Precision
 
 LEAST_SPREAD = 0.01
-"""Nobody knows a rate better than this: the same kernel differs by as much from one process to the next."""
+"""Least spread of a rate: the same kernel varies by as much from process to process."""
 
 _SHEET_PRECISION: dict[str, tuple[Precision, ...]] = {
     "matmul_fp32": ("fp32",),
@@ -69,7 +69,7 @@ def case_of(timed: WorkTimed) -> CaseRecord:
 
 
 def rates_of(cases: Sequence[CaseRecord], sheet: Hardware | None, before: Mapping[str, Rate]) -> list[RateRecord]:
-    """Every rate of which something was timed, in the order in which it was."""
+    """Return every rate with a timed case, in the order of measurement."""
     by_rate: dict[str, list[CaseRecord]] = {}
     for case in cases:
         if case.counts:
@@ -78,7 +78,7 @@ def rates_of(cases: Sequence[CaseRecord], sheet: Hardware | None, before: Mappin
 
 
 def _rate(cases: Sequence[CaseRecord], sheet: Hardware | None, before: Mapping[str, Rate]) -> RateRecord:
-    """The geometric mean of its cases; they differ by what layouts and formats make of one rate."""
+    """Return the geometric mean of its cases, which differ in layout and format."""
     name = cases[0].rate
     logs = [math.log(case.value) for case in cases]
     within = statistics.fmean(case.spread**2 for case in cases)
@@ -95,7 +95,7 @@ def _rate(cases: Sequence[CaseRecord], sheet: Hardware | None, before: Mapping[s
 
 
 def _promised(name: str, sheet: Hardware | None) -> float | None:
-    """What the data sheet says of a rate."""
+    """Return the data sheet's value of a rate."""
     if sheet is None:
         return None
     if name in ("stream", "reduce"):

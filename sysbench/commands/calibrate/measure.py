@@ -1,4 +1,4 @@
-"""Times pieces of work that rates are read from: one part of a calibration a cell."""
+"""Times the work that determines rates; each cell is one part of a calibration."""
 
 from __future__ import annotations
 

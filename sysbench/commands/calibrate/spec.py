@@ -1,4 +1,4 @@
-"""What `sysbench calibrate` can be asked for."""
+"""Options and cells of `sysbench calibrate`."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class CalibrateSpec(RunSpec):
 
 
 class CalibrateOptions(RunOptions):
-    """Where rates are read from, and which files they go to."""
+    """Input and output files."""
 
     out: Annotated[Path, Option(metavar="PATH", panel=OUTPUT)] = Field(
         default=Path("runs"),
