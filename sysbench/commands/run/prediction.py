@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,19 +51,21 @@ def _for(spec: RunSpec, gpu: Hardware) -> RunSpec:
 
 
 def durations_s(planned: Iterable[PlannedRun], gpu: Hardware, *, silent: bool) -> dict[str, float]:
-    """By key, what measuring takes of every cell whose time can be predicted for that GPU."""
+    """By key, what measuring takes of every cell whose time can be predicted for that GPU; raises as its runs do."""
     found: dict[str, float] = {}
     with waiting(f"predicting for {gpu.slug}", silent=silent) as progress, tempfile.TemporaryDirectory() as directory:
         for each in planned:
             entry = each.entry
             if measuring(entry.command).foreseen is None or entry.here == "left out" or "simulate" in entry.options:
                 continue
-            with suppress(UsageError):
+            try:
                 spec = _for(each.spec, gpu)
-                progress(f"predicting for {gpu.slug}: {entry.name}")
-                cells = zip(each.spec.cells(), _performed(spec, Path(directory)).cells, strict=True)
-                taken = {cell.key: foreseen_s(spec.kind, record) for cell, record in cells}
-                found |= {key: each_s for key, each_s in taken.items() if each_s is not None}
+            except UsageError:
+                continue
+            progress(f"predicting for {gpu.slug}: {entry.name}")
+            cells = zip(each.spec.cells(), _performed(spec, Path(directory)).cells, strict=True)
+            taken = {cell.key: foreseen_s(spec.kind, record) for cell, record in cells}
+            found |= {key: each_s for key, each_s in taken.items() if each_s is not None}
     return found
 
 
