@@ -96,7 +96,7 @@ class Command:
     in_turns: bool = False
     """Whether two of its specs can be measured in turns: it is timed, and not a profile."""
     foreseen: str | None = None
-    """Seconds that measuring a predicted cell takes: `record of the cell -> seconds`, or None if it has no time."""
+    """Duration of measuring a predicted cell: `cell record -> seconds`, or None if it has no predicted time."""
     picture: str | None = None
     """Dashboard of a run on a terminal."""
     lines: str = "live:Lines"

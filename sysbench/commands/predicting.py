@@ -1,4 +1,4 @@
-"""What is refused of predictions, before a worker is started: what nothing is known of, and what could be measured."""
+"""Refuses predictions before a worker starts: for unknown GPUs, and for GPUs that can be measured here."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 def refuse_unpredictable(
     slugs: Sequence[str], host: Path | None = None, *, force: bool, option: str = "--simulate"
 ) -> None:
-    """Raise UsageError for a GPU without rates, one that was calibrated as another, one that is here, or no host.
+    """Raise UsageError for a GPU whose rates are unknown or belong to another GPU, a GPU that is here, or no host.
 
-    The `option` is the one that names the GPUs.
+    `option` is the one that names the GPUs.
     """
     from sysbench.predict.rates import HostRates
     from sysbench.spec import hardware
@@ -34,7 +34,7 @@ def refuse_unpredictable(
 
 
 def refuse_present(slugs: Sequence[str], *, force: bool, option: str = "--simulate") -> None:
-    """Raise UsageError for a GPU that is here, unless it is to be predicted nevertheless."""
+    """Raise UsageError for a GPU that is here, unless `force` is given."""
     from sysbench.engine.sensors.nvml import present_gpus
     from sysbench.spec import hardware
 
@@ -47,7 +47,7 @@ def refuse_present(slugs: Sequence[str], *, force: bool, option: str = "--simula
 
 
 def _problems(known: Hardware) -> Iterator[str]:
-    """Why the rates of a GPU cannot be used, in a line each."""
+    """Yield the reasons why the rates of a GPU cannot be used."""
     from sysbench.predict.rates import GpuRates
     from sysbench.spec import hardware
 

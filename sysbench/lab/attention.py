@@ -9,17 +9,17 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from einops import einsum
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from sysbench.errors import UnavailableError
+from sysbench.lab.accounting import DispatchMode
 from sysbench.lab.ranges import named
 from sysbench.spec.model import Attention
 
@@ -117,17 +117,10 @@ def kernel_of(attention: nn.Module, q: Tensor, k: Tensor, v: Tensor) -> str:
     implementation compiles on its first call is compiled now. Raises UnavailableError with torch's reasons if no kernel
     supports the inputs.
     """
-    with warnings.catch_warnings(record=True) as reasons:
-        warnings.simplefilter("always")
-        try:
-            output = attention(q, k, v)
-            if output.requires_grad:
-                output.sum().backward()
-        except RuntimeError as error:
-            refusal = refusal_of(error, reasons)
-            if refusal is None:
-                raise
-            raise refusal from error
+    with refusals():
+        output = attention(q, k, v)
+        if output.requires_grad:
+            output.sum().backward()
     if isinstance(attention, FlexAttention):
         return "flex_attention"  # a higher-order operator, which OperatorLog cannot look into
     with OperatorLog() as operators:
@@ -136,32 +129,31 @@ def kernel_of(attention: nn.Module, q: Tensor, k: Tensor, v: Tensor) -> str:
     return next(fused, "aten::bmm")
 
 
-def refusal_of(error: RuntimeError, reasons: Iterable[warnings.WarningMessage]) -> UnavailableError | None:
-    """Return the reasons for `error` if it means that no kernel supports the inputs, otherwise None.
+@contextmanager
+def refusals(prefix: str = "") -> Iterator[None]:
+    """Raise UnavailableError, with torch's reasons after `prefix`, if no kernel supports the inputs of a call.
 
-    The reasons include those that torch gave as warnings.
+    The reasons include those that torch gives as warnings.
     """
-    if not any(phrase in str(error) for phrase in REFUSALS):
-        return None
-    return UnavailableError(_first_sentences([error, *(reason.message for reason in reasons)]))
+    with warnings.catch_warnings(record=True) as reasons:
+        warnings.simplefilter("always")
+        try:
+            yield
+        except RuntimeError as error:
+            if not any(phrase in str(error) for phrase in REFUSALS):
+                raise
+            # The first sentence of each message, without torch's source locations.
+            messages = [error, *(reason.message for reason in reasons)]
+            sentences = (re.split(r"\. | \(Triggered", str(message), maxsplit=1)[0].rstrip(".") for message in messages)
+            raise UnavailableError(prefix + "; ".join(dict.fromkeys(sentences))) from error
 
 
-def _first_sentences(messages: Iterable[object]) -> str:
-    """Return the first sentence of each message, without torch's source locations."""
-    sentences = (re.split(r"\. | \(Triggered", str(message), maxsplit=1)[0].rstrip(".") for message in messages)
-    return "; ".join(dict.fromkeys(sentences))
-
-
-class OperatorLog(TorchDispatchMode):
+class OperatorLog(DispatchMode):
     """While active, records the names of the ATen operators that run, in order."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.names: list[str] = []
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # otherwise torch imports its compiler, which takes seconds
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Record the operator's name and run it."""

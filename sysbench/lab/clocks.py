@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -136,22 +136,6 @@ class SynchronizedClock:
             device_s=self.marks.between_s(0, len(calls)),
         )
         return whole, [self.marks.between_s(number, number + 1) for number in range(len(calls))]
-
-
-class FakeClock:
-    """Runs every phase and reports the next of `seconds` as its time; tests then do not depend on machine speed."""
-
-    def __init__(self, seconds: Iterable[float]) -> None:
-        self._seconds: Iterator[float] = iter(seconds)
-
-    def measure(self, phases: Mapping[str, Call], sync: Sync) -> StepTimes:
-        """See `Clock.measure`."""
-        samples: dict[str, PhaseSample] = {}
-        for name, phase in phases.items():
-            phase()
-            samples[name] = PhaseSample(wall_s=next(self._seconds))
-        step = sum_of(samples.values())
-        return StepTimes(samples if sync == "phase" else dict.fromkeys(samples, PhaseSample(wall_s=None)), step)
 
 
 OCCUPIED_CYCLES = 2_000_000

@@ -20,7 +20,11 @@ from sysbench.log.events import DeviceInfo, TorchInfo
 
 def available() -> list[dict[str, Any]]:
     """List every device that can run cells, in the order in which `auto` prefers them: cuda, mps, cpu."""
-    return [*_cuda_devices(), *_mps_devices(), _cpu()]
+    return [
+        *_cuda_devices(),
+        *_mps_devices(),
+        {"name": _cpu_name(), "type": "cpu", "memory_bytes": psutil.virtual_memory().total, "bf16": cpu_bf16()},
+    ]
 
 
 def _cuda_devices() -> list[dict[str, Any]]:
@@ -47,10 +51,6 @@ def _mps_devices() -> list[dict[str, Any]]:
         return []
     # This GPU has no name of its own: it is part of the chip and shares its memory.
     return [{"name": _cpu_name(), "type": "mps", "memory_bytes": torch.mps.recommended_max_memory()}]
-
-
-def _cpu() -> dict[str, Any]:
-    return {"name": _cpu_name(), "type": "cpu", "memory_bytes": psutil.virtual_memory().total, "bf16": cpu_bf16()}
 
 
 def cpu_bf16() -> bool:

@@ -73,18 +73,14 @@ class Arithmetic:
     def of(cls, name: FormatName, device: torch.device) -> Arithmetic:
         """Return the arithmetic of a format: on the device where torch supports it, otherwise by rounding."""
         if name in TORCH_DTYPES:
-            return _on_device(name, device)
+            dtype = TORCH_DTYPES[name]
+
+            def number(value: float) -> Tensor:
+                return torch.tensor(value, dtype=torch.float64).to(dtype).to(device)
+
+            return Arithmetic(name, "device", number, lambda tensor: float(tensor.item()), torch.add, torch.sub)
         nearest = FORMATS[name].nearest
         return cls(name, "rounded", nearest, float, lambda a, b: nearest(a + b), lambda a, b: nearest(a - b))
-
-
-def _on_device(name: FormatName, device: torch.device) -> Arithmetic:
-    dtype = TORCH_DTYPES[name]
-
-    def number(value: float) -> Tensor:
-        return torch.tensor(value, dtype=torch.float64).to(dtype).to(device)
-
-    return Arithmetic(name, "device", number, lambda tensor: float(tensor.item()), torch.add, torch.sub)
 
 
 def round_to_tf32(values: Tensor) -> Tensor:

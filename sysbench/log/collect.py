@@ -114,15 +114,12 @@ class Run:
             case ReadingsLost():
                 self.lost.append(event)
             case Reading():
-                self._add_reading(event)
+                if self.current is None:
+                    self.between = event
+                else:
+                    self.current.add(event)
             case _:
                 self._add_to_cell(event)
-
-    def _add_reading(self, reading: Reading) -> None:
-        if self.current is None:
-            self.between = reading
-        else:
-            self.current.add(reading)
 
     def _add_to_cell(self, event: Event) -> None:
         key = getattr(event, "cell", None)

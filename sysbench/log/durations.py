@@ -1,4 +1,4 @@
-"""How long cells have taken before, by the logs of earlier runs."""
+"""Durations of cells in the logs of earlier runs."""
 
 from __future__ import annotations
 
@@ -15,36 +15,33 @@ from sysbench.command import Kind
 from sysbench.log.outcomes import LASTING
 
 MOST_LOGS = 200
-"""As many of the newest logs are read: how long something took a year ago is of no interest."""
+"""Number of newest logs to read; older durations are irrelevant."""
 
 MOST_BYTES = 32 * 1024 * 1024
-"""Logs above this size are of thousands of cells, and take longer to read than anybody waits for a plan."""
+"""Larger logs have thousands of cells and would take too long to read for a plan."""
 
 _TELLING = re.compile(rb'\s*{\s*"event":\s*"(run_started|worker_ready|cell_started|cell_finished|run_resumed)"')
 
 
 @dataclass
 class Durations:
-    """What cells have taken, by the newest log that has each; cells of other devices do not count."""
+    """Durations of cells on these devices, each from the newest log that has the cell."""
 
     cells_s: dict[str, float] = field(default_factory=dict)
-    """By key, from the start of a cell to its end."""
+    """Seconds from the start of a cell to its end, by key."""
     predicted_s: dict[str, float] = field(default_factory=dict)
-    """By key, what cells that never ran on such a device are predicted to take: their steps alone."""
+    """Predicted seconds of cells that never ran on such a device, by key: their steps alone."""
     beginnings_s: dict[Kind, list[float]] = field(default_factory=dict)
-    """From the start of a run of a command to that of its first cell."""
+    """Seconds from the start of a run to its first cell, by command."""
 
     def beginning_s(self, kind: Kind) -> float:
-        """What a run of this command takes before its first cell; as long as others, where none is known."""
+        """Seconds before the first cell of a run of this command; if unknown, those of other commands."""
         every = self.beginnings_s.get(kind) or [one for each in self.beginnings_s.values() for one in each]
         return statistics.median(every) if every else 0.0
 
 
 def measured_before(directory: Path, devices: Collection[str]) -> Durations:
-    """What the logs in and below a directory say of cells that ran on one of these devices, by the devices' names.
-
-    A log that cannot be read is passed over.
-    """
+    """Read the logs in and below a directory, for cells on devices with these names; skips unreadable logs."""
     found = Durations()
     for path in sorted(_logs(directory), key=_age)[-MOST_LOGS:]:
         try:

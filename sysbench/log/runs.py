@@ -67,10 +67,9 @@ def find(name: str, directory: Path = RUNS) -> list[Path]:
 
 
 def find_experiment(name: str, directory: Path = RUNS) -> Path:
-    """The directory of the experiment that `name` stands for: its path, or as for `find` among those in `directory`.
+    """Return the directory of the experiment that `name` stands for: its path, or as for `find` a name in `directory`.
 
-    `quick` is the latest of those that were made of the experiment quick. Raises LogError when nothing, or more than
-    one, is meant.
+    `quick` stands for the latest run of the experiment quick. Raises LogError if no or several directories match.
     """
     if Path(name).exists() or Path(name).name != name:
         return Path(name)
@@ -82,17 +81,17 @@ def find_experiment(name: str, directory: Path = RUNS) -> Path:
 
 
 def names(directory: Path = RUNS, kind: Kind | None = None) -> list[str]:
-    """The names of earlier runs in a directory, or of those of one command, the newest first."""
+    """Return the names of earlier runs in a directory, newest first, optionally of one command only."""
     return [entry.name for entry in _entries(directory)[::-1] if _of_kind(entry.paths, kind)]
 
 
 def entries(directory: Path = RUNS) -> list[tuple[str, tuple[Path, ...]]]:
-    """Everything in a directory that has a name of its own, with a file of each run in it, the oldest first."""
+    """Return all named runs in a directory with one file of each, oldest first."""
     return [(entry.name, entry.paths) for entry in _entries(directory)]
 
 
 def experiments(directory: Path = RUNS) -> list[str]:
-    """The names of the directories of experiments in a directory, the newest first."""
+    """Return the names of experiments in a directory, newest first."""
     return [entry.name for entry in _experiments(directory)[::-1]]
 
 
@@ -140,7 +139,7 @@ def _named(name: str, rest: str, kind: str | None, directory: Path) -> list[Path
 
 
 def _meant(name: str, rest: str, entries: Sequence[_Entry], directory: Path) -> _Entry:
-    """The one that is called so, or begins so, or is so many from the latest; raises LogError otherwise."""
+    """Return the entry with this name, this unique beginning, or this distance from the latest; raises LogError."""
     latest = _LATEST.fullmatch(rest)
     if latest or not rest:
         return _latest(name, entries, int(latest[1] or 0) if latest else 0, directory)

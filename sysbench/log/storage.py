@@ -63,7 +63,11 @@ def write_atomically(path: Path, content: bytes) -> None:
     """
     try:
         if _is_stream(path):
-            _write_through(path, content)
+            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
+            try:
+                write_all(descriptor, content)
+            finally:
+                os.close(descriptor)
         else:
             _replace(path.resolve(), content)
     except OSError as error:
@@ -94,14 +98,6 @@ def _is_stream(path: Path) -> bool:
     if absolute.parent in (Path("/dev"), Path("/dev/fd")) or absolute.parts[:2] == ("/", "proc"):
         return True
     return path.exists() and not stat.S_ISREG(path.stat().st_mode)
-
-
-def _write_through(path: Path, content: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
-    try:
-        write_all(descriptor, content)
-    finally:
-        os.close(descriptor)
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,23 +26,8 @@ _FLEX_HEAD = 16
 """Smallest head width that tl.dot accepts (torch/_inductor/kernel/flex/flex_attention.py)."""
 
 
-class Attend(Protocol):
-    """`scaled_dot_product_attention` of queries, keys and values (batch, heads, ctx, d_head)."""
-
-    def __call__(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        *,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> Tensor:
-        """Return the attended values, in the shape of the queries."""
-        ...
+Attend = Callable[..., Tensor]
+"""`scaled_dot_product_attention` of queries, keys and values (batch, heads, ctx, d_head)."""
 
 
 def attention_on(gpu: Gpu) -> Attend:
@@ -143,18 +128,14 @@ def _flash_problem(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor) -> str | None:
 def _efficient_problem(gpu: Gpu, q: Tensor, v: Tensor) -> str | None:
     """Reason why efficient attention does not support the inputs, or None (can_use_mem_efficient_attention)."""
     is_recent = gpu.compute_capability >= (8, 0)
-    alignment = _efficient_alignment(gpu, q.dtype)
+    # minimum_gemm_alignment, in elements.
+    major = gpu.compute_capability[0]
+    has_tensor_cores = major >= 8 or (major == 7 and q.dtype in _HALVES)
+    alignment = max(4 if major >= 8 else 1, 16 // q.dtype.itemsize if has_tensor_cores else 1)
     if q.shape[-1] % alignment or v.shape[-1] % alignment:
         return f"Memory efficient attention requires heads of a width divisible by {alignment}; this is {q.shape[-1]}"
     dtypes = (*_HALVES, torch.float32) if is_recent else (torch.float16, torch.float32)
     return _type_problem("Memory efficient attention", q, dtypes)
-
-
-def _efficient_alignment(gpu: Gpu, dtype: torch.dtype) -> int:
-    """minimum_gemm_alignment, in elements."""
-    major = gpu.compute_capability[0]
-    has_tensor_cores = major >= 8 or (major == 7 and dtype in _HALVES)
-    return max(4 if major >= 8 else 1, 16 // dtype.itemsize if has_tensor_cores else 1)
 
 
 def _cudnn_problem(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor) -> str | None:

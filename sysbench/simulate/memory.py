@@ -59,8 +59,8 @@ class SimilarAllocations:
 class SimulatedMemory:
     """Simulated memory of a protocol on a GPU.
 
-    `reserved_peak_bytes`, `context_bytes` and `other_bytes` add up to the memory that the device shows as used;
-    `workspace_bytes` is the part of `allocated_peak_bytes` that cuBLAS holds.
+    `reserved_peak_bytes` and the GPU's `context_bytes` and `other_bytes` add up to the memory that the device shows as
+    used; `workspace_bytes` is the part of `allocated_peak_bytes` that cuBLAS holds.
     """
 
     recording: StepRecording = field(repr=False)
@@ -138,26 +138,6 @@ class SimulatedMemory:
             root.add(path, allocation.category, self.block_bytes[number])
         return root
 
-    @property
-    def cell(self) -> ModelCell:
-        """The simulated cell."""
-        return self.recording.cell
-
-    @property
-    def protocol(self) -> Protocol:
-        """The simulated protocol."""
-        return self.recording.protocol
-
-    @property
-    def context_bytes(self) -> int:
-        """Memory of the CUDA context, outside the allocator."""
-        return self.gpu.context_bytes
-
-    @property
-    def other_bytes(self) -> int:
-        """Memory of other processes."""
-        return self.gpu.other_bytes
-
     def snapshot(self, source: Source = "simulated") -> dict[str, Any]:
         """Return the whole history, and the state at its end, in the format of `torch.cuda.memory._snapshot()`.
 
@@ -182,8 +162,8 @@ class SimulatedMemory:
             "source": source,
             "allocator": "cuda" if source == "simulated" else None,
             "device_name": self.gpu.title,
-            "protocol": self.protocol,
-            "cell": self.cell.model_dump(mode="json"),
+            "protocol": self.recording.protocol,
+            "cell": self.recording.cell.model_dump(mode="json"),
         }
         return snapshot
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import einops
 import torch
@@ -93,23 +93,20 @@ class Origins:
         """Return the origin of the operator that is being called."""
         node = torch._C._current_autograd_node()
         if node is not None:
-            return self._in_backward(node)
+            forward = self._forward.get(node._sequence_nr())
+            if forward is None:
+                return Origin(OUTSIDE, 0)  # accumulation of a parameter's gradient, which has no forward operator
+            key = node.name(), forward.stack
+            stack = self._of_backward.get(key)
+            if stack is None:
+                stack = self._of_backward[key] = len(self.stacks)
+                self.stacks.append((Frame("autograd", 0, key[0]), *self.stacks[forward.stack]))
+            return Origin(forward.module, stack)
         origin = Origin(self._paths[-1] if self._paths else OUTSIDE, self._stack(sys._getframe(1)))
         # Autograd creates and numbers the node of an operator just before the operator runs. Operators without a node
         # see the number of an earlier one.
         self._forward.setdefault(torch.autograd._get_sequence_nr() - 1, origin)
         return origin
-
-    def _in_backward(self, node: Any) -> Origin:
-        forward = self._forward.get(node._sequence_nr())
-        if forward is None:
-            return Origin(OUTSIDE, 0)  # accumulation of a parameter's gradient, which has no forward operator
-        key = node.name(), forward.stack
-        stack = self._of_backward.get(key)
-        if stack is None:
-            stack = self._of_backward[key] = len(self.stacks)
-            self.stacks.append((Frame("autograd", 0, key[0]), *self.stacks[forward.stack]))
-        return Origin(forward.module, stack)
 
     def _stack(self, frame: FrameType | None) -> int:
         first = frame

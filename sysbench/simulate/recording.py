@@ -268,7 +268,12 @@ class Recorder:
         """Record an allocation."""
         origin = self._origin
         if not origin.module and self.phase in ("backward", "optimizer"):
-            source = self._origin_of(arguments)
+            # Optimizer state and gradients belong to the module of their parameter, the operator's first tensor.
+            first: Any = arguments[0] if arguments else None
+            if isinstance(first, list | tuple) and first:
+                first = first[0]
+            number = self.device.number_of(first) if isinstance(first, Tensor) else None
+            source = self._found[number] if number is not None else Origin(OUTSIDE, 0)
             origin = Origin(source.module, origin.stack or source.stack)
         return self._allocate(size_bytes, origin)
 
@@ -327,14 +332,6 @@ class Recorder:
             self._threads_with_workspace.add(is_backward)
             number = self._allocate(self._platform.workspace_bytes, Origin(OUTSIDE, self._origin.stack))
             self._categories[number] = "workspace"
-
-    def _origin_of(self, arguments: Arguments) -> Origin:
-        """Origin of an operator's first tensor: optimizer state and gradients belong to their parameter's module."""
-        first: Any = arguments[0] if arguments else None
-        if isinstance(first, list | tuple) and first:
-            first = first[0]
-        number = self.device.number_of(first) if isinstance(first, Tensor) else None
-        return self._found[number] if number is not None else Origin(OUTSIDE, 0)
 
 
 class _StepRecorder(Recorder):

@@ -68,13 +68,6 @@ class Replay:
         self._recording = recording
         self._frames = frames
         self._allocated_bytes = 0
-        self._run()
-
-    def peaks_of_last_step(self) -> list[SpanPeak]:
-        """Peaks of the step in which the replay ended."""
-        return [peak for peak in self.peaks if peak.span.step == self.peaks[-1].span.step]
-
-    def _run(self) -> None:
         position = 0
         for span in self._recording.spans:
             self._serve(position, span.first)
@@ -88,6 +81,10 @@ class Replay:
             if self.failure is not None:
                 return
 
+    def peaks_of_last_step(self) -> list[SpanPeak]:
+        """Peaks of the step in which the replay ended."""
+        return [peak for peak in self.peaks if peak.span.step == self.peaks[-1].span.step]
+
     def _serve(self, first: int, end: int) -> int:
         """Replay these events; return where the allocated peak is first reached, before or among them."""
         most, peak = self._allocated_bytes, first
@@ -98,22 +95,19 @@ class Replay:
                 self.reserved_bytes.append(self.reserved_bytes[-1])  # freed memory stays in the cache
                 continue
             try:
-                self._allocate(event)
+                allocation = self._recording.allocations[event]
+                frames = self._frames[allocation.stack] if self._frames is not None else None
+                block = self.allocator.allocate(allocation.size_bytes, frames=frames)
+                self.addresses[event] = block.address
+                self.sizes.append(block.size)
+                self.reserved_bytes.append(self.allocator.statistics.reserved_bytes)
+                self._allocated_bytes += block.size
             except SimulatedOutOfMemoryError as error:
                 self.failure = error
                 break
             if self._allocated_bytes > most:
                 most, peak = self._allocated_bytes, position
         return peak
-
-    def _allocate(self, number: int) -> None:
-        allocation = self._recording.allocations[number]
-        frames = self._frames[allocation.stack] if self._frames is not None else None
-        block = self.allocator.allocate(allocation.size_bytes, frames=frames)
-        self.addresses[number] = block.address
-        self.sizes.append(block.size)
-        self.reserved_bytes.append(self.allocator.statistics.reserved_bytes)
-        self._allocated_bytes += block.size
 
 
 def available_bytes(gpu: Gpu, settings: AllocatorSettings) -> int:

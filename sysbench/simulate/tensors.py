@@ -18,10 +18,9 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import torch
 from torch import Tensor
 from torch._C import _DisableTorchDispatch as _below_python
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from sysbench.errors import UnavailableError
-from sysbench.lab.accounting import StorageWatch
+from sysbench.lab.accounting import DispatchMode, StorageWatch
 
 DEVICE = torch.device("cpu", 0)
 """Device of simulated tensors. torch treats it as different from the host's `cpu`, which has no index, but otherwise as
@@ -108,31 +107,34 @@ class DeviceObserver(Protocol):
         ...
 
 
-class SimulatedDevice(TorchDispatchMode):
-    """While active, `DEVICE` is a GPU whose kernels do nothing."""
+class ObservedDevice(DispatchMode):
+    """A mode that tells an observer which storages operators allocate, and when these are freed."""
 
     def __init__(self, observer: DeviceObserver) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._observer = observer
         self._arguments: Arguments = ()
         self._watch = StorageWatch(lambda size_bytes: observer.allocated(size_bytes, self._arguments), observer.freed)
+
+    def number_of(self, tensor: Tensor) -> int | None:
+        """Return the observer's number of the tensor's storage; None for empty tensors and those of other devices."""
+        return self._watch.number_of(tensor)
+
+    def stop(self) -> None:
+        """Stop reporting freed storages: the remaining ones are freed because the run is over."""
+        self._watch.forget_all()
+
+
+class SimulatedDevice(ObservedDevice):
+    """While active, `DEVICE` is a GPU whose kernels do nothing."""
+
+    def __init__(self, observer: DeviceObserver) -> None:
+        super().__init__(observer)
         self._answers: dict[tuple[object, ...], _Answer] = {}
         self._handlers: dict[Operator, Callable[[Operator, Arguments, Options], Any]] = {}
         # For the first tensors without data in a process, torch imports its shape functions, and leaves a reference
         # cycle that keeps these tensors alive. They must not be part of a recording.
         torch.empty(1, device=_META) / 1
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # otherwise torch imports its compiler, which takes seconds
-
-    def number_of(self, tensor: Tensor) -> int | None:
-        """Return the observer's number of the tensor's storage; None for host tensors and empty ones."""
-        return self._watch.number_of(tensor)
-
-    def stop(self) -> None:
-        """Stop reporting freed storages: the remaining ones are freed because the simulation is over."""
-        self._watch.forget_all()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Determine the results of `func` without computing values.

@@ -16,9 +16,10 @@ from enum import IntFlag
 import numpy as np
 import numpy.typing as npt
 
+from sysbench.snapshot import CATEGORIES
 from sysbench.snapshot.layout import NONE, Column, Frame, Snapshot, Stacks
 from sysbench.snapshot.lifetimes import Lifetimes
-from sysbench.snapshot.timeline import CATEGORIES, UNKNOWN, Phase
+from sysbench.snapshot.timeline import UNKNOWN, Phase
 
 CUBLAS_WORKSPACE_BYTES = 8_519_680
 """cuBLAS's default workspace per handle and stream (getChosenWorkspaceSize in CublasHandlePool.cpp of ATen/cuda)."""

@@ -90,22 +90,19 @@ class _StackTable:
         """Add a list of frames to the table and replace its content; other lists remain unchanged."""
         for record in items:
             if type(record) is dict and "filename" in record:
-                self._add_frame(record)
+                filename, line, name = record["filename"], record.get("line"), record.get("name")
+                frame = Frame(
+                    filename if isinstance(filename, str) else "",
+                    line if isinstance(line, int) else 0,
+                    name if isinstance(name, str) else "",
+                )
+                record.clear()
+                record[_FRAME] = self._frames.setdefault(frame, len(self._frames))
         try:
             key = array("I", map(itemgetter(_FRAME), items)).tobytes()
         except (KeyError, TypeError):
             return
         items[:] = [self._stacks.setdefault(key, _Stack(len(self._stacks)))]
-
-    def _add_frame(self, record: dict[object, Any]) -> None:
-        filename, line, name = record["filename"], record.get("line"), record.get("name")
-        frame = Frame(
-            filename if isinstance(filename, str) else "",
-            line if isinstance(line, int) else 0,
-            name if isinstance(name, str) else "",
-        )
-        record.clear()
-        record[_FRAME] = self._frames.setdefault(frame, len(self._frames))
 
     def position(self, frames: Any) -> int:
         """Return the position of a stack, or NONE for no frames. Raises TypeError for anything else."""

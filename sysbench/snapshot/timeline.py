@@ -15,20 +15,9 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from sysbench.snapshot.layout import NONE, Column, Frame, Stacks
+from sysbench.snapshot import CATEGORIES
+from sysbench.snapshot.layout import NONE, Column, Stacks
 from sysbench.snapshot.reserved import Reserved
-
-CATEGORIES: Final = (
-    "parameters",
-    "gradients",
-    "optimizer state",
-    "activations",
-    "inputs",
-    "temporaries",
-    "workspace",
-    "unknown",
-)
-"""Memory categories; `Allocations.category` holds positions in this tuple. Activations are kept for backward."""
 
 UNKNOWN: Final = CATEGORIES.index("unknown")
 
@@ -271,10 +260,6 @@ class Timeline:
         for (module, category), size in zip(kinds, sizes, strict=True):
             root.add(self.modules[module] if module != NONE else (), CATEGORIES[category], int(size))
         return root
-
-    def frames_of(self, allocation: int) -> tuple[Frame, ...]:
-        """Return the stack of an allocation, innermost frame first; empty if unknown."""
-        return self.stacks.of(int(self.allocations.stack[allocation]))
 
     # --- fragmentation
 

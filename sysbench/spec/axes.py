@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import Annotated, TypeVar
+
+from pydantic import BeforeValidator
 
 from sysbench.errors import unknown
 from sysbench.spec.quantities import LARGEST_SIZE
@@ -66,6 +68,16 @@ def texts(value: object) -> tuple[str, ...]:
     return _distinct(str(word).strip() for word in words)
 
 
+Sizes = Annotated[tuple[int, ...], BeforeValidator(integers(1))]
+"""An axis of positive integers."""
+
+Counts = Annotated[tuple[int, ...], BeforeValidator(integers(0))]
+"""An axis of integers from 0."""
+
+Texts = Annotated[tuple[str, ...], BeforeValidator(texts)]
+"""Words separated by commas."""
+
+
 def share(value: object) -> object:
     """Convert `1%` or 0.01 to 0.01; raises ValueError for anything else that is not a number."""
     if not isinstance(value, str):
@@ -111,10 +123,8 @@ def _item(item: str, axis: str) -> Iterator[int]:
         raise ValueError(f"{item} has no stride: write {item}*2 (doubling) or {item}+{max(last - first, 1)} (adding)")
     if last < first:
         raise ValueError(f"{item} runs backwards: write {last}-{first}{found['operator']}{found['step']}")
-    yield from _stride(first, last, found["operator"], int(found["step"]), item)
-
-
-def _stride(first: int, last: int, operator: str, step: int, item: str) -> Iterator[int]:
+    operator = found["operator"]
+    step = int(found["step"])
     if step < (2 if operator == "*" else 1) or (operator == "*" and first == 0):
         raise ValueError(f"{item} never reaches {last}: multiply by 2 or more (not from 0), or add 1 or more")
     value = first

@@ -6,9 +6,9 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from sysbench.spec.axes import texts
 
@@ -28,6 +28,10 @@ def devices(value: object) -> tuple[str, ...]:
         if not _DEVICE.fullmatch(name):
             raise ValueError(f"{name or '(nothing)'} is not a device. (auto, cpu, mps, cuda, cuda:0, cuda:1, …)")
     return names
+
+
+Devices = Annotated[tuple[str, ...], BeforeValidator(devices)]
+"""An axis of devices."""
 
 
 class RunCell(BaseModel):

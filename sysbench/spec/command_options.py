@@ -23,7 +23,7 @@ __all__ = ["Given", "command_options", "given", "option_name", "validated"]
 
 
 def command_options(*specs: type[BaseModel]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a function of `(Given, Given, …)`, one for each of `specs`, the command-line options of their fields."""
+    """Decorate a function of `(Given, Given, …)`, one per spec, with the command-line options of the specs' fields."""
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
@@ -116,7 +116,7 @@ def _parameters(model: type[BaseModel]) -> Iterator[inspect.Parameter]:
 
 
 def _completed(model: type[BaseModel], field: str) -> Callable[[typer.Context, str], list[str]]:
-    """What a shell is offered for the value of a field, by whoever the command line was given for that."""
+    """Completions of a field's value for a shell, from the function that the command line registered."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         offered: list[str] = ctx.obj(ctx.info_name, model, field, incomplete, ctx.params) if ctx.obj else []

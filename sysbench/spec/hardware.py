@@ -41,7 +41,7 @@ _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]i?B)", re.IGNORE
 _MARKETED = re.compile(r"(?P<number>\d+)\s?gi?b?\b")
 _APART = re.compile(r"(sxm|pcie|nvl|rtx|(?<=\d)ti\b)(?:(?<=sxm)\d)?")
 _EVERYBODYS = frozenset({"nvidia", "tesla", "geforce", "rtx", "gpu", "generation"})
-"""Terms that tell no card of ours from another."""
+"""Terms that do not distinguish cards."""
 
 _UNITS = {
     f"{prefix}{infix}b": base**power
@@ -109,14 +109,14 @@ class Hardware(_Frozen):
     source: str = ""
     """Source of the rates."""
     peak_flops_per_s: dict[Precision, PositiveFloat] = Field(default_factory=dict)
-    """By precision: dense, with products accumulated in fp32. `fp32` is the rate of the ordinary cores.
+    """Peak rates by precision: dense, with products accumulated in fp32. `fp32` is the rate of the ordinary cores.
 
     Precisions without hardware units are left out."""
     measured: dict[Precision, Ceiling] = Field(default_factory=dict)
     sms: PositiveInt | None = None
     """Streaming multiprocessors."""
     synchronous: bool = False
-    """Whether it is host and device in one, as a CPU is: an operator returns when its work is done."""
+    """Whether host and device are the same, as for a CPU: an operator returns when its work is done."""
     power_limit_w: PositiveInt | None = None
     """Power limit as delivered."""
     rates: dict[str, Rate] = Field(default_factory=dict)
@@ -155,7 +155,7 @@ def find(device_name: str, memory_bytes: int | None = None) -> Hardware | None:
 
 
 def named(name: str) -> Hardware:
-    """The hardware that people call `name`, or a nameless one of a memory size such as `24GiB`.
+    """Return the hardware with this name, or unnamed hardware of a memory size such as `24GiB`.
 
     A slug, a driver's name, or as much of either as means one card: `h100-80gb`, `H100 SXM`, `4090`. A file of the
     user's own comes before the one that is shipped. Raises UsageError for any other name, and for one that several
@@ -171,7 +171,7 @@ def named(name: str) -> Hardware:
     if memory_bytes > 0:
         return Hardware(slug=name.strip(), title=f"a GPU with {name.strip()}", memory_bytes=memory_bytes)
     meant = [hardware for hardware in known() if _could_be_called(name, hardware)]
-    # An H100 without a word more is the card that is called nothing else: not the PCIe card, nor the NVL.
+    # A plain H100 is the card without a suffix, not the PCIe or the NVL card.
     in_full = [hardware for hardware in meant if _terms(hardware.slug) <= _terms(name)]
     if len(in_full) == 1:
         slug = in_full[0].slug
@@ -184,9 +184,9 @@ def named(name: str) -> Hardware:
 
 
 def gpus(value: object) -> tuple[str, ...]:
-    """The GPUs and sizes of memory in `h100,24GiB`, for pydantic; raises ValueError for one that nobody knows.
+    """Parse GPUs and memory sizes such as `h100,24GiB`, for pydantic; raises ValueError for unknown ones.
 
-    What people call a GPU becomes its slug, so that a cell is the same however it was asked for.
+    Names become slugs, so that a cell does not depend on the spelling.
     """
     try:
         return texts([named(name).slug for name in texts(value)])
@@ -205,7 +205,7 @@ def slug_of(device_name: str, memory_bytes: int | None = None) -> str:
 
 
 def _could_be_called(name: str, hardware: Hardware) -> bool:
-    """Whether every term of the name is one of the card's, and every memory size in it is its own."""
+    """Whether the card has every term and every memory size of the name."""
     own = {term for each in (hardware.slug, hardware.title, *hardware.names) for term in _terms(each)}
     # What is sold as 80 GB, or as 141 GB, is about as many GiB.
     sizes_bytes = [int(size["number"]) * 2**30 for size in _MARKETED.finditer(name.lower())]
@@ -214,7 +214,7 @@ def _could_be_called(name: str, hardware: Hardware) -> bool:
 
 
 def _terms(name: str) -> frozenset[str]:
-    """What sets a card apart in a name: `h100` and `sxm`, and neither its makers, nor its memory."""
+    """Terms of a name that distinguish cards: `h100` and `sxm`, without manufacturer and memory."""
     apart = _APART.sub(r" \1 ", _MARKETED.sub(" ", name.lower()))
     return frozenset(re.findall(r"[a-z0-9.]+", apart)) - _EVERYBODYS
 

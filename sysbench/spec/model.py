@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from sysbench.spec.axes import choices, integers
+from sysbench.spec.axes import Sizes, choices, integers
+from sysbench.spec.cell import Devices, RunCell, RunSpec
 from sysbench.spec.cell import DeviceType as DeviceType
-from sysbench.spec.cell import RunCell, RunSpec, devices
 from sysbench.spec.options import Option
 from sysbench.spec.quantities import Seed, Size
 
@@ -72,6 +72,9 @@ Phase = Literal["zero_grad", "forward", "loss", "backward", "optimizer"]
 Attention = Literal["naive", "sdpa", "flash", "efficient", "cudnn", "math", "flex"]
 Execution = Literal["eager", "compiled"]
 Optimizer = Literal["for-loop", "foreach", "fused"]
+
+Precisions = Annotated[tuple[Precision, ...], BeforeValidator(choices("a precision", get_args(Precision)))]
+Modes = Annotated[tuple[Mode, ...], BeforeValidator(choices("a mode", get_args(Mode)))]
 
 PHASES_OF: dict[Mode, tuple[Phase, ...]] = {
     "inference": ("forward",),
@@ -190,33 +193,26 @@ class ModelSpec(RunSpec):
         BeforeValidator(integers(2)),
         Option(flags=("--d-model", "--hidden-size"), metavar="AXIS", panel=MODEL),
     ] = Field(default=(), description="Width of the residual stream, instead of the size's own.")
-    d_ff: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=MODEL)] = Field(
+    d_ff: Annotated[Sizes, Option(metavar="AXIS", panel=MODEL)] = Field(
         default=(), description="Width inside the feed-forward block, instead of the size's own."
     )
-    layers: Annotated[
-        tuple[int, ...],
-        BeforeValidator(integers(1)),
-        Option(flags=("--layers", "--num-layers"), metavar="AXIS", panel=MODEL),
-    ] = Field(default=(), description="Number of Transformer blocks, instead of the size's own.")
-    heads: Annotated[
-        tuple[int, ...],
-        BeforeValidator(integers(1)),
-        Option(flags=("--heads", "--num-heads"), metavar="AXIS", panel=MODEL),
-    ] = Field(default=(), description="Attention heads per block, instead of the size's own.")
+    layers: Annotated[Sizes, Option(flags=("--layers", "--num-layers"), metavar="AXIS", panel=MODEL)] = Field(
+        default=(), description="Number of Transformer blocks, instead of the size's own."
+    )
+    heads: Annotated[Sizes, Option(flags=("--heads", "--num-heads"), metavar="AXIS", panel=MODEL)] = Field(
+        default=(), description="Attention heads per block, instead of the size's own."
+    )
     vocab: Annotated[tuple[int, ...], BeforeValidator(integers(2)), Option(metavar="AXIS", panel=MODEL)] = Field(
         default=(VOCABULARY,), description="Vocabulary size."
     )
-    ctx: Annotated[
-        tuple[int, ...], BeforeValidator(integers(1)), Option(flags=("--ctx", "--seq-len"), metavar="AXIS", panel=MODEL)
-    ] = Field(default=(128, 256, 512, 1024), description="Context length, in tokens.")
-    batch: Annotated[
-        tuple[int, ...],
-        BeforeValidator(integers(1)),
-        Option(flags=("--batch", "--batch-size"), metavar="AXIS", panel=MODEL),
-    ] = Field(default=(4,), description="Sequences per step.")
+    ctx: Annotated[Sizes, Option(flags=("--ctx", "--seq-len"), metavar="AXIS", panel=MODEL)] = Field(
+        default=(128, 256, 512, 1024), description="Context length, in tokens."
+    )
+    batch: Annotated[Sizes, Option(flags=("--batch", "--batch-size"), metavar="AXIS", panel=MODEL)] = Field(
+        default=(4,), description="Sequences per step."
+    )
     precision: Annotated[
-        tuple[Precision, ...],
-        BeforeValidator(choices("a precision", get_args(Precision))),
+        Precisions,
         Option(
             flags=("--precision", "--dtype"),
             metavar="NAME,…",
@@ -247,7 +243,7 @@ class ModelSpec(RunSpec):
         BeforeValidator(choices("an optimizer implementation", get_args(Optimizer))),
         Option(metavar="KIND,…", panel=STEP),
     ] = Field(default=("foreach",), description="Implementation of torch.optim.AdamW: for-loop, foreach, fused.")
-    device: Annotated[tuple[str, ...], BeforeValidator(devices), Option(metavar="NAME,…", panel=STEP)] = Field(
+    device: Annotated[Devices, Option(metavar="NAME,…", panel=STEP)] = Field(
         default=("auto",), description="auto, cuda, cuda:1, mps or cpu. auto is the first there is of cuda, mps, cpu."
     )
     seed: Annotated[Seed, Option(metavar="N", panel=STEP)] = Field(

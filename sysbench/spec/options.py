@@ -14,8 +14,7 @@ class Option:
     placeholder of its value, `panel` the heading under which it is listed, and `shorthands` are flags without a value
     that set one: `{"--bf16": "bf16"}`. A `positional` option needs no flag. A `repeated` option may be given several
     times, or as several arguments: its field gets a list of words; a `pair` takes the next two words, whatever they
-    are.
-    `values` are what a shell completes, where the field's type does not list them.
+    are. `values` are completions for a shell, if the field's type does not list them.
     """
 
     flags: tuple[str, ...] = ()
@@ -59,7 +58,7 @@ CALLED_ELSEWHERE: Mapping[str, str] = {
     "output-dir": "out",
     "output": "out",
 }
-"""What other tools call an option of ours, where that is no spelling of it here: whoever types it is told ours."""
+"""Names that other tools use for options; messages suggest our name instead."""
 
 
 def flag_of(field: str) -> str:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from sysbench.spec.axes import texts
+from sysbench.spec.axes import Texts
 from sysbench.spec.options import Option
 from sysbench.spec.validation import option_name, option_of
 
@@ -44,7 +44,7 @@ class Selection:
 
 
 class RunOptions(BaseModel):
-    """Where results go, what is shown, and when to abort."""
+    """Destinations of results, what to show, and when to abort."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
@@ -57,18 +57,18 @@ class RunOptions(BaseModel):
     format: Annotated[Format, Option(metavar="NAME", panel=OUTPUT)] = Field(
         default="terminal", description="Tables as terminal, markdown, csv or latex."
     )
-    tables: Annotated[tuple[str, ...], BeforeValidator(texts), Option(metavar="NAME,…", panel=OUTPUT)] = Field(
+    tables: Annotated[Texts, Option(metavar="NAME,…", panel=OUTPUT)] = Field(
         default=(), description="Tables to show instead of those that the axes imply; a wrong name lists all."
     )
-    columns: Annotated[tuple[str, ...], BeforeValidator(texts), Option(metavar="NAME,…", panel=OUTPUT)] = Field(
+    columns: Annotated[Texts, Option(metavar="NAME,…", panel=OUTPUT)] = Field(
         default=(),
-        description="Columns to show; with a + in front, beside those that are shown anyway. A wrong name lists all.",
+        description="Columns to show; with a leading +, in addition to the default ones. A wrong name lists all.",
     )
     no_live: Annotated[bool, Option(panel=OUTPUT)] = Field(
         default=False, description="One line per finished cell instead of the dashboard."
     )
     quiet: Annotated[bool, Option(flags=("--quiet", "-q"), panel=OUTPUT)] = Field(
-        default=False, description="No progress at all, only the result."
+        default=False, description="No progress, only the result."
     )
     debug: Annotated[bool, Option(panel=OUTPUT)] = Field(default=False, description="Show tracebacks.")
     plan: Annotated[bool, Option(panel=EXECUTION)] = Field(
@@ -92,10 +92,9 @@ class RunOptions(BaseModel):
     ceilings: bool = True
     """Whether to measure the matmul ceiling with which rates are compared. Not on the command line."""
     watch: Callable[[Any], object] | None = None
-    """Is called with every event of a quiet run. Not on the command line."""
+    """Called with every event of a quiet run. Not on the command line."""
     overall: Any = None
-    """Where the run stands within an experiment (`render.dashboard.overall.Overall`), if it belongs to one. Not on the
-    command line."""
+    """Position of the run in an experiment (`render.dashboard.overall.Overall`), if any. Not on the command line."""
     shown: bool = True
     """Whether to print the result. Not on the command line."""
 

@@ -28,7 +28,6 @@ from sysbench.trace.recording import (
     Launches,
     Operators,
     Ranges,
-    Recorded,
     Trace,
 )
 from sysbench.trace.window import Cut
@@ -67,7 +66,16 @@ class Written:
 
 def write(path: Path, cut: Cut, largest_bytes: int) -> Written:
     """Write a slice to .json or .json.gz, up to a size of `largest_bytes`; raises OSError."""
-    beginning = _beginning(cut.recording)
+    # Kineto's header.
+    recorded = cut.recording
+    header: dict[str, object] = {"displayTimeUnit": "ns"}
+    if recorded.devices:
+        header["deviceProperties"] = [{"id": number, "name": name} for number, name in enumerate(recorded.devices)]
+    if recorded.predicted:
+        header["source"] = "predicted"
+    if recorded.rank is not None:
+        header["distributedInfo"] = {"rank": recorded.rank}
+    beginning = _encode(header)[:-1] + b',"traceEvents":[\n'
     events, size_bytes = 0, len(beginning) + len(_END)
     with gzip.open(path, "wb", compresslevel=4) if path.suffix.lower() == ".gz" else path.open("wb") as file:
         file.write(beginning)
@@ -81,18 +89,6 @@ def write(path: Path, cut: Cut, largest_bytes: int) -> Written:
             events += 1
         file.write(_END)
     return Written(events, None)
-
-
-def _beginning(recorded: Recorded) -> bytes:
-    """Return the header before the events, as Kineto writes it."""
-    header: dict[str, object] = {"displayTimeUnit": "ns"}
-    if recorded.devices:
-        header["deviceProperties"] = [{"id": number, "name": name} for number, name in enumerate(recorded.devices)]
-    if recorded.predicted:
-        header["source"] = "predicted"
-    if recorded.rank is not None:
-        header["distributedInfo"] = {"rank": recorded.rank}
-    return _encode(header)[:-1] + b',"traceEvents":[\n'
 
 
 def _encode(content: dict[str, object]) -> bytes:

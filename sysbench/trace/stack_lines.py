@@ -26,24 +26,24 @@ class Line(Protocol):
 
     @property
     def line(self) -> int:
-        """0 where it is not known."""
+        """0 if unknown."""
 
     @property
     def name(self) -> str:
-        """Of the function; for C++ with the types of its parameters."""
+        """Name of the function; in C++ with parameter types."""
 
 
 AnyLine = TypeVar("AnyLine", bound=Line)
 
 _LIBRARY: Final = re.compile(r"(^|/)(site-packages|dist-packages|torch|lib/python[\d.]*)/|^<frozen")
 _OURS: Final = re.compile(r"(^|/)(sysbench|torch/optim)/")
-"""Optimizers are torch's, but their lines say more than the call of `step`."""
+"""Lines of torch's optimizers are more informative than the call of `step`."""
 _ALLOCATING: Final = re.compile(r"(torch::(unwind|CapturedTraceback)|c10|at::(detail|_ops|empty\w*))\b")
 """C++ functions that every allocation passes through."""
 
 
 def telling(stack: Sequence[AnyLine]) -> AnyLine | None:
-    """The frame that says most about a stack, innermost first.
+    """Return the most informative frame of a stack, given innermost first.
 
     It is the first line of the user's own Python; without one the first of any Python, without that the first C++
     function that is more than the way to the allocator. None for an empty stack.

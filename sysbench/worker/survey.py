@@ -30,7 +30,11 @@ def main() -> None:
     else:
         facts["import_s"] = time.perf_counter() - began_s
         _ask(facts, torch)
-    _say(channel, facts)
+    # Exit at once, because an orderly shutdown of torch and CUDA takes too long.
+    with os.fdopen(channel, "w") as out:
+        out.write(json.dumps(facts) + "\n")
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _ask(facts: Facts, torch: Any) -> None:
@@ -122,14 +126,6 @@ def _attention_kernels(torch: Any) -> dict[str, list[str]]:
 def _line(error: BaseException) -> str:
     words = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
     return words if len(words) <= 300 else f"{words[:299]}…"
-
-
-def _say(channel: int, facts: Facts) -> None:
-    """Write the answer and exit at once: an orderly shutdown of torch and CUDA takes too long."""
-    with os.fdopen(channel, "w") as out:
-        out.write(json.dumps(facts) + "\n")
-    sys.stderr.flush()
-    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -74,14 +74,14 @@ def test_two_runs_are_compared_without_torch(runs: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], 'name what is to be compared: two runs, or --ab "SPEC" "SPEC"'),
+        ([], 'name what to compare: two runs, or --ab "SPEC" "SPEC"'),
         (["latest"], "latest is one side of a comparison: name the other one as well"),
         (["latest", "lastet"], "lastet is neither a file nor a directory, nor a run in runs. Did you mean latest?"),
         (["latest", "latest~1", "--across", "precison"], "--across precison is not an axis. Did you mean precision?"),
         (["latest", "latest~1", "--gate", "three"], "--gate three is not a share: write 1% or 0.01"),
         (["latest", "latest~1", "--tables", "verdict"], "--tables verdict is not a table. Did you mean verdicts?"),
-        (["latest", "--ab", "time", "time"], "--ab measures both arms now: there is nothing to be read beside it"),
-        (["--ab", "time --bf16", "time"], "the two are not of the same thing: precision is bf16 in A"),
+        (["latest", "--ab", "time", "time"], "--ab measures both arms now: it cannot be combined with earlier runs"),
+        (["--ab", "time --bf16", "time"], "A and B are not comparable: precision is bf16 in A"),
     ],
 )
 def test_a_mistake_is_answered_in_one_line(runs: Path, arguments: list[str], complaint: str) -> None:

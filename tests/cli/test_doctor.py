@@ -82,7 +82,7 @@ def test_a_torch_that_cannot_be_imported_leaves_the_rest_of_the_screen(tmp_path:
     assert ran.code == 1
     assert ran.err == ""
     assert "torch cannot be imported: ImportError: libcudart.so.13" in ran.out
-    for part in ("machine", "processor", "tools", "what will work here", "report, compare, --from"):
+    for part in ("machine", "processor", "tools", "what works here", "report, compare, --from"):
         assert part in ran.out, part
 
 
@@ -119,7 +119,7 @@ def test_a_reader_that_goes_away_ends_the_output_and_nothing_else() -> None:
     ("arguments", "complaint"),
     [
         (["--self-cost", "--rounds", "1"], "--rounds 1 is out of range: allowed is 2 or more. Nearest: 2"),
-        (["--rounds", "6"], "--rounds are those of --self-cost, which is not given"),
+        (["--rounds", "6"], "--rounds needs --self-cost"),
         (["--jsn"], "No such option: --jsn"),
     ],
 )

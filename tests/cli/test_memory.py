@@ -195,7 +195,7 @@ def test_a_log_of_time_is_not_resumed_and_not_shown_as_memory(tmp_path: Path) ->
         (("--find=batch",), "--find needs --simulate GPU"),
         (("--find=layers", "--simulate=24GiB"), "--find layers is not allowed"),
         (("--simulate=24GiB", "--compile"), "--execution compiled cannot be simulated"),
-        (("--simulate=24GiB", "--device=cuda"), "--device names what is measured on"),
+        (("--simulate=24GiB", "--device=cuda"), "--device names the device to measure on"),
         (("--mode=backward",), "--mode backward is not a mode"),
         (("--simulate=24GiB", "--ctx=8", "--snapshot=/nowhere/x.pickle"), "there is no directory /nowhere"),
         (("--simulate=24GiB", "--ctx=8", "--figure=x.gif"), "must end in .png, .svg, .pdf"),
@@ -254,7 +254,7 @@ def test_a_snapshot_of_the_cpu_holds_its_tensors_and_claims_no_allocator(counted
 def test_what_cannot_run_here_is_pointed_to_the_simulation(tmp_path: Path) -> None:
     ran = sysbench("memory", "--size=2.7b", "--ctx=128", "--batch=4000", "--device=cpu", f"--out={tmp_path}")
     assert ran.code == 1
-    assert "--simulate GPU (a100-80gb, or 24GiB) works out what does not fit here" in " ".join(ran.out.split())
+    assert "--simulate GPU (a100-80gb, or 24GiB) computes what does not fit here" in " ".join(ran.out.split())
 
 
 def test_of_a_gpu_that_is_only_a_size_no_step_time_is_predicted_and_what_can_be_had_is_named() -> None:

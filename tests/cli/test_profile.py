@@ -241,8 +241,8 @@ def test_a_trace_with_nothing_in_it_is_an_error(tmp_path: Path) -> None:
         (["--trace", "a.json", "--window", "./a.json"], "--window a.json is the file of --trace: give each its own"),
         (["--flame", "a.svg", "--json", "a.svg"], "--flame a.svg is the file of --json: give each its own"),
         (["--from", "a.json", "--ctx", "7"], "--from shows a finished run; --ctx would change nothing in it"),
-        (["--from", "a.json", "--trace", "b.json"], "--trace keeps the trace of a run; --from has one already"),
-        (["--from", "a.json,b.json", "--window", "c.json"], "--window and --flame are of one trace"),
+        (["--from", "a.json", "--trace", "b.json"], "--trace keeps the trace of a run; --from reads an existing one"),
+        (["--from", "a.json,b.json", "--window", "c.json"], "--window and --flame need a single trace"),
         (["--from", "a.jsonl,b.json"], "--from takes one log or record, or several traces; a.jsonl is a log or record"),
     ],
 )
@@ -273,7 +273,7 @@ def test_what_can_be_shown_is_shown_where_the_part_that_was_asked_for_is_not_the
     source = f"--from={only(profiled / 'runs', '*.json')}"
     for wrong, complaint in (
         ("--range=forwrad", "--range forwrad is not a range of this profile"),
-        ("--kernel=gemn", "--kernel gemn is found in the name of no operator"),
+        ("--kernel=gemn", "--kernel gemn matches no operator"),
     ):
         ran = answered("profile", source, wrong, COLUMNS="120")
         assert ran.code == 2

@@ -14,12 +14,13 @@ import torch
 from sysbench.commands.time.spec import Sync
 from sysbench.lab import allocator, ceiling
 from sysbench.lab import devices as device_facts
-from sysbench.lab.clocks import Call, FakeClock, NoMarks, StepTimes, SynchronizedClock, clock_for, sum_of
+from sysbench.lab.clocks import Call, NoMarks, StepTimes, SynchronizedClock, clock_for, sum_of
 from sysbench.lab.compilation import compilation, count_from_zero, fresh_compiler
 from sysbench.lab.devices import available_devices, synchronize, torch_device, torch_info
 from sysbench.lab.precision import matmul_precision
 from sysbench.lab.ranges import named, visible_to
 from sysbench.log.events import DeviceInfo, PhaseSample
+from tests.lab.fake_clock import FakeClock
 
 CPU = torch.device("cpu")
 CPU_DEVICE = DeviceInfo(name="a processor", type="cpu")

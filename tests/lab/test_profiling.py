@@ -124,5 +124,5 @@ def test_a_compiled_model_has_its_phases_and_is_not_broken_by_names(tmp_path: Pa
 
 
 def test_a_profile_without_a_place_for_its_trace_is_refused() -> None:
-    with pytest.raises(SysbenchError, match="no place to leave it"):
+    with pytest.raises(SysbenchError, match="needs a path for its trace"):
         next(iter(run(cell(), CPU, None)))

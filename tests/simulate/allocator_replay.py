@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from sysbench.simulate.allocator import CachingAllocator, SimulatedOutOfMemoryError
-from sysbench.simulate.allocator.device_memory import DeviceMemory
 from sysbench.simulate.allocator.ledger import AllocatorEvent, AllocatorStatistics
 from sysbench.simulate.allocator.settings import UNLIMITED, AllocatorSettings
 from tests.simulate.allocator_rewind import segments_before
+from tests.simulate.restored_allocator import AdoptingDevice, RestorableAllocator
 
 _GROWS = frozenset({"segment_alloc", "segment_map"})
 _SHRINKS = frozenset({"segment_free", "segment_unmap"})
@@ -30,7 +30,7 @@ def replay(trace: Sequence[Mapping[str, Any]], allocator: CachingAllocator) -> l
     allocator  made with `record=True`; any settings and any device, so that the same program can be tried under others
 
     Blocks freed in the trace that were allocated before it are the allocator's own if it has them (see
-    `CachingAllocator.from_segments`), else passed over. A block that was in use on other streams stays in use until
+    `RestorableAllocator.from_segments`), else passed over. A block that was in use on other streams stays in use until
     its free completed. Raises SimulatedOutOfMemoryError where this allocator has no memory left though the recorded
     one had some.
     """
@@ -43,7 +43,7 @@ def replay(trace: Sequence[Mapping[str, Any]], allocator: CachingAllocator) -> l
         elif entry["action"] == "free_completed":
             recorded = int(entry["addr"])
             address = blocks.pop(recorded, recorded)
-            if allocator.is_in_use(address):
+            if address in allocator._in_use:
                 allocator.free(address)
         elif entry["action"] == "oom":
             _expect_failure(allocator, entry)
@@ -80,7 +80,7 @@ class Reproduction:
     events: list[AllocatorEvent]
     divergence: Divergence | None
     statistics: AllocatorStatistics
-    allocator: CachingAllocator
+    allocator: RestorableAllocator
 
 
 def reproduce(
@@ -108,7 +108,7 @@ def reproduce(
     settings = AllocatorSettings.from_snapshot(snapshot.get("allocator_settings", {}))
     segments = [segment for segment in snapshot["segments"] if int(segment.get("device", 0)) == device]
     run = _Run(trace, capacity_bytes or _UNKNOWN_CAPACITY_BYTES)
-    run.allocator = CachingAllocator.from_segments(
+    run.allocator = RestorableAllocator.from_segments(
         segments_before(segments, trace, settings), run.device.capacity_bytes, settings, record=True, device=run.device
     )
     if memory_fraction is not None:
@@ -119,7 +119,7 @@ def reproduce(
     return Reproduction(run.allocator.events, divergence, run.allocator.statistics, run.allocator)
 
 
-class _RecordedDevice(DeviceMemory):
+class _RecordedDevice(AdoptingDevice):
     """Has memory, and hands out addresses, exactly where a recording says so."""
 
     def __init__(self, capacity_bytes: int, run: _Run) -> None:
@@ -150,7 +150,7 @@ class _RecordedDevice(DeviceMemory):
 class _Run:
     """The recorded events, how far the model has come in them, and the model."""
 
-    allocator: CachingAllocator
+    allocator: RestorableAllocator
 
     def __init__(self, trace: Sequence[Mapping[str, Any]], capacity_bytes: int) -> None:
         self._indices = [index for index, entry in enumerate(trace) if entry["action"] in _COMPARED]

@@ -20,7 +20,7 @@ from torch.cuda import _memory_viz
 from sysbench import formulas
 from sysbench.commands.memory.spec import PROCEDURES, MemoryCell, MemorySpec, Protocol
 from sysbench.errors import UnavailableError
-from sysbench.lab.accounting import BLOCK_BYTES, TensorAccounting, rounded
+from sysbench.lab.accounting import BLOCK_BYTES, rounded
 from sysbench.lab.step import TrainingStep
 from sysbench.render.plan import plan
 from sysbench.render.table import Measure
@@ -29,20 +29,14 @@ from sysbench.simulate.gpu import CONTEXT_BYTES, Gpu
 from sysbench.simulate.memory import SimulatedMemory, serve, simulate
 from sysbench.simulate.recording import CATEGORIES, Platform, Recording, phases_of, record
 from sysbench.simulate.search import Largest, find_largest
+from sysbench.snapshot import CATEGORIES as TIMELINE_CATEGORIES
 from sysbench.snapshot import snapshot as snapshots
-from sysbench.snapshot.timeline import CATEGORIES as TIMELINE_CATEGORIES
-from sysbench.snapshot.timeline_sources import (
-    Allocated,
-    MemoryEvent,
-    PhaseBegan,
-    Released,
-    ReservedChanged,
-    from_events,
-    from_snapshot,
-)
+from sysbench.snapshot.timeline_sources import from_snapshot
 from sysbench.spec.hardware import named
 from sysbench.spec.model import SIZES, Attention, ModelCell, ModelShape, Optimizer, Precision
 from tests.simulate.simulated_cells import CPU, cell
+from tests.simulate.tensor_accounting import TensorAccounting
+from tests.snapshot.event_timelines import Allocated, MemoryEvent, PhaseBegan, Released, ReservedChanged, from_events
 
 MIB, GIB = 2**20, 2**30
 A100, H100, V100 = (Gpu.of(named(slug)) for slug in ("a100-80gb", "h100", "v100-32gb"))
@@ -89,7 +83,7 @@ def test_a_plan_says_within_two_percent_what_is_simulated(size: str, ctx: int, p
     assert isinstance(spare, Measure)
     simulated = simulate(cells[0].step, mode, H100, origins=False)
     assert needed.value == pytest.approx(simulated.allocated_peak_bytes, rel=0.02)
-    assert spare.value == H100.memory_bytes - simulated.context_bytes - needed.value
+    assert spare.value == H100.memory_bytes - simulated.gpu.context_bytes - needed.value
 
 
 # --- exactness: simulated bytes are real bytes
@@ -425,7 +419,7 @@ def test_the_largest_allocations_name_their_module_and_line(result: SimulatedMem
 def test_workspaces_and_the_context_are_lines_of_their_own() -> None:
     inference = simulate(cell(), "inference", A100)
     assert inference.workspace_bytes == 8_519_680
-    assert inference.context_bytes == CONTEXT_BYTES
+    assert inference.gpu.context_bytes == CONTEXT_BYTES
     training = simulate(cell(), "train", A100)
     assert training.workspace_bytes == 2 * 8_519_680
     assert simulate(cell(), "train", H100).workspace_bytes == 2 * 32 * MIB
@@ -514,7 +508,7 @@ def test_the_public_viewers_functions_read_the_snapshot(result: SimulatedMemory)
 def test_every_attention_kind_can_be_simulated(protocol: Protocol, attention: Attention, gpu: Gpu) -> None:
     result = simulate(cell(attention=attention, precision="bf16"), protocol, gpu)
     assert result.verdict.fits
-    assert result.allocated_peak_bytes > 4 * formulas.parameters(result.cell.model)
+    assert result.allocated_peak_bytes > 4 * formulas.parameters(result.recording.cell.model)
 
 
 @pytest.mark.parametrize("optimizer", ["for-loop", "foreach", "fused"])
@@ -631,7 +625,7 @@ def test_the_largest_that_fits_is_found(axis: Any, step: int) -> None:
     assert found.result.verdict.fits
     assert found.result.tree.children
     assert not found.beyond.verdict.fits
-    assert getattr(found.beyond.cell, axis) == found.value + 1
+    assert getattr(found.beyond.recording.cell, axis) == found.value + 1
     values = range(step, found.value + 3 * step, step)
     fitting = [
         value

@@ -11,12 +11,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from sysbench.errors import UnavailableError
-from sysbench.lab.accounting import TensorAccounting, rounded
+from sysbench.lab.accounting import rounded
 from sysbench.lab.attention import KINDS
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.recording import Platform, record
 from sysbench.simulate.tensors import DEVICE, Arguments, Operator, SimulatedDevice, SimulatedTensor
 from tests.simulate.simulated_cells import cell
+from tests.simulate.tensor_accounting import TensorAccounting
 
 
 class Books:

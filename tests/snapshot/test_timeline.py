@@ -11,18 +11,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from sysbench.errors import UsageError
-from sysbench.snapshot import snapshot
+from sysbench.snapshot import CATEGORIES, snapshot
 from sysbench.snapshot.layout import Frame
-from sysbench.snapshot.timeline import CATEGORIES, Timeline
-from sysbench.snapshot.timeline_sources import (
-    Allocated,
-    MemoryEvent,
-    PhaseBegan,
-    Released,
-    ReservedChanged,
-    from_events,
-    from_snapshot,
-)
+from sysbench.snapshot.timeline import Timeline
+from sysbench.snapshot.timeline_sources import from_snapshot
+from tests.snapshot.event_timelines import Allocated, MemoryEvent, PhaseBegan, Released, ReservedChanged, from_events
 from tests.snapshot.synthetic_snapshots import MIB, Model, frame, training_snapshot
 
 MODEL = Model(layers=3, d_model=128, d_ff=512, heads=4, vocab=1000, ctx=64)
@@ -497,4 +490,7 @@ def test_frames_of_an_allocation_are_innermost_first() -> None:
         }
     ]
     timeline = timeline_of({"segments": [], "device_traces": [trace]})
-    assert [found.filename for found in timeline.frames_of(0)] == ["inner.py", "outer.py"]
+    assert [found.filename for found in timeline.stacks.of(int(timeline.allocations.stack[0]))] == [
+        "inner.py",
+        "outer.py",
+    ]

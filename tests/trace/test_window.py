@@ -306,7 +306,7 @@ def test_a_user_is_told_when_nothing_happens_in_a_slice(tmp_path: Path) -> None:
     built.range("idle\x1b[2J", 0, 10)
     built.operator("aten::mm", 20, 5)
     file = profile_files.write_window(tmp_path / "w.json", cut(built.trace(), "idle\x1b[2J"))
-    assert file.remark == "nothing but ranges: no operator and no kernel is in `idle [2J`"
+    assert file.remark == "only ranges: `idle [2J` has no operators and no kernels"
     assert [each["name"] for each in json.loads(file.path.read_text())["traceEvents"]] == [
         "process_name",
         "idle\x1b[2J",

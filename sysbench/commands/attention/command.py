@@ -1,4 +1,4 @@
-"""`sysbench attention`: options → spec → run → show, draw."""
+"""Command line of `sysbench attention`, and its figures."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Pictures of an attention sweep: curves over the sequence length, and heat maps; where memory ends is drawn in both.
+"""Figures of an attention sweep, drawn from plain data: curves over the sequence length, and heat maps.
 
-They are drawn from `Panel` and `HeatMap`, which hold what is shown and nothing of where it comes from.
-
-How implementations are told apart in pictures: a colour, a marker and a dash each, the same in every picture.
+Both show where memory runs out. Every implementation has the same colour, marker and dashes in all figures.
 """
 
 from __future__ import annotations
@@ -15,7 +13,19 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from sysbench import units
-from sysbench.render.plots import INK, QUIET, SIMULATED, Heading, Look, Point, draw_crosses, draw_error_bars, printable
+from sysbench.render.plots import (
+    INK,
+    LIMIT,
+    QUIET,
+    SIMULATED,
+    Heading,
+    Look,
+    Point,
+    draw_crosses,
+    draw_error_bars,
+    dressed,
+    printable,
+)
 from sysbench.units import Unit
 
 if TYPE_CHECKING:
@@ -33,7 +43,7 @@ _LOOKS: Final = {
     "flex": Look("#e69f00", "X"),
     "flash-attn": Look("#7b4fa3", "p"),
 }
-"""Okabe and Ito's colours, which stay distinct under all common colour blindness, and a violet; markers differ too."""
+"""Okabe and Ito's colours, which stay distinct under all common colour blindness, and a violet; all markers differ."""
 
 _OTHERS: Final = (
     Look("#882255", "h", (0, (4, 2))),
@@ -41,25 +51,23 @@ _OTHERS: Final = (
     Look("#999933", "<", (0, (4, 2))),
     Look("#888888", ">", (0, (4, 2))),
 )
-"""For functions of the user's own, in the order in which they come."""
+"""For the user's own functions, in order of appearance."""
 
 
 def look(implementation: str, everything: Sequence[str]) -> Look:
-    """How an implementation of a run is drawn."""
+    """The style of an implementation; `everything` lists all implementations of the run."""
     if implementation in _LOOKS:
         return _LOOKS[implementation]
     own = [name for name in everything if name not in _LOOKS]
     return _OTHERS[own.index(implementation) % len(_OTHERS)]
 
 
-_GRID: Final = "#e3e3e3"
 _MISSING: Final = "#f2f2f2"
-_FRONTIER: Final = "#c1121f"
 _MAP: Final = "cividis"
-"""Even in lightness, and the same to the colour-blind."""
+"""Perceptually uniform, also for colour-blind readers."""
 _MOST_COLUMNS: Final = 4
 _MOST_LEVEL: Final = 6
-"""More sequence lengths than this are written slanted."""
+"""With more sequence lengths than this, tick labels are slanted."""
 _NARROWEST_IN: Final = 6.4
 _LINE_IN: Final = 0.19
 """Height of a line of the legend."""
@@ -72,11 +80,11 @@ class Curve:
 
     implementation: str
     points: tuple[Point, ...]
-    """Sequence length, value, and the ends of its interval where there is one."""
+    """Sequence length, value, and the bounds of its interval if there is one."""
     beyond: int | None = None
-    """The first sequence length that does not fit."""
+    """The shortest sequence that does not fit."""
     growth: str = ""
-    """`N^1.97 ± 0.03`, where it is known."""
+    """`N^1.97 ± 0.03`, if known."""
     modelled: str = ""
     """`simulated` or `predicted`; empty for what was measured."""
 
@@ -89,7 +97,7 @@ class Panel:
     unit: Unit
     curves: tuple[Curve, ...]
     limit: float | None = None
-    """A line that nothing gets over: the device's memory."""
+    """Height of a horizontal line: the device's memory."""
 
 
 @dataclass(frozen=True)
@@ -102,21 +110,21 @@ class HeatMap:
     dims: tuple[int, ...]
     lengths: tuple[int, ...]
     values: Mapping[tuple[int, int], float]
-    """By head dimension and sequence length."""
+    """Values by head dimension and sequence length."""
     words: Mapping[tuple[int, int], str]
-    """Why a place has no value."""
+    """Reasons for missing values."""
     beyond: frozenset[tuple[int, int]] = frozenset()
-    """Places that do not fit into memory: a line is drawn around them."""
+    """Positions that do not fit into memory; a line is drawn around them."""
     modelled: str = ""
     """`simulated` or `predicted`; empty for what was measured."""
 
 
 def draw_curves(panels: Sequence[Panel], caption: Heading) -> Figure:
-    """Panels beside each other, both axes logarithmic; a cross above marks what does not fit."""
+    """Draw panels side by side with logarithmic axes; crosses at the top mark sizes that do not fit."""
     from matplotlib.figure import Figure
 
     names = list(dict.fromkeys(curve.implementation for panel in panels for curve in panel.curves))
-    # The legend lies below the panels, a line of it for each implementation.
+    # The legend below the panels has a line per implementation.
     crowded = any(len(_all_lengths(panel)) > _MOST_LEVEL for panel in panels)
     ticks = 0.75 if crowded else 0.45
     below = 0.2 + _LINE_IN * (len(names) + 1)
@@ -144,7 +152,7 @@ def _draw_panel(axes: Axes, panel: Panel, names: Sequence[str]) -> None:
     axes.set_xlim(lengths[0] / 1.25, lengths[-1] * 1.25)
     values = [value for curve in panel.curves for _, value, _, _ in curve.points]
     if panel.limit is not None and values and max(values) > panel.limit / 64:
-        axes.axhline(panel.limit, color=_FRONTIER, linewidth=1, linestyle=(0, (5, 2)), zorder=2)
+        axes.axhline(panel.limit, color=LIMIT, linewidth=1, linestyle=(0, (5, 2)), zorder=2)
         label = f"memory of the device, {units.quantity(panel.unit, panel.limit)}"
         axes.annotate(
             label,
@@ -153,39 +161,32 @@ def _draw_panel(axes: Axes, panel: Panel, names: Sequence[str]) -> None:
             xycoords=("axes fraction", "data"),
             textcoords="offset points",
             fontsize=7,
-            color=_FRONTIER,
+            color=LIMIT,
         )
         values.append(panel.limit * 1.2)
     low, high = (min(values), max(values)) if values else (0.5, 2.0)
     room = max(math.log10(high / low), 0.5)
-    # Room above for the crosses of what does not fit.
+    # Leave room at the top for crosses.
     axes.set_ylim(low / 10 ** (0.08 * room), high * 10 ** (0.2 * room))
     _draw_guides(axes, lengths, low, high)
     _draw_beyond(axes, panel.curves, names)
-    axes.set_title(panel.title, fontsize=9.5, color=INK, loc="left", pad=6)
-    axes.set_xlabel("sequence length N", color=INK)
+    dressed(axes, title=panel.title, x="sequence length N", lines="both")
     axes.set_xticks(lengths, [str(n) for n in lengths])
     axes.minorticks_off()
     if len(lengths) > _MOST_LEVEL:
         axes.tick_params(axis="x", labelrotation=45)
     axes.yaxis.set_major_formatter(lambda value, _: _tick(panel.unit, value))
     _even_ticks(axes, panel.unit)
-    axes.tick_params(colors=QUIET, labelsize=8)
-    axes.grid(color=_GRID, linewidth=0.6, zorder=0)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _all_lengths(panel: Panel) -> list[int]:
-    return sorted({n for curve in panel.curves for n in _lengths(curve)})
-
-
-def _lengths(curve: Curve) -> list[int]:
-    return [int(n) for n, *_ in curve.points] + ([curve.beyond] if curve.beyond is not None else [])
+    lengths = {int(n) for curve in panel.curves for n, *_ in curve.points}
+    return sorted(lengths | {curve.beyond for curve in panel.curves if curve.beyond is not None})
 
 
 def _draw_curve(axes: Axes, curve: Curve, names: Sequence[str]) -> None:
     style = look(curve.implementation, names)
-    # What is drawn over another curve is thinner, so that neither hides the other where they are alike.
+    # Later curves are thinner, so that overlapping curves all stay visible.
     over = 1 - names.index(curve.implementation) / max(len(names) - 1, 1) if len(names) > 1 else 0
     x = [n for n, *_ in curve.points]
     y = [value for _, value, _, _ in curve.points]
@@ -205,7 +206,7 @@ def _draw_curve(axes: Axes, curve: Curve, names: Sequence[str]) -> None:
 
 
 def _draw_beyond(axes: Axes, curves: Sequence[Curve], names: Sequence[str]) -> None:
-    """A cross near the upper edge where a curve would go on if there were memory; several of one N stand in a row."""
+    """Draw crosses at the top where curves end for lack of memory; several crosses at one N are side by side."""
     at: dict[int, list[Curve]] = {}
     for curve in curves:
         if curve.beyond is not None:
@@ -213,25 +214,21 @@ def _draw_beyond(axes: Axes, curves: Sequence[Curve], names: Sequence[str]) -> N
     for n, stopped in at.items():
         colours = [look(curve.implementation, names).colour for curve in stopped]
         draw_crosses(axes, n, colours, size=14, apart=11, zorder=6)
-        axes.axvline(n, color=_FRONTIER, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
+        axes.axvline(n, color=LIMIT, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
 
 
 def _draw_guides(axes: Axes, lengths: Sequence[int], low: float, high: float) -> None:
-    """Faint lines of slopes 1 and 2 through the lower right corner, to hold the curves against."""
+    """Draw faint guide lines of slopes 1 and 2 from the lower left corner."""
     first, last = lengths[0], lengths[-1]
     if last <= first:
         return
     for power, name in _GUIDES:
-        # From the right end of the lowest line downwards to the left would leave the panel: begin at the left.
         end = min(last, first * (high / low) ** (1 / power))
-        start_value = low
         x = np.array([first, end])
-        axes.plot(
-            x, start_value * (x / first) ** power, color="#bdbdbd", linewidth=0.9, linestyle=(0, (1, 2)), zorder=1
-        )
+        axes.plot(x, low * (x / first) ** power, color="#bdbdbd", linewidth=0.9, linestyle=(0, (1, 2)), zorder=1)
         axes.annotate(
             name,
-            (end, start_value * (end / first) ** power),
+            (end, low * (end / first) ** power),
             (3, -2),
             textcoords="offset points",
             fontsize=7.5,
@@ -242,7 +239,7 @@ def _draw_guides(axes: Axes, lengths: Sequence[int], low: float, high: float) ->
 
 
 def _even_ticks(axes: Axes, unit: Unit) -> None:
-    """Bytes are ticked at powers of 4 or more, times at powers of 10: round numbers in their own units."""
+    """Set ticks at round numbers: for bytes at powers of 2 and multiples, for times at powers of 10."""
     from matplotlib.ticker import LogLocator
 
     low, high = axes.get_ylim()
@@ -267,7 +264,7 @@ def _draw_caption(figure: Figure, caption: Heading, width: float, height: float)
         figure.text(left, 1 - 0.53 / height, printable(caption.subtitle), fontsize=8, color=QUIET)
     if caption.simulated:
         text = printable(f"{caption.mark} for {caption.simulated}")
-        # Below the title, beside which there may be no room.
+        # Below the title, because there may be no room beside it.
         figure.text(
             1 - 0.15 / width, 1 - 0.56 / height, text, fontsize=9, fontweight="bold", color=SIMULATED, ha="right"
         )
@@ -318,7 +315,7 @@ def _draw_legend(figure: Figure, panels: Sequence[Panel], names: Sequence[str], 
 
 
 def draw_heat_maps(maps: Sequence[HeatMap], caption: Heading) -> Figure:
-    """Quantities down, implementations across; one colour scale per quantity, and a line where memory ends."""
+    """Draw a row of maps per quantity, a column per implementation, and a colour scale per quantity."""
     from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure
 
@@ -330,7 +327,7 @@ def draw_heat_maps(maps: Sequence[HeatMap], caption: Heading) -> Figure:
     columns = max(len(each.lengths) for each in maps)
     one_wide, one_high = max(1.9, 0.62 * columns), 0.36 * max(len(each.dims) for each in maps)
     left, top, gap_x, gap_y, bar = 0.75, 0.75, 0.3, 0.78, 0.95
-    # The title needs as much, however small the maps are.
+    # The title needs this width even if the maps are small.
     width = max(_NARROWEST_IN, left + across * (one_wide + gap_x) + bar)
     height = top + len(lines) * (one_high + gap_y)
     figure = Figure(figsize=(width, height), facecolor="white")
@@ -384,7 +381,7 @@ def _draw_map(axes: Axes, each: HeatMap, norm: Any, *, labelled: bool) -> None:
 
 
 def _draw_frontier(axes: Axes, each: HeatMap) -> None:
-    """A line between what fits and what does not, along the edges of their places."""
+    """Draw a line between positions that fit and positions that do not."""
 
     def over(row: int, column: int) -> bool | None:
         if not (0 <= row < len(each.dims) and 0 <= column < len(each.lengths)):
@@ -397,10 +394,10 @@ def _draw_frontier(axes: Axes, each: HeatMap) -> None:
                 continue
             x, y = column - 0.5, row - 0.5
             if over(row, column - 1) is False:
-                axes.plot([x, x], [y, y + 1], color=_FRONTIER, linewidth=2, zorder=5, solid_capstyle="projecting")
+                axes.plot([x, x], [y, y + 1], color=LIMIT, linewidth=2, zorder=5, solid_capstyle="projecting")
             for other, edge in ((row - 1, y), (row + 1, y + 1)):
                 if over(other, column) is False:
-                    axes.plot([x, x + 1], [edge, edge], color=_FRONTIER, linewidth=2, zorder=5)
+                    axes.plot([x, x + 1], [edge, edge], color=LIMIT, linewidth=2, zorder=5)
     axes.set_xlim(-0.5, len(each.lengths) - 0.5)
     axes.set_ylim(-0.5, len(each.dims) - 0.5)
 
@@ -417,7 +414,7 @@ def _draw_scale(figure: Figure, place: tuple[float, float, float, float], norm: 
 
 
 def _short(unit: Unit, value: float) -> str:
-    """At most three digits and the unit, for a narrow place."""
+    """At most three digits and the unit."""
     number, _, symbol = units.quantity(unit, value).partition(" ")
     digits = number if len(number) <= 4 else number[:4].rstrip(".")
     return f"{digits} {symbol}"

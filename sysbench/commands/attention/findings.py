@@ -1,7 +1,7 @@
-"""What an attention sweep shows: how cost grows, who is fastest where, what is saved, and where memory ends.
+"""Findings of an attention sweep: growth, the fastest implementations, saved memory, and where memory runs out.
 
-`findings` puts it in sentences, each with the cells it rests on. The numbers behind them (`growth`, `frontiers`,
-`passages`, `leads`) are what the tables and the figures show.
+`findings` yields sentences, each with the cells that support it. `growth`, `frontier`, `passages` and `leads` compute
+the numbers, which tables and figures also show.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ NAMES: Final[dict[Quantity, str]] = {
 SYMBOLS: Final = {"seq": "N", "dim": "d"}
 
 USUAL_DIM: Final = 64
-"""The head dimension of most models; sentences are about it where the sweep has it."""
+"""The head dimension of most models; sentences are about it if the sweep includes it."""
 
 LARGEST: Final = 2
 """A sentence names this many kinds of tensors."""
 
 _MEMORY: Final = re.compile(r"ran out of memory|\b[KMGT]i?B are free|of memory")
-"""How the engine words it when memory is the reason for not starting a cell."""
+"""The engine's messages for cells that were skipped because of memory."""
 
 _SETTING: Final = ("simulate", "device", "precision", "batch", "heads")
 
@@ -54,17 +54,17 @@ _SETTING: Final = ("simulate", "device", "precision", "batch", "heads")
 
 
 def dims(cells: Iterable[AttentionCellRecord]) -> list[int]:
-    """The head dimensions of these cells, ascending."""
+    """Head dimensions of these cells, ascending."""
     return sorted({cell.cell.dim for cell in cells})
 
 
 def implementations(cells: Iterable[AttentionCellRecord]) -> list[str]:
-    """The implementations of these cells, in the order of the run."""
+    """Implementations of these cells, in the order of the run."""
     return list(dict.fromkeys(cell.cell.implementation for cell in cells))
 
 
 def usual_dim(cells: Cells) -> int | None:
-    """The head dimension that sentences are about: 64, or the middle one of those in the sweep."""
+    """The head dimension that sentences are about: 64, or the middle one of the sweep."""
     found = dims(cells)
     if not found:
         return None
@@ -72,19 +72,19 @@ def usual_dim(cells: Cells) -> int | None:
 
 
 def samples(cell: AttentionCellRecord, quantity: Quantity) -> Samples | None:
-    """The times of a phase, if the cell was measured to the end; None for a size."""
+    """Times of a phase, if the cell finished; None for `saved`."""
     if cell.outcome != "ok" or quantity == "saved":
         return None
     return cell.forward if quantity == "forward" else cell.backward
 
 
 def predicted(cell: AttentionCellRecord, quantity: Quantity) -> PredictedTime | None:
-    """The predicted time of a phase on a GPU where the cell fits; None for what was measured, and for a size."""
+    """Predicted time of a phase on a GPU on which the cell fits; None for measured values and for sizes."""
     return cell.prediction.phase(quantity) if cell.prediction is not None and cell.outcome == "ok" else None
 
 
 def value(cell: AttentionCellRecord, quantity: Quantity) -> float | None:
-    """The median of a phase or its prediction, in seconds, or the bytes that forward keeps for backward."""
+    """Median or predicted time of a phase in seconds, or the bytes that forward saves for backward."""
     if quantity == "saved":
         return cell.saved_bytes
     found, instead = samples(cell, quantity), predicted(cell, quantity)
@@ -92,7 +92,7 @@ def value(cell: AttentionCellRecord, quantity: Quantity) -> float | None:
 
 
 def over_memory(cell: AttentionCellRecord) -> bool:
-    """Whether the cell ran out of memory, or was skipped because it would have."""
+    """Whether the cell ran out of memory, or was skipped because it would."""
     return cell.outcome == "oom" or (cell.outcome == "skipped" and _MEMORY.search(cell.detail or "") is not None)
 
 
@@ -102,7 +102,7 @@ def rows_along(cells: Iterable[AttentionCellRecord], axis: str) -> list[list[Att
 
 
 def settings(cells: Iterable[AttentionCellRecord]) -> list[list[AttentionCellRecord]]:
-    """The sweeps over implementation, head dimension and sequence length: one for each batch, precision, device, …"""
+    """Sweeps over implementation, head dimension and sequence length, one per batch, precision, device, …"""
     return alike(cells, "implementation", "dim", "seq")
 
 
@@ -111,7 +111,7 @@ def settings(cells: Iterable[AttentionCellRecord]) -> list[list[AttentionCellRec
 
 @dataclass(frozen=True)
 class Growth:
-    """How one quantity of one implementation grows along one axis."""
+    """Growth of one quantity of one implementation along one axis."""
 
     axis: str
     quantity: Quantity
@@ -121,12 +121,12 @@ class Growth:
 
     @property
     def implementation(self) -> str:
-        """The implementation that all of these cells run."""
+        """The implementation of all these cells."""
         return self.cells[0].cell.implementation
 
 
 def growth(cells: Iterable[AttentionCellRecord], axis: str) -> list[Growth]:
-    """The growth of each quantity that was measured in two or more cells of a row along `axis`."""
+    """Growth along `axis` of each quantity with values in at least two cells of a row."""
     found = []
     for row in rows_along(cells, axis):
         for quantity in QUANTITIES:
@@ -139,18 +139,18 @@ def growth(cells: Iterable[AttentionCellRecord], axis: str) -> list[Growth]:
 
 @dataclass(frozen=True)
 class Frontier:
-    """Where memory ends along the sequence length."""
+    """Where memory runs out along the sequence length."""
 
     cells: Cells
     """All cells of the row, ascending in N."""
     fits: AttentionCellRecord | None
-    """The longest that fits; None if none does."""
+    """The longest cell that fits; None if none does."""
     beyond: AttentionCellRecord | None
-    """The shortest that does not fit; None if all do."""
+    """The shortest cell that does not fit; None if all do."""
 
     @property
     def untried(self) -> tuple[int, ...]:
-        """Sequence lengths between the two that were skipped or failed, so that nobody knows whether they fit."""
+        """Sequence lengths between the two that were skipped or failed, so that it is unknown whether they fit."""
         first = self.fits.cell.seq if self.fits else 0
         last = self.beyond.cell.seq if self.beyond else None
         lengths = (cell.cell.seq for cell in self.cells if cell.outcome != "ok")
@@ -158,7 +158,7 @@ class Frontier:
 
 
 def frontier(cells: Iterable[AttentionCellRecord]) -> list[Frontier]:
-    """The frontier of every row along the sequence length in which a cell is known to fit, or not to."""
+    """The frontier of every row in which at least one cell is known to fit or not to fit."""
     found = []
     for row in rows_along(cells, "seq"):
         fits = [cell for cell in row if cell.outcome == "ok"]
@@ -169,14 +169,14 @@ def frontier(cells: Iterable[AttentionCellRecord]) -> list[Frontier]:
 
 
 def smallest_beyond(cells: Cells) -> AttentionCellRecord | None:
-    """The cell that needs the fewest bytes among those that do not fit and whose tensors are known."""
+    """The cell with the smallest need of memory among those that do not fit and whose tensors are known."""
     over = [row.beyond for row in frontier(cells) if row.beyond is not None and row.beyond.tensors]
     return min(over, key=lambda cell: sum(each.size_bytes for each in cell.tensors), default=None)
 
 
 @dataclass(frozen=True)
 class Compared:
-    """Two implementations on the same input: `ratio` says how many times as long the first takes."""
+    """Two implementations on the same input; `ratio` is the time of the first over that of the second."""
 
     first: AttentionCellRecord
     second: AttentionCellRecord
@@ -197,7 +197,7 @@ def compared(cells: Iterable[AttentionCellRecord], first: str, second: str, quan
 def _ratio(
     first: AttentionCellRecord, quantity: Quantity, second: AttentionCellRecord, other_quantity: Quantity
 ) -> Ratio:
-    """How many times as long the first takes; where both are predicted, 1 is inside as soon as their intervals meet."""
+    """Ratio of the first time to the second; of two predictions, its interval contains 1 as soon as theirs overlap."""
     above, below = predicted(first, quantity), predicted(second, other_quantity)
     if above is not None and below is not None:
         return Ratio(above.point_s / below.point_s, above.low_s / below.high_s, above.high_s / below.low_s)
@@ -208,7 +208,7 @@ def _ratio(
         return ratio(one.samples_s, other.samples_s)
     found = effect(one.samples_s, other.samples_s)
     if direction(found.ratio) != found.direction:
-        # An interval that chance, a negligible difference or the means take back decides nothing here either.
+        # If the effect is not significant, negligible or not confirmed by the means, the interval must not decide.
         return Ratio(found.ratio.value, None, None)
     return found.ratio
 
@@ -262,7 +262,7 @@ class Lead:
 
 
 def leads(cells: Cells, quantity: Quantity) -> list[Lead]:
-    """Who is fastest, by ascending sequence length; the cells must be of one setting and one head dimension."""
+    """The fastest implementations by ascending sequence length; cells must be of one setting and head dimension."""
     best: list[tuple[int, str, frozenset[str]]] = []
     for row in sorted(alike(cells, "implementation"), key=lambda row: row[0].cell.seq):
         timed = {cell.cell.implementation: cell for cell in row if value(cell, quantity)}
@@ -271,7 +271,7 @@ def leads(cells: Cells, quantity: Quantity) -> list[Lead]:
             ratios = {other: _ratio(timed[other], quantity, timed[name], quantity) for other in timed if other != name}
             tied = frozenset(other for other, found in ratios.items() if direction(found) == 0)
             best.append((row[0].cell.seq, name, tied))
-    # Which of those that are tied has the smallest median is chance: a run of lengths is one of the same leaders.
+    # Which tied implementation has the smallest median is random, so consecutive lengths with the same set are merged.
     runs = [list(group) for _, group in groupby(best, key=lambda each: {each[1]} | each[2])]
     return [Lead(run[-1][1], tuple(sorted(run[-1][2])), run[0][0], run[-1][0]) for run in runs]
 
@@ -284,11 +284,11 @@ class Finding(Said):
     """A sentence about a sweep."""
 
     hint: str = ""
-    """Where on the command line there is more of it."""
+    """The option that shows more about it."""
 
 
 def findings(record: AttentionRecord) -> Iterator[Finding]:
-    """Every sentence that the run carries, setting by setting; each names what sets its setting apart."""
+    """All findings, setting by setting; each names what its setting differs in."""
     groups = settings(record.cells)
     firsts = [group[0].axes for group in groups]
     differing = [axis for axis in _SETTING if len({str(axes.get(axis)) for axes in firsts}) > 1]
@@ -303,7 +303,7 @@ def findings(record: AttentionRecord) -> Iterator[Finding]:
 
 
 def _of_setting(cells: Cells) -> Iterator[Finding]:
-    """Times of cells with doubts are in no sentence; what they keep and need is exact all the same."""
+    """Findings of one setting. Times of doubtful cells are excluded, but their memory is exact and is included."""
     dim = usual_dim(cells)
     here = [cell for cell in cells if cell.cell.dim == dim]
     believed = [cell for cell in cells if not _doubts(cell)]
@@ -327,7 +327,7 @@ def _doubts(cell: AttentionCellRecord) -> frozenset[CautionCode]:
 
 
 def _fastest(cells: Cells, where: str) -> Iterator[Finding]:
-    """Who leads at which lengths, and where the lead changes hands."""
+    """The fastest implementations by length, and the crossovers between them."""
     for quantity in TIMES:
         found = leads(cells, quantity)
         timed = [cell for cell in cells if value(cell, quantity) is not None]
@@ -346,7 +346,7 @@ def _fastest(cells: Cells, where: str) -> Iterator[Finding]:
 
 
 def _one_lead(cells: Cells, lead: Lead, quantity: Quantity, where: str) -> str:
-    """One implementation leads everywhere: by how much over the slowest, at the longest N where they differ."""
+    """A lead at all lengths, with the ratio to the slowest at the longest N at which they differ."""
     others = (compared(cells, name, lead.implementation, quantity) for name in implementations(cells)
               if name != lead.implementation)  # fmt: skip
     slowest = max((pairs for pairs in others if pairs), key=lambda pairs: pairs[-1].ratio.value)
@@ -357,7 +357,7 @@ def _one_lead(cells: Cells, lead: Lead, quantity: Quantity, where: str) -> str:
 
 
 def _compiled(cells: Cells, where: str) -> Iterator[Finding]:
-    """Compiled against eager, phase by phase, at the shortest and the longest sequence that both have."""
+    """Compiled compared with eager, phase by phase, at the shortest and the longest common sequence."""
     parts: list[str] = []
     rests_on: list[AttentionCellRecord] = []
     for quantity in TIMES:
@@ -376,7 +376,7 @@ def _compiled(cells: Cells, where: str) -> Iterator[Finding]:
 
 
 def _grows(cells: Cells, here: Cells, mark: str) -> Iterator[Finding]:
-    """How each implementation grows in N, and its time in d at the longest sequence; those alike in one sentence."""
+    """Growth in N, and of times in d at the longest sequence; equal statements share a sentence."""
     dim, every_dim = usual_dim(cells), dims(cells)
     timed = [cell for cell in cells if value(cell, "forward") is not None]
     complete = [row for row in alike(timed, "implementation", "dim") if dims(row) == every_dim]
@@ -399,7 +399,7 @@ def _grows(cells: Cells, here: Cells, mark: str) -> Iterator[Finding]:
 
 
 def _tells(each: Growth) -> bool:
-    """Whether it is growth: the interval of an exponent is above 0, and so are the exponents where there is not one."""
+    """Whether it grows at all: the exponents, or the interval of a single exponent, are above 0."""
     if isinstance(each.law, NoPowerLaw):
         return min(each.law.slopes[0].exponent, each.law.slopes[-1].exponent) > 0
     sizes = (each.law.sizes[0], each.law.sizes[-1])
@@ -436,7 +436,7 @@ def _longest(cells: Iterable[AttentionCellRecord], name: str) -> AttentionCellRe
 
 
 def _phases(cells: Cells, where: str) -> Iterator[Finding]:
-    """Backward against forward, at the longest sequence of each implementation."""
+    """Backward compared with forward, at the longest sequence of each implementation."""
     both = [cell for cell in cells if value(cell, "forward") and value(cell, "backward")]
     by_length: dict[int, list[tuple[str, AttentionCellRecord]]] = {}
     for name in implementations(cells):
@@ -449,7 +449,7 @@ def _phases(cells: Cells, where: str) -> Iterator[Finding]:
 
 
 def _kept(cells: Cells, where: str) -> Iterator[Finding]:
-    """What is kept for backward beside inputs and output, against what both kinds of kernel would keep."""
+    """Memory saved for backward besides inputs and output, compared with naive attention and fused kernels."""
     known = [cell for cell in cells if cell.saved_bytes is not None]
     grouped: dict[str, list[AttentionCellRecord]] = {}
     for name in implementations(cells):
@@ -461,7 +461,7 @@ def _kept(cells: Cells, where: str) -> Iterator[Finding]:
             else:
                 per_query = f"{saved / cell.fused_saved_bytes:.2f} × one fp32 number per query"
                 against = f"{per_query}, and {saved / squares:.2g} × {two}"
-            kept = f"{units.size(saved)} for backward at N {cell.cell.seq} beside inputs and output: {against}"
+            kept = f"{units.size(saved)} for backward at N {cell.cell.seq} besides inputs and output: {against}"
             grouped.setdefault(kept, []).append(cell)
     for kept, found in grouped.items():
         keep = "keep" if len(found) > 1 else "keeps"
@@ -469,10 +469,10 @@ def _kept(cells: Cells, where: str) -> Iterator[Finding]:
 
 
 def _ends(cells: Cells, mark: str) -> Iterator[Finding]:
-    """The frontier, head dimensions with the same one together."""
+    """The frontier; head dimensions with the same one share a sentence."""
     grouped: dict[tuple[str, int | None, int, tuple[int, ...]], list[Frontier]] = {}
     for each in frontier(cells):
-        # Where a longer sequence fits, it was not the length that memory ran out for.
+        # If a longer sequence fits, memory did not run out because of the length.
         if each.beyond is not None and (each.fits is None or each.fits.cell.seq < each.beyond.cell.seq):
             fits = each.fits.cell.seq if each.fits else None
             place = (each.beyond.cell.implementation, fits, each.beyond.cell.seq, each.untried)
@@ -496,7 +496,7 @@ def _ends(cells: Cells, mark: str) -> Iterator[Finding]:
 
 
 def _accounted(cells: Cells, mark: str) -> Iterator[Finding]:
-    """The tensors of the smallest cell that does not fit, those alike together."""
+    """Tensors of the smallest cell that does not fit, similar ones together."""
     cell = smallest_beyond(cells)
     if cell is None or not cell.tensors:
         return

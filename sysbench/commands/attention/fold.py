@@ -32,13 +32,13 @@ from sysbench.spec import hardware
 from sysbench.spec.hardware import Hardware
 
 HIGHEST_SHARE = 1.1
-"""Of what the hardware allows: more is not noise. A cache may hold what bandwidth is counted for."""
+"""Noise does not explain a rate above this share of the hardware's limit; caches may explain less."""
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
 def fold(events: Iterable[Event]) -> AttentionRecord:
-    """The record of a run, finished or not; raises LogError when the events hold no run."""
+    """Build the record of a run, finished or not; raises LogError if the events contain no run."""
     run, cells = fold_cells(events, _cell)
     return AttentionRecord(**run_record.of_run(run), cells=cells)
 
@@ -56,6 +56,10 @@ def _cell(cell: AttentionCell, seen: CellEvents, _: Run) -> AttentionCellRecord:
         rates = {
             phase: _rates(cell, phase, found.point_s, sheet) for phase in PHASES if (found := prediction.phase(phase))
         }
+    needed_bytes = None
+    if accounted:
+        together_bytes = sum(each.size_bytes for each in accounted.tensors)
+        needed_bytes = max(together_bytes, accounted.reserved_bytes or 0) or None
     return AttentionCellRecord(
         **run_record.of_cell(cell, seen),
         cautions=[
@@ -82,7 +86,7 @@ def _cell(cell: AttentionCell, seen: CellEvents, _: Run) -> AttentionCellRecord:
         rates={**rates},
         errors=checked.errors if checked else {},
         tensors=accounted.tensors if accounted else [],
-        needed_bytes=_needed_bytes(accounted) if accounted else None,
+        needed_bytes=needed_bytes,
         available_bytes=accounted.available_bytes if accounted else None,
         prediction=prediction,
     )
@@ -94,7 +98,7 @@ def _prediction(seen: CellEvents) -> Grounds | None:
 
 
 def taken_s(cell: AttentionCellRecord) -> float | None:
-    """What measuring a predicted cell takes: its forwards, and as many with a backward; one of each beyond --budget."""
+    """Seconds to measure a predicted cell: forwards, and as many with backward; one of each beyond --budget."""
     if cell.outcome == "oom":
         return 0.0
     forward, backward = (cell.prediction.phase(phase) if cell.prediction else None for phase in PHASES)
@@ -105,13 +109,8 @@ def taken_s(cell: AttentionCellRecord) -> float | None:
     return whole_s if not cell.cell.budget or whole_s <= cell.cell.budget else pair_s
 
 
-def _needed_bytes(accounted: AttentionAccounted) -> int | None:
-    together_bytes = sum(each.size_bytes for each in accounted.tensors)
-    return max(together_bytes, accounted.reserved_bytes or 0) or None
-
-
 def _seconds(timed: Sequence[AttentionTimed], phase: Phase, *, warmup: bool = False) -> list[float]:
-    """By the device's clock where it has one, else by the host's."""
+    """Times by the device's clock if it has one, otherwise by the host's."""
     samples = [each.sample for each in timed if each.phase == phase and each.warmup == warmup]
     if all(sample.device_s is not None for sample in samples):
         return [sample.device_s for sample in samples if sample.device_s is not None]
@@ -137,14 +136,14 @@ def _rates(cell: AttentionCell, phase: Phase, taken_s: float, known: Hardware | 
 
 
 def _impossible(rates: dict[Phase, AttentionRates]) -> Iterator[Caution]:
-    """Less time than the hardware allows: something was not computed, or not waited for."""
+    """Times below the hardware's limit: something was not computed, or not waited for."""
     for phase, each in rates.items():
         if each.limit_share is not None and each.limit_share > HIGHEST_SHARE:
             yield Caution(
                 code="below-lower-bound",
-                message=f"{phase} takes less time than {units.flops(each.flops)} and "
-                f"{units.size(each.bytes_moved)} do at the data sheet's rates",
-                remedy="check what the implementation computes, and that its results are right",
+                message=f"{phase} is faster than the data sheet's rates allow for {units.flops(each.flops)} and "
+                f"{units.size(each.bytes_moved)}",
+                remedy="check what the implementation computes, and that its results are correct",
             )
 
 

@@ -1,8 +1,6 @@
-"""A run of `sysbench attention` while it goes on: a grid for each implementation that fills cell by cell.
+"""Live state of a run of `sysbench attention`, and its dashboard: a grid per implementation that fills cell by cell.
 
-Head dimensions go down and sequence lengths across; a colour says how far a time is from the best on the same input.
-
-What a run of `sysbench attention` has come to, folded from its events; the live view is drawn from this.
+Rows are head dimensions and columns sequence lengths; colours show the ratio of a time to the best on the same input.
 """
 
 from __future__ import annotations
@@ -10,7 +8,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Literal
 
 from rich.cells import cell_len
@@ -32,20 +30,17 @@ from sysbench.render.dashboard.live import CPU_SHARE, DEVICE_SHARE, IDLE_SHARE, 
 from sysbench.render.dashboard.run_state import RunState, in_cell
 from sysbench.units import Unit
 
-HOT: frozenset[str] = frozenset({"warming-up", "measuring"})
-"""Stages in which calls are timed."""
-
 
 @dataclass(frozen=True)
 class CellState(run_state.CellState):
-    """A cell of the run, as far as it is known."""
+    """Current state of a cell."""
 
     cell: AttentionCell
     forward_s: tuple[float, ...] = ()
-    """Measured calls, in order."""
+    """Times of measured calls, in order."""
     backward_s: tuple[float, ...] = ()
     calls: int = 0
-    """Warm-up calls included."""
+    """Number of calls, including warm-up."""
     saved_bytes: int | None = None
     predicted: tuple[PredictedPhase, ...] = ()
     took_s: float | None = None
@@ -62,31 +57,12 @@ class CellState(run_state.CellState):
 
     @property
     def expected_calls(self) -> int:
-        """Of both phases, warm-up included."""
+        """Number of calls of both phases, including warm-up."""
         return 2 * (self.cell.warmup + self.cell.repeats)
 
 
-@dataclass(frozen=True)
-class AttentionState(RunState[CellState]):
-    """A run at one moment."""
-
-    @property
-    def hot(self) -> bool:
-        """Whether calls are being timed right now."""
-        now = self.now
-        return now is not None and now.outcome is None and now.stage in HOT
-
-    @property
-    def on_gpu(self) -> bool:
-        """Whether what is measured now runs on a device of its own."""
-        now = self.now
-        return now is not None and now.device is not None and now.device.type != "cpu"
-
-
-def advance(state: AttentionState, event: Event) -> AttentionState:
-    """The state after one more event; an event that changes nothing shown leaves it as it is."""
-    after: AttentionState = run_state.advance(_HANDLERS, state, event)
-    return after
+AttentionState = RunState[CellState]
+"""State of a run."""
 
 
 def folded(events: Iterable[Event]) -> AttentionState:
@@ -95,9 +71,9 @@ def folded(events: Iterable[Event]) -> AttentionState:
 
 
 def left_s(state: AttentionState, now_s: float) -> float | None:
-    """How long the run will still take, from what cells have taken so far; None before anything is known.
+    """Remaining seconds of the run, estimated from finished cells; None before there are any.
 
-    A cell takes what its calls take, which grows with their FLOPs, and a time of its own, which does not.
+    The time of a cell has a part that grows with the FLOPs of its calls, and a constant part.
     """
     over = [cell for _, cell in state.cells if cell.outcome == "ok" and cell.took_s]
     waiting = [cell for _, cell in state.cells if cell.outcome is None]
@@ -113,7 +89,7 @@ def left_s(state: AttentionState, now_s: float) -> float | None:
 
 
 def _expected_s(cell: CellState, over: list[CellState]) -> float:
-    """The calls of the done cell of the nearest work, by FLOPs, and the median of what cells take besides."""
+    """Time of the calls, scaled by FLOPs from the most similar finished cell, plus the median constant part."""
     alike = [each for each in over if each.cell.implementation == cell.cell.implementation] or over
     work = _work(cell)
     nearest = min(alike, key=lambda each: (abs(_work(each).bit_length() - work.bit_length()), -_work(each)))
@@ -122,7 +98,7 @@ def _expected_s(cell: CellState, over: list[CellState]) -> float:
 
 
 def _calls_s(cell: CellState) -> float:
-    """What its calls have taken: a backward needs a forward before it, and warm-up calls are like the others."""
+    """Time of all calls, including a forward for every backward and the warm-up calls."""
     measured = 2 * sum(cell.forward_s) + sum(cell.backward_s)
     return measured * (1 + cell.cell.warmup / cell.cell.repeats)
 
@@ -158,16 +134,19 @@ _HANDLERS = run_state.handlers(
     },
 )
 
+advance = partial(run_state.advance, _HANDLERS)
+"""The state after one more event; unchanged if the event affects nothing that is shown."""
+
 
 Shown = Literal["forward", "backward", "saved"]
 
 PLACE = 9
-"""Width of one cell of a grid, the space before it included."""
+"""Width of a column of a grid, including the space before it."""
 
 GAP = 3
 LONGEST_BAR = 40
 CLOSE, FAR = 1.05, 2.0
-"""Up to this many times the best is as good as the best, and from this on far from it."""
+"""Times up to CLOSE times the best are coloured like the best, and from FAR times the best on as bad."""
 
 _TITLES: dict[Shown, str] = {"forward": "forward", "backward": "backward", "saved": "kept for backward"}
 _WORDS = {"oom": "oom", "skipped": "skipped", "invalid": "n/a", "crashed": "crashed", "timeout": "timeout"}
@@ -175,20 +154,15 @@ _SETTING = ("device", "precision", "batch", "heads", "simulate", "causal")
 _NAMED = ("implementation", "dim", "seq")
 
 
-def draw(state: AttentionState, now_s: float) -> AttentionScreen:
-    """The dashboard at one moment; laid out for the terminal only when it is printed."""
-    return AttentionScreen(state, now_s)
-
-
 @dataclass(frozen=True)
 class AttentionScreen:
-    """Lays the state out, and is never wider or higher than the terminal."""
+    """A layout of the state that never exceeds the size of the terminal."""
 
     state: AttentionState
     now_s: float
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Title, device, the running cell, and as many grids as there is room for."""
+        """Title, device, the running cell, and as many grids as fit."""
         width = max(8, options.max_width - 2)
         height = max(1, (options.height or options.size.height) - 1)
         plain = console.color_system is None or bool(console.no_color)
@@ -217,7 +191,7 @@ class AttentionScreen:
 
     def _device(self, width: int) -> Text:
         state, now = self.state, self.state.now
-        device = now.device if now is not None else state.devices[0] if state.devices else None
+        device = state.device
         names = []
         if now is not None and now.cell.simulate is not None:
             names.append(f"simulated for {now.cell.simulate}")
@@ -234,7 +208,7 @@ class AttentionScreen:
         return pieces_that_fit([(name, theme.QUIET) for name in names], width)
 
     def _running(self, width: int) -> Text:
-        """The cell that runs: its stage, a bar, and what is known of it so far."""
+        """The running cell: its stage, a progress bar, and results so far."""
         now = self.state.now
         if now is None:
             return Text("waiting for the first cell", theme.QUIET)
@@ -258,11 +232,11 @@ class AttentionScreen:
 
     @property
     def _implementation(self) -> str | None:
-        """What runs, or ran last."""
+        """The implementation that is running, or ran last."""
         return self.state.now.cell.implementation if self.state.now is not None else None
 
     def _sections(self, plain: bool, width: int) -> list[Section]:
-        """For each quantity a grid of every implementation, of the setting of the running cell."""
+        """For each quantity, grids of all implementations in the setting of the running cell."""
         cells = _of_setting(self.state)
         by_name: dict[str, list[CellState]] = {}
         for cell in cells:
@@ -283,14 +257,14 @@ class AttentionScreen:
 
 @dataclass(frozen=True)
 class Section:
-    """One quantity: a line that says which, and the grids of all implementations."""
+    """One quantity: its heading, and the grids of all implementations."""
 
     heading: Text
     grids: dict[str, list[Text]]
 
 
 def _window(lengths: list[int], now: CellState | None, most: int) -> list[int]:
-    """As many neighbouring sequence lengths as there is room for, that of the running cell among them."""
+    """As many consecutive sequence lengths as fit, including that of the running cell."""
     most = max(1, most)
     around = lengths.index(now.cell.seq) if now is not None and now.cell.seq in lengths else 0
     first = min(max(0, around - most + 1), max(0, len(lengths) - most))
@@ -298,7 +272,7 @@ def _window(lengths: list[int], now: CellState | None, most: int) -> list[int]:
 
 
 def _heading(kind: Shown, compared: bool, plain: bool) -> Text:
-    """What stands in the grids, and what the colours mean."""
+    """The quantity of the grids, and the meaning of colours."""
     heading = Text(f"{_TITLES[kind]}, d down, N across", theme.QUIET)
     if compared:
         heading.append("   ").append("* best" if plain else "best", "" if plain else "bold green")
@@ -308,14 +282,14 @@ def _heading(kind: Shown, compared: bool, plain: bool) -> Text:
 
 
 def _estimate(cell: CellState, width: int) -> str:
-    """The medians so far, in short where there is little room."""
+    """Medians so far, abbreviated if there is little room."""
     known = [(name, value) for name, value in (("forward", cell.forward), ("backward", cell.backward)) if value]
     whole = "  ".join(f"{name} {units.seconds(value)}" for name, value in known)
     return whole if len(whole) <= width else "  ".join(f"{name[0]}wd {units.seconds(value)}" for name, value in known)
 
 
 def _of_setting(state: AttentionState) -> list[CellState]:
-    """The cells of the run that differ from the running one in implementation, d and N alone."""
+    """Cells that differ from the running one only in implementation, d and N."""
     cells = [cell for _, cell in state.cells]
     if not cells:
         return []
@@ -333,7 +307,7 @@ def _value(cell: CellState, kind: Shown) -> float | None:
 
 
 def _best(cells: Iterable[CellState], kind: Shown) -> Best:
-    """Of every place the smallest value; nothing where there is only one implementation to be compared."""
+    """Smallest value for each d and N; empty for a single implementation."""
     cells = list(cells)
     if len({cell.cell.implementation for cell in cells}) < 2:
         return {}
@@ -355,7 +329,7 @@ def _grid(
     label: int,
     plain: bool,
 ) -> list[Text]:
-    """The implementation with the sequence lengths beside it, and a line for each head dimension."""
+    """A heading with the implementation and the sequence lengths, and a line per head dimension."""
     places = {(cell.cell.dim, cell.cell.seq): cell for cell in cells}
     heading = Text(cells[0].cell.implementation.ljust(label), "bold")
     lines = [heading.append("".join(str(n).rjust(PLACE) for n in lengths), theme.QUIET)]
@@ -371,7 +345,7 @@ def _grid(
 def _shown(
     cell: CellState | None, kind: Shown, best: float | None, now: CellState | None, plain: bool
 ) -> tuple[str, str]:
-    """What stands in one place, and how."""
+    """Text and style of one place of a grid."""
     if cell is None:
         return "", ""
     found = _value(cell, kind)
@@ -399,7 +373,7 @@ def _short(unit: Unit, value: float) -> str:
 
 
 def _laid_out(sections: Sequence[Section], running: str | None, width: int, height: int) -> list[Text]:
-    """As many sections as there is room for, and of the first one at least the grid of what runs."""
+    """As many sections as fit, and at least the grid of the running implementation of the first one."""
     lines: list[Text] = []
     left_out = 0
     for number, section in enumerate(sections):
@@ -420,7 +394,7 @@ def _laid_out(sections: Sequence[Section], running: str | None, width: int, heig
 
 
 Row = list[tuple[str, list[Text]]]
-"""Grids that stand beside each other, with their names."""
+"""Grids side by side, with their names."""
 
 
 def _rows(section: Section, width: int) -> list[Row]:
@@ -435,7 +409,7 @@ def _high(rows: Sequence[Row]) -> int:
 
 
 def _fitting(rows: list[Row], running: str | None, room: int) -> list[Row]:
-    """Rows in their order, as many as there is room for, among them the one of what runs."""
+    """As many consecutive rows as fit, including the one with the running implementation."""
     last = next((number for number, row in enumerate(rows) if any(name == running for name, _ in row)), 0)
     first = end = last
     while end < len(rows) and _high(rows[first : end + 1]) <= room:
@@ -463,7 +437,7 @@ def _left(seconds: float) -> str:
 
 
 def result(cell: CellState) -> str:
-    """How a cell ended, in a few words: `forward 12.3 ms, backward 24.1 ms, keeps 64.0 MiB`."""
+    """The result of a cell: `forward 12.3 ms, backward 24.1 ms, keeps 64.0 MiB`."""
     if cell.outcome != "ok":
         return f"{cell.outcome}: {cell.detail}" if cell.detail else str(cell.outcome)
     words = [
@@ -483,7 +457,7 @@ def result(cell: CellState) -> str:
 
 
 class AttentionLines(CellLines):
-    """Progress where there is no terminal: a line for every cell when it is over."""
+    """Progress without a terminal: a line per finished cell."""
 
     blank = AttentionState()
     always = _NAMED
@@ -498,4 +472,4 @@ def _share(state: AttentionState) -> float:
     return DEVICE_SHARE if state.on_gpu else CPU_SHARE
 
 
-ATTENTION = Picture(AttentionState(), advance, draw, _share)
+ATTENTION = Picture(AttentionState(), advance, AttentionScreen, _share)

@@ -1,10 +1,9 @@
-"""How long attention takes forward and backward, what it keeps, as what it runs, and how exact it is."""
+"""Measures attention: time of forward and backward, memory, the operator that runs, and errors compared with fp64."""
 
 from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from sysbench import formulas as attention_costs
 from sysbench import units
-from sysbench.commands.attention.measure_memory import Needs, counted
+from sysbench.commands.attention.measure_memory import counted
 from sysbench.commands.attention.record import (
     AttentionAccounted,
     AttentionChecked,
@@ -34,7 +33,7 @@ from sysbench.errors import BeyondMemoryError, DoesNotFitError, OverBudgetError,
 from sysbench.formulas import bytes_moved
 from sysbench.garbage import collection_paused
 from sysbench.lab import allocator
-from sysbench.lab.attention import OperatorLog, refusal_of
+from sysbench.lab.attention import OperatorLog, refusals
 from sysbench.lab.attention_functions import (
     Attention,
     AttentionCall,
@@ -45,34 +44,34 @@ from sysbench.lab.attention_functions import (
     naive,
 )
 from sysbench.lab.clocks import Clock, clock_for
-from sysbench.lab.compilation import compilation, count_from_zero, fresh_compiler
+from sysbench.lab.compilation import compiled, count_from_zero, entered, fresh_compiler
 from sysbench.lab.devices import synchronize, torch_device
 from sysbench.lab.precision import matmul_precision
-from sysbench.log.events import Compiled, DeviceInfo, Event, PhaseSample, Stage, StageEntered
+from sysbench.log.events import DeviceInfo, Event, PhaseSample
 from sysbench.simulate.gpu import Gpu
 from sysbench.spec import hardware
 
 LONGEST_CHECKED = 2048
-"""Of longer sequences only so many queries are held against fp64: the reference takes the square of them."""
+"""Longest sequence that is compared with fp64 completely, because the reference needs quadratic memory."""
 
 GENEROUS = 8
-"""No implementation that can be counted needs this many times its two squares and its inputs and outputs."""
+"""No implementation whose tensors can be counted needs this multiple of two N × N tensors and of inputs and outputs."""
 
 ROTATED = 3
-"""Copies of the input that calls on a GPU take turns with."""
+"""Number of copies of the input that calls on a GPU alternate between."""
 
 COLD_BYTES = 256 * 2**20
-"""Written before every call with --cold: several times any cache of today."""
+"""Written before every call with --cold: several times the size of any current cache."""
 
 
 def run(
     cell: AttentionCell, device: DeviceInfo, artifact: Path | None = None, *, clock: Clock | None = None
 ) -> Iterator[Event]:
-    """Measure the cell, or work its memory out for a GPU; afterwards everything is freed.
+    """Measure the cell, or simulate its memory; afterwards everything is freed.
 
-    Raises UnavailableError for an implementation that is not to be had here or returns something else than attention,
-    DoesNotFitError where memory does not suffice, NotTriedError for what would take too much of the host's or too long,
-    and whatever the implementation raises.
+    Raises UnavailableError for an implementation that is not available or does not compute attention, DoesNotFitError
+    if memory runs out, NotTriedError for a cell that would take too much host memory or too long, and any error of the
+    implementation.
     """
     if cell.simulate is not None:
         yield from _simulated(cell, hardware.named(cell.simulate))
@@ -92,19 +91,19 @@ def run(
 
 
 class _Pace:
-    """How fast each implementation was on the inputs before, in seconds for each FLOP of forward and backward."""
+    """Speed of each implementation on earlier inputs, in seconds per FLOP of forward and backward."""
 
     def __init__(self) -> None:
         self._seconds_per_flop: dict[tuple[str, ...], float] = {}
 
     def refuse_long(self, cell: AttentionCell, device: torch.device) -> None:
-        """Raise OverBudgetError for a cell that would take longer than it may, going by smaller ones."""
+        """Raise OverBudgetError for a cell that, judging by smaller ones, would take longer than --budget."""
         pace = self._seconds_per_flop.get(self._kind(cell, device))
         if pace is not None:
             _refuse_over_budget(cell, pace * _flops(cell))
 
     def learn(self, cell: AttentionCell, device: torch.device, pair_s: float) -> None:
-        """One forward with its backward took this long; raises OverBudgetError if all of them would take too long."""
+        """Record the time of one forward and backward; raises OverBudgetError if all calls would take too long."""
         self._seconds_per_flop[self._kind(cell, device)] = pair_s / _flops(cell)
         _refuse_over_budget(cell, pair_s)
 
@@ -114,7 +113,7 @@ class _Pace:
 
 
 _PACE = _Pace()
-"""Of this worker, which measures all cells until one of them spoils it."""
+"""Shared by all cells of this worker process."""
 
 
 def _flops(cell: AttentionCell) -> int:
@@ -122,7 +121,7 @@ def _flops(cell: AttentionCell) -> int:
 
 
 def _refuse_over_budget(cell: AttentionCell, pair_s: float) -> None:
-    # Each backward that is timed needs a forward before it.
+    # Each timed backward needs an untimed forward.
     predicted_s = pair_s * (cell.warmup + cell.repeats) * 4 / 3
     if cell.budget and predicted_s > cell.budget:
         raise OverBudgetError(
@@ -136,12 +135,12 @@ def _refuse_over_budget(cell: AttentionCell, pair_s: float) -> None:
 def _simulated(cell: AttentionCell, known: hardware.Hardware) -> Iterator[Event]:
     gpu, settings = Gpu.of(known), allocator_settings()
     yield gpu.simulated(cell.key, settings)
-    yield _entered(cell, "simulating")
+    yield entered(cell.key, "simulating")
     result = simulate(cell, gpu, settings)
     if not result.verdict.fits:
         yield _accounted_by(result, cell)
         raise DoesNotFitError(
-            f"needs {units.size(result.reserved_peak_bytes)}, and there are {units.size(result.available_bytes)}"
+            f"needs {units.size(result.reserved_peak_bytes)}, and {units.size(result.available_bytes)} are available"
         )
     yield AttentionMemory(
         at_s=time.time(),
@@ -168,9 +167,9 @@ def _accounted_by(result: SimulatedAttention, cell: AttentionCell) -> AttentionA
 
 
 def _refuse_thrashing(cell: AttentionCell) -> Iterator[Event]:
-    """On the host, what does not fit is known beforehand: trying it would bring the machine to its knees."""
+    """Raise BeyondMemoryError for a cell that does not fit on the host, because trying it would cause thrashing."""
     available = host_available_bytes()
-    # Counting takes a while, and most cells are nowhere near.
+    # Counting is slow, and most cells are far below the limit.
     if GENEROUS * attention_costs.naive_saved_bytes(cell) + bytes_moved(cell, "backward") * GENEROUS < available:
         return
     needs = counted(cell.model_copy(update={"implementation": "naive"}) if cell.implementation == "compiled" else cell)
@@ -181,22 +180,11 @@ def _refuse_thrashing(cell: AttentionCell) -> Iterator[Event]:
         )
 
 
-def _memory(cell: AttentionCell, needs: Needs) -> AttentionMemory:
-    return AttentionMemory(
-        at_s=time.time(),
-        cell=cell.key,
-        source="measured",
-        before_backward_bytes=needs.before_backward_bytes,
-        saved_bytes=needs.saved_bytes,
-        peak_allocated_bytes=needs.peak_bytes,
-    )
-
-
 # --- measured
 
 
 def _measured(cell: AttentionCell, on: DeviceInfo, device: torch.device, clock: Clock) -> Iterator[Event]:
-    yield _entered(cell, "building")
+    yield entered(cell.key, "building")
     base = _Base.of(device)
     inputs = inputs_for(cell, device)
     function = function_for(cell, device)
@@ -204,7 +192,15 @@ def _measured(cell: AttentionCell, on: DeviceInfo, device: torch.device, clock: 
     calls = _Calls(cell, function, inputs, gradient_for(inputs[0]), clock)
     try:
         yield from _first_call(cell, calls)
-        _PACE.learn(cell, device, _pair_s(calls))
+        # The first call may include compilation, so a second one is timed.
+        calls.forget()
+        started_s = time.perf_counter()
+        calls.attend()
+        calls.differentiate()
+        synchronize(calls.gradient.device)
+        pair_s = time.perf_counter() - started_s
+        calls.forget()
+        _PACE.learn(cell, device, pair_s)
         yield from _memory_of(cell, calls, device, base, held_bytes)
         yield from _timed(cell, calls)
     except (RuntimeError, MemoryError) as error:
@@ -213,32 +209,32 @@ def _measured(cell: AttentionCell, on: DeviceInfo, device: torch.device, clock: 
     else:
         yield _checked(cell, calls)
         return
-    # Outside the except block, whose traceback would hold the tensors.
+    # Outside the except block, because the traceback would keep tensors alive.
     calls.forget()
     yield from _explained(cell, on)
     raise DoesNotFitError("memory ran out")
 
 
 def _explained(cell: AttentionCell, device: DeviceInfo) -> Iterator[Event]:
-    """What a cell that ran out of memory would have needed, as a simulation of that GPU has it."""
+    """Memory that a cell that ran out of memory would have needed, simulated for the same GPU."""
     if device.type != "cuda" or device.memory_bytes is None:
         return
     try:
         yield _accounted_by(simulate(cell, Gpu.like(device, device.memory_bytes), allocator_settings()), cell)
     except UnavailableError:
-        return  # it is known that memory ran out; only what for is not
+        return  # the cell still fails with out of memory, only without the details
 
 
 @dataclass(frozen=True)
 class _Base:
-    """What CUDA's allocator holds before a cell makes anything; None on other devices, which do not tell."""
+    """Memory of CUDA's allocator before a cell allocates anything; None on other devices."""
 
     allocated_bytes: int | None
     reserved_bytes: int
 
     @classmethod
     def of(cls, device: torch.device) -> _Base:
-        """As it is now, without the workspaces of cuBLAS: a cell has its own, as its process's first one has."""
+        """Current state, after freeing cuBLAS's workspaces, so that every cell allocates them like the first one."""
         if device.type != "cuda":
             return cls(None, 0)
         torch._C._cuda_clearCublasWorkspaces()
@@ -246,12 +242,12 @@ class _Base:
         return cls(torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device))
 
     def above(self, device: torch.device) -> int:
-        """Bytes that are allocated now and were not then."""
+        """Bytes allocated since then."""
         return _allocated(device) - self.allocated_bytes if self.allocated_bytes is not None else 0
 
 
 class _Calls(AttentionCall):
-    """One input, attended to again and again; the graph of backward is always built outside of what is timed."""
+    """Repeated calls on one input; the graph for backward is always built outside the timed region."""
 
     def __init__(
         self, cell: AttentionCell, function: Attention, inputs: Inputs, gradient: Tensor, clock: Clock
@@ -263,9 +259,9 @@ class _Calls(AttentionCall):
         self._rotation = cycle([inputs])
 
     def prepare(self, sets: int) -> None:
-        """Attend to so many copies of the input in turn, so that none is in a cache for having just been used.
+        """Alternate between this many copies of the input, so that none is still in a cache.
 
-        With --cold, caches are flushed as well; what that takes is taken now.
+        With --cold, caches are also flushed; the buffer for that is allocated here.
         """
         copies = [_copies(self.inputs) for _ in range(1, sets)]
         self._rotation = cycle([self.inputs, *copies])
@@ -290,70 +286,40 @@ def _copies(inputs: Inputs) -> Inputs:
 
 
 def _first_call(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
-    """Forward and backward once: whatever is compiled is compiled now, and what comes out is looked at."""
+    """Call forward and backward once, which compiles them if necessary, and check the results."""
     compiles = cell.implementation in ("compiled", "flex")
     if compiles:
-        yield _entered(cell, "compiling")
+        yield entered(cell.key, "compiling")
         count_from_zero()
     started_s = time.perf_counter()
-    _attend(cell, calls)
+    with refusals(f"{cell.implementation}: "):
+        calls.attend()
     _refuse_other_results(cell, calls)
     calls.differentiate()
     synchronize(calls.gradient.device)
     if any(tensor.grad is None for tensor in calls.inputs):
         raise UnavailableError(
-            f"{cell.implementation} gives no gradient to q, k and v: its result does not depend on them"
+            f"{cell.implementation} computes no gradient of q, k and v: its result does not depend on them"
         )
     if compiles:
-        made = compilation()
-        yield Compiled(
-            at_s=time.time(),
-            cell=cell.key,
-            compile_s=time.perf_counter() - started_s,
-            graphs=made.graphs,
-            graph_breaks=made.graph_breaks,
-            fell_back=made.fell_back,
-            detail=made.detail,
-        )
+        made = compiled(cell.key, time.perf_counter() - started_s)
+        yield made
         if made.fell_back:
-            raise UnavailableError(f"dynamo gave up and ran it eagerly{f': {made.detail}' if made.detail else ''}")
+            raise UnavailableError(f"dynamo fell back to eager execution{f': {made.detail}' if made.detail else ''}")
     calls.forget()
     yield AttentionKernels(at_s=time.time(), cell=cell.key, forward=_kernel(cell, calls))
     calls.forget()
 
 
-def _attend(cell: AttentionCell, calls: _Calls) -> None:
-    """Forward; raises UnavailableError, with torch's reasons, where no kernel takes such inputs."""
-    with warnings.catch_warnings(record=True) as reasons:
-        warnings.simplefilter("always")
-        try:
-            calls.attend()
-            return
-        except RuntimeError as error:
-            refusal = refusal_of(error, reasons)
-            if refusal is None:
-                raise
-            raise UnavailableError(f"{cell.implementation}: {refusal}") from error
-
-
-def _pair_s(calls: _Calls) -> float:
-    """How long forward and backward take, once more: the first call may have compiled something."""
-    calls.forget()
-    started_s = time.perf_counter()
-    calls.attend()
-    calls.differentiate()
-    synchronize(calls.gradient.device)
-    pair_s = time.perf_counter() - started_s
-    calls.forget()
-    return pair_s
-
-
 def _refuse_other_results(cell: AttentionCell, calls: _Calls) -> None:
-    """A function of somebody's own may return anything."""
+    """Raise UnavailableError unless the output can be attention's; a user's own function may return anything.
+
+    This is a function so that nothing refers to the output afterwards.
+    """
     output, q = calls.output, calls.inputs[0]
     if not isinstance(output, Tensor) or output.shape != q.shape:
         shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-        raise UnavailableError(f"{cell.implementation} returned {shape} where attention gives {tuple(q.shape)}")
+        raise UnavailableError(f"{cell.implementation} returned {shape} instead of {tuple(q.shape)}")
     if not output.requires_grad:
         raise UnavailableError(
             f"{cell.implementation} returned a result without a gradient: there is no backward to time"
@@ -363,7 +329,7 @@ def _refuse_other_results(cell: AttentionCell, calls: _Calls) -> None:
 
 
 def _kernel(cell: AttentionCell, calls: _Calls) -> str:
-    """The operator that it runs as."""
+    """The operator that the implementation runs."""
     if cell.implementation == "compiled":
         return "compiled by inductor"
     if cell.implementation == "flex":
@@ -376,11 +342,18 @@ def _kernel(cell: AttentionCell, calls: _Calls) -> str:
 def _memory_of(
     cell: AttentionCell, calls: _Calls, device: torch.device, base: _Base, held_bytes: int
 ) -> Iterator[Event]:
-    """By the allocator on CUDA; elsewhere counted tensor by tensor, where that can be done."""
+    """Memory according to the allocator on CUDA; elsewhere counted tensor by tensor, if possible."""
     if base.allocated_bytes is None:
         needs = counted(cell, real=calls.inputs)
         if needs is not None:
-            yield _memory(cell, needs)
+            yield AttentionMemory(
+                at_s=time.time(),
+                cell=cell.key,
+                source="measured",
+                before_backward_bytes=needs.before_backward_bytes,
+                saved_bytes=needs.saved_bytes,
+                peak_allocated_bytes=needs.peak_bytes,
+            )
         calls.forget()
         return
     calls.forget()
@@ -410,11 +383,13 @@ def _memory_of(
 def _timed(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
     """Warm-up, then all forwards, then all backwards."""
     phases: tuple[Literal["forward", "backward"], ...] = ("forward", "backward")
-    calls.prepare(_input_sets(calls.inputs))
+    # Large inputs fit in no cache and need no copies.
+    small = sum(tensor.untyped_storage().nbytes() for tensor in calls.inputs) < COLD_BYTES
+    calls.prepare(ROTATED if small and calls.inputs[0].device.type == "cuda" else 1)
     with collection_paused():
         for warmup, count in ((True, cell.warmup), (False, cell.repeats)):
             if count:
-                yield _entered(cell, "warming-up" if warmup else "measuring")
+                yield entered(cell.key, "warming-up" if warmup else "measuring")
             for phase in phases:
                 for index in range(count):
                     sample = calls.time(phase)
@@ -423,14 +398,8 @@ def _timed(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
                     )
 
 
-def _input_sets(inputs: Inputs) -> int:
-    """How many copies of the input to go through in turn: what no cache holds needs no second one."""
-    small = sum(tensor.untyped_storage().nbytes() for tensor in inputs) < COLD_BYTES
-    return ROTATED if small and inputs[0].device.type == "cuda" else 1
-
-
 def _checked(cell: AttentionCell, calls: _Calls) -> AttentionChecked:
-    """The first sequence against the same in fp64; of a long one some of its queries, whose own results are whole."""
+    """Compare the first sequence with fp64; for a long sequence, only some queries, and no gradients of k and v."""
     calls.forget()
     calls.attend()
     calls.differentiate()
@@ -443,9 +412,10 @@ def _checked(cell: AttentionCell, calls: _Calls) -> AttentionChecked:
     reference = naive(causal=cell.causal) if whole else _last_queries(cell, n)
     output = reference(q if whole else q[rows], k, v)
     output.backward(calls.gradient[first][rows].double())
-    pairs = {"output": (calls.output[first][rows], output), "q": (_grad(calls, 0)[first][rows], _grad_of(q)[rows])}
+    of_q, of_k, of_v = (_grad_of(tensor)[first] for tensor in calls.inputs)
+    pairs = {"output": (calls.output[first][rows], output), "q": (of_q[rows], _grad_of(q)[rows])}
     if whole:
-        pairs |= {"k": (_grad(calls, 1)[first], _grad_of(k)), "v": (_grad(calls, 2)[first], _grad_of(v))}
+        pairs |= {"k": (of_k, _grad_of(k)), "v": (of_v, _grad_of(v))}
     errors = {name: _error(found.detach().double(), exact.detach()) for name, (found, exact) in pairs.items()}
     calls.forget()
     sample = "the first sequence" if whole else f"{LONGEST_CHECKED // 8} queries of the first sequence"
@@ -453,7 +423,7 @@ def _checked(cell: AttentionCell, calls: _Calls) -> AttentionChecked:
 
 
 def _last_queries(cell: AttentionCell, n: int) -> Attention:
-    """Attention of the last queries only: under a causal mask query i sees the keys up to its own."""
+    """Attention of the last queries only; under a causal mask each query sees the keys up to its own position."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
@@ -463,10 +433,6 @@ def _last_queries(cell: AttentionCell, n: int) -> Attention:
         return torch.softmax(scores, dim=-1) @ v
 
     return attend
-
-
-def _grad(calls: _Calls, position: int) -> Tensor:
-    return _grad_of(calls.inputs[position])
 
 
 def _grad_of(tensor: Tensor) -> Tensor:
@@ -483,7 +449,3 @@ def _error(found: Tensor, exact: Tensor) -> AttentionError:
 
 def _allocated(device: torch.device) -> int:
     return torch.cuda.memory_allocated(device)
-
-
-def _entered(cell: AttentionCell, stage: Stage) -> StageEntered:
-    return StageEntered(at_s=time.time(), cell=cell.key, stage=stage)

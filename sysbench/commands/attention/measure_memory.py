@@ -1,4 +1,4 @@
-"""What attention keeps and needs on the host, tensor by tensor: counted on real tensors, or beforehand without data."""
+"""Memory of attention on the host, counted tensor by tensor, on real tensors or in advance without data."""
 
 from __future__ import annotations
 
@@ -10,36 +10,35 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from sysbench.commands.attention.record import AttentionTensor
 from sysbench.commands.attention.spec import AttentionCell
-from sysbench.lab.accounting import StorageWatch, rounded
+from sysbench.lab.accounting import DispatchMode, StorageWatch, rounded
 from sysbench.lab.attention_functions import Inputs, function_for
 from sysbench.lab.precision import compute_dtype
 
 PhaseName = Literal["inputs", "forward", "backward"]
 
 COUNTED = ("naive", "sdpa-math", "sdpa-flash")
-"""Implementations whose every tensor is made by an operator that the host has, and that can be looked into."""
+"""Implementations whose tensors are all created by visible operators that the host supports."""
 
 
 @dataclass(frozen=True)
 class Needs:
-    """Bytes, in whole blocks of an allocator; inputs included."""
+    """Memory in whole blocks of an allocator, including inputs."""
 
     before_backward_bytes: int
     saved_bytes: int
-    """Beside q, k, v and the output."""
+    """Besides q, k, v and the output."""
     peak_bytes: int
     at_peak: list[AttentionTensor]
 
 
-class _Ledger(TorchDispatchMode):
-    """Which tensors live, and which did when they were most."""
+class _Ledger(DispatchMode):
+    """Records live tensors, and those at the peak."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.phase: PhaseName = "inputs"
         self.live_bytes = 0
         self.peak_bytes = 0
@@ -49,12 +48,8 @@ class _Ledger(TorchDispatchMode):
         self._count = 0
         self.watch = StorageWatch(self._allocated, self._freed)
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # as in TensorAccounting: it would import the compiler
-
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operator and note what it returns."""
+        """Run the operator and record the tensors that it returns."""
         result = func(*args, **(kwargs or {}))
         for each in result if isinstance(result, list | tuple) else (result,):
             if isinstance(each, Tensor):
@@ -62,7 +57,7 @@ class _Ledger(TorchDispatchMode):
         return result
 
     def see(self, tensor: Tensor, name: str) -> None:
-        """Note a tensor by this name, unless its memory is known already."""
+        """Record a tensor under this name, unless its memory is already recorded."""
         self._made = (name, tensor)
         self.watch.see(tensor)
 
@@ -87,9 +82,9 @@ class _Ledger(TorchDispatchMode):
 
 
 def counted(cell: AttentionCell, *, real: Inputs | None = None) -> Needs | None:
-    """What one forward and one backward need; None for an implementation that cannot be looked into.
+    """Memory of one forward and one backward; None for an implementation whose tensors are not visible.
 
-    With `real` inputs they are run for real, else on tensors without data, whose operators take no time and no memory.
+    Operators run on the `real` inputs if given, and otherwise on tensors without data, which takes no time or memory.
     """
     if cell.implementation not in COUNTED:
         return None
@@ -123,7 +118,15 @@ def _counted(cell: AttentionCell, make: Callable[[], Inputs]) -> Needs:
     with ledger:
         output.backward(gradient)
     q.grad = k.grad = v.grad = None
-    needs = Needs(before_backward, before_backward - inputs_bytes - kept, ledger.peak_bytes, _named(ledger.at_peak))
+    needs = Needs(
+        before_backward,
+        before_backward - inputs_bytes - kept,
+        ledger.peak_bytes,
+        [
+            each.model_copy(update={"name": _NAMES.get(each.name.split(".")[0], each.name)})
+            for each in ledger.at_peak.values()
+        ],
+    )
     ledger.watch.forget_all()
     return needs
 
@@ -135,10 +138,3 @@ _NAMES = {
     "mul": "product by element",
     "masked_fill": "masked scores",
 }
-
-
-def _named(tensors: dict[int, AttentionTensor]) -> list[AttentionTensor]:
-    """By what they are rather than by their operators, where that is known."""
-    return [
-        each.model_copy(update={"name": _NAMES.get(each.name.split(".")[0], each.name)}) for each in tensors.values()
-    ]

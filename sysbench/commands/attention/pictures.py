@@ -1,11 +1,10 @@
-"""From the record of `sysbench attention` to pictures: curves over N, and heat maps over d and N."""
+"""Prepares the data of attention figures from a record: curves over N, and heat maps over d and N."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sysbench.commands.attention import figures as attention_figure
 from sysbench.commands.attention.figures import Curve, HeatMap, Panel
@@ -33,21 +32,18 @@ from sysbench.render.plots import Drawn, Heading
 from sysbench.statistics import PowerLaw
 from sysbench.units import Unit
 
-if TYPE_CHECKING:
-    pass
-
 TITLES: dict[Quantity, str] = {"forward": "forward", "backward": "backward", "saved": "kept for backward"}
 
 
 def refuse_other_formats(*paths: Path | None) -> None:
-    """Raise UsageError for the first of these names that is none of a picture."""
+    """Raise UsageError for the first file name with an unknown format."""
     for path in paths:
         if path is not None and path.suffix.lower().removeprefix(".") not in plots.FORMATS:
             raise UsageError(f"{path} is not a picture's name: it must end in .png, .svg or .pdf")
 
 
 def figures(record: AttentionRecord) -> Iterator[Drawn]:
-    """Curves and heat maps of every setting, as far as there is anything to draw that the others do not show."""
+    """Curves and heat maps of every setting, without those that add nothing to the others."""
     groups = settings(record.cells)
     for number, cells in enumerate(groups, 1):
         part = record.model_copy(update={"cells": cells})
@@ -58,10 +54,10 @@ def figures(record: AttentionRecord) -> Iterator[Drawn]:
 
 
 def write(record: AttentionRecord, curves: Path | None = None, heat_map: Path | None = None) -> Iterator[Path]:
-    """Draw what was asked for, a file for each setting; yields every file that is written.
+    """Draw the requested figures, a file for each setting; yields every file that is written.
 
-    With several settings (batches, precisions, devices) their number stands in the file's name. Where nothing was
-    measured, there is nothing to draw, and nothing is written. Raises UsageError and OutputError.
+    With several settings (batches, precisions, devices), file names contain the number of the setting. Settings without
+    results have no files. Raises UsageError and OutputError.
     """
     groups = settings(record.cells)
     for number, cells in enumerate(groups, 1):
@@ -109,7 +105,7 @@ def _whole(caption: Heading) -> str:
 
 def _caption(record: AttentionRecord, where: str, values: str) -> Heading:
     kind, *rest = subject(record)
-    # What the inputs are comes first, then on what and how it was measured.
+    # Inputs come first, then hardware and method.
     machine = next((cell.device.name for cell in record.cells if cell.device and cell.source == "measured"), None)
     inputs = [
         word for word in rest if word.split()[0] in ("batch", "causal", "not", "no", "fp32", "tf32", "bf16", "fp16")
@@ -131,32 +127,35 @@ def _caption(record: AttentionRecord, where: str, values: str) -> Heading:
 
 
 def panel(cells: Sequence[AttentionCellRecord], quantity: Quantity) -> Panel | None:
-    """The curves of one quantity, of cells of one setting and head dimension; None where nothing is known of it."""
+    """Curves of one quantity for cells of one setting and head dimension; None without values."""
     curves = tuple(curve for name in implementations(cells) if (curve := _curve(cells, name, quantity)) is not None)
     if not any(curve.points for curve in curves):
         return None
     unit: Unit = "bytes" if quantity == "saved" else "s"
-    limits = {_capacity(cell) for cell in cells} - {None}
+    limits = {
+        cell.gpu.memory_bytes if cell.gpu else cell.device.memory_bytes if cell.device else None for cell in cells
+    } - {None}
     limit = limits.pop() if quantity == "saved" and len(limits) == 1 else None
     return Panel(TITLES[quantity], unit, curves, limit)
 
 
-def _capacity(cell: AttentionCellRecord) -> int | None:
-    if cell.gpu is not None:
-        return cell.gpu.memory_bytes
-    return cell.device.memory_bytes if cell.device is not None else None
-
-
 def _curve(cells: Sequence[AttentionCellRecord], name: str, quantity: Quantity) -> Curve | None:
     here = sorted((cell for cell in cells if cell.cell.implementation == name), key=lambda cell: cell.cell.seq)
-    points = tuple(point for cell in here if (point := _point(cell, quantity)) is not None)
+    points = []
+    for cell in here:
+        if found := value(cell, quantity):
+            timed, instead = samples(cell, quantity), predicted(cell, quantity)
+            low, high = timed.ci95_s if timed is not None and timed.ci95_s is not None else (None, None)
+            if instead is not None:
+                low, high = instead.low_s, instead.high_s
+            points.append((cell.cell.seq, found, low, high))
     beyond = [each.beyond for each in frontier(here) if each.beyond is not None]
     if not points and not beyond:
         return None
     laws = [each.law for each in growth(here, "seq") if each.quantity == quantity]
     return Curve(
         implementation=name,
-        points=points,
+        points=tuple(points),
         beyond=beyond[0].cell.seq if beyond else None,
         growth=next((exponent(law, "N") for law in laws if isinstance(law, PowerLaw)), ""),
         modelled=_modelled(here, quantity),
@@ -164,23 +163,12 @@ def _curve(cells: Sequence[AttentionCellRecord], name: str, quantity: Quantity) 
 
 
 def _modelled(cells: Sequence[AttentionCellRecord], quantity: Quantity) -> str:
-    """How a quantity of a GPU that was not there is called; empty for what was measured."""
+    """How a quantity of a GPU that is not present is marked; empty for what was measured."""
     return "" if not any(cell.cell.simulated for cell in cells) else "simulated" if quantity == "saved" else "predicted"
 
 
-def _point(cell: AttentionCellRecord, quantity: Quantity) -> tuple[int, float, float | None, float | None] | None:
-    found = value(cell, quantity)
-    if not found:
-        return None
-    timed, instead = samples(cell, quantity), predicted(cell, quantity)
-    low, high = timed.ci95_s if timed is not None and timed.ci95_s is not None else (None, None)
-    if instead is not None:
-        low, high = instead.low_s, instead.high_s
-    return cell.cell.seq, found, low, high
-
-
 def heat_map(cells: Sequence[AttentionCellRecord], name: str, quantity: Quantity) -> HeatMap | None:
-    """One quantity of one implementation; None where nothing came of it at all."""
+    """Heat map of one quantity of one implementation; None without values."""
     here = [cell for cell in cells if cell.cell.implementation == name]
     if not any(value(cell, quantity) is not None or over_memory(cell) for cell in here):
         return None

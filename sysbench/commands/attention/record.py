@@ -1,4 +1,4 @@
-"""What `sysbench attention` says of its cells: its own events, and its record."""
+"""Events and record of `sysbench attention`."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ class AttentionTimed(Event):
     event: Literal["attention_timed"] = "attention_timed"
     cell: str
     index: Count
-    """From 0, counted apart for each phase, and for warm-up and measured calls."""
+    """From 0, separately for each phase and for warm-up and measured calls."""
     warmup: bool
     phase: Literal["forward", "backward"]
     sample: PhaseSample
 
 
 class AttentionMemory(Event):
-    """What one forward leaves in memory, and the most that forward and backward need."""
+    """Memory after one forward, and peak memory of forward and backward."""
 
     event: Literal["attention_memory"] = "attention_memory"
     cell: str
     source: Source
     before_backward_bytes: Bytes | None
-    """Everything that lives when backward begins: inputs, output, and what is saved."""
+    """Everything that is alive when backward begins: inputs, output and saved tensors."""
     saved_bytes: Bytes | None
-    """What forward keeps for backward beside its inputs and its output."""
+    """What forward saves for backward besides its inputs and its output."""
     peak_allocated_bytes: Bytes | None
     peak_reserved_bytes: Bytes | None = None
-    """What the allocator takes from the device for that; None where it does not tell, or there is none."""
+    """Peak of the allocator's reserved memory; None if unknown, or without an allocator."""
 
 
 class AttentionPredicted(Grounds, Event):
-    """The cell was not run: this is how long forward and backward would take on a GPU, and how sure that is.
+    """Predicted times of forward and backward on a GPU, with their intervals; the cell was not run.
 
-    Phases have the device's time alone, as is measured on CUDA: calls are launched ahead.
+    Times are those of the device alone, as measured on CUDA, where calls are launched ahead.
     """
 
     event: Literal["attention_predicted"] = "attention_predicted"
@@ -52,17 +52,17 @@ class AttentionPredicted(Grounds, Event):
 
 
 class AttentionKernels(Event):
-    """What attention really ran as."""
+    """The operator that attention actually ran."""
 
     event: Literal["attention_kernels"] = "attention_kernels"
     cell: str
     forward: str | None
-    """The operator: `aten::_scaled_dot_product_flash_attention`, say."""
+    """For example `aten::_scaled_dot_product_flash_attention`."""
     detail: str | None = None
 
 
 class AttentionError(Frozen):
-    """How far a result lies from the same in fp64."""
+    """Deviation of a result from the same computation in fp64."""
 
     max_abs: Number
     relative: Number
@@ -70,14 +70,14 @@ class AttentionError(Frozen):
 
 
 class AttentionChecked(Event):
-    """The results of an implementation against fp64, on a sample of the input."""
+    """Errors of an implementation compared with fp64, on a sample of the input."""
 
     event: Literal["attention_checked"] = "attention_checked"
     cell: str
     errors: dict[str, AttentionError]
-    """Of `output`, and of the gradients of `q`, `k` and `v`."""
+    """Errors of `output`, and of the gradients of `q`, `k` and `v`."""
     sample: str
-    """What was checked: `1 of 8 sequences`."""
+    """The checked part: `1 of 8 sequences`."""
 
 
 class AttentionTensor(Frozen):
@@ -91,70 +91,70 @@ class AttentionTensor(Frozen):
 
 
 class AttentionAccounted(Event):
-    """What a cell that does not fit would need."""
+    """Memory that a cell that does not fit would need."""
 
     event: Literal["attention_accounted"] = "attention_accounted"
     cell: str
     tensors: list[AttentionTensor]
-    """Those that live together at the fullest moment."""
+    """All tensors that are alive at the peak."""
     available_bytes: Bytes | None
     reserved_bytes: Bytes | None = None
-    """What the allocator would have to take from the device for them; None where that is not known."""
+    """Memory that the allocator would have to reserve for them; None if unknown."""
 
 
 class AttentionRates(Frozen):
-    """What one phase of attention achieves, over its median time."""
+    """Rates of one phase of attention at its median time."""
 
     flops: Flops
-    """Of the two or four matrix products, with the causal half taken off where the mask is causal."""
+    """FLOPs of the two or four matrix products, halved under a causal mask."""
     flops_per_s: Amount
     bytes_moved: Count
-    """The least that has to cross the memory bus: inputs read once, results written once."""
+    """Minimum memory traffic: inputs read once, results written once."""
     bytes_per_s: Amount
     limit_s: Seconds | None
-    """The least time that the hardware allows: the larger of FLOPs over peak rate and bytes over bandwidth."""
+    """Lower bound of the time on this hardware: the larger of FLOPs / peak rate and bytes / bandwidth."""
     limit_share: Amount | None
     limited_by: Literal["compute", "bandwidth"] | None
 
 
 class AttentionCellRecord(CellRecord):
-    """One cell of `sysbench attention`; None where nothing was measured or simulated."""
+    """One cell of `sysbench attention`; None for whatever was not measured or simulated."""
 
     cell: AttentionCell = Field(alias="axes")
 
     source: Source | Literal["predicted"]
-    """Where its numbers are from; times that are predicted come with memory that is simulated."""
+    """Source of the numbers; predicted times come with simulated memory."""
     gpu: SimulatedGpuRecord | None
     kernel: str | None
-    """The operator that attention really ran as."""
+    """The operator that attention actually ran."""
     compile_s: Seconds | None
     fell_back: bool | None
     forward: Samples | None
     backward: Samples | None
     device_events: bool
-    """Times are the device's own; else the host's, between two synchronizations."""
+    """Whether times are measured by device events; otherwise by the host's clock between two synchronizations."""
     warmup_samples_s: dict[str, list[Seconds]]
     """By phase, in order."""
     before_backward_bytes: Bytes | None
     saved_bytes: Bytes | None
     peak_allocated_bytes: Bytes | None
     peak_reserved_bytes: Bytes | None = None
-    """What the allocator took from the device."""
+    """Peak of the allocator's reserved memory."""
     naive_saved_bytes: Bytes
-    """What the written-out kind keeps at least: two N × N tensors a row. Computed, not measured."""
+    """Minimum that naive attention saves: two N × N tensors per row. Computed, not measured."""
     fused_saved_bytes: Bytes
-    """What a fused kernel has to keep: one number for every query. Computed, not measured."""
+    """Minimum that a fused kernel saves: one number per query. Computed, not measured."""
     rates: dict[str, AttentionRates]
     """By phase."""
     errors: dict[str, AttentionError]
-    """Against fp64: of `output`, and of the gradients of `q`, `k` and `v`."""
+    """Errors compared with fp64, of `output` and of the gradients of `q`, `k` and `v`."""
     tensors: list[AttentionTensor]
-    """Of a cell that does not fit: what it would need."""
+    """Tensors that a cell that does not fit would need."""
     needed_bytes: Bytes | None = None
-    """Of a cell that does not fit: these, and what the allocator would have to take from the device beside them."""
+    """Memory that a cell that does not fit would need, including what the allocator reserves beyond its tensors."""
     available_bytes: Bytes | None
     prediction: Grounds | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Times on a GPU that was not there; None where they were measured, or nothing is known of its speed."""
+    """Times on a GPU that is not present; None if they were measured, or if its speed is unknown."""
 
 
 class AttentionRecord(RunRecord[AttentionCellRecord]):

@@ -1,26 +1,25 @@
-"""Attention alone on a GPU that need not be there: what it keeps, what it needs, which tensors, and how long it takes.
+"""Simulates attention alone on a GPU that need not be present: saved bytes, peak, tensors, and predicted times.
 
-It is called as a measured cell calls it: once to begin with, in which cuBLAS gets its workspaces and the allocator its
-segments, then once more, which is what counts.
+As in a measured cell, a first call lets cuBLAS allocate its workspaces and the allocator its segments, and the second
+call counts.
 """
 
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from sysbench.commands.attention.record import AttentionPredicted, AttentionTensor
 from sysbench.commands.attention.spec import AttentionCell, not_simulated
 from sysbench.errors import UnavailableError
 from sysbench.garbage import collection_paused
-from sysbench.lab.attention import refusal_of
+from sysbench.lab.accounting import DispatchMode
+from sysbench.lab.attention import refusals
 from sysbench.lab.attention_functions import (
     Attention,
     AttentionCall,
@@ -59,21 +58,21 @@ _WHAT = {
     "neg": "negated product",
     "to_copy": "converted copy",
 }
-"""What operators make, where that says more than their names."""
+"""Names for results of operators that are clearer than the operators' own names."""
 
 
 @dataclass(frozen=True)
 class SimulatedAttention:
-    """What one forward and one backward do to the memory of a GPU: bytes of blocks, as CUDA's allocator counts them.
+    """Memory of one forward and one backward on a GPU, in blocks as CUDA's allocator counts them.
 
-    before_backward_bytes  of the inputs, of what the implementation holds, of the output and of what is saved
-    saved_bytes            of what forward keeps beside its inputs and its output
-    allocated_peak_bytes   of everything, the output's gradient and cuBLAS's workspaces too
-    reserved_peak_bytes    that the allocator has to take from the GPU for it
-    available_bytes        that it could take
-    at_peak                what lives together when the most is allocated
-    verdict                whether it fits; the other numbers are those of a GPU on which it does
-    trace                  the kernels of that forward and backward
+    before_backward_bytes  inputs, tensors that the implementation holds, output and saved tensors
+    saved_bytes            what forward saves besides its inputs and its output
+    allocated_peak_bytes   everything, including the output's gradient and cuBLAS's workspaces
+    reserved_peak_bytes    memory that the allocator reserves for it
+    available_bytes        memory that the allocator could reserve
+    at_peak                tensors that are alive at the peak
+    verdict                whether it fits; if not, the other numbers are for a GPU on which it does
+    trace                  kernels of that forward and backward
     """
 
     before_backward_bytes: int
@@ -87,7 +86,7 @@ class SimulatedAttention:
 
 
 def simulate(cell: AttentionCell, gpu: Gpu, settings: AllocatorSettings | None = None) -> SimulatedAttention:
-    """The memory of `cell` on `gpu`; raises UnavailableError for what that has not got, or nobody can know."""
+    """Simulate the memory of `cell` on `gpu`; raises UnavailableError if that is not supported."""
     settings = settings or AllocatorSettings()
     run = _Run(cell, gpu)
     recording = run.recorded()
@@ -114,7 +113,7 @@ def simulate(cell: AttentionCell, gpu: Gpu, settings: AllocatorSettings | None =
 
 
 def predicted(cell: AttentionCell, known: Hardware, trace: Trace) -> AttentionPredicted | None:
-    """How long forward and backward take on that GPU; None where nothing is known of its speed."""
+    """Predict forward and backward on that GPU; None if its speed is unknown."""
     try:
         rates = GpuRates.of(known)
     except UnavailableError:
@@ -134,7 +133,7 @@ def predicted(cell: AttentionCell, known: Hardware, trace: Trace) -> AttentionPr
 
 
 class _Run:
-    """A cell, called without data."""
+    """Calls of a cell on tensors without data."""
 
     def __init__(self, cell: AttentionCell, gpu: Gpu) -> None:
         self.output_bytes = 0
@@ -146,8 +145,13 @@ class _Run:
         self._held_until = 0
 
     def recorded(self) -> Recording:
-        """Everything that it asks of an allocator: built, then called twice."""
-        _refuse_other_gpus(self._cell, self._gpu)
+        """Record all allocations of building the cell and calling it twice."""
+        if (problem := not_simulated(self._cell.implementation)) is not None:
+            raise UnavailableError(problem)
+        if self._cell.precision in ("bf16", "tf32") and self._gpu.compute_capability < _AMPERE:
+            raise UnavailableError(
+                f"{self._cell.precision} needs sm80 or newer; {self._gpu.title} is older: use fp16 or fp32"
+            )
         recorder = self._recorder
         with (
             collection_paused(),
@@ -171,77 +175,55 @@ class _Run:
 
     @property
     def trace(self) -> Trace:
-        """The kernels of the call that counts."""
+        """Kernels of the second call."""
         written = self._tracer.trace()
         return written.with_tf32() if self._cell.precision == "tf32" else written
 
     def held_bytes(self, replay: Replay, recording: Recording) -> int:
-        """Of the inputs and of what the implementation has made for itself, which it keeps."""
+        """Bytes of the inputs, and of tensors that the implementation creates and holds."""
         return sum(replay.sizes[number] for number in recording.live_at(self._held_until))
 
     def described(self, number: int, size_bytes: int) -> AttentionTensor:
-        """One allocation of the run."""
+        """Describe one allocation of the run."""
         return self._labels.described(number, size_bytes)
 
     def _built(self) -> AttentionCall:
         inputs = inputs_for(self._cell, DEVICE)
         for name, tensor in zip("qkv", inputs, strict=True):
             self._labels.call(tensor, name)
-        function = _function_on(self._gpu, self._cell)
+        cell = self._cell
+        makers: dict[str, Callable[[], Attention]] = {
+            "flex": lambda: flex(cell, DEVICE, flex_attention),
+            "flash-attn": lambda: flash_attn(cell, flash_attn_on(self._gpu)),
+        }
+        function = makers.get(cell.implementation, lambda: function_for(cell, DEVICE))()
         self._held_until = self._recorder.events_so_far
         gradient = gradient_for(inputs[0])
         self._labels.call(gradient, "gradient of the output")
         return AttentionCall(function, inputs, gradient)
 
     def _attend(self, call: AttentionCall, *, first: bool) -> None:
-        with warnings.catch_warnings(record=True) as reasons:
-            warnings.simplefilter("always")
-            try:
-                call.attend()
-            except RuntimeError as error:
-                refusal = refusal_of(error, reasons)
-                if refusal is None:
-                    raise
-                raise refusal from error
+        with refusals():
+            call.attend()
         output = call.output
         if not isinstance(output, Tensor) or output.shape != call.inputs[0].shape or not output.requires_grad:
-            raise UnavailableError(f"{self._cell.implementation} returned something else than attention of q, k and v")
+            raise UnavailableError(f"{self._cell.implementation} did not return attention of q, k and v")
         self.output_bytes = output.untyped_storage().nbytes()
         if first:
-            torch.isfinite(output).all()  # as is looked after where values are
+            torch.isfinite(output).all()  # as when measuring
 
 
-def _refuse_other_gpus(cell: AttentionCell, gpu: Gpu) -> None:
-    if (problem := not_simulated(cell.implementation)) is not None:
-        raise UnavailableError(problem)
-    if cell.precision in ("bf16", "tf32") and gpu.compute_capability < _AMPERE:
-        raise UnavailableError(f"{cell.precision} needs sm80 or newer; {gpu.title} is older: use fp16 or fp32")
-
-
-def _function_on(gpu: Gpu, cell: AttentionCell) -> Attention:
-    """The cell's implementation, by the kernels of that GPU."""
-    makers: dict[str, Callable[[], Attention]] = {
-        "flex": lambda: flex(cell, DEVICE, flex_attention),
-        "flash-attn": lambda: flash_attn(cell, flash_attn_on(gpu)),
-    }
-    return makers.get(cell.implementation, lambda: function_for(cell, DEVICE))()
-
-
-class _Labels(TorchDispatchMode):
-    """What allocations are: outside the simulated device, so that it sees what that returns."""
+class _Labels(DispatchMode):
+    """Names of allocations; this mode is outside the simulated device, so that it sees the device's results."""
 
     def __init__(self, recorder: Recorder) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.made_in: Made = "inputs"
         self._recorder = recorder
         self._found: dict[int, tuple[str, list[int], str, Made]] = {}
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # as in SimulatedDevice: it would import the compiler
-
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Let the operator run, and note what it has allocated."""
+        """Run the operator and record what it allocates."""
         first = self._recorder.count
         result = func(*args, **(kwargs or {}))
         name = str(func._schema.name).removeprefix("aten::").removeprefix("_")
@@ -253,11 +235,11 @@ class _Labels(TorchDispatchMode):
         return result
 
     def call(self, tensor: Tensor, name: str) -> None:
-        """By this name it is to be known."""
+        """Give a tensor this name."""
         self._note(tensor, name, 0)
 
     def described(self, number: int, size_bytes: int) -> AttentionTensor:
-        """The allocation, with the size of its block."""
+        """Describe an allocation whose block has this size."""
         name, shape, dtype, phase = self._found[number]
         if self._recorder.is_workspace(number):
             name = "workspace of cuBLAS"

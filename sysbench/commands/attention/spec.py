@@ -1,4 +1,4 @@
-"""What `sysbench attention` can be asked for."""
+"""Spec, cells and options of `sysbench attention`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from sysbench.errors import unknown
 from sysbench.spec import hardware
-from sysbench.spec.axes import choices, integers, texts
-from sysbench.spec.cell import DeviceType, RunCell, RunSpec, devices
-from sysbench.spec.model import Precision
+from sysbench.spec.axes import Sizes, texts
+from sysbench.spec.cell import Devices, DeviceType, RunCell, RunSpec
+from sysbench.spec.model import Precision, Precisions
 from sysbench.spec.options import Option
 from sysbench.spec.quantities import Seconds, Seed, Size, Steps
 from sysbench.spec.run import OUTPUT, SavedOptions
@@ -22,7 +22,7 @@ from sysbench.spec.run import OUTPUT, SavedOptions
 Implementation = Literal[
     "naive", "compiled", "sdpa-math", "sdpa-efficient", "sdpa-flash", "sdpa-cudnn", "flex", "flash-attn"
 ]
-"""naive           softmax(q kᵀ / √d) v, written out
+"""naive           softmax(q kᵀ / √d) v as separate operators
 compiled        the same through torch.compile
 sdpa-…          torch's scaled_dot_product_attention, with one of its kernels
 flex            torch's flex_attention, compiled
@@ -32,10 +32,10 @@ flash-attn      the library of that name
 IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
 
 NOT_SIMULATED: tuple[Implementation, ...] = ("compiled",)
-"""Inductor decides for each GPU what it keeps for backward and what it computes again."""
+"""For each GPU, Inductor decides what it saves for backward and what it recomputes."""
 
 WHOLE_GRID = {"dim": (16, 32, 64, 128), "seq": (256, 1024, 4096, 8192, 16384)}
-"""The grid of the reports: from where everything fits to where the written-out kind does not."""
+"""The grid of --sweep: from sizes at which everything fits to sizes at which naive attention does not."""
 
 SWEEP = "Sweep"
 MEASUREMENT = "Measurement"
@@ -44,7 +44,7 @@ _OWN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 def _implementations(value: object) -> tuple[str, ...]:
-    """Names of ours, and functions of the user's own as `module:function`."""
+    """Known implementations, and the user's own functions as `module:function`."""
     names = texts(value)
     for name in names:
         if name not in IMPLEMENTATIONS and not _OWN.fullmatch(name):
@@ -54,13 +54,13 @@ def _implementations(value: object) -> tuple[str, ...]:
 
 
 def not_simulated(implementation: str) -> str | None:
-    """Why the memory of an implementation cannot be worked out for any GPU, or None when it can."""
+    """Why the memory of an implementation cannot be simulated, or None if it can."""
     if implementation not in NOT_SIMULATED:
         return None
     others = ", ".join(name for name in IMPLEMENTATIONS if name not in NOT_SIMULATED)
     return (
         f"--impl {implementation} cannot be simulated: what the compiler keeps is known only once it has run. "
-        f"Simulated are {others} and functions of your own; or measure without --simulate"
+        f"Simulate {others} or your own functions instead, or measure without --simulate"
     )
 
 
@@ -76,11 +76,11 @@ class AttentionCell(RunCell):
     causal: bool
     precision: Precision
     simulate: str | None
-    """The GPU whose memory is worked out; None measures."""
+    """The GPU to simulate; None measures."""
     warmup: Steps
     repeats: Size
     budget: Seconds
-    """Seconds that the cell may be predicted to take; 0 sets no limit."""
+    """The largest predicted duration of the cell, in seconds; 0 sets no limit."""
     cold: bool
     seed: Seed
 
@@ -91,30 +91,30 @@ class AttentionCell(RunCell):
 
     @property
     def simulated(self) -> str | None:
-        """The GPU that this is a simulation for."""
+        """The simulated GPU, if any."""
         return self.simulate
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """Everything that makes it need more memory when it grows."""
+        """All sizes that increase the need for memory."""
         return (self.batch, self.heads or 1, self.seq, self.dim)
 
     @property
     def likeness(self) -> tuple[str, ...]:
-        """Everything in which two cells must agree for their extents to be comparable."""
+        """Everything that two cells must have in common for their extents to be comparable."""
         return (self.implementation, self.precision, str(self.causal))
 
     @property
     def title(self) -> str:
-        """The cell in a few words."""
+        """A short description of the cell."""
         return f"{self.implementation} d {self.dim} N {self.seq}"
 
     def problem(self, device: DeviceType | None) -> str | None:
-        """Why this cell cannot run, in one line, or None when it can; a simulation is of CUDA, wherever it runs."""
+        """Why this cell cannot run, in one line, or None if it can; a simulation is always of CUDA."""
         if self.simulate is not None:
             return not_simulated(self.implementation)
         if device == "cpu" and self.precision == "fp16":
-            return "--precision fp16 is refused on the CPU, which emulates it; use bf16 there, or --device cuda"
+            return "--precision fp16 is refused on the CPU, which emulates it; use bf16, or --device cuda"
         if device is not None and device != "cuda" and self.precision == "tf32":
             return f"--precision tf32 is a CUDA format; on {device} use fp32"
         return None
@@ -128,7 +128,7 @@ class AttentionSpec(RunSpec):
     kind: Literal["attention"] = "attention"
     sweep: Annotated[bool, Option(panel=SWEEP)] = Field(
         default=False,
-        description="Sweep --dim 16,32,64,128 and --seq 256,1024,4096,8192,16384, unless they are given.",
+        description="Sweep --dim 16,32,64,128 and --seq 256,1024,4096,8192,16384, unless given otherwise.",
     )
     impl: Annotated[
         tuple[str, ...],
@@ -138,69 +138,62 @@ class AttentionSpec(RunSpec):
         default=("naive",),
         description=f"Implementations: {', '.join(IMPLEMENTATIONS)}, or a function of your own, my_module:attention.",
     )
-    dim: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=SWEEP)] = Field(
-        default=(64,), description="Head dimension d."
+    dim: Annotated[Sizes, Option(metavar="AXIS", panel=SWEEP)] = Field(default=(64,), description="Head dimension d.")
+    seq: Annotated[Sizes, Option(flags=("--seq", "--seq-len"), metavar="AXIS", panel=SWEEP)] = Field(
+        default=(256, 1024), description="Sequence length N."
     )
-    seq: Annotated[
-        tuple[int, ...], BeforeValidator(integers(1)), Option(flags=("--seq", "--seq-len"), metavar="AXIS", panel=SWEEP)
-    ] = Field(default=(256, 1024), description="Sequence length N.")
-    batch: Annotated[
-        tuple[int, ...],
-        BeforeValidator(integers(1)),
-        Option(flags=("--batch", "--batch-size"), metavar="AXIS", panel=SWEEP),
-    ] = Field(default=(8,), description="Sequences per call.")
-    heads: Annotated[
-        tuple[int, ...],
-        BeforeValidator(integers(1)),
-        Option(flags=("--heads", "--num-heads"), metavar="AXIS", panel=SWEEP),
-    ] = Field(default=(), description="Attention heads; by default the inputs have no head dimension.")
+    batch: Annotated[Sizes, Option(flags=("--batch", "--batch-size"), metavar="AXIS", panel=SWEEP)] = Field(
+        default=(8,), description="Sequences per call."
+    )
+    heads: Annotated[Sizes, Option(flags=("--heads", "--num-heads"), metavar="AXIS", panel=SWEEP)] = Field(
+        default=(), description="Attention heads; by default the inputs have no head dimension."
+    )
     causal: Annotated[bool, Option(panel=SWEEP)] = Field(
-        default=False, description="Apply a causal mask: no position attends to a later one."
+        default=False, description="Apply a causal mask: no position attends to later ones."
     )
     precision: Annotated[
-        tuple[Precision, ...],
-        BeforeValidator(choices("a precision", get_args(Precision))),
+        Precisions,
         Option(
             flags=("--precision", "--dtype"),
             metavar="NAME,…",
             panel=SWEEP,
             shorthands=(("--bf16", "bf16"), ("--fp16", "fp16")),
         ),
-    ] = Field(default=("fp32",), description="Type of q, k and v; tf32 is fp32 with products in that format.")
-    device: Annotated[tuple[str, ...], BeforeValidator(devices), Option(metavar="NAME,…", panel=MEASUREMENT)] = Field(
-        default=("auto",), description="auto, cuda, cuda:1, mps or cpu. auto is the first there is of cuda, mps, cpu."
+    ] = Field(default=("fp32",), description="Type of q, k and v; tf32 is fp32 with matrix products in tf32.")
+    device: Annotated[Devices, Option(metavar="NAME,…", panel=MEASUREMENT)] = Field(
+        default=("auto",), description="auto, cuda, cuda:1, mps or cpu. auto is the first available of cuda, mps, cpu."
     )
     simulate: Annotated[hardware.Gpus, Option(metavar="GPU,…", panel=MEASUREMENT)] = Field(
         default=(),
-        description="Predict times and compute memory for these GPUs instead of measuring, and where it runs out: "
-        "a100-80gb; for 24GiB memory alone.",
+        description="Predict times and simulate memory, and where it runs out, on these GPUs instead of measuring: "
+        "a100-80gb; for 24GiB, memory alone.",
     )
     warmup: Annotated[Steps, Option(metavar="N", panel=MEASUREMENT)] = Field(
-        default=10, description="Calls of each kind before measuring; not counted."
+        default=10, description="Warm-up calls of forward and of backward."
     )
     repeats: Annotated[Size, Option(metavar="N", panel=MEASUREMENT)] = Field(
-        default=100, description="Forwards measured, and backwards."
+        default=100, description="Measured calls of forward and of backward."
     )
     budget: Annotated[Seconds, Option(metavar="S", panel=MEASUREMENT)] = Field(
         default=60.0,
-        description="Skip cells that are predicted to take longer than this many seconds, from smaller ones or from "
-        "their first call; 0 sets no limit.",
+        description="Skip cells that are predicted, from smaller ones or from their first call, to take longer than S "
+        "seconds; 0 sets no limit.",
     )
     cold: Annotated[bool, Option(panel=MEASUREMENT)] = Field(
-        default=False, description="Flush the caches of the device before every call."
+        default=False, description="Flush the device's caches before every call."
     )
     seed: Annotated[Seed, Option(metavar="N", panel=MEASUREMENT)] = Field(default=0, description="Seed of q, k and v.")
 
     @model_validator(mode="before")
     @classmethod
     def _whole_grid(cls, fields: Any) -> Any:
-        """What --sweep stands for, where nothing else is said."""
+        """Apply the defaults of --sweep."""
         return {**WHOLE_GRID, **fields} if isinstance(fields, dict) and fields.get("sweep") else fields
 
     @model_validator(mode="after")
     def _check(self) -> AttentionSpec:
         if self.simulate and self.device != ("auto",):
-            raise ValueError("--device names what is measured on; with --simulate nothing is")
+            raise ValueError("--device names the device to measure on; with --simulate nothing is measured")
         return self
 
     def cells(self) -> Iterator[AttentionCell]:
@@ -227,11 +220,11 @@ class AttentionSpec(RunSpec):
 
 
 class AttentionOptions(SavedOptions):
-    """What else there is to see of a sweep of attention."""
+    """Options of a sweep, including figures to draw."""
 
     figure: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
         default=None, description="Draw times and memory over the sequence length: .png, .svg or .pdf."
     )
     heat_map: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
-        default=None, description="Draw them over head dimension and sequence length: .png, .svg or .pdf."
+        default=None, description="Draw heat maps over head dimension and sequence length: .png, .svg or .pdf."
     )

@@ -1,7 +1,4 @@
-"""The tables of `sysbench attention`: the sweep, implementation comparison, growth, memory.
-
-`TABLES` has them all by name. Whatever was simulated is marked as such in every table that shows it.
-"""
+"""Tables of `sysbench attention`: sweep, implementation comparison, growth, memory; simulated results are marked."""
 
 from __future__ import annotations
 
@@ -50,21 +47,22 @@ from sysbench.statistics import NoPowerLaw
 Tables = list[Table]
 
 AXES = ("simulate", "device", "precision", "heads", "implementation", "dim", "seq", "batch")
-"""The axes along which cells can differ, in the order of the columns."""
+"""Axes in the order of columns."""
 
 CLOSE = 1.05
-"""Up to this many times the best is as good as the best."""
+"""Times up to this multiple of the best are coloured like the best."""
 
 FAR = 2.0
+"""Times from this multiple of the best on are coloured as bad."""
 
 MOST_ROWS = 32
-"""A longer comparison is about one head dimension, unless somebody asks for it by name."""
+"""A longer comparison is limited to one head dimension, unless it is requested by name."""
 
 _PREDICTED = re.compile(r"about \d[\d.]* \w+")
 
 
 def sheet(record: AttentionRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
-    """Everything that is shown of a record; raises UsageError for an unknown table and for one with nothing to show."""
+    """The complete output for a record; raises UsageError for an unknown or empty table."""
     said = [
         Remark("finding", f"{found.text[:-1]} ({found.hint})." if found.hint else found.text)
         for found in findings(record)
@@ -77,7 +75,7 @@ def sheet(record: AttentionRecord, names: Iterable[str] = (), selection: Selecti
 
 
 def tables_for(record: AttentionRecord, names: Iterable[str] = ()) -> Tables:
-    """The tables called `names`, or without any those that answer what the run was made for."""
+    """The tables called `names`; by default the comparison, or the sweep of a single implementation."""
     chosen = tuple(names)
     if not chosen:
         if len(implementations(record.cells)) < 2:
@@ -92,7 +90,7 @@ def tables_for(record: AttentionRecord, names: Iterable[str] = ()) -> Tables:
 
 
 def subject(record: AttentionRecord) -> tuple[str, ...]:
-    """What all cells have in common: `attention`, `batch 8`, `causal`, `fp32`, the device, the repeats."""
+    """Common properties of all cells: `attention`, `batch 8`, `causal`, `fp32`, the device, the repeats."""
     if not record.cells:
         return ("attention",)
     cell, differing = record.cells[0].axes, varying(record.cells)
@@ -116,12 +114,12 @@ def subject(record: AttentionRecord) -> tuple[str, ...]:
 
 
 def varying(cells: Cells) -> tuple[str, ...]:
-    """The axes in which these cells differ."""
+    """Axes in which these cells differ."""
     return tuple(axis for axis in AXES if len({str(cell.axes.get(axis)) for cell in cells}) > 1)
 
 
 def status(cell: AttentionCellRecord) -> Word:
-    """How a cell ended, in a word; running out of memory is a result and is worded as one."""
+    """The outcome of a cell; running out of memory is shown as a result."""
     if cell.outcome == "ok":
         return Word("ok" if cell.source == "measured" else cell.source, "quiet")
     if over_memory(cell):
@@ -133,7 +131,7 @@ def status(cell: AttentionCellRecord) -> Word:
 
 
 def _values(cell: Mapping[str, Any], named: Sequence[str]) -> tuple[Cell, ...]:
-    """What the columns of these axes hold."""
+    """Values in the columns of these axes."""
     absent = {"simulate": "measured", "heads": "none"}
     return tuple(cell[axis] if cell[axis] is not None else absent.get(axis, "") for axis in named)
 
@@ -141,7 +139,7 @@ def _values(cell: Mapping[str, Any], named: Sequence[str]) -> tuple[Cell, ...]:
 def _along(
     named: Callable[[Any], Sequence[str]], cell_of: Callable[[Any], AttentionCellRecord] = lambda row: row
 ) -> Leading:
-    """Leading columns for axes that are found in the part that a table shows."""
+    """Leading columns for axes that depend on the part that a table shows."""
 
     def values(part: Any) -> Callable[[Any], Sequence[Cell]]:
         axis_names = named(part)
@@ -181,7 +179,7 @@ def _error(cell: AttentionCellRecord, *names: str) -> Measure | None:
 
 
 def _marked(title: str, cells: Cells, *, times: bool = False) -> str:
-    """The title of a table, whose times may be predicted, and which has memory that may be simulated."""
+    """Title of a table, marked if its times are predicted or its memory is simulated."""
     if times and _is_predicted(cells):
         return f"{MARK}: {title}"
     return f"{title}, simulated" if cells and all(cell.cell.simulated for cell in cells) else title
@@ -218,11 +216,6 @@ _PEAK_RESERVED = Field(
 # --- the tables
 
 
-def _sweep_axes(record: AttentionRecord) -> Sequence[str]:
-    differing = varying(record.cells)
-    return [axis for axis in AXES if axis in ("dim", "seq", "batch") or axis in differing]
-
-
 SWEEP = DeclaredTable(
     "sweep",
     lambda record: _marked(
@@ -244,16 +237,16 @@ SWEEP = DeclaredTable(
         replace(_BEFORE_BACKWARD, group="memory"),
         Field("status", get=status),
     ),
-    leading=_along(_sweep_axes),
+    leading=_along(lambda record: [axis for axis in AXES if axis in ("dim", "seq", "batch", *varying(record.cells))]),
     notes=lambda record: _clock(record.cells),
     empty=True,
 )
-"""One row per cell, as reports have it: dimensions, forward, backward, memory before backward, status."""
+"""One row per cell: dimensions, forward, backward, memory before backward, status."""
 
 
 @dataclass(frozen=True)
 class _Comparison:
-    """Cells whose implementations are held against each other."""
+    """Cells whose implementations are compared with each other."""
 
     cells: Cells
     where: str = ""
@@ -270,7 +263,7 @@ class _Comparison:
         return (*(axis for axis in varying(self.cells) if axis != "implementation"), "implementation")
 
     def rows(self) -> list[_Row]:
-        """By input, and for each input the implementations in the order of the run."""
+        """Rows sorted by input, and for each input by implementation in the order of the run."""
         order, named = implementations(self.cells), self.named[:-1]
 
         def place(cell: AttentionCellRecord) -> tuple[Any, ...]:
@@ -299,7 +292,7 @@ class _Row:
     best_s: Mapping[Quantity, float | None]
 
     def median(self, phase: Quantity) -> Cell:
-        """The median or the prediction, coloured by how far it is from the best."""
+        """The median or the prediction, coloured by its ratio to the best."""
         found = value(self.cell, phase)
         if found is None:
             return NOTHING if self.cell.cell.simulated else None
@@ -317,17 +310,17 @@ class _Row:
 
 def _flops_note(part: _Comparison, phase: str) -> str:
     causal = any(cell.cell.causal for cell in part.cells)
-    counted = "2BN(N+1)d forward, the causal half alone" if causal else "4BN²d forward"
+    counted = "2BN(N+1)d forward, only the causal half" if causal else "4BN²d forward"
     return f"FLOPs counted: {counted}, twice that backward"
 
 
 def _ranked(importance: int) -> Callable[[_Comparison, str], int]:
-    """Columns of backward are less important than those of forward by one."""
+    """Columns of backward are one step less important than those of forward."""
     return lambda part, phase: importance + (phase == "backward")
 
 
 def _of_cell(declared: Field, importance: int) -> Field:
-    """A column of cells as one of rows that hold a cell."""
+    """A column of cells for rows that contain a cell."""
     return replace(declared, importance=importance, optional=True, get=lambda row: declared.get(row.cell))
 
 
@@ -376,7 +369,7 @@ COMPARISON = DeclaredTable(
                     "{phase}",
                     _ranked(6),
                     optional=True,
-                    note="moved: q, k, v and output once each, the least that has to move; backward twice that",
+                    note="moved: at least q, k, v and output once each; backward twice that",
                     get=lambda row, phase: row.cell.rates[phase].bytes_per_s if phase in row.cell.rates else NOTHING,
                 ),
                 Field(
@@ -386,8 +379,8 @@ COMPARISON = DeclaredTable(
                     "{phase}",
                     _ranked(4),
                     optional=True,
-                    note="of limit: the least time by FLOPs at the data sheet's rate and by bytes at its bandwidth, "
-                    "over the median",
+                    note="of limit: lower bound of the time, from FLOPs and bytes at the data sheet's rates, over the "
+                    "median",
                     get=lambda row, phase: _limit(row.cell, phase) or NOTHING,
                 ),
             ),
@@ -402,7 +395,7 @@ COMPARISON = DeclaredTable(
             unit="number",
             importance=5,
             optional=True,
-            note="error: ‖x − x64‖ / ‖x64‖ against fp64, of the output; of the gradients the largest of q, k and v",
+            note="error: ‖x − x64‖ / ‖x64‖ of the output compared with fp64; for gradients the largest of q, k and v",
             get=lambda row: _error(row.cell, "output") or NOTHING,
         ),
         Field(
@@ -422,7 +415,7 @@ COMPARISON = DeclaredTable(
     notes=lambda part: _clock(part.cells),
     words={"statistic": _STATISTIC},
 )
-"""Implementations beside each other on the same input: times, rates, share of the limit, memory, error."""
+"""Implementations on the same input: times, rates, share of the limit, memory, error."""
 
 
 @dataclass(frozen=True)
@@ -435,7 +428,7 @@ class _Grid:
 
     @classmethod
     def all_of(cls, record: AttentionRecord) -> Iterator[_Grid]:
-        """Every one that has a value anywhere."""
+        """Every grid that has at least one value."""
         for cells in settings(record.cells):
             for name, quantity in product(implementations(cells), QUANTITIES):
                 here = [cell for cell in cells if cell.cell.implementation == name]
@@ -445,11 +438,11 @@ class _Grid:
     @property
     def title(self) -> str:
         times = self.quantity != "saved"
-        what = "beside inputs and output" if not times else "one call" if _is_predicted(self.cells) else "median"
+        what = "besides inputs and output" if not times else "one call" if _is_predicted(self.cells) else "median"
         return _marked(f"{self.name}: {NAMES[self.quantity]}, {what}", self.cells, times=times)
 
     def rows(self) -> list[tuple[int, dict[int, Cell]]]:
-        """Head dimensions, each with what is known by sequence length."""
+        """Head dimensions, each with values by sequence length."""
         known: dict[int, dict[int, Cell]] = {dim: {} for dim in dims(self.cells)}
         for cell in self.cells:
             found = value(cell, self.quantity)
@@ -484,23 +477,19 @@ GRID = DeclaredTable(
     parts=_Grid.all_of,
     name_of=lambda part: f"grid-{part.quantity}",
 )
-"""For every implementation and quantity a table with head dimensions down and sequence lengths across."""
+"""For every implementation and quantity, a table of head dimensions by sequence lengths."""
 
 
-def _exponent(each: Growth) -> Cell:
-    if isinstance(each.law, NoPowerLaw):
-        return Word("no single power", "quiet")
-    return Measure(each.law.exponent, low=each.law.low, high=each.law.high)
-
-
-def _scatter(each: Growth) -> str:
-    if isinstance(each.law, NoPowerLaw):
-        return f"{each.law.slopes[-1].exponent:.2f} at the end"
-    return f"{each.law.scatter:.1%}"
+def _growth(each: Growth) -> tuple[Cell, str]:
+    """The exponent and the scatter about it; without a single exponent, the one of the largest sizes."""
+    law = each.law
+    if isinstance(law, NoPowerLaw):
+        return Word("no single power", "quiet"), f"{law.slopes[-1].exponent:.2f} at the end"
+    return Measure(law.exponent, low=law.low, high=law.high), f"{law.scatter:.1%}"
 
 
 def _grown_at(each: Growth) -> str:
-    """The size on the axis along which it does not grow."""
+    """The value of the other axis."""
     cell = each.cells[0].cell
     return f"d {cell.dim}" if each.axis == "seq" else f"N {cell.seq}"
 
@@ -509,8 +498,8 @@ EXPONENTS = DeclaredTable(
     "exponents",
     lambda record: _marked("growth", record.cells, times=True),
     (
-        Field("exponent", unit="number", get=_exponent),
-        Field("scatter", importance=2, get=_scatter),
+        Field("exponent", unit="number", get=lambda each: _growth(each)[0]),
+        Field("scatter", importance=2, get=lambda each: _growth(each)[1]),
         Field(
             "sizes",
             "over",
@@ -530,17 +519,20 @@ EXPONENTS = DeclaredTable(
         Field("implementation", get=lambda each: each.implementation),
         Field("quantity", "what", get=lambda each: NAMES[each.quantity]),
         Field("axis", "grows", get=lambda each: f"in {SYMBOLS[each.axis]}"),
-        Field("at", get=_grown_at),
+        Field(
+            "at",
+            get=lambda each: f"d {each.cells[0].cell.dim}" if each.axis == "seq" else f"N {each.cells[0].cell.seq}",
+        ),
     ),
     notes=("least squares between logarithms, 95 % interval from the scatter about the line; at least three sizes",),
 )
-"""How every implementation grows in N and in d: the exponent, its 95 % interval, the sizes that carry it."""
+"""Growth of every implementation in N and in d: the exponent, its 95 % interval, and the fitted sizes."""
 
 CROSSOVERS = DeclaredTable(
     "crossovers",
     lambda record: _marked("crossovers", record.cells, times=True),
     (
-        Field("overtakes", "from there on faster", get=lambda each: each.slower_first),
+        Field("overtakes", "faster beyond", get=lambda each: each.slower_first),
         Field("overtaken", "than", get=lambda each: each.other),
         Field("at", "near N", get=lambda each: f"{each.crossover.at:.0f}"),
         Field("bracket", "{source} between", get=lambda each: f"{each.crossover.below:.0f}–{each.crossover.above:.0f}"),
@@ -560,7 +552,7 @@ CROSSOVERS = DeclaredTable(
         )
     },
 )
-"""Where one implementation overtakes another, with the measured sizes on both sides."""
+"""Sequence lengths at which one implementation overtakes another, with the measured sizes on both sides."""
 
 
 def _largest(row: Frontier) -> Cell:
@@ -569,18 +561,12 @@ def _largest(row: Frontier) -> Cell:
     return f"{row.fits.cell.seq}{' or more' if row.untried else ''}"
 
 
-def _beyond(row: Frontier) -> Cell:
+def _beyond(row: Frontier) -> tuple[Cell, str]:
+    """The shortest sequence that does not fit, and how this is known."""
     if row.beyond is None:
-        return Word("not tried", "quiet") if row.untried else Word("all fit", "good")
-    return str(row.beyond.cell.seq)
-
-
-def _known_by(row: Frontier) -> str:
-    if row.beyond is None:
-        return ""
-    if row.beyond.cell.simulated:
-        return "simulation"
-    return "it ran out" if row.beyond.outcome == "oom" else "prediction"
+        return Word("not tried", "quiet") if row.untried else Word("all fit", "good"), ""
+    ran = "it ran out" if row.beyond.outcome == "oom" else "prediction"
+    return str(row.beyond.cell.seq), "simulation" if row.beyond.cell.simulated else ran
 
 
 def _frontier_axes(record: AttentionRecord) -> Sequence[str]:
@@ -595,13 +581,13 @@ FRONTIER = DeclaredTable(
         Field("fits", "largest N that fits", get=_largest),
         Field(
             "before_backward",
-            "with, before backward",
+            "memory before backward",
             "bytes",
             importance=1,
             wide_range=True,
             get=lambda row: row.fits.before_backward_bytes if row.fits else None,
         ),
-        Field("beyond", "does not fit", get=_beyond),
+        Field("beyond", "does not fit", get=lambda row: _beyond(row)[0]),
         Field("needs", unit="bytes", wide_range=True, get=lambda row: row.beyond.needed_bytes if row.beyond else None),
         Field(
             "available",
@@ -610,12 +596,12 @@ FRONTIER = DeclaredTable(
             wide_range=True,
             get=lambda row: row.beyond.available_bytes if row.beyond else None,
         ),
-        Field("how", "known by", importance=3, get=_known_by),
+        Field("how", "known by", importance=3, get=lambda row: _beyond(row)[1]),
     ),
     rows=lambda record: frontier(record.cells),
     leading=_along(_frontier_axes, lambda row: row.cells[0]),
 )
-"""The longest sequence that fits, and what the next one would need."""
+"""The longest sequence that fits, and the memory that the next one would need."""
 
 
 def _accounting_title(cell: AttentionCellRecord) -> str:
@@ -625,7 +611,7 @@ def _accounting_title(cell: AttentionCellRecord) -> str:
 
 
 def _accounted(cell: AttentionCellRecord) -> Iterator[tuple[str, Cell, str, str, Measure]]:
-    """The tensors, largest first, then what they add up to."""
+    """Tensors, largest first, and their total."""
     for each in sorted(cell.tensors, key=lambda each: -each.size_bytes):
         shape = " × ".join(map(str, each.shape)) or NOTHING
         yield each.name, shape, each.dtype, each.phase, Measure(each.size_bytes)
@@ -650,7 +636,7 @@ ACCOUNTING = DeclaredTable(
     leading=leading(Field("tensor", get=itemgetter(0))),
     parts=lambda record: filter(None, map(smallest_beyond, settings(record.cells))),
 )
-"""The tensors of the smallest cell that does not fit, setting by setting."""
+"""Tensors of the smallest cell that does not fit, for each setting."""
 
 
 def _known_memory(record: AttentionRecord) -> Cells:
@@ -691,9 +677,9 @@ MEMORY = DeclaredTable(
     ),
     rows=_known_memory,
     leading=_along(lambda record: varying(record.cells) or ("implementation",)),
-    notes=("kept beside q, k, v and the output. Two N × N tensors are 8BN² bytes in fp32: computed, as is the other",),
+    notes=("kept besides q, k, v and the output. The formulas are computed: two N × N tensors are 8BN² bytes in fp32",),
 )
-"""What forward keeps for backward, against the formulas of the written-out kind and of a fused kernel."""
+"""Memory that forward saves for backward, compared with the formulas for naive attention and for a fused kernel."""
 
 CELLS = DeclaredTable(
     "cells",
@@ -725,16 +711,16 @@ CELLS = DeclaredTable(
     leading=_along(lambda record: AXES),
     empty=True,
 )
-"""Everything in one long table, a row per cell, for data frames."""
+"""All values in one long table, a row per cell, for data frames."""
 
 TABLES: dict[str, DeclaredTable] = {
     table.name: table for table in (SWEEP, COMPARISON, GRID, EXPONENTS, CROSSOVERS, FRONTIER, ACCOUNTING, MEMORY, CELLS)
 }
-"""Every table that a record can be shown as."""
+"""All tables by name."""
 
 
 def plan(planned: Sequence[AttentionCell], _: Hardware | None = None) -> Sheet:
-    """What a run would do: its cells, their FLOPs, and what the written-out kind keeps; nothing is measured for it."""
+    """The plan of a run: its cells, their FLOPs, and computed memory; nothing is measured."""
     specs = [cell.model_dump() for cell in planned]
     named = tuple(axis for axis in AXES if len({str(spec[axis]) for spec in specs}) > 1) or ("implementation",)
     columns = (
@@ -753,7 +739,7 @@ def plan(planned: Sequence[AttentionCell], _: Hardware | None = None) -> Sheet:
         for cell, spec in zip(planned, specs, strict=True)
     )
     count = f"{len(planned)} cell{'' if len(planned) == 1 else 's'}"
-    note = "two N × N tensors are what a written-out attention keeps for backward; a fused kernel does not have them"
+    note = "naive attention keeps two N × N tensors for backward; a fused kernel does not"
     return Sheet(("attention",), (Table("plan", count, columns, rows, len(named), (note,)),))
 
 
@@ -761,7 +747,7 @@ def plan(planned: Sequence[AttentionCell], _: Hardware | None = None) -> Sheet:
 
 
 def _outcomes(record: AttentionRecord) -> Iterator[Remark]:
-    """Why cells have no numbers, cells of one implementation and reason together; memory has sentences of its own."""
+    """Why cells have no numbers, grouped by implementation and reason; findings cover memory."""
     grouped: dict[tuple[str, str], list[AttentionCellRecord]] = {}
     for cell in record.cells:
         if cell.outcome != "ok" and not over_memory(cell):
@@ -794,5 +780,5 @@ def _notes(record: AttentionRecord) -> Iterator[Remark]:
 
 
 def usual(spec: AttentionSpec) -> tuple[str, ...]:
-    """The tables that are shown of a run of this spec where nobody asks for others."""
+    """Names of the default tables for a run of this spec."""
     return ("comparison",) if len({cell.implementation for cell in spec.cells()}) > 1 else ("sweep",)

@@ -1,4 +1,4 @@
-"""See whether B is faster than A, slower, the same, or whether that cannot be told; --ab measures both."""
+"""Tell whether B is faster than A, slower, the same, or too close to call; --ab measures both."""
 
 from sysbench.command import Command
 

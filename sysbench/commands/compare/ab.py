@@ -1,7 +1,4 @@
-"""`sysbench compare --ab`: two specs → rounds in fresh processes → verdicts.
-
-The two specs of `sysbench compare --ab`: a command's words each, read as the command itself reads them.
-"""
+"""`sysbench compare --ab`: parses two specs, measures both in alternating rounds, and shows the verdicts."""
 
 from __future__ import annotations
 
@@ -23,7 +20,6 @@ from sysbench.spec.command_options import given, validated
 
 if TYPE_CHECKING:
     from sysbench.commands.compare.comparison import Comparison
-    from sysbench.commands.compare.live import RoundLines
     from sysbench.render.table import Table
 
 
@@ -31,7 +27,7 @@ USUAL = "time"
 
 
 def arms_of(texts: tuple[str, str]) -> dict[Arm, RunSpec]:
-    """Both specs; raises UsageError with one line that names the arm and what is wrong with it."""
+    """Parse both specs; raises UsageError with one line that names the arm and the problem."""
     specs: dict[Arm, RunSpec] = {}
     for arm, text in zip(ARMS, texts, strict=True):
         try:
@@ -44,9 +40,9 @@ def arms_of(texts: tuple[str, str]) -> dict[Arm, RunSpec]:
 
 
 def spec_of_words(text: str) -> RunSpec:
-    """The spec that `time --size small --compile` asks for; `time` and `sysbench` in front may be left out.
+    """Parse a command line such as `time --size small --compile`; `time` and a leading `sysbench` are optional.
 
-    Raises UsageError, with the same words as the command.
+    Raises UsageError with the same message as the command itself.
     """
     try:
         words = shlex.split(text)
@@ -64,13 +60,20 @@ def spec_of_words(text: str) -> RunSpec:
 INTERRUPTED = 130
 
 Logs = dict[Arm, dict[int, Path]]
-"""What has been measured: the logs of both arms by round."""
+"""Logs of both arms by round."""
 
 
 def compare(options: CompareOptions, texts: tuple[str, str]) -> int:
-    """Measure both arms in turns, show what came out, and return the exit code; raises SysbenchError."""
+    """Measure both arms in alternating rounds, show the comparison, and return the exit code; raises SysbenchError."""
     specs = arms_of(texts)
-    _refuse(specs, options)
+    from sysbench.commands.compare import match as compare_match
+    from sysbench.commands.compare.cells import flattened
+    from sysbench.engine.plan import refuse_impossible
+
+    a, b = ([flattened(cell.model_dump(mode="json")) for cell in spec.cells()] for spec in specs.values())
+    compare_match.match(a, b, options.across)
+    for spec in specs.values():
+        refuse_impossible(list(spec.cells()))
     if options.plan:
         _show_plan(specs, options)
         return 0
@@ -84,35 +87,35 @@ def compare(options: CompareOptions, texts: tuple[str, str]) -> int:
     try:
         interrupted = _measure(specs, options, directory, logs)
     except SysbenchError:
-        # What has been measured before it went wrong is worth showing; the error is said last.
+        # Show what has been measured before the error; the error message comes last.
         _show(options, texts, directory, logs)
         raise
     finally:
-        _remove_if_empty(directory)
+        for path in (directory / "A", directory / "B", directory):
+            with suppress(OSError):
+                path.rmdir()
     found = _show(options, texts, directory, logs)
     return INTERRUPTED if interrupted else _exit_code(found)
 
 
-def _refuse(specs: Mapping[Arm, RunSpec], options: CompareOptions) -> None:
-    """Raise UsageError before anything is measured that could not be compared, or not run, in the end."""
-    from sysbench.commands.compare import match as compare_match
-    from sysbench.commands.compare.cells import flattened
-    from sysbench.engine.plan import refuse_impossible
-
-    a, b = ([flattened(cell.model_dump(mode="json")) for cell in spec.cells()] for spec in specs.values())
-    compare_match.match(a, b, options.across)
-    for spec in specs.values():
-        refuse_impossible(list(spec.cells()))
-
-
 def _measure(specs: Mapping[Arm, RunSpec], options: CompareOptions, directory: Path, logs: Logs) -> bool:
-    """Carry all rounds out, taking down each log; returns whether the user has put an end to it."""
+    """Run all rounds and collect their logs; returns whether the user interrupted them."""
+    from io import StringIO
+
+    from rich.console import Console
+
     from sysbench.commands.compare import rounds
+    from sysbench.commands.compare.live import RoundLines
+    from sysbench.render.dashboard.live import can_draw_on
     from sysbench.spec.run import RunOptions
 
-    lines = _lines(specs, options)
+    console = Console(file=StringIO()) if options.quiet else Console(stderr=True)
+    titles = {cell.key: cell.title for spec in specs.values() for cell in spec.cells()}
+    lines = RoundLines(console, options.rounds, titles, live=not options.quiet and can_draw_on(console))
     began_s = time.monotonic()
-    each = RunOptions(timeout_s=options.timeout_s, ceilings=False)  # both arms are held against each other
+    each = RunOptions(
+        timeout_s=options.timeout_s, ceilings=False
+    )  # A and B are compared with each other, not with ceilings
     turns = rounds.carry_out(specs, options.rounds, directory, each, lines.show)
     done = 0
     for turn in turns:
@@ -127,21 +130,8 @@ def _measure(specs: Mapping[Arm, RunSpec], options: CompareOptions, directory: P
     return done < 2 * options.rounds
 
 
-def _lines(specs: Mapping[Arm, RunSpec], options: CompareOptions) -> RoundLines:
-    from io import StringIO
-
-    from rich.console import Console
-
-    from sysbench.commands.compare.live import RoundLines
-    from sysbench.render.dashboard.live import can_draw_on
-
-    console = Console(file=StringIO()) if options.quiet else Console(stderr=True)
-    titles = {cell.key: cell.title for spec in specs.values() for cell in spec.cells()}
-    return RoundLines(console, options.rounds, titles, live=not options.quiet and can_draw_on(console))
-
-
 def _refuse_nothing_measured(arm: Arm, log: Path) -> None:
-    """Raise SysbenchError for an arm of which no cell works: thirteen more rounds would not change that."""
+    """Raise SysbenchError if no cell of an arm works: more rounds would not change that."""
     from sysbench.log import runs
 
     cells = runs.load(log).cells
@@ -159,11 +149,11 @@ def _found(names: tuple[str, str], logs: Logs, options: CompareOptions) -> Compa
 
 
 def _show(options: CompareOptions, texts: tuple[str, str], directory: Path, logs: Logs) -> Comparison | None:
-    """Show the rounds that both arms have finished, and keep what is said of them; None where there are none."""
+    """Show and save the comparison of the rounds that both arms finished; None if there are none."""
     both = [number for number in logs["A"] if number in logs["B"]]
     if not both:
         if logs["A"] or logs["B"]:
-            _say(f"stopped before both arms had finished a round; what there is lies in {directory}", options)
+            _say(f"stopped before both arms finished a round; the logs are in {directory}", options)
         return None
     from sysbench.commands.compare.command import show
     from sysbench.log.storage import write_atomically
@@ -192,13 +182,6 @@ def _exit_code(found: Comparison | None) -> int:
         return 1
     outcomes = {outcome for cell in found.cells for outcome in (cell.a_outcome, cell.b_outcome)}
     return exit_code(found) or int(bool(outcomes & FAILURES))
-
-
-def _remove_if_empty(directory: Path) -> None:
-    """Leave no directory behind in which nothing has been measured."""
-    for path in (directory / "A", directory / "B", directory):
-        with suppress(OSError):
-            path.rmdir()
 
 
 def _show_plan(specs: Mapping[Arm, RunSpec], options: CompareOptions) -> None:

@@ -1,7 +1,4 @@
-"""Two traces, or two memory snapshots, against each other: what takes more in B, and what less.
-
-They are single observations: there is a difference here and no verdict.
-"""
+"""Comparison of two traces or two memory snapshots: differences without verdicts, because each is one observation."""
 
 from __future__ import annotations
 
@@ -18,12 +15,12 @@ from sysbench.units import Unit
 Key = tuple[str, ...]
 
 SHOWN = 20
-"""The number of kernels or allocations that are shown: those that differ most."""
+"""Number of kernels or allocations to show, those that differ most."""
 
 
 @dataclass(frozen=True)
 class _Amounts:
-    """How much there is of each thing, by its name, on both sides."""
+    """Amounts on both sides, by name."""
 
     table: str
     title: str
@@ -32,10 +29,10 @@ class _Amounts:
     a: dict[Key, float]
     b: dict[Key, float]
     counted: str = ""
-    """What the total of one side is called; nothing where the things are only some of all there is."""
+    """Label of the total; empty if the amounts are not complete."""
 
     def shown(self) -> Table:
-        """A row for each thing that one side has, those that differ most first, and one for all of them."""
+        """A row per name, largest difference first, and a row for the total."""
         sides = {key: (self.a.get(key, 0.0), self.b.get(key, 0.0)) for key in {**self.a, **self.b}}
         keys = sorted(sides, key=lambda key: (abs(sides[key][1] - sides[key][0]), max(sides[key])), reverse=True)
         rows = [self._row(key, self.a.get(key), self.b.get(key)) for key in keys[:SHOWN]]
@@ -54,7 +51,7 @@ class _Amounts:
         return Table(self.table, self.title, columns, tuple(rows), len(self.columns), notes)
 
     def _row(self, key: Key, a: float | None, b: float | None) -> tuple[str | Measure | None, ...]:
-        """What is missing on one side is 0 where everything is counted, and else unknown."""
+        """An amount that is missing on one side is 0 if amounts are complete, and unknown otherwise."""
         if self.counted:
             a, b = a or 0.0, b or 0.0
         known = a is not None and b is not None
@@ -64,7 +61,7 @@ class _Amounts:
 
 
 def sheet(a: Artefact, b: Artefact, names: Iterable[str] = ()) -> Sheet:
-    """The tables of what A and B differ in; raises LogError for two that have nothing in common to compare."""
+    """Tables of the differences between A and B; raises LogError if they are not of the same kind."""
     if isinstance(a, TraceArtefact) and isinstance(b, TraceArtefact):
         found = tuple(_of_traces(a, b))
         basis = "per step: A {}, B {}".format(*(_steps(side) for side in (a, b)))
@@ -96,7 +93,7 @@ def _of_traces(a: TraceArtefact, b: TraceArtefact) -> Iterator[_Amounts]:
 
 
 def _seconds(trace: TraceArtefact) -> tuple[dict[Key, float], dict[Key, float]]:
-    """Seconds of a step by class, and by class and kernel; the mean of several traces."""
+    """Seconds per step by class, and by class and kernel; the mean over several traces."""
     by_class: dict[Key, float] = defaultdict(float)
     by_kernel: dict[Key, float] = defaultdict(float)
     for summary in trace.summaries:

@@ -1,11 +1,8 @@
-"""What one side of a comparison holds: cells by their axes, each with every run that has measured it.
-
-What a compared cell is called: by what sets it apart from the others.
-"""
+"""One side of a comparison: its cells by axes, each with every run that measured it, and labels for cells."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +17,7 @@ from sysbench.log.records import CellRecord, RunRecord, Samples
 Axes = Mapping[str, Any]
 
 SAMPLED = ("host_rss_peak", "device_used_peak")
-"""Memory that is only looked at now and then, from outside: it may be off, and decides nothing."""
+"""Memory figures that are sampled from outside: inexact, so they decide nothing."""
 
 
 @dataclass(frozen=True)
@@ -28,16 +25,13 @@ class Occurrence:
     """One cell of one run."""
 
     run: int
-    """Which of the side's runs, by its number."""
+    """Number of the run."""
     record: CellRecord
 
 
 @dataclass(frozen=True)
 class SideCell:
-    """A cell and every time that it was run; `axes` are what sets it apart, by name, without what only says how often.
-
-    The model's dimensions are one axis, `size`; `device` is what it ran on, by its own name.
-    """
+    """A cell with all its runs; in `axes`, `size` stands for the model's dimensions, `device` for the hardware."""
 
     kind: Kind
     axes: Axes
@@ -45,19 +39,19 @@ class SideCell:
 
     @property
     def last(self) -> CellRecord:
-        """As it was run last; of one that failed once, the last time that it did not."""
+        """The last record of a run that did not fail, or else the last record."""
         measured = [each.record for each in self.occurrences if each.record.outcome in ("ok", "interrupted")]
         return measured[-1] if measured else self.occurrences[-1].record
 
     def times(self, quantity: str, *, whole: bool = False) -> dict[int, list[float]]:
-        """The samples of a quantity in seconds, by run; only of runs that have any, and if `whole` have all of them."""
+        """Samples of a quantity in seconds, by run, omitting runs without any; `whole` also omits interrupted runs."""
         accepted = ("ok",) if whole else ("ok", "interrupted")
         measured = (each for each in self.occurrences if each.record.outcome in accepted)
         found = ((each.run, times_of(each.record).get(quantity)) for each in measured)
         return {run: samples.samples_s for run, samples in found if samples is not None and samples.samples_s}
 
     def memory(self) -> dict[str, int]:
-        """What is known of its memory, in bytes: of several runs the most."""
+        """Memory figures in bytes, each the maximum over all runs."""
         most: dict[str, int] = {}
         for each in self.occurrences:
             for name, value in memory_of(each.record).items():
@@ -67,24 +61,24 @@ class SideCell:
 
 @dataclass(frozen=True)
 class Side:
-    """Everything that is compared with the other side."""
+    """All runs of one side, and their cells."""
 
     name: str
     records: Sequence[RunRecord[Any]]
     cells: tuple[SideCell, ...] = field(default=())
 
     def of_kind(self, kind: Kind) -> list[SideCell]:
-        """Its cells of one kind of run, in the order in which they first appear."""
+        """Cells of one command, in order of first appearance."""
         return [cell for cell in self.cells if cell.kind == kind]
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """The kinds of run that it has cells of, in the order in which they first appear."""
+        """Commands that have cells, in order of first appearance."""
         return tuple(dict.fromkeys(cell.kind for cell in self.cells))
 
 
 def side(name: str, runs: Mapping[int, RunRecord[Any]]) -> Side:
-    """Sort the cells of several runs by their axes; runs come in the order in which they began, each with a number."""
+    """Group the cells of several runs by their axes; `runs` are ordered by start time, each with a number."""
     found: dict[tuple[str, ...], tuple[Kind, Axes, list[Occurrence]]] = {}
     for run, record in runs.items():
         for cell in record.cells:
@@ -97,9 +91,9 @@ def side(name: str, runs: Mapping[int, RunRecord[Any]]) -> Side:
 
 
 def flattened(axes: Axes, device: str | None = None) -> dict[str, Any]:
-    """The axes of a cell as they are compared: its model is its size, and its device goes by its own name.
+    """Axes for comparison: `size` replaces the model's dimensions, and `device` becomes the hardware's name.
 
-    What was simulated for some GPU was worked out on another device, which is of no consequence.
+    The device that carries out a simulation does not matter, so all simulations have the same one.
     """
     flat = {name: value for name, value in axes.items() if name not in ("kind", "model")}
     if isinstance(model := axes.get("model"), Mapping):
@@ -109,7 +103,7 @@ def flattened(axes: Axes, device: str | None = None) -> dict[str, Any]:
 
 
 def _size(label: str, model: Mapping[str, Any]) -> str:
-    """`small`, and with its dimensions wherever the name alone does not say them."""
+    """The size's name, with all dimensions that differ from the known size of this name."""
     name = label.split()[0] if label.split() else "custom"
     from sysbench.spec.model import SIZES
 
@@ -120,7 +114,7 @@ def _size(label: str, model: Mapping[str, Any]) -> str:
 
 
 def _device(record: RunRecord[Any], cell: CellRecord) -> str | None:
-    """What a cell ran on, or would have, had it been started; None of a run that ended before it knew."""
+    """The device of a cell, or the one a cell that never started would have used; None if the run ended before that."""
     asked = str(cell.axes.get("device"))
     found = cell.device or next(
         (each for each in record.environment.devices if asked in ("auto", each.type, each.torch_name)), None
@@ -131,7 +125,7 @@ def _device(record: RunRecord[Any], cell: CellRecord) -> str | None:
 
 
 def times_of(cell: CellRecord) -> dict[str, Samples]:
-    """The times that a cell has samples of: by the host's clock, around synchronized steps, wherever there is one."""
+    """Times that a cell has samples of, preferring the host's clock around synchronized steps."""
     match cell:
         case TimeCellRecord():
             found = {name: phase.wall or phase.device for name, phase in cell.phases.items()}
@@ -145,30 +139,27 @@ def times_of(cell: CellRecord) -> dict[str, Samples]:
 
 
 def memory_of(cell: CellRecord) -> dict[str, int]:
-    """What a cell says of memory, in bytes."""
-    return {name: value for name, value in _memory(cell) if value is not None}
-
-
-def _memory(cell: CellRecord) -> Iterator[tuple[str, int | None]]:
+    """Known memory figures of a cell, in bytes."""
+    found: dict[str, int | None] = {}
     match cell:
         case TimeCellRecord():
-            yield "allocated_peak", cell.memory.allocated_peak_bytes
-            yield "reserved_peak", cell.memory.reserved_peak_bytes
-            yield "device_used_peak", cell.memory.device_used_peak_bytes
-            yield "host_rss_peak", cell.memory.host_rss_peak_bytes
+            found = {
+                "allocated_peak": cell.memory.allocated_peak_bytes,
+                "reserved_peak": cell.memory.reserved_peak_bytes,
+                "device_used_peak": cell.memory.device_used_peak_bytes,
+                "host_rss_peak": cell.memory.host_rss_peak_bytes,
+            }
         case MemoryCellRecord():
-            yield "allocated_peak", cell.peak_allocated_bytes
-            yield "reserved_peak", cell.peak_reserved_bytes
-            yield "device_used_peak", cell.device_used_peak_bytes
-            yield "host_rss_peak", cell.host_rss_peak_bytes
+            found = {
+                "allocated_peak": cell.peak_allocated_bytes,
+                "reserved_peak": cell.peak_reserved_bytes,
+                "device_used_peak": cell.device_used_peak_bytes,
+                "host_rss_peak": cell.host_rss_peak_bytes,
+            }
         case AttentionCellRecord():
-            yield "allocated_peak", cell.peak_allocated_bytes
-            yield "saved_for_backward", cell.saved_bytes
-        case _:
-            return
+            found = {"allocated_peak": cell.peak_allocated_bytes, "saved_for_backward": cell.saved_bytes}
+    return {name: value for name, value in found.items() if value is not None}
 
-
-CompareLabelAxes = Mapping[str, Any]
 
 ORDER = (
     "device",
@@ -184,7 +175,7 @@ ORDER = (
     *(axis for axis in (*TREATMENTS, *UNEQUAL) if axis not in ("size", "implementation", "dim", "seq", "ctx")),
     *EFFORT,
 )
-"""In this order axes are named."""
+"""The order of axes in labels."""
 
 _PHRASES = {
     "ctx": "ctx {}",
@@ -200,27 +191,27 @@ _PHRASES = {
     "repeats": "{} repeats",
     "active": "{} profiled steps",
 }
-"""Axes of which the value alone would not say what it is of; others are named where that is so."""
+"""Labels for axes whose value alone would be unclear."""
 
 _SPEAK_FOR_THEMSELVES = ("device", "size", "implementation", "precision", "mode", "execution", "optimizer", "profiler")
 
 
-def sets_apart(cells: Sequence[CompareLabelAxes]) -> tuple[str, ...]:
-    """The axes in which these cells differ, in the order in which they are named; an axis that some lack is one."""
+def sets_apart(cells: Sequence[Axes]) -> tuple[str, ...]:
+    """Axes in which these cells differ, including axes that some of them lack, in the order of labels."""
     return tuple(
         axis for axis in dict.fromkeys(ORDER) if len({text(cell[axis]) if axis in cell else "" for cell in cells}) > 1
     )
 
 
-def labels(cells: Sequence[tuple[Kind, CompareLabelAxes]]) -> list[str]:
-    """What each cell is called among the others of its kind: `ctx 512 bf16`; and of several kinds, of which it is."""
+def labels(cells: Sequence[tuple[Kind, Axes]]) -> list[str]:
+    """A label per cell that tells it from the others: `ctx 512 bf16`, preceded by the command if there are several."""
     kinds = dict.fromkeys(kind for kind, _ in cells)
     apart = {kind: sets_apart([axes for other, axes in cells if other == kind]) for kind in kinds}
     return [f"{kind} " * (len(kinds) > 1) + _label(kind, axes, apart[kind]) for kind, axes in cells]
 
 
-def _label(kind: Kind, cell: CompareLabelAxes, axes: Sequence[str]) -> str:
-    """Where nothing sets it apart, its size or what it implements, or the command."""
+def _label(kind: Kind, cell: Axes, axes: Sequence[str]) -> str:
+    """If there is nothing to tell it apart from, its size, implementation or command."""
     phrases = [_phrase(axis, cell[axis]) for axis in axes if cell.get(axis) not in (None, False)]
     return " ".join(phrases) or text(cell.get("size") or cell.get("implementation") or kind)
 

@@ -1,4 +1,4 @@
-"""`sysbench compare`: two runs, or two specs → what differs, verdicts, and whether B may pass."""
+"""Command line of `sysbench compare`."""
 
 from __future__ import annotations
 
@@ -25,18 +25,30 @@ REGRESSED = 3
 
 @command_options(CompareOptions)
 def compare(given: Given) -> None:
-    """See whether B is faster than A, slower, the same, or whether that cannot be told; --ab measures both."""
+    """Tell whether B is faster than A, slower, the same, or too close to call; --ab measures both."""
     options = validated(CompareOptions, given)
     artefacts = _artefacts(options)
     if artefacts is not None:
-        _show_artefacts(artefacts, options)
+        from sysbench.commands.compare.artefacts import sheet
+        from sysbench.commands.running import show_sheet
+
+        for name in ("gate", "across"):
+            if getattr(options, name):
+                raise UsageError(f"--{name} judges runs; a {artefacts[0].kind} was seen once, and has no verdict")
+        show_sheet(sheet(*artefacts, options.tables), options)
         return
-    _refuse_unknown_names(options)
+    from sysbench.commands.compare.match import refuse_unknown
+
+    refuse_unknown(options.across)
+    if options.tables:
+        from sysbench.commands.compare import tables as compare_tables
+
+        compare_tables.refuse_unknown(options.tables)
     if options.ab is not None:
         from sysbench.commands.compare import ab as compare_ab
 
         raise typer.Exit(compare_ab.compare(options, options.ab))
-    # Everything that is read stays until the end: looking for garbage in it again and again is a sixth of the time.
+    # Everything that is read stays alive until the end; collecting garbage would take a sixth of the time.
     gc.disable()
     a, b, paired = _sides(options)
     found = judged(a, b, options, paired=paired)
@@ -45,7 +57,7 @@ def compare(given: Given) -> None:
 
 
 def _artefacts(options: CompareOptions) -> tuple[Artefact, Artefact] | None:
-    """The two traces, or memory snapshots, that are named; None where runs are. Raises UsageError for one of each."""
+    """Read two traces or memory snapshots; None if the arguments are runs. Raises UsageError for one of each."""
     if options.a is None or options.b is None:
         return None
     from sysbench.commands import artefacts
@@ -59,28 +71,8 @@ def _artefacts(options: CompareOptions) -> tuple[Artefact, Artefact] | None:
     return None
 
 
-def _show_artefacts(both: tuple[Artefact, Artefact], options: CompareOptions) -> None:
-    from sysbench.commands.compare.artefacts import sheet
-    from sysbench.commands.running import show_sheet
-
-    for name in ("gate", "across"):
-        if getattr(options, name):
-            raise UsageError(f"--{name} judges runs; a {both[0].kind} was seen once, and has no verdict")
-    show_sheet(sheet(*both, options.tables), options)
-
-
-def _refuse_unknown_names(options: CompareOptions) -> None:
-    from sysbench.commands.compare.match import refuse_unknown
-
-    refuse_unknown(options.across)
-    if options.tables:
-        from sysbench.commands.compare import tables as compare_tables
-
-        compare_tables.refuse_unknown(options.tables)
-
-
 def _sides(options: CompareOptions) -> tuple[Side, Side, bool]:
-    """Both sides as they were recorded, and whether they are the two arms of one --ab; raises LogError."""
+    """Load both sides; also returns whether they are the two arms of one --ab. Raises LogError."""
     from sysbench.log import round_logs, runs
 
     assert options.a is not None
@@ -100,7 +92,7 @@ def _sides(options: CompareOptions) -> tuple[Side, Side, bool]:
 
 
 def side_of(name: str, files: Mapping[int, Path]) -> Side:
-    """One side, of runs by their number; raises LogError."""
+    """Load the runs of one side, given by number; raises LogError."""
     from sysbench.commands.compare.cells import side
     from sysbench.log import runs
 
@@ -108,7 +100,7 @@ def side_of(name: str, files: Mapping[int, Path]) -> Side:
 
 
 def judged(a: Side, b: Side, options: CompareOptions, *, paired: bool) -> Comparison:
-    """Compare, and hold B against the gate if there is one; raises UsageError and LogError."""
+    """Compare, and apply the gate if there is one; raises UsageError and LogError."""
     from sysbench.commands.compare import comparison
     from sysbench.commands.compare.comparison import gate
     from sysbench.commands.compare.tables import FEW
@@ -123,7 +115,7 @@ def judged(a: Side, b: Side, options: CompareOptions, *, paired: bool) -> Compar
 
 
 def show(found: Comparison, options: CompareOptions) -> None:
-    """Print the result to stdout: itself with `--json -`, else its tables."""
+    """Print the comparison to stdout, as JSON with `--json -`, otherwise as tables."""
     from sysbench.commands.compare import tables as compare_tables
     from sysbench.render.output import results, show_sheet
 
@@ -151,7 +143,7 @@ def show(found: Comparison, options: CompareOptions) -> None:
 
 
 def _summarize(found: Comparison, names: Sequence[str]) -> None:
-    """Append the result to GitHub's summary of a job; raises UsageError outside of one, and OutputError."""
+    """Append the result to GitHub's job summary; raises UsageError outside a job, and OutputError."""
     from sysbench.commands.compare import tables as compare_tables
     from sysbench.log.storage import cannot_write
     from sysbench.render import theme
@@ -168,5 +160,5 @@ def _summarize(found: Comparison, names: Sequence[str]) -> None:
 
 
 def exit_code(found: Comparison) -> int:
-    """3 where B is worse by more than the gate allows, or with --strict may be; else 0."""
+    """3 if B is known to be worse than the gate allows, or with --strict may be; otherwise 0."""
     return 0 if found.gate is None or found.gate.holds else REGRESSED

@@ -1,7 +1,4 @@
-"""From two sides to what can be said of B in terms of A, cell by cell.
-
-Whether B is worse than A by more than is allowed: known to be, not merely seen to be.
-"""
+"""Compares two sides cell by cell, and applies the gate: whether B is known to be worse than A by more than allowed."""
 
 from __future__ import annotations
 
@@ -36,41 +33,41 @@ Arm = Literal["A", "B"]
 
 
 class TimeComparison(Frozen):
-    """One time of one cell, on both sides; B in terms of A."""
+    """One time of one cell on both sides."""
 
     quantity: str
     """`step`, or one of its phases; `forward` and `backward` of attention."""
     headline: bool
-    """Whether the cell is judged by it, or it is a part of what the cell is judged by."""
+    """Whether the cell is judged by this time; otherwise it is a part of one that is."""
     a_s: float
-    """Median; of several runs the median of their medians."""
+    """Median; for several runs, the median of their medians."""
     b_s: float
     ratio: float
     low: float | None
-    """Ends of the interval at 99 %; None with too few samples for one."""
+    """Bounds of the 99 % confidence interval of the ratio; None with too few samples."""
     high: float | None
     verdict: Verdict
     repeated: Unit
-    """What the interval is over: steps of one process each, runs, or rounds of both."""
+    """What the interval is computed from: steps of one process per side, runs, or rounds."""
     count: int
 
 
 class MemoryComparison(Frozen):
-    """One figure of memory of one cell, on both sides."""
+    """One memory figure of one cell on both sides."""
 
     quantity: str
     exact: bool
-    """Counted by the allocator; else it was looked at from outside now and then."""
+    """Whether the allocator counted it; otherwise it was sampled from outside."""
     a_bytes: int
     b_bytes: int
 
 
 class CellComparison(Frozen):
-    """One cell that both sides have."""
+    """A cell that both sides have."""
 
     kind: Kind
     axes: dict[str, Any]
-    """What both have in common, by axis."""
+    """Values that both sides have in common, by axis."""
     a_outcome: Outcome
     b_outcome: Outcome
     a_detail: str | None
@@ -89,7 +86,7 @@ class LeftOver(Frozen):
 
 
 class GeometricMean(Frozen):
-    """All cells' ratios of one time in one number."""
+    """Geometric mean of all cells' ratios of one time."""
 
     kind: Kind
     quantity: str
@@ -99,36 +96,36 @@ class GeometricMean(Frozen):
 
 
 class SideRecord(Frozen):
-    """What was compared."""
+    """One side of the comparison."""
 
     name: str
     runs: int
     unfinished: int
-    """Of them, runs that were killed or interrupted."""
+    """Number of runs that were killed or interrupted."""
     started_at: str | None
-    """Of the first."""
+    """Start of the earliest run."""
 
 
 class GateRecord(Frozen):
-    """Whether B may pass."""
+    """Result of the gate."""
 
     share: float
     failed: list[str]
     undecided: list[str]
-    """What may or may not be a regression beyond the gate: it passes, and more samples would tell."""
+    """Possible regressions beyond the gate that need more samples to decide; they fail only if `strict`."""
     passed: int
-    """How many times and peaks were held against it and are not in `failed`."""
+    """Number of times and peaks that were checked and are not in `failed`."""
     strict: bool = False
-    """What is undecided does not pass."""
+    """Whether undecided times and peaks also fail the gate."""
 
     @property
     def holds(self) -> bool:
-        """Whether B may pass."""
+        """Whether B passes."""
         return not self.failed and not (self.strict and self.undecided)
 
 
 class Comparison(Frozen):
-    """Everything that is said of two sides."""
+    """The complete result of a comparison."""
 
     schema_version: int = SCHEMA_VERSION
     kind: Literal["comparison"] = "comparison"
@@ -143,7 +140,7 @@ class Comparison(Frozen):
     left_over: list[LeftOver]
     geometric_means: list[GeometricMean]
     cautions: list[str]
-    """What makes the verdicts doubtful."""
+    """Reasons to doubt the verdicts."""
     gate: GateRecord | None = None
 
 
@@ -154,25 +151,31 @@ class Rules:
     margin: float = MARGIN
     across: tuple[str, ...] = ()
     paired: bool = False
-    """The n-th run of one side and the n-th of the other were made one right after the other."""
+    """Whether the n-th runs of both sides were made back to back."""
     parts: bool = True
-    """Also judge the phases of a step, which takes several times as long."""
+    """Whether to judge the phases of a step as well, which takes several times as long."""
 
 
 def compare(a: Side, b: Side, rules: Rules) -> Comparison:
     """Compare two sides.
 
-    Raises UsageError where they must not be compared, and LogError where they hold nothing that could be, or times that
-    are none.
+    Raises UsageError if they are not comparable, and LogError if they have nothing to compare or invalid times.
     """
     kinds = [kind for kind in a.kinds if kind in b.kinds]
     if not kinds:
         raise LogError(f"nothing to compare: A holds {_held(a)}, and B {_held(b)}")
-    for each in (a, b):
-        _refuse_not_begun(each)
+    for side in (a, b):
+        # A run can end before it knows what it is measured on.
+        if not any(record.environment.devices or any(cell.device for cell in record.cells) for record in side.records):
+            raise LogError(f"{side.name} holds nothing: it ended before anything could be measured")
     matchings = _matchings(a, b, kinds, rules.across)
     refuse_other_machines(a, b, rules.across)
-    cells = [cell for kind in kinds for cell in _cells(a, b, kind, matchings[kind], rules)]
+    cells = [
+        _compared(there[place_a], here[place_b], rules)
+        for kind in kinds
+        for there, here in [(a.of_kind(kind), b.of_kind(kind))]
+        for place_a, place_b in matchings[kind].pairs
+    ]
     across = list(dict.fromkeys(axis for matching in matchings.values() for axis in matching.across))
     return Comparison(
         a=_described(a),
@@ -187,14 +190,8 @@ def compare(a: Side, b: Side, rules: Rules) -> Comparison:
     )
 
 
-def _refuse_not_begun(side: Side) -> None:
-    """Raise LogError for runs that ended before they knew what they would be measured on."""
-    if not any(record.environment.devices or any(cell.device for cell in record.cells) for record in side.records):
-        raise LogError(f"{side.name} holds nothing: it ended before anything could be measured")
-
-
 def _matchings(a: Side, b: Side, kinds: Sequence[Kind], across: Sequence[str]) -> dict[Kind, Matching]:
-    """How the cells of each kind go together; of several kinds some may have nothing in common, but not all."""
+    """Match the cells of each kind; if there are several kinds, all but one may have nothing in common."""
     found: dict[Kind, Matching] = {}
     apart: NothingInCommonError | None = None
     for kind in kinds:
@@ -222,27 +219,30 @@ def _described(side: Side) -> SideRecord:
     )
 
 
-def _cells(a: Side, b: Side, kind: Kind, matching: Matching, rules: Rules) -> Iterator[CellComparison]:
-    there, here = a.of_kind(kind), b.of_kind(kind)
-    for place_a, place_b in matching.pairs:
-        first, second = there[place_a], here[place_b]
-        yield CellComparison(
-            kind=kind,
-            axes={name: value for name, value in first.axes.items() if second.axes.get(name) == value},
-            a_outcome=first.last.outcome,
-            b_outcome=second.last.outcome,
-            a_detail=first.last.detail,
-            b_detail=second.last.detail,
-            times=list(_times(first, second, rules)),
-            memory=list(_memory(first, second)),
-        )
+def _compared(a: SideCell, b: SideCell, rules: Rules) -> CellComparison:
+    there, here = a.memory(), b.memory()
+    return CellComparison(
+        kind=a.kind,
+        axes={name: value for name, value in a.axes.items() if b.axes.get(name) == value},
+        a_outcome=a.last.outcome,
+        b_outcome=b.last.outcome,
+        a_detail=a.last.detail,
+        b_detail=b.last.detail,
+        times=list(_times(a, b, rules)),
+        memory=[
+            MemoryComparison(quantity=name, exact=name not in SAMPLED, a_bytes=value, b_bytes=here[name])
+            for name, value in there.items()
+            if name in here
+        ],
+    )
 
 
 def _times(a: SideCell, b: SideCell, rules: Rules) -> Iterator[TimeComparison]:
     headlines = measuring(a.kind).compared
-    quantities = headlines if not rules.parts else (*headlines, *_phases(a, b, headlines))
-    for quantity in quantities:
-        # A round that was cut off says less than the others, and would count as much.
+    # The headlines come first, in their own order.
+    parts = (name for each in (*a.occurrences, *b.occurrences) for name in times_of(each.record))
+    for quantity in dict.fromkeys((*headlines, *parts)) if rules.parts else headlines:
+        # An interrupted round has fewer samples than the others, but would have the same weight.
         there, here = a.times(quantity, whole=rules.paired), b.times(quantity, whole=rules.paired)
         if not there or not here:
             continue
@@ -267,14 +267,11 @@ def _times(a: SideCell, b: SideCell, rules: Rules) -> Iterator[TimeComparison]:
         )
 
 
-def _phases(a: SideCell, b: SideCell, headlines: Sequence[str]) -> list[str]:
-    names = dict.fromkeys(name for each in (*a.occurrences, *b.occurrences) for name in times_of(each.record))
-    return [name for name in names if name not in headlines]
-
-
 def _judged(a: dict[int, list[float]], b: dict[int, list[float]], rules: Rules) -> tuple[Judged, float, float] | None:
-    """What to make of the runs of each side, and both medians: of rounds where runs are paired, else of runs, of one
-    or two their steps. None where no round has both."""
+    """The verdict and both medians, over rounds if runs are paired, over runs if there are enough, or else over steps.
+
+    None if no round has both sides.
+    """
     if rules.paired:
         both = [run for run in a if run in b]
         if not both:
@@ -287,13 +284,6 @@ def _judged(a: dict[int, list[float]], b: dict[int, list[float]], rules: Rules) 
     last_a, last_b = list(a.values())[-1], list(b.values())[-1]
     judged = within_processes(last_a, last_b, rules.margin)
     return judged, statistics.median(last_a), statistics.median(last_b)
-
-
-def _memory(a: SideCell, b: SideCell) -> Iterator[MemoryComparison]:
-    there, here = a.memory(), b.memory()
-    for name, value in there.items():
-        if name in here:
-            yield MemoryComparison(quantity=name, exact=name not in SAMPLED, a_bytes=value, b_bytes=here[name])
 
 
 def _left_over(arm: Arm, side: Side, other: Side, matchings: dict[Kind, Matching]) -> Iterator[LeftOver]:
@@ -324,82 +314,68 @@ def _means(cells: Sequence[CellComparison]) -> Iterator[GeometricMean]:
 
 
 CHANCE_WORTH_SAYING = 100
-"""From this many verdicts on, one or more are wrong by chance alone, for each is at 1 %."""
+"""With this many verdicts, one is expected to be wrong by chance, because each has an error rate of 1 %."""
 
 
 def _of_the_method(cells: Sequence[CellComparison]) -> Iterator[str]:
     times = [time for cell in cells for time in cell.times]
     if any(time.repeated == "steps" for time in times):
         yield (
-            "intervals know the steps of one process on each side, not what two processes differ by, which may be a "
-            "few per cent; sysbench compare --ab measures both in turns, in fresh processes"
+            "intervals cover the variation between steps of one process, not between processes, which can reach a few "
+            "per cent; sysbench compare --ab alternates A and B in fresh processes"
         )
     if any(time.repeated == "runs" for time in times):
-        yield "the runs of A and B were not made in turns: whatever changed between them is in the ratio too"
+        yield "the runs of A and B were not alternated: anything else that changed between them affects the ratio"
     if any(time.low is None for time in times):
-        yield "where there is no interval, there were too few steps or rounds for one: 9 steps, or 3 rounds, are needed"
+        yield "an interval needs at least 9 steps or 3 rounds; where there is none, there were too few"
     judged = sum(time.low is not None for time in times)
     if judged >= CHANCE_WORTH_SAYING:
         yield f"of {judged} verdicts at 99 %, about {round(judged / 100)} may be FASTER or SLOWER by chance alone"
 
 
 def refuse_nothing_measured(found: Comparison) -> None:
-    """Raise UsageError where no cell has a number on both sides: there is nothing that a gate could be held against."""
+    """Raise UsageError if no cell has a number on both sides, so that the gate has nothing to check."""
     if not any(cell.times or cell.memory for cell in found.cells):
         raise UsageError("--gate: no cell has a time or a peak of memory on both sides")
 
 
 LOST = ("oom", "crashed", "timeout", "invalid")
-"""Outcomes of a cell that had been measured before: worse than any regression."""
+"""Outcomes in B that fail the gate if A measured the cell."""
 
 
 def gate(found: Comparison, share: float, *, strict: bool = False) -> GateRecord:
-    """Hold everything that cells are judged by against a gate.
+    """Apply the gate to everything that cells are judged by.
 
-    A time fails when its whole interval lies above 1 + `share`; a peak of memory that was counted fails when it grew by
-    more than that; and a cell fails that A had measured and B could not. Phases, and memory looked at from outside, are
-    not held against it.
+    A time fails if its whole interval lies above 1 + `share`, an exact memory peak if it grew by more than that, and a
+    cell if A measured it and B could not. The gate ignores phases and sampled memory.
     """
     failed, undecided, passed = [], [], 0
     names = labels([(cell.kind, cell.axes) for cell in found.cells])
     for cell, name in zip(found.cells, names, strict=True):
-        lost = list(_lost(cell))
-        verdicts = [*_compare_gate_times(cell, share), *_compare_gate_memory(cell, share)]
-        failed += [f"{name}: {text}" for text in lost] + [f"{name}: {text}" for bad, text in verdicts if bad]
-        undecided += [f"{name}: {text}" for bad, text in verdicts if not bad and text]
-        passed += sum(not bad for bad, _ in verdicts)
+        if cell.a_outcome == "ok" and cell.b_outcome in LOST:
+            failed.append(f"{name}: was measured in A, and is {cell.b_outcome} in B")
+        for fails, text in _checked(cell, share):
+            if fails:
+                failed.append(f"{name}: {text}")
+            else:
+                passed += 1
+                undecided += [f"{name}: {text}"] if text else []
     return GateRecord(share=share, failed=failed, undecided=undecided, passed=passed, strict=strict)
 
 
-Held = Sequence[tuple[bool, str]]
-"""Whether each fails, and what there is to say of it."""
-
-
-def _lost(cell: CellComparison) -> Iterator[str]:
-    if cell.a_outcome == "ok" and cell.b_outcome in LOST:
-        yield f"was measured in A, and is {cell.b_outcome} in B"
-
-
-def _compare_gate_times(cell: CellComparison, share: float) -> Held:
-    held = []
+def _checked(cell: CellComparison, share: float) -> Iterator[tuple[bool, str]]:
+    """Whether each time and peak fails the gate, with a sentence if it does or may."""
     for time in cell.times:
         if not time.headline:
             continue
-        said = f"{time.quantity} takes {units.ratio(time.ratio)} as long"
+        text = f"{time.quantity} takes {units.ratio(time.ratio)} as long"
         if time.low is None or time.high is None:
-            held.append((False, f"{said}, with too few samples to tell" if time.ratio > 1 + share else ""))
-            continue
-        interval = f"{said} ({time.low:.3f}–{time.high:.3f})"
-        held.append((time.low > 1 + share, interval if time.high > 1 + share else ""))
-    return held
-
-
-def _compare_gate_memory(cell: CellComparison, share: float) -> Held:
-    held = []
+            yield False, f"{text}, with too few samples to tell" if time.ratio > 1 + share else ""
+        else:
+            interval = f"{text} ({time.low:.3f}–{time.high:.3f})"
+            yield time.low > 1 + share, interval if time.high > 1 + share else ""
     for memory in cell.memory:
-        if not memory.exact:
-            continue
-        grew = memory.b_bytes > memory.a_bytes * (1 + share)
-        said = f"{memory.quantity.replace('_', ' ')} grew from {units.size(memory.a_bytes)} to "
-        held.append((grew, f"{said}{units.size(memory.b_bytes)}" if grew else ""))
-    return held
+        if memory.exact:
+            grew = memory.b_bytes > memory.a_bytes * (1 + share)
+            peaks = f"from {units.size(memory.a_bytes)} to {units.size(memory.b_bytes)}"
+            yield grew, f"{memory.quantity.replace('_', ' ')} grew {peaks}" if grew else ""

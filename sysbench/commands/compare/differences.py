@@ -1,4 +1,4 @@
-"""In what two sides were made differently: the spec, and everything around it."""
+"""Differences between two sides, in their specs and in their environments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Record = RunRecord[Any]
 
 
 class Difference(Frozen):
-    """One thing in which the two were made differently; of several runs, all values that occur."""
+    """One setting or property with different values on both sides; several runs may have several values."""
 
     part: Literal["spec", "environment"]
     name: str
@@ -26,7 +26,7 @@ class Difference(Frozen):
 
 
 def differences(a: Side, b: Side) -> list[Difference]:
-    """Everything in the spec, then everything around it, that is not the same on both sides."""
+    """All differences, in the spec first and then in the environment."""
     return [*_of_specs(a, b), *_of_environments(a, b)]
 
 
@@ -47,7 +47,7 @@ def _of_specs(a: Side, b: Side) -> Iterator[Difference]:
 def _of_environments(a: Side, b: Side) -> Iterator[Difference]:
     for name, read in _SURROUNDINGS.items():
         found, other = _distinct(a.records, read), _distinct(b.records, read)
-        # What one side does not know of (a run that was killed before its worker was there) is no difference.
+        # A value that one side does not know, because its run was killed early, is no difference.
         if found and other and set(found) != set(other):
             yield Difference(part="environment", name=name, a=_joined(found), b=_joined(other))
 
@@ -73,22 +73,13 @@ def _host(name: str) -> Callable[[Record], str | None]:
 
 
 def _devices(record: Record) -> str | None:
-    used = dict.fromkeys(_device(cell) for cell in record.cells if _is_measured(cell))
-    return ", ".join(name for name in used if name) or None
-
-
-def _device(cell: CellRecord) -> str | None:
-    if cell.device is None:
-        return None
-    return f"{cell.device.name} {cell.device.uuid}" if cell.device.uuid else cell.device.name
-
-
-def _source(record: Record) -> str:
-    return f"{record.sysbench_version} ({record.source_digest[:8]})"
+    used = (cell.device for cell in record.cells if cell.device is not None and _is_measured(cell))
+    names = dict.fromkeys(f"{device.name} {device.uuid}" if device.uuid else device.name for device in used)
+    return ", ".join(names) or None
 
 
 def _short(commit: str | None) -> str | None:
-    """As much of a commit as tells it from all others, and whether the checkout had been changed."""
+    """An abbreviated commit, with the suffix of a modified checkout."""
     if commit is None:
         return None
     digits, dash, changed = commit.partition("-")
@@ -96,7 +87,7 @@ def _short(commit: str | None) -> str | None:
 
 
 _SURROUNDINGS: Mapping[str, Callable[[Record], str | None]] = {
-    "sysbench": _source,
+    "sysbench": lambda record: f"{record.sysbench_version} ({record.source_digest[:8]})",
     "commit": lambda record: _short(record.environment.host.commit),
     "device": _devices,
     "driver": lambda record: record.environment.driver,
@@ -117,33 +108,32 @@ _SURROUNDINGS: Mapping[str, Callable[[Record], str | None]] = {
 
 
 def refuse_other_machines(a: Side, b: Side, across: Sequence[str]) -> None:
-    """Raise UsageError where what was measured on the one side was measured on another machine than on the other.
+    """Raise UsageError if the two sides were measured on different machines.
 
-    The same machine is the same processor, with as many cores, and the same name; a container makes up its name.
+    A machine is identified by processor, number of cores and host name, except for the random names of containers.
     """
     if MACHINE in across:
         return
     there, here = _machines(a), _machines(b)
-    if there and here and not there & here:
-        one, other = (_some_machine(side) for side in (a, b))
+    if there and here and not there.keys() & here.keys():
+        one, other = (next(iter(machines.values())) for machines in (there, here))
         raise UsageError(
-            f"A was measured on {one}, and B on {other}: a difference between the machines would pass for one between "
-            f"what is compared. --across {MACHINE} compares them all the same"
+            f"A was measured on {one}, and B on {other}: differences of the machines would distort the comparison. "
+            f"--across {MACHINE} compares them anyway"
         )
 
 
-def _machines(side: Side) -> set[tuple[str, ...]]:
-    return {_machine(record) for record in side.records if any(_is_measured(cell) for cell in record.cells)}
-
-
-def _machine(record: Record) -> tuple[str, ...]:
-    host = record.environment.host
-    return ("" if host.container else host.hostname, host.cpu, str(host.logical_cores))
-
-
-def _some_machine(side: Side) -> str:
-    host = next(record.environment.host for record in side.records if any(_is_measured(cell) for cell in record.cells))
-    return f"{host.hostname} ({host.cpu}, {host.logical_cores} cores)"
+def _machines(side: Side) -> dict[tuple[str, ...], str]:
+    """Machines that a side was measured on, each with a description."""
+    hosts = [record.environment.host for record in side.records if any(map(_is_measured, record.cells))]
+    return {
+        (
+            "" if host.container else host.hostname,
+            host.cpu,
+            str(host.logical_cores),
+        ): f"{host.hostname} ({host.cpu}, {host.logical_cores} cores)"
+        for host in reversed(hosts)
+    }
 
 
 def _is_measured(cell: CellRecord) -> bool:
@@ -165,26 +155,25 @@ DOUBTFUL = (
     "below-lower-bound",
     "compile-fell-back",
 )
-"""Cautions that bear on a comparison of times, in the order in which they are listed."""
+"""Cautions that affect a comparison of times, in display order."""
 
 
 def warnings(a: Side, b: Side) -> Iterator[str]:
-    """What in the runs themselves makes a comparison of them doubtful."""
+    """Reasons within the runs themselves to doubt the comparison."""
     for name, side in (("A", a), ("B", b)):
         killed = sum(record.status != "complete" for record in side.records)
         if killed:
             runs = "the run of" if len(side.records) == 1 else f"{killed} of the {len(side.records)} runs of"
-            yield f"{runs} {name} did not come to its end; what it had measured is compared"
-    uuids = [_uuids(side) for side in (a, b)]
+            yield f"{runs} {name} did not finish; the comparison uses what it had measured"
+    uuids = [
+        {cell.device.uuid for record in side.records for cell in record.cells if cell.device and cell.device.uuid}
+        for side in (a, b)
+    ]
     if all(uuids) and not uuids[0] & uuids[1]:
-        yield f"B was measured on another card than A: {CARDS}"
+        yield f"A and B were measured on different cards: {CARDS}"
     for name, side in (("A", a), ("B", b)):
         if listed := _cautions(side):
-            yield f"{name} was measured under doubt: {listed}; sysbench shows them all beside the run itself"
-
-
-def _uuids(side: Side) -> set[str]:
-    return {cell.device.uuid for record in side.records for cell in record.cells if cell.device and cell.device.uuid}
+            yield f"{name} has warnings: {listed}; the output of its run explains them"
 
 
 def _cautions(side: Side) -> str:

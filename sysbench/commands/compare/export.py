@@ -1,6 +1,4 @@
-"""A comparison for programs of continuous integration: files in their formats, and a summary where GitHub shows it.
-
-Values are those of B, the newer side; times are medians.
+"""A comparison in formats that CI services read. Values are those of B, the newer side; times are medians.
 
 bmf      Bencher Metric Format (bencher.dev/docs/reference/bencher-metric-format): latency in nanoseconds
 gha      github-action-benchmark, `customSmallerIsBetter` (github.com/benchmark-action/github-action-benchmark)
@@ -21,11 +19,11 @@ from sysbench.commands.compare.spec import Export
 from sysbench.render import theme
 
 MODES: Final = {"inference": "inference", "forward": "inference"}
-"""What PyTorch's database calls the modes of a step; all others train."""
+"""Modes in PyTorch's database; all other modes are `training`."""
 
 
 def exported(found: Comparison, form: Export) -> str:
-    """The comparison in one of the formats; it ends with a line's end."""
+    """The comparison in one of the formats, with a final newline."""
     return theme.encodable(theme.harmless(_FORMATS[form](found)), "utf-8") + "\n"
 
 
@@ -80,7 +78,7 @@ def _pytorch(found: Comparison) -> str:
 
 
 def _junit(found: Comparison) -> str:
-    """What cannot be told fails where the gate is strict, and is skipped where it is not."""
+    """Undecided cells fail if the gate is strict; otherwise they count as skipped."""
     gate = found.gate
     failed, undecided = (gate.failed, gate.undecided) if gate else ([], [])
     suite = ElementTree.Element("testsuite", name=f"sysbench compare {found.a.name} {found.b.name}")

@@ -1,4 +1,4 @@
-"""Which cell of one side is compared with which of the other, and which must not be compared at all."""
+"""Pairs up the cells of two sides, and refuses sides that are not comparable."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNEQUAL: Mapping[str, str] = {
     "sync": "synchronization",
     "cold": "cold caches",
 }
-"""Axes along which two times or two peaks are of different things, with what they are called."""
+"""Axes whose values make times and peaks incomparable, with their names in messages."""
 
 TREATMENTS: Mapping[str, str] = {
     "size": "size",
@@ -36,24 +36,24 @@ TREATMENTS: Mapping[str, str] = {
     "shapes": "recorded shapes",
     "find": "search",
 }
-"""Axes along which one compares."""
+"""Axes that comparisons are made across."""
 
 EFFORT = ("warmup", "steps", "until", "max_steps", "repeats", "active", "budget", "seed")
-"""Axes that say how often or how long was measured, not what."""
+"""Axes that say how often or how long something was measured, not what."""
 
 MACHINE = "machine"
 
 ACROSS = (*UNEQUAL, *TREATMENTS, MACHINE)
-"""What may be told to make no difference."""
+"""Allowed values of --across."""
 
 
 class NothingInCommonError(UsageError):
-    """No cell of the one side is among those of the other."""
+    """The two sides have no cell in common."""
 
 
 @dataclass(frozen=True)
 class Matching:
-    """Pairs of positions in the two lists of cells, what is left over, and along what the pairs differ."""
+    """Pairs of positions in the two lists of cells, and the positions left over."""
 
     pairs: tuple[tuple[int, int], ...]
     only_a: tuple[int, ...]
@@ -63,30 +63,31 @@ class Matching:
 
 
 def refuse_unknown(across: Iterable[str]) -> None:
-    """Raise UsageError for the name of an axis that there is not."""
+    """Raise UsageError for an unknown axis."""
     for name in across:
         if name not in ACROSS:
             raise UsageError(f"--across {unknown(name, 'an axis', ACROSS)}")
 
 
 def match(a: Sequence[Axes], b: Sequence[Axes], across: Sequence[str] = ()) -> Matching:
-    """Match the cells of two sides, all of one kind, by their axes.
+    """Match the cells of two sides, all of one command, by their axes.
 
-    Cells are the same if all their axes are, except for those that say how often was measured, where the two sides have
-    nothing in common there. Where each side holds just one value of an axis, and not the same, cells are matched across
-    it: one such axis is what the comparison is about. Raises UsageError where there are two or more, where one of them
-    makes the arms unequal, and is not among `across`, and NothingInCommonError where nothing matches.
+    Cells match if all their axes are equal; EFFORT axes are ignored if the two sides have no value in common. If each
+    side has a single value of an axis, and the two differ, cells are matched across it: this one axis is the subject of
+    the comparison. Raises UsageError if there are several such axes, or if one is UNEQUAL, unless they are in `across`,
+    and NothingInCommonError if no cells match.
     """
-    constant, disjoint = _apart(a, b)
-    _refuse_unequal([axis for axis in disjoint if axis in UNEQUAL and axis not in across], a, b)
-    crossed = [axis for axis in constant if axis not in EFFORT]
-    _refuse_confounded([axis for axis in crossed if axis not in across], a, b)
-    _refuse_swept([axis for axis in disjoint if axis in across and axis not in constant], a, b)
+    names = list(dict.fromkeys(name for cell in (*a, *b) for name in cell))
+    held = {name: (set(values(a, name)), set(values(b, name))) for name in names}
+    disjoint = [name for name, (there, here) in held.items() if not there & here]
+    crossed = [name for name in disjoint if name not in EFFORT and all(len(side) == 1 for side in held[name])]
+    _refuse(disjoint, crossed, across, a, b)
     ignored = {*crossed, *(axis for axis in disjoint if axis in EFFORT)}
     keys_a, keys_b = _by_key(a, ignored), _by_key(b, ignored)
     pairs = tuple((place, keys_b[key]) for key, place in keys_a.items() if key in keys_b)
     if not pairs:
-        raise NothingInCommonError(_nothing(disjoint, a, b))
+        why = "; ".join(_difference(axis, a, b) for axis in disjoint if axis not in EFFORT)
+        raise NothingInCommonError(f"no cell of A is in B: {why or 'their axes have no combination in common'}")
     matched_a, matched_b = {first for first, _ in pairs}, {second for _, second in pairs}
     return Matching(
         pairs,
@@ -97,12 +98,12 @@ def match(a: Sequence[Axes], b: Sequence[Axes], across: Sequence[str] = ()) -> M
 
 
 def values(cells: Iterable[Axes], axis: str) -> tuple[str, ...]:
-    """The values of an axis among cells, as text, in the order in which they appear."""
+    """Distinct values of an axis as text, in order of appearance."""
     return tuple(dict.fromkeys(text(cell.get(axis)) for cell in cells))
 
 
 def text(value: object) -> str:
-    """An axis's value as people write it."""
+    """A value of an axis as text."""
     if isinstance(value, str):
         return value
     if value is None:
@@ -114,41 +115,26 @@ def text(value: object) -> str:
     return str(value)
 
 
-def _apart(a: Sequence[Axes], b: Sequence[Axes]) -> tuple[list[str], list[str]]:
-    """The axes of which each side holds one value, not the same; and all of which they have none in common."""
-    names = list(dict.fromkeys(name for cell in (*a, *b) for name in cell))
-    held = {name: (set(values(a, name)), set(values(b, name))) for name in names}
-    disjoint = [name for name, (there, here) in held.items() if not there & here]
-    return [name for name in disjoint if all(len(side) == 1 for side in held[name])], disjoint
-
-
-def _refuse_unequal(axes: Sequence[str], a: Sequence[Axes], b: Sequence[Axes]) -> None:
-    if axes:
-        listed = "; ".join(_difference(axis, a, b) for axis in axes)
+def _refuse(
+    disjoint: Sequence[str], crossed: Sequence[str], across: Sequence[str], a: Sequence[Axes], b: Sequence[Axes]
+) -> None:
+    """Raise UsageError if the axes with no common value make the two sides incomparable."""
+    unequal = [axis for axis in disjoint if axis in UNEQUAL and axis not in across]
+    if unequal:
         raise UsageError(
-            f"the two are not of the same thing: {listed}. Unequal arms are not compared, "
-            f"unless --across {','.join(axes)} says that this is meant"
+            f"A and B are not comparable: {'; '.join(_difference(axis, a, b) for axis in unequal)}. "
+            f"--across {','.join(unequal)} compares them anyway"
         )
-
-
-def _refuse_confounded(axes: Sequence[str], a: Sequence[Axes], b: Sequence[Axes]) -> None:
-    if len(axes) > 1:
-        listed = "; ".join(_difference(axis, a, b) for axis in axes)
+    several = [axis for axis in crossed if axis not in across]
+    if len(several) > 1:
         raise UsageError(
-            f"the two differ in more than one thing, and nobody could tell which of them makes a difference: {listed}. "
-            f"--across {','.join(axes)} compares them all the same"
+            "A and B differ in several ways, so the cause of a difference would be unclear: "
+            f"{'; '.join(_difference(axis, a, b) for axis in several)}. "
+            f"--across {','.join(several)} compares them anyway"
         )
-
-
-def _refuse_swept(axes: Sequence[str], a: Sequence[Axes], b: Sequence[Axes]) -> None:
-    for axis in axes:
-        raise UsageError(f"--across {axis} takes one value on each side: {_difference(axis, a, b)}")
-
-
-def _nothing(disjoint: Sequence[str], a: Sequence[Axes], b: Sequence[Axes]) -> str:
-    named = [axis for axis in disjoint if axis not in EFFORT]
-    why = "; ".join(_difference(axis, a, b) for axis in named) or "their axes have no combination in common"
-    return f"no cell of A is in B: {why}"
+    for axis in disjoint:
+        if axis in across and axis not in crossed and axis not in EFFORT:
+            raise UsageError(f"--across {axis} takes one value on each side: {_difference(axis, a, b)}")
 
 
 def _difference(axis: str, a: Sequence[Axes], b: Sequence[Axes]) -> str:
@@ -165,7 +151,7 @@ Key = tuple[tuple[str, str], ...]
 
 
 def _by_key(cells: Sequence[Axes], ignored: set[str]) -> dict[Key, int]:
-    """The place of each cell by its axes; of cells that differ only in what is ignored the last one counts."""
+    """Position of each cell by its axes; of cells that differ only in ignored axes, the last one counts."""
     return {
         tuple((name, text(cell[name])) for name in sorted(cell) if name not in ignored): place
         for place, cell in enumerate(cells)

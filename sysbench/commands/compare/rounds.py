@@ -1,8 +1,7 @@
-"""Two arms measured in turns: rounds over fresh processes, each run of which has a log of its own.
+"""Rounds of two arms in fresh processes, each run with its own log.
 
-In every round each arm is run once, in a process of its own; which of them goes first alternates (A B, B A,
-A B, …), so that whatever drifts meanwhile falls on both alike. Whatever becomes of a comparison, the logs of the rounds
-that have been finished are there.
+Every round runs each arm once, in alternating order (A B, B A, A B, …), so that drift affects both arms equally. The
+logs of finished rounds remain if the comparison is aborted.
 """
 
 from __future__ import annotations
@@ -32,21 +31,21 @@ class Turn:
     arm: Arm
     log: Path
     interrupted: bool = False
-    """The user has stopped it, and with it the whole comparison."""
+    """Whether the user interrupted it, and with it the whole comparison."""
 
     @property
     def closes_round(self) -> bool:
-        """Whether both arms have had their turn in this round."""
+        """Whether this is the second turn of its round."""
         return self.arm == order(self.round)[1]
 
 
 def order(number: int) -> tuple[Arm, Arm]:
-    """Which arm goes first in a round."""
+    """The order of the arms in a round."""
     return ("A", "B") if number % 2 else ("B", "A")
 
 
 def new_directory(out: Path) -> Path:
-    """A directory for a comparison that begins now; raises OutputError."""
+    """Create a directory for a comparison that starts now; raises OutputError."""
     make_directory(out)
     stem = f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}-compare"
     for number in count(1):
@@ -69,11 +68,10 @@ def carry_out(
     show: Callable[[int, Arm, Event], None],
     launcher: Launcher | None = None,
 ) -> Iterator[Turn]:
-    """Run all rounds; each turn is handed over when its log is complete, and the last one may be interrupted.
+    """Run all rounds; yields each turn when its log is complete. The last turn may be interrupted.
 
-    `show` is told every event as it comes. The signals that stop a program end it in order, whenever they come. Raises
-    as a session does: UsageError when this machine is not the one that was asked for, SysbenchError when no worker can
-    be started, OutputError when nothing can be written any more.
+    `show` receives every event. Signals that stop a program end the rounds in an orderly way. Raises UsageError if this
+    machine lacks what the spec requires, SysbenchError if no worker starts, and OutputError if a file is not writable.
     """
     with catch_interrupts() as interrupts:
         for number in range(1, rounds + 1):

@@ -1,4 +1,4 @@
-"""What `sysbench compare` can be asked for."""
+"""Options of `sysbench compare`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from sysbench.spec.axes import share, texts
+from sysbench.spec.axes import Texts, share
 from sysbench.spec.options import Option
 from sysbench.spec.run import Format
 
@@ -17,75 +17,78 @@ MEASUREMENT = "Measuring with --ab"
 OUTPUT = "Output"
 
 Export = Literal["bmf", "gha", "pytorch", "junit"]
-"""Formats that programs of continuous integration read."""
+"""Formats that CI services read."""
 
 
 class CompareOptions(BaseModel):
-    """Which two, by which standard, and where the result goes."""
+    """What to compare, how to judge it, and where the result goes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     a: Annotated[str | None, Option(positional=True, metavar="A")] = Field(
         default=None,
-        description="What is compared with: a record, a log, a directory of runs, or the name of an earlier run in "
-        "--runs: the beginning of its file's name, latest, latest~1, or time:latest for the latest of that command; "
-        "or a trace or a memory snapshot, to be compared with another one.",
+        description="The baseline: a record, a log, a directory of runs, or the name of an earlier run in --runs "
+        "(the beginning of its file name, latest, latest~1, or time:latest for the latest run of that command); "
+        "or a trace or a memory snapshot, to compare with another one.",
     )
     b: Annotated[str | None, Option(positional=True, metavar="B")] = Field(
         default=None,
-        description="What is compared with it; not needed where A is the directory of an earlier --ab.",
+        description="What to compare with it; not needed if A is the directory of an earlier --ab.",
     )
     ab: Annotated[tuple[str, str] | None, Option(flags=("--ab",), pair=True, metavar="SPEC SPEC", panel=TWO)] = Field(
         default=None,
-        description='Measure both now, in turns and in fresh processes: "time --size small" "time --size small '
-        '--compile". time and attention can be measured so; time where neither is named.',
+        description='Measure both now, alternating in fresh processes: "time --size small" "time --size small '
+        '--compile". Works for time and attention; time is the default.',
     )
-    across: Annotated[tuple[str, ...], BeforeValidator(texts), Option(metavar="AXIS,…", panel=TWO)] = Field(
+    across: Annotated[Texts, Option(metavar="AXIS,…", panel=TWO)] = Field(
         default=(),
-        description="Compare arms that are unequal in this, which are refused else: precision, batch, mode, device, "
-        "simulate, machine, …; a wrong name lists all.",
+        description="Compare A and B although they differ in this, which is refused otherwise: precision, batch, mode, "
+        "device, simulate, machine, …; a wrong name lists all.",
     )
     runs: Annotated[Path, Option(metavar="DIR", panel=TWO)] = Field(
-        default=Path("runs"), description="Directory in which earlier runs are looked for by name."
+        default=Path("runs"), description="Directory in which to look for earlier runs by name."
     )
     margin: Annotated[float, BeforeValidator(share), Option(metavar="SHARE", panel=JUDGEMENT)] = Field(
-        default=0.01, gt=0, lt=1, description="SAME is what is known to differ by no more than this."
+        default=0.01, gt=0, lt=1, description="The verdict is SAME if the difference is known to be smaller than this."
     )
     gate: Annotated[float | None, BeforeValidator(share), Option(metavar="SHARE", panel=JUDGEMENT)] = Field(
         default=None,
         ge=0,
         lt=1,
-        description="Exit with 3 if B is known to be slower than A by more than this, or to need more memory: 3%.",
+        description="Exit with 3 if B is known to be slower than A, or to need more memory, by more than this: 3%.",
     )
     strict: Annotated[bool, Option(panel=JUDGEMENT)] = Field(
         default=False, description="With --gate: exit with 3 also where a regression cannot be ruled out (AMBIGUOUS)."
     )
     rounds: Annotated[int, Option(metavar="N", panel=MEASUREMENT)] = Field(
-        default=14, ge=1, le=1000, description="With --ab: rounds, in each of which each arm has a fresh process."
+        default=14,
+        ge=1,
+        le=1000,
+        description="With --ab: number of rounds; each runs A and B once, in fresh processes.",
     )
     out: Annotated[Path, Option(metavar="DIR", panel=MEASUREMENT)] = Field(
         default=Path("runs"), description="With --ab: directory for the logs of all rounds."
     )
     timeout_s: Annotated[float, Option(flags=("--timeout",), metavar="S", panel=MEASUREMENT)] = Field(
-        default=1800.0, gt=0, description="With --ab: give a cell up when its worker has said nothing for so long."
+        default=1800.0, gt=0, description="With --ab: abort a cell after S seconds of silence."
     )
     plan: Annotated[bool, Option(panel=MEASUREMENT)] = Field(
         default=False, description="With --ab: show the cells of both arms; run nothing."
     )
     json_path: Annotated[str | None, Option(flags=("--json",), metavar="PATH|-", panel=OUTPUT)] = Field(
-        default=None, description="Also write everything that was found here; - writes it, and nothing else, to stdout."
+        default=None, description="Also write the complete result as JSON; - writes it, and nothing else, to stdout."
     )
     format: Annotated[Format, Option(metavar="NAME", panel=OUTPUT)] = Field(
         default="terminal", description="Tables as terminal, markdown, csv or latex."
     )
-    tables: Annotated[tuple[str, ...], BeforeValidator(texts), Option(metavar="NAME,…", panel=OUTPUT)] = Field(
-        default=(), description="Tables to show instead of those that fit the case; a wrong name lists all."
+    tables: Annotated[Texts, Option(metavar="NAME,…", panel=OUTPUT)] = Field(
+        default=(), description="Tables to show instead of the default ones; a wrong name lists all."
     )
     export: Annotated[Export | None, Option(metavar="NAME", panel=OUTPUT)] = Field(
         default=None,
         description="Write B's numbers to stdout for CI, instead of tables: bmf (Bencher), gha "
-        "(github-action-benchmark, customSmallerIsBetter), pytorch (benchmark database v3), or junit (a test for every "
-        "cell; needs --gate).",
+        "(github-action-benchmark, customSmallerIsBetter), pytorch (benchmark database v3), or junit (a test per cell; "
+        "needs --gate).",
     )
     summary: Annotated[Literal["github"] | None, Option(metavar="github", panel=OUTPUT)] = Field(
         default=None, description="Also append the result as Markdown to the file that GITHUB_STEP_SUMMARY names."
@@ -98,13 +101,13 @@ class CompareOptions(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> CompareOptions:
         if self.ab is not None and self.a is not None:
-            raise ValueError("--ab measures both arms now: there is nothing to be read beside it")
+            raise ValueError("--ab measures both arms now: it cannot be combined with earlier runs")
         if self.ab is None and self.a is None:
-            raise ValueError('name what is to be compared: two runs, or --ab "SPEC" "SPEC"')
+            raise ValueError('name what to compare: two runs, or --ab "SPEC" "SPEC"')
         if self.strict and self.gate is None:
-            raise ValueError("--strict says when a gate fails: it needs --gate")
+            raise ValueError("--strict decides when a gate fails: it needs --gate")
         if self.export == "junit" and self.gate is None:
-            raise ValueError("--export junit says which cells fail a gate: it needs --gate")
+            raise ValueError("--export junit reports which cells fail a gate: it needs --gate")
         if self.export is not None and self.json_path == "-":
             raise ValueError("--export and --json - both write to stdout: give --json a path")
         if self.plan and self.ab is None:

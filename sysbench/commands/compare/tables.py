@@ -1,15 +1,11 @@
-"""From a comparison to tables: what differs, the verdicts, their parts, memory, and what only one side has.
-
-`TABLES` has them all by name.
-"""
+"""Tables of a comparison: differences, verdicts, their parts, memory, and the cells that only one side has."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from sysbench import units
-from sysbench.commands.compare.cells import CompareLabelAxes as Axes
-from sysbench.commands.compare.cells import labels, sets_apart
+from sysbench.commands.compare.cells import Axes, labels, sets_apart
 from sysbench.commands.compare.comparison import (
     CellComparison,
     Comparison,
@@ -31,21 +27,21 @@ Tables = list[Table]
 TONES: Mapping[Verdict, Tone] = {"FASTER": "good", "SLOWER": "bad", "SAME": "plain", "AMBIGUOUS": "quiet"}
 
 FEW = 12
-"""Of so many cells the parts are shown without being asked for."""
+"""Up to this number of cells, the parts are shown by default."""
 
 LONGEST_DETAIL = 200
 
 MOST_NAMED = 8
-"""Failures of a gate that are named one by one."""
+"""The largest number of gate failures to list one by one."""
 
 
 def sheet(found: Comparison, names: Iterable[str] = ()) -> Sheet:
-    """Everything that is shown of a comparison; raises UsageError for a table that is not there, or is empty."""
+    """The complete output for a comparison; raises UsageError for an unknown or empty table."""
     return Sheet(subject=subject(found), tables=tuple(tables_for(found, names)), remarks=tuple(_remarks(found)))
 
 
 def subject(found: Comparison) -> tuple[str, ...]:
-    """`compare`, and both sides by name."""
+    """`compare` and the names of both sides."""
     return ("compare", f"A {_named(found.a)}", f"B {_named(found.b)}")
 
 
@@ -54,14 +50,14 @@ def _named(side: SideRecord) -> str:
 
 
 def refuse_unknown(names: Iterable[str]) -> None:
-    """Raise UsageError for the first table that there is not."""
+    """Raise UsageError for the first unknown table."""
     for name in names:
         if name not in TABLES:
             raise UsageError(f"--tables {unknown(name, 'a table', TABLES)}")
 
 
 def tables_for(found: Comparison, names: Iterable[str] = ()) -> Tables:
-    """The tables called `names`, or without any what differs, the verdicts, memory and what is left over."""
+    """The tables called `names`; by default differences, verdicts, changed memory, and cells left over."""
     chosen = tuple(names)
     if not chosen:
         parts = parts_table(found) if len(found.cells) <= FEW else []
@@ -76,7 +72,7 @@ def tables_for(found: Comparison, names: Iterable[str] = ()) -> Tables:
 
 
 def differences_table(found: Comparison) -> Tables:
-    """The configuration diff."""
+    """Differences in configuration and environment."""
     if not found.differences:
         return []
     columns = (Column("what", ""), Column("a", "A", elastic=True), Column("b", "B", elastic=True))
@@ -85,12 +81,12 @@ def differences_table(found: Comparison) -> Tables:
 
 
 def verdicts_table(found: Comparison) -> Tables:
-    """Every cell, by the times that it is judged by; those of one kind of run in one table."""
+    """The times that cells are judged by, in one table per command."""
     return [table for kind in _kinds(found) for table in _times(found, kind, headline=True)]
 
 
 def parts_table(found: Comparison) -> Tables:
-    """The phases of a step, in the same way."""
+    """All other times, such as the phases of a step, in one table per command."""
     return [table for kind in _kinds(found) for table in _times(found, kind, headline=False)]
 
 
@@ -101,27 +97,29 @@ def _kinds(found: Comparison) -> list[str]:
 def _times(found: Comparison, kind: str, *, headline: bool) -> Tables:
     cells = [cell for cell in found.cells if cell.kind == kind]
     axes = sets_apart([cell.axes for cell in cells])
-    rows = [(*_axes(cell.axes, axes), *row) for cell in cells for row in (_judged(cell) if headline else _parts(cell))]
+    rows = []
+    for cell in cells:
+        times = [_time_row(time) for time in cell.times if time.headline == headline]
+        if headline and not times and (cell.a_outcome, cell.b_outcome) != ("ok", "ok"):
+            a, b = Word(cell.a_outcome, _tone(cell.a_outcome)), Word(cell.b_outcome, _tone(cell.b_outcome))
+            times = [(NOTHING, a, b, NOTHING, NOTHING)]
+        rows += [(*_axes(cell.axes, axes), *row) for row in times]
     if not rows:
         return []
     title = kind if headline else f"{kind}: the parts of a step"
+    rounds = any(time.repeated == "rounds" for cell in found.cells for time in cell.times)
+    what = "medians over rounds, and the mean of each round's B / A" if rounds else "medians, and B / A"
+    note = f"{what} with its 99 % interval: under 1, B is faster; SAME is within {_percent(found.margin)}"
     columns = (
         *_axis_columns(axes),
         Column("quantity", "time"),
-        *_time_columns(_how(found) if headline else "", wide=not headline),
+        *_time_columns(note if headline else "", wide=not headline),
     )
     return [Table("verdicts" if headline else "parts", title, columns, tuple(rows), len(axes) + 1)]
 
 
-def _how(found: Comparison) -> str:
-    """What one has to know to read a verdict."""
-    rounds = any(time.repeated == "rounds" for cell in found.cells for time in cell.times)
-    what = "medians over rounds, and the mean of each round's B / A" if rounds else "medians, and B / A"
-    return f"{what} with its 99 % interval: under 1, B is faster; SAME is within {_percent(found.margin)}"
-
-
 def _percent(share: float) -> str:
-    """As it was written: `3 %`, `0.5 %`."""
+    """As the user writes it: `3 %`, `0.5 %`."""
     return f"{share * 100:.4g} %"
 
 
@@ -134,20 +132,8 @@ def _time_columns(note: str = "", *, wide: bool = False) -> tuple[Column, ...]:
     )
 
 
-def _judged(cell: CellComparison) -> Iterator[tuple[Cell, ...]]:
-    times = [time for time in cell.times if time.headline]
-    yield from (_time_row(time) for time in times)
-    if not times and (cell.a_outcome, cell.b_outcome) != ("ok", "ok"):
-        a, b = Word(cell.a_outcome, _tone(cell.a_outcome)), Word(cell.b_outcome, _tone(cell.b_outcome))
-        yield (NOTHING, a, b, NOTHING, NOTHING)
-
-
 def _tone(outcome: str) -> Tone:
     return "quiet" if outcome in ("ok", "skipped", "interrupted") else "bad"
-
-
-def _parts(cell: CellComparison) -> Iterator[tuple[Cell, ...]]:
-    return (_time_row(time) for time in cell.times if not time.headline)
 
 
 def _time_row(time: TimeComparison) -> tuple[Cell, ...]:
@@ -157,7 +143,7 @@ def _time_row(time: TimeComparison) -> tuple[Cell, ...]:
 
 
 def memory_table(found: Comparison, *, changed: bool = False) -> Tables:
-    """Memory on both sides; `changed` leaves out what is the same, and what was only looked at from outside."""
+    """Memory on both sides; `changed` omits equal and sampled values."""
     tables = []
     for kind in _kinds(found):
         cells = [cell for cell in found.cells if cell.kind == kind]
@@ -196,7 +182,7 @@ def _memory_row(memory: MemoryComparison) -> tuple[Cell, ...]:
 
 
 def left_over_table(found: Comparison) -> Tables:
-    """The cells that only one side has."""
+    """Cells that only one side has."""
     if not found.left_over:
         return []
     axes = sets_apart([{**each.axes, "kind": each.kind} for each in found.left_over])
@@ -215,7 +201,7 @@ def left_over_table(found: Comparison) -> Tables:
 
 
 def cells_table(found: Comparison) -> Tables:
-    """One row for every number of every cell: times in seconds, memory in bytes."""
+    """One row per number and cell: times in seconds, memory in bytes."""
     axes = sets_apart([{**cell.axes, "kind": cell.kind} for cell in found.cells])
     columns = (
         Column("kind", "command"),
@@ -251,7 +237,7 @@ TABLES: Mapping[str, Callable[[Comparison], Tables]] = {
     "left-over": left_over_table,
     "cells": cells_table,
 }
-"""Every table that a comparison can be shown as."""
+"""All tables of a comparison, by name."""
 
 _TITLES = {"ctx": "ctx", "dim": "d", "seq": "N", "simulate": "simulated GPU", "implementation": "implementation"}
 
@@ -261,11 +247,8 @@ def _axis_columns(axes: Sequence[str]) -> tuple[Column, ...]:
 
 
 def _axes(cell: Axes, axes: Sequence[str]) -> tuple[Cell, ...]:
-    return tuple(_axis(cell[axis]) if axis in cell else "" for axis in axes)
-
-
-def _axis(value: object) -> Cell:
-    return value if isinstance(value, int) and not isinstance(value, bool) else text(value)
+    values = (cell.get(axis, "") for axis in axes)
+    return tuple(value if type(value) is int else text(value) for value in values)
 
 
 # --- sentences
@@ -273,12 +256,18 @@ def _axis(value: object) -> Cell:
 
 def _remarks(found: Comparison) -> Iterator[Remark]:
     yield from (Remark("finding", _mean(mean)) for mean in found.geometric_means)
-    yield from _memory_in_short(found)
+    exact = [memory for cell in found.cells for memory in cell.memory if memory.exact and memory.a_bytes]
+    changes = [memory.b_bytes / memory.a_bytes - 1 for memory in exact if memory.b_bytes != memory.a_bytes]
+    if exact and not changes:
+        yield Remark("finding", f"memory: all {len(exact)} peaks are the same to the byte")
+    elif changes:
+        span = " to ".join(dict.fromkeys(f"{change * 100:+.1f} %" for change in (min(changes), max(changes))))
+        yield Remark("finding", f"memory: {len(changes)} of {len(exact)} peaks differ, by {span}")
     yield from _outcomes(found)
     yield from _without_numbers(found)
     yield from (Remark("caution", said) for said in found.cautions)
     if not found.differences:
-        yield Remark("note", "nothing is known to differ between the two: the same spec on the same software")
+        yield Remark("note", "no known difference between the two: the same spec on the same software")
     yield from _gate(found)
 
 
@@ -292,25 +281,15 @@ def _mean(mean: GeometricMean) -> str:
 
 
 def in_one_line(found: Comparison) -> str:
-    """All of it in short: every mean, then whether the gate holds."""
+    """A one-line summary: every mean, then the verdict of the gate."""
     said = [_mean(mean) for mean in found.geometric_means] or [f"{len(found.cells)} cells, none with times of both"]
     if found.gate is not None:
         said.append(_gate_verdict(found.gate))
     return "; ".join(said)
 
 
-def _memory_in_short(found: Comparison) -> Iterator[Remark]:
-    exact = [memory for cell in found.cells for memory in cell.memory if memory.exact and memory.a_bytes]
-    changes = [memory.b_bytes / memory.a_bytes - 1 for memory in exact if memory.b_bytes != memory.a_bytes]
-    if exact and not changes:
-        yield Remark("finding", f"memory: all {len(exact)} peaks are the same to the byte")
-    elif changes:
-        span = " to ".join(dict.fromkeys(f"{change * 100:+.1f} %" for change in (min(changes), max(changes))))
-        yield Remark("finding", f"memory: {len(changes)} of {len(exact)} peaks differ, by {span}")
-
-
 def _without_numbers(found: Comparison) -> Iterator[Remark]:
-    """Kinds of run, or settings, that leave nothing to compare."""
+    """Commands whose finished cells have nothing to compare."""
     for kind in _kinds(found):
         empty = [
             cell
@@ -329,15 +308,10 @@ def _outcomes(found: Comparison) -> Iterator[Remark]:
     names = labels([(cell.kind, cell.axes) for cell in found.cells])
     changed = [(cell, name) for cell, name in zip(found.cells, names, strict=True) if cell.a_outcome != cell.b_outcome]
     for cell, name in changed[:MOST_NAMED]:
-        detail = f" ({_clipped(cell.b_detail)})" if cell.b_detail else ""
+        detail = f" ({elided(' '.join(cell.b_detail.split()), LONGEST_DETAIL)})" if cell.b_detail else ""
         yield Remark("outcome", f"{name}: {cell.a_outcome} in A, {cell.b_outcome} in B{detail}")
     if len(changed) > MOST_NAMED:
-        yield Remark("outcome", f"{len(changed) - MOST_NAMED} more cells ended otherwise in B than in A")
-
-
-def _clipped(detail: str) -> str:
-    """The beginning of an error, on one line; all of it is in the run's own record."""
-    return elided(" ".join(detail.split()), LONGEST_DETAIL)
+        yield Remark("outcome", f"{len(changed) - MOST_NAMED} more cells have different outcomes in A and B")
 
 
 def _gate(found: Comparison) -> Iterator[Remark]:
@@ -348,7 +322,7 @@ def _gate(found: Comparison) -> Iterator[Remark]:
     yield from (Remark("outcome", f"{beyond}: {said}") for said in _first(gate.failed, MOST_NAMED))
     if gate.undecided:
         named = "; ".join(_first(gate.undecided, 3))
-        yield Remark("note", f"may be {beyond}, which cannot be told from so few samples: {named}")
+        yield Remark("note", f"possibly {beyond}, but there are too few samples to decide: {named}")
     missing = sum(each.arm == "A" for each in found.left_over)
     if missing:
         yield Remark("note", f"{missing} cell{'s' if missing > 1 else ''} of A: not in B, so not held against the gate")
@@ -368,6 +342,6 @@ def _gate_verdict(gate: GateRecord) -> str:
 
 
 def _first(said: Sequence[str], most: int) -> list[str]:
-    """As many as are named one by one, and how many more there are."""
+    """The first `most` sentences, and how many more there are."""
     more = len(said) - most
     return [*said[:most], *([f"{more} more"] if more > 0 else [])]

@@ -1,4 +1,4 @@
-"""See what this machine is, what will work on it and why not, and what sysbench itself costs."""
+"""Show what this machine has, what works on it or why not, and what sysbench itself costs."""
 
 from sysbench.command import Command
 

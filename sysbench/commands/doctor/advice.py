@@ -1,4 +1,4 @@
-"""What on this machine would spoil a measurement, and what to do about it. Pure: facts in, sentences out."""
+"""Derives from the facts about a machine what would distort measurements on it, and what to do about it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from sysbench.commands.doctor.capabilities import Facts
 from sysbench.commands.doctor.record import Advice, GpuState, HostSection, TorchSection
 
 BUSY_SHARE = 0.25
-"""Of the usable cores: a load above this takes time from what is measured."""
+"""A load above this share of the usable cores takes time from measurements."""
 
 SMALL_SHM_BYTES = 1 << 30
-"""Docker gives 64 MiB; data loaders and NCCL pass their buffers through it."""
+"""Docker's default is 64 MiB; data loaders and NCCL pass their buffers through /dev/shm."""
 
 LITTLE_FREE_SHARE = 0.5
-"""With less of a GPU's memory free than this, what fits elsewhere may not fit here."""
+"""With a smaller share of a GPU's memory free, cells that fit elsewhere may not fit here."""
 
 
 def advice(facts: Facts) -> list[Advice]:
-    """Everything that is worth a word, the gravest first."""
+    """All advice, most serious first."""
     return [
         *_allocator(facts),
         *_variables(facts.host),
@@ -38,16 +38,17 @@ def _allocator(facts: Facts) -> Iterator[Advice]:
         )
     if allocator.overridden:
         yield Advice(
-            message=f"{allocator.overridden} is not heeded beside {allocator.variable}", remedy="set one of the two"
+            message=f"{allocator.overridden} is ignored, because {allocator.variable} is set",
+            remedy="unset one of them",
         )
 
 
 def _variables(host: HostSection) -> Iterator[Advice]:
     told = {
-        "CUDA_LAUNCH_BLOCKING": "the host waits for every kernel: launch-bound times are not those of training",
-        "NVIDIA_TF32_OVERRIDE": "it decides on tf32, whatever --precision says",
-        "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "it decides on tf32, whatever --precision says",
-        "TRITON_INTERPRET": "Triton's kernels are interpreted in Python",
+        "CUDA_LAUNCH_BLOCKING": "the host waits for every kernel, so steps take longer than in training",
+        "NVIDIA_TF32_OVERRIDE": "overrides --precision for tf32",
+        "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "overrides --precision for tf32",
+        "TRITON_INTERPRET": "Python interprets Triton's kernels",
     }
     for name, effect in told.items():
         if (value := host.variables.get(name)) and not (name == "CUDA_LAUNCH_BLOCKING" and value == "0"):
@@ -57,39 +58,39 @@ def _variables(host: HostSection) -> Iterator[Advice]:
 def _gpu(state: GpuState) -> Iterator[Advice]:
     name = f"GPU {state.index}"
     if state.processes:
-        yield Advice(message=f"{name}: {_others(state)}", remedy="wait until it is alone, or use another GPU")
+        yield Advice(message=f"{name}: {_others(state)}", remedy="wait until they end, or use another GPU")
     if state.throttle_reasons:
         yield Advice(
-            message=f"{name} holds its clocks back: {', '.join(state.throttle_reasons)}",
-            remedy="see that it is cooled, and what its power limit is (nvidia-smi -q -d PERFORMANCE)",
+            message=f"{name} is throttled: {', '.join(state.throttle_reasons)}",
+            remedy="check its cooling and its power limit (nvidia-smi -q -d PERFORMANCE)",
         )
     if state.power_limit_w and state.power_limit_default_w and state.power_limit_w < state.power_limit_default_w * 0.99:
         yield Advice(
-            message=f"{name} may take {state.power_limit_w:.0f} W and not the usual {state.power_limit_default_w:.0f}: "
-            "rates of data sheets do not hold for it",
+            message=f"{name} is limited to {state.power_limit_w:.0f} W instead of {state.power_limit_default_w:.0f} W "
+            "and does not reach the rates of its data sheet",
             remedy=f"nvidia-smi -i {state.index} -pl {state.power_limit_default_w:.0f}, as root",
         )
     if state.mig:
         yield Advice(
-            message=f"{name} is split into MIG instances, each with a part of its rates and memory; peaks are not known"
+            message=f"{name} is split into MIG instances, each with a part of its memory; their peak rates are unknown"
         )
     if state.free_bytes is not None and state.total_bytes and state.free_bytes < LITTLE_FREE_SHARE * state.total_bytes:
         yield Advice(
             message=f"{name} has {units.size(state.free_bytes)} of {units.size(state.total_bytes)} free",
-            remedy="end what holds it, or plan for it: --simulate with that size",
+            remedy="end the processes that use it, or check what fits with --simulate and that size",
         )
 
 
 def _others(state: GpuState) -> str:
     processes = state.processes or []
     named = ", ".join(
-        f"{each.name or 'a process that cannot be seen from here'} ({each.pid}"
+        f"{each.name or 'a process not visible from here'} ({each.pid}"
         + (f", {units.size(each.used_bytes)}" if each.used_bytes else "")
         + ")"
         for each in processes[:3]
     )
     more = f" and {len(processes) - 3} more" if len(processes) > 3 else ""
-    return f"{'another process computes' if len(processes) == 1 else 'other processes compute'} on it: {named}{more}"
+    return f"in use by {'another process' if len(processes) == 1 else 'other processes'}: {named}{more}"
 
 
 def _processor(facts: Facts) -> Iterator[Advice]:
@@ -97,21 +98,20 @@ def _processor(facts: Facts) -> Iterator[Advice]:
     cores = host.usable_cores
     if host.load_1min is not None and cores and host.load_1min > max(BUSY_SHARE * cores, 0.5):
         yield Advice(
-            message=f"{host.load_1min:.1f} processes wanted to run in the last minute, on {cores} usable "
-            f"core{'' if cores == 1 else 's'}",
+            message=f"load average {host.load_1min:.1f} on {cores} usable core{'' if cores == 1 else 's'}",
             remedy="measure when the machine is idle",
         )
     if host.quota_cores is not None and threads is not None and threads > host.quota_cores:
         yield Advice(
-            message=f"torch computes on {threads} threads, and the cgroup allows {host.quota_cores:g} cores' worth of "
-            "time: threads will be stopped in mid-step",
+            message=f"torch uses {threads} threads, but the cgroup allows the time of {host.quota_cores:g} cores: "
+            "threads will be paused in the middle of steps",
             remedy=f"OMP_NUM_THREADS={max(1, int(host.quota_cores))}",
         )
     if threads == 1 and cores and cores > 1 and host.variables.get("OMP_NUM_THREADS") == "1":
         yield Advice(message=f"OMP_NUM_THREADS=1: torch uses one of {cores} cores", remedy="unset it to use all")
     if host.cpu_governor in ("powersave", "ondemand", "conservative"):
         yield Advice(
-            message=f"the CPU's clock follows its load (governor {host.cpu_governor}): short steps run on a slow clock",
+            message=f"the CPU's clock follows its load (governor {host.cpu_governor}): short steps run at a low clock",
             remedy="cpupower frequency-set -g performance, as root",
         )
 
@@ -119,17 +119,16 @@ def _processor(facts: Facts) -> Iterator[Advice]:
 def _memory(host: HostSection) -> Iterator[Advice]:
     if host.shm_bytes is not None and host.shm_bytes < SMALL_SHM_BYTES:
         yield Advice(
-            message=f"/dev/shm holds {units.size(host.shm_bytes)}: data loaders and NCCL may find it too small "
+            message=f"/dev/shm has {units.size(host.shm_bytes)}, which may be too small for data loaders and NCCL "
             "(sysbench itself does not use it)",
             remedy="docker run --shm-size 8g, or --ipc host",
         )
 
 
 def _imports(torch: TorchSection) -> Iterator[Advice]:
-    """Every run starts processes that import torch."""
     if torch.bytecode_kept is False and torch.import_s is not None:
         yield Advice(
-            message=f"torch is compiled to bytecode again in every process, and takes {units.seconds(torch.import_s)} "
-            "to import: Python finds none on disk, and may not or cannot write any",
-            remedy="unset PYTHONDONTWRITEBYTECODE, or run python -m compileall once on the directory torch is in",
+            message=f"importing torch takes {units.seconds(torch.import_s)} in every process: Python compiles it to "
+            "bytecode each time, because it finds none on disk and cannot or may not write any",
+            remedy="unset PYTHONDONTWRITEBYTECODE, or run python -m compileall once on torch's directory",
         )

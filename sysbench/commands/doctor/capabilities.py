@@ -1,4 +1,4 @@
-"""From what a machine is to what will work on it, why not, and what would help. Pure: facts in, sentences out."""
+"""Derives from the facts about a machine what works on it, why not, and what would help."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TENSOR_CORES_TF32_BF16 = (8, 0)
 """Ampere: the first with tensor cores for tf32 and bf16 (CUDA C++ Programming Guide, "Arithmetic instructions")."""
 TENSOR_CORES_FP16 = (7, 0)
 TRITON_FROM = (7, 0)
-"""torch/utils/_triton.py and inductor's `has_triton`: older GPUs are not compiled for."""
+"""Oldest supported compute capability (torch/utils/_triton.py and inductor's `has_triton`)."""
 
 _NO_TORCH = "install torch 2.11 or later: uv sync, or pip install torch"
 _CPU_INSTEAD = "--device cpu measures on the CPU; memory and attention also take --simulate GPU"
@@ -29,7 +29,7 @@ _CPU_INSTEAD = "--device cpu measures on the CPU; memory and attention also take
 
 @dataclass(frozen=True)
 class Facts:
-    """Everything that prospects depend on."""
+    """Everything that prospects depend on: all sections of the record."""
 
     host: HostSection
     nvml: NvmlSection
@@ -39,7 +39,7 @@ class Facts:
 
     @property
     def device(self) -> DeviceInfo | None:
-        """What `--device auto` stands for; None without a torch."""
+        """The device that `--device auto` selects; None without torch."""
         return self.torch.devices[0] if self.torch.devices else None
 
     @property
@@ -49,103 +49,113 @@ class Facts:
 
     @property
     def state(self) -> GpuState | None:
-        """That device as the driver sees it."""
+        """The same device as the driver sees it."""
         gpu = self.gpu
         bare = _bare(gpu.uuid) if gpu else None
         return next((state for state in self.nvml.gpus if bare and _bare(state.uuid) == bare), None)
 
 
-def measurable(facts: Facts) -> bool:
-    """Whether anything at all can be measured here."""
-    return facts.device is not None
-
-
 def prospects(facts: Facts) -> list[Prospect]:
-    """Every command and every option that depends on the machine, in the order in which the help has them."""
-    return [
-        *_commands(facts),
-        *_cuda(facts),
-        *_precisions(facts),
-        _compile(facts),
-        *_attention(facts),
+    """Every command, and every option that depends on the machine, in the order of the help."""
+    device = facts.device
+    last = [
         _nsys(facts),
         _energy(facts),
         _figures(facts),
-        Prospect(what="report, compare, --from", works="yes", reason="they read what earlier runs left; no torch"),
+        _yes("report, compare, --from", "need no torch"),
+    ]
+    if device is None:
+        unknown = facts.torch.unknown
+        why = unknown.get("everything") or unknown.get("devices") or "torch lists no device"
+        commands = ("time", "memory", "profile", "attention", "accum", "run")
+        return [*(_no(command, why, _NO_TORCH) for command in commands), _compile(facts), *last]
+    return [
+        *_commands(facts, device),
+        *_cuda(facts),
+        *(_cuda_precisions(device) if device.type == "cuda" else _other_precisions(facts, device)),
+        _compile(facts),
+        *_attention(facts, device),
+        *last,
     ]
 
 
 def cuda_refusal(facts: Facts) -> tuple[str, str | None] | None:
-    """Why no CUDA device can be used, and what would help; None where one can."""
+    """Why no CUDA device can be used, and what would help; None if one can."""
     torch, gpu = facts.torch, facts.gpu
     if gpu is not None:
         return _unfit(facts, gpu)
     here = [state.name or "a GPU" for state in facts.nvml.gpus]
     if torch.cuda is None and here:
         return (
-            f"{here[0]} is here, but this torch ({torch.version}) is built without CUDA",
+            f"{here[0]} is present, but this torch ({torch.version}) is built without CUDA",
             "install a CUDA build of torch: https://pytorch.org/get-started/locally",
         )
     hidden = facts.host.variables.get("CUDA_VISIBLE_DEVICES")
     if here and hidden is not None:
         return (
             f"CUDA_VISIBLE_DEVICES={hidden!r} hides {'the GPU' if len(here) == 1 else f'all {len(here)} GPUs'}",
-            "unset it, or name one that is there: CUDA_VISIBLE_DEVICES=0",
+            "unset it, or name a GPU that exists: CUDA_VISIBLE_DEVICES=0",
         )
     if here and facts.nvml.cuda and torch.cuda and _number(torch.cuda)[0] > _number(facts.nvml.cuda)[0]:
         return (
-            f"driver {facts.nvml.driver} runs CUDA {facts.nvml.cuda}, and this torch wants {torch.cuda}",
+            f"driver {facts.nvml.driver} supports CUDA {facts.nvml.cuda}, and this torch needs {torch.cuda}",
             f"update the driver, or install a torch built for CUDA {facts.nvml.cuda} or older",
         )
     if here:
-        return (facts.torch.cuda_problem or "torch finds no CUDA device", "nvidia-smi shows what the driver thinks")
-    return ("there is no NVIDIA GPU here", _CPU_INSTEAD)
+        return (facts.torch.cuda_problem or "torch finds no CUDA device", "nvidia-smi shows the state of the driver")
+    return ("no NVIDIA GPU found", _CPU_INSTEAD)
 
 
 def runs_on(archs: Sequence[str], capability: str) -> bool:
     """Whether kernels compiled for `archs` (sm_80, sm_90a, compute_90) run on a GPU of this compute capability.
 
-    Code for sm_XY runs on the same major version from that minor one on; compute_XY is translated for anything newer;
-    what ends in a letter is for that version alone (CUDA C++ Programming Guide, "Application compatibility").
+    Code for sm_XY runs on the same major version with an equal or higher minor version; compute_XY is translated for
+    anything newer; an architecture with a letter suffix runs on that version only (CUDA C++ Programming Guide,
+    "Application compatibility").
     """
-    return any(_runs(arch, _number(capability)) for arch in archs)
+    version = _number(capability)
+    for arch in archs:
+        kind, _, number = arch.partition("_")
+        digits = number.rstrip("abcdefghijklmnopqrstuvwxyz")
+        if not digits.isdigit() or len(digits) < 2:
+            continue
+        own = (int(digits[:-1]), int(digits[-1]))
+        if own == version or (digits == number and own < version and (kind == "compute" or own[0] == version[0])):
+            return True
+    return False
 
 
-def _runs(arch: str, capability: tuple[int, int]) -> bool:
-    kind, _, number = arch.partition("_")
-    digits = number.rstrip("abcdefghijklmnopqrstuvwxyz")
-    if not digits.isdigit() or len(digits) < 2:
-        return False
-    own = (int(digits[:-1]), int(digits[-1]))
-    if digits != number:
-        return own == capability
-    return own <= capability if kind == "compute" else own[0] == capability[0] and own[1] <= capability[1]
+def _yes(what: str, reason: str) -> Prospect:
+    return Prospect(what=what, works="yes", reason=reason)
 
 
-def _commands(facts: Facts) -> Iterator[Prospect]:
-    unknown = facts.torch.unknown
-    device, why = facts.device, unknown.get("everything") or unknown.get("devices")
-    if device is None:
-        for command in ("time", "memory", "profile", "attention", "accum", "run"):
-            yield Prospect(what=command, works="no", reason=why or "torch names no device", remedy=_NO_TORCH)
-        return
+def _partly(what: str, reason: str, remedy: str | None = None) -> Prospect:
+    return Prospect(what=what, works="partly", reason=reason, remedy=remedy)
+
+
+def _no(what: str, reason: str, remedy: str | None = None) -> Prospect:
+    return Prospect(what=what, works="no", reason=reason, remedy=remedy)
+
+
+def _commands(facts: Facts, device: DeviceInfo) -> Iterator[Prospect]:
     where = _where(facts, device)
     spoilt = _unfit(facts, device) if device.type == "cuda" else None
     if spoilt:
         for command in ("time", "memory", "profile", "attention"):
-            yield Prospect(what=command, works="no", reason=spoilt[0], remedy=f"{spoilt[1]}; or --device cpu")
+            yield _no(command, spoilt[0], f"{spoilt[1]}; or --device cpu")
     else:
-        yield Prospect(what="time", works="yes", reason=f"on {where}")
+        yield _yes("time", f"on {where}")
         yield _memory(facts, device)
         yield _profile(facts, device)
-        yield Prospect(what="attention", works="yes", reason=f"on {where}")
-    yield Prospect(
-        what="accum", works="yes", reason=f"on {where}; rounding of formats that it lacks is worked out on the CPU"
-    )
-    yield Prospect(
-        what="run", works="yes", reason="several of these; what cannot be measured here is simulated or skipped"
-    )
-    yield _simulation(facts)
+        yield _yes("attention", f"on {where}")
+    yield _yes("accum", f"on {where}; formats without hardware support are computed on the CPU")
+    yield _yes("run", "runs several of these; simulates or skips what cannot be measured here")
+    what, allocator = "memory, attention --simulate GPU", facts.allocator
+    bad = allocator.problem or allocator.not_simulated
+    if bad:
+        yield _no(what, f"{allocator.variable}: {bad}", "change or unset it")
+    else:
+        yield _yes(what, "simulated on the CPU for any GPU, or for a size such as 24GiB")
 
 
 def _where(facts: Facts, device: DeviceInfo) -> str:
@@ -156,291 +166,199 @@ def _where(facts: Facts, device: DeviceInfo) -> str:
 
 
 def _memory(facts: Facts, device: DeviceInfo) -> Prospect:
+    what, allocator = "memory", facts.allocator
     if device.type != "cuda":
-        return Prospect(
-            what="memory", works="yes", reason="tensors are counted one by one; what a GPU would need is simulated"
-        )
-    allocator = facts.allocator
+        return _yes(what, "counts tensors one by one; simulates what a GPU would need")
     if allocator.text and "cudaMallocAsync" in allocator.text:
-        return Prospect(
-            what="memory",
-            works="no",
-            reason="the allocator cudaMallocAsync keeps no history (CUDAMallocAsyncAllocator.cpp, recordHistory)",
-            remedy=f"take backend:cudaMallocAsync out of {allocator.variable}",
+        return _no(
+            what,
+            "the allocator cudaMallocAsync records no history (CUDAMallocAsyncAllocator.cpp, recordHistory)",
+            f"remove backend:cudaMallocAsync from {allocator.variable}",
         )
     if facts.host.variables.get("PYTORCH_NO_CUDA_MEMORY_CACHING"):
-        return Prospect(
-            what="memory",
-            works="no",
-            reason="PYTORCH_NO_CUDA_MEMORY_CACHING turns the allocator off whose history is measured",
-            remedy="unset it",
-        )
-    return Prospect(what="memory", works="yes", reason=f"the allocator's whole history, on {device.torch_name}")
-
-
-def _simulation(facts: Facts) -> Prospect:
-    what = "memory, attention --simulate GPU"
-    allocator = facts.allocator
-    bad = allocator.problem or allocator.not_simulated
-    if bad:
-        return Prospect(what=what, works="no", reason=f"{allocator.variable}: {bad}", remedy="change or unset it")
-    return Prospect(what=what, works="yes", reason="worked out on the CPU for any GPU, or a size such as 24GiB")
+        return _no(what, "PYTORCH_NO_CUDA_MEMORY_CACHING disables the allocator whose history is measured", "unset it")
+    return _yes(what, f"the allocator's complete history, on {device.torch_name}")
 
 
 def _profile(facts: Facts, device: DeviceInfo) -> Prospect:
     wanted = "CUDA" if device.type == "cuda" else "CPU"
     if wanted in facts.torch.profiler_activities:
         seen = "kernels and operators" if device.type == "cuda" else "operators, which stand in for kernels"
-        return Prospect(what="profile", works="yes", reason=f"torch.profiler: {seen}")
-    return Prospect(
-        what="profile",
-        works="partly",
-        reason=f"this torch's profiler does not see {wanted} (Kineto, CUPTI): operators alone",
-        remedy="install a build of torch with Kineto, or use --with nsys",
+        return _yes("profile", f"torch.profiler: {seen}")
+    return _partly(
+        "profile",
+        f"the profiler of this torch does not record {wanted} activity (Kineto, CUPTI): operators only",
+        "install a build of torch with Kineto, or use --with nsys",
     )
 
 
 def _cuda(facts: Facts) -> Iterator[Prospect]:
-    if facts.device is None:
-        return
     refusal = cuda_refusal(facts)
     if refusal:
-        yield Prospect(what="--device cuda", works="no", reason=refusal[0], remedy=refusal[1])
+        yield _no("--device cuda", *refusal)
     elif facts.gpu:
-        yield Prospect(what="--device cuda", works="yes", reason=_where(facts, facts.gpu))
+        yield _yes("--device cuda", _where(facts, facts.gpu))
 
 
 def _unfit(facts: Facts, gpu: DeviceInfo) -> tuple[str, str] | None:
-    """Why a CUDA device that torch sees will not run anything."""
+    """Why a CUDA device that torch sees cannot run anything."""
     torch, state = facts.torch, facts.state
-    if gpu.type != "cuda":
-        return None
     if facts.allocator.problem:
         return f"torch will refuse {facts.allocator.variable}: {facts.allocator.problem}", "correct or unset it"
     if gpu.compute_capability and torch.archs and not runs_on(torch.archs, gpu.compute_capability):
         return (
-            f"{gpu.name} has compute capability {gpu.compute_capability}, and this torch has kernels for "
+            f"{gpu.name} has compute capability {gpu.compute_capability}, but this torch only has kernels for "
             f"{', '.join(torch.archs)}",
             "install a build of torch for this GPU",
         )
     if state and state.compute_mode == "prohibited":
         return "the GPU's compute mode is prohibited", "nvidia-smi -c DEFAULT, as root"
     if state and state.compute_mode == "exclusive-process" and state.processes:
-        return "the GPU takes one process (compute mode exclusive-process), and one is there", "wait until it is gone"
+        return "the GPU is in use, and accepts one process only (compute mode exclusive-process)", "wait for it to end"
     return None
 
 
-def _precisions(facts: Facts) -> Iterator[Prospect]:
-    device = facts.device
-    if device is None:
-        return
-    if device.type != "cuda":
-        yield _cpu_bf16(facts, device)
-        why = "the CPU emulates it" if device.type == "cpu" else "it is a format of CUDA's matrix products"
-        if device.type == "cpu":
-            yield Prospect(what="--precision fp16", works="no", reason=why, remedy="--precision bf16")
-        yield Prospect(
-            what="--precision tf32", works="no", reason="a format of NVIDIA's tensor cores", remedy="--precision fp32"
+def _other_precisions(facts: Facts, device: DeviceInfo) -> Iterator[Prospect]:
+    if device.type == "mps":
+        yield _yes("--precision bf16", f"on {device.torch_name}")
+    elif facts.torch.cpu_bf16:
+        yield _yes("--precision bf16", "this CPU multiplies bf16 in hardware")
+    else:
+        yield _partly(
+            "--precision bf16",
+            "this CPU has no bf16 instructions (AMX, AVX512-BF16): bf16 is emulated, and slower than fp32",
+            "--precision fp32 for times; dtypes and memory are correct",
         )
-        return
+    if device.type == "cpu":
+        yield _no("--precision fp16", "the CPU emulates it", "--precision bf16")
+    yield _no("--precision tf32", "a format of NVIDIA's tensor cores", "--precision fp32")
+
+
+def _cuda_precisions(device: DeviceInfo) -> Iterator[Prospect]:
     capability = _number(device.compute_capability or "0.0")
-    for name, since in (
-        ("bf16", TENSOR_CORES_TF32_BF16),
-        ("fp16", TENSOR_CORES_FP16),
-        ("tf32", TENSOR_CORES_TF32_BF16),
+    for name, since, without in (
+        ("bf16", TENSOR_CORES_TF32_BF16, "bf16 runs without tensor cores, slowly"),
+        ("fp16", TENSOR_CORES_FP16, "fp16 runs without tensor cores, slowly"),
+        ("tf32", TENSOR_CORES_TF32_BF16, "tf32 is computed as fp32"),
     ):
         if capability >= since:
-            yield Prospect(what=f"--precision {name}", works="yes", reason="on tensor cores")
-            continue
-        effect = "is computed as fp32" if name == "tf32" else "runs without tensor cores, slowly"
-        yield Prospect(
-            what=f"--precision {name}",
-            works="partly",
-            reason=f"compute capability {device.compute_capability}: {name} {effect}",
-            remedy="--precision fp16" if capability >= TENSOR_CORES_FP16 else "--precision fp32",
-        )
-
-
-def _cpu_bf16(facts: Facts, device: DeviceInfo) -> Prospect:
-    if device.type == "mps":
-        return Prospect(what="--precision bf16", works="yes", reason=f"on {device.torch_name}")
-    if facts.torch.cpu_bf16:
-        return Prospect(what="--precision bf16", works="yes", reason="this CPU multiplies bf16 in hardware")
-    return Prospect(
-        what="--precision bf16",
-        works="partly",
-        reason="this CPU has no instructions for bf16 (AMX, AVX512-BF16): it is emulated, and slower than fp32",
-        remedy="--precision fp32 for times; dtypes and memory come out right",
-    )
+            yield _yes(f"--precision {name}", "on tensor cores")
+        else:
+            remedy = "--precision fp16" if capability >= TENSOR_CORES_FP16 else "--precision fp32"
+            reason = f"compute capability {device.compute_capability}: {without}"
+            yield _partly(f"--precision {name}", reason, remedy)
 
 
 def _compile(facts: Facts) -> Prospect:
     what, device, tools = "--compile", facts.device, facts.tools
     if device is None:
-        return Prospect(what=what, works="no", reason="there is no torch", remedy=_NO_TORCH)
-    off = next(
-        (name for name in ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE") if facts.host.variables.get(name) == "1"),
-        None,
-    )
+        return _no(what, "there is no torch", _NO_TORCH)
+    off = [name for name in ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE") if facts.host.variables.get(name) == "1"]
     if off:
-        return Prospect(what=what, works="no", reason=f"{off}=1 turns torch.compile off", remedy="unset it")
-    refusal = _no_triton(facts, device) if device.type == "cuda" else None
-    compiler = tools.c_compiler if device.type == "cuda" else tools.cxx_compiler
-    if refusal is None:
-        refusal = _no_compiler(compiler, "CC" if device.type == "cuda" else "CXX")
-    if refusal is None and tools.python_headers is None:
-        refusal = ("Python.h is missing, which compiled code includes", "install python3-dev, or a Python that has it")
-    if refusal:
-        return Prospect(what=what, works="no", reason=refusal[0], remedy=refusal[1])
-    by = f"Triton {facts.torch.triton}" if device.type == "cuda" else "C++"
-    return Prospect(what=what, works="yes", reason=f"{by}, compiled by {_named(compiler)}")
-
-
-def _no_triton(facts: Facts, device: DeviceInfo) -> tuple[str, str] | None:
-    if facts.torch.triton is None:
-        return "Triton is not installed, which makes kernels for GPUs", "pip install triton (CUDA builds of torch do)"
-    if _number(device.compute_capability or "0.0") < TRITON_FROM:
-        return (
-            f"Triton has no code for compute capability {device.compute_capability}, only for 7.0 and later",
-            "--execution eager",
+        return _no(what, f"{off[0]}=1 disables torch.compile", "unset it")
+    on_cuda = device.type == "cuda"
+    compiler, variable = (tools.c_compiler, "CC") if on_cuda else (tools.cxx_compiler, "CXX")
+    if on_cuda and facts.torch.triton is None:
+        refusal = "Triton, which makes kernels for GPUs, is not installed"
+        return _no(what, refusal, "pip install triton (CUDA builds of torch include it)")
+    if on_cuda and _number(device.compute_capability or "0.0") < TRITON_FROM:
+        reason = f"Triton supports compute capability 7.0 and later, not {device.compute_capability}"
+        return _no(what, reason, "--execution eager")
+    if compiler is None:
+        return _no(what, "it is unknown whether there is a compiler", f"set {variable} to one")
+    if compiler.problem:
+        return _no(
+            what, f"no compiler: {compiler.problem}", f"install gcc and g++ (build-essential), or set {variable}"
         )
-    return None
+    if tools.python_headers is None:
+        return _no(what, "Python.h, which compiled code includes, is missing", "install python3-dev")
+    by = f"Triton {facts.torch.triton}" if on_cuda else "C++"
+    return _yes(what, f"{by}, compiled by {_named(compiler)}")
 
 
-def _no_compiler(tool: Tool | None, variable: str) -> tuple[str, str] | None:
-    if tool is None:
-        return "whether there is a compiler is not known", f"set {variable} to one"
-    if tool.problem:
-        return f"no compiler: {tool.problem}", f"install gcc and g++ (build-essential), or set {variable}"
-    return None
+def _named(tool: Tool) -> str:
+    return f"{tool.path} {tool.version or ''}".strip()
 
 
-def _named(tool: Tool | None) -> str:
-    return f"{tool.path} {tool.version or ''}".strip() if tool else "a compiler"
-
-
-def _attention(facts: Facts) -> Iterator[Prospect]:
-    device = facts.device
-    if device is None:
-        return
-    if device.type != "cuda":
-        names = "naive, sdpa, flash, math" if device.type == "cpu" else "naive, sdpa, math"
-        yield Prospect(what=f"--attention {names}", works="yes", reason=f"kernels of the {device.type.upper()}")
-        yield Prospect(
-            what="--attention efficient, cudnn",
-            works="no",
-            reason="CUDA kernels, and the device is not one of CUDA's",
-            remedy="--attention sdpa",
-        )
-        yield _flex_elsewhere(device)
-    else:
-        yield Prospect(what="--attention naive, sdpa, math", works="yes", reason="on every CUDA device")
+def _attention(facts: Facts, device: DeviceInfo) -> Iterator[Prospect]:
+    on_cuda = device.type == "cuda"
+    if on_cuda:
+        yield _yes("--attention naive, sdpa, math", "on every CUDA device")
         yield from (_kernel(facts, name) for name in ("flash", "efficient", "cudnn"))
         compiled = _compile(facts)
-        works = compiled.works == "yes"
-        yield Prospect(
-            what="--attention flex",
-            works="yes" if works else "no",
-            reason="compiled by Triton" if works else f"it has to be compiled: {compiled.reason}",
-            remedy=compiled.remedy,
-        )
-    yield _flash_attn(facts, device)
-
-
-def _flex_elsewhere(device: DeviceInfo) -> Prospect:
-    if device.type == "mps":
-        return Prospect(what="--attention flex", works="no", reason="not there on mps", remedy="--attention sdpa")
-    return Prospect(
-        what="--attention flex",
-        works="partly",
-        reason="on the CPU it has no backward: --mode inference alone",
-        remedy="--attention sdpa for training",
-    )
+        if compiled.works == "yes":
+            yield _yes("--attention flex", "compiled by Triton")
+        else:
+            yield _no("--attention flex", f"it must be compiled: {compiled.reason}", compiled.remedy)
+    else:
+        names = "naive, sdpa, flash, math" if device.type == "cpu" else "naive, sdpa, math"
+        yield _yes(f"--attention {names}", f"{device.type.upper()} kernels")
+        yield _no("--attention efficient, cudnn", "CUDA kernels, and this is not a CUDA device", "--attention sdpa")
+        if device.type == "mps":
+            yield _no("--attention flex", "not available on mps", "--attention sdpa")
+        else:
+            reason = "on the CPU it has no backward: --mode inference only"
+            yield _partly("--attention flex", reason, "--attention sdpa for training")
+    what, version = "attention --impl flash-attn", facts.torch.flash_attn
+    if version is None:
+        remedy = "pip install flash-attn" if on_cuda else "it needs a CUDA device"
+        yield _no(what, "the package flash-attn is not installed", remedy)
+    elif on_cuda:
+        yield _partly(what, f"flash-attn {version}, in bf16 and fp16 only")
+    else:
+        yield _no(what, "it runs in bf16 and fp16 on CUDA devices", "--impl sdpa-flash")
 
 
 def _kernel(facts: Facts, name: str) -> Prospect:
     what, why = f"--attention {name}", facts.torch.unknown.get("attention_kernels")
     if why:
-        return Prospect(what=what, works="unknown", reason=f"torch did not tell: {why}")
+        return Prospect(what=what, works="unknown", reason=f"torch did not answer: {why}")
     taken = facts.torch.attention_kernels.get(name, [])
     if not taken:
-        return Prospect(
-            what=what, works="no", reason="torch has no such kernel for this GPU", remedy="--attention sdpa"
-        )
+        return _no(what, "torch has no such kernel for this GPU", "--attention sdpa")
     if "fp32" in taken:
-        return Prospect(what=what, works="yes", reason=f"in {', '.join(taken)}")
-    return Prospect(
-        what=what,
-        works="partly",
-        reason=f"in {' and '.join(taken)} alone",
-        remedy=f"--precision {taken[0]}; in fp32 --attention efficient",
-    )
-
-
-def _flash_attn(facts: Facts, device: DeviceInfo) -> Prospect:
-    what = "attention --impl flash-attn"
-    if facts.torch.flash_attn is None:
-        return Prospect(
-            what=what,
-            works="no",
-            reason="the package flash-attn is not installed",
-            remedy="pip install flash-attn" if device.type == "cuda" else "it needs a CUDA device",
-        )
-    if device.type != "cuda":
-        return Prospect(
-            what=what, works="no", reason="it takes bf16 and fp16 on CUDA devices", remedy="--impl sdpa-flash"
-        )
-    return Prospect(what=what, works="partly", reason=f"flash-attn {facts.torch.flash_attn}, in bf16 and fp16 alone")
+        return _yes(what, f"in {', '.join(taken)}")
+    return _partly(what, f"in {' and '.join(taken)} only", f"--precision {taken[0]}; in fp32 --attention efficient")
 
 
 def _nsys(facts: Facts) -> Prospect:
     what, tool = "profile --with nsys", facts.tools.nsys
     if facts.gpu is None:
-        return Prospect(
-            what=what,
-            works="no",
-            reason="it sees kernels of NVIDIA's GPUs, of which none is usable",
-            remedy="--with torch",
-        )
+        return _no(what, "it records kernels of NVIDIA GPUs, and none is usable", "--with torch")
     if tool is None or tool.problem:
-        reason = tool.problem if tool and tool.problem else "whether nsys is here is not known"
-        return Prospect(
-            what=what,
-            works="no",
-            reason=reason,
-            remedy="install Nsight Systems (https://developer.nvidia.com/nsight-systems), or use --with torch",
+        return _no(
+            what,
+            tool.problem if tool and tool.problem else "it is unknown whether nsys is installed",
+            "install Nsight Systems (https://developer.nvidia.com/nsight-systems), or use --with torch",
         )
-    return Prospect(what=what, works="yes", reason=_named(tool))
+    return _yes(what, _named(tool))
 
 
 def _energy(facts: Facts) -> Prospect:
     what, state = "--columns +energy", facts.state
     if facts.gpu is None:
-        return Prospect(what=what, works="no", reason="joules are counted by NVIDIA's driver, and there is no such GPU")
+        return _no(what, "only NVIDIA's driver counts energy, and there is no NVIDIA GPU")
     if state is None:
         why = facts.nvml.unknown.get("everything") or "the driver does not know the GPU that torch uses"
-        return Prospect(what=what, works="no", reason=why, remedy="without NVML nothing tells energy, clocks and power")
+        return _no(what, why, "energy, clocks and power are only known through NVML")
     if state.energy_j is None:
-        why = state.unknown.get("energy_j", "not told")
-        return Prospect(what=what, works="no", reason=f"this GPU has no counter of energy ({why})")
-    return Prospect(
-        what=what, works="yes", reason="NVML's counter, read ten times a second; a cell has to be measured for a second"
-    )
+        return _no(what, f"this GPU has no energy counter ({state.unknown.get('energy_j', 'no answer')})")
+    return _yes(what, "NVML's counter, read ten times a second; a cell must be measured for at least a second")
 
 
 def _figures(facts: Facts) -> Prospect:
     if facts.tools.matplotlib:
-        return Prospect(what="--figure", works="yes", reason=f"matplotlib {facts.tools.matplotlib}")
-    return Prospect(what="--figure", works="no", reason="matplotlib is not installed", remedy="pip install matplotlib")
+        return _yes("--figure", f"matplotlib {facts.tools.matplotlib}")
+    return _no("--figure", "matplotlib is not installed", "pip install matplotlib")
 
 
 def _number(version: str) -> tuple[int, int]:
-    """`9.0` as (9, 0); what is no version as (0, 0)."""
+    """`9.0` as (9, 0); anything that is not a version as (0, 0)."""
     major, _, minor = version.partition(".")
     minor = minor.partition(".")[0]
     return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else (0, 0)
 
 
 def _bare(uuid: str | None) -> str | None:
-    """Without its prefix, which torch leaves out and the driver does not."""
+    """A UUID without the prefix that only the driver adds."""
     return uuid.removeprefix("GPU-").removeprefix("MIG-").lower() if uuid else None

@@ -1,4 +1,4 @@
-"""Processes that answer one question: each may take only so long, and whatever it does, it harms nobody else."""
+"""Child processes that answer one question each, within a time limit and without affecting each other."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from pathlib import Path
 from typing import IO
 
 POLL_S = 0.05
-"""How often to look whether a process has ended that left its output open to another."""
+"""How often to check whether a process has ended although another one keeps its output open."""
 
 SHOWN_CHARACTERS = 160
 
 
 class NoAnswerError(Exception):
-    """There is no answer; the message says why."""
+    """There is no answer; the message has the reason."""
 
 
 class Child:
-    """A process whose standard output is an answer. It works from its creation on, while others are asked."""
+    """A process whose standard output is an answer. It starts immediately, and runs while others are asked."""
 
     def __init__(self, command: Sequence[str], limit_s: float, environment: Mapping[str, str] | None = None) -> None:
-        """Start it; a program that cannot be started is told when the answer is wanted."""
+        """Start the process; if that fails, `answer` raises."""
         self._command = list(command)
         self._limit_s = limit_s
         self._deadline_s = time.monotonic() + limit_s
@@ -47,7 +47,7 @@ class Child:
             self._refusal = error
 
     def answer(self) -> str:
-        """What it wrote until it closed its output; raises NoAnswerError, also when it fails or takes too long."""
+        """Return its complete output; raises NoAnswerError if it fails or takes too long."""
         if self._process is None or self._process.stdout is None:
             raise NoAnswerError(f"{Path(self._command[0]).name} cannot be started: {_reason(self._refusal)}")
         said = self._read(self._process, self._process.stdout)
@@ -57,12 +57,12 @@ class Child:
         raise NoAnswerError(self._epitaph(code, said))
 
     def close(self) -> None:
-        """End it, and everything that it started."""
+        """Kill the process and all its children."""
         if self._process is not None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             with suppress(subprocess.TimeoutExpired):
-                self._process.wait(1.0)  # one that hangs in a driver may never end; we must
+                self._process.wait(1.0)  # a process that hangs in a driver may never end
             if self._process.stdout is not None:
                 self._process.stdout.close()
         self._complaints.close()
@@ -81,7 +81,7 @@ class Child:
         raise NoAnswerError(f"no answer within {self._limit_s:g} s")
 
     def _code(self, process: subprocess.Popen[bytes]) -> int:
-        """How it ended. One that has said all it has to say may take its time to be gone, and that is fine."""
+        """Exit code; 0 if the process has closed its output but not yet ended."""
         with suppress(subprocess.TimeoutExpired):
             return process.wait(POLL_S)
         return 0

@@ -1,4 +1,4 @@
-"""`sysbench doctor`: look → conclude → show."""
+"""Command line of `sysbench doctor`: examines the machine, and shows each part as soon as it is known."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ if TYPE_CHECKING:
 FEWEST_ROUNDS = 2
 ROUNDS = 6
 
-# Options are declared here and not in a spec: what reads those takes time to import, which is better spent while torch
-# is imported in the other process.
+# Options are declared here and not in a spec, because reading specs requires slow imports, which should happen while
+# another process imports torch.
 
 
 def doctor(
     json: Annotated[
         bool,
-        typer.Option("--json", metavar=" ", help="Write everything as JSON: to PATH, or to stdout and nothing else."),
+        typer.Option(
+            "--json", metavar=" ", help="Write everything as JSON: to PATH, or to stdout without other output."
+        ),
     ] = False,
     path: Annotated[str, typer.Argument(metavar="[PATH|-]", help="Where --json writes.", show_default=False)] = "",
     self_cost: Annotated[
@@ -38,24 +40,34 @@ def doctor(
         typer.Option(
             "--self-cost",
             metavar=" ",
-            help="Also measure what dashboard, sampler and history cost a step here: in turns, with and without, in "
-            "fresh processes. Takes minutes.",
+            help="Also measure how much dashboard, sampler and history slow down a step, alternating with and without, "
+            "in fresh processes. Takes minutes.",
         ),
     ] = False,
     rounds: Annotated[
         int | None,
-        typer.Option(metavar="N", help=f"Rounds of --self-cost; an interval takes 6. Default: {ROUNDS}."),
+        typer.Option(metavar="N", help=f"Rounds of --self-cost; an interval needs 6. Default: {ROUNDS}."),
     ] = None,
     debug: Annotated[bool, typer.Option("--debug", metavar=" ", help="Show tracebacks.")] = False,
 ) -> None:
-    """See what this machine is, what will work on it and why not, and what sysbench itself costs.
+    """Show what this machine has, what works on it or why not, and what sysbench itself costs.
 
-    Whatever is missing or broken is said to be unknown, and why. Exits with 1 only if nothing at all can be measured.
+    Whatever cannot be determined is unknown, with the reason. Exits with 1 only if nothing at all can be measured.
     """
-    _refuse_rounds(rounds, self_cost=self_cost)
-    _refuse_path(path, json=json)
+    from sysbench.errors import UsageError
+
+    if rounds is not None and rounds < FEWEST_ROUNDS:
+        raise UsageError(f"--rounds {rounds} is out of range: allowed is {FEWEST_ROUNDS} or more. Nearest: 2")
+    if rounds is not None and not self_cost:
+        raise UsageError("--rounds needs --self-cost")
+    if path and not json:
+        raise UsageError(f"{path}: doctor writes a file only with --json {path}")
+    if path not in ("", "-"):
+        from sysbench.log.storage import refuse_unwritable
+
+        refuse_unwritable(Path(path))
     alone = json and path in ("", "-")
-    code = 0  # also where nobody reads any more (`| head`)
+    code = 0  # also if the reader closes the pipe (`| head`)
     with Examination() as examination:
         from sysbench.render.output import results
 
@@ -65,44 +77,18 @@ def doctor(
             if self_cost:
                 record = _with_cost(record, None if alone else console, rounds or ROUNDS)
             if json:
-                _write(record.model_dump_json(indent=1) + "\n", None if alone else Path(path))
+                text = record.model_dump_json(indent=1) + "\n"
+                if alone:
+                    sys.stdout.write(text)
+                else:
+                    from sysbench.log.storage import write_atomically
+
+                    write_atomically(Path(path), text.encode())
     raise typer.Exit(code)
 
 
-def _write(text: str, path: Path | None) -> None:
-    """Write to a file, or where there is none to stdout."""
-    if path is None:
-        sys.stdout.write(text)
-        return
-    from sysbench.log.storage import write_atomically
-
-    write_atomically(path, text.encode())
-
-
-def _refuse_path(path: str, *, json: bool) -> None:
-    """Raise UsageError for a file without --json, OutputError for one that cannot be written."""
-    if path and not json:
-        from sysbench.errors import UsageError
-
-        raise UsageError(f"{path}: doctor writes a file only with --json {path}")
-    if path not in ("", "-"):
-        from sysbench.log.storage import refuse_unwritable
-
-        refuse_unwritable(Path(path))
-
-
-def _refuse_rounds(rounds: int | None, *, self_cost: bool) -> None:
-    """Raise UsageError for a number of rounds that there cannot be, or of nothing."""
-    from sysbench.errors import UsageError
-
-    if rounds is not None and rounds < FEWEST_ROUNDS:
-        raise UsageError(f"--rounds {rounds} is out of range: allowed is {FEWEST_ROUNDS} or more. Nearest: 2")
-    if rounds is not None and not self_cost:
-        raise UsageError("--rounds are those of --self-cost, which is not given")
-
-
 def _examined(examination: Examination, console: Console | None) -> DoctorRecord:
-    """Ask, and show on `console` every part as soon as it is known; torch is the last."""
+    """Examine the machine, and show every part on `console` as soon as it is known; torch comes last."""
     from datetime import UTC, datetime
 
     from sysbench.commands.doctor import screen
@@ -137,7 +123,7 @@ def _examined(examination: Examination, console: Console | None) -> DoctorRecord
 
 
 def _with_cost(record: DoctorRecord, console: Console | None, rounds: int) -> DoctorRecord:
-    """Measure what sysbench costs, and show it; there is nothing to measure on without a device."""
+    """Measure what sysbench costs, and show it; without a device there is nothing to measure."""
     if not record.torch.devices:
         return record
     from sysbench.commands.doctor import screen, self_cost
@@ -156,7 +142,7 @@ def _with_cost(record: DoctorRecord, console: Console | None, rounds: int) -> Do
 
 @contextmanager
 def _unseen_dashboard() -> Iterator[Watcher]:
-    """The dashboard of `sysbench time`, drawn as for a terminal of 120 × 40 and sent nowhere."""
+    """The dashboard of `sysbench time`, drawn for a terminal of 120 × 40 and discarded."""
     from rich.console import Console as Terminal
 
     from sysbench.commands.time.live import TIME

@@ -1,4 +1,4 @@
-"""One look at this machine. What takes long works in processes of its own while the rest is asked."""
+"""Examination of this machine. Slow questions run in child processes while the others are answered."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     AnySection = TypeVar("AnySection", bound=Section)
 
 TORCH_LIMIT_S = 120.0
-"""For importing torch from a cold or distant disk, and for finding its devices."""
+"""Allows for importing torch from a cold or remote disk, and for finding its devices."""
 
 NVML_LIMIT_S = 20.0
-"""A driver that answers at all has answered by then, also where it first has to wake its GPUs."""
+"""Allows for a driver that first has to wake its GPUs."""
 
 
 class Examination:
-    """Begins when it is made: torch, the driver and the programs are asked at once, and answer when they are read.
+    """Starts all child processes at once when it is created; their answers are read later.
 
-    What it is made of is imported late, because nothing should come before the start of what takes longest.
+    Imports happen late, so that nothing delays the start of the slowest child.
     """
 
     def __init__(self) -> None:
@@ -62,13 +62,13 @@ class Examination:
         return host_survey.survey()
 
     def nvml(self) -> NvmlSection:
-        """What NVIDIA's driver says."""
+        """Answers of NVIDIA's driver."""
         from sysbench.commands.doctor.record import NvmlSection
 
         return _section(NvmlSection, self._nvml)
 
     def torch(self) -> TorchSection:
-        """What torch says; the last to be known."""
+        """Answers of torch, which take longest."""
         from sysbench.commands.doctor.record import TorchSection
 
         return _section(TorchSection, self._torch)
@@ -88,16 +88,16 @@ class Examination:
 
     def allocator(self) -> AllocatorSection:
         """The settings of CUDA's allocator."""
-        from sysbench.commands.doctor import questions as allocator_check
+        from sysbench.commands.doctor.questions import check
 
-        return allocator_check.check()
+        return check()
 
 
 def _section(kind: type[AnySection], child: Child) -> AnySection:
-    """What a child said; an answer that is none leaves everything unknown."""
+    """Parse a child's answer; if there is no valid one, everything is unknown."""
     try:
         return kind.model_validate_json(child.answer())
     except NoAnswerError as error:
         return kind(unknown={"everything": str(error)})
-    except ValueError as error:  # pydantic's too: something else was written into the answer
-        return kind(unknown={"everything": f"what was answered makes no sense: {str(error).splitlines()[0]}"})
+    except ValueError as error:  # includes pydantic's errors: some library may print to stdout
+        return kind(unknown={"everything": f"invalid answer: {str(error).splitlines()[0]}"})

@@ -1,8 +1,7 @@
-"""What NVIDIA's driver says of every GPU: `python -m sysbench.commands.doctor.gpu_survey`, one line of JSON on stdout.
+"""Asks NVIDIA's driver about every GPU: `python -m sysbench.commands.doctor.gpu_survey`, one line of JSON on stdout.
 
-Started by `sysbench doctor`, in a process of its own because a driver may hang or crash. The line holds the fields of
-`commands.doctor.record.NvmlSection`, as far as they could be found out. GPUs are listed as the driver numbers them,
-which is not how CUDA does; their UUIDs tell which is which.
+`sysbench doctor` runs this in a separate process because a driver may hang or crash. The line has the known fields of
+`commands.doctor.record.NvmlSection`. GPUs are numbered by the driver, not by CUDA; UUIDs identify them.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from sysbench.engine.sensors.nvml import Gpu, Nvml, NvmlUnusableError, open_nvml
+from sysbench.engine.sensors.nvml import Nvml, NvmlUnusableError, open_nvml
 
 Facts = dict[str, Any]
 
@@ -40,16 +39,16 @@ _READ: Final = {
     "energy_j": "energy",
     "throttle_reasons": "throttle reasons",
 }
-"""Fields of a GpuReading, and what the loss of one is called."""
+"""Fields of a GpuReading, with their names in ReadingsLost events."""
 
 
 def main() -> None:
-    """Ask the driver everything, and say what it answered."""
+    """Print the survey."""
     sys.stdout.write(json.dumps(survey()) + "\n")
 
 
 def survey() -> Facts:
-    """The fields of an NvmlSection; none where there is no driver."""
+    """Fields of an NvmlSection; empty without a driver."""
     try:
         nvml = open_nvml()
     except NvmlUnusableError as error:
@@ -59,7 +58,9 @@ def survey() -> Facts:
     import pynvml
 
     facts: Facts = {"driver": nvml.driver, "unknown": {}, "gpus": []}
-    _try(facts, "cuda", lambda: _cuda(pynvml.nvmlSystemGetCudaDriverVersion_v2()))
+    version = _try(facts, "cuda", pynvml.nvmlSystemGetCudaDriverVersion_v2)
+    if version is not None:
+        facts["cuda"] = f"{version // 1000}.{version % 1000 // 10}"  # 13000 is CUDA 13.0 (cudaDriverGetVersion)
     count = _try(facts, "gpus", pynvml.nvmlDeviceGetCount)
     facts["gpus"] = [_gpu(nvml, pynvml, index) for index in range(count or 0)]
     nvml.close()
@@ -77,33 +78,30 @@ def _gpu(nvml: Nvml, binding: Any, index: int) -> Facts:
     uuid = _try(facts, "uuid", lambda: _text(binding.nvmlDeviceGetUUID(handle)))
     gpu = _try(facts, "everything", lambda: nvml.gpu(uuid)) if uuid else None
     facts.pop("everything", None)
-    if gpu is not None:
-        _read(facts, gpu)
-    return facts
-
-
-def _read(facts: Facts, gpu: Gpu) -> None:
-    """What a run reads too, in the same way: what is not there will not be there for a run either."""
+    if gpu is None:
+        return facts
+    # Read exactly as during a run, so that a field that is missing here is also missing there.
     reading, memory = gpu.read(), gpu.memory()
     facts |= {field: getattr(reading, field) for field in _READ}
     if memory is not None:
         facts |= {"total_bytes": memory.total_bytes, "free_bytes": memory.free_bytes}
     losses = {loss.field: loss.detail for loss in gpu.losses()}
     facts["unknown"] |= {field: losses[name] for field, name in _READ.items() if name in losses}
+    return facts
 
 
 def _try(facts: Facts, field: str, question: Callable[[], Any]) -> Any:
-    """The answer, also noted as a field; or None, and the reason noted."""
+    """Store the answer as a field and return it; if there is none, store the reason and return None."""
     try:
         facts[field] = question()
-    except Exception as error:  # noqa: BLE001  Drivers lack functions, refuse and fail, and the rest still counts.
+    except Exception as error:  # noqa: BLE001  Drivers lack functions, refuse and fail; other fields still count.
         facts[field] = None
         facts["unknown"][field] = str(error) or type(error).__name__
     return facts[field]
 
 
 def _computing(nvml: Any, gpu: Any) -> list[Any]:
-    """Processes that compute, by the call of this driver's time."""
+    """Processes that use the GPU, from the newest function that this driver has."""
     try:
         return list(nvml.nvmlDeviceGetComputeRunningProcesses_v3(gpu))
     except nvml.NVMLError_FunctionNotFound:
@@ -111,7 +109,7 @@ def _computing(nvml: Any, gpu: Any) -> list[Any]:
 
 
 def _is_ours(pid: int) -> bool:
-    """Whether this is the other process that the doctor has started, in which torch wakes the GPU."""
+    """Whether this is the doctor's other child process, in which torch uses the GPU."""
     import psutil
 
     try:
@@ -126,14 +124,9 @@ def _process(process: Any) -> Facts:
     try:
         name = psutil.Process(process.pid).name()
     except psutil.Error:
-        name = None  # of another container, or gone
+        name = None  # in another container, or already gone
     used = process.usedGpuMemory
     return {"pid": int(process.pid), "used_bytes": int(used) if used is not None else None, "name": name}
-
-
-def _cuda(version: int) -> str:
-    """13000 is CUDA 13.0 (cudaDriverGetVersion)."""
-    return f"{version // 1000}.{version % 1000 // 10}"
 
 
 def _text(answer: bytes | str) -> str:

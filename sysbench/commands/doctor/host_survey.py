@@ -1,4 +1,4 @@
-"""The machine without its GPUs, as this process may use it."""
+"""Examines the machine without its GPUs, as far as this process may use it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import psutil
 from sysbench.commands.doctor.questions import Questions
 from sysbench.commands.doctor.record import HostSection
 from sysbench.engine.sensors.host import host_info, in_container
-from sysbench.engine.sensors.memory_limits import directories, memory_limits
+from sysbench.engine.sensors.memory_limits import MemoryLimit, directories, memory_limits
 
 TELLING = (
     "CUDA_VISIBLE_DEVICES",
@@ -32,7 +32,7 @@ TELLING = (
     "CC",
     "CXX",
 )
-"""Variables that change what is measured, or whether it can be."""
+"""Environment variables that affect measurements, or make them impossible."""
 
 _CONTAINER_SIGNS = (
     ("docker", ".dockerenv"),
@@ -43,7 +43,7 @@ _JOBS = {"SLURM_JOB_ID": "Slurm", "PBS_JOBID": "PBS", "LSB_JOBID": "LSF", "JOB_I
 
 
 def survey(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> HostSection:
-    """What can be told of this machine; `root` is where /proc, /sys and /dev are looked for. Never raises."""
+    """Examine this machine; `root` is the directory of /proc, /sys and /dev. Never raises."""
     questions = Questions()
     shm = questions.ask("shm_bytes", lambda: _shared_memory(root))
     found = HostSection(
@@ -53,7 +53,9 @@ def survey(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) 
         load_1min=questions.ask("load_1min", lambda: os.getloadavg()[0]),
         cpu_governor=questions.ask("cpu_governor", lambda: _governor(root)),
         available_bytes=questions.ask("available_bytes", lambda: _available_bytes(root)),
-        limit_bytes=questions.ask("limit_bytes", lambda: _limit_bytes(root)),
+        limit_bytes=questions.ask(
+            "limit_bytes", lambda: min((limit.limit_bytes for limit in _limits(root)), default=None)
+        ),
         shm_bytes=shm[0] if shm else None,
         shm_free_bytes=shm[1] if shm else None,
         container=questions.ask("container", lambda: container(root, environment)),
@@ -64,16 +66,20 @@ def survey(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) 
 
 
 def quota_cores(root: Path) -> float | None:
-    """The tightest limit on processor time, in cores; None where there is none. See "cpu.max" in cgroup-v2.rst."""
+    """The lowest limit on CPU time, in cores; None without a limit. See "cpu.max" in cgroup-v2.rst."""
     limits = [
-        *(_unified_quota(directory) for directory in directories("cgroup2", "cpu", root)),
-        *(_legacy_quota(directory) for directory in directories("cgroup", "cpu", root)),
+        *((_text(directory / "cpu.max") or "max").split() for directory in directories("cgroup2", "cpu", root)),
+        *(
+            [(_text(directory / f"cpu.cfs_{name}_us") or "").strip() for name in ("quota", "period")]
+            for directory in directories("cgroup", "cpu", root)
+        ),
     ]
-    return min((limit for limit in limits if limit is not None), default=None)
+    known = [list(map(int, each)) for each in limits if len(each) == 2 and all(map(str.isdigit, each))]
+    return min((quota / period for quota, period in known if period), default=None)
 
 
 def container(root: Path, environment: Mapping[str, str]) -> str | None:
-    """The kind of container that this is, by its marks; None outside of containers."""
+    """The kind of container that this process runs in, according to its traces; None outside containers."""
     if "KUBERNETES_SERVICE_HOST" in environment:
         return "kubernetes"
     if environment.get("APPTAINER_CONTAINER") or environment.get("SINGULARITY_CONTAINER"):
@@ -93,32 +99,19 @@ def _usable_cores() -> int | None:
     return len(affinity(0)) if affinity else os.cpu_count()
 
 
-def _unified_quota(directory: Path) -> float | None:
-    quota, _, period = (_text(directory / "cpu.max") or "max").strip().partition(" ")
-    return int(quota) / int(period) if quota.isdigit() and period.isdigit() and int(period) else None
-
-
-def _legacy_quota(directory: Path) -> float | None:
-    quota = (_text(directory / "cpu.cfs_quota_us") or "-1").strip()
-    period = (_text(directory / "cpu.cfs_period_us") or "0").strip()
-    return int(quota) / int(period) if quota.isdigit() and period.isdigit() and int(period) else None
-
-
 def _governor(root: Path) -> str | None:
-    """How the first core's clock is chosen: `performance`, `powersave`."""
+    """Frequency governor of the first core: `performance`, `powersave`."""
     stated = _text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
     return stated.strip() or None if stated else None
 
 
+def _limits(root: Path) -> tuple[MemoryLimit, ...]:
+    return memory_limits(int(psutil.virtual_memory().total), root)
+
+
 def _available_bytes(root: Path) -> int:
-    memory = psutil.virtual_memory()
-    allowed = (limit.available_bytes() for limit in memory_limits(int(memory.total), root))
-    return min([int(memory.available), *(size for size in allowed if size is not None)])
-
-
-def _limit_bytes(root: Path) -> int | None:
-    limits = memory_limits(int(psutil.virtual_memory().total), root)
-    return min((limit.limit_bytes for limit in limits), default=None)
+    allowed = (limit.available_bytes() for limit in _limits(root))
+    return min([int(psutil.virtual_memory().available), *(size for size in allowed if size is not None)])
 
 
 def _shared_memory(root: Path) -> tuple[int, int] | None:

@@ -1,7 +1,4 @@
-"""Questions that this process answers itself, each for at most so long; what fails is unknown, and said why.
-
-The settings of CUDA's caching allocator, read as torch will read them.
-"""
+"""Questions that this process answers itself within a time limit, and the check of the allocator's settings."""
 
 from __future__ import annotations
 
@@ -16,29 +13,29 @@ from sysbench.simulate.allocator.settings import ENVIRONMENT_VARIABLES, Allocato
 Answer = TypeVar("Answer")
 
 LIMIT_S = 2.0
-"""/proc and /sys answer within a millisecond; what takes longer hangs."""
+"""/proc and /sys answer within a millisecond; anything slower hangs."""
 
 
 class Questions:
-    """Asks, and keeps the reasons of what got no answer."""
+    """Asks questions, and collects the reasons of failures."""
 
     def __init__(self, limit_s: float = LIMIT_S) -> None:
         self._limit_s = limit_s
         self.unknown: dict[str, str] = {}
-        """By what was asked for."""
+        """Reasons by field."""
 
     def ask(self, field: str, question: Callable[[], Answer]) -> Answer | None:
-        """The answer, or None and an entry in `unknown`."""
+        """The answer; or None, with the reason in `unknown`."""
         answers: list[Answer] = []
         failures: list[str] = []
 
         def attempt() -> None:
             try:
                 answers.append(question())
-            except Exception as error:  # noqa: BLE001  A machine may be broken in any way, and the rest still counts.
+            except Exception as error:  # noqa: BLE001  A machine may be broken in any way; other questions still count.
                 failures.append(f"{type(error).__name__}: {error}".removesuffix(": "))
 
-        # A thread that hangs is left behind; it does not keep the process from ending.
+        # A thread that hangs is abandoned; as a daemon, it does not keep the process alive.
         thread = threading.Thread(target=attempt, daemon=True)
         thread.start()
         thread.join(self._limit_s)
@@ -49,7 +46,7 @@ class Questions:
 
 
 def check(environment: Mapping[str, str] = os.environ) -> AllocatorSection:
-    """What the environment asks of the allocator, and what is wrong with it. Never raises."""
+    """The allocator's settings in the environment, and what is wrong with them. Never raises."""
     given = {name: environment[name] for name in ENVIRONMENT_VARIABLES if name in environment}
     if not given:
         return AllocatorSection()

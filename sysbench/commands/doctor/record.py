@@ -1,7 +1,7 @@
-"""What `sysbench doctor` finds out: what this machine is, what will work on it and why not, and what sysbench costs.
+"""The record of `sysbench doctor`: what this machine has, what works on it or why not, and what sysbench costs.
 
-Every field is None where it was not found out; `unknown` of its section then says why, by the field's name. A field
-that is None without an entry there is simply not the case: no limit, no container, no such program.
+A field is None if it is unknown, with the reason in `unknown` of its section, or if there is no such thing: no limit,
+no container, no such program.
 """
 
 from __future__ import annotations
@@ -17,53 +17,52 @@ from sysbench.spec.frozen import Frozen
 DOCTOR_SCHEMA_VERSION = 1
 
 Works = Literal["yes", "partly", "no", "unknown"]
-"""partly: it works, and the reason says what to mind."""
+"""partly: it works with the limitation that the reason names."""
 
 
 class Section(Frozen):
     """One part of the machine."""
 
     unknown: dict[str, str] = Field(default_factory=dict)
-    """Why a field is not known, by its name; `everything` stands for all of them."""
+    """Why a field is unknown, by its name; `everything` stands for all fields."""
 
 
 class HostSection(Section):
-    """The machine without its GPUs, as this process may use it."""
+    """The machine without its GPUs, as far as this process may use it."""
 
     system: HostInfo | None = None
     usable_cores: int | None = None
     """Logical cores that this process may run on."""
     quota_cores: float | None = None
-    """As many cores' worth of time as cgroups allow; None is no limit."""
+    """CPU time that cgroups allow, in cores; None without a limit."""
     load_1min: float | None = None
-    """Processes that wanted to run, on average over the last minute."""
+    """Load average over the last minute."""
     cpu_governor: str | None = None
     available_bytes: int | None = None
-    """What a new process may still take, within the limits of cgroups."""
+    """Memory available to a new process within the limits of cgroups."""
     limit_bytes: int | None = None
-    """What cgroups allow, where that is less than the machine has."""
+    """Limit of cgroups, if it is lower than the machine's memory."""
     shm_bytes: int | None = None
     """Size of /dev/shm."""
     shm_free_bytes: int | None = None
     container: str | None = None
-    """What kind of container this is: docker, podman, kubernetes, apptainer, …; `unnamed` where signs are all there
-    is."""
+    """Kind of container: docker, podman, kubernetes, apptainer, …; `unnamed` if it cannot be identified."""
     batch_job: str | None = None
     variables: dict[str, str] = Field(default_factory=dict)
-    """Environment variables that are set and change what is measured."""
+    """Environment variables that are set and affect measurements."""
 
 
 class GpuProcess(Frozen):
-    """A process that computes on a GPU, as the driver numbers it, which in a container is not as we do."""
+    """A process that uses a GPU, with the driver's process number, which differs from ours in a container."""
 
     pid: int
     used_bytes: int | None
     name: str | None
-    """None where the process cannot be seen from here."""
+    """None if the process is not visible from here."""
 
 
 class GpuState(Section):
-    """One GPU as the driver sees it now."""
+    """Current state of a GPU according to the driver."""
 
     index: int
     uuid: str | None = None
@@ -86,45 +85,45 @@ class GpuState(Section):
     compute_mode: str | None = None
     """default, exclusive-process or prohibited."""
     energy_j: float | None = None
-    """What the counter of energy stands at."""
+    """Value of the energy counter."""
     processes: list[GpuProcess] | None = None
 
 
 class NvmlSection(Section):
-    """What NVIDIA's driver says; nothing, with nothing unknown, where there is no such driver."""
+    """Answers of NVIDIA's driver; empty, with nothing unknown, if there is no such driver."""
 
     driver: str | None = None
     cuda: str | None = None
-    """The newest CUDA that the driver runs."""
+    """The newest CUDA version that the driver supports."""
     gpus: list[GpuState] = Field(default_factory=list)
 
 
 class TorchSection(Section):
-    """The torch that would measure."""
+    """The torch that measurements use."""
 
     version: str | None = None
     import_s: float | None = None
     bytecode_kept: bool | None = None
-    """Whether its modules lie compiled on disk; every process that imports them compiles them itself otherwise."""
+    """Whether compiled modules are on disk; otherwise every process that imports them compiles them again."""
     cuda: str | None = None
-    """The CUDA that it was built for; None for a build without."""
+    """The CUDA version that torch was built for; None for a build without CUDA."""
     hip: str | None = None
     cudnn: str | None = None
     triton: str | None = None
     flash_attn: str | None = None
     """Version of the flash-attn package."""
     archs: list[str] = Field(default_factory=list)
-    """What its kernels were compiled for: sm_80, compute_90."""
+    """Architectures that its kernels are compiled for: sm_80, compute_90."""
     threads: int | None = None
     cpu_capability: str | None = None
     cpu_bf16: bool | None = None
     """Whether this CPU multiplies bf16 in hardware."""
     devices: list[DeviceInfo] = Field(default_factory=list)
-    """What cells can run on, in the order in which `--device auto` prefers them."""
+    """Devices for cells, in the order in which `--device auto` prefers them."""
     cuda_problem: str | None = None
-    """Why a build for CUDA finds no device, in torch's words."""
+    """torch's message why a CUDA build finds no device."""
     attention_kernels: dict[str, list[str]] = Field(default_factory=dict)
-    """Of the first CUDA device: precisions that each kernel of scaled_dot_product_attention takes."""
+    """Precisions that each kernel of scaled_dot_product_attention supports on the first CUDA device."""
     profiler_activities: list[str] = Field(default_factory=list)
 
 
@@ -134,7 +133,7 @@ class Tool(Frozen):
     path: str | None
     version: str | None
     problem: str | None
-    """Why it is of no use, where that is so."""
+    """Why it cannot be used, if so."""
 
 
 class ToolsSection(Section):
@@ -142,11 +141,11 @@ class ToolsSection(Section):
 
     nsys: Tool | None = None
     c_compiler: Tool | None = None
-    """What Triton compiles its launchers with."""
+    """Triton compiles its launchers with it."""
     cxx_compiler: Tool | None = None
-    """What torch.compile makes kernels for the CPU with."""
+    """torch.compile compiles CPU kernels with it."""
     python_headers: str | None = None
-    """Where Python.h is, which compiled launchers include."""
+    """Directory of Python.h, which compiled launchers include."""
     matplotlib: str | None = None
 
 
@@ -154,18 +153,18 @@ class AllocatorSection(Section):
     """The settings of CUDA's caching allocator in this environment."""
 
     variable: str | None = None
-    """The environment variable that they are taken from."""
+    """The environment variable that sets them."""
     text: str | None = None
     problem: str | None = None
     """What is wrong with them."""
     not_simulated: str | None = None
-    """What is right with them and cannot be simulated."""
+    """A valid setting that cannot be simulated."""
     overridden: str | None = None
-    """Another variable that is set to something else, and not heeded."""
+    """Another variable with a different value, which torch ignores."""
 
 
 class Prospect(Frozen):
-    """Whether a command or an option will work here."""
+    """Whether a command or an option works here."""
 
     what: str
     works: Works
@@ -174,35 +173,35 @@ class Prospect(Frozen):
 
 
 class Advice(Frozen):
-    """Something about this machine that spoils measurements, and what to do about it."""
+    """Something about this machine that distorts measurements, and what to do about it."""
 
     message: str
     remedy: str | None = None
 
 
 class CostArm(Frozen):
-    """What one part of sysbench costs the step that is measured."""
+    """How much one part of sysbench slows down the measured step."""
 
     part: str
     """dashboard, sampler or history."""
     explanation: str
     with_s: list[float]
-    """The median step with it, one for each round."""
+    """Median step time with it, by round."""
     without_s: list[float]
-    """The median step without it, in the same rounds."""
+    """Median step time without it, in the same rounds."""
     ratio: float
-    """The median over the rounds of with / without."""
+    """Median over the rounds of with / without."""
     ratio_low: float | None
-    """95 % interval; None with fewer than six rounds."""
+    """95 % confidence interval; None with fewer than six rounds."""
     ratio_high: float | None
 
 
 class SelfCost(Frozen):
-    """What sysbench itself costs on this machine, measured in turns."""
+    """How much sysbench itself slows down a step on this machine, measured in alternating order."""
 
     device: str
     workload: str
-    """The step that was measured, in words."""
+    """Description of the measured step."""
     rounds: int
     took_s: float
     arms: list[CostArm]
@@ -211,7 +210,7 @@ class SelfCost(Frozen):
 
 
 class DoctorRecord(Frozen):
-    """Everything that the doctor has to say."""
+    """The complete result of `sysbench doctor`."""
 
     schema_version: int = DOCTOR_SCHEMA_VERSION
     kind: Literal["doctor"] = "doctor"

@@ -1,4 +1,4 @@
-"""What `sysbench doctor` shows: the machine part by part, as each becomes known, then what will work on it."""
+"""Screen of `sysbench doctor`: the parts of the machine as they become known, then what works on it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sysbench.commands.doctor.record import (
 from sysbench.render import theme
 
 Fact = tuple[str, str]
-"""What it is, and what is known of it."""
+"""A name and its value."""
 
 NAMES_WIDTH = 13
 _STYLES: dict[Works, str] = {"yes": theme.GOOD, "partly": theme.WARNING, "no": theme.BAD, "unknown": theme.WARNING}
@@ -45,16 +45,16 @@ def machine(host: HostSection) -> RenderableType:
 
 
 def gpus(nvml: NvmlSection) -> RenderableType:
-    """What NVIDIA's driver says."""
-    driver = f"{nvml.driver}, runs CUDA up to {nvml.cuda}" if nvml.driver and nvml.cuda else nvml.driver
-    facts: list[Fact] = [("driver", driver or "none here (no libnvidia-ml.so.1)")] if not nvml.unknown or driver else []
+    """Answers of NVIDIA's driver."""
+    driver = f"{nvml.driver}, supports CUDA up to {nvml.cuda}" if nvml.driver and nvml.cuda else nvml.driver
+    facts: list[Fact] = [("driver", driver or "none (no libnvidia-ml.so.1)")] if not nvml.unknown or driver else []
     for state in nvml.gpus:
         facts += _gpu(state)
     return _Part("NVIDIA", [*facts, *_reasons(nvml)])
 
 
 def tools(found: ToolsSection, allocator: AllocatorSection) -> RenderableType:
-    """Programs that some options need, and settings."""
+    """Programs that some options need, and the allocator's settings."""
     facts = [
         *_tool("nsys", found.nsys),
         *_tool("C", found.c_compiler),
@@ -66,7 +66,7 @@ def tools(found: ToolsSection, allocator: AllocatorSection) -> RenderableType:
 
 
 def torch(found: TorchSection) -> RenderableType:
-    """The torch that would measure."""
+    """The torch that measurements use."""
     facts: list[Fact] = []
     if found.version:
         built = (
@@ -93,12 +93,12 @@ def torch(found: TorchSection) -> RenderableType:
 
 
 def prospects(found: Sequence[Prospect]) -> RenderableType:
-    """Every command and option that depends on the machine: whether it works, why, and what would help."""
+    """Whether each command and option works, why or why not, and what would help."""
     return _Prospects(tuple(found))
 
 
 def advice(found: Sequence[Advice]) -> Iterator[RenderableType]:
-    """What spoils measurements here."""
+    """Advice on what distorts measurements."""
     if found:
         yield Text("")
     for each in found:
@@ -108,10 +108,11 @@ def advice(found: Sequence[Advice]) -> Iterator[RenderableType]:
 
 
 def self_cost(found: SelfCost) -> RenderableType:
-    """What sysbench itself costs."""
+    """How much sysbench itself slows down a step."""
     facts = [(arm.part, _cost(arm)) for arm in found.arms]
     facts += [(part, f"not measured: {why}") for part, why in found.not_measured.items()]
-    method = f"{found.rounds} rounds in turns, each arm in a fresh process; took {units.duration(found.took_s)}"
+    took = units.duration(found.took_s)
+    method = f"{found.rounds} rounds in alternating order, each arm in a fresh process; took {took}"
     return _Part(f"what sysbench costs here: {found.workload}", [*facts, ("method", method)])
 
 
@@ -120,7 +121,7 @@ def _cost(arm: CostArm) -> str:
     if arm.ratio_low is None or arm.ratio_high is None:
         return f"{change} of a step: {arm.explanation} (too few rounds for an interval)"
     interval = f"{_percent(arm.ratio_low)} to {_percent(arm.ratio_high)}"
-    verdict = "" if arm.ratio_low > 1 or arm.ratio_high < 1 else ", which may be nothing"
+    verdict = "" if arm.ratio_low > 1 or arm.ratio_high < 1 else ", not significant"
     return f"{change} of a step (95 %: {interval}){verdict}: {arm.explanation}"
 
 
@@ -177,7 +178,11 @@ def _gpu(state: GpuState) -> Iterator[Fact]:
     if state.total_bytes is not None:
         yield "  memory", f"{units.size(state.free_bytes)} free of {units.size(state.total_bytes)}"
     yield "  now", _now(state)
-    yield "  settings", _settings(state)
+    switches = {"persistence": state.persistence, "ECC": state.ecc, "MIG": state.mig}
+    words = [f"{name} {'on' if value else 'off'}" for name, value in switches.items() if value is not None]
+    mode = f"compute mode {state.compute_mode}" if state.compute_mode else None
+    counter = "counts energy" if state.energy_j is not None else "does not count energy"
+    yield "  settings", _joined(*words, mode, counter)
     if state.processes:
         yield "  processes", ", ".join(f"{each.name or '?'} ({each.pid})" for each in state.processes)
     for field, why in state.unknown.items():
@@ -197,16 +202,8 @@ def _now(state: GpuState) -> str:
     warm = f"{state.temperature_c:.0f} °C" if state.temperature_c is not None else None
     held = None
     if state.throttle_reasons is not None:
-        held = f"held back by {', '.join(state.throttle_reasons)}" if state.throttle_reasons else "not held back"
+        held = f"throttled by {', '.join(state.throttle_reasons)}" if state.throttle_reasons else "not throttled"
     return _joined(clock, power, warm, busy, held)
-
-
-def _settings(state: GpuState) -> str:
-    switches = {"persistence": state.persistence, "ECC": state.ecc, "MIG": state.mig}
-    words = [f"{name} {'on' if value else 'off'}" for name, value in switches.items() if value is not None]
-    mode = f"compute mode {state.compute_mode}" if state.compute_mode else None
-    counter = "counts energy" if state.energy_j is not None else "does not count energy"
-    return _joined(*words, mode, counter)
 
 
 def _tool(name: str, tool: Tool | None) -> Iterator[Fact]:
@@ -221,7 +218,7 @@ def _allocator(allocator: AllocatorSection) -> str:
         f"{allocator.variable}={allocator.text}",
         allocator.problem,
         allocator.not_simulated,
-        f"{allocator.overridden} is not heeded" if allocator.overridden else None,
+        f"{allocator.overridden} is ignored" if allocator.overridden else None,
     )
 
 
@@ -236,7 +233,7 @@ def _reasons(section: Section) -> Iterator[Fact]:
 
 
 def _plain(field: str) -> str:
-    """A field's name without its unit: `sm_clock_hz` is the SM clock."""
+    """A field's name without its unit: `sm_clock_hz` becomes `sm clock`."""
     bare = field
     for unit in ("_bytes", "_hz", "_w", "_c", "_j"):
         bare = bare.removesuffix(unit)
@@ -251,7 +248,7 @@ def _joined(*words: str | None) -> str:
 
 
 class _Line:
-    """One line of text, which wraps below its beginning and not below its mark."""
+    """One line of text with a mark; wrapped text is aligned with the text above, not with the mark."""
 
     def __init__(self, text: str, style: str, mark: str = " ", mark_style: str = "") -> None:
         self._text, self._style, self._mark, self._mark_style = text, style, mark, mark_style
@@ -266,7 +263,7 @@ class _Line:
 
 
 class _Part:
-    """A heading, and below it what is known, name by name."""
+    """A heading above rows of names and values."""
 
     def __init__(self, title: str, facts: Iterable[Fact]) -> None:
         self._title, self._facts = title, tuple(facts)
@@ -284,14 +281,14 @@ class _Part:
 
 
 class _Prospects:
-    """Three columns; what would help stands below the reason."""
+    """Three columns, with the remedy below the reason."""
 
     def __init__(self, found: tuple[Prospect, ...]) -> None:
         self._found = found
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Text("")
-        yield _text(" what will work here", options.encoding, theme.QUIET)
+        yield _text(" what works here", options.encoding, theme.QUIET)
         grid = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
         grid.add_column(width=0)
         grid.add_column(max_width=max(16, options.max_width // 3), overflow="fold")
@@ -311,7 +308,7 @@ def _text(words: str, encoding: str, style: str = "") -> Text:
 
 
 def _stripped(console: Console, options: ConsoleOptions, grid: Table) -> RenderResult:
-    """Lines without the spaces to their right, which would follow them into files and clipboards."""
+    """Lines without trailing spaces, which would otherwise end up in files and clipboards."""
     from rich.segment import Segment
 
     for line in console.render_lines(grid, options, pad=False):

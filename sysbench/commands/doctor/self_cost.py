@@ -1,8 +1,8 @@
-"""What sysbench itself costs the step that it measures: with one of its parts and without, in turns.
+"""Measures how much sysbench itself slows down a step: with and without each of its parts.
 
-A round takes every arm once, each in a fresh worker, and the next one takes them in the opposite order (A B C C B A …),
-so that a machine that gets slower or faster treats all arms alike. Of each arm the median step counts; of each round
-the ratio with / without; and over the rounds the median ratio and its interval.
+A round runs every arm once, each in a fresh worker, and the next round runs them in the opposite order (A B C C B A …),
+so that drift affects all arms equally. The result is the median over the rounds of the ratio with / without of median
+step times, and its interval.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from statistics import median
@@ -39,25 +39,25 @@ SPEC = TimeSpec(
     warmup=(20,),
     steps=(300,),
 )
-"""A step of a few milliseconds, launched by the host: what disturbs anything disturbs this one first."""
+"""A launch-bound step of a few milliseconds, which is the most sensitive to disturbances."""
 
 LIMIT_S = 300.0
-"""For one arm whose steps are recorded."""
+"""Limit for one arm that records the allocator's history."""
 
 EXPLANATIONS = {
     "dashboard": "drawn at 120 × 40 while steps are measured",
-    "sampler": "memory, load and what the driver says, read ten times a second",
-    "history": "every allocation with its stack, as `sysbench memory` records it; no other command does",
+    "sampler": "memory, load and the GPU driver, read ten times a second",
+    "history": "every allocation with its stack, as only `sysbench memory` records it",
 }
 
-NO_HISTORY = "the CUDA allocator's history is recorded where there is one; here tensors are counted in untimed steps"
+NO_HISTORY = "only the CUDA allocator has a history; on this device tensors are counted in untimed steps"
 
 
 class Watcher(Protocol):
-    """Is shown the events of a run."""
+    """Receives the events of a run."""
 
     def show(self, event: Event) -> None:
-        """Take in one event."""
+        """Process one event."""
 
 
 Dashboard = Callable[[], AbstractContextManager[Watcher]]
@@ -66,23 +66,23 @@ Arm = Callable[[], float]
 
 
 class NoSampler:
-    """Looks at nothing."""
+    """A sampler that reads nothing."""
 
     interval_s = float("inf")
     driver: str | None = None
 
     def watch(self, pid: int | None) -> None:
-        """Follow nobody."""
+        """Ignore the process."""
 
     def use(self, device: DeviceInfo | None) -> None:
-        """Ask no device."""
+        """Ignore the device."""
 
     def read(self, at_s: float) -> Reading:
-        """Nothing is known."""
+        """An empty reading."""
         return Reading(at_s=at_s)
 
     def failures(self) -> list[ReadingsLost]:
-        """Nothing can fail."""
+        """No failures."""
         return []
 
     def count_other_processes(self) -> int | None:
@@ -94,7 +94,7 @@ class NoSampler:
         return None
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to close."""
 
 
 def measure(
@@ -105,9 +105,9 @@ def measure(
     spec: TimeSpec = SPEC,
     launcher: Launcher | None = None,
 ) -> SelfCost:
-    """Measure every part on `device`, telling how many measurements of how many are done.
+    """Measure every part on `device`; `tell` receives the number of finished measurements and their total.
 
-    Where a step cannot be measured, nothing is, and the record says why. Raises KeyboardInterrupt.
+    If a step cannot be measured, the record says why. Raises KeyboardInterrupt.
     """
     began_s = time.monotonic()
     (cell,) = (placed := spec.model_copy(update={"device": (device.torch_name,)})).cells()
@@ -140,7 +140,7 @@ def measure(
 
 
 def in_turns(arms: Mapping[str, Arm], rounds: int, tell: Callable[[int, int], None]) -> dict[str, list[float]]:
-    """What every arm measures in every round; each round goes through the arms in the opposite order of the last."""
+    """Measure every arm in every round, in the opposite order of the previous round."""
     measured: dict[str, list[float]] = {name: [] for name in arms}
     order = list(arms)
     for number in range(rounds):
@@ -152,7 +152,7 @@ def in_turns(arms: Mapping[str, Arm], rounds: int, tell: Callable[[int, int], No
 
 
 def arm_of(part: str, with_s: list[float], without_s: list[float]) -> CostArm:
-    """What a part costs, by the ratio within each round, which a machine that drifts leaves alone."""
+    """The cost of a part from the ratios within rounds, which drift does not affect."""
     found = ratio([on / off for on, off in zip(with_s, without_s, strict=True)], [1.0] * len(with_s))
     return CostArm(
         part=part,
@@ -178,23 +178,18 @@ def _median_step_s(spec: TimeSpec, sampler: Sampler, dashboard: Dashboard, launc
     with tempfile.TemporaryDirectory(prefix="sysbench-") as directory:
         options = RunOptions(out=Path(directory), quiet=True, ceilings=False)
         with session.run(spec, options, launcher=launcher, sampler=sampler) as running, dashboard() as watcher:
-            return median(_samples_s(running, watcher))
-
-
-def _samples_s(events: Iterable[Event], watcher: Watcher) -> list[float]:
-    """The measured steps; raises SysbenchError when the cell was not measured to its end."""
-    samples_s = []
-    for event in events:
-        watcher.show(event)
-        if isinstance(event, StepMeasured) and not event.warmup and event.step.wall_s is not None:
-            samples_s.append(event.step.wall_s)
-        if isinstance(event, CellFinished) and event.outcome not in ("ok", "interrupted"):
-            raise SysbenchError(f"{event.outcome}: {event.detail or 'no word why'}")
-        if isinstance(event, RunFinished) and event.status == "interrupted":
-            raise KeyboardInterrupt
-    if not samples_s:
-        raise SysbenchError("no step was measured")
-    return samples_s
+            samples_s = []
+            for event in running:
+                watcher.show(event)
+                if isinstance(event, StepMeasured) and not event.warmup and event.step.wall_s is not None:
+                    samples_s.append(event.step.wall_s)
+                if isinstance(event, CellFinished) and event.outcome not in ("ok", "interrupted"):
+                    raise SysbenchError(f"{event.outcome}: {event.detail or 'no reason given'}")
+                if isinstance(event, RunFinished) and event.status == "interrupted":
+                    raise KeyboardInterrupt
+            if not samples_s:
+                raise SysbenchError("no step was measured")
+            return median(samples_s)
 
 
 def _recorded_step_s(cell: TimeCell, history: str) -> float:

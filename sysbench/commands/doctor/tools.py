@@ -1,4 +1,4 @@
-"""Programs that some options need: whether they are here, and whether they run."""
+"""Programs that some options need: whether they are installed, and whether they run."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from pathlib import Path
 from sysbench.commands.doctor.children import Child, NoAnswerError
 
 LIMIT_S = 10.0
-"""For a program to say its version; nsys takes a second from a cold disk."""
+"""Allows for slow starts; nsys takes a second from a cold disk."""
 
 _MISSING = {
-    "nsys": "there is no program nsys on the PATH",
-    "c_compiler": "there is neither gcc nor clang on the PATH",
-    "cxx_compiler": "there is no g++ on the PATH",
+    "nsys": "nsys not found on PATH",
+    "c_compiler": "neither gcc nor clang found on PATH",
+    "cxx_compiler": "g++ not found on PATH",
 }
 
 
 class ToolQuestion:
-    """Asks one program for its version, from its creation on."""
+    """Asks one program for its version; starts when it is created."""
 
     def __init__(self, name: str, path: str | None) -> None:
         self._name, self.path = name, path
         self._child = Child([path, "--version"], LIMIT_S) if path else None
 
     def answer(self) -> dict[str, str | None]:
-        """The fields of a Tool. Never raises."""
+        """Fields of a Tool. Never raises."""
         if self._child is None:
             return {"path": self.path, "version": None, "problem": _MISSING[self._name]}
         try:
@@ -41,13 +41,13 @@ class ToolQuestion:
         return {"path": self.path, "version": whole_version(said), "problem": None}
 
     def close(self) -> None:
-        """End the program, should it still run."""
+        """Kill the program if it still runs."""
         if self._child is not None:
             self._child.close()
 
 
 def questions(environment: Mapping[str, str] = os.environ) -> dict[str, ToolQuestion]:
-    """Ask every program there is, all at once; by field of a ToolsSection."""
+    """Start asking all programs; by field of a ToolsSection."""
     path = environment.get("PATH")
     return {
         "nsys": ToolQuestion("nsys", shutil.which("nsys", path=path)),
@@ -61,13 +61,13 @@ def questions(environment: Mapping[str, str] = os.environ) -> dict[str, ToolQues
 
 
 def python_headers() -> str | None:
-    """Where Python.h is; None where it is not installed."""
+    """Directory of Python.h; None if it is not installed."""
     directory = Path(sysconfig.get_path("include"))
     return str(directory) if (directory / "Python.h").is_file() else None
 
 
 def matplotlib_version() -> str | None:
-    """That of the installed matplotlib, which is not imported for it."""
+    """Version of the installed matplotlib, without importing it."""
     try:
         return importlib.metadata.version("matplotlib")
     except importlib.metadata.PackageNotFoundError:
@@ -75,13 +75,13 @@ def matplotlib_version() -> str | None:
 
 
 def whole_version(text: str) -> str | None:
-    """The first thing in a text that looks like a version: `2024.6.2.225`."""
+    """The first version number in a text: `2024.6.2.225`."""
     found = re.search(r"\d+(?:\.\d+)+", text)
     return found[0] if found else None
 
 
 def _first(names: Sequence[str | None], path: str | None) -> str | None:
-    """The first of these programs that is there; one that a variable names must be it, there or not."""
+    """The first program that exists; the first name comes from a variable, and is used even if it does not exist."""
     for name in names:
         if not name:
             continue

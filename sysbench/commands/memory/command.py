@@ -1,7 +1,4 @@
-"""`sysbench memory`: options → spec → run → show, and draw snapshots, pictures and pages beside the record.
-
-With `--from` it shows a memory snapshot that any program has written, or a log or record of its own.
-"""
+"""Command line of `sysbench memory`: runs a spec, or shows a finished run or a memory snapshot, and draws it."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ def memory(spec_given: Given, options_given: Given) -> None:
 
 
 def perform(spec: MemorySpec, options: MemoryOptions) -> running.Performed:
-    """Carry the run out and draw what is wanted of it; raises as `running.carry_out` does, and for a wrong file."""
+    """Run the spec and write the requested files; raises as `running.carry_out` does, and for an unwritable file."""
     from sysbench.engine.provisions import Provisions
 
     with Files.prepared(spec, options) as files:
@@ -44,12 +41,13 @@ def perform(spec: MemorySpec, options: MemoryOptions) -> running.Performed:
 
 
 def refuse_wrong_files(options: MemoryOptions) -> None:
-    """Raise UsageError for a picture in a format that there is not."""
-    refuse_other_pictures(options.figure)
+    """Raise UsageError for a figure in an unknown format."""
+    if options.figure is not None and options.figure.suffix.lower() not in PICTURE_SUFFIXES:
+        raise UsageError(f"--figure {options.figure} must end in {', '.join(PICTURE_SUFFIXES)}")
 
 
 def show(path: Path, options: MemoryOptions) -> None:
-    """Show what the file holds, and draw it where that is wanted; raises LogError for a file that is neither."""
+    """Show a log, a record or a memory snapshot, and draw a snapshot if requested; raises LogError for other files."""
     if path.suffix.lower() not in (".json", ".jsonl"):
         _show_snapshot(path, options)
         return
@@ -71,7 +69,7 @@ def _show_snapshot(path: Path, options: MemoryOptions) -> None:
 
     if options.snapshot is not None:
         raise UsageError(f"--snapshot would only copy {path}")
-    refuse_other_pictures(options.figure)
+    refuse_wrong_files(options)
     for target in (options.figure, options.page, options.json_path):
         if target not in (None, "-"):
             storage.refuse_unwritable(Path(target))
@@ -82,19 +80,19 @@ def _show_snapshot(path: Path, options: MemoryOptions) -> None:
 
 
 AXES = ("simulate", "size", "batch", "ctx", "attention", "execution", "optimizer", "precision", "mode", "device")
-"""The axes in file names, in order."""
+"""Axes that appear in file names, in order."""
 
 PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
 
 
 @dataclass(frozen=True)
 class Files:
-    """Where everything goes, by the keys of cells."""
+    """Paths of all files, by cell key."""
 
     snapshots: Mapping[str, Path]
-    """Where workers leave snapshots: where they were asked for, or in a directory that is removed in the end."""
+    """Paths at which workers write snapshots: the requested ones, or paths in a temporary directory."""
     kept: frozenset[Path]
-    """Those of them that somebody asked for."""
+    """Snapshots that the user requested."""
     figures: Mapping[str, Path]
     pages: Mapping[str, Path]
     titles: Mapping[str, str]
@@ -102,8 +100,8 @@ class Files:
     @classmethod
     @contextmanager
     def prepared(cls, spec: MemorySpec, options: MemoryOptions) -> Iterator[Files]:
-        """Names for all files; raises UsageError and OutputError for those that could not be written."""
-        refuse_other_pictures(options.figure)
+        """Choose all paths; raises UsageError and OutputError for files that cannot be written."""
+        refuse_wrong_files(options)
         cells = list(spec.cells())
         labels = labels_of(cells, AXES)
         snapshots, figures, pages = (
@@ -125,7 +123,7 @@ class Files:
             yield cls(here, kept, figures, pages, titles)
 
     def draw(self, record: RunRecord[Any]) -> Iterator[Path]:
-        """Draw what was asked for of every cell that left a snapshot; yields every file there is now."""
+        """Draw the requested files of every cell that left a snapshot; yields the path of every file that exists."""
         for cell in record.cells:
             path = self.snapshots.get(cell.key)
             if path is None or cell.snapshot is None or not path.is_file():
@@ -141,7 +139,7 @@ class Files:
 
 
 def draw(timeline: Timeline, title: str, figure: Path | None, page: Path | None) -> Iterator[Path]:
-    """Draw a timeline into these files; yields each that is written."""
+    """Draw a timeline into these files; yields the path of each."""
     from sysbench.commands.memory import page as memory_page
     from sysbench.commands.memory import timeline_figure as memory_figure
 
@@ -151,9 +149,3 @@ def draw(timeline: Timeline, title: str, figure: Path | None, page: Path | None)
     if page is not None:
         memory_page.write(page, timeline, title)
         yield page
-
-
-def refuse_other_pictures(path: Path | None) -> None:
-    """Raise UsageError for a picture in a format that there is not."""
-    if path is not None and path.suffix.lower() not in PICTURE_SUFFIXES:
-        raise UsageError(f"--figure {path} must end in {', '.join(PICTURE_SUFFIXES)}")

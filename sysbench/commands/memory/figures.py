@@ -1,6 +1,6 @@
-"""Peaks of memory as bars: by category over the context, and phase by phase.
+"""Bar charts of memory peaks: by category over the context, and phase by phase.
 
-Colours and order of memory by category, the same in the figure and on the page.
+Also the colours and order of categories, which the timeline figure and the page share.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sysbench.render.plots import (
     series_handles,
     subject,
 )
-from sysbench.snapshot.timeline import CATEGORIES
+from sysbench.snapshot import CATEGORIES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,8 +45,8 @@ COLOURS: Final = {
     "gradients": "#ee6677",
     "temporaries": "#aa3377",
 }
-"""In the order in which categories are stacked, from the bottom: what stays below what comes and goes,
-and activations, which backward releases from the top, below the gradients that appear meanwhile.
+"""Categories in stacking order, from the bottom: permanent ones below temporary ones, and activations, which backward
+releases from the top, below the gradients that it creates.
 
 Paul Tol's bright scheme, which stays distinct under all common colour blindness (personal.sron.nl/~pault), and a
 second grey.
@@ -59,19 +59,19 @@ _DARKER: Final = frozenset({"zero_grad", "loss", "backward"})
 
 
 def darker(phase: str) -> bool:
-    """Which of two shades stands behind a phase: those that follow each other for long have different ones."""
+    """Whether the background of a phase has the darker shade; long consecutive phases have different shades."""
     return phase in _DARKER
 
 
 MOST_PANELS: Final = 9
 MOST_BARS: Final = 4
-"""Beside each other for one context."""
+"""Largest number of bars side by side for one context."""
 
 _WORTH_SEEING: Final = 0.35
-"""Of the device's memory: where peaks stay below, the line that marks it would only flatten them."""
+"""If all peaks are below this share of the device's memory, the line that marks it is omitted."""
 
 _SEEN: Final = 0.004
-"""Of its bar: what is less everywhere cannot be seen, and is not in the legend."""
+"""Categories with a smaller share in all bars are not in the legend."""
 
 _SHORT: Final = {"zero_grad": "zero", "forward": "fwd", "backward": "bwd", "optimizer": "opt"}
 
@@ -80,7 +80,7 @@ DOES_NOT_FIT: Final = Mark("×", size=11, rise=6, weight="bold")
 
 
 def figures(cells: Sequence[MemoryCellRecord]) -> Iterator[Drawn]:
-    """Everything that there is to draw of a run; what is simulated apart from what is measured."""
+    """All figures of a run; measured and simulated cells have separate figures."""
     sources = {cell.cell.simulate for cell in cells}
     for number, source in enumerate(dict.fromkeys(cell.cell.simulate for cell in cells), 1):
         group = [cell for cell in cells if cell.cell.simulate == source]
@@ -127,7 +127,7 @@ def _over_contexts(cells: Sequence[MemoryCellRecord]) -> Drawn | None:
 
 
 def _by_phase(cells: Sequence[MemoryCellRecord]) -> Drawn | None:
-    """Of the training step under the first of every other choice: a panel for each size and context."""
+    """Phases of the training step: a panel for each size and context."""
     training = [cell for cell in known(cells) if cell.cell.mode in TRAINING and len(cell.peaks_by_phase) > 1]
     if not training:
         return None
@@ -138,7 +138,7 @@ def _by_phase(cells: Sequence[MemoryCellRecord]) -> Drawn | None:
     rows: dict[str, list[MemoryCellRecord]] = {}
     for cell in training:
         rows.setdefault(_words(cell, apart), []).append(cell)
-    # The largest are what people ask about.
+    # The largest ones are the most interesting.
     chosen = list(rows.items())[-MOST_PANELS:]
     shown = [
         BarPanel(
@@ -176,7 +176,7 @@ def _words(cell: MemoryCellRecord, across: Sequence[str]) -> str:
 
 
 def _parts(cell: MemoryCellRecord) -> Mapping[str, int]:
-    """By category; all of it as unknown where categories are not told; nothing where it does not fit."""
+    """Peak by category; all unknown without categories, and empty if the cell does not fit."""
     if cell.outcome != "ok" or not cell.peak_allocated_bytes or does_not_fit(cell):
         return {}
     return cell.by_category or {"unknown": cell.peak_allocated_bytes}
@@ -199,7 +199,7 @@ def _marked(cells: Sequence[MemoryCellRecord]) -> str:
 
 
 def draw(shown: Sequence[BarPanel], names: Sequence[str], heading: Heading, x: str) -> Figure:
-    """Stacked bars in panels, and a line where the device's memory ends, if they come near to it."""
+    """Draw panels of stacked bars, with a line at the device's memory if they come close to it."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -231,5 +231,5 @@ def draw(shown: Sequence[BarPanel], names: Sequence[str], heading: Heading, x: s
 
 
 def of_run(record: MemoryRecord) -> Iterator[Drawn]:
-    """Everything that there is to draw of a run."""
+    """All figures of a run."""
     return figures(record.cells)

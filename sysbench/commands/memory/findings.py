@@ -1,7 +1,7 @@
-"""What memory measurements and simulations show, in sentences, with the cells that each sentence rests on.
+"""Findings of `sysbench memory`: sentences, each with the cells that support it.
 
-Peaks are exact for the cell they belong to, so nothing here has an interval. A difference below `NOTABLE` counts as
-none: simulated peaks were within 1 % of recorded ones.
+Peaks are exact, so sentences have no intervals. Differences below `NOTABLE` are ignored: simulated peaks were within
+1 % of recorded ones.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from sysbench.commands.memory.record import AllocationGroup, MemoryCellRecord, M
 from sysbench.render.findings import Said, listed, named, namer, share_range, together_named
 
 NOTABLE: Final = 0.01
-"""The smallest share of a peak by which two peaks differ noticeably."""
+"""Smallest noticeable difference of two peaks, as a share."""
 
 EXACT: Final = 0.01
-"""The largest relative error of a growth formula at any of its points."""
+"""Largest allowed relative error of a growth formula at any of its points."""
 
 FEWEST: Final = 4
-"""The fewest contexts for a growth formula: a parabola passes through any three points, which proves nothing."""
+"""Smallest number of contexts for a growth formula: a parabola passes through any three points."""
 
 MOST_ROWS: Final = 4
-"""The most rows that get a sentence each; for more rows, one sentence states the extremes."""
+"""Up to this number of rows, each has its own sentence; for more rows, one sentence states the extremes."""
 
 TRAINING: Final = ("train", "train-first")
 MODES: Final = {"train": "a full training step", "train-first": "the first training step"}
@@ -43,7 +43,7 @@ SPLIT: Final = 1 << 20
 
 
 def said(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
-    """Every finding, the most asked for first; measured and simulated cells never share a sentence."""
+    """All findings, most important first; measured and simulated cells never share a sentence."""
     for where, group in _sources(cells):
         for kind in (
             _headlines, _growth, _peak_phases, _persistent_state, _largest_allocations, _reserved, _frontiers,
@@ -54,14 +54,14 @@ def said(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
 
 
 def headlines(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
-    """The findings worth a line below the tables on a screen; the tables themselves show the rest."""
+    """Findings to show below the tables on a screen; the tables show the others."""
     for where, group in _sources(cells):
         for sentence in _headlines(group):
             yield Said(f"{where}{sentence.text}", sentence.cells)
 
 
 def _sources(cells: Sequence[MemoryCellRecord]) -> Iterator[tuple[str, list[MemoryCellRecord]]]:
-    """Measured cells, and those simulated for each GPU, each with a prefix that names them if there are several."""
+    """Groups of measured cells and of cells simulated for each GPU, with a prefix if there are several groups."""
     groups = axes.alike(cells, "model", *(axis for axis in axes.TITLES if axis != "simulate"))
     for group in groups:
         gpu = group[0].cell.simulate
@@ -70,74 +70,6 @@ def _sources(cells: Sequence[MemoryCellRecord]) -> Iterator[tuple[str, list[Memo
 
 
 def _headlines(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
-    yield from _steps_against_forward(cells)
-    for axis in COMPARED_AXES:
-        yield from _compared(cells, axis)
-
-
-# --- cells alike but for one axis
-
-
-def known(cells: Iterable[MemoryCellRecord]) -> list[MemoryCellRecord]:
-    """The cells that finished with a peak that fits, as far as that is known.
-
-    The result of a search is for another size than its cell's axes say, and is comparable with none of these.
-    """
-    return [
-        cell
-        for cell in cells
-        if cell.outcome == "ok" and cell.found is None and cell.peak_allocated_bytes and not does_not_fit(cell)
-    ]
-
-
-def does_not_fit(cell: MemoryCellRecord) -> bool:
-    """Whether the cell ran out of memory, or would."""
-    return cell.outcome == "oom" or (cell.verdict is not None and not cell.verdict.fits)
-
-
-def peak(cell: MemoryCellRecord) -> int:
-    """Bytes allocated at the peak; 0 where it is not known."""
-    return cell.peak_allocated_bytes or 0
-
-
-def _ctx(cell: MemoryCellRecord) -> int:
-    return cell.cell.ctx
-
-
-def _mode(cell: MemoryCellRecord) -> str:
-    return MODES.get(cell.cell.mode, cell.cell.mode)
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two cells that differ in one axis."""
-
-    base: MemoryCellRecord
-    other: MemoryCellRecord
-
-    @property
-    def difference(self) -> int:
-        """How many bytes more the other peak is."""
-        return peak(self.other) - peak(self.base)
-
-    @property
-    def share(self) -> float:
-        """The difference as a share of the base's peak."""
-        return self.difference / peak(self.base)
-
-
-def _pairs(cells: Iterable[MemoryCellRecord], axis: str, base: Any, other: Any) -> list[Pair]:
-    return [Pair(*each) for each in axes.pairs(known(cells), axis, base, other)]
-
-
-def _cells_of(found: Iterable[Pair]) -> tuple[MemoryCellRecord, ...]:
-    return tuple({cell.key: cell for pair in found for cell in (pair.base, pair.other)}.values())
-
-
-# --- a full step against forward
-
-
-def _steps_against_forward(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
     for mode in TRAINING:
         found = _pairs(cells, "mode", "forward", mode)
         by_base = {pair.base.key: pair for pair in found}
@@ -161,9 +93,73 @@ def _steps_against_forward(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
                 for pair in row[:: max(len(row) - 1, 1)]
             ]
             yield Said(f"{where}{MODES[mode]} needs {', and '.join(ends)}.", _cells_of(row))
+    for axis in COMPARED_AXES:
+        yield from _compared(cells, axis)
 
 
-# --- one way of computing against another
+# --- cells alike but for one axis
+
+
+def known(cells: Iterable[MemoryCellRecord]) -> list[MemoryCellRecord]:
+    """Finished cells with a peak that fits, as far as known.
+
+    Results of searches are excluded, because they are for other sizes than the axes of their cells.
+    """
+    return [
+        cell
+        for cell in cells
+        if cell.outcome == "ok" and cell.found is None and cell.peak_allocated_bytes and not does_not_fit(cell)
+    ]
+
+
+def does_not_fit(cell: MemoryCellRecord) -> bool:
+    """Whether the cell ran out of memory, or would."""
+    return cell.outcome == "oom" or (cell.verdict is not None and not cell.verdict.fits)
+
+
+def peak(cell: MemoryCellRecord) -> int:
+    """Bytes allocated at the peak; 0 if unknown."""
+    return cell.peak_allocated_bytes or 0
+
+
+def _ctx(cell: MemoryCellRecord) -> int:
+    return cell.cell.ctx
+
+
+def _mode(cell: MemoryCellRecord) -> str:
+    return MODES.get(cell.cell.mode, cell.cell.mode)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two cells that differ in one axis."""
+
+    base: MemoryCellRecord
+    other: MemoryCellRecord
+
+    @property
+    def difference(self) -> int:
+        """Difference of the peaks, in bytes."""
+        return peak(self.other) - peak(self.base)
+
+    @property
+    def share(self) -> float:
+        """The difference as a share of the base's peak."""
+        return self.difference / peak(self.base)
+
+
+def _pairs(cells: Iterable[MemoryCellRecord], axis: str, base: Any, other: Any) -> list[Pair]:
+    return [Pair(*each) for each in axes.pairs(known(cells), axis, base, other)]
+
+
+def _cells_of(found: Iterable[Pair]) -> tuple[MemoryCellRecord, ...]:
+    return tuple({cell.key: cell for pair in found for cell in (pair.base, pair.other)}.values())
+
+
+# --- a full step against forward
+
+
+# --- precisions and implementations
 
 
 def _compared(cells: Sequence[MemoryCellRecord], axis: str) -> Iterator[Said]:
@@ -208,10 +204,7 @@ def _difference(found: Sequence[Pair], axis: str) -> str:
 
 
 def copies_bytes(cell: MemoryCellRecord) -> int | None:
-    """Bytes of the 16-bit weight copies that autocast makes, computed: one of every matrix but the embedding.
-
-    None where nothing is copied.
-    """
+    """Computed size of autocast's 16-bit weight copies: of every matrix except the embedding. None without autocast."""
     if cell.cell.precision not in ("bf16", "fp16"):
         return None
     shape = cell.cell.model
@@ -220,7 +213,7 @@ def copies_bytes(cell: MemoryCellRecord) -> int | None:
 
 
 def category_changes(pair: Pair) -> list[tuple[str, int]]:
-    """By how many bytes each category at the peak differs, the largest first, those below 1 % of the peak left out."""
+    """Differences of the peaks by category in bytes, largest first, without those below 1 % of the peak."""
     before, after = pair.base.by_category, pair.other.by_category
     changes = [(name, after.get(name, 0) - before.get(name, 0)) for name in dict.fromkeys((*before, *after))]
     notable = [(name, change) for name, change in changes if abs(change) >= NOTABLE * peak(pair.base)]
@@ -242,9 +235,9 @@ class Parabola:
 
 
 def parabola(row: Sequence[MemoryCellRecord]) -> Parabola | None:
-    """The growth of the peak over cells that differ only in their context.
+    """Fit the growth of the peak over cells that differ only in their context.
 
-    None for fewer than four cells, where a parabola is off by more than 1 %, or where it does not grow.
+    None for fewer than four cells, if the parabola is off by more than 1 %, or if the peak does not grow.
     """
     sizes = np.array([_ctx(cell) for cell in row], np.float64)
     values = np.array([peak(cell) for cell in row], np.float64)
@@ -286,7 +279,7 @@ def _growth(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
         yield Said(text, tuple(cell for row in flat for cell in row))
 
 
-# --- when, and of what
+# --- phases and categories
 
 
 def _peak_phases(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
@@ -303,7 +296,7 @@ def _peak_phases(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
 
 
 def _persistent_state(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
-    """The share that does not depend on the input: weights, gradients and the optimizer's state."""
+    """The share of memory that does not depend on the input: weights, gradients and the optimizer's state."""
     told = [cell for cell in known(cells) if cell.cell.mode in TRAINING and cell.by_category]
     shares = sorted(
         ((sum(cell.by_category.get(name, 0) for name in PERSISTENT) / peak(cell), cell) for cell in told),
@@ -315,10 +308,10 @@ def _persistent_state(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
 
 
 def _largest_allocations(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
-    """The largest single tensors of the largest forward pass that fits, and the group that takes most in total."""
+    """The largest tensors of the largest forward pass that fits, and the group with the largest total."""
     told = [cell for cell in known(cells) if cell.largest]
     cell = max([cell for cell in told if cell.cell.mode not in TRAINING] or told, key=peak, default=None)
-    # What libraries keep to work in is not the model's.
+    # Workspaces of libraries are not part of the model.
     groups = [group for group in cell.largest if group.category != "workspace"] if cell else []
     if cell is None or not groups:
         return
@@ -341,9 +334,9 @@ def _explained(cell: MemoryCellRecord, group: AllocationGroup) -> str:
 
 
 def _product(cell: MemoryCellRecord, group: AllocationGroup) -> str | None:
-    """The product of model dimensions that an allocation of the group is, after the allocator's rounding.
+    """The product of model dimensions that equals the size of an allocation, after the allocator's rounding.
 
-    The remainder of a large block, up to 1 MiB, is not split off and counts with it. Different products can be equal
+    A remainder of up to 1 MiB is not split off a large block and counts as part of it. Different products can be equal
     (heads × ctx and d_ff, say): then the module that the group belongs to decides, or else the result is None.
     """
     shape, batch, ctx = cell.cell.model, cell.cell.batch, cell.cell.ctx
@@ -382,11 +375,11 @@ def _reserved(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
         yield Said(text, tuple(cell for _, cell in more))
 
 
-# --- where it ends
+# --- limits
 
 
 def _frontiers(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
-    """The longest context that fits and the shortest that does not, rows with the same two in one sentence."""
+    """The longest context that fits and the shortest that does not; rows with equal results share a sentence."""
     alike: dict[str, list[tuple[MemoryCellRecord | None, MemoryCellRecord]]] = {}
     for row in axes.alike([cell for cell in cells if cell.found is None], "ctx"):
         beyond = min(filter(does_not_fit, row), key=_ctx, default=None)
@@ -415,7 +408,7 @@ def _searches(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
         yield Said(f"the largest {axis} that fits is {listed(words)}.", tuple(cell for cell, _ in searched))
 
 
-# --- what can be computed
+# --- computed sizes
 
 
 def _residual_stream(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
@@ -441,5 +434,5 @@ def _residual_stream(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
 
 
 def of_run(record: MemoryRecord) -> Iterator[Said]:
-    """Everything that a run shows."""
+    """All findings of a run."""
     return said(record.cells)

@@ -28,15 +28,15 @@ from sysbench.log.outcomes import Caution
 from sysbench.log.records import SimulatedGpuRecord
 
 DOUBT = 0.02
-"""A margin below this share of the GPU's memory is no promise: contexts take 300 to 600 MiB, and simulated peaks were
+"""A margin below this share of the GPU's memory is uncertain: contexts take 300 to 600 MiB, and simulated peaks were
 within 1 % of those of recorded snapshots."""
 
 _OF_EVENTS = {"event", "at_s", "cell", "source"}
-"""Fields that events have and records do not."""
+"""Fields that only events have."""
 
 
 def fold(events: Iterable[Event]) -> MemoryRecord:
-    """The record of a run, finished or not; raises LogError when the events hold no run."""
+    """Build the record of a run, finished or not; raises LogError if the events contain no run."""
     run, cells = fold_cells(events, _cell)
     return MemoryRecord(**run_record.of_run(run), cells=cells)
 
@@ -45,10 +45,10 @@ def _cell(cell: MemoryCell, seen: CellEvents, _: Run) -> MemoryCellRecord:
     peak, gpu, verdict = seen.last(PeakMeasured), seen.last(GpuSimulated), seen.last(VerdictReached)
     largest, modules, snapshot = seen.last(LargestAllocations), seen.last(ModulesMeasured), seen.last(SnapshotWritten)
     found = seen.last(LargestFound)
-    # What the numbers of the cell are of: what a search has found, or what was asked for.
+    # The results are for the value that a search has found, or else for the requested one.
     extent = {"ctx": cell.ctx, "batch": cell.batch, **({found.axis: found.value} if found and found.value else {})}
     used = max((each.device_used_bytes for each in seen.readings if each.device_used_bytes is not None), default=None)
-    # As the kernel counted it and as it was sampled: sampling alone misses what comes and goes quickly.
+    # The kernel's own maximum and the sampled one: sampling alone misses short peaks.
     resident = [each.host_rss_bytes for each in seen.readings] + [peak.host_rss_peak_bytes if peak else None]
     resident_peak = max((size_bytes for size_bytes in resident if size_bytes is not None), default=None)
     return MemoryCellRecord(
@@ -87,19 +87,19 @@ def _cell(cell: MemoryCell, seen: CellEvents, _: Run) -> MemoryCellRecord:
 def _cautions(seen: CellEvents) -> Iterator[Caution]:
     peak, gpu, verdict = seen.last(PeakMeasured), seen.last(GpuSimulated), seen.last(VerdictReached)
     if peak is None or verdict is None or not verdict.fits:
-        return  # where memory runs out, the allocator first tries giving everything back: it says nothing more
+        return  # an allocator that runs out of memory always retries first, so this adds nothing
     if peak.alloc_retries:
         times = "once" if peak.alloc_retries == 1 else f"{peak.alloc_retries} times"
         yield Caution(
             code="allocator-retried",
-            message=f"the allocator had to give back everything it had cached {times} to go on: "
-            "steps stall there, and a little more would not fit",
+            message=f"the allocator had to release its whole cache {times}: "
+            "steps stall there, and a slightly larger step would not fit",
             remedy="a smaller --batch, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         )
     if gpu is not None and verdict.margin_bytes is not None and verdict.margin_bytes < DOUBT * gpu.memory_bytes:
         yield Caution(
             code="narrow-margin",
-            message=f"only {units.size(verdict.margin_bytes)} to spare: closer than a simulation can tell "
-            f"(CUDA's context is assumed; count on {DOUBT:.0%} of the memory, {units.size(DOUBT * gpu.memory_bytes)})",
-            remedy="a little less, or measure it on the GPU itself",
+            message=f"only {units.size(verdict.margin_bytes)} to spare: less than the uncertainty of a simulation "
+            f"({DOUBT:.0%} of the memory, {units.size(DOUBT * gpu.memory_bytes)}: the CUDA context is an assumption)",
+            remedy="a slightly smaller --batch or --ctx, or measure on the GPU itself",
         )

@@ -1,12 +1,10 @@
-"""A run of `sysbench memory` while it goes on: memory by category, phase by phase, and the cells that are done.
-
-What a run of `sysbench memory` has come to, folded from its events; what is shown meanwhile is drawn from this.
-"""
+"""Live state of a run of `sysbench memory`, and its dashboard: memory by category and phase, and the finished cells."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from rich.text import Text
@@ -21,7 +19,7 @@ from sysbench.commands.memory.record import (
     VerdictReached,
 )
 from sysbench.commands.memory.spec import MemoryCell
-from sysbench.log.events import Event, GpuSimulated
+from sysbench.log.events import GpuSimulated
 from sysbench.render import theme
 from sysbench.render.dashboard import run_state
 from sysbench.render.dashboard.cell_lines import CellLines, label
@@ -33,7 +31,7 @@ from sysbench.render.dashboard.run_state import RunState, in_cell
 
 @dataclass(frozen=True)
 class CellState(run_state.CellState):
-    """A cell of the run, as far as it is known."""
+    """Current state of a cell."""
 
     cell: MemoryCell
     gpu: GpuSimulated | None = None
@@ -45,7 +43,7 @@ class CellState(run_state.CellState):
 
     @property
     def capacity_bytes(self) -> int | None:
-        """The memory of the GPU that it is about."""
+        """Memory of the measured or simulated GPU."""
         if self.gpu is not None:
             return self.gpu.memory_bytes
         return self.device.memory_bytes if self.device is not None else None
@@ -53,22 +51,16 @@ class CellState(run_state.CellState):
 
 @dataclass(frozen=True)
 class MemoryState(RunState[CellState]):
-    """A run at one moment."""
+    """State of a run."""
 
     last_known: str | None = None
-    """The key of the cell of which a phase was heard last."""
+    """Key of the cell whose phases were reported last."""
 
     @property
     def known(self) -> CellState | None:
-        """The cell whose phases were heard last: a simulation knows all of them at once, at its end."""
+        """The cell whose phases were reported last: a simulation reports all phases at its end."""
         last = dict(self.cells).get(self.last_known) if self.last_known is not None else None
         return last if last is not None and last.phases else None
-
-
-def advance(state: MemoryState, event: Event) -> MemoryState:
-    """The state after one more event; an event that changes nothing shown leaves it as it is."""
-    after: MemoryState = run_state.advance(_HANDLERS, state, event)
-    return after
 
 
 def _phase_measured(state: MemoryState, event: PhaseMemoryMeasured) -> Any:
@@ -89,31 +81,29 @@ _HANDLERS = run_state.handlers(
     },
 )
 
+advance = partial(run_state.advance, _HANDLERS)
+"""The state after one more event; unchanged if the event affects nothing that is shown."""
+
 
 LONGEST_BAR = 60
 LABEL = 11
-"""Width of the names of phases."""
+"""Width of names of phases."""
 
 _PATTERNS = dict(zip(COLOURS, "pouwiagt", strict=True))
-"""Letters in place of colours, where there are none: the categories' first, or another that is free."""
-
-
-def draw(state: MemoryState, now_s: float) -> MemoryScreen:
-    """The dashboard at one moment; laid out for the terminal only when it is printed."""
-    return MemoryScreen(state, now_s)
+"""Letters that replace colours: the first letter of each category, or another unused one."""
 
 
 class MemoryScreen(CellScreen[MemoryState]):
-    """The stage that a cell is in, and a bar for each of its phases."""
+    """The stage of the current cell, and a bar per phase."""
 
     command = "memory"
 
     def running(self, width: int, plain: bool) -> list[Text]:
-        """The stage, what is seen from outside, and the phases."""
+        """The stage, readings from outside, and the phases."""
         return [self._stage(width), *self._readings(width), Text(), *self._phases(width, plain)]
 
     def ended(self, cell: CellState) -> str:
-        """As a line says it, where there is no terminal."""
+        """The result of a cell."""
         return result(cell)
 
     def _stage(self, width: int) -> Text:
@@ -129,7 +119,7 @@ class MemoryScreen(CellScreen[MemoryState]):
         return pieces_that_fit([(doing, "bold"), (where, theme.QUIET)], width)
 
     def _phases(self, width: int, plain: bool) -> list[Text]:
-        """A bar for each phase, all against the same scale: the memory of the GPU, or the highest peak."""
+        """A bar per phase, all on the scale of the GPU's memory or of the highest peak."""
         now = self.state.known
         if now is None:
             return []
@@ -150,7 +140,7 @@ class MemoryScreen(CellScreen[MemoryState]):
         return lines
 
     def _readings(self, width: int) -> list[Text]:
-        """What is seen from outside."""
+        """Memory of the worker and of the device, as sampled from outside."""
         reading, now = self.state.reading, self.state.now
         if reading is None or reading.host_rss_bytes is None:
             return []
@@ -161,7 +151,7 @@ class MemoryScreen(CellScreen[MemoryState]):
 
 
 def _legend(names: Sequence[str], width: int, plain: bool) -> list[Text]:
-    """What stands for which category, in as many lines as it takes."""
+    """The legend of categories, in as many lines as necessary."""
     lines = [Text()]
     for name in names:
         mark = f"{_PATTERNS[name] if plain else '■'} {name}"
@@ -172,7 +162,7 @@ def _legend(names: Sequence[str], width: int, plain: bool) -> list[Text]:
 
 
 def bar(by_category: Mapping[str, int], total: int, whole: int, width: int, plain: bool) -> Text:
-    """Every category as long as its share of the whole, in the order in which pictures stack them; the rest dotted."""
+    """A bar of categories in stacking order, each as long as its share of the whole; the rest is dotted."""
     text, reached = Text(), 0.0
     parts = [(name, by_category[name]) for name in COLOURS if by_category.get(name)] or [("unknown", total)]
     for name, size in parts:
@@ -183,7 +173,7 @@ def bar(by_category: Mapping[str, int], total: int, whole: int, width: int, plai
 
 
 def result(cell: CellState) -> str:
-    """How a cell ended, in a few words: `simulated peak 61.9 GiB, fits, 13.9 GiB left`."""
+    """The result of a cell: `simulated peak 61.9 GiB, fits, 13.9 GiB left`."""
     if cell.verdict is None and cell.peak is None:
         return f"{cell.outcome}: {cell.detail}" if cell.detail else str(cell.outcome)
     mark = "simulated " if cell.gpu is not None else ""
@@ -202,7 +192,7 @@ def result(cell: CellState) -> str:
 
 
 class MemoryLines(CellLines):
-    """Progress where there is no terminal: a line for every cell when it is over."""
+    """Progress without a terminal: a line per finished cell."""
 
     blank = MemoryState()
     always = ALWAYS
@@ -210,9 +200,5 @@ class MemoryLines(CellLines):
     advance = staticmethod(advance)
 
 
-def _share(state: MemoryState) -> float:
-    """Nothing is timed."""
-    return IDLE_SHARE
-
-
-MEMORY = Picture(MemoryState(), advance, draw, _share)
+# Nothing is timed, so drawing may take its full share of a core.
+MEMORY = Picture(MemoryState(), advance, MemoryScreen, lambda _: IDLE_SHARE)

@@ -1,4 +1,4 @@
-"""Where the memory of a step goes: measured on this machine, or simulated for a GPU that need not be here."""
+"""Memory of a step, measured on this machine or simulated for a GPU that need not be present."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from sysbench.commands.memory.simulate import details, phases, write
 from sysbench.commands.memory.spec import MemoryCell
 from sysbench.errors import UnavailableError
 from sysbench.lab import allocator
+from sysbench.lab.compilation import entered
 from sysbench.lab.devices import torch_device
 from sysbench.lab.precision import matmul_precision
-from sysbench.log.events import DeviceInfo, Event, StageEntered
+from sysbench.log.events import DeviceInfo, Event
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import serve
 from sysbench.simulate.recording import record_real
 
 _EXACT = AllocatorSettings(expandable_segments=True)
-"""With these every block is what was asked for, in whole units of 512 bytes: adding up is all that is left to do."""
+"""With these settings every block is the request rounded up to 512 bytes, so the allocator only adds sizes up."""
 
 
 def run(cell: MemoryCell, device: DeviceInfo, artifact: Path | None = None) -> Iterator[Event]:
-    """Carry out the cell's protocol; every allocation is left at `artifact` as a snapshot, if that is wanted.
+    """Run the cell's protocol; if `artifact` is given, write all allocations there as a snapshot.
 
-    Raises UnavailableError for what does not exist or cannot be simulated, and DoesNotFitError or torch's own error
-    when memory runs out, after everything that is known by then has been yielded.
+    Raises UnavailableError for what does not exist or cannot be simulated. When memory runs out, yields everything
+    known so far, then raises DoesNotFitError or torch's own error.
     """
     if cell.simulate is not None:
         yield from simulate.run(cell, cell.simulate, artifact)
@@ -39,11 +40,11 @@ def run(cell: MemoryCell, device: DeviceInfo, artifact: Path | None = None) -> I
 
 
 def _follow_tensors(cell: MemoryCell, device: DeviceInfo, artifact: Path | None) -> Iterator[Event]:
-    """Measure on a device without CUDA's allocator, the CPU or MPS, by following every tensor."""
+    """Measure on a device without CUDA's allocator (the CPU or MPS) by tracking every tensor."""
     if cell.execution == "compiled":
         raise UnavailableError(f"tensors inside a compiled step cannot be followed on {device.torch_name}")
     target, boundless = torch_device(device), Gpu(device.name, 2**50, context_bytes=0)
-    yield StageEntered(at_s=time.time(), cell=cell.key, stage="measuring")
+    yield entered(cell.key, "measuring")
     with matmul_precision(cell.precision):
         for recording in record_real(cell.step, cell.mode, target):
             result = serve(recording, boundless, _EXACT)

@@ -1,4 +1,4 @@
-"""The memory of a cell on a CUDA device, with every allocation from before the first one."""
+"""Memory of a cell on a CUDA device, with its complete allocation history."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from sysbench.commands.memory.simulate import FRAMES, modules, write
 from sysbench.commands.memory.spec import PROCEDURES, MemoryCell
 from sysbench.lab import allocator
 from sysbench.lab.allocator import History
+from sysbench.lab.compilation import entered
 from sysbench.lab.devices import synchronize, torch_device
 from sysbench.lab.precision import matmul_precision
 from sysbench.lab.step import TrainingStep
-from sysbench.log.events import DeviceInfo, Event, StageEntered
+from sysbench.log.events import DeviceInfo, Event
 from sysbench.simulate.memory import LARGEST
 from sysbench.simulate.recording import phases_of
 from sysbench.snapshot import snapshot as snapshots
@@ -34,25 +35,25 @@ from sysbench.snapshot.timeline_sources import from_snapshot
 
 
 class _Measured:
-    """What the allocator said of each phase of the step that counts."""
+    """What the allocator reports for each phase of the measured step."""
 
     def __init__(self) -> None:
         self.peaks: dict[str, tuple[int, int]] = {}
-        """By phase: allocated, reserved."""
+        """(allocated, reserved) bytes by phase."""
         self.failed: tuple[int, str] | None = None
-        """In which step and phase memory ran out."""
+        """Step and phase in which memory ran out."""
         self.error: str | None = None
 
 
 def run(cell: MemoryCell, device: DeviceInfo, artifact: Path | None) -> Iterator[Event]:
     """Measure the cell; see `sysbench.commands.memory.measure.run`.
 
-    Raises torch.OutOfMemoryError once the history until then is written.
+    When memory runs out, writes the history so far and then raises torch.OutOfMemoryError.
     """
     target = torch_device(device)
     history = History(target)
     measured = _Measured()
-    yield StageEntered(at_s=time.time(), cell=cell.key, stage="measuring")
+    yield entered(cell.key, "measuring")
     with history.recording(), matmul_precision(cell.precision):
         yield from _carry_out(cell, target, history, measured)
         content = history.snapshot(device.name, cell.mode, cell.model_dump(mode="json"))
@@ -67,9 +68,9 @@ def run(cell: MemoryCell, device: DeviceInfo, artifact: Path | None) -> Iterator
 def _carry_out(
     cell: MemoryCell, device: torch.device, history: History, measured: _Measured
 ) -> Iterator[PhaseMemoryMeasured]:
-    """Run the protocol; yields the peak of each phase that counts, of which the history has yet to tell the categories.
+    """Run the protocol; yields the peak of each phase of the measured step, still without categories.
 
-    The error of a lack of memory holds tensors: only its words get out of here.
+    An out-of-memory error keeps tensors alive, so only its message leaves this function.
     """
     last = PROCEDURES[cell.mode].earlier_steps
     at = (-1, "build")
@@ -97,8 +98,8 @@ def _carry_out(
 
 
 def _findings(cell: MemoryCell, device: torch.device, timeline: Timeline, measured: _Measured) -> Iterator[Event]:
-    """The allocator's own peaks; what they consist of is from the history."""
-    # For each phase the state of its peak, in the last step that had it.
+    """Peaks as the allocator reports them, and their composition from the history."""
+    # The state of each phase's peak, in the last step that has the phase.
     states = {
         phase.name: phase.first + int(timeline.allocated_bytes[phase.first : phase.end].argmax())
         for phase in timeline.phases
@@ -167,8 +168,7 @@ def _phase(
 
 
 def _categories(timeline: Timeline, state: int | None, allocated_bytes: int) -> dict[str, int]:
-    """What is live in a state, by category. A trace has sizes as they were asked for; what the allocator counts beyond
-    that, in blocks that it did not split, belongs to none of them."""
+    """Live bytes by category. The history has requested sizes; what the allocator counts beyond them is unknown."""
     found = timeline.categories_at(state) if state is not None else {}
     beyond = allocated_bytes - sum(found.values())
     return {**found, "unknown": found.get("unknown", 0) + beyond} if beyond > 0 else found

@@ -1,8 +1,7 @@
-"""The active-memory timeline as one HTML page that needs nothing else: no network, no server, no other file.
+"""The memory timeline as one self-contained HTML page, which needs no network, server or other files.
 
-The page holds every allocation, compressed, and draws them itself (assets/memory_page). What comes from the
-snapshot (names of modules, functions and files) reaches the page inside the compressed data and is only ever set as
-text there; the few words that stand in the markup are escaped.
+The page contains all allocations, compressed, and draws them (assets/memory_page). Names from the snapshot are part of
+the compressed data and are only ever set as text; the few words in the markup are escaped.
 """
 
 from __future__ import annotations
@@ -17,8 +16,9 @@ import numpy as np
 
 from sysbench.commands.memory.figures import COLOURS, STACKING, darker
 from sysbench.render import pages
+from sysbench.snapshot import CATEGORIES
 from sysbench.snapshot.layout import Column, Stacks
-from sysbench.snapshot.timeline import CATEGORIES, Group, Timeline
+from sysbench.snapshot.timeline import Timeline
 from sysbench.trace.stack_lines import place
 
 GROUPS_SHOWN: Final = 40
@@ -26,12 +26,12 @@ _FOLDER: Final = "memory_page"
 
 
 def write(path: Path, timeline: Timeline, title: str) -> None:
-    """Write the page of a timeline. Raises OutputError when that is not possible."""
+    """Write the page of a timeline; raises OutputError."""
     pages.write(path, render(timeline, title))
 
 
 def render(timeline: Timeline, title: str) -> str:
-    """The page as text."""
+    """The HTML page."""
     data = base64.b64encode(zlib.compress(_pack(timeline), 6)).decode("ascii")
     return pages.render(_FOLDER, title=title, timeline=timeline, data=data)
 
@@ -40,7 +40,7 @@ def render(timeline: Timeline, title: str) -> str:
 
 
 def _pack(timeline: Timeline) -> bytes:
-    """A header of JSON, its length in front, and the columns that it tells the places of."""
+    """Pack the data: the length of a JSON header, the header with the positions of all columns, and the columns."""
     allocations, reserved = timeline.allocations, timeline.reserved
     order = _by_birth(timeline)
     columns: dict[str, Column] = {
@@ -58,40 +58,17 @@ def _pack(timeline: Timeline) -> bytes:
     }
     if reserved is not None:
         columns["reserved"] = reserved.bytes.astype("<f8")
-    # A simulation's clock only puts events in order: durations by it would look measured.
+    # The clock of a simulation only orders events, but its times would look measured.
     if timeline.time_us is not None and timeline.source == "measured":
         columns["time"] = (timeline.time_us - timeline.time_us[0]).astype("<f8")
     header = _header(timeline)
-    return _joined(header, columns)
-
-
-def _header(timeline: Timeline) -> dict[str, Any]:
-    strings, frames = _frame_table(timeline.stacks)
-    separator = " › " if timeline.inferred else "."
-    device = timeline.device_name if timeline.source == "measured" else None
-    return {
-        "states": timeline.states,
-        "device": device,
-        "inferred": timeline.inferred,
-        "categories": [{"name": name, "colour": COLOURS[name]} for name in CATEGORIES],
-        "stacking": list(STACKING),
-        "phases": [[phase.name, phase.first, phase.end, darker(phase.name)] for phase in timeline.phases],
-        "failures": [[failure.state, failure.requested_bytes] for failure in timeline.failures],
-        "modules": [separator.join(module) for module in timeline.modules],
-        "strings": strings,
-        "frames": frames,
-        "groups": _groups(timeline),
-    }
-
-
-def _joined(header: dict[str, Any], columns: dict[str, Column]) -> bytes:
-    """Columns begin at multiples of eight bytes, as typed arrays must; so the header is padded with spaces."""
     places: dict[str, list[Any]] = {}
     offset = 0
     for name, column in columns.items():
         places[name] = [column.dtype.str[1:], offset, len(column)]
         offset += -(-column.nbytes // 8) * 8
-    # The places depend on the header's length and the header on the places: it is given room to spare.
+    # Positions depend on the header's length and vice versa, so the header has spare room. Columns are aligned to eight
+    # bytes, as typed arrays must be.
     room = len(json.dumps({**header, "arrays": places})) + 16 * len(places)
     start = -(-(4 + room) // 8) * 8
     shifted = {name: [kind, start + at, length] for name, (kind, at, length) in places.items()}
@@ -100,27 +77,10 @@ def _joined(header: dict[str, Any], columns: dict[str, Column]) -> bytes:
     return b"".join([len(encoded).to_bytes(4, "little"), encoded, *padded])
 
 
-def _by_birth(timeline: Timeline) -> Column:
-    """The page numbers allocations in the order of their birth: it is the order in which they are stacked."""
-    return np.argsort(timeline.allocations.born, kind="stable")
-
-
-def _frame_table(stacks: Stacks) -> tuple[list[str], list[list[int]]]:
-    """Distinct texts, and frames as positions among them: (filename, line, name)."""
-    strings: dict[str, int] = {}
-    frames = [
-        [
-            strings.setdefault(frame.filename, len(strings)),
-            frame.line,
-            strings.setdefault(frame.name, len(strings)),
-        ]
-        for frame in stacks.frames
-    ]
-    return list(strings), frames
-
-
-def _groups(timeline: Timeline) -> list[dict[str, Any]]:
-    """What is largest at the peak, each with one allocation to show for it."""
+def _header(timeline: Timeline) -> dict[str, Any]:
+    strings, frames = _frame_table(timeline.stacks)
+    separator = " › " if timeline.inferred else "."
+    device = timeline.device_name if timeline.source == "measured" else None
     peak = timeline.peak.state
     live = timeline.live_at(peak)
     number = np.argsort(_by_birth(timeline))
@@ -132,22 +92,48 @@ def _groups(timeline: Timeline) -> list[dict[str, Any]]:
             & (allocations.category[live] == CATEGORIES.index(group.category))
             & (allocations.stack[live] == group.stack)
         )
+        parts = list(filter(None, [place(timeline.stacks.of(group.stack))]))
+        if group.modules and not timeline.inferred:
+            first, last = ".".join(group.modules[0]), ".".join(group.modules[-1])
+            parts.append(first if first == last else f"{first} … {last}")
         found.append(
             {
                 "count": group.count,
                 "size": group.size_bytes,
                 "category": CATEGORIES.index(group.category),
-                "place": _place(timeline, group),
+                "place": " · ".join(parts),
                 "first": int(number[live[np.argmax(alike)]]),
             }
         )
-    return found
+    return {
+        "states": timeline.states,
+        "device": device,
+        "inferred": timeline.inferred,
+        "categories": [{"name": name, "colour": COLOURS[name]} for name in CATEGORIES],
+        "stacking": list(STACKING),
+        "phases": [[phase.name, phase.first, phase.end, darker(phase.name)] for phase in timeline.phases],
+        "failures": [[failure.state, failure.requested_bytes] for failure in timeline.failures],
+        "modules": [separator.join(module) for module in timeline.modules],
+        "strings": strings,
+        "frames": frames,
+        "groups": found,
+    }
 
 
-def _place(timeline: Timeline, group: Group) -> str:
-    """`transformer.py:88 forward · layers.0.attn … layers.31.attn`."""
-    parts = list(filter(None, [place(timeline.stacks.of(group.stack))]))
-    if group.modules and not timeline.inferred:
-        first, last = ".".join(group.modules[0]), ".".join(group.modules[-1])
-        parts.append(first if first == last else f"{first} … {last}")
-    return " · ".join(parts)
+def _by_birth(timeline: Timeline) -> Column:
+    """Allocations in order of birth, which is the order in which the page numbers and stacks them."""
+    return np.argsort(timeline.allocations.born, kind="stable")
+
+
+def _frame_table(stacks: Stacks) -> tuple[list[str], list[list[int]]]:
+    """Distinct strings, and frames as (filename, line, name) with positions of strings."""
+    strings: dict[str, int] = {}
+    frames = [
+        [
+            strings.setdefault(frame.filename, len(strings)),
+            frame.line,
+            strings.setdefault(frame.name, len(strings)),
+        ]
+        for frame in stacks.frames
+    ]
+    return list(strings), frames

@@ -1,4 +1,4 @@
-"""What `sysbench memory` says of its cells: its own events, and its record."""
+"""Events and record of `sysbench memory`."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from sysbench.spec.quantities import Bytes, Count, Signed
 
 
 class PhaseMemoryMeasured(Event):
-    """The most memory during one phase of the step that counts."""
+    """Peak memory during one phase of the measured step."""
 
     event: Literal["phase_memory_measured"] = "phase_memory_measured"
     cell: str
     source: Source
     phase: str
     allocated_peak_bytes: Bytes
-    """Of live tensors, as the allocator counts them, in blocks of 512 bytes."""
+    """Live tensors as the allocator counts them, in blocks of 512 bytes."""
     reserved_peak_bytes: Bytes | None
-    """Of what the allocator holds; None where it does not tell."""
+    """Memory that the allocator holds; None if unknown."""
     by_category: dict[str, Count]
-    """At the first moment at which that much is allocated; adds up to it. Empty when it is not known."""
+    """Breakdown at the first moment of the peak; adds up to it. Empty if unknown."""
 
 
 class PeakMeasured(Event):
-    """The most memory over the step that counts, and what there was besides."""
+    """Peak memory over the whole measured step, and memory outside the allocator."""
 
     event: Literal["peak_measured"] = "peak_measured"
     cell: str
     source: Source
     phase: str | None
-    """In which phase it is reached first."""
+    """The phase in which the peak is first reached."""
     allocated_peak_bytes: Bytes
     reserved_peak_bytes: Bytes | None
     host_rss_peak_bytes: Bytes | None
-    """`ru_maxrss` of the worker; None of a simulation."""
+    """`ru_maxrss` of the worker; None for a simulation."""
     outside_bytes: Bytes | None
-    """On the device and outside the allocator: CUDA's context and libraries, and other programs; assumed of a
-    simulation, None where there is no device of its own."""
+    """Device memory outside the allocator: CUDA's context and libraries, and other programs. Assumed in a simulation;
+    None for devices without their own memory."""
     alloc_retries: Count | None
-    """How often the allocator had to give back everything it had cached before it could serve a request."""
+    """How often the allocator had to release its whole cache to serve a request."""
     by_category: dict[str, Count]
-    """At the peak; adds up to it."""
+    """Breakdown of the peak; adds up to it."""
 
 
 class CodeLine(Frozen):
@@ -58,27 +58,27 @@ class CodeLine(Frozen):
 
 
 class AllocationGroup(Frozen):
-    """Allocations that are alike: of one size and category, and from one stack."""
+    """Similar allocations: the same size, category and stack."""
 
     count: Count
     size_bytes: Bytes
-    """Of each, as the allocator counts it."""
+    """Size of each, as the allocator counts it."""
     category: str
     modules: list[str]
-    """The first and the last module that they belong to: `layers.0.attention`, `layers.31.attention`."""
+    """The first and the last module they belong to: `layers.0.attention`, `layers.31.attention`."""
     phase: str | None
-    """In which they were made; None where that is not known."""
+    """The phase in which they are made; None if unknown."""
     stack: list[CodeLine]
-    """Where they were made, innermost first; of backward, the lines whose gradient it is."""
+    """Where they are made, innermost frame first; in backward, the forward lines whose gradient they hold."""
 
     @property
     def total_bytes(self) -> int:
-        """Of all of them."""
+        """Size of all of them together."""
         return self.count * self.size_bytes
 
 
 class LargestAllocations(Event):
-    """What the peak consists of, the most bytes together first."""
+    """Groups of allocations at the peak, largest total first."""
 
     event: Literal["largest_allocations"] = "largest_allocations"
     cell: str
@@ -87,19 +87,19 @@ class LargestAllocations(Event):
 
 
 class ModuleMemory(Frozen):
-    """What a module and those below it hold."""
+    """Memory of a module and its submodules."""
 
     path: str
-    """`layers.3.attention`; empty for the whole."""
+    """`layers.3.attention`; empty for the whole model."""
     total_bytes: Bytes
     own_bytes: Bytes
-    """Without the modules below it."""
+    """Without its submodules."""
     by_category: dict[str, Count]
-    """Of the total."""
+    """Breakdown of the total."""
 
 
 class ModulesMeasured(Event):
-    """The peak by module, every module before those below it, larger ones first."""
+    """The peak by module, parents before children, larger modules first."""
 
     event: Literal["modules_measured"] = "modules_measured"
     cell: str
@@ -117,14 +117,14 @@ class VerdictReached(Event):
     failed_phase: str | None
     """Where memory runs out: `build`, or a phase."""
     failed_step: Signed | None
-    """In which step, from 0; -1 before the first."""
+    """The step in which it runs out, from 0; -1 before the first."""
     margin_bytes: Signed | None
-    """What is left of the device at the fullest moment; if negative, how much more it would need."""
+    """Free device memory at the fullest moment; if negative, how much is missing."""
     detail: str | None
 
 
 class CandidateTried(Event):
-    """On the way to the largest that fits."""
+    """One value tried in the search for the largest that fits."""
 
     event: Literal["candidate_tried"] = "candidate_tried"
     cell: str
@@ -135,19 +135,19 @@ class CandidateTried(Event):
 
 
 class LargestFound(Event):
-    """The end of a search: what else is said of the cell is of this value."""
+    """The result of a search; all other results of the cell are for this value."""
 
     event: Literal["largest_found"] = "largest_found"
     cell: str
     axis: SearchAxis
     value: Count
-    """The largest that fits; 0 if not even 1 does."""
+    """The largest value that fits; 0 if not even 1 does."""
     beyond: Count | None
-    """The next one, which does not fit; None if the search ended before anything did not."""
+    """The smallest value tried that does not fit; None if everything tried fits."""
 
 
 class SnapshotWritten(Event):
-    """Every allocation of the cell is in a file."""
+    """All allocations of the cell are in a file."""
 
     event: Literal["snapshot_written"] = "snapshot_written"
     cell: str
@@ -156,7 +156,7 @@ class SnapshotWritten(Event):
 
 
 class PhasePeakRecord(Frozen):
-    """The most during one phase."""
+    """Peak memory during one phase."""
 
     allocated_peak_bytes: Bytes
     reserved_peak_bytes: Bytes | None
@@ -164,7 +164,7 @@ class PhasePeakRecord(Frozen):
 
 
 class VerdictRecord(Frozen):
-    """Whether it fits."""
+    """Whether the cell fits on the device; see VerdictReached."""
 
     fits: bool
     failed_phase: str | None
@@ -174,7 +174,7 @@ class VerdictRecord(Frozen):
 
 
 class LargestRecord(Frozen):
-    """The largest value of an axis that fits, which the other numbers of the cell are of."""
+    """The largest value of an axis that fits; all other results of the cell are for this value."""
 
     axis: SearchAxis
     value: Count
@@ -183,7 +183,7 @@ class LargestRecord(Frozen):
 
 
 class MemoryCellRecord(ModelCellRecord):
-    """One cell of `sysbench memory`; None where nothing was measured or simulated."""
+    """One cell of `sysbench memory`; None for whatever was not measured or simulated."""
 
     cell: MemoryCell = Field(alias="axes")
 
@@ -193,19 +193,19 @@ class MemoryCellRecord(ModelCellRecord):
     peak_reserved_bytes: Bytes | None
     peak_phase: str | None
     host_rss_peak_bytes: Bytes | None
-    """Of the worker: the larger of what was seen from outside and what the kernel says."""
+    """Resident memory of the worker: the larger of the sampled maximum and the kernel's own."""
     device_used_peak_bytes: Bytes | None
-    """Of the whole device, other processes included, as NVML saw it."""
+    """Memory in use on the whole device, other processes included, according to NVML."""
     context_bytes: Bytes | None
-    """On the device and outside the allocator: assumed of a simulation, else what NVML saw."""
+    """Device memory outside the allocator: assumed in a simulation, otherwise according to NVML."""
     alloc_retries: Count | None
     by_category: dict[str, Count]
-    """At the peak."""
+    """Breakdown of the peak."""
     peaks_by_phase: dict[str, PhasePeakRecord]
     largest: list[AllocationGroup]
     modules: list[ModuleMemory]
     residual_bytes: Bytes
-    """Of one residual stream, batch × ctx × d_model numbers in fp32: computed, not measured."""
+    """Size of one residual stream, batch × ctx × d_model numbers in fp32: computed, not measured."""
     snapshot: str | None
     verdict: VerdictRecord | None
     found: LargestRecord | None

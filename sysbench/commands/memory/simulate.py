@@ -1,4 +1,4 @@
-"""The memory of a cell on a GPU that need not be here, and how what is known of allocations becomes events."""
+"""Memory of a cell simulated for a GPU that need not be present, and the events that report allocations."""
 
 from __future__ import annotations
 
@@ -25,28 +25,29 @@ from sysbench.commands.memory.record import (
 )
 from sysbench.commands.memory.spec import MemoryCell, SearchAxis
 from sysbench.errors import DoesNotFitError, UnavailableError
-from sysbench.log.events import Event, Source, StageEntered
+from sysbench.lab.compilation import entered
+from sysbench.log.events import Event, Source
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import SimulatedMemory, simulate
 from sysbench.simulate.search import find_largest
-from sysbench.snapshot import snapshot
-from sysbench.snapshot.timeline import CATEGORIES, ModuleNode
+from sysbench.snapshot import CATEGORIES, snapshot
+from sysbench.snapshot.timeline import ModuleNode
 from sysbench.spec import hardware
 
 FRAMES = 12
-"""The innermost frames of a stack, which are kept: those below are the same for every allocation."""
+"""Number of innermost stack frames to keep; the outer ones are the same for every allocation."""
 
 
 def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
-    """Simulate the cell, or with `find` the largest of its kind that fits; see `commands.memory.measure.run`."""
+    """Simulate the cell, or with `find` the largest variant that fits; see `commands.memory.measure.run`."""
     gpu, settings = Gpu.of(hardware.named(slug)), allocator_settings()
     yield gpu.simulated(cell.key, settings)
     if cell.find is None:
-        yield StageEntered(at_s=time.time(), cell=cell.key, stage="simulating")
+        yield entered(cell.key, "simulating")
         result = simulate(cell.step, cell.mode, gpu, settings)
     else:
-        yield StageEntered(at_s=time.time(), cell=cell.key, stage="searching")
+        yield entered(cell.key, "searching")
         result = yield from _search(cell, cell.find, gpu, settings)
     yield from phases(cell, result, "simulated")
     yield PeakMeasured(
@@ -57,7 +58,7 @@ def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
         allocated_peak_bytes=result.allocated_peak_bytes,
         reserved_peak_bytes=result.reserved_peak_bytes,
         host_rss_peak_bytes=None,
-        outside_bytes=result.context_bytes + result.other_bytes,
+        outside_bytes=result.gpu.context_bytes + result.gpu.other_bytes,
         alloc_retries=result.alloc_retries,
         by_category=dict(result.by_category),
     )
@@ -85,7 +86,7 @@ def allocator_settings() -> AllocatorSettings:
 def _search(
     cell: MemoryCell, axis: SearchAxis, gpu: Gpu, settings: AllocatorSettings
 ) -> Generator[Event, None, SimulatedMemory]:
-    """Look for the largest value that fits; returns its result, or that of the smallest if not even that fits."""
+    """Find the largest value that fits and return its result, or that of the smallest value if nothing fits."""
     search = find_largest(cell.step, axis, gpu, cell.mode, settings)
     while True:
         try:
@@ -107,7 +108,7 @@ def _search(
         cell=cell.key,
         axis=axis,
         value=largest.value,
-        beyond=getattr(beyond.cell, axis) if beyond is not None else None,
+        beyond=getattr(beyond.recording.cell, axis) if beyond is not None else None,
     )
     found: SimulatedMemory = largest.result or beyond
     return found
@@ -117,7 +118,7 @@ def _search(
 
 
 def phases(cell: MemoryCell, result: SimulatedMemory, source: Source) -> Iterator[PhaseMemoryMeasured]:
-    """The peak of every phase; what was measured has no allocator that reserves anything."""
+    """The peak of every phase; measured results have no reserved memory, because tensors are counted one by one."""
     for phase in result.phases:
         yield PhaseMemoryMeasured(
             at_s=time.time(),
@@ -131,7 +132,7 @@ def phases(cell: MemoryCell, result: SimulatedMemory, source: Source) -> Iterato
 
 
 def details(cell: MemoryCell, result: SimulatedMemory, source: Source) -> Iterator[Event]:
-    """The largest allocations at the peak, and the bytes by module."""
+    """The largest allocations at the peak, and its bytes by module."""
     groups = [
         AllocationGroup(
             count=group.count,
@@ -148,7 +149,7 @@ def details(cell: MemoryCell, result: SimulatedMemory, source: Source) -> Iterat
 
 
 def modules(tree: ModuleNode) -> list[ModuleMemory]:
-    """Every module of a tree with its bytes, those above before those below."""
+    """Every module of a tree with its bytes, parents before children."""
     return [
         ModuleMemory(
             path=path,
@@ -161,6 +162,6 @@ def modules(tree: ModuleNode) -> list[ModuleMemory]:
 
 
 def write(path: Path, content: Mapping[str, Any], cell: str) -> SnapshotWritten:
-    """Write the snapshot of a cell, known by its key; raises OutputError."""
+    """Write the snapshot of the cell with this key; raises OutputError."""
     snapshot.write(path, content)
     return SnapshotWritten(at_s=time.time(), cell=cell, path=str(path), size_bytes=path.stat().st_size)

@@ -1,4 +1,4 @@
-"""What a memory snapshot tells, whoever wrote it: peak, phases, categories, largest allocations, fragmentation."""
+"""Tables of a memory snapshot of any program: phases, categories, largest allocations, modules, fragmentation."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sysbench.snapshot.timeline import Fragmentation, Group, Peak, Timeline
 from sysbench.trace.stack_lines import place
 
 LARGEST = 15
-"""The number of groups of allocations that are shown."""
+"""Number of groups of allocations to show."""
 
 
 def sheet(timeline: Timeline, name: str, names: Iterable[str] = ()) -> Sheet:
-    """Everything that is shown of the snapshot in the file `name`; raises UsageError for a table that is not there."""
+    """The complete output for the snapshot in the file `name`; raises UsageError for an unknown table."""
     chosen = tuple(names) or tuple(each for each in TABLES if each != "modules" or not timeline.inferred)
     for each in chosen:
         if each not in TABLES:
@@ -30,7 +30,7 @@ def sheet(timeline: Timeline, name: str, names: Iterable[str] = ()) -> Sheet:
 
 
 def _title(what: str, timeline: Timeline, guessed: str = "") -> str:
-    """`guessed` is what the table shows that a snapshot without marks leaves to be inferred."""
+    """Title of a table; `guessed` names what it shows that is inferred if the snapshot has no marks."""
     inferred = f", {guessed} inferred" if guessed and timeline.inferred else ""
     return f"{what}, simulated" if timeline.source == "simulated" else f"{what}{inferred}"
 
@@ -48,7 +48,7 @@ class _Phase(NamedTuple):
         return int(reserved.bytes[self.peak.state]) if reserved else None
 
     def largest_category(self) -> tuple[str, int]:
-        """The category that most of the peak is of, and its bytes."""
+        """The largest category of the peak, and its bytes."""
         categories = self.timeline.categories_at(self.peak.state)
         return max(categories.items(), key=lambda item: item[1], default=("", 0))
 
@@ -69,19 +69,19 @@ PHASES = DeclaredTable(
 """The peak of each phase, and its largest category."""
 
 
-def _categories(timeline: Timeline) -> list[tuple[str, int, float]]:
-    found = sorted(timeline.categories_at(timeline.peak.state).items(), key=lambda item: -item[1])
-    return [(name, size, size / timeline.peak.allocated_bytes) for name, size in found]
-
-
 CATEGORIES = DeclaredTable(
     "categories",
     lambda timeline: _title("peak breakdown", timeline, "categories"),
     (
         Field("size", "at the peak", "bytes", "{source}", get=lambda row: row[1]),
-        Field("share", "share", "share", get=lambda row: row[2]),
+        Field("share", "share", "share", get=lambda row: row[1] / row[2]),
     ),
-    rows=_categories,
+    rows=lambda timeline: [
+        (name, size_bytes, timeline.peak.allocated_bytes)
+        for name, size_bytes in sorted(
+            timeline.categories_at(timeline.peak.state).items(), key=lambda item: item[1], reverse=True
+        )
+    ],
     leading=leading(Field("category", get=lambda row: row[0])),
     words=_SOURCES,
 )
@@ -96,7 +96,7 @@ class _Group(NamedTuple):
         return place(self.timeline.stacks.of(self.group.stack)) or ""
 
     def modules(self) -> str:
-        """The first and the last module; inferred ones are no paths, but functions that call each other."""
+        """The first and the last module; inferred modules are chains of functions instead of paths."""
         separator, modules = " › " if self.timeline.inferred else ".", self.group.modules
         return " … ".join(dict.fromkeys(separator.join(module) for module in (*modules[:1], *modules[-1:])))
 
@@ -116,7 +116,7 @@ LARGEST_ALLOCATIONS = DeclaredTable(
     leading=(),
     words=_SOURCES,
 )
-"""The largest allocations at the peak, similar ones together, and the lines they come from."""
+"""The largest allocations at the peak, grouped by similarity, with their source lines."""
 
 MODULES = DeclaredTable(
     "modules",
@@ -150,10 +150,10 @@ FRAGMENTATION = DeclaredTable(
     leading=leading(Field("when", get=lambda row: row[0])),
     words=_SOURCES,
 )
-"""What the allocator holds and nobody uses, at the peak and at the end."""
+"""Memory that the allocator reserves but does not use, at the peak and at the end."""
 
 TABLES = {table.name: table for table in (PHASES, CATEGORIES, LARGEST_ALLOCATIONS, MODULES, FRAGMENTATION)}
-"""Every table that a snapshot can be shown as."""
+"""All tables by name."""
 
 
 def _remarks(timeline: Timeline) -> Iterator[Remark]:
@@ -165,9 +165,9 @@ def _remarks(timeline: Timeline) -> Iterator[Remark]:
     count = f"{len(timeline.allocations):,} allocations"
     yield Remark("finding", f"peak {units.size(peak.allocated_bytes)}{where}{held}; {count}")
     for failure in timeline.failures[:3]:
-        missing = f"{units.size(failure.requested_bytes)} asked for, {units.size(failure.device_free_bytes)} free"
+        missing = f"{units.size(failure.requested_bytes)} requested, {units.size(failure.device_free_bytes)} free"
         yield Remark("outcome", f"memory ran out: {missing}")
     if timeline.inferred:
-        yield Remark("note", "categories and phases are inferred from stacks and lifetimes: the snapshot names none")
+        yield Remark("note", "categories and phases are inferred from stacks and lifetimes: the snapshot contains none")
     if timeline.source == "simulated":
-        yield Remark("note", "simulated: worked out without a GPU, by a model of CUDA's caching allocator")
+        yield Remark("note", "simulated: computed without a GPU, by a model of CUDA's caching allocator")

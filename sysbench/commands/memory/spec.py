@@ -1,4 +1,4 @@
-"""What `sysbench memory` can be asked for."""
+"""Spec, cells and options of `sysbench memory`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from sysbench.spec.options import Option
 from sysbench.spec.run import OUTPUT, RunOptions
 
 Protocol = Literal["inference", "forward", "forward-backward", "train-first", "train"]
-"""inference         no graph, nothing but the logits is kept
-forward           the graph is kept, logits and loss are alive
-forward-backward  then gradients, which are cleared before forward, but no optimizer
-train-first       the first step: the optimizer's state appears
-train             a later step: the state is there, gradients are cleared before forward
+"""inference         no graph; only the logits are kept
+forward           the graph, the logits and the loss are kept
+forward-backward  also gradients, which are cleared before forward; no optimizer
+train-first       the first step, in which the optimizer's state appears
+train             a later step: the optimizer's state exists, gradients are cleared before forward
 """
 
 SearchAxis = Literal["batch", "ctx"]
@@ -31,7 +31,7 @@ SIMULATION = "Simulation"
 
 @dataclass(frozen=True)
 class Procedure:
-    """How a protocol is carried out: with a step of `mode`, its `phases`, after `earlier_steps` of the same."""
+    """How a protocol runs: `phases` of a step of `mode`, after `earlier_steps` identical steps."""
 
     mode: Mode
     phases: tuple[Phase, ...]
@@ -55,34 +55,34 @@ class MemoryCell(GridCell):
     simulate: str | None
     """The GPU to simulate, as `sysbench.spec.hardware.named` knows it; None measures."""
     find: SearchAxis | None
-    """The axis along which the largest that fits is looked for, from the cell's own value on."""
+    """The axis along which to search for the largest value that fits, starting from the cell's own value."""
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """The phases of the step that counts, in order."""
+        """The phases of the measured step, in order."""
         return PROCEDURES[self.mode].phases
 
     @property
     def is_first_step(self) -> bool:
-        """Whether the step that counts is the first of all, so that the optimizer has no state before it."""
+        """Whether the measured step is the very first, before which the optimizer has no state."""
         return PROCEDURES[self.mode].earlier_steps == 0
 
     @property
     def likeness(self) -> tuple[str, ...]:
-        """Everything in which two cells must agree for their extents to be comparable."""
+        """Everything that two cells must have in common for their extents to be comparable."""
         return (self.mode, *super().likeness)
 
     @property
     def step(self) -> ModelCell:
-        """The cell whose training step the protocol takes its phases from."""
+        """The cell of the training step that the protocol takes its phases from."""
         shared = {name: getattr(self, name) for name in GridCell.model_fields}
         if self.simulate is not None:
-            shared["device"] = "cuda"  # the step that this is about, and not the process that works it out
+            shared["device"] = "cuda"  # the device of the simulated step, not of the simulating process
         return ModelCell(**shared, mode=PROCEDURES[self.mode].mode)
 
     @property
     def simulated(self) -> str | None:
-        """The GPU that this is a simulation for."""
+        """The simulated GPU, if any."""
         return self.simulate
 
     @property
@@ -92,11 +92,11 @@ class MemoryCell(GridCell):
 
     @property
     def worth_failing(self) -> bool:
-        """The history of a cell that does not fit is wanted most of all."""
+        """A cell that does not fit still runs: its allocation history explains why."""
         return True
 
     def problem(self, device: DeviceType | None) -> str | None:
-        """Why this cell cannot run, or None; a simulation is of CUDA, wherever it runs."""
+        """Why this cell cannot run, or None; a simulation is always of CUDA."""
         if self.simulate is not None and self.execution == "compiled":
             return (
                 "--execution compiled cannot be simulated: what the compiler keeps is known only once it has run. "
@@ -105,7 +105,7 @@ class MemoryCell(GridCell):
         return super().problem("cuda" if self.simulate is not None else device)
 
     def unavailable(self, device: DeviceType) -> str | None:
-        """Why this combination does not exist, or None; a simulation is of CUDA, wherever it runs."""
+        """Why this combination does not exist, or None; a simulation is always of CUDA."""
         return super().unavailable("cuda" if self.simulate is not None else device)
 
 
@@ -120,15 +120,15 @@ class MemorySpec(ModelSpec):
     ] = Field(
         default=("forward", "train"),
         description="inference keeps no graph; forward keeps graph and loss; forward-backward adds gradients; "
-        "train-first is the first step, in which the optimizer's state appears; train a later one.",
+        "train-first is the first step, in which the optimizer's state appears; train is a later one.",
     )
     simulate: Annotated[hardware.Gpus, Option(metavar="GPU,…", panel=SIMULATION)] = Field(
         default=(),
-        description="Simulate these GPUs, which need not be here, instead of measuring: a100-80gb, or 24GiB.",
+        description="Simulate these GPUs, which need not be present, instead of measuring: a100-80gb, or 24GiB.",
     )
     find: Annotated[SearchAxis | None, Option(metavar="AXIS", panel=SIMULATION)] = Field(
         default=None,
-        description="With --simulate: look for the largest batch or ctx that fits, beginning with its first value.",
+        description="With --simulate: find the largest batch or ctx that fits, starting from its first value.",
     )
 
     @model_validator(mode="after")
@@ -136,23 +136,21 @@ class MemorySpec(ModelSpec):
         if self.find is not None and not self.simulate:
             raise ValueError("--find needs --simulate GPU: it tries sizes on a GPU until one does not fit")
         if self.simulate and self.device != ("auto",):
-            raise ValueError("--device names what is measured on; with --simulate nothing is")
+            raise ValueError("--device names the device to measure on; with --simulate nothing is measured")
         return self
 
     def cells(self) -> Iterator[MemoryCell]:
         """Every cell of the run, in the order in which it is measured or simulated."""
-        for gpu, point, mode in product(self.simulate or (None,), self._points(), self.mode):
-            yield MemoryCell(**point, mode=mode, simulate=gpu, find=self.find)
-
-    def _points(self) -> list[dict[str, Any]]:
-        """The grid; what is simulated runs on the CPU, whatever else there is."""
         first: dict[str, Any] = {self.find: getattr(self, self.find)[:1]} if self.find else {}
-        points = self.model_copy(update=first).grid()
-        return [{**point, "device": "cpu"} if self.simulate else point for point in points]
+        # A simulation runs on the CPU, whatever devices are present.
+        where = {"device": "cpu"} if self.simulate else {}
+        points = list(self.model_copy(update=first).grid())
+        for gpu, point, mode in product(self.simulate or (None,), points, self.mode):
+            yield MemoryCell(**{**point, **where}, mode=mode, simulate=gpu, find=self.find)
 
 
 class MemoryOptions(RunOptions):
-    """What becomes of the allocations of each cell; with several cells, each file's name says which it is of."""
+    """Files to write for each cell; with several cells, each file name includes the cell."""
 
     source: Annotated[Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT)] = Field(
         default=None, description="Show a finished log or record, or a snapshot, instead of measuring. Needs no torch."
@@ -164,5 +162,5 @@ class MemoryOptions(RunOptions):
         default=None, description="Draw memory over time by category: .png, .svg or .pdf."
     )
     page: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
-        default=None, description="Write a page, for offline use, that zooms to every single allocation and its stack."
+        default=None, description="Write an offline HTML page that zooms in on every allocation and its stack."
     )

@@ -1,6 +1,6 @@
-"""Tables of `sysbench memory`: what a step needs, in which phase, what for, and from which line.
+"""Tables of `sysbench memory`: peaks by cell, phase, category, source line and module.
 
-`TABLES` has them all by name. What was simulated says so in the title of its table and above its columns.
+Simulated results are marked in the title of the table and in column headings.
 """
 
 from __future__ import annotations
@@ -16,55 +16,49 @@ from sysbench.commands.memory.spec import MemorySpec, SearchAxis
 from sysbench.render import remarks
 from sysbench.render.declared import DeclaredTable, Each, Field, Fill, along, filled, leading
 from sysbench.render.table import NOTHING, Cell, Measure, Remark, Sheet, Table, Word
+from sysbench.snapshot import CATEGORIES
 from sysbench.spec.run import Selection
 from sysbench.trace.stack_lines import place
 
 DEPTH = 4
-"""Modules further down are not shown; they are counted in those above them."""
+"""Deeper modules are counted in their ancestors."""
 
 LARGEST = 10
-"""The number of groups of allocations that are shown for each cell."""
+"""Number of groups of allocations to show per cell."""
 
 NEW_GRADIENTS = ("forward-backward", "train", "train-first")
 
-CATEGORIES = (
-    "parameters",
-    "gradients",
-    "optimizer state",
-    "activations",
-    "inputs",
-    "temporaries",
-    "workspace",
-    "unknown",
-)
-"""In the order in which they are shown; see `sysbench.simulate.recording.Category`."""
-
 
 def sheet(record: MemoryRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
-    """Everything that is shown of a record; raises UsageError for a table that is not there, or has nothing to show."""
+    """The complete output for a record; raises UsageError for an unknown or empty table."""
     devices = [f"simulated for {cell.gpu.title}" for cell in record.cells if cell.gpu]
     devices += [cell.device.name for cell in record.cells if cell.device and cell.source == "measured"]
+    # With the result of a search in place of the value from which it started.
+    as_found = [
+        {**cell.axes, cell.found.axis: _value(cell, cell.found.axis)} if cell.found else cell.axes
+        for cell in record.cells
+    ]
     torch = (f"torch {record.environment.torch.torch}",) if record.environment.torch else ()
     return Sheet(
-        subject=(*axes.subject([_as_found(cell) for cell in record.cells]), *dict.fromkeys(devices), *torch),
+        subject=(*axes.subject(as_found), *dict.fromkeys(devices), *torch),
         tables=tuple(tables_for(record, names)),
         remarks=(*_verdicts(record), *_unexplained(record), *remarks.cautions(record), *_notes(record)),
     )
 
 
 def tables_for(record: MemoryRecord, names: Iterable[str] = ()) -> list[Table]:
-    """The tables called `names`, or without any those that answer what the run was made for."""
+    """The tables called `names`; by default those that fit the number of cells."""
     if chosen := tuple(names):
         return filled(TABLES, record, chosen)
     usual = (PHASES, LARGEST_ALLOCATIONS) if len(record.cells) == 1 else (SUMMARY, GRID)
     return [table for each in usual for table in each(record)]
 
 
-# --- what every table says
+# --- parts of tables
 
 
 class _One(NamedTuple):
-    """A cell that has a table of its own."""
+    """A cell with its own table."""
 
     record: MemoryRecord
     cell: MemoryCellRecord
@@ -82,7 +76,7 @@ class _One(NamedTuple):
 
 
 def _source(part: MemoryRecord | _One | _Grid) -> str:
-    """The heading of columns of bytes."""
+    """Heading of columns of bytes."""
     return "simulated" if {cell.source for cell in part.cells} == {"simulated"} else "measured"
 
 
@@ -117,7 +111,7 @@ def _margin(cell: MemoryCellRecord) -> int | None:
 
 
 def _counted(record: MemoryRecord) -> list[str]:
-    """What a verdict counts beside the allocator's memory."""
+    """A note on memory that verdicts include besides the allocator's."""
     contexts = dict.fromkeys(cell.gpu.context_bytes for cell in record.cells if cell.gpu)
     words = ", ".join(map(units.size, contexts))
     return [f"to spare: with {words} for the CUDA context counted"] if contexts else []
@@ -158,7 +152,7 @@ SUMMARY = DeclaredTable(
     notes=_counted,
     words=_SOURCES,
 )
-"""One row per cell: its peaks, the phase that makes them, whether it fits, and how much is left."""
+"""One row per cell: its peaks, their phase, whether it fits, and how much memory is left."""
 
 
 def _present(record: MemoryRecord) -> list[str]:
@@ -192,23 +186,23 @@ CATEGORY_TABLE = DeclaredTable(
 """One row per cell: its peak by category."""
 
 
-# --- contexts below each other, modes and precisions beside each other
+# --- a grid of contexts by modes and precisions
 
 
 class _Grid(NamedTuple):
-    """The cells of a run by the axes that lie across, and those that go down."""
+    """The cells of a run, with the axes of columns and of rows."""
 
     cells: list[MemoryCellRecord]
     across: tuple[str, ...]
     down: tuple[str, ...]
 
     def values(self, axis: str) -> list[str]:
-        """The values of an axis, in the order in which they come."""
+        """Values of an axis, in order of appearance."""
         return [str(value) for value in axes.values_along(self.cells, axis)]
 
     @property
     def rows(self) -> list[dict[tuple[Cell, ...], MemoryCellRecord]]:
-        """For each place going down the cells that stand there, by their place across."""
+        """For each row, its cells by column."""
         found: dict[tuple[Cell, ...], dict[tuple[Cell, ...], MemoryCellRecord]] = {}
         for cell in self.cells:
             found.setdefault(axes.values(cell.axes, self.down), {})[axes.values(cell.axes, self.across)] = cell
@@ -230,7 +224,7 @@ def _peak(row: dict[tuple[Cell, ...], MemoryCellRecord], *across: str) -> int | 
 
 
 def _across(*names: str) -> Each:
-    """Columns for the values of these axes, in a grid across which these lie and no others."""
+    """Columns for the values of these axes, in grids with exactly these column axes."""
 
     def values(axis: str) -> Each:
         inner: tuple[Field | Each, ...]
@@ -261,28 +255,28 @@ GRID = DeclaredTable(
     notes=("forward keeps its graph and the loss alive",),
     words=_SOURCES,
 )
-"""What people put into reports: contexts below each other, modes beside each other, and for each its precisions."""
+"""A compact table for reports: contexts as rows; modes, and for each its precisions, as columns."""
 
 
 # --- a row per phase
 
 
 class _Phase(NamedTuple):
-    """A phase of a cell; no phase for a cell of which none is known."""
+    """A phase of a cell; None for a cell without known phases."""
 
     cell: MemoryCellRecord
     name: str | None
     peak: PhasePeakRecord | None
 
     def allocated(self) -> Measure | None:
-        """The highest of the cell's phases stands out."""
+        """Peak of the phase; the highest of the cell is emphasised."""
         if self.peak is None:
             return None
         highest = self.name == self.cell.peak_phase
         return Measure(self.peak.allocated_peak_bytes, tone="strong" if highest else "plain")
 
     def largest_category(self) -> tuple[str, int | None]:
-        """The category that most of the peak is of, and its bytes."""
+        """The largest category of the peak, and its bytes."""
         by_category = self.peak.by_category if self.peak else {}
         return max(by_category.items(), key=lambda item: item[1], default=("", None))
 
@@ -306,7 +300,7 @@ PHASES = DeclaredTable(
     ),
     words=_SOURCES,
 )
-"""Phase by phase: the most that is allocated and reserved, and which category is largest at that point."""
+"""Peaks of allocated and reserved memory by phase, with the largest category at that point."""
 
 
 CELLS = DeclaredTable(
@@ -341,7 +335,7 @@ CELLS = DeclaredTable(
     ],
     leading=along(lambda record: axes.known(axes.axes_of(record.cells)), lambda row: (row.cell,)),
 )
-"""Everything in one long table, a row per cell and phase, for data frames."""
+"""All values in one long table, a row per cell and phase, for data frames."""
 
 
 # --- a table per cell
@@ -363,11 +357,11 @@ LARGEST_ALLOCATIONS = DeclaredTable(
     leading=(),
     words=_SOURCES,
 )
-"""For each cell the largest allocations at its peak, similar ones together, with the line they come from."""
+"""For each cell, the largest allocations at its peak, grouped by similarity, with their source lines."""
 
 
 class ModuleRow(NamedTuple):
-    """A module in a tree of bytes; modules that differ only in their number are one."""
+    """A module in a tree of bytes; modules that differ only in their number are merged."""
 
     path: str
     number: int
@@ -391,7 +385,7 @@ _NUMBER = re.compile(r"(^|\.)\d+(?=\.|$)")
 
 
 def module_rows(modules: Iterable[tuple[str, int, int]]) -> list[ModuleRow]:
-    """From paths with the bytes in total and of their own; `layers.*` stands for every layer."""
+    """Build rows from (path, total bytes, own bytes); `layers.*` stands for all layers."""
     together: dict[str, ModuleRow] = {}
     for numbered, total_bytes, own_bytes in modules:
         path = _NUMBER.sub(r"\1*", numbered)
@@ -410,19 +404,14 @@ MODULES = DeclaredTable(
     leading=MODULE,
     words=_SOURCES,
 )
-"""For each cell its peak by module, as a tree."""
+"""For each cell, the tree of modules at its peak."""
 
 
 # --- what can be computed
 
 
-def _as_found(cell: MemoryCellRecord) -> axes.Axes:
-    """A cell's axes, with what a search has found in the place of where it began."""
-    return {**cell.axes, cell.found.axis: _value(cell, cell.found.axis)} if cell.found else cell.axes
-
-
 def _value(cell: MemoryCellRecord, axis: SearchAxis) -> int:
-    """The value of an axis that the cell's numbers are of: what a search has found, or what was asked for."""
+    """The value of an axis that the cell's results are for: the result of a search, or the requested value."""
     found = cell.found
     return found.value if found and found.axis == axis and found.value else int(getattr(cell.cell, axis))
 
@@ -452,7 +441,7 @@ RESIDUAL = DeclaredTable(
     ),
     notes=("batch × ctx × d_model × 4: the stream stays in fp32 under autocast. Computed, not measured",),
 )
-"""The size of one residual stream, with what it is the product of."""
+"""Size of one residual stream, and its factors."""
 
 STATE = DeclaredTable(
     "state",
@@ -468,7 +457,7 @@ STATE = DeclaredTable(
     leading=leading(Field("size", get=lambda cell: cell.cell.size)),
     notes=("in fp32 whatever the precision: autocast keeps its copies among the activations. Computed, not measured",),
 )
-"""Weights, gradients and AdamW's state, from the number of parameters: 4, 4 and 8 bytes each."""
+"""Weights, gradients and AdamW's state: 4, 4 and 8 bytes per parameter."""
 
 
 TABLES = {
@@ -477,60 +466,59 @@ TABLES = {
         SUMMARY, GRID, PHASES, CATEGORY_TABLE, LARGEST_ALLOCATIONS, MODULES, RESIDUAL, STATE, CELLS,
     )
 }  # fmt: skip
-"""Every table that a record can be shown as."""
+"""All tables by name."""
 
 
-# --- what has to be said beside them
+# --- remarks
 
 
 def _verdicts(record: MemoryRecord) -> Iterator[Remark]:
-    """Of one cell, the answer in a sentence; of several, the summary has it."""
+    """For a single cell, its verdict in a sentence; for several cells, the summary has the verdicts."""
     if len(record.cells) != 1:
         return
     (cell,) = record.cells
     if cell.verdict is None:
         return
-    sentence = verdict(cell)
-    yield Remark("finding" if cell.verdict.fits else "outcome", sentence)
+    yield Remark("finding" if cell.verdict.fits else "outcome", verdict(cell))
 
 
 def verdict(cell: MemoryCellRecord) -> str:
-    """`fits, with 13.9 GiB to spare`, or what stands in the way."""
+    """`fits, with 13.9 GiB to spare`, or why the cell does not fit."""
     found = cell.found
-    largest_ = ""
+    largest = ""
     if found is not None:
-        largest_ = f" The largest {found.axis} that fits is {found.value}." if found.value else " Nothing smaller does."
+        largest = f" The largest {found.axis} that fits is {found.value}." if found.value else " Nothing smaller does."
         if found.value and found.beyond is None:
-            largest_ = f" Even {found.axis} {found.value} fits; nothing larger was tried."
+            largest = f" Even {found.axis} {found.value} fits; nothing larger was tried."
     reached = cell.verdict
     if reached is None:
         return cell.outcome
     if not reached.fits:
-        return f"{cell.detail or 'does not fit'}.{largest_}"
+        return f"{cell.detail or 'does not fit'}.{largest}"
     counted = ""
     if cell.gpu is not None:
         workspaces = cell.by_category.get("workspace", 0)
         counted = f" (context {units.size(cell.gpu.context_bytes)} and workspaces {units.size(workspaces)} counted)"
     spare = f", with {units.size(reached.margin_bytes)} to spare" if reached.margin_bytes is not None else ""
-    return f"fits{spare}{counted}.{largest_}"
+    return f"fits{spare}{counted}.{largest}"
 
 
 def _unexplained(record: MemoryRecord) -> list[Remark]:
-    """Why cells have no numbers; that they do not fit is an answer, which the tables give."""
+    """Why cells have no numbers, except for cells that do not fit: tables show those."""
     answered = [cell for cell in record.cells if cell.verdict is None]
     return remarks.outcomes(record.model_copy(update={"cells": answered}))
 
 
 def _notes(record: MemoryRecord) -> Iterator[Remark]:
     if any(cell.outcome == "skipped" and cell.source == "measured" for cell in record.cells):
-        yield Remark("note", "--simulate GPU (a100-80gb, or 24GiB) works out what does not fit here, and runs nothing")
+        yield Remark("note", "--simulate GPU (a100-80gb, or 24GiB) computes what does not fit here, without running it")
     if any(cell.source == "simulated" for cell in record.cells):
-        yield Remark("note", "simulated: worked out without a GPU, by a model of CUDA's caching allocator")
+        yield Remark("note", "simulated: computed without a GPU, by a model of CUDA's caching allocator")
     if len(record.cells) == 1:
         (cell,) = record.cells
         wide, batch, ctx = cell.cell.model.d_model, _value(cell, "batch"), _value(cell, "ctx")
-        product_ = f"batch {batch} × ctx {ctx} × d_model {wide} × 4 bytes"
-        yield Remark("note", f"one residual stream is {units.size(cell.residual_bytes)}: {product_}")
+        product = f"batch {batch} × ctx {ctx} × d_model {wide} × 4 bytes"
+        yield Remark("note", f"one residual stream is {units.size(cell.residual_bytes)}: {product}")
         if cell.cell.mode in NEW_GRADIENTS:
             weights = 4 * cell.model.parameters
             state = f", AdamW's state {units.size(2 * weights)}" if cell.cell.mode != "forward-backward" else ""
@@ -539,5 +527,5 @@ def _notes(record: MemoryRecord) -> Iterator[Remark]:
 
 
 def usual(spec: MemorySpec) -> tuple[str, ...]:
-    """The tables that are shown of a run of this spec where nobody asks for others."""
+    """Names of the default tables for a run of this spec."""
     return ("phases", "largest") if len(list(spec.cells())) == 1 else ("summary", "grid")

@@ -1,4 +1,4 @@
-"""The active-memory timeline as a picture: live bytes by category, phases, and the largest allocations at the peak."""
+"""Figure of the memory timeline: live bytes by category, phases, and the largest allocations at the peak."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from sysbench import units
 from sysbench.commands.memory.figures import COLOURS, STACKING, darker
 from sysbench.render import plots
 from sysbench.render.plots import INK, QUIET, SIMULATED, printable
-from sysbench.snapshot.timeline import CATEGORIES, Group, Timeline
+from sysbench.snapshot import CATEGORIES
+from sysbench.snapshot.timeline import Group, Timeline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,23 +22,23 @@ if TYPE_CHECKING:
 
 SIZE_IN: Final = (10.0, 5.0)
 BUCKETS: Final = 480
-"""Stretches that the timeline is cut into: two points are drawn of each, its highest and its lowest."""
+"""Number of intervals of the timeline; for each, the highest and the lowest point is drawn."""
 LARGEST_SHOWN: Final = 3
 _HEADROOM: Final = 1.36
-"""Room above the highest line, for the text about the peak."""
+"""Vertical room for the text about the peak, as a factor of the highest line."""
 _NARROWEST: Final = 0.002
-"""Of the width: phases narrower than this are not shaded."""
+"""Phases below this share of the width are not shaded."""
 _LONGEST_TEXT: Final = 64
 _SHADES: Final = ("#f3f3f3", "#e7e7e7")
 
 
 def write(path: Path, timeline: Timeline, title: str) -> None:
-    """Draw a timeline into a file, as its suffix says: png, svg or pdf. Raises UsageError and OutputError."""
+    """Write the figure of a timeline in the suffix's format: png, svg or pdf. Raises UsageError and OutputError."""
     plots.write(path, lambda: draw(timeline, title))
 
 
 def draw(timeline: Timeline, title: str) -> Figure:
-    """The timeline as a figure of 10 × 5 inches."""
+    """Draw a timeline as a figure of 10 × 5 inches."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=SIZE_IN, facecolor="white")
@@ -50,7 +51,7 @@ def draw(timeline: Timeline, title: str) -> Figure:
         reserved = timeline.reserved.bytes[states] / scale.factor
         axes.step(states, reserved, where="post", color=QUIET, linewidth=1, linestyle=(0, (4, 2)), zorder=4)
     axes.set_xlim(0, max(timeline.states - 1, 1))
-    # Up to what is reserved, where it is not so far up that it would flatten everything else.
+    # Include the reserved memory, unless it is so high that it would flatten everything else.
     allocated, held = max(timeline.peak.allocated_bytes, 1), timeline.reserved_peak_bytes or 0
     highest = held if allocated < held < 1.5 * allocated else allocated
     axes.set_ylim(0, highest / scale.factor * _HEADROOM)
@@ -61,16 +62,21 @@ def draw(timeline: Timeline, title: str) -> Figure:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#d5d5d5", linewidth=0.5, zorder=1)
     _draw_peak(axes, timeline, scale.factor)
-    _draw_titles(figure, timeline, title)
+    figure.text(0.075, 0.945, printable(title, _LONGEST_TEXT), fontsize=11, fontweight="bold", color=INK)
+    if timeline.inferred:
+        note = "categories and phases inferred from stacks and lifetimes"
+        figure.text(0.075, 0.905, note, fontsize=8, color=QUIET)
+    device = f" for {printable(timeline.device_name, _LONGEST_TEXT)}" if timeline.device_name else ""
+    if timeline.source == "simulated":
+        figure.text(0.985, 0.945, f"SIMULATED{device}", fontsize=10, fontweight="bold", color=SIMULATED, ha="right")
+    elif device:
+        figure.text(0.985, 0.945, device.removeprefix(" for "), fontsize=9, color=QUIET, ha="right")
     _draw_legend(figure, timeline)
     return figure
 
 
 def representative_states(values: npt.NDArray[np.int64], buckets: int) -> npt.NDArray[np.int64]:
-    """States to draw, ascending: all of them, or of each bucket the highest, the lowest and the first.
-
-    No peak is lost: whatever is highest in a stretch is drawn where it is.
-    """
+    """States to draw, ascending: all of them, or the highest and the lowest of each bucket, so that no peak is lost."""
     count = len(values)
     if count <= 3 * buckets:
         return np.arange(count)
@@ -87,7 +93,7 @@ def _draw_phases(axes: Axes, timeline: Timeline) -> None:
         if (end - first) / max(timeline.states, 1) < _NARROWEST:
             continue
         axes.axvspan(first, end, facecolor=_SHADES[darker(phase.name)], edgecolor="none", zorder=0)
-        # A name wider than its phase would run into its neighbours.
+        # Names wider than their phase would overlap.
         if (end - first) / max(timeline.states, 1) > 0.011 * len(phase.name):
             axes.annotate(
                 phase.name,
@@ -129,7 +135,7 @@ def _draw_peak(axes: Axes, timeline: Timeline, factor: float) -> None:
         (peak.state, height),
         (place, 0.965),
         textcoords="axes fraction",
-        # The text leans away from the nearer edge.
+        # Align the text away from the nearer edge.
         ha="left" if place < 0.35 else "right" if place > 0.65 else "center",
         va="top",
         multialignment="left",
@@ -150,18 +156,6 @@ def _group(timeline: Timeline, group: Group) -> str:
     where = place or (modules.pop() if len(modules) == 1 else "")
     what = f"{group.count} × {units.size(group.size_bytes)} {group.category}"
     return f"{what} · {printable(where, _LONGEST_TEXT)}" if where else what
-
-
-def _draw_titles(figure: Figure, timeline: Timeline, title: str) -> None:
-    figure.text(0.075, 0.945, printable(title, _LONGEST_TEXT), fontsize=11, fontweight="bold", color=INK)
-    if timeline.inferred:
-        note = "categories and phases inferred from stacks and lifetimes"
-        figure.text(0.075, 0.905, note, fontsize=8, color=QUIET)
-    device = f" for {printable(timeline.device_name, _LONGEST_TEXT)}" if timeline.device_name else ""
-    if timeline.source == "simulated":
-        figure.text(0.985, 0.945, f"SIMULATED{device}", fontsize=10, fontweight="bold", color=SIMULATED, ha="right")
-    elif device:
-        figure.text(0.985, 0.945, device.removeprefix(" for "), fontsize=9, color=QUIET, ha="right")
 
 
 def _draw_legend(figure: Figure, timeline: Timeline) -> None:

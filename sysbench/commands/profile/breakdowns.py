@@ -1,4 +1,4 @@
-"""Declared tables of profiles: the time by kernel, module, phase, class and operator; what the device and ranks did."""
+"""Declared tables of profiles: time by kernel, module, phase, class and operator; device use and rank comparison."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from sysbench.trace.range_tree import PHASES, part_of
 from sysbench.trace.summary import EVERYWHERE, NO_PHASE, KernelClass, KernelStatistics, Rate, ancestry, folded
 
 PROFILE: Final = Leading(columns=lambda profiles: profiles.columns, values=lambda _: lambda row: row.profile.leading)
-"""What tells profiles apart, before the columns of every table."""
+"""Leading columns that tell profiles apart."""
 
 WORK: Final = {"work": Fill(("kernel", "operator"), lambda profiles: profiles.work)}
 
 
 @dataclass(frozen=True)
 class Part:
-    """A row: what one profile spent on some kernels together, and its share of a whole."""
+    """A row: the time of some kernels of a profile, and its share of a whole."""
 
     profile: Profile
     label: str
@@ -36,33 +36,33 @@ class Part:
 
     @cached_property
     def total_ns(self) -> int:
-        """All of its time, over all steps."""
+        """Total time, over all steps."""
         return sum(each.total_ns for each in self.times)
 
     @property
     def share(self) -> float:
-        """Its share of the whole."""
+        """Share of the whole."""
         return self.total_ns / self.whole_ns if self.whole_ns else 0.0
 
     @property
     def total(self) -> Measure:
-        """Its time in a step."""
+        """Time per step."""
         return self.profile.per_step(self.total_ns)
 
     @property
     def calls(self) -> Measure:
-        """Its calls in a step."""
+        """Calls per step."""
         return self.profile.calls_per_step(sum(each.calls for each in self.times))
 
     def of_phase(self, phase: str) -> Measure:
-        """Its time within a phase, in a step."""
+        """Time per step in a phase."""
         return self.profile.per_step(sum(each.total_ns for each in self.times if each.phase == phase))
 
 
 # --- modules and phases
 
 DEPTH: Final = 6
-"""Modules further down are counted in those above them."""
+"""Deeper modules are counted in their ancestors."""
 
 
 def _tree_title(profiles: Profiles) -> str:
@@ -77,7 +77,7 @@ def _tree_phases(profiles: Profiles) -> list[str]:
 
 
 def _tree(profiles: Profiles) -> Iterator[Part]:
-    """A row for every folded module, in the order of the model, each with everything below it."""
+    """A row per folded module including its submodules, in the order of the model."""
     for profile in profiles.each:
         times = profiles.chosen(profile)
         if not times:
@@ -100,14 +100,14 @@ def _tree(profiles: Profiles) -> Iterator[Part]:
 
 
 def _inclusive(times: Sequence[KernelTime]) -> tuple[dict[str, list[KernelTime]], dict[str, set[str]]]:
-    """For every folded path the times there and below, and the modules that it stands for."""
+    """For every folded path, the times including submodules, and the modules that it stands for."""
     inclusive: dict[str, list[KernelTime]] = defaultdict(list)
     members: dict[str, set[str]] = defaultdict(set)
     for each in times:
         for path in ancestry(each.module)[:DEPTH]:
             inclusive[folded(path)].append(each)
             members[folded(path)].add(path)
-    # A list of layers says nothing that its layers together do not say.
+    # A list of layers is redundant if its layers have all of its time.
     for path in list(inclusive):
         if len(inclusive[path]) == len(inclusive.get(f"{path}.*", ())):
             del inclusive[path]
@@ -142,7 +142,7 @@ TREE = DeclaredTable(
     leading=PROFILE,
     words=WORK,
 )
-"""Modules below those that contain them, and the time of each in every phase."""
+"""Tree of modules, with their time in every phase."""
 
 
 def _phases(profiles: Profiles) -> Iterator[Part]:
@@ -166,17 +166,17 @@ PHASE_TABLE = DeclaredTable(
     leading=(PROFILE, leading(Field("phase", get=lambda row: row.label))),
     words=WORK,
 )
-"""What was launched in each phase."""
+"""Time and calls of each phase."""
 
 # --- classes
 
 LARGE_OTHER_SHARE: Final = 0.1
-"""Share of time from which on the kernels in class `other` are named."""
+"""Above this share of time, the kernels in class `other` are named."""
 LARGE_UNKNOWN_SHARE: Final = 0.01
-"""Share of time from which on those of them are named whose names say nothing that is known."""
+"""Above this share of time, kernels whose names match no class are named."""
 MOST_OTHERS: Final = 3
 MOST_WRITTEN_OUT: Final = 2
-"""Classes that are named as those of a softmax without a kernel of its own."""
+"""The largest number of classes to name for a softmax without its own kernel."""
 
 _GROUPS: Final[Mapping[str, tuple[str, tuple[str, ...] | None]]] = {
     "forward": ("forward", RANGES["forward"]),
@@ -184,11 +184,11 @@ _GROUPS: Final[Mapping[str, tuple[str, tuple[str, ...] | None]]] = {
     "step": ("full step", None),
     "all": ("everything", None),
 }
-"""The heading and the phases of each group by its key; None is all phases."""
+"""Heading and phases of each group by key; None stands for all phases."""
 
 
 def _groups(profiles: Profiles) -> list[str]:
-    """The groups that say something that the ones before them do not."""
+    """Groups that add information to the ones before them."""
     adds: Mapping[str, Callable[[Profile], bool]] = {
         "forward": lambda profile: "forward" in profile.phases,
         "forward_backward": lambda profile: "backward" in profile.phases,
@@ -199,7 +199,7 @@ def _groups(profiles: Profiles) -> list[str]:
 
 @dataclass(frozen=True)
 class _ClassRow:
-    """A kernel class, or all together, with its time and the whole time of each group."""
+    """A kernel class, or all classes together, with its time and the total time of each group."""
 
     profile: Profile
     label: str
@@ -224,7 +224,7 @@ def _classes(profiles: Profiles) -> Iterator[_ClassRow]:
 
 
 def _class_notes(profiles: Profiles) -> list[str]:
-    """The kernels in `other` where these matter, and where a softmax is counted."""
+    """Notes on large kernels in `other`, and on the classes that a softmax is counted in."""
     notes = []
     for profile in profiles.each:
         others, unknown = Counter[int](), Counter[int]()
@@ -279,7 +279,7 @@ CLASSES = DeclaredTable(
     leading=(PROFILE, leading(Field("class", get=lambda row: row.label))),
     notes=_class_notes,
 )
-"""The share of each kernel class in forward, in forward and backward, and in the whole step."""
+"""Share of each kernel class in forward, in forward and backward, and in the whole step."""
 
 # --- kernels
 
@@ -292,12 +292,12 @@ _SORTS: Mapping[Sort, Callable[[KernelStatistics], float]] = {
     "max": lambda row: row.max_ns,
     "std": lambda row: row.std_ns,
 }
-"""From the largest down."""
+"""Sort keys, all descending."""
 
 
 @dataclass(frozen=True)
 class _KernelRow(Part):
-    """A kernel within a range, or all that are not listed: these have no statistics."""
+    """A kernel within a range, or all kernels that are not listed, which have no statistics."""
 
     statistics: KernelStatistics | None = field(kw_only=True)
 
@@ -309,7 +309,7 @@ class _KernelRow(Part):
 
     @property
     def kernel_class(self) -> Cell:
-        """As the table of classes counts it: an operator that forward and the optimizer share is in two of them."""
+        """Classes as in the table of classes; an operator of forward and the optimizer is in two of them."""
         if self.statistics is None:
             return NOTHING
         time_ns = Counter[str]()
@@ -318,7 +318,7 @@ class _KernelRow(Part):
         return ", ".join(kind for kind, _ in time_ns.most_common())
 
     def shape(self, name: str) -> Cell:
-        """`128×4×1`; the number of different ones where calls differ."""
+        """`128×4×1`; if calls differ, the number of different shapes."""
         if self.statistics is None:
             return NOTHING
         shape, kinds = getattr(self.statistics, name), self.statistics.launch_shapes
@@ -326,15 +326,15 @@ class _KernelRow(Part):
 
 
 def _kernels(profiles: Profiles) -> Iterator[_KernelRow]:
-    """The kernels of a range that match, sorted, and the rest in one row."""
+    """The matching kernels of a range, sorted, and one row for those that are not listed."""
     for profile in profiles.each:
         here, names = range_of(profile, profiles.selection.range), profile.summary.names
         found = [row for row in profile.summary.kernels if row.range == here.name]
         times = [each for each in profile.times if here.holds(each)]
         if not found and times:
             raise UsageError(
-                f"--range {here.name} has no statistics in this record, which keeps those of folded modules: "
-                "layers.*.attention instead of layers.3.attention; or give the trace to --from"
+                f"--range {here.name} has no statistics in this record, which has those of folded modules only: use "
+                "layers.*.attention instead of layers.3.attention, or give the trace to --from"
             )
         chosen = [row for row in found if profiles.matches(names[row.kernel].name)]
         if profiles.selection.sort == "name":
@@ -389,20 +389,20 @@ KERNELS = DeclaredTable(
     leading=PROFILE,
     words=WORK,
 )
-"""The kernels of the range that was asked for, or of the whole step: how often and how long each ran."""
+"""Kernels of the selected range or of the whole step, with their times and calls."""
 
-# --- what is listed as it was recorded
+# --- rows of the summary
 
 
 @dataclass(frozen=True)
 class Row:
-    """Something of a profile's summary: an operator, a copy, a check, a rate."""
+    """An entry of a profile's summary: an operator, a copy, a check, a rate."""
 
     profile: Profile
     of: Any
 
     def per_step(self, name: str) -> Measure:
-        """A time that it has in nanoseconds, in seconds per step."""
+        """A time in nanoseconds, as seconds per step."""
         return self.profile.per_step(getattr(self.of, name))
 
     def count(self, name: str) -> Measure:
@@ -456,9 +456,9 @@ def _operator_table(name: str, shapes: bool) -> DeclaredTable:
 
 
 OPERATORS = _operator_table("operators", shapes=False)
-"""PyTorch's operators: time on the host, and on the device for what they launched."""
+"""PyTorch's operators: their time on the host, and the device time of the work they launched."""
 OPERATOR_SHAPES = _operator_table("operator-shapes", shapes=True)
-"""PyTorch's operators, one row for each shapes of their inputs."""
+"""PyTorch's operators, one row per combination of input shapes."""
 
 
 def _over(value: float | None, by: float | None) -> float | None:
@@ -481,15 +481,16 @@ COPIES = DeclaredTable(
 
 DEVICE = DeclaredTable(
     "device",
-    "how busy the device was",
+    "device utilisation",
     (
         Field(
             "step",
             unit="s",
             get=lambda row: row.profile.per_step(row.profile.summary.window_ns),
             note=lambda profiles: (
-                "step: from its beginning until host and device are done"
-                + ("" if profiles.predicted else ", under the profiler")
+                "step: from its start until host and device are done"
+                if profiles.predicted
+                else "step: under the profiler, from its start until host and device are done"
             ),
         ),
         Field("busy", unit="share", group="device", get=lambda row: row.of.busy_ns / row.of.window_ns),
@@ -500,7 +501,7 @@ DEVICE = DeclaredTable(
             "share",
             "device",
             get=lambda row: row.of.waiting_ns / row.of.window_ns,
-            note="waiting for the host: idle time before the next kernel was launched",
+            note="waiting for the host: idle time before the launch of the next kernel",
         ),
         Field(
             "overlap",
@@ -538,7 +539,7 @@ DEVICE = DeclaredTable(
     rows=_rows(lambda profile: [use for use in (profile.summary.device,) if use is not None and use.window_ns]),
     leading=PROFILE,
 )
-"""How busy the device was, what it waited for, and what launching cost."""
+"""Utilisation of the device, time waiting for the host, and cost of launches."""
 
 
 class _Format(NamedTuple):
@@ -564,9 +565,9 @@ PRECISION = DeclaredTable(
     rows=_rows(_formats),
     leading=(PROFILE, leading(Field("format", get=lambda row: row.of.name))),
     when=lambda profiles: any(set(profile.summary.precisions) - {"unknown"} for profile in profiles.each),
-    notes=("by the names of matmul and attention kernels; unknown: the name does not tell",),
+    notes=("by the names of matmul and attention kernels; unknown: the name contains no format",),
 )
-"""The time of matrix products by the number format in their kernels' names."""
+"""Time of matrix products by the number format in kernel names."""
 
 CHECKS = DeclaredTable(
     "checks",
@@ -582,13 +583,13 @@ CHECKS = DeclaredTable(
     rows=_rows(lambda profile: profile.summary.checks),
     leading=(PROFILE, leading(Field("check", get=lambda row: row.of.name))),
 )
-"""Counts that are known of the model beforehand, beside those found."""
+"""Counts that the model determines, and the counts in the profile."""
 
 # --- time against work
 
 
 class _RateRow(Row):
-    """A part of attention or a class of kernels: its work, and the rates that it achieves."""
+    """A part of attention or a kernel class, with its work and achieved rates."""
 
     @property
     def seconds(self) -> float:
@@ -604,7 +605,7 @@ class _RateRow(Row):
 
 
 def bound(rate: Rate) -> Literal["compute", "memory"] | None:
-    """Which of the two would take longer at the hardware's peak; None where that is not known."""
+    """Whether compute or memory traffic takes longer at the hardware's peak; None if unknown."""
     arithmetic, traffic = _over(rate.flops, rate.peak_flops_per_s), _over(rate.bytes, rate.peak_bytes_per_s)
     if arithmetic is None or traffic is None:
         return None
@@ -638,7 +639,7 @@ def _rate_table(name: str, title: str, part: str, kind: str) -> DeclaredTable:
                 importance=1,
                 get=lambda row: row.of.bytes,
                 optional=True,
-                note="bytes: every operand and result moved once, a lower bound",
+                note="bytes: a lower bound, every operand and result moved once",
             ),
             Field("rate", unit="flops_per_s", importance=1, get=lambda row: row.achieved, when=has_work),
             Field(
@@ -671,15 +672,15 @@ def _rate_table(name: str, title: str, part: str, kind: str) -> DeclaredTable:
 
 
 ATTENTION = _rate_table("attention", "attention, part by part", "part", "attention")
-"""Scores, mask, softmax and output: time, work, rates."""
+"""Time, work and rates of scores, mask, softmax and output."""
 RATES = _rate_table("rates", "time against work, by class", "class", "class")
-"""Kernel classes whose work is known."""
+"""Time, work and rates of kernel classes with known work."""
 
-# --- several files beside each other
+# --- comparison of several files
 
 
 class _File(NamedTuple):
-    """A column for a file, numbered in its key and named in its heading."""
+    """A file's column: the key has its number, the heading its name."""
 
     number: int
     heading: str
@@ -701,7 +702,7 @@ def _files(profiles: Profiles) -> list[_File]:
 
 
 def _ranks(profiles: Profiles) -> Iterator[_RankRow]:
-    """The step, its busy time, and the time of each class, in which the largest stands out if it is any larger."""
+    """Step time, busy time, and the time of each class, with the largest value emphasised if it differs."""
     for label, name in (("step", "window_ns"), ("busy", "busy_ns")):
         yield _RankRow(label, [profile.per_step(getattr(profile.summary, name)) for profile in profiles.each])
     times = [profile.by_class() for profile in profiles.each]
@@ -734,4 +735,4 @@ RANKS = DeclaredTable(
     leading=leading(Field("what", "per step", get=lambda row: row.label)),
     when=lambda profiles: len(profiles.each) > 1,
 )
-"""A column for every file: the step, the time of its kernels by class, idle time; the slowest is marked."""
+"""One column per file: step, busy time, and time by kernel class; the slowest is marked."""

@@ -1,7 +1,4 @@
-"""`sysbench profile`: options → spec → run → show, draw.
-
-`--from FILE,…` takes traces of any program, one by one or in a directory, or a log or record of sysbench.
-"""
+"""Command line of `sysbench profile`: runs a spec, or shows a finished run or traces."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ def profile(spec_given: Given, options_given: Given) -> None:
 
 
 def perform(spec: ProfileSpec, options: ProfileOptions) -> running.Performed:
-    """Run the cells and draw what was asked for; raises as `running.carry_out` does, and for a wrong file."""
+    """Run the cells and write the requested files; raises as `running.carry_out` does, and for an unwritable file."""
     if spec.simulate:
         refuse_unpredictable(spec.simulate, spec.host, force=options.force)
         _refuse_hosts(spec)
@@ -60,7 +57,7 @@ def _refuse_hosts(spec: ProfileSpec) -> None:
 
 
 _RECORD = re.compile(rb'\s*\{\s*"schema_version"')
-"""How a record begins, and no trace does."""
+"""The beginning of a record, and of no trace."""
 
 _BEGINNING_BYTES = 256
 
@@ -69,9 +66,9 @@ _TRACES = (".json", ".json.gz", ".sqlite", _REPORT)
 
 
 def show(paths: Sequence[Path], options: ProfileOptions) -> None:
-    """Show what the files hold and write what was asked for; raises LogError for other files than these."""
+    """Show traces, or a log or record, and write the requested files; raises LogError for other files."""
     if options.trace is not None:
-        raise UsageError("--trace keeps the trace of a run; --from has one already")
+        raise UsageError("--trace keeps the trace of a run; --from reads an existing one")
     running.refuse_unknown_tables("profile", options)
     profile_files.refuse_other_endings(options)
     paths = [each for path in paths for each in (_traces_in(path) if path.is_dir() else [path])]
@@ -83,14 +80,14 @@ def show(paths: Sequence[Path], options: ProfileOptions) -> None:
         raise UsageError(f"--from takes one log or record, or several traces; {ours} is a log or record")
     for name in ("window", "flame"):
         if getattr(options, name) is not None:
-            raise UsageError(f"--{name} needs a trace, which {ours} is not: give that to --from")
+            raise UsageError(f"--{name} needs a trace, and {ours} is not one: give the trace to --from")
     from sysbench.commands import saved
 
     running.show(saved.record(ours, "profile"), options)
 
 
 def _traces_in(directory: Path) -> list[Path]:
-    """The traces in a directory, as tensorboard_trace_handler leaves them; a report and its export count once."""
+    """All traces in a directory, such as those of tensorboard_trace_handler; a report and its export count once."""
     found = sorted(path for path in directory.iterdir() if path.name.lower().endswith(_TRACES))
     if not found:
         raise UsageError(f"--from {directory} is a directory without a trace ({', '.join(_TRACES)}) in it")
@@ -105,7 +102,7 @@ def _is_ours(path: Path) -> bool:
         with path.open("rb") as file:
             return _RECORD.match(file.read(_BEGINNING_BYTES)) is not None
     except OSError:
-        return False  # whoever reads it says why it cannot be read
+        return False  # the reader reports the error
 
 
 def _show_traces(paths: Sequence[Path], options: ProfileOptions) -> None:
@@ -115,7 +112,7 @@ def _show_traces(paths: Sequence[Path], options: ProfileOptions) -> None:
     from sysbench.render import output
 
     if len(paths) > 1 and (options.window or options.flame):
-        raise UsageError("--window and --flame are of one trace: give --from one file")
+        raise UsageError("--window and --flame need a single trace: give --from one file")
     for target in (options.window, options.flame, options.json_path and Path(options.json_path)):
         if target and str(target) != "-":
             storage.refuse_unwritable(target)
@@ -129,7 +126,7 @@ def _show_traces(paths: Sequence[Path], options: ProfileOptions) -> None:
         if options.json_path == "-":
             sys.stdout.write(written)
         else:
-            # As of a record: CSV has no place for several tables.
+            # As for a record, CSV holds a single table.
             tables = options.tables or ((measuring("profile").long_table,) if options.format == "csv" else ())
             sheet = sheet_of([(each.title, each) for each in summaries], tables, options.selection)
             output.show_sheet(sheet, console, options.format, options.columns)
@@ -137,7 +134,7 @@ def _show_traces(paths: Sequence[Path], options: ProfileOptions) -> None:
 
 
 def _read(path: Path, options: ProfileOptions, progress: Progress) -> tuple[ProfileSummary, Cut | None]:
-    """A trace's summary, and the slice that was asked for: taken first, as the summary uses the recording up."""
+    """A trace's summary, and the requested slice, which is taken first because the summary consumes the recording."""
     recording = traces.read(path, progress)
     cut = profile_files.taken(recording, options.range) if options.window is not None else None
     return traces.summary_of(recording, ranges=profile_files.ranges_wanted(options), progress=progress), cut

@@ -1,6 +1,6 @@
-"""Pictures of profiles: the share of each class of kernels, and the parts of attention by time and by FLOPs.
+"""Figures of profiles: shares of kernel classes, and the parts of attention by time and by FLOPs.
 
-Colours of classes of kernels and of phases, the same in the figure and on the page.
+Also the colours of kernel classes and phases, which the flame graph shares.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ PARTS: Final[Mapping[str, str]] = {
     "softmax": "#ee6677",
     "output": "#66ccee",
 }
-"""Colours of the parts of attention that is written out, in order."""
+"""Colours of the parts of naive attention, in order."""
 
 PHASES: Final[Mapping[str, str]] = {
     "zero_grad": "#d6dbe1",
@@ -68,16 +68,16 @@ PHASES: Final[Mapping[str, str]] = {
     "backward": "#d5d9f0",
     "optimizer": "#f0e5cf",
 }
-"""Light, since modules are named upon them."""
+"""Light colours, because names of modules are written on them."""
 
 NEUTRAL: Final = "#e4e7eb"
-"""The colour of the step itself, and of unknown phases."""
+"""Colour of the whole step and of unknown phases."""
 
 PROFILE_PALETTE_INK: Final = "#1b1f24"
 
 
 def ink_on(colour: str) -> str:
-    """Black or white, whichever reads better: by relative luminance, WCAG 2.2."""
+    """Black or white, whichever has more contrast, by relative luminance (WCAG 2.2)."""
     channels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
     linear = [each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in channels]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
@@ -85,13 +85,13 @@ def ink_on(colour: str) -> str:
 
 
 MOST_CELLS: Final = 10
-"""In one picture: each has up to three bars."""
+"""The largest number of cells in a figure; each has up to three bars."""
 
 _WRITTEN: Final = 0.06
-"""Share of a bar below which a part has no room for its number."""
+"""Parts with a smaller share of a bar have no room for their number."""
 
 _SEEN: Final = 0.004
-"""A part that is narrower everywhere is not in the legend."""
+"""Parts with a smaller share in all bars are not in the legend."""
 
 _BAR_IN: Final = 0.2
 _GAP_IN: Final = 0.12
@@ -104,7 +104,7 @@ _SHORT: Final = {"forward": "forward", "forward and backward": "fwd + bwd", "the
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar of parts that add up to 1; those of one group stand closer."""
+    """One bar of parts that add up to 1; bars of a group are closer together."""
 
     group: str
     label: str
@@ -112,7 +112,7 @@ class Bar:
 
 
 def figures(cells: Sequence[ProfileCellRecord]) -> Iterator[Drawn]:
-    """Everything that there is to draw of a run."""
+    """All figures of a run."""
     profiled = [cell for cell in cells if cell.summary is not None and cell.summary.spent.total_ns]
     about = subject(cells)
     mark = ", ".join(dict.fromkeys(cell.prediction.gpu for cell in profiled if cell.prediction))
@@ -168,7 +168,7 @@ def _shares(values: Mapping[str, float]) -> dict[str, float]:
 
 
 def draw_bars(bars: Sequence[Bar], colours: Mapping[Any, str], heading: Heading) -> Figure:
-    """Stacked bars of equal length, one below the other, in groups."""
+    """Draw groups of horizontal stacked bars of equal length."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
@@ -216,7 +216,7 @@ def _draw_groups(axes: Axes, bars: Sequence[Bar], colours: Mapping[Any, str], ov
 
 
 def _draw_bar(axes: Axes, bar: Bar, at: float, colours: Mapping[Any, str]) -> list[Box]:
-    """The boxes of a bar; its numbers are written at once."""
+    """Write the numbers of a bar, and return its boxes."""
     left, boxes = 0.0, []
     for part, colour in colours.items():
         share = bar.parts.get(part, 0.0) * 100
@@ -233,5 +233,5 @@ def _draw_bar(axes: Axes, bar: Bar, at: float, colours: Mapping[Any, str]) -> li
 
 
 def of_run(record: ProfileRecord) -> Iterator[Drawn]:
-    """Everything that there is to draw of a run."""
+    """All figures of a run."""
     return figures(record.cells)

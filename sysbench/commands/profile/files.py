@@ -1,4 +1,4 @@
-"""The files of a run of `sysbench profile` beside its record: traces, slices of them, pictures."""
+"""Files that `sysbench profile` writes besides its record: traces, slices of traces, pictures."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ AXES = (
     *("simulate", "size", "batch", "ctx", "attention", "execution", "optimizer", "precision", "mode", "device"),
     *("profiler", "active", "warmup", "steps"),
 )
-"""The axes that file names can name, in this order."""
+"""Axes that appear in file names, in order."""
 
 TRACE_ENDINGS: Mapping[Profiler, tuple[str, ...]] = {"torch": (".json", ".json.gz"), "nsys": (".nsys-rep",)}
 
 
 @dataclass(frozen=True)
 class TraceReader:
-    """Reads what a profiler left of a cell, in the parent: the worker is done measuring, or under nsys gone, by then.
+    """Reads a cell's trace in the parent, after the worker has finished measuring or, under nsys, has ended.
 
-    The summary goes into the log. The trace itself is large, and is kept only on request: the tables must not need it.
+    The summary goes into the log. Traces are large and are kept only on request, so tables must not depend on them.
     """
 
     kept: bool
-    """Whether traces stay when they have been read."""
+    """Whether traces are kept after reading."""
     ranges: Sequence[str] = ()
-    """These get a kernel table of their own, beside the ranges that always have one."""
+    """Additional ranges with a kernel table."""
 
     def __call__(self, placed: PlacedCell, trace: Path) -> Iterator[Event]:
-        """The events that a trace gives; raises SysbenchError when there is none, it cannot be read, or it is empty."""
+        """Yield the events of a trace; raises SysbenchError if it is missing, unreadable or empty."""
         cell = placed.cell
         if not isinstance(cell, ProfileCell):
             raise TypeError(f"{cell.kind} leaves no trace")
@@ -73,11 +73,11 @@ class TraceReader:
 
 @dataclass(frozen=True)
 class Files:
-    """Where everything goes, by the keys of cells."""
+    """Paths of all files, by cell key."""
 
     provisions: Provisions
     kept: bool
-    """Whether traces stay."""
+    """Whether traces are kept."""
     windows: Mapping[str, Path]
     flames: Mapping[str, Path]
     titles: Mapping[str, str]
@@ -87,7 +87,7 @@ class Files:
     @classmethod
     @contextmanager
     def prepared(cls, spec: ProfileSpec, options: ProfileOptions) -> Iterator[Files]:
-        """Names for all files; raises UsageError and OutputError for what could not be written, or profiled with."""
+        """Choose all paths; raises UsageError and OutputError for files or profilers that cannot be used."""
         refuse_other_endings(options)
         cells = list(spec.cells())
         labels = labels_of(cells, AXES)
@@ -110,7 +110,7 @@ class Files:
             yield cls(provisions, bool(kept), windows, flames, titles, options.range, options.quiet)
 
     def draw(self, record: RunRecord[Any]) -> Iterator[Saved]:
-        """Write what was asked for of every cell that was profiled; yields every file there is now."""
+        """Write the requested files of every profiled cell; yields every file that exists."""
         for cell in record.cells:
             trace = self.provisions.artifacts[cell.key]
             if cell.summary is None or not trace.is_file():
@@ -119,8 +119,8 @@ class Files:
                 yield Saved(trace)
             window, flame = self.windows.get(cell.key), self.flames.get(cell.key)
             if window is not None:
-                # Read again: a cell is measured whether or not its slice can be cut and written, and a run that is
-                # resumed has traces that were read by another one.
+                # The trace is read again, because a failure to cut or write the slice must not fail the cell, and a
+                # resumed run has traces that an earlier one read.
                 with waiting(f"cutting {window.name} out of the trace", silent=self.quiet):
                     file = write_window(window, taken(traces.read(trace), self.range))
                 yield file
@@ -129,7 +129,7 @@ class Files:
 
 
 def taken(recording: Recording, range: str | None) -> Cut:
-    """The slice that is wanted, no larger than can be written; raises UsageError where there is no such range."""
+    """Cut out the requested slice, limited to what can be written; raises UsageError if there is no such range."""
     from sysbench.trace import chrome_trace, window
 
     return window.cut(recording, window.find(recording, range), chrome_trace.MOST_ROWS)
@@ -151,12 +151,12 @@ def write_window(path: Path, cut: Cut) -> Saved:
         limit = f"a slice is at most {chrome_trace.LARGEST_BYTES / 1e6:g} MB"
         remark = f"the first {there} of {whole} of {of}: {limit}"
     elif cut.is_empty:
-        remark = f"nothing but ranges: no operator and no kernel is in {of}"
+        remark = f"only ranges: {of} has no operators and no kernels"
     return Saved(path, remark)
 
 
 def write_flame(path: Path, summary: ProfileSummary, title: str) -> Saved:
-    """Draw the picture of a summary; raises OutputError."""
+    """Draw a flame graph; raises OutputError."""
     from sysbench.commands.profile import flame
 
     flame.write(path, summary, title)
@@ -164,7 +164,7 @@ def write_flame(path: Path, summary: ProfileSummary, title: str) -> Saved:
 
 
 def refuse_other_endings(options: ProfileOptions) -> None:
-    """Raise UsageError for a file in a format that does not exist."""
+    """Raise UsageError for a file in an unknown format."""
     if options.window is not None:
         _refuse_other_ending("--window", options.window, (".json", ".json.gz"))
     if options.flame is not None:
@@ -172,7 +172,7 @@ def refuse_other_endings(options: ProfileOptions) -> None:
 
 
 def ranges_wanted(options: ProfileOptions) -> Sequence[str]:
-    """The ranges that need a table of their own."""
+    """Ranges that need an additional kernel table."""
     return (options.range,) if options.range is not None else ()
 
 

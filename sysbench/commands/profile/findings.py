@@ -1,7 +1,7 @@
-"""What profiles have shown: sentences, each with the cells whose numbers it rests on.
+"""Findings of `sysbench profile`: sentences, each with the cells that support it.
 
-A profile covers one to three steps: shares describe those steps and have no confidence interval. Cells whose profile is
-known to be incomplete (see `DOUBTFUL`) are in no sentence.
+A profile covers one to three steps, so shares describe those steps and have no confidence interval. Cells whose profile
+is known to be incomplete (see `DOUBTFUL`) are excluded.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from sysbench.trace.summary import KernelClass, KernelName, ProfileSummary, Rate
 DOUBTFUL: Final[frozenset[CautionCode]] = frozenset(
     {"kernels-missing", "kernels-unlinked", "trace-damaged", "check-failed"}
 )
-"""Cautions that mean kernels are missing or belong to no range, so that shares would mislead."""
+"""Cautions about missing kernels or kernels without a range, which make shares misleading."""
 
 DOUBTFUL_ON_CPU: Final[frozenset[CautionCode]] = frozenset({"host-busy"})
-"""On a CPU operators are timed by the host clock: other processes' work is counted for whichever was running."""
+"""On a CPU operators are timed by the host clock, which includes the time that other processes take."""
 
 RANGES: Final[Mapping[str, tuple[str, ...] | None]] = {
     "forward": ("forward",),
@@ -31,17 +31,17 @@ RANGES: Final[Mapping[str, tuple[str, ...] | None]] = {
     "forward and backward": ("forward", "loss", "backward"),
     "the step": None,
 }
-"""The phases of each range by its name; None is all of them."""
+"""Phases of each range by name; None stands for all phases."""
 
 PARTS: Final = ("scores", "mask", "softmax", "output")
-"""The parts of attention that is written out, in order."""
+"""Parts of naive attention, in order."""
 
 NOTABLE: Final = 0.02
-"""Shares of time below this are not mentioned, and differences below it count as none."""
+"""Smaller shares of time are not mentioned, and smaller differences are ignored."""
 
 MOST_CLASSES: Final = 3
 MOST_LEADERS: Final = 3
-"""With more different leading kernels than this, the table says it better than a sentence."""
+"""With more different leading kernels than this, there is no sentence."""
 
 NAMES: Final[Mapping[KernelClass, str]] = {
     "matmul": "matrix products",
@@ -60,11 +60,11 @@ NAMES: Final[Mapping[KernelClass, str]] = {
 }
 
 _POOLED_AXES: Final = ("size", "ctx", "batch", "mode", "active", "profiler")
-"""A sentence gives a range over these axes; each value of the others gets sentences of its own."""
+"""Sentences cover ranges over these axes; each value of another axis has its own sentences."""
 
 
 def findings(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:
-    """Every sentence that these profiles support."""
+    """All findings."""
     known = complete(cells)
     for where, group, name in _settings(known, cells):
         for about in (_leaders, _besides_products, _products, _softmax, _precision):
@@ -73,13 +73,13 @@ def findings(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:
     covered = [(cell.coverage, cell) for cell in known if cell.coverage is not None]
     if covered:
         share = share_range(covered, namer(cells))
-        text = f"profiled kernels cover {share} of the step as timed without a profiler."
+        text = f"profiled kernels cover {share} of the unprofiled step time."
         yield Said(text, tuple(cell for _, cell in covered))
     yield from left_out(cells, doubts, "what is said of this run")
 
 
 def headlines(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:
-    """The findings that are worth a line below the tables on a screen; the tables show the others."""
+    """Findings to show below the tables on a screen; the tables show the others."""
     known = complete(cells)
     for where, group, name in _settings(known, cells):
         mark = "predicted: " if any(cell.prediction for cell in group) else ""
@@ -90,19 +90,19 @@ def headlines(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:
 
 
 def doubts(cell: ProfileCellRecord) -> frozenset[CautionCode]:
-    """The cautions that keep a cell out of all sentences."""
+    """Cautions that exclude a cell from all sentences."""
     on_cpu = cell.summary is not None and cell.summary.source == "cpu"
     against = DOUBTFUL | DOUBTFUL_ON_CPU if on_cpu else DOUBTFUL
     return frozenset(caution.code for caution in cell.cautions) & against
 
 
 def complete(cells: Iterable[ProfileCellRecord]) -> list[ProfileCellRecord]:
-    """The cells with a profile that nothing is missing from."""
+    """Cells with a complete profile."""
     return [cell for cell in cells if cell.summary is not None and cell.summary.spent.total_ns and not doubts(cell)]
 
 
 def class_shares(cell: ProfileCellRecord, phases: Sequence[str] | None) -> dict[KernelClass, float]:
-    """The share of each kernel class in the time of some phases, the largest first; empty where nothing ran."""
+    """Share of each kernel class in the time of some phases, largest first; empty if nothing ran."""
     summary = cell.summary
     if summary is None:
         return {}
@@ -123,13 +123,13 @@ def has_phase(cell: ProfileCellRecord, phase: str) -> bool:
 
 
 def attention_parts(summary: ProfileSummary, phase: str) -> dict[str, Rate]:
-    """The parts of attention in a phase, in order."""
+    """Rates of the parts of attention in a phase, in order."""
     found = {rate.part: rate for rate in summary.rates if rate.kind == "attention" and rate.phase == phase}
     return {part: found[part] for part in PARTS if part in found}
 
 
 def _by_kernel(summary: ProfileSummary, phases: Sequence[str] | None) -> dict[tuple[int, int], tuple[int, int]]:
-    """Time and calls by phase and kernel, as positions: of tens of thousands of rows, one for each module."""
+    """(time, calls) by (phase, kernel), summed over modules; phases and kernels are given by position."""
     wanted = {number for number, phase in enumerate(summary.phases) if phases is None or phase in phases}
     columns = summary.spent
     found: dict[tuple[int, int], tuple[int, int]] = {}
@@ -145,7 +145,7 @@ def _by_kernel(summary: ProfileSummary, phases: Sequence[str] | None) -> dict[tu
 def _settings(
     cells: Sequence[ProfileCellRecord], everything: Sequence[ProfileCellRecord]
 ) -> Iterator[tuple[str, list[ProfileCellRecord], Namer]]:
-    """Cells that are computed alike, with words for what sets them apart from the others, and names within them."""
+    """Groups of cells with equal settings, each with a prefix that names the settings, and names for its cells."""
     differing = [axis for axis in axes.varying(axes.axes_of(cells)) if axis not in _POOLED_AXES]
     found: dict[str, list[ProfileCellRecord]] = {}
     for cell in cells:
@@ -165,13 +165,13 @@ class Leading:
     cell: ProfileCellRecord
     name: KernelName
     share: float
-    """Its share of the time of all kernels in those phases."""
+    """Share of the time of all kernels in those phases."""
     calls: str
-    """In a step, with the noun."""
+    """Calls per step, with the noun."""
 
 
 def leading(cell: ProfileCellRecord, phases: Sequence[str] | None) -> Leading | None:
-    """None where nothing was launched in these phases."""
+    """The leading kernel of some phases; None if nothing was launched in them."""
     summary = cell.summary
     total: dict[int, tuple[int, int]] = {}
     for (_, kernel), (total_ns, calls) in (_by_kernel(summary, phases) if summary is not None else {}).items():
@@ -205,7 +205,7 @@ def _leaders(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Ite
 
 
 def _leaders_elsewhere(each: Sequence[Leading]) -> str:
-    """Whether the same kernel leads backward and the whole step; only where one word fits all cells."""
+    """Whether the same kernel also leads backward and the whole step, if all cells agree on that."""
     same, others = [], []
     for what in ("backward", "the step"):
         found = [leading(one.cell, RANGES[what]) for one in each if has_phase(one.cell, "backward")]
@@ -227,7 +227,7 @@ def _leaders_elsewhere(each: Sequence[Leading]) -> str:
 
 
 def _besides_products(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Said]:
-    """What takes time in forward beside matrix products."""
+    """Classes other than matrix products that take time in forward."""
     shares = [(cell, found) for cell in group if (found := class_shares(cell, RANGES["forward"]))]
     means: dict[KernelClass, float] = {}
     for _, found in shares:
@@ -244,7 +244,7 @@ def _besides_products(group: Sequence[ProfileCellRecord], where: str, name: Name
 
 
 def _products(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Said]:
-    """The share of matrix products in forward, with backward, and in the step, as far as all profiles have these."""
+    """Share of matrix products in forward, with backward, and in the step, as far as all profiles have these phases."""
     forward = [cell for cell in group if has_phase(cell, "forward")]
     cells = [cell for cell in forward if has_phase(cell, "backward")]
     ranges = ["forward", "forward and backward"] if cells else ["forward"]
@@ -290,7 +290,7 @@ def _softmax(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Ite
 
 
 def _softmax_words(found: Sequence[tuple[ProfileCellRecord, dict[str, Rate]]], phase: str, name: Namer) -> str:
-    """Softmax against the two matrix products: its share of the FLOPs and of the time."""
+    """Softmax compared with the two matrix products, by share of FLOPs and of time."""
 
     def share(amount: Callable[[Rate], int], *parts: str) -> str:
         values = [

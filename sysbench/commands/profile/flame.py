@@ -1,7 +1,7 @@
-"""The flame graph: the step, its phases, modules within modules, kernels, each as wide as the time that it takes.
+"""Flame graph of a profile: step, phases, nested modules and kernels, with widths proportional to time.
 
-An SVG for reports, with layers taken together; or a self-contained HTML page that zooms. Names of kernels and ranges
-are untrusted: they reach the page as data, and it only ever sets them as text.
+Either an SVG for reports, which merges layers, or a self-contained HTML page that zooms. Names of kernels and ranges
+are untrusted: the page receives them as data and only ever sets them as text.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ MARGIN: Final = 10.0
 TITLE: Final = 26.0
 LEGEND: Final = 26.0
 NARROWEST: Final = 0.3
-"""Narrower boxes are not drawn: nobody would see them, and they would make the file large."""
+"""Narrower boxes are omitted: they are invisible and would make the file large."""
 _CHARACTER: Final = 6.4
-"""Width of a character at 11 px, a little more than that of most."""
+"""Width of a character at 11 px, slightly more than average."""
 _WIDE: Final = frozenset("mwMW@%")
 _WIDE_CHARACTER: Final = 11.0
 _SHORTEST_LABEL: Final = 3
 _LONGEST_NAME: Final = 400
-"""Characters of a recorded name that a hover shows."""
+"""The number of characters of a recorded name in a tooltip."""
 _NOT_KNOWN: Final = "no known phase"
 _FOLDER: Final = "profile_flame"
 
 
 def write(path: Path, summary: ProfileSummary, title: str) -> None:
-    """Draw a profile into a file, as its suffix says: svg or html. Raises UsageError and OutputError."""
+    """Write a flame graph in the suffix's format: svg or html. Raises UsageError and OutputError."""
     suffix = path.suffix.lower().removeprefix(".")
     if suffix not in FORMATS:
         raise UsageError(f"{path.name} is not a picture's name: it must end in .svg or .html")
@@ -53,18 +53,18 @@ def write(path: Path, summary: ProfileSummary, title: str) -> None:
 
 @dataclass
 class Box:
-    """A part of the step, with what it is made of."""
+    """A part of the step, with its own parts."""
 
     name: str
     colour: str
     recorded: str = ""
-    """A kernel's whole name."""
+    """A kernel's full name."""
     total_ns: int = 0
     calls: int = 0
     within: dict[object, Box] = field(default_factory=dict)
 
     def take(self, key: object, name: str, colour: str, total_ns: int, calls: int, recorded: str = "") -> Box:
-        """Add time to a part of this."""
+        """Add time to a part of this box, and return that part."""
         part = self.within.setdefault(key, Box(name, colour, recorded))
         part.total_ns += total_ns
         part.calls += calls
@@ -72,7 +72,7 @@ class Box:
 
 
 def tree(summary: ProfileSummary) -> Box:
-    """The boxes of a profile: step, phase, modules with layers taken together, kernels."""
+    """The boxes of a profile: step, phases, modules with merged layers, kernels."""
     spent = summary.spent
     whole = Box("step", NEUTRAL, "", sum(spent.total_ns), sum(spent.calls))
     columns = zip(spent.phase, spent.module, spent.kernel, spent.total_ns, spent.calls, strict=True)
@@ -91,7 +91,7 @@ def tree(summary: ProfileSummary) -> Box:
 
 
 def svg(summary: ProfileSummary, title: str) -> str:
-    """The picture as text, 1200 wide and as high as it must be."""
+    """The SVG, 1200 wide."""
     whole = tree(summary)
     height = MARGIN * 2 + TITLE + LEGEND + ROW * _depth(whole)
     return "\n".join(
@@ -134,7 +134,7 @@ def _boxes(whole: Box, steps: int, total_ns: int) -> Iterator[str]:
         if label:
             yield f'<text x="{x + 3:.2f}" y="{y + 13:g}" fill="{ink_on(box.colour)}">{_escaped(label)}</text>'
         yield "</g>"
-        # Phases and modules as they come, then kernels, the longest first.
+        # Phases and modules in their own order, then kernels, longest first.
         outer = [part for part in box.within.values() if not part.recorded]
         kernels = [part for part in box.within.values() if part.recorded]
         for part in (*outer, *sorted(kernels, key=lambda part: -part.total_ns)):
@@ -143,7 +143,7 @@ def _boxes(whole: Box, steps: int, total_ns: int) -> Iterator[str]:
 
 
 def _label(name: str, room: float) -> str:
-    """As much of a name as fits; nothing where that would be unrecognisable."""
+    """As much of a name as fits; empty if that is too short."""
     for length in range(int(room / _CHARACTER), _SHORTEST_LABEL - 1, -1):
         label = elided(name, length)
         if sum(_WIDE_CHARACTER if letter in _WIDE else _CHARACTER for letter in label) <= room:
@@ -175,7 +175,7 @@ def _escaped(text: str) -> str:
 
 
 def page(summary: ProfileSummary, title: str) -> str:
-    """The page as text."""
+    """The HTML page."""
     return pages.render(_FOLDER, title=title, data=_data(summary))
 
 

@@ -1,4 +1,4 @@
-"""Folds the event log of `sysbench profile` into its record, with cautions about what a profile lacks or cost."""
+"""Folds the event log of `sysbench profile` into its record, with cautions about incomplete or distorted profiles."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from sysbench.log.predictions import prediction_of
 from sysbench.trace.summary import ProfileSummary
 
 COSTLY_SHARE = 0.5
-"""A profiled step that takes longer than the unprofiled one by more than this share of it is no measure of time."""
+"""If profiling makes a step longer by more than this share, the profiled step is no measure of time."""
 
 SLOWER_SHARE = 0.1
-"""Kernels that together take longer than the unprofiled step by more than this share of it ran slower than usual."""
+"""Kernels that take longer in total than the unprofiled step by more than this share ran slower than usual."""
 
 UNLINKED_SHARE = 0.01
-"""Share of kernel time of unknown origin from which on there is a caution."""
+"""A caution is issued above this share of kernel time without a known launch."""
 
 FOREIGN_SHARE = 0.02
-"""Share of the time of matrix products in another precision than the cell's from which on there is a caution."""
+"""A caution is issued above this share of matrix product time in another precision than the cell's."""
 
 
 def judge(
     cell: ProfileCell, record: ProfileCellRecord, seen: CellEvents, timed: CellEvents, lost: Sequence[ReadingsLost]
 ) -> list[Caution]:
-    """Every caution that applies to a cell, the gravest first; none for a cell that was not profiled."""
+    """All cautions of a cell, most serious first; none for a cell without a profile."""
     summary = record.summary
     if summary is None:
         return []
@@ -50,7 +50,7 @@ def judge(
 
 
 def _incomplete(record: ProfileCellRecord, summary: ProfileSummary) -> Iterator[Caution]:
-    """What the profile lacks: parts of its file, kernels, their launches, or work that the model must have done."""
+    """Missing parts of the file, kernels, launches, or work that the model requires."""
     for remark in summary.remarks:
         yield Caution(code="trace-damaged", message=remark, remedy="profile again if anything is missing")
     if record.device is not None and record.device.type != "cpu" and summary.source == "cpu":
@@ -78,7 +78,7 @@ def _incomplete(record: ProfileCellRecord, summary: ProfileSummary) -> Iterator[
 
 
 def _precision(cell: ProfileCell, summary: ProfileSummary) -> Iterator[Caution]:
-    """Matrix products whose kernels are named after another format than the cell's precision."""
+    """Matrix products whose kernel names contain another format than the cell's precision."""
     whole_ns = sum(summary.precisions.values())
     # The optimizer and the loss stay in fp32 under autocast, but they multiply no matrices.
     for name, total_ns in summary.precisions.items():
@@ -92,12 +92,12 @@ def _precision(cell: ProfileCell, summary: ProfileSummary) -> Iterator[Caution]:
 
 
 def _perturbed(record: ProfileCellRecord, summary: ProfileSummary) -> Iterator[Caution]:
-    """How the profiled step differs from the unprofiled one: slower kernels, a slower host, a device that waits."""
+    """Differences from the unprofiled step: slower kernels, a slower host, a device that waits."""
     if record.coverage is not None and record.coverage > 1 + SLOWER_SHARE:
         yield Caution(
             code="kernels-slower",
-            message=f"kernels took {units.share(record.coverage)} of the step as timed without the profiler: they "
-            "ran slower, or overlap",
+            message=f"kernels took {units.share(record.coverage)} of the unprofiled step time: they ran slower, or "
+            "overlap",
             remedy="check whether the clocks were lower or the GPU was shared; more --warmup",
         )
     if record.cost_share is not None and record.unprofiled is not None and record.cost_share > COSTLY_SHARE:
@@ -121,7 +121,7 @@ def _perturbed(record: ProfileCellRecord, summary: ProfileSummary) -> Iterator[C
 
 
 def fold(events: Iterable[Event]) -> ProfileRecord:
-    """The record of a run, finished or not; raises LogError when the events hold no run."""
+    """Build the record of a run, finished or not; raises LogError if the events contain no run."""
     run = collect(events)
     spec = ProfileSpec.model_validate(run.started.spec)
     return ProfileRecord(**run_record.of_run(run), cells=[_cell(cell, run) for cell in spec.cells()])
@@ -137,7 +137,7 @@ def _cell(cell: ProfileCell, run: Run) -> ProfileCellRecord:
     by_device_s = [step.step.device_s for step in timed.steps if step.step.device_s is not None]
     coverage = None
     if summary is not None and summary.source != "cpu" and (step_s := by_device_s or unprofiled_s):
-        # On a CPU the profiler slows the operators themselves, and they would cover more than there was.
+        # On a CPU the profiler slows down the operators themselves, so coverage would exceed 1.
         coverage = summary.busy_ns / summary.steps / 1e9 / standard.median(step_s)
     record = ProfileCellRecord(
         **run_record.of_cell(cell, seen),
@@ -162,7 +162,7 @@ def _cell(cell: ProfileCell, run: Run) -> ProfileCellRecord:
 
 
 def taken_s(cell: ProfileCellRecord) -> float | None:
-    """What profiling a predicted cell takes: the steps that are timed first, and those of the profile."""
+    """Seconds to profile a predicted cell: the steps timed first, and those of the profile."""
     step = cell.prediction.step if cell.prediction else None
     if cell.outcome == "oom":
         return 0.0

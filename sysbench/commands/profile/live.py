@@ -1,10 +1,11 @@
-"""A run of `sysbench profile` while it goes on: its state, folded from events, and the dashboard drawn from it."""
+"""Live state of a run of `sysbench profile`, folded from events, and its dashboard."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from rich.text import Text
@@ -12,7 +13,7 @@ from rich.text import Text
 from sysbench import units
 from sysbench.commands.profile.record import ProfileRead, TraceWritten
 from sysbench.commands.profile.spec import ProfileCell
-from sysbench.log.events import CellFinished, CellStarted, Event, StageEntered, StepMeasured
+from sysbench.log.events import CellFinished, CellStarted, StageEntered, StepMeasured
 from sysbench.log.predictions import PredictedTime, StepPredicted
 from sysbench.render import theme
 from sysbench.render.dashboard import run_state
@@ -26,13 +27,13 @@ from sysbench.trace.summary import ProfileSummary
 
 @dataclass(frozen=True)
 class CellState(run_state.CellState):
-    """A cell of the run, as far as it is known."""
+    """Current state of a cell."""
 
     cell: ProfileCell
     timing: bool = False
-    """Whether the step is being timed, in the process that comes first."""
+    """Whether the step is being timed without a profiler, in the first process."""
     timed_s: tuple[float, ...] = ()
-    """The unprofiled steps."""
+    """Times of the unprofiled steps."""
     profiled_s: tuple[float, ...] = ()
     trace_bytes: int | None = None
     predicted: PredictedTime | None = None
@@ -40,17 +41,11 @@ class CellState(run_state.CellState):
 
 
 ProfileState = RunState[CellState]
-"""A run at one moment."""
-
-
-def advance(state: ProfileState, event: Event) -> ProfileState:
-    """The state after one more event; an event that changes nothing shown leaves it as it is."""
-    after: ProfileState = run_state.advance(_HANDLERS, state, event)
-    return after
+"""State of a run."""
 
 
 def _cell_started(state: ProfileState, event: CellStarted) -> ProfileState:
-    """A cell begins, or the timing that comes before one; then it is the first that waits for such a timing."""
+    """Start a cell, or the timing that precedes one: that of the first unfinished cell with this timing."""
     for key, cell in state.cells:
         fresh, now = CellState(cell.cell, event.device, stage_since_s=event.at_s), replace(state, current=key)
         if key == event.cell:
@@ -65,7 +60,7 @@ def _timing_of(cell: CellState) -> str | None:
 
 
 def _of_cell(change: Callable[[CellState, Any], CellState]) -> Handler:
-    """A change to the cell that the event is about, or to the one that is being timed first."""
+    """A handler that changes the cell of the event, or the cell that is being timed."""
     in_its_own = in_cell(change)
 
     def handle(state: ProfileState, event: Any) -> Any:
@@ -86,7 +81,7 @@ def _step_measured(cell: CellState, event: StepMeasured) -> CellState:
 
 
 def _cell_finished(cell: CellState, event: CellFinished) -> CellState:
-    """A timing that is over is not the end of its cell: that has an event of its own, whatever comes of it."""
+    """End a cell, or only its timing: the cell itself ends with its own event."""
     if cell.timing:
         return replace(cell, timing=False, stage=None, stage_since_s=event.at_s)
     return replace(cell, outcome=event.outcome, detail=event.detail)
@@ -106,21 +101,24 @@ _HANDLERS = run_state.handlers(
     },
 )
 
+advance = partial(run_state.advance, _HANDLERS)
+"""The state after one more event; unchanged if the event affects nothing that is shown."""
+
 
 _TIMING, _PROFILING, _READING = "timing without a profiler", "profiling", "reading the trace"
-"""What is done for a cell, in order."""
+"""Tasks of a cell, in order."""
 
 _STAGES = {"building": "building the model", "warming-up": "warming up", "writing": "writing the trace"}
 """Clearer names of some stages."""
 
 
 class ProfileScreen(CellScreen[ProfileState]):
-    """What is done for a cell, and how far it has come; laid out for the terminal only when it is printed."""
+    """The tasks of the current cell and their progress."""
 
     command = "profile"
 
     def running(self, width: int, plain: bool) -> list[Text]:
-        """The hardware, and a line for each thing that is done: its result, or how long it has been going on."""
+        """The hardware, and a line per task with its result or its duration so far."""
         now, torch = self.state.now, self.state.torch
         pieces = [(now.device.name, theme.QUIET)] if now is not None and now.device is not None else []
         pieces += [(f"torch {torch.torch}", theme.QUIET)] if torch is not None else []
@@ -143,12 +141,12 @@ class ProfileScreen(CellScreen[ProfileState]):
         return lines
 
     def ended(self, cell: CellState) -> str:
-        """How a cell ended, on one line."""
+        """The result of a cell on one line."""
         return result(cell)
 
 
 def _results(now: CellState) -> Iterator[tuple[str, str]]:
-    """Each thing that is done for a cell, with its result so far."""
+    """Tasks of a cell with their results so far."""
     if now.cell.steps:
         timed = ""
         if len(now.timed_s) > 1:
@@ -167,7 +165,7 @@ def _calls(summary: ProfileSummary) -> str:
 
 
 def result(cell: CellState) -> str:
-    """How a cell ended, in a few words: `step 205 ms, 260 ms profiled, 1,431 kernels a step`."""
+    """The result of a cell: `step 205 ms, 260 ms profiled, 1,431 kernels a step`."""
     if cell.summary is None or cell.outcome != "ok":
         return f"{cell.outcome}: {cell.detail}" if cell.detail else str(cell.outcome)
     words = [f"step {units.seconds(statistics.median(cell.timed_s))}"] if cell.timed_s else []
@@ -179,7 +177,7 @@ def result(cell: CellState) -> str:
 
 
 class ProfileLines(CellLines):
-    """Progress where there is no terminal: a line for every cell when it is over."""
+    """Progress without a terminal: a line per finished cell."""
 
     blank = ProfileState()
     always = ALWAYS
@@ -188,7 +186,7 @@ class ProfileLines(CellLines):
 
 
 def _share(state: ProfileState) -> float:
-    """The share of a core for drawing: as little as for timings while steps are timed or profiled."""
+    """The share of a core for drawing; low while steps are timed or profiled."""
     now = state.now
     if now is None or now.outcome is not None or now.stage not in (*HOT, "profiling"):
         return IDLE_SHARE

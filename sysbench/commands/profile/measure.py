@@ -1,4 +1,4 @@
-"""A few steps under a profiler, in a process that gives no timings."""
+"""Profiles a few steps, in a process that takes no timings."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from sysbench.log.events import DeviceInfo, Event, PhaseSample, StepChecked, Ste
 
 
 def run(cell: ProfileCell, device: DeviceInfo, artifact: Path | None = None) -> Iterator[Event]:
-    """Build the cell on `device`, warm it up, and leave a trace of its steps at `artifact`.
+    """Build the cell on `device`, warm it up, and write a trace of its steps to `artifact`.
 
-    Raises UnavailableError for a combination that does not exist there, and whatever a step raises. For a GPU that need
-    not be here the trace is of a predicted step.
+    Raises UnavailableError for a combination that does not exist on the device, and any error of a step. With
+    --simulate the trace is that of a predicted step.
     """
     if artifact is None:
-        raise SysbenchError("a profile is a trace, and there is no place to leave it")
+        raise SysbenchError("a profile needs a path for its trace")
     if cell.simulate is not None:
-        from sysbench.commands.profile import simulate  # what predicts is wanted by few runs
+        from sysbench.commands.profile import simulate  # few runs predict
 
         yield from simulate.run(cell, cell.simulate, artifact)
         return
@@ -77,15 +77,15 @@ def _stages(cell: ProfileCell, device: torch.device, artifact: Path) -> Iterator
 
 
 def _profiled(cell: ProfileCell, step: TrainingStep, device: torch.device, recorder: Recorder) -> list[float]:
-    """Seconds of each recorded step; no event is sent before the last of them is over."""
-    # Ranges of modules would be compiled with the model, or break it into pieces: a compiled one goes without.
+    """Seconds of each recorded step; no event is sent until all are finished."""
+    # Module ranges would be compiled with the model or cause graph breaks, so compiled models have none.
     model = step.model if cell.execution == "eager" else None
     with collection_paused(collected=True), recorder.recording(), visible_to(recorder.ranges, model):
         return [_take(step, device) for _ in range(cell.active)]
 
 
 def _take(step: TrainingStep, device: torch.device) -> float:
-    """One step, from when the device is idle until it is again, in seconds; phases follow each other undisturbed."""
+    """Run one step without synchronization between phases; seconds from an idle device until it is idle again."""
     step.forget()
     synchronize(device)
     began_s = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The profiles that tables show: what their time was spent on, and which part of it was asked for."""
+"""Profiles as tables show them: their time by kernel, module and phase, and the selected part."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NS: Final = 1e-9
 """Seconds in a nanosecond."""
 
 MOST_OFFERED: Final = 30
-"""Ranges that a message lists."""
+"""The largest number of ranges to list in a message."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,14 @@ class KernelTime:
 
 @dataclass(frozen=True)
 class Profile:
-    """One profile among those that are shown; `leading` tells it from the others."""
+    """One of the profiles shown; `leading` tells it from the others."""
 
     leading: tuple[Cell, ...]
     summary: ProfileSummary
 
     @cached_property
     def times(self) -> tuple[KernelTime, ...]:
-        """Everything that time was spent on."""
+        """All rows of `spent`, resolved."""
         columns, summary = self.summary.spent, self.summary
         rows = zip(columns.phase, columns.module, columns.kernel, columns.total_ns, columns.calls, strict=True)
         return tuple(
@@ -59,22 +59,22 @@ class Profile:
 
     @property
     def total_ns(self) -> int:
-        """The time of everything."""
+        """Total time, over all steps."""
         return sum(self.summary.spent.total_ns)
 
     @property
     def phases(self) -> tuple[str, ...]:
-        """The phases that took time, in order."""
+        """Phases that took time, in order."""
         present = {self.summary.phases[phase] for phase in self.summary.spent.phase}
         return tuple(phase for phase in PHASES if phase in present)
 
     @property
     def label(self) -> str:
-        """`rank 3`, or the file's name where it does not say its rank."""
+        """`rank 3`, or the file's name if it contains no rank."""
         return f"rank {self.summary.rank}" if self.summary.rank is not None else self.summary.title
 
     def by_class(self, phases: Sequence[str] | None = None) -> dict[KernelClass, int]:
-        """Nanoseconds of each kernel class, in some phases or in all."""
+        """Nanoseconds of each kernel class in some phases, by default in all."""
         found: dict[KernelClass, int] = {}
         for each in self.times:
             if phases is None or each.phase in phases:
@@ -82,24 +82,24 @@ class Profile:
         return found
 
     def per_step(self, total_ns: float) -> Measure:
-        """Seconds in a step, of nanoseconds over all steps."""
+        """Seconds per step, from nanoseconds over all steps."""
         return Measure(total_ns * NS / self.summary.steps)
 
     def calls_per_step(self, calls: int) -> Measure:
-        """A count in a step, of one over all steps."""
+        """A count per step, from a count over all steps."""
         return Measure(calls / self.summary.steps)
 
 
 @dataclass(frozen=True)
 class Range:
-    """A range that was asked for: a phase, modules with everything below them, or both; without either, all."""
+    """A selected range: a phase, modules with all their submodules, or both; without either, everything."""
 
     name: str
     phase: str | None
     path: str
 
     def holds(self, time: KernelTime) -> bool:
-        """Whether this time was spent in the range."""
+        """Whether this time belongs to the range."""
         if self.phase is not None and time.phase != self.phase:
             return False
         module = folded(time.module) if "*" in self.path else time.module
@@ -107,9 +107,9 @@ class Range:
 
 
 def range_of(profile: Profile, asked: str | None) -> Range:
-    """The range that is meant: `forward`, `layers.*.attention`, `backward/softmax`; the last parts of a path suffice.
+    """Find a range: `forward`, `layers.*.attention`, `backward/softmax`; the last parts of a path suffice.
 
-    Raises UsageError where no range has this name, or several have.
+    Raises UsageError if no range or several ranges have this name.
     """
     if asked is None or asked == STEP:
         return Range(STEP, None, "")
@@ -123,7 +123,7 @@ def range_of(profile: Profile, asked: str | None) -> Range:
     if path not in known:
         ending = sorted({folded(each) for each in known if each.endswith(f".{path}")})
         if len(ending) > 1:
-            raise UsageError(f"--range {asked} could be any of {', '.join(ending[:6])}: write more of it")
+            raise UsageError(f"--range {asked} is ambiguous: {', '.join(ending[:6])}")
         if not ending:
             offered = [STEP, *profile.phases, *dict.fromkeys(map(folded, known))][:MOST_OFFERED]
             raise UsageError(f"--range {unknown(asked, 'a range of this profile', offered)}")
@@ -133,14 +133,14 @@ def range_of(profile: Profile, asked: str | None) -> Range:
 
 @dataclass(frozen=True)
 class Profiles:
-    """All profiles that are shown, and which part of them was asked for."""
+    """All profiles to show, and the selected part."""
 
     columns: tuple[Column, ...]
-    """Headings of what tells them apart."""
+    """Headings of their `leading` values."""
     each: tuple[Profile, ...]
     selection: Selection
     record: ProfileRecord | None = None
-    """The run that they are from; None for files of traces."""
+    """Their run; None for trace files."""
 
     @property
     def predicted(self) -> bool:
@@ -152,41 +152,41 @@ class Profiles:
 
     @property
     def work(self) -> str:
-        """What the rows of a kernel table are."""
+        """The noun for rows of a kernel table."""
         return "operator" if {profile.summary.source for profile in self.each} == {"cpu"} else "kernel"
 
     @cached_property
     def launches_recorded(self) -> bool:
-        """Whether any profile knows grids and blocks."""
+        """Whether any profile has grids and blocks."""
         return any(row.launch_shapes for profile in self.each for row in profile.summary.kernels)
 
     def matches(self, name: str) -> bool:
-        """Whether the selection's pattern, if there is one, is found in a name as it was recorded."""
+        """Whether a recorded name contains the selected pattern, if there is one."""
         return self.selection.kernel is None or name in self._matching
 
     def chosen(self, profile: Profile) -> list[KernelTime]:
-        """Time in the selected range, of kernels whose names match; raises as `range_of`."""
+        """Time in the selected range of kernels with matching names; raises as `range_of`."""
         here = range_of(profile, self.selection.range)
         return [each for each in profile.times if here.holds(each) and self.matches(each.name.name)]
 
     def top(self, count: int) -> int:
-        """How many of so many rows are shown; `--top 0` asks for all."""
+        """The number of rows to show out of `count`; `--top 0` shows all."""
         return min(self.selection.top or count, count)
 
     @cached_property
     def slowest(self) -> int | None:
-        """The position of the profile whose steps take longest; None where it does not stand out."""
+        """Position of the profile with the longest steps; None if the difference is small."""
         steps = [profile.summary.window_ns / profile.summary.steps for profile in self.each]
         *others, longest = sorted(steps)
         return steps.index(longest) if others and longest > (1 + SLOWER_SHARE) * others[-1] else None
 
     @cached_property
     def _matching(self) -> frozenset[str]:
-        """All names in which the pattern is found: searched once and under a time limit, as patterns can be slow."""
+        """All matching names, searched once and under a time limit, because patterns can be slow."""
         names = {name.name for profile in self.each for name in profile.summary.names}
         names |= {operator.name for profile in self.each for operator in profile.summary.operators}
         return matching(self.selection.kernel, names) if self.selection.kernel else frozenset(names)
 
 
 SLOWER_SHARE: Final = 0.02
-"""How much longer the slowest must take than the next to be marked."""
+"""The slowest profile is marked if it takes longer than the next by more than this share."""

@@ -22,12 +22,12 @@ class TraceWritten(Event):
     event: Literal["trace_written"] = "trace_written"
     cell: str
     path: str | None
-    """None for a file that is deleted when it has been read."""
+    """None for a file that is deleted after reading."""
     size_bytes: Bytes
 
 
 class ProfileRead(Event):
-    """The summary of the trace, which is read as soon as the worker is done, since it is not always kept."""
+    """The summary of the trace, which is read as soon as the worker is done, because it may not be kept."""
 
     event: Literal["profile_read"] = "profile_read"
     cell: str
@@ -35,7 +35,7 @@ class ProfileRead(Event):
 
 
 class ProfileCellRecord(CellRecord):
-    """One cell of `sysbench profile`; None where nothing was profiled."""
+    """One cell of `sysbench profile`; None for whatever was not measured."""
 
     cell: ProfileCell = Field(alias="axes")
 
@@ -44,21 +44,21 @@ class ProfileCellRecord(CellRecord):
     compile_s: Seconds | None
     attention_kernel: str | None
     unprofiled: Samples | None
-    """The step without a profiler, timed first and in another process."""
+    """The step without a profiler, timed first in another process."""
     unprofiled_device: Samples | None
-    """The unprofiled step by the device's own clock, where it has one."""
+    """The unprofiled step by the device's own clock, if it has one."""
     profiled_s: list[Seconds]
-    """The profiled steps, by the host's clock."""
+    """The profiled steps by the host's clock."""
     cost_share: Finite | None
-    """How much longer the profiler makes the median step, as a share of it."""
+    """Relative increase of the median step time by the profiler."""
     coverage: Amount | None
-    """Busy time of the profiled step over the unprofiled median step; None on a CPU."""
+    """Busy time of the profiled step over the median unprofiled step; None on a CPU."""
     trace: str | None
     """The path of the trace, if it was kept."""
     trace_bytes: Bytes | None
     summary: ProfileSummary | None
     prediction: PredictionRecord | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Of the step, whose phases follow each other undisturbed; None where a device was profiled."""
+    """Prediction of the step, whose phases follow one another undisturbed; None if a device was profiled."""
 
     @property
     def source(self) -> Literal["measured", "predicted"]:
@@ -73,7 +73,7 @@ class ProfileRecord(RunRecord[ProfileCellRecord]):
 
 
 class TraceRecord(Frozen):
-    """Summaries of traces that any program has recorded."""
+    """Summaries of traces recorded by any program."""
 
     schema_version: int = SCHEMA_VERSION
     kind: Literal["traces"] = "traces"

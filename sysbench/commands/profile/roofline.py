@@ -1,4 +1,4 @@
-"""The roofline of a profile: what attention's parts and classes of kernels achieve, below what the hardware allows."""
+"""Roofline of a profile: rates of attention's parts and of kernel classes, below the limits of the hardware."""
 
 from __future__ import annotations
 

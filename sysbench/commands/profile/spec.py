@@ -12,8 +12,8 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from sysbench.commands.time.spec import PREDICTION, TimeCell
 from sysbench.spec import hardware
-from sysbench.spec.axes import choices, integers, texts
-from sysbench.spec.model import MODEL, STEP, DeviceType, Mode, ModelCell, ModelSpec
+from sysbench.spec.axes import Counts, Sizes, choices, integers, texts
+from sysbench.spec.model import MODEL, STEP, DeviceType, Mode, ModelCell, ModelSpec, Modes
 from sysbench.spec.options import Option
 from sysbench.spec.quantities import Size, Steps
 from sysbench.spec.run import OUTPUT, VIEW, RunOptions, Selection, Sort
@@ -50,12 +50,12 @@ class ProfileCell(ModelCell):
 
     @property
     def needs_fresh_worker(self) -> bool:
-        """A process that has been profiled stays slower, and what it has cached would be missing in the profile."""
+        """A profiled process stays slower, and its caches would hide work from the next profile."""
         return self.simulate is None
 
     @property
     def timed_first(self) -> TimeCell | None:
-        """The unprofiled step, which is synchronized as a whole, as the profiled one is."""
+        """The cell that times the unprofiled step, synchronized as a whole like the profiled one; or None."""
         if not self.steps or self.simulate:
             return None
         shared = {name: getattr(self, name) for name in ModelCell.model_fields}
@@ -68,7 +68,7 @@ class ProfileCell(ModelCell):
     def unavailable(self, device: DeviceType) -> str | None:
         """Why this combination does not exist, or None; a prediction is of the GPU, wherever it is made."""
         if self.profiler == "nsys" and device != "cuda":
-            return f"--with nsys sees kernels of NVIDIA's GPUs; on {device} there is --with torch"
+            return f"--with nsys records kernels of NVIDIA GPUs; on {device} use --with torch"
         return super().unavailable("cuda" if self.simulate else device)
 
 
@@ -76,36 +76,32 @@ class ProfileSpec(ModelSpec):
     """A run of `sysbench profile`."""
 
     kind: Literal["profile"] = "profile"
-    ctx: Annotated[
-        tuple[int, ...],
-        BeforeValidator(integers(1)),
-        Option(flags=("--ctx", "--seq-len"), metavar="AXIS", panel=MODEL),
-    ] = Field(default=(256,), description="Context length, in tokens.")
-    mode: Annotated[
-        tuple[Mode, ...],
-        BeforeValidator(choices("a mode", get_args(Mode))),
-        Option(metavar="MODE,…", panel=STEP),
-    ] = Field(default=("train",), description=f"Which phases a step has: {', '.join(get_args(Mode))}.")
+    ctx: Annotated[Sizes, Option(flags=("--ctx", "--seq-len"), metavar="AXIS", panel=MODEL)] = Field(
+        default=(256,), description="Context length, in tokens."
+    )
+    mode: Annotated[Modes, Option(metavar="MODE,…", panel=STEP)] = Field(
+        default=("train",), description=f"Which phases a step has: {', '.join(get_args(Mode))}."
+    )
     profiler: Annotated[
         tuple[Profiler, ...],
         BeforeValidator(choices("a profiler", get_args(Profiler))),
         Option(flags=("--with",), metavar="NAME,…", panel=PROFILE),
     ] = Field(
         default=("torch",),
-        description="torch is torch.profiler; nsys is Nsight Systems around the same step. They are never both on.",
+        description="torch is torch.profiler; nsys is Nsight Systems around the same step. Never both at once.",
     )
     active: Annotated[
         tuple[int, ...], BeforeValidator(integers(1, MOST_ACTIVE)), Option(metavar="AXIS", panel=PROFILE)
-    ] = Field(default=(1,), description=f"Steps that are profiled, 1 to {MOST_ACTIVE}.")
-    warmup: Annotated[tuple[int, ...], BeforeValidator(integers(0)), Option(metavar="AXIS", panel=PROFILE)] = Field(
-        default=(3,), description="Warm-up steps before those, in every process."
+    ] = Field(default=(1,), description=f"Profiled steps, 1 to {MOST_ACTIVE}.")
+    warmup: Annotated[Counts, Option(metavar="AXIS", panel=PROFILE)] = Field(
+        default=(3,), description="Warm-up steps, in every process."
     )
-    steps: Annotated[tuple[int, ...], BeforeValidator(integers(0)), Option(metavar="AXIS", panel=PROFILE)] = Field(
+    steps: Annotated[Counts, Option(metavar="AXIS", panel=PROFILE)] = Field(
         default=(5,),
-        description="Unprofiled steps, timed first in a process of their own; 0 skips them.",
+        description="Unprofiled steps, timed first in a separate process; 0 skips them.",
     )
     shapes: Annotated[bool, Option(panel=PROFILE)] = Field(
-        default=False, description="Record the shapes of operators' inputs."
+        default=False, description="Record the input shapes of operators."
     )
 
     simulate: Annotated[hardware.Gpus, Option(metavar="GPU,…", panel=PREDICTION)] = Field(
@@ -156,7 +152,7 @@ class ProfileSpec(ModelSpec):
 
 
 def _files(value: object) -> tuple[Path, ...]:
-    """Several paths with commas between them, or one that has a comma in it."""
+    """Several paths separated by commas, or one existing path that contains a comma."""
     if isinstance(value, str):
         names = (value,) if Path(value).exists() else texts(value)
         if "" in (value, *names):
@@ -166,7 +162,7 @@ def _files(value: object) -> tuple[Path, ...]:
 
 
 def _pattern(value: object) -> object:
-    """A regular expression, as it was written."""
+    """Validate a regular expression; it is kept as written."""
     if isinstance(value, str):
         try:
             re.compile(value)
@@ -176,20 +172,20 @@ def _pattern(value: object) -> object:
 
 
 class ProfileOptions(RunOptions):
-    """Which part of a profile is shown, and which files are written; with several cells, file names tell them apart."""
+    """The part of a profile to show, and files to write; with several cells, each file name includes the cell."""
 
     source: Annotated[
         tuple[Path, ...], BeforeValidator(_files), Option(flags=("--from",), metavar="FILE,…", panel=OUTPUT)
     ] = Field(
         default=(),
-        description="Show traces instead of profiling: .json, .json.gz, .nsys-rep or .sqlite from any program, one for "
-        "each rank, or a directory of them; or a finished log or record. Needs no torch.",
+        description="Show traces instead of profiling: .json, .json.gz, .nsys-rep or .sqlite from any program, one per "
+        "rank, or a directory of them; or a finished log or record. Needs no torch.",
     )
     range: Annotated[str | None, Option(metavar="NAME", panel=VIEW)] = Field(
-        default=None, description="Show only what one range launched: forward, or layers.3.attention, or softmax."
+        default=None, description="Show only work launched in one range: forward, layers.3.attention, softmax."
     )
     kernel: Annotated[str | None, BeforeValidator(_pattern), Option(metavar="REGEX", panel=VIEW)] = Field(
-        default=None, description="Show only kernels (on a CPU, operators) whose full name contains a match."
+        default=None, description="Show only kernels (on a CPU, operators) whose full name matches."
     )
     top: Annotated[int, Option(metavar="N", panel=VIEW)] = Field(
         default=20, ge=0, description="Rows of a long table; 0 shows all."
@@ -203,8 +199,8 @@ class ProfileOptions(RunOptions):
     )
     window: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
         default=None,
-        description="Write the part of the trace that --range names, or else a step, for a browser: at most 100 MB, as "
-        ".json or .json.gz.",
+        description="Write the part of the trace that --range names, or a step, for a browser: at most 100 MB, .json "
+        "or .json.gz.",
     )
     flame: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
         default=None, description="Draw a flame graph of phases, modules and kernels: .svg or .html."
@@ -212,6 +208,6 @@ class ProfileOptions(RunOptions):
 
     @property
     def selection(self) -> Selection:
-        """The part of the profile that is shown."""
+        """The part of the profile to show."""
         kernel = re.compile(self.kernel) if self.kernel is not None else None
         return Selection(self.range, kernel, self.top, self.sort)

@@ -1,7 +1,4 @@
-"""What `sysbench profile` shows: one row for every cell, the breakdowns of its profiles, and remarks about them.
-
-`TABLES` has all of them by name.
-"""
+"""Output of `sysbench profile`: the summary table, the breakdowns of its profiles, and remarks."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ from sysbench.trace.summary import ProfileSummary, Rate
 
 
 def _step(cell: ProfileCellRecord) -> Cell | float:
-    """The unprofiled or predicted step; the outcome of a cell without a profile."""
+    """The unprofiled or predicted step; for a cell without a profile, its outcome."""
     if cell.summary is None:
         return Word(cell.outcome, "quiet" if cell.outcome in ("skipped", "interrupted") else "bad")
     if cell.prediction is not None:
@@ -99,7 +96,7 @@ SUMMARY: Final = DeclaredTable(
     },
     notes=lambda profiles: (INTERVAL, _BY_RATES) if profiles.predicted else (),
 )
-"""What was profiled, the share of the step that the profile covers, and what profiling cost."""
+"""One row per cell: the unprofiled step, the cost of profiling, and the share of the step that the profile covers."""
 
 TABLES: Final[dict[str, DeclaredTable]] = {
     table.name: table
@@ -120,24 +117,24 @@ TABLES: Final[dict[str, DeclaredTable]] = {
         breakdowns.RANKS,
     )
 }
-"""Every table of `Profiles` by its name; `summary` needs a run."""
+"""All tables by name; `summary` needs a run."""
 
 _NEEDS: Final = {
-    "attention": "it needs attention that is written out, with ranges around its parts: --attention naive",
-    "operator-shapes": "it needs the shapes of operators' inputs: --shapes",
+    "attention": "it needs naive attention with ranges around its parts: --attention naive",
+    "operator-shapes": "it needs the input shapes of operators: --shapes",
     "operators": "it needs operators, which nsys does not record: --with torch",
-    "copies": "the driver copied nothing, or it was not recorded",
+    "copies": "the driver copied nothing, or copies were not recorded",
     "device": "it needs kernels of a device",
-    "precision": "no kernel name tells what it multiplies",
-    "checks": "it needs a run of sysbench with eager, naive attention",
+    "precision": "no kernel name contains a number format",
+    "checks": "it needs a sysbench run with eager, naive attention",
     "ranks": "it needs several files",
-    "rates": "it needs a model of known size, or the shapes of operators' inputs",
+    "rates": "it needs a model of known size, or the input shapes of operators",
 }
 """Why a table may be empty."""
 
 
 def sheet(record: ProfileRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
-    """Everything that is shown of a run; raises UsageError for a table or a range that does not exist."""
+    """The complete output for a run; raises UsageError for an unknown table or range."""
     profiles = _of_run(record, selection or Selection())
     predictions = [cell.prediction for cell in record.cells if cell.prediction]
     hardware = dict.fromkeys(cell.device.name for cell in record.cells if cell.device and not cell.prediction)
@@ -158,7 +155,7 @@ def sheet(record: ProfileRecord, names: Iterable[str] = (), selection: Selection
 def sheet_of(
     summaries: Sequence[tuple[str, ProfileSummary]], names: Iterable[str] = (), selection: Selection | None = None
 ) -> Sheet:
-    """Everything that is shown of titled traces; raises UsageError for a table or a range that does not exist."""
+    """The complete output for titled traces; raises UsageError for an unknown table or range."""
     several = len(summaries) > 1
     each = tuple(Profile((_named_so(title, summary),) if several else (), summary) for title, summary in summaries)
     profiles = Profiles((Column("file", "file"),) if several else (), each, selection or Selection())
@@ -178,7 +175,7 @@ def _named_so(title: str, summary: ProfileSummary) -> str:
 
 
 def fillable(record: ProfileRecord, names: Iterable[str], selection: Selection) -> list[Table]:
-    """Those of the tables called `names` that the record can fill."""
+    """The tables called `names` that the record has data for."""
     profiles = _of_run(record, selection)
     return _marked(profiles, (table for name in names for table in TABLES[name](profiles))) if profiles.each else []
 
@@ -202,7 +199,7 @@ def _steps(profiles: Profiles) -> Iterator[str]:
 
 
 def _chosen(profiles: Profiles, names: Sequence[str]) -> list[Table]:
-    """The tables called `names`, or those that say most of what is there."""
+    """The tables called `names`, or the most informative ones."""
     asked = profiles.selection
     if not names and profiles.each and (asked.range or asked.kernel):
         names = ("kernels", "tree")
@@ -210,7 +207,7 @@ def _chosen(profiles: Profiles, names: Sequence[str]) -> list[Table]:
         return _marked(profiles, (table for name in names for table in _named(profiles, name)))
     if not profiles.each:
         return []
-    # Of files there is no summary; several profiles have too many other tables to show all of them.
+    # Files have no summary; several profiles have too many other tables to show them all.
     several = ("summary",) if profiles.record is not None else ("ranks",)
     shown = several if len(profiles.each) > 1 else ("summary", "device", "classes", "tree", "attention", "kernels")
     return _marked(profiles, (table for name in shown for table in TABLES[name](profiles)))
@@ -222,7 +219,7 @@ def _named(profiles: Profiles, name: str) -> list[Table]:
     found, asked = TABLES[name](profiles), profiles.selection
     if not found and asked.kernel is not None and not any(profiles.chosen(profile) for profile in profiles.each):
         where = f" in {asked.range}" if asked.range else ""
-        raise UsageError(f"--kernel {asked.kernel.pattern} is found in the name of no {profiles.work}{where}")
+        raise UsageError(f"--kernel {asked.kernel.pattern} matches no {profiles.work}{where}")
     if not found:
         why = _NEEDS.get(name, "the profile has no data for it")
         raise UsageError(f"this profile has nothing to show as the table {name}: {why}")
@@ -233,7 +230,7 @@ def _named(profiles: Profiles, name: str) -> list[Table]:
 
 
 def _remarks(profiles: Profiles) -> Iterator[Remark]:
-    """Findings, then what is not in the tables."""
+    """Findings, then notes on what the tables leave out."""
     if profiles.record is None and len(profiles.each) > 1 and profiles.slowest is not None:
         slowest = profiles.each[profiles.slowest]
         step_s = slowest.per_step(slowest.summary.window_ns).value
@@ -244,7 +241,7 @@ def _remarks(profiles: Profiles) -> Iterator[Remark]:
             yield from _softmax_remarks(profile, profiles.selection.range)
         if summary.left_out:
             kernels = f"{summary.left_out} {profiles.work}{'' if summary.left_out == 1 else 's'}"
-            yield Remark("note", f"{kernels}, {units.seconds(summary.left_out_ns * NS)}, outside all steps: left out")
+            yield Remark("note", f"{kernels}, {units.seconds(summary.left_out_ns * NS)}, outside all steps: excluded")
         if summary.unlinked_ns and summary.source == "device":
             unlinked = units.seconds(profile.per_step(summary.unlinked_ns).value)
             yield Remark("note", f"{unlinked} per step in kernels without a recorded launch: they belong to no range")
@@ -256,7 +253,7 @@ def _remarks(profiles: Profiles) -> Iterator[Remark]:
 
 
 def _softmax_remarks(profile: Profile, asked: str | None) -> Iterator[Remark]:
-    """Softmax against the two matrix products around it, in each phase of which the range has all softmax."""
+    """Softmax compared with the two matrix products around it, for each phase whose softmax is all in the range."""
     here, steps = range_of(profile, asked), profile.summary.steps
     parts = {(rate.part, rate.phase): rate for rate in profile.summary.rates if rate.kind == "attention"}
     for phase in ("forward", "backward"):
@@ -279,22 +276,19 @@ def _softmax_remarks(profile: Profile, asked: str | None) -> Iterator[Remark]:
 
 
 def _intensity(softmax: Rate, products: Sequence[Rate], steps: int) -> str:
-    """The FLOPs for each byte that must be moved, and what they mean on hardware that is known."""
+    """FLOPs per byte that must be moved, and for known hardware what limits softmax."""
     moved = sum(rate.bytes or 0 for rate in products)
     if not softmax.flops or not softmax.bytes or not moved:
         return ""
     intensity, denser = softmax.flops / softmax.bytes, sum(rate.flops or 0 for rate in products) / moved
-    why = f": {intensity:.2g} FLOP for each byte that must be moved, where the matmuls have {denser:.2g}"
+    why = f": {intensity:.2g} FLOP per byte that must be moved, compared with {denser:.2g} for the matmuls"
     if softmax.peak_flops_per_s is None or softmax.peak_bytes_per_s is None:
         return why
     ridge = softmax.peak_flops_per_s / softmax.peak_bytes_per_s
     reached = softmax.bytes / (softmax.total_ns * NS / steps) / softmax.peak_bytes_per_s if softmax.total_ns else 0.0
-    return (
-        f"{why}. Below {ridge:.2g} this GPU is bound by memory; softmax moves them at {units.share(reached)} of its "
-        "bandwidth"
-    )
+    return f"{why}. Below {ridge:.2g} this GPU is memory-bound; softmax reaches {units.share(reached)} of its bandwidth"
 
 
 def usual(spec: ProfileSpec) -> tuple[str, ...]:
-    """The tables that are shown of a run of this spec where nobody asks for others."""
+    """Names of the default tables."""
     return ("summary", "device", "classes", "tree", "attention", "kernels")

@@ -1,4 +1,4 @@
-"""How long the runs of an experiment will take, before they are made and while they are."""
+"""Expected durations of the runs of an experiment, before and during the experiment."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from sysbench.spec.cell import RunCell
 
 
 def cell_s(cell: RunCell, earlier: Durations) -> float | None:
-    """What a cell took when it was last measured on such a device, or is predicted to take, in seconds; else None."""
+    """Return a cell's duration in its latest measurement on such a device, or its predicted one; None if unknown."""
     return earlier.cells_s.get(cell.key, earlier.predicted_s.get(cell.key))
 
 
 def run_s(planned: PlannedRun, earlier: Durations) -> float | None:
-    """What a run will take, its worker's start included; None where that of any cell is unknown."""
+    """Return the expected duration of a run, including its worker's start; None if that of any cell is unknown."""
     cells_s = [cell_s(cell, earlier) for cell in planned.spec.cells()]
     known_s = [each for each in cells_s if each is not None]
     return sum(known_s) + earlier.beginning_s(planned.entry.command) if len(known_s) == len(cells_s) else None
 
 
 def total(planned: Sequence[PlannedRun], earlier: Durations) -> str:
-    """`about 12 min in all`, or of how many runs the time is known."""
+    """Describe the expected duration of all runs: `about 12 min in all`, or of those for which it is known."""
     made = [each for each in planned if each.entry.here != "left out"]
     known_s = [seconds for each in made if (seconds := run_s(each, earlier)) is not None]
     if len(known_s) == len(made):
@@ -45,7 +45,7 @@ def _by(earlier: Durations) -> str:
 
 
 def begun(planned: Sequence[PlannedRun], earlier: Durations) -> Overall:
-    """All of it, before the first run; a worker's start is counted with the first cell of its run."""
+    """Return the progress before the first run; a worker's start counts towards the first cell of its run."""
     runs: dict[str, Mapping[str, Waiting]] = {}
     for each in planned:
         cells = {} if each.entry.here == "left out" else {cell.key: cell for cell in each.spec.cells()}

@@ -1,4 +1,4 @@
-"""An experiment on a GPU that is not here: its runs as predictions, and how long measuring takes there."""
+"""Predicts an experiment for a GPU that is not here: its runs, and the duration of measuring them there."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from sysbench.commands.running import Performed
 from sysbench.errors import UsageError
 from sysbench.log.records import RunRecord
 from sysbench.render.dashboard.progress import waiting
-from sysbench.spec.cell import RunSpec
+from sysbench.spec.cell import RunCell, RunSpec
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.validation import validated
 
 
 def predicted(planned: Sequence[PlannedRun], gpu: Hardware) -> tuple[PlannedRun, ...]:
-    """Every run as it is predicted for that GPU; one of which nothing can be predicted is left out, and says why."""
+    """Return every run as a prediction for that GPU; a run that cannot be predicted is left out, with the reason."""
     return tuple(_predicted(each, gpu) for each in planned)
 
 
@@ -38,7 +38,7 @@ def _predicted(planned: PlannedRun, gpu: Hardware) -> PlannedRun:
 
 
 def _for(spec: RunSpec, gpu: Hardware) -> RunSpec:
-    """The spec with that GPU in place of its devices; raises UsageError where that cannot be."""
+    """Return the spec with that GPU instead of its devices; raises UsageError if it cannot be predicted."""
     fields = type(spec).model_fields
     if "simulate" not in fields:
         raise UsageError(f"sysbench {spec.kind} needs a device")
@@ -51,7 +51,10 @@ def _for(spec: RunSpec, gpu: Hardware) -> RunSpec:
 
 
 def durations_s(planned: Iterable[PlannedRun], gpu: Hardware, *, silent: bool) -> dict[str, float]:
-    """By key, what measuring takes of every cell whose time can be predicted for that GPU; raises as its runs do."""
+    """Return the predicted durations of measuring on that GPU, by cell key, for cells that can be predicted.
+
+    Raises what carrying out a prediction raises.
+    """
     found: dict[str, float] = {}
     with waiting(f"predicting for {gpu.slug}", silent=silent) as progress, tempfile.TemporaryDirectory() as directory:
         for each in planned:
@@ -63,25 +66,31 @@ def durations_s(planned: Iterable[PlannedRun], gpu: Hardware, *, silent: bool) -
             except UsageError:
                 continue
             progress(f"predicting for {gpu.slug}: {entry.name}")
-            cells = zip(each.spec.cells(), _performed(spec, Path(directory)).cells, strict=True)
-            taken = {cell.key: foreseen_s(spec.kind, record) for cell, record in cells}
+            there = {_apart_from_device(record.cell): record for record in _performed(spec, Path(directory)).cells}
+            on_gpu = [cell for cell in each.spec.cells() if cell.device.partition(":")[0] in ("auto", "cuda")]
+            taken = {cell.key: foreseen_s(spec.kind, there[_apart_from_device(cell)]) for cell in on_gpu}
             found |= {key: each_s for key, each_s in taken.items() if each_s is not None}
     return found
 
 
+def _apart_from_device(cell: RunCell) -> str:
+    """What a cell on a device and its prediction have in common."""
+    return cell.model_copy(update={"device": "auto"}).model_dump_json(exclude={"simulate"})
+
+
 def foreseen_s(kind: str, cell: Any) -> float | None:
-    """What measuring a predicted cell takes; None where its time is not predicted."""
+    """Return the duration of measuring a predicted cell; None if it has no predicted time."""
     known: float | None = measuring(kind).part("foreseen")(cell) if measuring(kind).foreseen else None
     return known
 
 
 def total_s(records: Iterable[RunRecord[Any]]) -> float:
-    """What measuring all predicted cells of these runs takes."""
+    """Return the total duration of measuring the predicted cells of these runs."""
     return sum(foreseen_s(record.kind, cell) or 0.0 for record in records for cell in record.cells)
 
 
 def _performed(spec: RunSpec, directory: Path) -> RunRecord[Any]:
-    """The run, of which nothing is seen and nothing stays."""
+    """Carry out a run without any output, and return its record."""
     command = measuring(spec.kind)
     quiet = command.options_class(out=directory, quiet=True, shown=False, force=True, no_live=True)
     performed: Performed = command.part("perform")(spec, quiet)

@@ -45,7 +45,7 @@ def _step(cell: TimeCellRecord) -> Cell:
 
 
 def taken_s(cell: TimeCellRecord) -> float | None:
-    """What measuring the cell takes: all of its steps; next to nothing where it does not fit."""
+    """Return the duration of measuring the cell: that of all its steps, or 0 if it does not fit."""
     step = found.step if (found := _found(cell)) else None
     if cell.outcome == "oom":
         return 0.0

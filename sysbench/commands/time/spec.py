@@ -128,7 +128,7 @@ class TimeSpec(ModelSpec):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.simulate and self.device != ("auto",):
-            raise ValueError("--device names what is measured on; with --simulate nothing is")
+            raise ValueError("--device names the device to measure on; with --simulate nothing is measured")
         if not self.simulate and (self.host or self.price):
             raise ValueError(
                 f"--{'host' if self.host else 'price'} needs --simulate GPU: nothing is predicted otherwise"

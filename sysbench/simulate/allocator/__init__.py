@@ -8,7 +8,6 @@ MemPool) and the pluggable backends.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from sysbench.simulate.allocator.blocks import Block, BlockPool, Frames, FreeBlocks
@@ -16,7 +15,7 @@ from sysbench.simulate.allocator.device_memory import DeviceMemory
 from sysbench.simulate.allocator.expandable import ExpandableMemory
 from sysbench.simulate.allocator.ledger import AllocatorEvent, AllocatorStatistics, Ledger
 from sysbench.simulate.allocator.settings import MIN_BLOCK_BYTES, SMALL_BYTES, UNLIMITED, AllocatorSettings
-from sysbench.simulate.allocator.snapshot import Annotation, RestoredSegment, build_snapshot, restore_segments
+from sysbench.simulate.allocator.snapshot import Annotation, build_snapshot
 from sysbench.units import size as in_bytes
 
 _DEFAULT_SETTINGS = AllocatorSettings()
@@ -90,30 +89,6 @@ class CachingAllocator:
         self._annotations: list[Annotation] = []
         self._allowed_bytes: int | None = None
         self.set_memory_fraction(settings.memory_fraction)
-
-    @classmethod
-    def from_segments(
-        cls,
-        segments: Iterable[Mapping[str, Any]],
-        capacity_bytes: int,
-        settings: AllocatorSettings = _DEFAULT_SETTINGS,
-        *,
-        outside_bytes: int = 0,
-        record: bool = False,
-        device: DeviceMemory | None = None,
-    ) -> CachingAllocator:
-        """Create an allocator with the segments of a snapshot, including their used and free blocks.
-
-        A snapshot does not contain the ages of free blocks: with garbage collection, all count as just freed. Mapped
-        ranges of one stream and size class count as one expandable segment that begins at the lowest of them. Raises
-        ValueError for blocks that do not fill their segment, and for segments of private pools.
-        """
-        allocator = cls(capacity_bytes, settings, outside_bytes=outside_bytes, record=record, device=device)
-        capacity_bytes = allocator._device.capacity_bytes
-        pools = {"small": allocator._small, "large": allocator._large}
-        for segment in restore_segments(segments, pools, settings, capacity_bytes):
-            allocator._adopt(segment)
-        return allocator
 
     @property
     def statistics(self) -> AllocatorStatistics:
@@ -198,19 +173,6 @@ class CachingAllocator:
             for block in expandable:
                 self._expandable.shrink(block, frames)
 
-    def is_in_use(self, address: int) -> bool:
-        """Whether a block in use begins at this address."""
-        return address in self._in_use
-
-    def would_reuse(self, size_bytes: int, stream: int = 0) -> bool:
-        """Whether a cached block could serve such a request now."""
-        size = self.settings.block_bytes(size_bytes)
-        return self._find_cached(self._pool(size), stream, size) is not None
-
-    def unused_segments(self) -> list[int]:
-        """Addresses of the segments that `empty_cache` would free, in that order, without expandable ones."""
-        return [block.address for pool in (self._large, self._small) for block in _whole_segments(pool)]
-
     def annotate(self, name: str, stage: Literal["START", "END"]) -> None:
         """Mark the start or end of a phase in the recorded trace, as `record_function` does."""
         if self._ledger.events is not None:
@@ -223,23 +185,6 @@ class CachingAllocator:
         """
         blocks = [*self._small, *self._large, *self._in_use.values()]
         return build_snapshot(blocks, self.events, self._annotations, self.settings)
-
-    def _adopt(self, segment: RestoredSegment) -> None:
-        ledger = self._ledger
-        if not segment.is_expandable:
-            ledger.segments.add(1)
-        mapped_bytes = sum(block.size for block in segment.blocks if block.mapped)
-        self._device.adopt(mapped_bytes)
-        ledger.reserved.add(mapped_bytes)
-        for block in segment.blocks:
-            self._device.adopt_addresses(block.address, block.size)
-            if not block.allocated:
-                block.pool.insert(block)
-                continue
-            self._in_use[block.address] = block
-            ledger.allocated.add(block.size)
-            ledger.requested.add(block.requested)
-            ledger.allocations.add(1)
 
     def _pool(self, size: int) -> BlockPool:
         return self._small if size <= SMALL_BYTES else self._large

@@ -53,19 +53,6 @@ class DeviceMemory:
         """`cudaFree` or `cuMemRelease` of `size_bytes`."""
         self._taken_bytes -= _whole_pages(size_bytes)
 
-    def adopt(self, size_bytes: int) -> None:
-        """Count memory allocated before the simulation began; raises ValueError if the device is too small for it."""
-        if not self._take(size_bytes):
-            raise ValueError(f"a device of {self.capacity_bytes} bytes is too small for the segments it starts with")
-
-    def adopt_addresses(self, address: int, size_bytes: int) -> None:
-        """Exclude a range of addresses in use before the simulation began, and all addresses below it."""
-        end = _whole_pages(address + size_bytes)
-        if address >= _SEGMENT_ADDRESSES:
-            self._next_segment = max(self._next_segment, end)
-        else:
-            self._next_reserved = max(self._next_reserved, end)
-
     def _take(self, size_bytes: int) -> bool:
         pages_bytes = _whole_pages(size_bytes)
         if pages_bytes > self.free_bytes:

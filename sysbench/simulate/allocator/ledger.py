@@ -48,7 +48,6 @@ class AllocatorStatistics:
 
     allocated    sizes of the blocks in use: `torch.cuda.memory_allocated`
     requested    requested sizes of these blocks
-    active       in use or awaiting another stream; equal to allocated, because streams never share blocks here
     reserved     taken from the device: `torch.cuda.memory_reserved`
     segments     segments from cudaMalloc; expandable segments are not counted, as in PyTorch
     allocations  number of blocks in use
@@ -66,16 +65,6 @@ class AllocatorStatistics:
     allocations_peak: int
     alloc_retries: int
     ooms: int
-
-    @property
-    def active_bytes(self) -> int:
-        """`active_bytes.all.current`."""
-        return self.allocated_bytes
-
-    @property
-    def active_peak_bytes(self) -> int:
-        """`active_bytes.all.peak`."""
-        return self.allocated_peak_bytes
 
 
 class Ledger:

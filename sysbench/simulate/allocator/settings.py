@@ -239,19 +239,15 @@ def _read_divisions(name: str, text: str, values: dict[str, Any]) -> None:
             start = 0 if last is None else last
             table[start + 1 :] = [divisions] * (_INTERVALS - start - 1)
             continue
-        interval = _interval(name, boundary)
+        size_mib = _whole(name, boundary)
+        if not _is_power_of_two(size_mib):
+            raise ValueError(f"{name} takes sizes in MiB that are powers of two, or > for the rest, not {boundary}")
+        interval = min(size_mib.bit_length() - 1, _INTERVALS - 1)
         if last is None:
             table[:interval] = [divisions] * interval
         table[interval] = divisions
         last = interval
     values["roundup_power2_divisions"] = tuple(table)
-
-
-def _interval(name: str, boundary: str) -> int:
-    size_mib = _whole(name, boundary)
-    if not _is_power_of_two(size_mib):
-        raise ValueError(f"{name} takes sizes in MiB that are powers of two, or > for the rest, not {boundary}")
-    return min(size_mib.bit_length() - 1, _INTERVALS - 1)
 
 
 def _read_backend(name: str, text: str, values: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Conversion of the allocator's state to and from the format of `torch.cuda.memory._snapshot()`.
+"""Conversion of the allocator's state to the format of `torch.cuda.memory._snapshot()`.
 
 Sources: THCPModule_memorySnapshot of torch/csrc/cuda/Module.cpp and DeviceCachingAllocator::snapshot;
 torch/cuda/memory.py describes the format.
@@ -6,11 +6,10 @@ torch/cuda/memory.py describes the format.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
-from sysbench.simulate.allocator.blocks import Block, BlockPool, VirtualSegment
+from sysbench.simulate.allocator.blocks import Block
 from sysbench.simulate.allocator.ledger import AllocatorEvent
 from sysbench.simulate.allocator.settings import AllocatorSettings
 
@@ -91,78 +90,3 @@ def _entry(event: AllocatorEvent, index: int) -> dict[str, Any]:
         "pool_id": _DEFAULT_POOL,
         "frames": event.frames or [],
     }
-
-
-class RestoredSegment(NamedTuple):
-    """A restored segment: its blocks by address, linked; the last block of an expandable one is unmapped."""
-
-    is_expandable: bool
-    blocks: list[Block]
-
-
-def restore_segments(
-    segments: Iterable[Mapping[str, Any]],
-    pools: Mapping[str, BlockPool],
-    settings: AllocatorSettings,
-    capacity_bytes: int,
-) -> list[RestoredSegment]:
-    """Restore the blocks of a snapshot's segments, linked but not yet in their pools (`pools` by `segment_type`).
-
-    Mapped ranges of one stream and size class count as one expandable segment that begins at the lowest of them,
-    because a snapshot does not contain the real beginning. Raises ValueError for blocks that do not fill their segment,
-    ranges that are not aligned to pages, and segments of private pools.
-    """
-    restored: list[RestoredSegment] = []
-    mapped_ranges: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
-    for segment in sorted(segments, key=lambda segment: int(segment["address"])):
-        if segment.get("is_expandable", False):
-            mapped_ranges.setdefault((segment["segment_type"], int(segment["stream"])), []).append(segment)
-        else:
-            restored.append(RestoredSegment(False, _chain(_blocks(segment, pools[segment["segment_type"]], None))))
-    for (size_class, _), ranges in mapped_ranges.items():
-        page_bytes = settings.page_bytes(pools[size_class].is_small)
-        virtual = VirtualSegment.for_device(int(ranges[0]["address"]), capacity_bytes, page_bytes)
-        restored.append(RestoredSegment(True, _chain(_expandable_blocks(ranges, pools[size_class], virtual))))
-    return restored
-
-
-def _expandable_blocks(ranges: list[Mapping[str, Any]], pool: BlockPool, virtual: VirtualSegment) -> list[Block]:
-    """Blocks of all mapped ranges, with unmapped ones between and after them."""
-    blocks: list[Block] = []
-    end = virtual.address
-    for mapped_range in [*ranges, None]:
-        start = int(mapped_range["address"]) if mapped_range is not None else virtual.address + virtual.size
-        if (start - virtual.address) % virtual.page_bytes:
-            raise ValueError(f"the mapped range at {start:#x} does not lie on whole pages")
-        if start > end:
-            unmapped = Block(pool, int(ranges[0]["stream"]), end, start - end, virtual)
-            unmapped.mapped = False
-            blocks.append(unmapped)
-        if mapped_range is not None:
-            blocks.extend(_blocks(mapped_range, pool, virtual))
-            end = start + int(mapped_range["total_size"])
-    return blocks
-
-
-def _blocks(segment: Mapping[str, Any], pool: BlockPool, virtual: VirtualSegment | None) -> list[Block]:
-    if tuple(segment.get("segment_pool_id", _DEFAULT_POOL)) != _DEFAULT_POOL:
-        raise ValueError("segments of private memory pools (CUDA graphs, MemPool) are not simulated")
-    blocks = []
-    address = int(segment["address"])
-    for entry in segment["blocks"]:
-        block = Block(pool, int(segment["stream"]), address, int(entry["size"]), virtual)
-        block.requested = int(entry.get("requested_size", block.size))
-        block.allocated = entry["state"] != "inactive"
-        block.frames = entry.get("frames") or None
-        blocks.append(block)
-        address += block.size
-    if address != int(segment["address"]) + int(segment["total_size"]) or not blocks:
-        raise ValueError(f"the blocks of the segment at {segment['address']:#x} do not fill it")
-    blocks[0].segment_frames = segment.get("frames") or None
-    return blocks
-
-
-def _chain(blocks: list[Block]) -> list[Block]:
-    for before, after in pairwise(blocks):
-        before.next, after.previous = after, before
-    return blocks

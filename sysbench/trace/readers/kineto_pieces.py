@@ -108,7 +108,18 @@ class Pieces:
     def to_the_end(self) -> None:
         """Process all events, even if the file is truncated."""
         if self._all_but_the_last():
-            self._last()
+            # What remains is the end of the file, complete or not.
+            buffer = self._buffer
+            if buffer.lstrip()[:1] == b"]":
+                return
+            for end in _last_matches(_LAST, buffer):
+                if self._take(buffer[: end.start() + 1]):
+                    return
+            for end_byte in (len(buffer), *(end.start() + 1 for end in _last_matches(_BETWEEN, buffer))):
+                if buffer.strip() and self._take(buffer[:end_byte]):
+                    self._cut_off(end_byte)
+                    return
+            self._cut_off(0)
 
     def to_the_cut(self) -> bool:
         """Process all events; return False unless the part ends exactly after an event."""
@@ -137,20 +148,6 @@ class Pieces:
             if self._take(buffer[: end.start() + 1]):
                 return None
         return buffer
-
-    def _last(self) -> None:
-        """Process the end of the file, complete or not."""
-        buffer = self._buffer
-        if buffer.lstrip()[:1] == b"]":
-            return
-        for end in _last_matches(_LAST, buffer):
-            if self._take(buffer[: end.start() + 1]):
-                return
-        for end_byte in (len(buffer), *(end.start() + 1 for end in _last_matches(_BETWEEN, buffer))):
-            if buffer.strip() and self._take(buffer[:end_byte]):
-                self._cut_off(end_byte)
-                return
-        self._cut_off(0)
 
     def _cut_off(self, read_bytes: int) -> None:
         self.remarks.append(f"cut off: read to byte {self._taken_bytes + read_bytes:,}")

@@ -159,7 +159,7 @@ def test_a_simulation_says_what_fits_and_accounts_for_what_does_not() -> None:
     beyond = run(cell(simulate="24GiB", seq=65536, device="auto"), CPU)
     accounted = next(event for event in beyond if isinstance(event, AttentionAccounted))
     assert [2, 65536, 65536] in [tensor.shape for tensor in accounted.tensors]
-    with pytest.raises(DoesNotFitError, match=r"needs .* GiB, and there are 23\.4 GiB"):
+    with pytest.raises(DoesNotFitError, match=r"needs .* GiB, and 23\.4 GiB are available"):
         next(beyond)
 
 
@@ -191,11 +191,11 @@ def test_the_kernel_that_really_ran_is_named() -> None:
         ("sdpa-efficient", "No viable backend"),
         ("flex", "no backward on cpu"),
         ("flash-attn", "not installed"),
-        ("my_attention:wrong_shape", r"returned \(\) where attention gives \(2, 48, 16\)"),
+        ("my_attention:wrong_shape", r"returned \(\) instead of \(2, 48, 16\)"),
         ("my_attention:nothing", "returned NoneType"),
         ("my_attention:not_finite", "not finite"),
         ("my_attention:detached", "without a gradient"),
-        ("my_attention:of_v_alone", "gives no gradient to q, k and v"),
+        ("my_attention:of_v_alone", "computes no gradient of q, k and v"),
         ("my_attention:absent", "has no function absent"),
         ("no_such_module:attention", "cannot be imported"),
     ],
@@ -229,8 +229,9 @@ def test_the_compiled_kind_is_compiled_apart_and_agrees_with_fp64() -> None:
 @pytest.mark.slow
 def test_what_dynamo_gave_up_on_is_no_compiled_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experiment, "function_for", lambda cell, device: naive(causal=cell.causal))
-    monkeypatch.setattr(experiment, "compilation", lambda: Compilation(1, 0, True, "recompile limit reached"))
-    with pytest.raises(UnavailableError, match="gave up and ran it eagerly: recompile limit reached"):
+    fell_back = Compilation(1, 0, True, "recompile limit reached")
+    monkeypatch.setattr("sysbench.lab.compilation.compilation", lambda: fell_back)
+    with pytest.raises(UnavailableError, match="fell back to eager execution: recompile limit reached"):
         list(run(cell(impl="compiled"), CPU))
 
 

@@ -19,7 +19,15 @@ from rich.console import Console
 
 from sysbench.command import measuring
 from sysbench.commands.attention import pictures as attention_pictures
-from sysbench.commands.attention.live import ATTENTION, AttentionLines, AttentionState, advance, draw, folded, left_s
+from sysbench.commands.attention.live import (
+    ATTENTION,
+    AttentionLines,
+    AttentionScreen,
+    AttentionState,
+    advance,
+    folded,
+    left_s,
+)
 from sysbench.commands.attention.record import AttentionRecord, AttentionTimed
 from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.commands.attention.tables import TABLES, tables_for
@@ -139,7 +147,7 @@ def test_memory_that_ran_out_stands_where_its_number_would(record: AttentionReco
 def test_the_causal_factor_is_said_below_the_rates(record: AttentionRecord) -> None:
     assert "4BN²d forward" in printed(record, "markdown", "comparison")
     causal = runs.record(SPEC.model_copy(update={"causal": True}))
-    assert "2BN(N+1)d forward, the causal half alone" in printed(causal, "markdown", "comparison")
+    assert "2BN(N+1)d forward, only the causal half" in printed(causal, "markdown", "comparison")
 
 
 def test_an_implementation_that_is_not_here_says_why_once(record: AttentionRecord) -> None:
@@ -249,7 +257,7 @@ def screen(events: list[Event], width: int, height: int, encoding: str = "utf-8"
     """The lines that a terminal of this size shows after these events."""
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     console = Console(file=file, width=width, height=height, color_system=None, legacy_windows=False)
-    console.print(draw(folded(events), events[-1].at_s), end="")
+    console.print(AttentionScreen(folded(events), events[-1].at_s), end="")
     file.flush()
     return file.buffer.getvalue().decode(encoding).splitlines()  # type: ignore[attr-defined]
 

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from sysbench.commands.doctor import screen as doctor_screen
 from sysbench.commands.doctor.advice import advice
-from sysbench.commands.doctor.capabilities import Facts, measurable, prospects, runs_on
+from sysbench.commands.doctor.capabilities import Facts, prospects, runs_on
 from sysbench.commands.doctor.record import (
     AllocatorSection,
     DoctorRecord,
@@ -88,7 +88,7 @@ NOTHING = Facts(
 
 
 def test_without_a_torch_nothing_measures_and_reports_are_still_made() -> None:
-    assert not measurable(NOTHING)
+    assert NOTHING.device is None
     found = outlook(NOTHING)
     assert found["time"].works == "no"
     assert "libcudart.so.13" in found["time"].reason
@@ -100,7 +100,7 @@ def test_without_a_torch_nothing_measures_and_reports_are_still_made() -> None:
     [
         (
             replace(machines.SOUND, torch=machines.CPU_TORCH),
-            "NVIDIA H100 80GB HBM3 is here, but this torch (2.13.0+cpu) is built without CUDA",
+            "NVIDIA H100 80GB HBM3 is present, but this torch (2.13.0+cpu) is built without CUDA",
             "install a CUDA build",
         ),
         (
@@ -113,7 +113,7 @@ def test_without_a_torch_nothing_measures_and_reports_are_still_made() -> None:
                 with_torch(machines.SOUND, devices=[machines.CPU]),
                 nvml=machines.NVML.model_copy(update={"driver": "535.1", "cuda": "12.2"}),
             ),
-            "driver 535.1 runs CUDA 12.2, and this torch wants 13.0",
+            "driver 535.1 supports CUDA 12.2, and this torch needs 13.0",
             "update the driver",
         ),
         (
@@ -123,7 +123,7 @@ def test_without_a_torch_nothing_measures_and_reports_are_still_made() -> None:
         ),
         (
             with_torch(machines.SOUND, devices=[machines.gpu("Tesla V100-SXM2-16GB", "7.0"), machines.CPU]),
-            "Tesla V100-SXM2-16GB has compute capability 7.0, and this torch has kernels for sm_75, sm_80",
+            "Tesla V100-SXM2-16GB has compute capability 7.0, but this torch only has kernels for sm_75, sm_80",
             "install a build of torch for this GPU",
         ),
         (
@@ -137,7 +137,7 @@ def test_without_a_torch_nothing_measures_and_reports_are_still_made() -> None:
                 compute_mode="exclusive-process",
                 processes=[GpuProcess(pid=1, used_bytes=None, name=None)],
             ),
-            "the GPU takes one process",
+            "the GPU is in use, and accepts one process only",
             "wait",
         ),
         (
@@ -203,8 +203,8 @@ def test_compiling_needs_all_of_its_tools() -> None:
         assert outlook(facts)["--attention flex"].works == ("no" if facts.gpu else "partly")
         return found.reason
 
-    none = Tool(path=None, version=None, problem="there is neither gcc nor clang on the PATH")
-    assert "Triton is not installed" in refused(with_torch(machines.SOUND, triton=None))
+    none = Tool(path=None, version=None, problem="neither gcc nor clang found on PATH")
+    assert "Triton, which makes kernels for GPUs, is not installed" in refused(with_torch(machines.SOUND, triton=None))
     tools = machines.TOOLS.model_copy(update={"c_compiler": none})
     assert "neither gcc nor clang" in refused(replace(machines.SOUND, tools=tools))
     assert works(replace(machines.CPU_ALONE, tools=tools))["--compile"] == "yes"  # there it takes g++
@@ -234,9 +234,9 @@ def test_energy_needs_the_counter_of_the_very_gpu_that_torch_uses() -> None:
 def test_what_spoils_measurements_is_said_with_its_remedy() -> None:
     found = advice(machines.POOR)
     said = " | ".join(each.message for each in found)
-    for word in ("CUDA_LAUNCH_BLOCKING", "other processes", "hw-thermal", "350 W", "12.0 GiB", "6.2 processes"):
+    for word in ("CUDA_LAUNCH_BLOCKING", "other processes", "hw-thermal", "350 W", "12.0 GiB", "load average 6.2"):
         assert word in said, word
-    for word in ("64 threads", "powersave", "/dev/shm", "not heeded", "bytecode again in every process"):
+    for word in ("64 threads", "powersave", "/dev/shm", "is ignored", "in every process"):
         assert word in said, word
     assert all(each.remedy for each in found)
 

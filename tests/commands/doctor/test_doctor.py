@@ -194,8 +194,8 @@ def asked(environment: dict[str, str]) -> dict[str, dict[str, str | None]]:
 
 def test_programs_that_are_not_there_are_said_not_to_be(tmp_path: Path) -> None:
     found = asked({"PATH": str(tmp_path)})
-    assert found["nsys"] == {"path": None, "version": None, "problem": "there is no program nsys on the PATH"}
-    assert found["c_compiler"]["problem"] == "there is neither gcc nor clang on the PATH"
+    assert found["nsys"] == {"path": None, "version": None, "problem": "nsys not found on PATH"}
+    assert found["c_compiler"]["problem"] == "neither gcc nor clang found on PATH"
     assert found["cxx_compiler"]["path"] is None
 
 

@@ -20,9 +20,10 @@ from sysbench.commands.memory import timeline_figure as memory_figure
 from sysbench.commands.memory.figures import COLOURS, STACKING
 from sysbench.errors import OutputError, UsageError
 from sysbench.render import plots
-from sysbench.snapshot import snapshot
-from sysbench.snapshot.timeline import CATEGORIES, Timeline
-from sysbench.snapshot.timeline_sources import Allocated, MemoryEvent, PhaseBegan, from_events, from_snapshot
+from sysbench.snapshot import CATEGORIES, snapshot
+from sysbench.snapshot.timeline import Timeline
+from sysbench.snapshot.timeline_sources import from_snapshot
+from tests.snapshot.event_timelines import Allocated, MemoryEvent, PhaseBegan, from_events
 from tests.snapshot.synthetic_snapshots import Model, training_snapshot
 
 MODEL = Model(layers=3, d_model=128, d_ff=512, heads=4, vocab=1000, ctx=64)

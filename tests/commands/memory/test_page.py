@@ -20,11 +20,12 @@ from sysbench import units
 from sysbench.commands.memory import page as memory_page
 from sysbench.commands.memory.figures import COLOURS, STACKING
 from sysbench.errors import OutputError
-from sysbench.snapshot import snapshot
+from sysbench.snapshot import CATEGORIES, snapshot
 from sysbench.snapshot.layout import Frame
-from sysbench.snapshot.timeline import CATEGORIES, Timeline
-from sysbench.snapshot.timeline_sources import Allocated, MemoryEvent, PhaseBegan, Released, from_events, from_snapshot
+from sysbench.snapshot.timeline import Timeline
+from sysbench.snapshot.timeline_sources import from_snapshot
 from tests.render.browser import Browser, browser, missing
+from tests.snapshot.event_timelines import Allocated, MemoryEvent, PhaseBegan, Released, from_events
 from tests.snapshot.synthetic_snapshots import Model, training_snapshot
 
 needs_browser = pytest.mark.skipif(missing() is not None, reason=missing() or "")
@@ -283,7 +284,7 @@ def test_pointing_shows_the_very_allocation_that_is_there(shown: Browser, timeli
         assert CATEGORIES[allocations.category[expected]] in details
         module = ".".join(timeline.modules[allocations.module[expected]]) if allocations.module[expected] >= 0 else "—"
         assert f"Module\n{module}\n" in details
-        for frame in timeline.frames_of(expected):
+        for frame in timeline.stacks.of(int(timeline.allocations.stack[expected])):
             assert f"{frame.name} {shortened(frame.filename)}:{frame.line}" in details
     assert len(seen) > 5
 
@@ -423,7 +424,10 @@ def test_searching_finds_modules_functions_and_categories(shown: Browser, timeli
             for index in range(len(allocations))
             if wanted in CATEGORIES[allocations.category[index]]
             or (allocations.module[index] >= 0 and wanted in ".".join(timeline.modules[allocations.module[index]]))
-            or any(wanted in frame.filename or wanted in frame.name for frame in timeline.frames_of(index))
+            or any(
+                wanted in frame.filename or wanted in frame.name
+                for frame in timeline.stacks.of(int(timeline.allocations.stack[index]))
+            )
         ]
         live = set(timeline.live_at(timeline.peak.state).tolist()) & set(found)
         held = sum(int(allocations.size_bytes[index]) for index in live)

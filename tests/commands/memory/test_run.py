@@ -13,14 +13,14 @@ from rich.console import Console
 from sysbench.commands.memory import fold as memory_fold
 from sysbench.commands.memory import measure
 from sysbench.commands.memory import tables as memory_tables
-from sysbench.commands.memory.live import MemoryLines, MemoryState, advance, draw
+from sysbench.commands.memory.live import MemoryLines, MemoryScreen, MemoryState, advance
 from sysbench.commands.memory.spec import MemoryCell, MemorySpec
 from sysbench.errors import DoesNotFitError
-from sysbench.lab.accounting import TensorAccounting
 from sysbench.lab.allocator import _Boundary, is_out_of_memory, label
 from sysbench.lab.step import TrainingStep
 from sysbench.log.events import CellFinished, CellStarted, DeviceInfo, Event, HostInfo, RunFinished, RunStarted
 from sysbench.simulate.recording import phases_of
+from tests.simulate.tensor_accounting import TensorAccounting
 
 CPU = DeviceInfo(name="Made-up CPU", type="cpu")
 HOST = HostInfo(
@@ -160,7 +160,7 @@ def test_a_search_starts_from_its_first_value_and_says_what_it_found() -> None:
 def _shown(state: MemoryState, width: int, height: int, **options: Any) -> list[str]:
     file = io.StringIO()
     console = Console(file=file, width=width, height=height, force_terminal=True, color_system=None, **options)
-    console.print(draw(state, 10.0), end="")
+    console.print(MemoryScreen(state, 10.0), end="")
     return file.getvalue().splitlines()
 
 

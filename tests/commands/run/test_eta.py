@@ -132,6 +132,15 @@ def test_an_experiment_for_a_gpu_that_is_not_here_is_predicted_and_says_how_long
     assert takes == [pytest.approx((5 + 6) * sum(steps_s)), None]
 
 
+def test_of_a_run_on_several_devices_the_gpu_is_predicted_and_the_others_are_unknown(tmp_path: Path) -> None:
+    run = '[[run]]\nname = "devices"\ncommand = "time"\nsize = "tiny"\nctx = 32\ndevice = "cuda,cpu"\n'
+    (tmp_path / "one.toml").write_text(run)
+    shown = answered("run", "one.toml", "--for", "h100", "--plan", "--json", "-", cwd=tmp_path)
+    assert shown.code == 0, shown.err
+    (row,) = json.loads(shown.out)["tables"][0]["rows"]
+    assert (row["cells"], row["takes_s"]) == (2, None)
+
+
 def test_what_is_left_of_the_whole_counts_known_cells_by_what_they_took_and_others_by_the_like() -> None:
     whole = overall.begun(
         {

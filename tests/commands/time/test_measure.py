@@ -17,7 +17,7 @@ from sysbench.command import kinds, measuring
 from sysbench.commands.time import measure as timing
 from sysbench.commands.time.spec import Sync, TimeCell
 from sysbench.errors import UnavailableError
-from sysbench.lab.clocks import Call, Clock, FakeClock, StepTimes
+from sysbench.lab.clocks import Call, Clock, StepTimes
 from sysbench.lab.step import TrainingStep
 from sysbench.log.events import (
     Compiled,
@@ -33,6 +33,7 @@ from sysbench.log.events import (
 )
 from sysbench.spec.model import PHASES_OF, Mode, ModelShape
 from sysbench.statistics import settled
+from tests.lab.fake_clock import FakeClock
 
 CPU = DeviceInfo(name="a processor", type="cpu")
 SHAPE = ModelShape(d_model=16, d_ff=24, layers=2, heads=2, vocab=31)

@@ -1,0 +1,26 @@
+"""A clock that reports given seconds."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from sysbench.lab.clocks import Call, StepTimes, sum_of
+from sysbench.log.events import PhaseSample
+
+if TYPE_CHECKING:
+    from sysbench.commands.time.spec import Sync
+
+
+class FakeClock:
+    """Runs every phase and reports the next of `seconds` as its time; tests then do not depend on machine speed."""
+
+    def __init__(self, seconds: Iterable[float]) -> None:
+        self._seconds: Iterator[float] = iter(seconds)
+
+    def measure(self, phases: Mapping[str, Call], sync: "Sync") -> StepTimes:
+        """See `Clock.measure`."""
+        samples: dict[str, PhaseSample] = {}
+        for name, phase in phases.items():
+            phase()
+            samples[name] = PhaseSample(wall_s=next(self._seconds))
+        step = sum_of(samples.values())
+        return StepTimes(samples if sync == "phase" else dict.fromkeys(samples, PhaseSample(wall_s=None)), step)
