@@ -1,4 +1,4 @@
-"""Kernels that move data: elementwise ones, reductions, broadcasts, transposing copies."""
+"""Measures kernels that move data: elementwise ones, reductions, broadcasts and transposing copies."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from sysbench.commands.calibrate.timing import Bench, Timed
 from sysbench.spec.cell import DeviceType
 
 SIDES: Mapping[DeviceType, int] = {"cuda": 9216, "mps": 4096, "cpu": 2048}
-"""The tensors are square and fp32: on a GPU three of them are 1 GB, far more than its L2; on a CPU, where a model's
-tensors are as large as its caches, 16 MiB each."""
+"""Sides of square fp32 tensors. On a GPU three take 1 GB, far more than its L2; on a CPU, where a model's tensors are
+as large as its caches, each takes 16 MiB."""
 
 SMALL_SIDE = 256
-"""Of a tensor of 256 KiB, which caches hold."""
+"""Side of a tensor of 256 KiB, which fits into caches."""
 
 MEMORY_SHARE = 1 / 8
-"""Of the device's memory, that the tensors may take together."""
+"""Share of the device's memory that the tensors may take together."""
 
 ITEM_BYTES = 4
 
 
 def memory(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
-    """Results are allocated anew, as they are in a model: on a CPU that costs as much as filling them."""
+    """Time kernels that allocate their results, as a model does; on a CPU, allocating costs as much as filling."""
     side = SIDES[bench.info.type]
     while bench.info.memory_bytes and 4 * ITEM_BYTES * side * side > MEMORY_SHARE * bench.info.memory_bytes:
         side //= 2

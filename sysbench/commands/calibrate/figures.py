@@ -1,4 +1,4 @@
-"""Calibrations have no pictures: a rate is one number."""
+"""Calibrations have no figures: a rate is one number."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from sysbench.commands.calibrate.record import CalibrateRecord
 
 
 def of_run(record: CalibrateRecord) -> Iterable[object]:
-    """Nothing."""
+    """Return no figures."""
     return ()

@@ -1,4 +1,4 @@
-"""Writes what was measured as a file that `--simulate` finds: a data sheet and rates, in TOML."""
+"""Writes measured rates to a TOML file that `--simulate` finds, together with the data sheet."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_DEVICE = Rate(
     value=1e-9, spread=0.0, source="a CPU launches nothing: it is host and device in one", basis="calibrated"
 )
 WITHOUT_A_DEVICE = ("kernel_s", "gap_s", "launch", "synchronize")
-"""What there is nothing of where host and device are one."""
+"""Rates that do not exist if host and device are one."""
 
 
 def calibrated(record: CalibrateRecord) -> Hardware:
@@ -28,11 +28,11 @@ def calibrated(record: CalibrateRecord) -> Hardware:
 
     Raises UsageError for a run that has measured nothing.
     """
-    device = next((cell.device for cell in record.cells if cell.device is not None), None)
+    device = record.subject or next((cell.device for cell in record.cells if cell.device is not None), None)
     if device is None or record.slug is None or not record.rates:
         raise UsageError("nothing was measured: there are no rates to write")
     torch = record.environment.torch
-    version = torch.torch if torch is not None else "unknown"
+    version = record.subject_torch or (torch.torch if torch is not None else "unknown")
     threads = (
         f", {torch.threads} thread{'' if torch.threads == 1 else 's'}"
         if torch is not None and device.type == "cpu"
@@ -52,6 +52,8 @@ def calibrated(record: CalibrateRecord) -> Hardware:
             source=NO_SHEET,
         )
     where = f"sysbench calibrate on {device.name}, {record.started_at[:10]}, torch {version}{threads}"
+    if record.read_from is not None:
+        where = f"sysbench calibrate --from {record.read_from}, {device.name}, {record.started_at[:10]}"
     measured = {
         each.name: Rate(value=each.value, spread=each.spread, source=where, basis="calibrated") for each in record.rates
     }
@@ -65,9 +67,9 @@ def calibrated(record: CalibrateRecord) -> Hardware:
 
 
 def host_toml(device: Hardware) -> str:
-    """The rates of its host alone, in the format of `profiles/hosts`; raises UsageError where they were not measured.
+    """Format the host's rates as a file of `profiles/hosts`; raises UsageError if they were not measured.
 
-    What only a GPU has (launching, waiting for it) is borrowed from a typical host where it was not measured.
+    Rates that only a GPU has (launching and waiting) come from a typical host if they were not measured.
     """
     if "operator" not in device.rates:
         raise UsageError("--host: the host was not measured: add the part host")
@@ -87,7 +89,7 @@ def host_toml(device: Hardware) -> str:
 
 
 def write(device: Hardware, path: Path | None) -> Path:
-    """Write the file, to the user's directory where no other is named; returns where it is. Raises OutputError."""
+    """Write the file, by default to the user's directory, and return its path. Raises OutputError."""
     target = path or hardware.user_directory() / f"{device.slug}.toml"
     if path is None:
         storage.make_directory(target.parent)
@@ -96,13 +98,13 @@ def write(device: Hardware, path: Path | None) -> Path:
 
 
 def toml(device: Hardware) -> str:
-    """The file of a device, which `hardware.read` reads back."""
+    """Format the file of a device; `hardware.read` reads it."""
     fields = device.model_dump(mode="json", exclude={"slug"}, exclude_none=True)
     return "\n".join(_lines(fields, ())).strip()
 
 
 def _lines(fields: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
-    """Values first, then the tables below."""
+    """Format values first, then nested tables."""
     for name, value in fields.items():
         if not isinstance(value, dict):
             # JSON's strings, numbers and lists are TOML's, but for numbers with an exponent and no point.

@@ -1,6 +1,6 @@
-"""What the host takes for an operator: what twelve more layers of a narrow model add to a step.
+"""Measures the host's time per operator, as the time that twelve more layers of a narrow model add to a step.
 
-Narrow, so that the device has next to nothing to do; two depths, so that whatever a step costs once drops out.
+The model is narrow so that the device has next to nothing to do; with two depths the fixed cost of a step cancels.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from sysbench.spec.model import ModelCell, ModelShape, Phase
 DEPTHS = (2, 14)
 
 VIEW_SHARE = 0.2
-"""What a view costs of an operator: 1.6 of 8.0 µs forward and 1.3 of 6.5 µs backward on an Emerald Rapids Xeon."""
+"""Cost of a view relative to an operator: 1.6 of 8.0 µs forward, 1.3 of 6.5 µs backward on an Emerald Rapids Xeon."""
 
 LAUNCH_S = 4.5e-6
-"""What launching a kernel adds on CUDA, where it is not measured here: 4 to 5 µs."""
+"""Time that launching a kernel adds on CUDA, if it is not measured: 4 to 5 µs."""
 
 STEPS = 7
 LEAST_STEPS, MOST_STEPS = 9, 60
@@ -37,7 +37,7 @@ RATES: Mapping[Phase, tuple[RateName, RateName]] = {
 
 
 def host(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
-    """Seconds of operators and views, forward and backward apart, by the clock of the thread that issues them."""
+    """Time operators and views, separately for forward and backward, with the clock of the thread that issues them."""
     shallow, deep = (_narrow(layers, cell.seed, bench.device.type) for layers in DEPTHS)
     taken_s = [_phases_s(each, bench) for each in (shallow, deep)]
     gpu = Gpu("", 1 << 40, (8, 0))
@@ -77,7 +77,7 @@ def _narrow(layers: int, seed: int, device: str) -> ModelCell:
 
 
 def _phases_s(cell: ModelCell, bench: Bench) -> dict[str, list[float]]:
-    """Seconds until the host has issued each phase, over the last steps of those that the budget has room for."""
+    """Measure the seconds until the host has issued each phase, for the last of the steps that fit into the budget."""
     step, clock = TrainingStep(cell, bench.device), clock_for(bench.device)
     until_s = time.perf_counter() + bench.budget_s / len(DEPTHS)
     taken_s: dict[str, list[float]] = {}

@@ -1,4 +1,4 @@
-"""Kernels that do next to nothing: what is left of a kernel when its work is taken away."""
+"""Measures the fixed cost of a kernel, with kernels that do next to nothing."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from sysbench.commands.calibrate.timing import Bench, Timed
 from sysbench.lab.devices import synchronize
 
 KERNELS = 200
-"""In a row: few enough for a queue of 1,024."""
+"""Kernels launched in a row: few enough for a queue of 1,024."""
 
 REPEATS = 7
 
 
 def launch(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
-    """On CUDA a kernel, the gap to the next and what launching adds for the host; elsewhere what can be told apart."""
+    """Time a kernel, the gap to the next and the host's launch on CUDA; elsewhere whatever can be told apart."""
     one = torch.zeros(1, device=bench.device)
     steps = [torch.zeros(()) for _ in range(KERNELS)]
     yield Timed("scalar", "adding 1 to a number", True, KERNELS, _host_s(bench, lambda: torch._foreach_add_(steps, 1)))
@@ -43,7 +43,7 @@ def launch(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
 
 
 def _host_s(bench: Bench, call: Callable[[], object]) -> list[float]:
-    """Seconds until a call returns, from an idle device on, over and over."""
+    """Measure the seconds until a call returns, each time from an idle device."""
     taken_s = []
     for _ in range(REPEATS + 1):
         synchronize(bench.device)
@@ -55,7 +55,7 @@ def _host_s(bench: Bench, call: Callable[[], object]) -> list[float]:
 
 
 def _kernels_s(call: Callable[[], object]) -> list[float]:
-    """Seconds of each of the kernels that a call launches, as the profiler sees them; the last few."""
+    """Return the profiler's durations of the last kernels that a call launches, in seconds."""
     call()
     with profile(activities=[ProfilerActivity.CUDA]) as profiled:
         call()

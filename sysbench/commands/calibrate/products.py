@@ -1,4 +1,4 @@
-"""Products of matrices and fused attention: FLOP/s by precision."""
+"""Measures FLOP/s of matrix products and of fused attention by precision."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PRECISIONS: Mapping[DeviceType, tuple[Precision, ...]] = {
 }
 
 TENSOR_CORES_FOR_TF32_AND_BF16 = (8, 0)
-"""Compute capability from which on there are units for both."""
+"""First compute capability with units for both."""
 
 RATE_OF: Mapping[Precision, RateName] = {
     "fp32": "matmul_fp32",
@@ -39,11 +39,11 @@ LAYOUTS: Mapping[str, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]] = {
     "NN": lambda left, right: (left, right),
     "NT": lambda left, right: (left.t(), right),
 }
-"""As cuBLAS names operands, weights first. TN is a linear layer's forward, NN the gradient of its input, NT that of its
-weights. The operands are square, so that any of them can be transposed."""
+"""cuBLAS's names of layouts, weights first: TN is a linear layer's forward, NN the gradient of its input, NT that of
+its weights. The operands are square, so that any of them can be transposed."""
 
 SIZES: Mapping[DeviceType, int] = {"cuda": 4096, "mps": 2048, "cpu": 1024}
-"""Of a large product: it keeps the device busy for milliseconds."""
+"""Side of a large product, which keeps the device busy for milliseconds."""
 
 SMALL = (512, 256, 256)
 """m, n, k of a product of a narrow model."""
@@ -53,7 +53,7 @@ BATCHED = (64, 256, 256, 64)
 
 
 def available(device: DeviceInfo) -> tuple[Precision, ...]:
-    """The precisions that a device has, emulated ones left out where there are others."""
+    """Return the precisions of a device, without emulated ones if there are others."""
     found = PRECISIONS[device.type]
     if device.type == "cuda":
         major, _, minor = (device.compute_capability or "8.0").partition(".")
@@ -63,7 +63,7 @@ def available(device: DeviceInfo) -> tuple[Precision, ...]:
 
 
 def matmul(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
-    """Large products in three layouts, which count, and a small and a batched one, which show what holds of them."""
+    """Time large products in three layouts, which set the rate, and a small and a batched one for comparison."""
     precisions = cell.precisions or available(bench.info)
     generator = torch.Generator().manual_seed(cell.seed)
     size = SIZES[bench.info.type]
@@ -100,7 +100,7 @@ ATTENTION: Mapping[DeviceType, tuple[int, int, int, int]] = {
 
 
 def attention(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
-    """PyTorch's own choice of fused attention, not causal, on 16-bit inputs: forward with a graph, and backward."""
+    """Time the fused attention that PyTorch chooses, not causal, on 16-bit inputs: forward with graph, and backward."""
     shape = ATTENTION[bench.info.type]
     batch, heads, ctx, width = shape
     dtype = torch.bfloat16 if "bf16" in available(bench.info) else torch.float16

@@ -1,4 +1,4 @@
-"""What `sysbench calibrate` says of its cells: its own events, and its record."""
+"""Events and record of `sysbench calibrate`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from sysbench.commands.calibrate.spec import CalibrateCell
-from sysbench.log.events import Event
+from sysbench.log.events import DeviceInfo, Event
 from sysbench.log.records import CellRecord, RunRecord
 from sysbench.predict.rates import GpuRate, HostRate
 from sysbench.spec.frozen import Frozen
@@ -27,7 +27,7 @@ PER_SECOND: dict[str, Literal["flops_per_s", "bytes_per_s", "elements_per_s"]] =
     "indexed": "elements_per_s",
     "transpose": "elements_per_s",
 }
-"""Rates that are work over time, with their units; every other one is seconds for each piece of work."""
+"""Units of rates that are work over time; every other rate is in seconds per piece of work."""
 
 
 class RatesKnown(Event):
@@ -38,27 +38,35 @@ class RatesKnown(Event):
     slug: str
     """What `--simulate` calls the device."""
     rates: dict[str, Rate]
+    device: DeviceInfo | None = None
+    """The device, where it is not the one of this process."""
+    torch: str | None = None
+    """The torch it ran with, where that is not the one of this process."""
+    read_from: str | None = None
+    """The file that shows rates, where nothing is timed."""
+    unseen: dict[RateName, str] = Field(default_factory=dict)
+    """Rates that this file does not show, and why."""
 
 
 class WorkTimed(Event):
-    """One piece of work, carried out over and over once the device's clocks have settled."""
+    """A piece of work was timed repeatedly after the device's clocks had settled."""
 
     event: Literal["work_timed"] = "work_timed"
     cell: str
     rate: RateName
-    """What it is a measure of."""
+    """The rate that it measures."""
     case: str
-    """What was done: `bf16 TN 4096 × 4096 × 4096`."""
+    """The work: `bf16 TN 4096 × 4096 × 4096`."""
     counts: bool
-    """Whether the rate's value comes from it; others show how far the rate holds for smaller work."""
+    """Whether it determines the rate; other cases show how well the rate holds for smaller work."""
     work: PerSecond
-    """FLOPs, bytes or elements; how many operators or kernels, for a rate in seconds."""
+    """FLOPs, bytes or elements; for a rate in seconds, the number of operators or kernels."""
     samples_s: list[SomeSeconds]
-    """Seconds that this work took, in order."""
+    """Seconds of each repetition, in order."""
 
 
 class CaseRecord(Frozen):
-    """One piece of work that was timed."""
+    """A piece of work that was timed."""
 
     rate: RateName
     case: str
@@ -72,16 +80,16 @@ class CaseRecord(Frozen):
 
 
 class RateRecord(Frozen):
-    """A rate, with what was known of it before."""
+    """A rate, with its previous value."""
 
     name: RateName
     value: PerSecond
     spread: Amount
-    """Standard deviation of its logarithm: over samples and, where there are several, over cases."""
+    """Standard deviation of its logarithm: over samples and, if there are several, over cases."""
     sheet: PerSecond | None
-    """What the data sheet promises; None where it promises nothing."""
+    """The data sheet's value, if there is one."""
     before: PerSecond | None
-    """What predictions used until now; None where they knew nothing."""
+    """The value that predictions used until now, if any."""
     before_source: str | None
 
 
@@ -99,3 +107,10 @@ class CalibrateRecord(RunRecord[CalibrateCellRecord]):
     slug: str | None
     """What `--simulate` calls the device; None where nothing was measured."""
     rates: list[RateRecord]
+    subject: DeviceInfo | None = Field(default=None, exclude_if=lambda value: value is None)
+    """The device whose rates these are, where another file shows them."""
+    subject_torch: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    read_from: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    """The file that shows them, where nothing was timed by sysbench."""
+    unseen: dict[RateName, str] = Field(default={}, exclude_if=lambda value: not value)
+    """Rates that this file does not show, and why."""

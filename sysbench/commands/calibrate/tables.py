@@ -1,4 +1,4 @@
-"""The tables of `sysbench calibrate`: its rates, and the pieces of work that they come from."""
+"""Tables of `sysbench calibrate`: rates, and the measured work behind them."""
 
 from __future__ import annotations
 
@@ -35,19 +35,20 @@ MEANINGS: dict[str, str] = {
     "launch": "host, launching a kernel",
     "synchronize": "host, waiting for the device",
 }
-"""What each rate is of, for people."""
+"""Readable names of rates."""
 
 
 def sheet(record: CalibrateRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
     """Everything that is shown of a record; raises UsageError for an unknown table."""
-    devices = dict.fromkeys(cell.device.name for cell in record.cells if cell.device)
+    devices = dict.fromkeys(each.name for cell in record.cells if (each := record.subject or cell.device))
     torch = record.environment.torch
+    version = record.subject_torch or (torch.torch if torch else None)
     chosen = tuple(names) or ("rates",)
     for name in chosen:
         if name not in TABLES:
             raise UsageError(unknown(name, "a table", TABLES))
     return Sheet(
-        subject=("calibration", *devices, *((f"torch {torch.torch}",) if torch else ())),
+        subject=("calibration", *devices, *((f"torch {version}",) if version else ())),
         tables=tuple(table for name in chosen for table in TABLES[name](record)),
         remarks=(
             *remarks.outcomes(record),
@@ -58,7 +59,7 @@ def sheet(record: CalibrateRecord, names: Iterable[str] = (), selection: Selecti
 
 
 def plan(cells: Sequence[CalibrateCell], _: Hardware | None = None) -> Sheet:
-    """What a run would measure."""
+    """Table of what a run would measure."""
     columns = (Column("part", "part"), Column("precisions", "precisions"), Column("budget", "about", "s"))
     rows = tuple(
         (cell.part, ", ".join(cell.precisions) or "all of the device", Measure(cell.budget_s)) for cell in cells
@@ -67,12 +68,12 @@ def plan(cells: Sequence[CalibrateCell], _: Hardware | None = None) -> Sheet:
 
 
 def usual(spec: CalibrateSpec) -> tuple[str, ...]:
-    """The table that is shown where nobody asks for another."""
+    """The default table."""
     return ("rates",)
 
 
 def shown(name: str, value: float | None) -> Cell:
-    """A rate in the unit that its name stands for."""
+    """A rate in the unit of its name."""
     return None if value is None else Measure(value, text=units.quantity(PER_SECOND.get(name, "s"), value))
 
 
@@ -97,7 +98,7 @@ RATES = DeclaredTable(
               get=lambda rate: rate.value / rate.before if rate.before else None),
     ),
 )  # fmt: skip
-"""One row a rate."""
+"""One row per rate."""
 
 
 def _cases(record: CalibrateRecord) -> Iterator[CaseRecord]:
@@ -117,7 +118,7 @@ CASES = DeclaredTable(
         Field("samples", "samples", "count", get=lambda case: len(case.samples_s), importance=1),
     ),
 )
-"""One row a piece of work."""
+"""One row per piece of work."""
 
 TABLES = {"rates": RATES, "cases": CASES}
-"""Every table that a record can be shown as."""
+"""Every table of a record."""

@@ -14,20 +14,20 @@ from sysbench.lab.clocks import clock_for
 from sysbench.log.events import DeviceInfo
 
 SAMPLES = 7
-"""As many are kept: those after which nothing changed any more."""
+"""Samples kept: the last ones, which have settled."""
 
 SETTLED_SHARE = 0.02
-"""Samples that lie within this share of their median are settled."""
+"""Samples within this share of their median have settled."""
 
 BLOCK_S = {"cuda": 0.005, "mps": 0.01, "cpu": 0.01}
-"""A sample lasts about this long: far longer than reading a clock or waiting for a device."""
+"""Approximate length of a sample: far longer than reading a clock or waiting for a device."""
 
 MOST_CALLS = 500
-"""In one sample: CUDA's queue holds 1,024 launches, and the device must not run out of them."""
+"""Most calls in one sample: CUDA's queue holds 1,024 launches, and the device must not run out of them."""
 
 
 class Timed(NamedTuple):
-    """A piece of work and how long it took, over and over."""
+    """A piece of work and its samples."""
 
     rate: RateName
     case: str
@@ -38,16 +38,16 @@ class Timed(NamedTuple):
 
 @dataclass(frozen=True)
 class Bench:
-    """A device, and how long everything that is timed on it may take."""
+    """A device, and the time budget for all measurements on it."""
 
     info: DeviceInfo
     device: torch.device
     budget_s: float
 
     def seconds(self, call: Callable[[], object], share: float) -> list[float]:
-        """Seconds of one call, over and over: the last ones before they settled or `share` of the budget was used up.
+        """Time a call until its samples settle or `share` of the budget is used up; return the last samples in seconds.
 
-        On CUDA they are the device's own and hold no launching; elsewhere the host's.
+        On CUDA this is the device's time, without launches; elsewhere the host's.
         """
         clock = clock_for(self.device, without_launches=True)
         call()  # the first call loads libraries and chooses kernels
