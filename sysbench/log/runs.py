@@ -50,6 +50,22 @@ class _Entry:
         return _DATED.fullmatch(self.name) is not None
 
 
+_RECORD = re.compile(rb'\s*\{\s*"schema_version"')
+"""How a record begins, and no trace does."""
+_BEGINNING_BYTES = 256
+
+
+def is_log_or_record(path: Path) -> bool:
+    """Whether a file is a log or a record of sysbench, and not a trace."""
+    if path.suffix != ".json":
+        return path.suffix == ".jsonl"
+    try:
+        with path.open("rb") as file:
+            return _RECORD.match(file.read(_BEGINNING_BYTES)) is not None
+    except OSError:
+        return False  # whoever reads it says why it cannot be read
+
+
 def find(name: str, directory: Path = RUNS) -> list[Path]:
     """Return the files of the runs that `name` stands for, in the order in which they started; never empty.
 

@@ -30,6 +30,10 @@ class TileModel:
     """How a library's matrix products depend on their shape.
 
     clock           of the data sheet's peak, what multiprocessors reach while nothing but their clock holds them back
+    padding_power   of the power of a FLOP that counts, what one on padding takes
+    other_power     of the power of a FLOP of a TN layout, what one of any other takes
+    l2_share        of the L2, what operands can take of it and come from there; beyond, less and less of them does
+    l2_speed        of the rate of memory, that of the L2
     efficiency      of a tile, by its area as in `_AREAS`, of that: for TN layouts, and for all others
     alone, pair     of a multiprocessor that has one tile, or two, where more would hide latency better
     extra_k         inner length that filling and draining the pipeline costs
@@ -50,36 +54,67 @@ class TileModel:
     traffic_share: float
     norm: float
     start_s: float
+    padding_power: float = 0.0
+    other_power: float = 1.0
+    l2_share: float = 0.0
+    l2_speed: float = 1.0
 
 
 _VOLTA = TileModel(
     0.98, ((0.8, 1, 0.81, 0.81, 0.74, 0.35), (1, 1, 0.94, 0.575, 0.47, 0.29)), 0.54, 0.9, 4, 0.2, 3e-5, 0.7, 2.6, 3e-6
 )
+_TURING = TileModel(
+    0.574, ((0.996, 1.2, 0.763, 0.714, 0.72, 0.266), (0.9, 1.2, 1.087, 0.348, 0.258, 0.292)), 0.297, 0.69, 5.3, 0.454,
+    5e-5, 0.807, 2.87, 2.2e-6, padding_power=1.14, other_power=1.055,
+)  # fmt: skip
 _AMPERE = TileModel(
     0.95, ((0.73, 0.79, 0.96, 0.83, 0.5, 0.35), (0.8, 1, 0.51, 0.26, 0.2, 0.18)), 0.97, 0.97, 6, 0.1, 3e-5, 0.83, 1.8,
     3e-6,
+)  # fmt: skip
+_ADA = TileModel(
+    0.634, ((0.85, 0.684, 1.2, 0.776, 0.47, 0.524), (1.2, 0.958, 0.096, 0.255, 0.068, 0.09)), 0.459, 0.515, 5, 0.17,
+    4.5e-5, 1.1, 1.75, 5.8e-6, padding_power=0.82, other_power=1.084,
 )  # fmt: skip
 _HOPPER = TileModel(
     0.784, ((0.8, 1, 0.72, 0.71, 0.66, 0.35), (1, 1, 0.94, 0.79, 0.5, 0.35)), 0.97, 1, 29, 0.024, 3e-5, 0.84, 5.4, 3e-6
 )
 _AMPERE_TENSOR = TileModel(
-    0.95, ((0.956, 0.828, 0.756, 0.384, 0.48, 0.186),) * 2, 0.62, 1, 182, 0.31, 2.3e-6, 0.9, 3, 2.6e-6
+    0.919,
+    ((0.956, 0.857, 0.765, 0.421, 0.44, 0.228),) * 2,
+    0.605,
+    1,
+    182,
+    0.306,
+    2.8e-6,
+    0.926,
+    2.88,
+    2.1e-6,
+    padding_power=0.2,
 )
-_ADA_TENSOR = TileModel(0.92, ((0.8, 0.913, 0.755, 0.517, 0.288, 0.16),) * 2, 1, 1, 259, 0.02, 1.4e-6, 0.93, 30, 4e-7)
+_ADA_TENSOR = TileModel(
+    0.835, ((1.061, 1.084, 0.817, 0.537, 0.293, 0.182),) * 2, 1, 1, 273, 0.06, 1e-6, 0.887, 30, 5e-7,
+    padding_power=0.62, l2_share=0.275, l2_speed=1.79,
+)  # fmt: skip
 _HOPPER_TENSOR = TileModel(
-    1.115, ((0.8, 0.873, 0.837, 0.612, 0.365, 0.242),) * 2, 0.742, 0.932, 244, 0.605, 3e-6, 0.93, 3, 2.4e-6
-)
+    1.137, ((0.7, 0.827, 0.828, 0.71, 0.451, 0.263),) * 2, 0.703, 0.939, 205, 0.474, 3e-6, 0.921, 3.46, 2.5e-6,
+    padding_power=0.26,
+)  # fmt: skip
 _BLACKWELL_TENSOR = TileModel(
-    0.76, ((0.8, 0.8, 0.8, 0.938, 0.436, 0.299),) * 2, 0.614, 0.76, 89, 0.57, 4.8e-6, 0.93, 2.2, 2e-6
-)
+    0.749, ((0.8, 0.79, 0.48, 0.94, 0.515, 0.317),) * 2, 0.567, 0.744, 101, 0.557, 5e-6, 0.833, 2.78, 2e-6,
+    padding_power=0.29,
+)  # fmt: skip
 """Each was fitted to one half of the shapes of public tables and looked at on the other (docs/prediction.md): fp32 to
-NeuSight's kernels (V100; A100; H100), bf16 to those of aiconfigurator-core (A100; L40S; H100 and H200; B200)."""
+NeuSight's kernels (V100; T4; A100; L4; H100), bf16 to those of aiconfigurator-core (A100; L40S; H100 and H200; B200).
+Efficiencies above 1 make up for a clock that was fitted beside them."""
 
-_ORDINARY: Mapping[int, TileModel] = {7: _VOLTA, 8: _AMPERE, 9: _HOPPER, 10: _HOPPER, 12: _AMPERE}
-_TENSOR: Mapping[int, TileModel] = {
-    7: _AMPERE_TENSOR, 8: _ADA_TENSOR, 9: _HOPPER_TENSOR, 10: _BLACKWELL_TENSOR, 12: _ADA_TENSOR,
+_ORDINARY: Mapping[str, TileModel] = {
+    "7": _VOLTA, "7.5": _TURING, "8": _AMPERE, "8.9": _ADA, "9": _HOPPER, "10": _HOPPER, "12": _AMPERE,
 }  # fmt: skip
-"""By major compute capability; the A100's is told apart from that of its smaller relatives."""
+_TENSOR: Mapping[str, TileModel] = {
+    "7": _AMPERE_TENSOR, "8": _ADA_TENSOR, "8.0": _AMPERE_TENSOR, "9": _HOPPER_TENSOR, "10": _BLACKWELL_TENSOR,
+    "12": _ADA_TENSOR,
+}  # fmt: skip
+"""By compute capability, or its major number."""
 
 _AREAS = (32768, 16384, 8192, 4096, 2048, 1024)
 _TILES = np.array(
@@ -104,26 +139,28 @@ class AttentionModel:
 
     extra_keys     keys that starting a tile of queries costs
     narrow_share   the rate for heads up to 64 wide, against 128
-    smoothing      0 if waves start together, 1 if there are no waves
+    balance        the longest tile and the average over multiprocessors take (a^balance + b^balance)^(1/balance)
     traffic_share  of the rate of a plain copy, the rate at which queries, keys and values come from memory
+    norm           arithmetic and traffic overlap likewise
     start_s        beside all that
     """
 
     extra_keys: float
     narrow_share: float
-    smoothing: float
+    balance: float
     traffic_share: float
+    norm: float
     start_s: float
 
 
 _ATTENTION: Mapping[str, AttentionModel] = {
-    "8.0": AttentionModel(38, 0.8, 0.0, 0.61, 10e-6),
-    "8": AttentionModel(188, 0.8, 0.44, 0.83, 1e-6),
-    "9": AttentionModel(188, 0.75, 0.6, 0.55, 10.5e-6),
-    "10": AttentionModel(211, 0.62, 0.0, 0.55, 12e-6),
+    "8.0": AttentionModel(101, 0.8, 1.13, 0.905, 5.1, 8.25e-6),
+    "8": AttentionModel(113, 0.888, 7.3, 0.896, 6.2, 0.2e-6),
+    "9": AttentionModel(206, 0.6, 2.32, 0.907, 2.05, 4.8e-6),
+    "10": AttentionModel(211, 0.426, 1.2, 0.825, 2.28, 8.3e-6),
 }
 """By compute capability, or its major number: fitted to one half of the causal prefill kernels of A100, L40S, H100 and
-H200 together, and B200 in aiconfigurator-core's tables. The A100's table has no narrow heads: 0.8 is the L40S's."""
+H200 together, and B200 in aiconfigurator-core's tables. The A100's table has no narrow heads: 0.8 is assumed."""
 
 _ATTENTION_BLOCK = 128
 """Queries of a tile."""
@@ -185,9 +222,10 @@ def rate_of_product(kernel: Kernel, drawn: RateDraws) -> GpuRate:
 def tile_model(kernel: Kernel, hardware: Hardware) -> TileModel:
     """How products of this type run on this generation; an unknown one is taken for Ampere."""
     capability = hardware.compute_capability or "8.0"
+    major = capability.partition(".")[0]
     if kernel.dtype in ("fp32", "other"):
-        return _ORDINARY.get(int(capability.split(".")[0]), _AMPERE)
-    return _AMPERE_TENSOR if capability == "8.0" else _TENSOR.get(int(capability.split(".")[0]), _AMPERE_TENSOR)
+        return _ORDINARY.get(capability) or _ORDINARY.get(major, _AMPERE)
+    return _TENSOR.get(capability) or _TENSOR.get(major, _AMPERE_TENSOR)
 
 
 def _moving(kernel: Kernel, drawn: RateDraws) -> Draws:
@@ -224,14 +262,18 @@ def _attention(kernel: Kernel, gpu: GpuRates, drawn: RateDraws) -> Draws:
         share *= FLASH_SHARE_ON_HOPPER
     if kernel.dtype == "fp32":
         share *= FULL_PRECISION_SHARE
+    causal = kernel.layout.endswith("causal")
     tiles = batch * heads * np.ceil(queries / _ATTENTION_BLOCK)
-    waves = _waves(tiles, gpu.sms, model.smoothing)
-    walked = (keys + _ATTENTION_BLOCK) / 2 if kernel.layout.endswith("causal") else keys
-    padded = gpu.sms * waves * _ATTENTION_BLOCK / (batch * heads * queries)
-    flops = kernel.flops * (walked + model.extra_keys) / keys * padded
+    longest = kernel.flops / (batch * heads * queries) * _ATTENTION_BLOCK * (1 + model.extra_keys / keys)
+    average = (
+        longest * (((keys + _ATTENTION_BLOCK) / 2 if causal else keys) + model.extra_keys) / (keys + model.extra_keys)
+    )
+    # Tiles of a causal mask differ, the longest start first: they fill multiprocessors. Equal ones come in waves.
+    waves = tiles / gpu.sms if causal else np.ceil(tiles / gpu.sms)
+    flops = gpu.sms * _overlapping(np.array(waves * average), np.array(longest), model.balance)
     computing = flops / (drawn[_attention_rate(kernel)] * share)
     moving = kernel.bytes / (drawn["stream"] * model.traffic_share)
-    return _overlapping(computing, moving, 4.0) + model.start_s
+    return _overlapping(computing, moving, model.norm) + model.start_s
 
 
 def _products(kernels: Sequence[Kernel], model: TileModel, gpu: GpuRates, drawn: RateDraws) -> Floats:
@@ -240,39 +282,49 @@ def _products(kernels: Sequence[Kernel], model: TileModel, gpu: GpuRates, drawn:
     Multiprocessors run at their clock, padding of tiles included; over all of it, power caps the FLOPs that count.
     """
     sustained = np.array([drawn[rate_of_product(kernel, drawn)] for kernel in kernels])
-    peak = np.array([_peak(kernel, gpu.hardware) or 0.0 for kernel in kernels])[:, None]
-    at_clock = np.maximum(model.clock * peak / sustained[:, :1], 1.0) * sustained
-    work, moved = _candidates(kernels, model, gpu.sms)
+    peak = np.array([_peak(kernel, gpu.hardware) or 0.0 for kernel in kernels])
+    at_clock = np.maximum(model.clock * peak / sustained[:, 0], 1.0)
+    work, moved = _candidates(kernels, model, gpu.sms, at_clock)
     stream = drawn["stream"] * model.traffic_share
     tiled = np.full(sustained.shape, np.inf)
     for candidate in range(work.shape[1]):
         adding = moved[:, candidate, None] / stream + model.split_s * (moved[:, candidate, None] > 0)
-        np.minimum(tiled, work[:, candidate, None] / at_clock + adding, out=tiled)
-    traffic = np.array([kernel.bytes for kernel in kernels])[:, None] / stream
+        np.minimum(tiled, work[:, candidate, None] / sustained + adding, out=tiled)
+    moved_bytes = np.array([float(kernel.bytes) for kernel in kernels])
+    cached_bytes = np.clip(2 * model.l2_share * (gpu.hardware.l2_bytes or 0) - moved_bytes, 0, moved_bytes)
+    traffic = (moved_bytes - cached_bytes * (1 - 1 / model.l2_speed))[:, None] / stream
     useful = np.array([kernel.flops for kernel in kernels])[:, None] / sustained
     slowdown = [WEIGHT_GRADIENT_SLOWDOWN if k.layout == "NT" and k.dtype != "fp32" else 1.0 for k in kernels]
     result: Floats = np.maximum(_overlapping(tiled, traffic, model.norm), useful) * np.array(slowdown)[:, None]
     return result + model.start_s
 
 
-def _candidates(kernels: Sequence[Kernel], model: TileModel, sms: int) -> tuple[Floats, Floats]:
-    """(kernels, tiles × splits) FLOPs at full rate that each takes, and bytes of partial sums; the best few suffice."""
+def _candidates(kernels: Sequence[Kernel], model: TileModel, sms: int, at_clock: Floats) -> tuple[Floats, Floats]:
+    """(kernels, splits) FLOPs at the sustained rate that the best tile takes, and bytes of partial sums.
+
+    `at_clock` (kernels,) is how much faster than sustained multiprocessors are that only their clock holds back.
+    """
     dims = np.array([kernel.dims for kernel in kernels], dtype=float)
     batch, m, n, k = (column[:, None, None] for column in dims.T)
     rows, columns = (side[None, :, None] for side in _TILES.T)
     split = _SPLITS[None, None, :]
-    rated = np.array([model.efficiency[kernel.layout not in ("TN", "")] for kernel in kernels])
-    efficiency = rated[:, _TILE_AREAS][:, :, None]
+    is_other = np.array([kernel.layout not in ("TN", "") for kernel in kernels])
+    efficiency = np.array(model.efficiency)[is_other.astype(int)][:, _TILE_AREAS][:, :, None]
     tiles = batch * np.ceil(m / rows) * np.ceil(n / columns)
     whole = np.ceil(tiles * split / sms)
     busy = np.where(whole <= 1, model.alone, np.where(whole <= 2, model.pair, 1.0))
     inner = np.ceil(k / split) + model.extra_k
-    work = _waves(tiles * split, sms, model.smoothing) * sms * 2 * rows * columns * inner / (efficiency * busy)
+    # Multiprocessors with more tiles are never done sooner than those with fewer.
+    least = np.where(whole <= 1, 0.0, np.where(whole <= 2, 1 / model.alone, max(1 / model.alone, 2 / model.pair)))
+    waves = np.maximum(_waves(tiles * split, sms, model.smoothing) / busy, least)
+    work = waves * sms * 2 * rows * columns * inner / efficiency
+    useful = 2 * batch * m * n * k
+    powered = useful + model.padding_power * (2 * tiles * rows * columns * k - useful)
+    powered = powered * np.where(is_other, model.other_power, 1.0)[:, None, None]
+    work = np.maximum(work / at_clock[:, None, None], powered)
     allowed = (split == 1) | ((k / split >= _LEAST_SPLIT_K) & (tiles < 4 * sms))
-    moved = np.broadcast_to(np.where(split > 1, 2.0 * batch * m * n * (split + 1), 0.0), work.shape)
-    count = len(kernels)
-    by_split = np.where(allowed, work, np.inf).min(axis=1)  # partial sums depend on the split alone
-    return by_split, moved[:, 0, :].reshape(count, -1)
+    moved = np.where(split > 1, 2.0 * batch * m * n * (split + 1), 0.0)
+    return np.where(allowed, work, np.inf).min(axis=1), moved[:, 0, :]  # partial sums depend on the split alone
 
 
 def _waves(tiles: Floats | float, sms: int, smoothing: float) -> Floats:

@@ -179,7 +179,7 @@ def _reduction(call: Call) -> Kernels:
         call.kernel(
             "reduce",
             source,
-            _touched(source) + sum(map(_bytes, call.results)),
+            touched(source) + sum(map(_bytes, call.results)),
             dims=(rows, source.numel() // rows),
             layout="rows" if summed else "columns",
         ),
@@ -189,7 +189,7 @@ def _reduction(call: Call) -> Kernels:
 def _row_wise(call: Call) -> Kernels:
     source = call.tensors[0]
     width = source.shape[-1]
-    moved_bytes = sum(map(_touched, call.tensors)) + sum(map(_bytes, call.results))
+    moved_bytes = sum(map(touched, call.tensors)) + sum(map(_bytes, call.results))
     return (call.kernel("softmax", source, moved_bytes, dims=(source.numel() // max(1, width), width)),)
 
 
@@ -212,7 +212,7 @@ def _scatter(call: Call) -> Kernels:
     gradient = call.tensors[0]
     return (
         call.kernel("map", call.result, _bytes(call.result)),
-        call.kernel("embedding", gradient, 3 * _touched(gradient)),
+        call.kernel("embedding", gradient, 3 * touched(gradient)),
     )
 
 
@@ -261,7 +261,7 @@ def _elementwise(call: Call) -> Kernels:
     out = call.results[0]
     in_place = call.name.endswith("_") and call.name != "copy_"
     sources = [each for each in call.tensors if each.dim() and (in_place or each is not out)]
-    moved_bytes = sum(map(_touched, sources)) + sum(map(_touched, call.results))
+    moved_bytes = sum(map(touched, sources)) + sum(map(touched, call.results))
     return (call.kernel(_elementwise_kind(call.name, sources, out), out, moved_bytes),)
 
 
@@ -332,7 +332,7 @@ def _bytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.dtype.itemsize
 
 
-def _touched(tensor: Tensor) -> int:
+def touched(tensor: Tensor) -> int:
     """Bytes that a kernel moves to see all of a tensor: broadcast dimensions once, whole sectors where strided."""
     steps = _steps(tensor)
     spacing = min((step for step, _ in steps), default=1)

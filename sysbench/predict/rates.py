@@ -143,9 +143,13 @@ def gpu(slug: str) -> GpuRates:
     return GpuRates.of(hardware.named(slug))
 
 
-def unexplained(count: int, seed: int = 0) -> Draws:
+COMPILED_SPREAD = 0.15
+"""The same for compiled steps, of which nobody knows before what is fused and which kernels are chosen."""
+
+
+def unexplained(count: int, seed: int = 0, *, compiled: bool = False) -> Draws:
     """(count,) Factors on a whole step; the first is 1."""
-    return np.exp(UNEXPLAINED_SPREAD * _normal(count, seed, "unexplained"))
+    return np.exp((COMPILED_SPREAD if compiled else UNEXPLAINED_SPREAD) * _normal(count, seed, "unexplained"))
 
 
 _GROUPS: Mapping[str, str] = {

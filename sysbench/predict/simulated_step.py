@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from sysbench import units
-from sysbench.errors import DoesNotFitError
+from sysbench.errors import DoesNotFitError, UnavailableError
 from sysbench.log.events import Event, StageEntered
 from sysbench.log.predictions import PredictedConstant, PredictedPhase, PredictedTime, StepPredicted
 from sysbench.predict.rates import GpuRates, HostRates, host_of
@@ -24,8 +24,8 @@ from sysbench.predict.trace import Trace
 from sysbench.predict.tracing import refuse_other_generations, trace
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
-from sysbench.simulate.memory import SimulatedMemory, serve
 from sysbench.simulate.recording import StepRecording
+from sysbench.simulate.serving import Replay, Server, Verdict
 from sysbench.spec import hardware
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.model import ModelCell
@@ -58,7 +58,12 @@ class SimulatedStep:
         """
         yield StageEntered(at_s=time.time(), cell=self.cell.key, stage="simulating")
         yield self._said()
-        verdict = self._memory.verdict
+        _, verdict = self._served
+        if not verdict.fits and self.cell.execution == "compiled":
+            raise UnavailableError(
+                f"the eager step does not fit on {self._gpu.title}, by {units.size(-verdict.margin_bytes)}; "
+                "how much of that compiling saves is known once it has run"
+            )
         if not verdict.fits:
             where = "while the model is built" if verdict.failed_phase == "build" else f"in {verdict.failed_phase}"
             raise DoesNotFitError(
@@ -81,17 +86,23 @@ class SimulatedStep:
         return Gpu.of(self._known)
 
     @property
-    def _traced(self) -> tuple[Trace, StepRecording]:
+    def _step(self) -> tuple[ModelCell, Gpu, bool]:
+        """What to trace, and for which GPU: a relative that launches the same."""
         step = ModelCell(**{name: getattr(self.cell, name) for name in ModelCell.model_fields} | {"device": "cuda"})
-        refuse_other_generations(step, self._gpu)  # it is traced for a relative
-        return _traced(step, _launching(step, self._gpu), self.placed)
+        refuse_other_generations(step, self._gpu)
+        return step, _launching(step, self._gpu), self.placed
+
+    @property
+    def _traced(self) -> tuple[Trace, StepRecording]:
+        return _traced(*self._step)
 
     @cached_property
-    def _memory(self) -> SimulatedMemory:
-        return serve(self._traced[1], self._gpu, AllocatorSettings.from_environment(os.environ))
+    def _served(self) -> tuple[Replay, Verdict]:
+        return _server(*self._step, self._gpu.workspace_bytes).on(self._gpu)
 
     def _said(self) -> StepPredicted:
-        found, known, memory = self.found, self._known, self._memory
+        found, known, (replay, _) = self.found, self._known, self._served
+        peaks = replay.peaks_of_last_step()
         withheld, peak = found.withheld, hardware.peak(known, self.cell.precision)
         return StepPredicted(
             at_s=time.time(),
@@ -105,8 +116,8 @@ class SimulatedStep:
             limited_share=found.limiting.share,
             lower_bound_s=found.lower_bound_s,
             peak_flops_per_s=peak.flops_per_s if peak else None,
-            allocated_peak_bytes=memory.allocated_peak_bytes,
-            reserved_peak_bytes=memory.reserved_peak_bytes,
+            allocated_peak_bytes=max(each.allocated_bytes for each in peaks),
+            reserved_peak_bytes=max(each.reserved_bytes for each in peaks),
             unknown_operators=dict(found.unknown),
             unknown_share=found.unknown_share,
             less_certain=found.less_certain,
@@ -151,13 +162,18 @@ def doubts(known: Hardware) -> Iterator[str]:
 
 
 def _launching(step: ModelCell, gpu: Gpu) -> Gpu:
-    """A GPU that launches the same: fused attention depends on the generation, and all else on cuBLAS's workspace."""
-    if step.attention != "naive":
-        return Gpu("", UNLIMITED_BYTES, gpu.compute_capability)
-    alike = (Gpu("", UNLIMITED_BYTES, capability) for capability in ((8, 0), (9, 0)))
-    return next(each for each in alike if each.workspace_bytes == gpu.workspace_bytes)
+    """A GPU that launches the same kernels: only fused attention depends on the generation."""
+    return Gpu("", UNLIMITED_BYTES, gpu.compute_capability if step.attention != "naive" else (8, 0))
 
 
 @lru_cache(maxsize=KEPT)
 def _traced(step: ModelCell, gpu: Gpu, placed: bool) -> tuple[Trace, StepRecording]:
     return trace(step, gpu, placed=placed)
+
+
+@lru_cache(maxsize=KEPT)
+def _server(step: ModelCell, gpu: Gpu, placed: bool, workspace_bytes: int) -> Server:
+    """Who answers what the step asks of the allocator, on GPUs with cuBLAS's workspaces of this size."""
+    _, recording = _traced(step, gpu, placed)
+    settings = AllocatorSettings.from_environment(os.environ)
+    return Server(recording.with_workspaces_of(workspace_bytes), settings)

@@ -38,10 +38,10 @@ class Estimate:
     high_s: float
 
     @classmethod
-    def of(cls, drawn: Draws) -> Estimate:
-        """From draws, of which the first is the point."""
-        low_s, high_s = np.quantile(drawn, INTERVAL)
-        point_s = float(drawn[0])
+    def of(cls, drawn: Draws, least_s: float) -> Estimate:
+        """From draws, of which the first is the point; nothing takes less than `least_s`."""
+        low_s, high_s = np.maximum(np.quantile(drawn, INTERVAL), least_s)
+        point_s = max(least_s, float(drawn[0]))
         return cls(point_s, min(point_s, float(low_s)), max(point_s, float(high_s)))
 
 
@@ -174,24 +174,27 @@ def predict(
     The device is waited for after every phase, or if the step is taken `whole` only at its end; phases are predicted by
     themselves in either case.
     """
-    drawn, of_host, factor = gpu.drawn(draws, seed), host.drawn(draws, seed), unexplained(draws, seed)
+    drawn, of_host = gpu.drawn(draws, seed), host.drawn(draws, seed)
+    factor = unexplained(draws, seed, compiled=trace.compiled)
     unique_s = seconds(trace.kernels, gpu, drawn)
     limits = [limit(kernel, drawn) for kernel in trace.kernels]
     bounds = np.array([perfect_seconds(kernel, gpu) for kernel in trace.kernels])
+    bounded = bool(gpu.hardware.peak_flops_per_s)  # rates that were measured in place of a data sheet bound nothing
     device: dict[Limit, float] = dict.fromkeys(limits, 0.0)
     phases, total_s = [], np.zeros(draws)
     for phase in trace.phases:
         walked = walking.walk((phase,), unique_s, drawn["gap_s"], of_host, synchronous=gpu.hardware.synchronous)
         spent = _by_limit(unique_s[:, 0], trace.counts[phase.name], limits)
+        bound_s = float(bounds @ trace.counts[phase.name])
         phases.append(
             PhasePrediction(
                 name=phase.name,
-                time=Estimate.of(walked.total_s * factor),
+                time=Estimate.of(walked.total_s * factor, bounded * bound_s),
                 host_s=float(walked.host_s[0]),
-                device=Estimate.of(walked.device_s * factor),
+                device=Estimate.of(walked.device_s * factor, bounded * bound_s),
                 limiting=_limiting(walked.host_s[0], walked.device_s[0], walked.total_s[0], spent),
                 device_limiting=_limiting(0.0, walked.device_s[0], walked.device_s[0], spent),
-                lower_bound_s=float(bounds @ trace.counts[phase.name]),
+                lower_bound_s=bound_s,
                 launches=len(phase.kernels),
             )
         )
@@ -202,16 +205,17 @@ def predict(
             trace.phases, unique_s, drawn["gap_s"], of_host, synchronous=gpu.hardware.synchronous
         ).total_s
     host_s, device_s = math.fsum(each.host_s for each in phases), math.fsum(each.device_s for each in phases)
+    bound_s = math.fsum(each.lower_bound_s for each in phases)
     unknown = _unknown(trace)
     unknown_s = math.fsum(unique_s[i, 0] * count for i, count in unknown.items())
     return StepPrediction(
         trace=trace,
         gpu=gpu,
         host=host,
-        time=Estimate.of(total_s * factor),
+        time=Estimate.of(total_s * factor, bounded * bound_s),
         phases=tuple(phases),
         limiting=_limiting(host_s, device_s, total_s[0], device),
-        lower_bound_s=math.fsum(each.lower_bound_s for each in phases),
+        lower_bound_s=bound_s,
         unknown={trace.kernels[i].name: count for i, count in unknown.items()},
         unknown_share=float(unknown_s / max(sum(device.values()), 1e-12)),
         kernel_s=tuple(unique_s[:, 0].tolist()),

@@ -84,10 +84,16 @@ class PhaseTrace:
     replayed: bool = False
     """The whole phase is one CUDA graph: the host launches once."""
 
-    @property
+    @cached_property
     def issuers(self) -> Positions:
         """(launches,) The operator that launches each kernel, by its position among the phase's."""
         return np.repeat(np.arange(len(self.launches)), self.launches)
+
+    @cached_property
+    def issued(self) -> NDArray[np.float64]:
+        """(kinds of host work and launches, operators) How many there were by the end of each operator."""
+        each = [self.host == work for work in range(len(HOST_WORK))]
+        return np.cumsum([*each, self.launches], axis=1, dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -144,11 +150,15 @@ class TraceWriter:
     modules: dict[str, int] = field(default_factory=dict)
     phases: dict[str, tuple[list[int], list[int], list[int], list[int], list[int]]] = field(default_factory=dict)
 
+    def begin(self, phase: str) -> tuple[list[int], list[int], list[int], list[int], list[int]]:
+        """The columns of a phase, which comes after those that were begun before it."""
+        return self.phases.setdefault(phase, ([], [], [], [], []))
+
     def operator(
         self, phase: str, work: HostWork, kernels: Iterable[Kernel] = (), module: str = "", name: str = ""
     ) -> None:
         """The host issues an operator, which launches these kernels; what has no name goes by the work that it is."""
-        host, launches, launched, operators, modules = self.phases.setdefault(phase, ([], [], [], [], []))
+        host, launches, launched, operators, modules = self.begin(phase)
         positions = [self.kernels.setdefault(kernel, len(self.kernels)) for kernel in kernels]
         host.append(HOST_WORK.index(work))
         launches.append(len(positions))

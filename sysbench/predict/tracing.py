@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from sysbench.commands.memory.spec import PROCEDURES
 from sysbench.errors import UnavailableError
-from sysbench.predict.operators import Call, attention
+from sysbench.predict.fusing import COMPILED_PHASES, Flow, fused
+from sysbench.predict.operators import Call, attention, touched
 from sysbench.predict.trace import HostWork, Kernel, Trace, TraceWriter
 from sysbench.simulate.attention import telling
 from sysbench.simulate.gpu import Gpu
@@ -19,6 +21,9 @@ from sysbench.spec.model import ModelCell
 
 _AMPERE = (8, 0)
 
+COMPILED_HOST_WORK: HostWork = "view"
+"""What compiled code takes on the host for each kernel beside launching it: no operator is dispatched."""
+
 
 class Tracer:
     """Writes a trace while something runs on a simulated device.
@@ -27,10 +32,14 @@ class Tracer:
     are the recorder's spans.
     """
 
-    def __init__(self, step: int) -> None:
-        """Trace the step of this number: earlier ones make what it finds, such as an optimizer's state."""
+    def __init__(self, step: int, *, compiled: bool = False) -> None:
+        """Trace the step of this number: earlier ones make what it finds, such as an optimizer's state.
+
+        `compiled` writes what torch.compile would make of forward and backward.
+        """
         self._writer = TraceWriter()
         self._step = step
+        self._flows: dict[str, list[Flow]] | None = {} if compiled else None
         self._place: Recorder | None = None
         self._known: dict[tuple[object, ...], tuple[tuple[HostWork, ...], tuple[Kernel, ...]]] = {}
 
@@ -45,7 +54,8 @@ class Tracer:
         place = self._place
         if place is not None and place.step == self._step:
             kernel = attention(layout.partition(" ")[0], layout, q, k, v, causal=causal)
-            self._writer.operator(place.phase, "operator", (kernel,), place.module, f"{kernel.name}_attention")
+            if not self._flowed(place, (kernel,), (q, k, v), ()):
+                self._writer.operator(place.phase, "operator", (kernel,), place.module, f"{kernel.name}_attention")
 
     def launched(self, place: Recorder, func: Any, args: Any, options: Mapping[str, Any], result: Any) -> None:
         """An operator has run."""
@@ -58,13 +68,36 @@ class Tracer:
             call = Call(func, args, options, result)
             self._known[key] = call.host, call.kernels
         (first, *rest), kernels = self._known[key]
+        if self._flows is not None:
+            call = Call(func, args, options, result)
+            if self._flowed(place, kernels, call.tensors, call.results):
+                return
         self._writer.operator(place.phase, first, kernels, place.module, str(func._schema.name))
         for work in rest:
             self._writer.operator(place.phase, work)
 
+    def _flowed(
+        self, place: Recorder, kernels: tuple[Kernel, ...], read: Iterable[Tensor], written: Iterable[Tensor]
+    ) -> bool:
+        """Write down which storages a kernel uses; whether that is all there is to do for now."""
+        if self._flows is None:
+            return False
+        if kernels:
+            self._writer.begin(place.phase)  # phases keep their order
+            reads, writes = (
+                {number: touched(each) for each in tensors if (number := place.device.number_of(each)) is not None}
+                for tensors in (read, written)
+            )
+            self._flows.setdefault(place.phase, []).append(Flow(kernels, reads, writes, place.module))
+        return place.phase in COMPILED_PHASES
+
     def trace(self) -> Trace:
         """The step."""
-        return self._writer.trace()
+        if self._flows is None:
+            return self._writer.trace()
+        for phase, module, kernels in fused(self._flows):
+            self._writer.operator(phase, COMPILED_HOST_WORK, kernels, module, kernels[0].name)
+        return replace(self._writer.trace(), compiled=True)
 
 
 class _TracedDevice(SimulatedDevice):
@@ -90,12 +123,14 @@ def refuse_other_generations(cell: ModelCell, gpu: Gpu) -> None:
 def trace(cell: ModelCell, gpu: Gpu, *, placed: bool = False) -> tuple[Trace, StepRecording]:
     """A step of `cell` by the kernels of that GPU's generation, and what it asks of the allocator.
 
-    With `placed` the trace knows the module of every operator, and the parts of attention that is written out. Both
-    hold for every GPU of the same `generation`. Raises UnavailableError for what that generation has not got.
+    With `placed` the trace knows the module of every operator, and the parts of attention that is written out. A
+    compiled step asks for less than what is said: how much less is known once it has run. Both hold for every GPU of
+    the same `generation`. Raises UnavailableError for what that generation has not got.
     """
     refuse_other_generations(cell, gpu)
-    tracer = Tracer(PROCEDURES[cell.mode].earlier_steps)
+    tracer = Tracer(PROCEDURES[cell.mode].earlier_steps, compiled=cell.execution == "compiled")
+    eager = cell.model_copy(update={"execution": "eager"})
     with telling(tracer.told):
-        recording = record(cell, cell.mode, Platform.of(gpu), origins=placed, parts=placed, device=tracer.device)
+        recording = record(eager, cell.mode, Platform.of(gpu), origins=placed, parts=placed, device=tracer.device)
     written = tracer.trace().only(cell.phases)
     return written.with_tf32() if cell.precision == "tf32" else written, recording

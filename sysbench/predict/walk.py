@@ -59,50 +59,46 @@ def walk(
 
     On a device that is `synchronous` the host does nothing else meanwhile.
     """
-    draws = len(gap_s)
-    total_s, host_s, device_s = np.zeros(draws), np.zeros(draws), np.zeros(draws)
-    launches, kernels = _joined(phases)
-    issuer = np.repeat(np.arange(len(launches)), launches)
-    by_draw = np.ascontiguousarray(unique_s.T)
-    for draw in range(draws):
-        at = {name: values[draw] for name, values in host.items()}
-        issued_s = _issued(phases, at)
-        host_s[draw] = ended_s = issued_s[-1] if len(issued_s) else 0.0
-        if len(issuer):
-            each_s = by_draw[draw][kernels] + gap_s[draw]
-            busy_s = np.cumsum(each_s)
-            device_s[draw] = busy_s[-1]
-            # the last kernel's end alone, so that a maximum does where `lanes` has a running one
-            waiting_s = (issued_s[issuer] + (each_s - busy_s)).max() + LAUNCH_LATENCY_S - gap_s[draw]
-            ended_s = ended_s + busy_s[-1] if synchronous else max(ended_s, busy_s[-1] + waiting_s)
-        total_s[draw] = ended_s + at["synchronize"]
-    return Walked(total_s, host_s, device_s)
+    issued_s, issuers, kernels = _issued(phases, host), *_launched(phases)
+    host_s = ended_s = issued_s[:, -1] if issued_s.size else np.zeros(len(gap_s))
+    device_s = np.zeros(len(gap_s))
+    if len(kernels):
+        each_s = np.ascontiguousarray(unique_s.T)[:, kernels] + gap_s[:, None]
+        busy_s = np.cumsum(each_s, axis=1)
+        device_s = busy_s[:, -1]
+        # the last kernel's end alone, so that a maximum does where `lanes` has a running one
+        waiting_s = (issued_s[:, issuers] + (each_s - busy_s)).max(axis=1) + LAUNCH_LATENCY_S - gap_s
+        ended_s = host_s + device_s if synchronous else np.maximum(host_s, device_s + waiting_s)
+    return Walked(ended_s + host["synchronize"], host_s, device_s)
 
 
 def lanes(phases: Sequence[PhaseTrace], unique_s: Floats, gap_s: Draws, host: Mapping[HostRate, Draws]) -> Lanes:
     """When everything happens, at the first draw."""
-    issued_s = _issued(phases, {name: values[0] for name, values in host.items()})
-    launches, kernels = _joined(phases)
-    ready_s = np.repeat(issued_s, launches) + LAUNCH_LATENCY_S
+    issued_s, issuers, kernels = _issued(phases, host)[0], *_launched(phases)
+    ready_s = issued_s[issuers] + LAUNCH_LATENCY_S
     each_s, gap = unique_s[kernels, 0], gap_s[0]
     busy_s = np.cumsum(each_s + gap)
     ended_s = busy_s + np.maximum.accumulate(ready_s - gap - (busy_s - each_s - gap)) if len(each_s) else busy_s
     return Lanes(issued_s, ended_s - each_s, ended_s)
 
 
-def _joined(phases: Sequence[PhaseTrace]) -> tuple[Positions, Positions]:
-    """What every operator launches, and the kernels, of all phases."""
+def _launched(phases: Sequence[PhaseTrace]) -> tuple[Positions, Positions]:
+    """Of every launch of all phases, the operator that makes it, counted through, and the kernel."""
+    before = np.cumsum([0, *(len(phase.host) for phase in phases)])
     nothing = np.empty(0, dtype=np.intp)
-    launches = np.concatenate([nothing, *(phase.launches for phase in phases)])
-    return launches, np.concatenate([nothing, *(phase.kernels for phase in phases)])
+    issuers = [nothing, *(phase.issuers + first for phase, first in zip(phases, before[:-1], strict=True))]
+    return np.concatenate(issuers), np.concatenate([nothing, *(phase.kernels for phase in phases)])
 
 
-def _issued(phases: Sequence[PhaseTrace], host: Mapping[HostRate, float]) -> Floats:
-    """(operators,) When the host is done with each."""
-    taken_s = [np.empty(0)]
+def _issued(phases: Sequence[PhaseTrace], host: Mapping[HostRate, Draws]) -> Floats:
+    """(draws, operators) When the host is done with each: its rates times how often each was asked for until then."""
+    until_s = np.zeros((len(host["launch"]), 1))
+    issued_s = [until_s[:, :0]]
     for phase in phases:
         suffix = "_backward" if phase.name == "backward" else ""
-        cost_s = np.array([host[f"operator{suffix}"], host[f"view{suffix}"], host["scalar"]])  # type: ignore[index]
-        launch_s = 0.0 if phase.replayed else host["launch"]
-        taken_s.append(cost_s[phase.host] + launch_s * phase.launches)
-    return np.cumsum(np.concatenate(taken_s))
+        launch_s = np.zeros_like(host["launch"]) if phase.replayed else host["launch"]
+        rates_s = [host[f"operator{suffix}"], host[f"view{suffix}"], host["scalar"], launch_s]  # type: ignore[index]
+        issued_s.append(until_s + np.stack(rates_s, axis=1) @ phase.issued)
+        if len(phase.host):
+            until_s = issued_s[-1][:, -1:]
+    return np.concatenate(issued_s, axis=1)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ from sysbench.simulate.kernels import MATRIX_PRODUCTS, SCRATCH, Scratch
 from sysbench.simulate.origins import OUTSIDE, Origin, Origins, Stack
 from sysbench.simulate.real import RealDevice
 from sysbench.simulate.tensors import DEVICE, Arguments, DeviceObserver, Operator, SimulatedDevice
+from sysbench.simulate.without_compiler import without_compiler
 from sysbench.spec.model import ModelCell, Phase
 
 Category = Literal["parameters", "gradients", "optimizer state", "activations", "inputs", "temporaries", "workspace"]
@@ -112,6 +113,13 @@ class Recording:
     spans: tuple[Span, ...]
     stacks: tuple[Stack, ...]
 
+    def with_workspaces_of(self, size_bytes: int) -> Self:
+        """Return what the same run asks for where cuBLAS's workspaces are this large."""
+        allocations = (
+            each._replace(size_bytes=size_bytes) if each.category == "workspace" else each for each in self.allocations
+        )
+        return replace(self, allocations=tuple(allocations))
+
     @property
     def measured(self) -> tuple[Span, ...]:
         """The phases of the measured step, which is the last one."""
@@ -154,14 +162,15 @@ def record(
     """
     if cell.execution == "compiled":
         raise UnavailableError("a compiled step cannot be simulated: what the compiler keeps is known once it has run")
-    recorder = _StepRecorder(platform, device, Origins(_carry_out.__code__, parts=parts) if origins else None)
     with (
+        nullcontext() if cell.attention == "flex" else without_compiler(),  # which is part of the compiler
         composed_of(platform.composites),
         cuda_autocast(platform.autocast) as autocast,
-        recorder.device,
     ):
-        for _ in _carry_out(recorder, cell, protocol, DEVICE, autocast.clear):
-            pass
+        recorder = _StepRecorder(platform, device, Origins(_carry_out.__code__, parts=parts) if origins else None)
+        with recorder.device:
+            for _ in _carry_out(recorder, cell, protocol, DEVICE, autocast.clear):
+                pass
     return recorder.step_recording(cell, protocol)
 
 

@@ -100,7 +100,7 @@ class Replay:
                 block = self.allocator.allocate(allocation.size_bytes, frames=frames)
                 self.addresses[event] = block.address
                 self.sizes.append(block.size)
-                self.reserved_bytes.append(self.allocator.statistics.reserved_bytes)
+                self.reserved_bytes.append(self.allocator.reserved_bytes)
                 self._allocated_bytes += block.size
             except SimulatedOutOfMemoryError as error:
                 self.failure = error
@@ -125,10 +125,34 @@ def boundless(recording: Recording, gpu: Gpu, settings: AllocatorSettings) -> Re
 
 def verdict_of(replay: Replay, recording: Recording, gpu: Gpu, settings: AllocatorSettings) -> Verdict:
     """Return whether the recording fits."""
-    there_bytes = available_bytes(gpu, settings)
+    unlimited = replay if replay.failure is None else boundless(recording, gpu, settings)
+    return _verdict(replay, unlimited, available_bytes(gpu, settings))
+
+
+def _verdict(replay: Replay, unlimited: Replay, there_bytes: int) -> Verdict:
     if replay.failure is None:
         margin_bytes = there_bytes - max(peak.reserved_bytes for peak in replay.peaks)
         return Verdict(True, None, None, margin_bytes, None)
-    needed_bytes = max(peak.reserved_bytes for peak in boundless(recording, gpu, settings).peaks)
+    needed_bytes = max(peak.reserved_bytes for peak in unlimited.peaks)
     span = replay.peaks[-1].span
     return Verdict(False, span.name, span.step, there_bytes - needed_bytes, str(replay.failure))
+
+
+class Server:
+    """A recording, served by many GPUs.
+
+    An allocator notices how much memory there is only when the device refuses, or when it collects garbage: wherever
+    neither happens, one replay without a limit is the replay of that GPU.
+    """
+
+    def __init__(self, recording: Recording, settings: AllocatorSettings) -> None:
+        self._recording, self._settings = recording, settings
+        self._unlimited = boundless(recording, Gpu("", _BOUNDLESS_BYTES), settings)
+
+    def on(self, gpu: Gpu) -> tuple[Replay, Verdict]:
+        """The replay on this GPU, with addresses that need not be its own, and whether the recording fits."""
+        settings, there_bytes = self._settings, available_bytes(gpu, self._settings)
+        collects = settings.memory_fraction < 1.0 and settings.garbage_collection_threshold > 0.0
+        enough = max(self._unlimited.reserved_bytes, default=0) <= there_bytes and not collects
+        replay = self._unlimited if enough else Replay(self._recording, gpu, settings)
+        return replay, _verdict(replay, self._unlimited, there_bytes)

@@ -27,7 +27,7 @@ from sysbench.simulate.gpu import Gpu
 from sysbench.spec.hardware import named
 from sysbench.spec.model import SIZES, ModelCell
 from tests.bench import prediction_kernels as kernels
-from tests.bench.published_models import Shape, traced
+from tests.bench.published_models import Shape, joined, traced, written_out_adamw
 
 PUBLISHED = Path(__file__).parent / "published"
 FITTED_MODELS = frozenset({"bert_large", "opt_13"})
@@ -55,26 +55,28 @@ class Row(NamedTuple):
 
 
 @cache
-def _traced(shape: Shape, training: bool) -> Trace:
-    return traced(shape, training=training)
+def _traced(shape: Shape, training: bool, compiled: bool) -> Trace:
+    return traced(shape, training=training, compiled=compiled)
 
 
-def neusight() -> Iterator[Row]:
-    for row in _read("neusight_core67.csv"):
+def neusight(*, compiled: bool = False) -> Iterator[Row]:
+    for row in _read("neusight_compiled.csv" if compiled else "neusight_core67.csv"):
         if row["gpu"] not in kernels.SLUGS or row["model"].startswith("switch"):
             continue
         family = "bert" if "bert" in row["model"] else "opt" if "opt" in row["model"] else "gpt2"
         columns = ("layers", "hidden", "heads", "d_ff", "vocab", "seq", "batch")
         shape = Shape(family, *(int(row[name]) for name in columns))  # type: ignore[arg-type]
         training, gpu = row["mode"] == "training", rates_of(kernels.SLUGS[row["gpu"]])
-        said = predict(_traced(shape, training).only(("forward", "backward")), gpu, typical_host())
-        name = f"{row['model']} {row['seq']} × {row['batch']} {row['mode']}"
+        said = predict(_traced(shape, training, compiled).only(("forward", "backward")), gpu, typical_host())
+        name = f"{row['model']} {row['seq']} × {row['batch']} {row['mode']}{' compiled' if compiled else ''}"
         published_s = float(row["total_ms"]) / 1e3
-        fitted = row["model"] in FITTED_MODELS
-        yield Row("NeuSight", name, gpu.hardware.slug, published_s, said.time, said.lower_bound_s, fitted)
+        fitted = compiled or row["model"] in FITTED_MODELS
+        source = "NeuSight, compiled" if compiled else "NeuSight"
+        yield Row(source, name, gpu.hardware.slug, published_s, said.time, said.lower_bound_s, fitted)
 
 
 def reports() -> Iterator[Row]:
+    """Forward, and whole steps: see published/README.md for what shows that they include an optimizer."""
     for row in _read("reports.csv"):
         size, ctx, precision = row["size"], int(row["ctx"]), row["precision"]
         cell = ModelCell(
@@ -82,8 +84,9 @@ def reports() -> Iterator[Row]:
             attention="naive", execution="eager", optimizer="foreach", seed=0, mode="forward-backward",
         )  # fmt: skip
         gpu = rates_of(row["gpu"])
-        whole, _ = trace(cell, Gpu.of(named(row["gpu"])))
-        for phases, column in ((("forward",), "forward_ms"), (("forward", "loss", "backward"), "forward_backward_ms")):
+        whole = joined(trace(cell, Gpu.of(named(row["gpu"])))[0], written_out_adamw(cell.model))
+        training = ("forward", "loss", "backward", "optimizer")
+        for phases, column in ((("forward",), "forward_ms"), (training, "step_ms")):
             said = predict(whole.only(phases), gpu, typical_host())
             name = f"{size} {ctx} × {row['batch']} {precision} {' + '.join(phases)}"
             published_s = float(row[column]) / 1e3
@@ -102,8 +105,9 @@ def show_steps(rows: Iterable[Row], markdown: bool) -> None:
     halves: list[tuple[str, Callable[[Row], bool]]] = [
         ("NeuSight, looked at", lambda row: row.source == "NeuSight" and row.fitted),
         ("NeuSight, held out", lambda row: row.source == "NeuSight" and not row.fitted),
+        ("NeuSight, compiled", lambda row: row.source == "NeuSight, compiled"),
         ("report, forward", lambda row: row.name.endswith("forward")),
-        ("report, forward + backward", lambda row: row.name.endswith("backward")),
+        ("report, step", lambda row: row.name.endswith("optimizer")),
         ("all", lambda row: True),
     ]
     head = ("steps", "rows", "median", "p90", "in interval", "width", "roofline's median / ours")
@@ -172,7 +176,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.reference is not None:
         show_kernels(options.reference, options.markdown)
-    show_steps([*neusight(), *reports()], options.markdown)
+    show_steps([*neusight(), *neusight(compiled=True), *reports()], options.markdown)
 
 
 if __name__ == "__main__":

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout
 
-from sysbench.predict.trace import Trace
+from sysbench.lab.transformer import build
+from sysbench.predict.trace import PhaseTrace, Trace
 from sysbench.predict.tracing import Tracer
 from sysbench.simulate.attention import telling
 from sysbench.simulate.composites import composed_of
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.recording import Platform, Recorder
 from sysbench.simulate.tensors import DEVICE
+from sysbench.spec.model import ModelShape
 
 Family = Literal["bert", "gpt2", "opt"]
 
@@ -103,9 +106,9 @@ class Model(nn.Module):
         return self.head(self.norm(x))
 
 
-def traced(shape: Shape, *, training: bool) -> Trace:
+def traced(shape: Shape, *, training: bool, compiled: bool = False) -> Trace:
     """Forward, and in training the loss (a phase by itself) and backward, of the second pass."""
-    tracer = Tracer(1)
+    tracer = Tracer(1, compiled=compiled)
     platform = Platform.of(Gpu("", 1 << 50, (8, 0)))
     with telling(tracer.told), composed_of(platform.composites):
         recorder = Recorder(platform, tracer.device, None)
@@ -126,3 +129,31 @@ def traced(shape: Shape, *, training: bool) -> Trace:
                 del logits
             recorder.device.stop()
     return tracer.trace()
+
+
+@cache
+def written_out_adamw(shape: ModelShape) -> Trace:
+    """An update of every parameter by AdamW in plain tensor arithmetic, fourteen kernels each."""
+    tracer = Tracer(0)
+    recorder = Recorder(Platform.of(Gpu("", 1 << 50, (8, 0))), tracer.device, None)
+    with recorder.device, torch.no_grad():
+        with recorder.span(-1, "build"), DEVICE:
+            parameters = [torch.zeros(each.shape) for each in build(shape, 1, "naive", DEVICE, 0).parameters()]
+        with recorder.span(0, "optimizer"):
+            for p in parameters:
+                gradient, first, second = p, p, p
+                first = 0.9 * first + 0.1 * gradient
+                second = 0.999 * second + 0.001 * gradient**2
+                p -= 1e-3 * first / (second.sqrt() + 1e-8)
+                p -= 1e-5 * p
+        recorder.device.stop()
+    return tracer.trace()
+
+
+def joined(first: Trace, second: Trace) -> Trace:
+    """The phases of one after those of the other."""
+    kernels, modules = len(first.kernels), len(first.modules)
+    moved: tuple[PhaseTrace, ...] = tuple(
+        replace(each, kernels=each.kernels + kernels, modules=each.modules + modules) for each in second.phases
+    )
+    return Trace((*first.kernels, *second.kernels), (*first.modules, *second.modules), (*first.phases, *moved))

@@ -35,11 +35,31 @@ def timed(kernel: Kernel, rates: GpuRates) -> float:
         ("h100", (24576, 512, 512, 128), "NN", 37905e-6),
         ("v100-pcie-32gb", (1, 4096, 4096, 4096), "TN", 10159e-6),
         ("t4", (1, 8192, 1536, 50272), "TN", 323210e-6),
+        ("t4", (160, 3072, 96, 3072), "NN", 112600e-6),  # a tile holds 128 columns: a quarter of the power is lost
     ],
 )
 def test_published_fp32_products_are_met(slug: str, dims: tuple[int, ...], layout: str, measured_s: float) -> None:
     batch, m, n, k = dims
     assert timed(product(batch, m, n, k, "fp32", layout), gpu(slug)) == pytest.approx(measured_s, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("slug", "dims", "measured_s"),
+    [  # aiconfigurator-core 0.12.0 (Apache-2.0), context attention, causal bf16, keys and values written to a cache
+        ("a100-80gb", (64, 96, 1024, 1024, 128), 14070e-6),
+        ("a100-80gb", (2, 24, 12288, 12288, 128), 9553e-6),
+        ("l40s", (4, 48, 12288, 12288, 128), 44780e-6),
+        ("b200", (16, 1, 4096, 4096, 128), 115.0e-6),  # few tiles a multiprocessor: the longest decides
+        ("b200", (2, 48, 12288, 12288, 128), 3095e-6),
+    ],
+)
+def test_published_attention_is_met(slug: str, dims: tuple[int, ...], measured_s: float) -> None:
+    batch, heads, seq, _, width = dims
+    moved = 8 * batch * heads * seq * width
+    flops = 4 * batch * heads * seq * seq * width
+    kernel = Kernel("attention", "", "bf16", moved, moved // 8, flops, dims, "cudnn forward causal")
+    cache = Kernel("map", "copy_", "bf16", moved, moved // 4)
+    assert timed(kernel, gpu(slug)) + timed(cache, gpu(slug)) == pytest.approx(measured_s, rel=0.15)
 
 
 @settings(max_examples=60, deadline=None)

@@ -80,6 +80,7 @@ def test_phases_add_up_to_the_step_and_nothing_is_under_its_lower_bound() -> Non
     assert said.time.point_s == pytest.approx(sum(phase.time.point_s for phase in said.phases))
     assert said.time.low_s <= said.time.point_s <= said.time.high_s
     assert said.lower_bound_s < said.time.point_s
+    assert all(phase.lower_bound_s <= phase.time.low_s for phase in said.phases)
     assert said.limiting.name == "host"  # a model this small waits for Python
     assert sum(row.count for row in said.rows) == of.launches
     assert said.withheld is None
@@ -116,3 +117,25 @@ def test_what_a_generation_has_not_got_is_refused() -> None:
         trace(cell.model_copy(update={"attention": "flash"}), H100)
     with pytest.raises(UnavailableError, match="bf16 needs sm80"):
         trace(cell.model_copy(update={"precision": "bf16"}), Gpu.of(named("v100-32gb")))
+
+
+@pytest.mark.parametrize("attention", ["naive", "sdpa"])
+def test_a_compiled_step_has_the_same_products_fewer_kernels_fewer_bytes_and_less_certainty(attention: str) -> None:
+    _, eager = traced(attention=attention)
+    _, compiled = traced(attention=attention, execution="compiled")
+    assert compiled.flops == eager.flops
+    assert [each.name for each in compiled.phases] == [each.name for each in eager.phases]
+    for phase in ("forward", "backward"):
+        assert launched(compiled, phase, "gemm") == launched(eager, phase, "gemm")
+        moved = [sum(kernel.bytes for kernel in of_phase(each, phase)) for each in (compiled, eager)]
+        assert len(of_phase(compiled, phase)) < 0.6 * len(of_phase(eager, phase))
+        assert 0.2 < moved[0] / moved[1] < 0.9
+    assert of_phase(compiled, "optimizer") == of_phase(eager, "optimizer")
+    said, before = (predict(each, gpu("h100"), typical_host()) for each in (compiled, eager))
+    assert said.less_certain
+    assert said.time.point_s < before.time.point_s
+
+
+def of_phase(of: Trace, phase: str) -> list[Kernel]:
+    (found,) = (each for each in of.phases if each.name == phase)
+    return [of.kernels[i] for i in found.kernels]

@@ -8,6 +8,7 @@ COMMAND = Command(
     report=InReport(5, "Calibration", ("rates",)),
     files="command:write",
     refuse_files="command:refuse_unwritable",
+    show="command:show",
     plan="tables:plan",
     lines="sysbench.render.dashboard.cell_lines:TitledLines",
     long_table="cases",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import typer
 
 from sysbench.commands import running
 from sysbench.commands.calibrate.spec import CalibrateOptions, CalibrateSpec
@@ -20,6 +22,29 @@ def calibrate(spec_given: Given, options_given: Given) -> None:
     About 30 s. The rates go to a file in your own directory, which --simulate prefers to data sheets.
     """
     running.answer("calibrate", spec_given, options_given)
+
+
+def show(path: Path, options: CalibrateOptions) -> None:
+    """Show a finished calibration, or the rates that a timed run or a trace shows; write the files that are named."""
+    from sysbench.commands import saved
+    from sysbench.commands.calibrate import fold
+    from sysbench.log import runs
+
+    running.refuse_unknown_tables("calibrate", options)
+    refuse_unwritable(options)
+    found: Any
+    timed = False
+    if not path.is_dir() and not runs.is_log_or_record(path):
+        found = fold.of_trace(path)
+    elif timed := runs.load(path).kind == "time":
+        quietly = options.model_copy(update={"ceilings": False, "shown": False, "source": None})
+        found = running.carry_out(CalibrateSpec(timed=path.resolve()), quietly)
+    else:
+        found = saved.record(path, "calibrate")
+    running.show(found, options)
+    write(found, options)
+    if timed:
+        raise typer.Exit(running.exit_code(found))
 
 
 def write(record: CalibrateRecord, options: CalibrateOptions) -> tuple[Path, ...]:

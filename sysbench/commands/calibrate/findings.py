@@ -14,13 +14,21 @@ SURPRISING = 3
 
 def of_run(record: CalibrateRecord) -> Iterator[Said]:
     """Everything that a run shows: rates that are not what predictions used until now, and work that is slower."""
+    if record.read_from is not None:
+        by_reason: dict[str, list[str]] = {}
+        for name, why in record.unseen.items():
+            by_reason.setdefault(why, []).append(name)
+        unseen = "; ".join(f"{listed(names)} ({why})" for why, names in by_reason.items())
+        yield Said(
+            f"read from {record.read_from}. Not visible there, so that they stay as they were: {unseen}.", record.cells
+        )
     moved = [
         f"{rate.name} {units.ratio(rate.value / rate.before)}"
         for rate in record.rates
         if rate.before and abs(rate.value / rate.before - 1) > SURPRISING * rate.spread
     ]
     if moved:
-        yield Said(f"measured against what predictions used before: {listed(moved)}.", record.cells)
+        yield Said(f"against what predictions used before: {listed(moved)}.", record.cells)
     by_name = {rate.name: rate.value for rate in record.rates}
     for cell in record.cells:
         slower = [

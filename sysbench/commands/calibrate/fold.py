@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
+import sysbench
 from sysbench.commands.calibrate.record import (
     PER_SECOND,
     CalibrateCellRecord,
@@ -15,10 +17,12 @@ from sysbench.commands.calibrate.record import (
     RatesKnown,
     WorkTimed,
 )
-from sysbench.commands.calibrate.spec import CalibrateCell, CalibrateSpec
+from sysbench.commands.calibrate.spec import PARTS, CalibrateCell, CalibrateSpec, Part
+from sysbench.errors import LogError
 from sysbench.log.cautions import surroundings
 from sysbench.log.collect import CellEvents, Run, collect, of_cell, of_run
-from sysbench.log.events import Event
+from sysbench.log.events import CellFinished, CellStarted, DeviceInfo, Event, RunFinished, RunStarted
+from sysbench.predict.rates import GPU_RATES, HOST_RATES
 from sysbench.spec import hardware
 from sysbench.spec.hardware import Hardware, Rate
 from sysbench.spec.model import Precision
@@ -40,15 +44,85 @@ def fold(events: Iterable[Event]) -> CalibrateRecord:
     run = collect(events)
     spec = CalibrateSpec.model_validate(run.started.spec)
     cells = [_cell(cell, run.cells.get(cell.key, CellEvents()), run) for cell in spec.cells()]
-    device = next((cell.device for cell in cells if cell.device is not None), None)
+    known = next((found for cell in cells if (found := run.cells.get(cell.key, CellEvents()).last(RatesKnown))), None)
+    subject = known.device if known else None
+    device = subject or next((cell.device for cell in cells if cell.device is not None), None)
     sheet = hardware.find(device.name, device.memory_bytes) if device is not None else None
-    before = [known for cell in cells if (known := run.cells.get(cell.key, CellEvents()).last(RatesKnown))]
     return CalibrateRecord(
         **of_run(run),
         cells=cells,
-        slug=before[0].slug if before else None,
-        rates=rates_of([case for cell in cells for case in cell.cases], sheet, before[0].rates if before else {}),
+        slug=known.slug if known else None,
+        rates=rates_of([case for cell in cells for case in cell.cases], sheet, known.rates if known else {}),
+        subject=subject,
+        subject_torch=known.torch if known else None,
+        read_from=known.read_from if known else None,
+        unseen=known.unseen if known else {},
     )
+
+
+def of_trace(path: Path) -> CalibrateRecord:
+    """What a trace of a known GPU shows of its rates; raises LogError for one of another, or without shapes."""
+    from sysbench.engine.sensors.host import host_info
+    from sysbench.predict.observed import observed
+    from sysbench.predict.rates import GpuRates
+    from sysbench.trace import traces
+
+    trace = traces.read(path).whole()
+    named = next(iter(trace.devices), None)
+    known = hardware.find(named) if named is not None else None
+    if known is None or not known.rates:
+        what = f"of {named}, which has no data sheet here" if named else "and does not say of which GPU"
+        raise LogError(f"{path} is a trace {what}: what its kernels could be held against is not known")
+    shown = observed(trace, GpuRates.of(known))
+    spec = CalibrateSpec(part=tuple(part for part in PARTS if any(_PART[each.rate] == part for each in shown.found)))
+    device = DeviceInfo(
+        name=named or known.title, type="cuda", memory_bytes=known.memory_bytes, multiprocessors=known.sms
+    )
+    at_s = path.stat().st_mtime
+    started = RunStarted(
+        at_s=at_s, kind="calibrate", sysbench_version=sysbench.__version__, source_digest="",
+        spec=spec.model_dump(mode="json"), host=host_info(), driver=None, cells=len(spec.part),
+    )  # fmt: skip
+    events: list[Event] = [started]
+    for number, cell in enumerate(spec.cells()):
+        key, axes = cell.key, cell.model_dump(mode="json")
+        events += [
+            CellStarted(at_s=at_s, cell=key, index=number, axes=axes, device=device),
+            RatesKnown(
+                at_s=at_s, cell=key, slug=known.slug, rates=dict(known.rates), device=device, torch="unknown",
+                read_from=path.name, unseen=dict(shown.unseen),
+            ),
+            *(
+                WorkTimed(
+                    at_s=at_s, cell=key, rate=each.rate, case=each.case, counts=True, work=each.work,
+                    samples_s=list(each.samples_s),
+                )
+                for each in shown.found
+                if _PART[each.rate] == cell.part
+            ),
+            CellFinished(at_s=at_s, cell=key, outcome="ok"),
+        ]  # fmt: skip
+    record = fold([*events, RunFinished(at_s=at_s, status="complete")])
+    rates = [
+        each.model_copy(update={"spread": math.hypot(each.spread, PROFILED_SPREAD)})
+        if each.name in HOST_RATES
+        else each
+        for each in record.rates
+    ]
+    return record.model_copy(update={"rates": rates})
+
+
+PROFILED_SPREAD = 0.25
+"""A profiler slows the host down by as much and more, and that is in what it records."""
+
+_PART: Mapping[str, Part] = {
+    **dict.fromkeys(GPU_RATES, "memory"),
+    **dict.fromkeys(("matmul_fp32", "matmul_tf32", "matmul_half"), "matmul"),
+    **dict.fromkeys(("attention_forward", "attention_backward"), "attention"),
+    **dict.fromkeys(("kernel_s", "gap_s", "launch", "synchronize", "scalar"), "launch"),
+    **dict.fromkeys(("operator", "view", "operator_backward", "view_backward"), "host"),
+}
+"""The part of a calibration that each rate belongs to."""
 
 
 def _cell(cell: CalibrateCell, seen: CellEvents, run: Run) -> CalibrateCellRecord:

@@ -28,11 +28,11 @@ def calibrated(record: CalibrateRecord) -> Hardware:
 
     Raises UsageError for a run that has measured nothing.
     """
-    device = next((cell.device for cell in record.cells if cell.device is not None), None)
+    device = record.subject or next((cell.device for cell in record.cells if cell.device is not None), None)
     if device is None or record.slug is None or not record.rates:
         raise UsageError("nothing was measured: there are no rates to write")
     torch = record.environment.torch
-    version = torch.torch if torch is not None else "unknown"
+    version = record.subject_torch or (torch.torch if torch is not None else "unknown")
     threads = (
         f", {torch.threads} thread{'' if torch.threads == 1 else 's'}"
         if torch is not None and device.type == "cpu"
@@ -52,6 +52,8 @@ def calibrated(record: CalibrateRecord) -> Hardware:
             source=NO_SHEET,
         )
     where = f"sysbench calibrate on {device.name}, {record.started_at[:10]}, torch {version}{threads}"
+    if record.read_from is not None:
+        where = f"sysbench calibrate --from {record.read_from}, {device.name}, {record.started_at[:10]}"
     measured = {
         each.name: Rate(value=each.value, spread=each.spread, source=where, basis="calibrated") for each in record.rates
     }

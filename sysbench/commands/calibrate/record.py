@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from sysbench.commands.calibrate.spec import CalibrateCell
-from sysbench.log.events import Event
+from sysbench.log.events import DeviceInfo, Event
 from sysbench.log.records import CellRecord, RunRecord
 from sysbench.predict.rates import GpuRate, HostRate
 from sysbench.spec.frozen import Frozen
@@ -38,6 +38,14 @@ class RatesKnown(Event):
     slug: str
     """What `--simulate` calls the device."""
     rates: dict[str, Rate]
+    device: DeviceInfo | None = None
+    """The device, where it is not the one of this process."""
+    torch: str | None = None
+    """The torch it ran with, where that is not the one of this process."""
+    read_from: str | None = None
+    """The file that shows rates, where nothing is timed."""
+    unseen: dict[RateName, str] = Field(default_factory=dict)
+    """Rates that this file does not show, and why."""
 
 
 class WorkTimed(Event):
@@ -99,3 +107,10 @@ class CalibrateRecord(RunRecord[CalibrateCellRecord]):
     slug: str | None
     """What `--simulate` calls the device; None where nothing was measured."""
     rates: list[RateRecord]
+    subject: DeviceInfo | None = Field(default=None, exclude_if=lambda value: value is None)
+    """The device whose rates these are, where another file shows them."""
+    subject_torch: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    read_from: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    """The file that shows them, where nothing was timed by sysbench."""
+    unseen: dict[RateName, str] = Field(default={}, exclude_if=lambda value: not value)
+    """Rates that this file does not show, and why."""

@@ -15,15 +15,17 @@ from sysbench.spec.options import Option
 from sysbench.spec.quantities import Seconds, Seed
 from sysbench.spec.run import OUTPUT, RunOptions
 
-Part = Literal["matmul", "attention", "memory", "launch", "host"]
+Part = Literal["matmul", "attention", "memory", "launch", "host", "steps"]
 """matmul     products of matrices: large in three layouts, small, batched
 attention  fused attention, forward and backward
 memory     elementwise kernels, reductions, broadcasts, copies and transposes of large tensors
 launch     kernels that do next to nothing: how long one takes, the gap to the next, what launching costs the host
 host       what the host takes for an operator, from two depths of a narrow model
+steps      none of these, but what another run has timed
 """
 
-PARTS: tuple[Part, ...] = get_args(Part)
+PARTS: tuple[Part, ...] = get_args(Part)[:-1]
+"""What is measured."""
 
 SHARE_OF_BUDGET: Mapping[Part, float] = {"matmul": 0.4, "attention": 0.1, "memory": 0.2, "launch": 0.05, "host": 0.25}
 """How a run's time is divided among its parts."""
@@ -41,6 +43,8 @@ class CalibrateCell(RunCell):
     budget_s: Seconds
     """Seconds that its measurements may take together, beside setting them up."""
     seed: Seed
+    timed: Path | None = Field(default=None, exclude_if=lambda value: value is None)
+    """The run whose steps are looked at, in place of measuring."""
 
     @property
     def title(self) -> str:
@@ -71,9 +75,16 @@ class CalibrateSpec(RunSpec):
         default=BUDGET_S, gt=0, description="About how many seconds the measurements may take together."
     )
     seed: Annotated[int, Option(metavar="N")] = Field(default=0, ge=0, description="Seed of matrices and parameters.")
+    timed: Path | None = Field(default=None, exclude_if=lambda value: value is None)
+    """A run of `sysbench time` that shows rates. Not on the command line: `--from`."""
 
     def cells(self) -> Iterator[CalibrateCell]:
         """Every part, in the order in which it is measured."""
+        if self.timed is not None:
+            yield CalibrateCell(
+                device="cpu", part="steps", precisions=(), budget_s=self.budget_s, seed=self.seed, timed=self.timed
+            )
+            return
         whole = sum(SHARE_OF_BUDGET[part] for part in self.part)
         for part in self.part:
             yield CalibrateCell(
@@ -94,7 +105,8 @@ class CalibrateOptions(RunOptions):
     )
     source: Annotated[Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT)] = Field(
         default=None,
-        description="Show a finished calibration instead of measuring; with --out FILE.toml its file is written again.",
+        description="Instead of measuring, show a finished calibration, or the rates that a finished run of sysbench "
+        "time shows, or a trace with shapes by any program; --out FILE.toml and --host FILE write them.",
     )
     host: Annotated[Path | None, Option(metavar="FILE", panel=OUTPUT)] = Field(
         default=None, description="Also write the host's own rates here, for --host of what is predicted."

@@ -40,14 +40,15 @@ MEANINGS: dict[str, str] = {
 
 def sheet(record: CalibrateRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
     """Everything that is shown of a record; raises UsageError for an unknown table."""
-    devices = dict.fromkeys(cell.device.name for cell in record.cells if cell.device)
+    devices = dict.fromkeys(each.name for cell in record.cells if (each := record.subject or cell.device))
     torch = record.environment.torch
+    version = record.subject_torch or (torch.torch if torch else None)
     chosen = tuple(names) or ("rates",)
     for name in chosen:
         if name not in TABLES:
             raise UsageError(unknown(name, "a table", TABLES))
     return Sheet(
-        subject=("calibration", *devices, *((f"torch {torch.torch}",) if torch else ())),
+        subject=("calibration", *devices, *((f"torch {version}",) if version else ())),
         tables=tuple(table for name in chosen for table in TABLES[name](record)),
         remarks=(
             *remarks.outcomes(record),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sysbench import cells as spec_axes
 from sysbench import units
+from sysbench.commands.time import predicted
 from sysbench.commands.time.record import TimeCellRecord, TimeRecord
 from sysbench.commands.time.samples import samples
 from sysbench.render.findings import namer
@@ -85,7 +86,8 @@ MOST_STRIPS: Final = 40
 
 def of_run(record: TimeRecord) -> Iterator[Drawn]:
     """Yield all figures of a run."""
-    return figures(record.cells)
+    yield from predicted.figures(record)
+    yield from figures(record.cells)
 
 
 def figures(cells: Sequence[TimeCellRecord]) -> Iterator[Drawn]:

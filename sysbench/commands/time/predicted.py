@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 from sysbench import cells as axes
 from sysbench import units
@@ -10,9 +12,17 @@ from sysbench.commands.time.record import TimeCellRecord, TimeRecord
 from sysbench.log.predictions import INTERVAL, MARK, PredictedConstant, PredictionRecord
 from sysbench.render.declared import DeclaredTable, Each, Field, leading
 from sysbench.render.findings import Said, listed, namer
+from sysbench.render.plots import WIDTH_IN, Drawn, Heading, captioned, dressed, head, legend, printable, subject
 from sysbench.render.table import Cell, Measure, Table, Word
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 BOUND = "lower bound: at the rates of the data sheet, with a host that takes no time; it is no prediction"
+
+COMPILED = (
+    "compiled cells are less certain: what fuses is a guess; their memory is that of the eager step, which is more"
+)
 
 MOST_SETTINGS = 4
 """Largest number of tables of GPUs that are shown by default."""
@@ -85,7 +95,7 @@ def _notes(record: TimeRecord) -> tuple[str, ...]:
     hosts = dict.fromkeys(cell.prediction.host for cell in record.cells if cell.prediction)
     issued = (f"issued by {listed(list(hosts))}",) if hosts else ()
     guess = any(cell.prediction and cell.prediction.less_certain for cell in record.cells)
-    return (INTERVAL, *issued, *(("compiled cells are less certain: what fuses is a guess",) if guess else ()))
+    return (INTERVAL, *issued, *((COMPILED,) if guess else ()))
 
 
 _SHARED = (
@@ -225,3 +235,71 @@ def said(cells: Sequence[TimeCellRecord]) -> Iterator[Said]:
             "wide as hosts differ (--host FILE).",
             tuple(tight),
         )
+
+
+# --- a picture
+
+_POINT, _BOUND, _ABSENT = "#0072b2", "#009e73", "#c1121f"
+
+
+def figures(record: TimeRecord) -> Iterator[Drawn]:
+    """GPUs side by side for each setting, in the order of the table; all cells, where there is one GPU."""
+    groups = list(_settings(record))
+    if not groups and any(_found(cell) for cell in record.cells):
+        groups = [list(record.cells)]
+    for number, group in enumerate(groups[:MOST_SETTINGS]):
+        if not any((found := _found(cell)) and found.step for cell in group):
+            continue
+        about = subject(group)
+        heading = Heading(f"{MARK}: a step, with its 90 % interval", " · ".join(about))
+        caption = captioned(
+            "Predicted step times with their 90 % intervals, and lower bounds; nothing was measured", about
+        )
+        name = "predicted" if number == 0 else f"predicted-{number + 1}"
+        yield Drawn(name, caption, partial(draw, group, heading), tuple(group))
+
+
+def draw(cells: Sequence[TimeCellRecord], heading: Heading) -> Figure:
+    """A row for each cell: the point, its interval, and the lower bound; a word where there is no time."""
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import LogLocator
+
+    of = namer(cells)
+    labels = [printable(of(cell)) for cell in cells]
+    row_in, above_in, below_in = 0.26, 0.58, 0.78
+    height = above_in + below_in + row_in * len(cells)
+    figure = Figure(figsize=(WIDTH_IN, height), facecolor="white")
+    left_in = min(2.6, 0.35 + 0.065 * max(map(len, labels)))
+    place = figure.add_axes(
+        (left_in / WIDTH_IN, below_in / height, 1 - (left_in + 0.3) / WIDTH_IN, row_in * len(cells) / height)
+    )
+    place.set_xscale("log")
+    for row, cell in enumerate(cells):
+        found = _found(cell)
+        if found is None or found.step is None:
+            word = instead(cell)
+            place.annotate(
+                word.text if word else "", (0.01, row), xycoords=("axes fraction", "data"), va="center", fontsize=8,
+                color=_ABSENT,
+            )  # fmt: skip
+            continue
+        step = found.step
+        place.plot([step.low_s, step.high_s], [row, row], color=_POINT, linewidth=2, alpha=0.45, solid_capstyle="butt")
+        place.plot(step.point_s, row, marker="o", markersize=4.5, color=_POINT)
+        place.plot(found.lower_bound_s, row, marker="|", markersize=8, color=_BOUND)
+    place.set_ylim(len(cells) - 0.5, -0.5)
+    place.set_yticks(range(len(cells)), labels)
+    place.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    place.xaxis.set_major_formatter(lambda value, _: units.seconds(value))
+    place.xaxis.set_minor_formatter(lambda value, _: "")
+    dressed(place, x="step", lines="x")
+    head(figure, heading)
+    legend(
+        figure,
+        [
+            Line2D([], [], marker="o", markersize=4.5, linewidth=2, color=_POINT, label="predicted, 90 % interval"),
+            Line2D([], [], marker="|", markersize=8, linestyle="none", color=_BOUND, label="lower bound"),
+        ],
+    )
+    return figure

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sysbench import formulas
+from sysbench.commands.time.figures import of_run
 from sysbench.commands.time.fold import fold
 from sysbench.commands.time.predicted import GPUS, PREDICTED
 from sysbench.commands.time.record import TimeRecord
@@ -18,7 +19,9 @@ from sysbench.errors import UnavailableError
 from sysbench.log.events import CellFinished, CellStarted, Event, RunFinished, RunStarted
 from sysbench.log.outcomes import Outcome
 from sysbench.log.predictions import PredictedTime, StepPredicted
+from sysbench.predict import simulated_step
 from sysbench.predict.simulated_step import SimulatedStep
+from sysbench.render.plots import content
 from sysbench.render.table import Measure, Word
 from tests.cli.running import MINUTE, Ran, answered, ran_once, record_in
 from tests.fixtures_timing import TWO_CORES
@@ -87,6 +90,48 @@ def test_a_measured_cell_is_written_down_as_it_was_before_there_were_predictions
     assert not {"simulate", "host"} & set(cell.model_dump())
     (other,) = TimeSpec(size=("tiny",), ctx=(128,), simulate=("h100",)).cells()
     assert other.key != cell.key
+
+
+def tiny(slug: str, **changes: Any) -> list[Event]:
+    """What is predicted of a tiny step on one GPU, in this process."""
+    fields = {"size": ("tiny",), "ctx": (64,), "simulate": (slug,)} | changes
+    (cell,) = TimeSpec(**fields).cells()
+    return list(SimulatedStep(cell, slug).events())
+
+
+def test_one_trace_serves_all_gpus() -> None:
+    simulated_step._traced.cache_clear()
+    for slug in ("v100-32gb", "a100-80gb", "h100", "b200"):
+        tiny(slug)
+    assert simulated_step._traced.cache_info().misses == 1
+
+
+def test_a_precision_that_a_gpu_has_no_units_for_is_not_predicted() -> None:
+    with pytest.raises(UnavailableError, match="bf16 needs sm80 or newer; Tesla T4 is older"):
+        tiny("t4", precision=("bf16",))
+
+
+def test_a_compiled_step_is_predicted_with_less_certainty_and_not_said_to_run_out_of_memory() -> None:
+    eager, compiled = (
+        next(event for event in tiny("h100", ctx=(512,), execution=(each,)) if isinstance(event, StepPredicted))
+        for each in ("eager", "compiled")
+    )
+    assert compiled.less_certain
+    assert compiled.step is not None
+    assert eager.step is not None
+    assert compiled.step.point_s < eager.step.point_s
+    assert sum(phase.launches for phase in compiled.phases) < sum(phase.launches for phase in eager.phases)
+    with pytest.raises(UnavailableError, match="the eager step does not fit on"):
+        tiny("rtx-3060", ctx=(2048,), batch=(256,), execution=("compiled",))
+
+
+def test_a_picture_has_gpus_side_by_side_and_a_word_where_one_does_not_fit() -> None:
+    drawn = list(of_run(record(THREE, (1.0, "oom"), (0.9, "ok"), (0.5, "ok"))))
+    assert [each.name for each in drawn] == ["predicted"]
+    assert "nothing was measured" in drawn[0].caption
+    shown = content(drawn[0].draw, "svg").decode()
+    for text in ("PREDICTED, not measured", "oom", "a100-80gb", "90 % interval", "lower bound"):
+        assert text in shown
 
 
 @pytest.fixture(scope="module")

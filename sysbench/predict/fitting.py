@@ -1,0 +1,106 @@
+"""Rates of a device and its host, as far as timed steps show them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from sysbench.errors import UnavailableError
+from sysbench.predict.kernels import Floats
+from sysbench.predict.observed import Observation, Observed
+from sysbench.predict.rates import GPU_RATES, HOST_RATES, GpuRate, GpuRates, HostRate, HostRates
+from sysbench.predict.step import predict
+from sysbench.predict.trace import Trace
+from sysbench.spec.hardware import Rate
+
+PHASE_SPREAD: Final = 0.08
+"""Deviation of the logarithm of a phase that no rate explains, as `rates.UNEXPLAINED_SPREAD` has it of steps."""
+SEEN_SHARE: Final = 0.7
+"""Of the spread that a rate had, what is left of it at most where steps show it."""
+_LEAST_PRIOR: Final = 0.15
+"""Even what was measured elsewhere may be off by as much here."""
+_ROUNDS: Final = 6
+_STEP: Final = 0.1
+
+_GROUPS: Final[Mapping[str, tuple[GpuRate | HostRate, ...]]] = {
+    "host": ("operator", "view", "operator_backward", "view_backward", "scalar", "launch"),
+    "matmul_fp32": ("matmul_fp32",),
+    "matmul_tf32": ("matmul_tf32",),
+    "matmul_half": ("matmul_half",),
+    "bandwidth": ("stream", "reduce", "indexed", "transpose"),
+}
+"""Rates that steps cannot tell apart, so that all of a group are off by one factor."""
+
+
+_OF_PRODUCT: Final[Mapping[str, str]] = {
+    "fp32": "matmul_fp32", "tf32": "matmul_tf32", "bf16": "matmul_half", "fp16": "matmul_half", "other": "matmul_fp32",
+}  # fmt: skip
+
+
+class TimedStep(NamedTuple):
+    """A step that ran, and seconds of each of its phases."""
+
+    trace: Trace
+    phases_s: Mapping[str, float]
+
+
+def fitted(steps: Sequence[TimedStep], gpu: GpuRates, host: HostRates) -> Observed:
+    """The rates at which these steps would take what they took, starting from what is known.
+
+    Least squares of the logarithms of phases, with what is known as a prior (Gauss-Newton). Rates that steps cannot
+    tell apart move together; what steps hardly narrow is not said to be seen. Raises UnavailableError without steps.
+    """
+    measured = np.log([seconds for step in steps for seconds in step.phases_s.values()])
+    if not len(measured):
+        raise UnavailableError("no step of the run was measured to the end: it shows no rates")
+    dtypes = {kernel.dtype for step in steps for kernel in step.trace.kernels if kernel.kind == "gemm"}
+    needed = {"host", "bandwidth", *(_OF_PRODUCT[dtype] for dtype in dtypes)}
+    names = [name for name in _GROUPS if name in needed and (name == "host" or _GROUPS[name][0] in gpu.rates)]
+    prior = np.array([host.spread if name == "host" else gpu.rates[_GROUPS[name][0]].spread for name in names])  # type: ignore[index]
+    prior = np.maximum(prior, _LEAST_PRIOR)
+    factors, weight, wide = np.zeros(len(names)), 1 / PHASE_SPREAD**2, _STEP * np.eye(len(names))
+    for _ in range(_ROUNDS):
+        at = _predicted(steps, gpu, host, names, factors)
+        # Wide steps on both sides: a power limit takes effect only some way below what clocks allow.
+        sides = [[_predicted(steps, gpu, host, names, factors + sign * step) for sign in (1, -1)] for step in wide]
+        slopes = np.stack([(above - below) / (2 * _STEP) for above, below in sides], axis=1)
+        precision = weight * slopes.T @ slopes + np.diag(prior**-2.0)
+        factors = factors + np.linalg.solve(precision, weight * slopes.T @ (measured - at) - factors / prior**2)
+    spread = np.sqrt(np.diag(np.linalg.inv(precision)))
+    earlier = {str(name): rate for rates in (gpu.rates, host.rates) for name, rate in rates.items()}
+    found = []
+    unseen = dict.fromkeys((*GPU_RATES, *HOST_RATES), "phases of steps do not depend on it, or not on it alone")
+    for name, factor, left, before in zip(names, factors, spread, prior, strict=True):
+        for rate in _GROUPS[name]:
+            known = earlier.get(rate)
+            if known is None or left > SEEN_SHARE * before:
+                unseen[rate] = "the steps hardly depend on it"
+                continue
+            value, slower = known.value * float(np.exp(factor)), np.exp(left * np.array([-1.5, -0.75, 0, 0.75, 1.5]))
+            case = f"{len(measured)} phases of {len(steps)} steps, with {len(names)} factors"
+            is_time = rate in HOST_RATES
+            taken_s = tuple((value if is_time else 1.0) * slower)
+            found.append(Observation(rate, case, 1.0 if is_time else value, taken_s))
+            unseen.pop(rate, None)
+    return Observed(tuple(found), unseen)
+
+
+def _predicted(
+    steps: Sequence[TimedStep], gpu: GpuRates, host: HostRates, names: Sequence[str], factors: Floats
+) -> Floats:
+    """(phases,) Logarithms, with every group of rates off by the exponential of its factor."""
+    off = {rate: float(np.exp(factor)) for name, factor in zip(names, factors, strict=True) for rate in _GROUPS[name]}
+    changed_gpu = replace(gpu, rates={name: _times(rate, off.get(name, 1.0)) for name, rate in gpu.rates.items()})
+    changed_host = replace(host, rates={name: _times(rate, off.get(name, 1.0)) for name, rate in host.rates.items()})
+    logs: list[float] = []
+    for step in steps:
+        said = {each.name: each.time.point_s for each in predict(step.trace, changed_gpu, changed_host, draws=1).phases}
+        logs += [np.log(said[name]) for name in step.phases_s]
+    return np.array(logs)
+
+
+def _times(rate: Rate, factor: float) -> Rate:
+    return rate.model_copy(update={"value": rate.value * factor})

@@ -1,0 +1,148 @@
+"""What torch.compile would make of a step: chains of elementwise kernels and reductions become one kernel each.
+
+After Inductor's scheduler (torch/_inductor/scheduler.py): operators are fused that hand data to each other or read the
+same, unless a matrix product or fused attention lies between them. A fused kernel reads what it did not make, once, and
+writes only what is needed elsewhere. What forward would keep for fused kernels of backward alone is computed again
+there, as the min-cut partitioner has it (torch/_functorch/partitioners.py). Which kernels Inductor really makes depends
+on shapes, versions and its own measurements: a guess, and marked as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from sysbench.predict.trace import Kernel, Kind
+
+COMPILED_PHASES = ("forward", "backward")
+"""The model alone is compiled: loss, optimizer and zero_grad run eagerly."""
+
+_FUSIBLE: frozenset[Kind] = frozenset({"map", "indexed", "transpose", "reduce", "softmax"})
+_ROW_WISE: frozenset[Kind] = frozenset({"reduce", "softmax"})
+_GATHERS = frozenset({"embedding", "index_select", "gather"})
+"""Generated like elementwise operators; the gradients of tables are not: they add up where indices meet."""
+
+Storages = Mapping[int, int]
+"""Bytes touched in each storage, by its number."""
+
+
+class Flow(NamedTuple):
+    """One operator: what it launches when it runs by itself, and what it reads and writes."""
+
+    kernels: tuple[Kernel, ...]
+    reads: Storages
+    writes: Storages
+    module: str
+
+    @property
+    def fusible(self) -> bool:
+        """Whether the compiler generates code for it, rather than calling a library."""
+        return bool(self.kernels) and all(
+            kernel.kind in _FUSIBLE or (kernel.kind == "embedding" and kernel.name in _GATHERS)
+            for kernel in self.kernels
+        )
+
+
+Place = tuple[str, int | None]
+"""A phase and a group of it; None stands for what is not fused."""
+
+
+def fused(phases: Mapping[str, Sequence[Flow]]) -> Iterator[tuple[str, str, tuple[Kernel, ...]]]:
+    """Phase, module and kernels of all that compiled phases launch, in order; `phases` are those of one step."""
+    places: dict[str, list[Place]] = {
+        name: [(name, group) for group in (_groups(flows) if name in COMPILED_PHASES else [None] * len(flows))]
+        for name, flows in phases.items()
+    }
+    members: dict[Place, list[Flow]] = {}
+    readers: dict[int, set[Place]] = {}
+    for name, flows in phases.items():
+        for place, flow in zip(places[name], flows, strict=True):
+            members.setdefault(place, []).append(flow)
+            for storage in flow.reads:
+                readers.setdefault(storage, set()).add(place)
+    again = {
+        storage
+        for place, flows in members.items()
+        if place[0] == "forward" and place[1] is not None
+        for flow in flows
+        for storage in flow.writes
+        if (others := readers.get(storage, set()) - {place}) and all(map(_is_fused_backward, others))
+    }
+    for name in filter(phases.__contains__, COMPILED_PHASES):
+        left = {place: len(members[place]) for place in places[name]}
+        for place, flow in zip(places[name], phases[name], strict=True):
+            left[place] -= 1
+            if place[1] is None:
+                yield name, flow.module, flow.kernels
+            elif not left[place]:
+                moved = _moved(members[place])
+                there = (
+                    size_bytes
+                    for (storage, is_read), size_bytes in moved.items()
+                    if storage not in again and (is_read or readers.get(storage) != {place})
+                )
+                yield name, flow.module, (_kernel(members[place], sum(there)),)
+
+
+def _is_fused_backward(place: Place) -> bool:
+    return place[0] == "backward" and place[1] is not None
+
+
+def _moved(flows: Sequence[Flow]) -> dict[tuple[int, bool], int]:
+    """Bytes by storage, and whether they are read: what a group has made itself it does not read."""
+    moved: dict[tuple[int, bool], int] = {}
+    made: set[int] = set()
+    for flow in flows:
+        for storage in flow.reads.keys() - made:
+            moved[storage, True] = max(flow.reads[storage], moved.get((storage, True), 0))
+        for storage, size_bytes in flow.writes.items():
+            moved[storage, False] = max(size_bytes, moved.get((storage, False), 0))
+        made |= flow.writes.keys()
+    return moved
+
+
+def _kernel(flows: Sequence[Flow], moved_bytes: int) -> Kernel:
+    """One kernel in place of all of a group's: row-wise if a considerable one of them is."""
+    kernels = [kernel for flow in flows for kernel in flow.kernels]
+    largest = max(kernels, key=lambda kernel: kernel.bytes)
+    rows = next((each for each in kernels if each.kind in _ROW_WISE and 4 * each.bytes >= largest.bytes), None)
+    elements = max(each.elements for each in kernels)
+    if rows is None:
+        return Kernel("map", "fused", largest.dtype, moved_bytes, elements)
+    return Kernel("softmax", "fused", largest.dtype, moved_bytes, elements, dims=rows.dims)
+
+
+def _groups(flows: Sequence[Flow]) -> list[int | None]:
+    """The group of every operator of a phase; None for those that stay by themselves.
+
+    Operators belong together that share a storage, and before which equally many library calls lie one after another.
+    """
+    parents: list[int] = []
+    level_of: dict[int, int] = {}
+    sharing: dict[tuple[int, int], int] = {}
+    found: list[int | None] = []
+
+    def root(group: int) -> int:
+        while parents[group] != group:
+            group = parents[group]
+        return group
+
+    for flow in flows:
+        level = max((level_of.get(storage, 0) for storage in flow.reads), default=0)
+        if not flow.fusible:
+            found.append(None)
+            _set(level_of, flow.writes, level + 1)
+            continue
+        group = len(parents)
+        parents.append(group)
+        for storage in (*flow.reads, *flow.writes):
+            other = sharing.setdefault((storage, level), group)
+            parents[root(other)] = root(group)
+        _set(level_of, flow.writes, level)
+        found.append(group)
+    return [None if group is None else root(group) for group in found]
+
+
+def _set(levels: dict[int, int], storages: Iterable[int], level: int) -> None:
+    for storage in storages:
+        levels[storage] = max(level, levels.get(storage, 0))

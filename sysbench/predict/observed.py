@@ -1,0 +1,300 @@
+"""Rates of a GPU and its host, as far as a trace with shapes shows them.
+
+A trace shows what ran, not at what rates: a product of known dimensions took so long, and the model says how long it
+takes at the rates that are known so far. A kernel that is limited by one rate therefore tells that rate.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from sysbench.errors import LogError
+from sysbench.predict.kernels import limit, rate_of_product, seconds
+from sysbench.predict.rates import GPU_RATES, HOST_RATES, GpuRate, GpuRates, HostRate
+from sysbench.predict.trace import Dtype, Kernel
+from sysbench.trace.intervals import Nesting
+from sysbench.trace.kernels.products import PRODUCTS
+from sysbench.trace.recording import KERNEL, NONE, Integers, Trace
+
+LEAST_PRODUCT_S: Final = 30e-6
+"""Shorter products wait for memory or for their launch."""
+LEAST_BYTES: Final = 96 * 1024**2
+"""Smaller tensors may come from the L2."""
+TINY_BYTES: Final = 64 * 1024
+MOST_CASES: Final = 8
+"""Of each rate: those that take most of the time."""
+
+LONGEST_GAP_S: Final = 20e-6
+"""A longer one between kernels that both wait is something else: a synchronization, a copy."""
+LONGEST_PAUSE_S: Final = 200e-6
+"""A longer one between operators is Python doing something else, or waiting."""
+VIEW_SHARE: Final = 0.2
+"""What a view costs of an operator, as `commands.calibrate.host` has it."""
+_CHUNKS: Final = 9
+_ROUNDS: Final = 8
+"""Of looking for a rate; three do where a kernel is mostly limited by it."""
+_LEAST_DEPENDENCE: Final = 0.7
+"""By how many per cent a kernel takes longer at least where the rate it tells is a per cent lower."""
+
+_DTYPES: Final[Sequence[tuple[Dtype, re.Pattern[str]]]] = (
+    ("tf32", re.compile(r"tf32|s1688gemm|s1688tensorop", re.IGNORECASE)),
+    ("bf16", re.compile(r"bf16|bfloat16|nvjet_t", re.IGNORECASE)),
+    ("fp16", re.compile(r"f16|hgemm|h16816|h1688|h884|half|nvjet_h", re.IGNORECASE)),
+    ("fp32", re.compile(r"sgemm|f32f32_f32|ffma|simt|float|nvjet_s", re.IGNORECASE)),
+)
+"""What the names of kernels say they compute in, most telling first (cuBLAS, CUTLASS, torch's templates)."""
+_LAYOUT: Final = re.compile(r"_(tn|nn|nt|tt)(?:_|$)", re.IGNORECASE)
+_ITEM_BYTES: Final[Mapping[Dtype, int]] = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
+_STREAMING: Final[Mapping[str, int]] = {
+    "add": 3, "add_": 3, "sub": 3, "sub_": 3, "mul": 3, "mul_": 3, "div": 3, "div_": 3, "copy_": 2, "gelu": 2,
+    "silu": 2, "relu": 2, "tanh": 2, "exp": 2, "neg": 2, "sqrt": 2, "rsqrt": 2, "sigmoid": 2,
+}  # fmt: skip
+"""Elementwise operators, and how many tensors each moves where all inputs are of one shape."""
+_BACKWARD: Final = "autograd::engine::evaluate_function"
+
+
+class Observation(NamedTuple):
+    """One piece of work, as often as it ran."""
+
+    rate: GpuRate | HostRate
+    case: str
+    work: float
+    """FLOPs or bytes, or how many pieces of host work: what over its time is the rate, or the rate's inverse."""
+    samples_s: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What a trace shows of the rates, and why it does not show the others."""
+
+    found: tuple[Observation, ...]
+    unseen: Mapping[GpuRate | HostRate, str]
+
+
+def observed(trace: Trace, gpu: GpuRates) -> Observed:
+    """Read the rates of `gpu` from a trace of it; raises LogError for one without kernels or without shapes."""
+    if not (trace.work.kind == KERNEL).any():
+        raise LogError(f"{trace.title} has no kernels of a GPU: it shows no rates")
+    if (trace.operators.shapes == NONE).all():
+        raise LogError(
+            f"{trace.title} has no shapes of operators, without which nobody knows what its kernels do: "
+            "record it with torch.profiler.profile(record_shapes=True)"
+        )
+    launched = _Launched.of(trace)
+    found = [
+        *_of_kernels(trace, launched, gpu),
+        *_gaps(trace, launched),
+        *_launches(trace),
+        *_host(trace, launched),
+    ]
+    seen = {each.rate for each in found}
+    unseen = {name: _WHY.get(name, _NOTHING_LARGE) for name in (*GPU_RATES, *HOST_RATES) if name not in seen}
+    return Observed(tuple(found), unseen)
+
+
+_NOTHING_LARGE: Final = "the trace has no such work that is large enough"
+_WHY: Final[Mapping[str, str]] = {
+    "attention_forward": "a trace does not say whether attention is causal",
+    "attention_backward": "a trace does not say whether attention is causal",
+    "indexed": "a trace does not say how tensors are laid out",
+    "transpose": "a trace does not say how tensors are laid out",
+    "scalar": "it cannot be told from other Python",
+    "synchronize": "it cannot be told from waiting",
+    "kernel_s": "the trace has no kernel small enough",
+    "gap_s": "no kernels of the trace wait for each other",
+    **dict.fromkeys(
+        ("operator", "view", "operator_backward", "view_backward", "launch"), "the trace has too few of them"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class _Launched:
+    """Kernels with the call that launched each and the operator around it; NONE where that is not known."""
+
+    rows: Integers
+    launch: Integers
+    operator: Integers
+
+    @classmethod
+    def of(cls, trace: Trace) -> _Launched:
+        rows = np.flatnonzero((trace.work.kind == KERNEL) & (trace.work.correlation != NONE))
+        order = np.argsort(trace.launches.correlation, kind="stable")
+        known = trace.launches.correlation[order]
+        launch = np.full(len(rows), NONE, np.int64)
+        if len(order):
+            place = np.minimum(np.searchsorted(known, trace.work.correlation[rows]), len(order) - 1)
+            launch = np.where(known[place] == trace.work.correlation[rows], order[place], NONE)
+        rows, launch = rows[launch != NONE], launch[launch != NONE]
+        operators, launches = trace.operators, trace.launches
+        nesting = Nesting.of(operators.thread, operators.start_ns, operators.duration_ns)
+        return cls(rows, launch, nesting.innermost(launches.thread[launch], launches.start_ns[launch]))
+
+
+def _of_kernels(trace: Trace, launched: _Launched, gpu: GpuRates) -> Iterator[Observation]:
+    """Every operator that is one kernel and limited by one rate, against what the model says of it."""
+    by_kernel: dict[Kernel, list[float]] = defaultdict(list)
+    count = np.bincount(launched.operator[launched.operator != NONE], minlength=len(trace.operators.name))
+    known: dict[tuple[int, int, int], Kernel | None] = {}
+    for row, operator in zip(launched.rows.tolist(), launched.operator.tolist(), strict=True):
+        if operator == NONE or count[operator] != 1 or trace.operators.shapes[operator] == NONE:
+            continue
+        key = (int(trace.operators.name[operator]), int(trace.operators.shapes[operator]), int(trace.work.name[row]))
+        if key not in known:
+            known[key] = _kernel(*(trace.names[each] for each in key))
+        if (kernel := known[key]) is not None and trace.work.duration_ns[row] > 0:
+            by_kernel[kernel].append(float(trace.work.duration_ns[row]) / 1e9)
+    drawn = gpu.drawn()
+    most = sorted(by_kernel, key=lambda kernel: -sum(by_kernel[kernel]))
+    taken: dict[str, int] = defaultdict(int)
+    for kernel, predicted_s in zip(most, seconds(most, gpu, drawn)[:, 0].tolist() if most else (), strict=True):
+        name = _telling(kernel, predicted_s, gpu)
+        if name is None or taken[name] == MOST_CASES:
+            continue
+        samples_s = tuple(by_kernel[kernel])
+        rate = 1 / median(samples_s) if name == "kernel_s" else _rate(name, kernel, median(samples_s), gpu)
+        if rate is not None:
+            taken[name] += 1
+            yield Observation(name, _described(kernel), rate * median(samples_s), samples_s)
+
+
+def _rate(name: GpuRate, kernel: Kernel, measured_s: float, gpu: GpuRates) -> float | None:
+    """The rate at which the model says what was measured; None where the time hardly depends on it."""
+    drawn = dict(gpu.drawn())
+
+    def predicted_s() -> float:
+        return float(seconds([kernel], gpu, drawn)[0, 0])
+
+    for _ in range(_ROUNDS):
+        drawn[name] = drawn[name] * np.clip(predicted_s() / measured_s, 0.5, 2.0)
+    found, before_s = float(drawn[name][0]), predicted_s()
+    drawn[name] = drawn[name] / 1.1
+    return found if predicted_s() / before_s > 1 + 0.1 * _LEAST_DEPENDENCE else None
+
+
+def _telling(kernel: Kernel, predicted_s: float, gpu: GpuRates) -> GpuRate | None:
+    """The rate that the kernel's time tells, or None."""
+    drawn = gpu.drawn()
+    if kernel.kind == "gemm":
+        long = predicted_s >= LEAST_PRODUCT_S and limit(kernel, drawn) == "matmul"
+        return rate_of_product(kernel, drawn) if long else None
+    if kernel.bytes >= LEAST_BYTES:
+        return "reduce" if kernel.kind == "softmax" else "stream"
+    return "kernel_s" if kernel.bytes <= TINY_BYTES and kernel.kind == "map" else None
+
+
+def _kernel(operator: str, shapes: str, name: str) -> Kernel | None:
+    """What ran, from the operator's name, its shapes, and the kernel's name; None for what these do not tell."""
+    bare = operator.removeprefix("aten::")
+    sizes = _sizes(shapes)
+    dtype = next((dtype for dtype, pattern in _DTYPES if pattern.search(name[:400])), None)
+    if dtype is None or not sizes:
+        return None
+    item = _ITEM_BYTES[dtype]
+    if bare in PRODUCTS:
+        operands = sizes[1:3] if bare in ("addmm", "baddbmm") else sizes[:2]
+        if len(operands) < 2 or any(len(each) not in (2, 3) for each in operands):
+            return None
+        (*batches, m, k), (*_, inner, n) = operands
+        batch = batches[0] if batches else 1
+        if inner != k or not batch * m * n * k:
+            return None
+        layout = found[1].upper() if (found := _LAYOUT.search(name[:400])) else "TN"
+        moved = item * batch * (m * k + k * n + m * n)
+        return Kernel("gemm", bare, dtype, moved, batch * m * n, 2 * batch * m * n * k, (batch, m, n, k), layout)
+    elements = int(np.prod(sizes[0]))
+    if bare in _STREAMING and "vectorized" in name and all(each in (sizes[0], []) for each in sizes):
+        moved = 1 + sum(each == sizes[0] for each in sizes) if bare != "copy_" else 2
+        return Kernel("map", bare, dtype, min(moved, _STREAMING[bare]) * item * elements, elements)
+    if bare == "_softmax" and elements:
+        return Kernel(
+            "softmax", bare, dtype, 2 * item * elements, elements, dims=(elements // sizes[0][-1], sizes[0][-1])
+        )
+    return None
+
+
+def _sizes(shapes: str) -> list[list[int]]:
+    """Sizes of the tensors among an operator's inputs; empty for what is not a list of such."""
+    try:
+        read = json.loads(shapes) if len(shapes) <= 4000 else None
+    except ValueError:
+        return []
+    if not isinstance(read, list) or not read:
+        return []
+    sizes = [each for each in read if isinstance(each, list)]
+    fine = all(isinstance(size, int) and 0 <= size < 2**40 for each in sizes for size in each)
+    return sizes if fine and sizes and sizes[0] else []
+
+
+def _described(kernel: Kernel) -> str:
+    if kernel.kind == "gemm":
+        return f"{kernel.dtype} {kernel.layout} {' × '.join(map(str, kernel.dims[kernel.dims[0] == 1 :]))}"
+    return f"{kernel.name} of {kernel.elements:,} {kernel.dtype}"
+
+
+def _gaps(trace: Trace, launched: _Launched) -> Iterator[Observation]:
+    """Between kernels of a stream of which the later was launched before the earlier had begun."""
+    work, launches = trace.work, trace.launches
+    order = np.lexsort((work.start_ns[launched.rows], work.stream[launched.rows], work.device[launched.rows]))
+    rows, launch = launched.rows[order], launched.launch[order]
+    end_ns = work.start_ns[rows] + work.duration_ns[rows]
+    gaps_s = (work.start_ns[rows[1:]] - end_ns[:-1]) / 1e9
+    issued_ns = launches.start_ns[launch[1:]] + launches.duration_ns[launch[1:]]
+    alike = (work.stream[rows[1:]] == work.stream[rows[:-1]]) & (work.device[rows[1:]] == work.device[rows[:-1]])
+    waiting = alike & (issued_ns < work.start_ns[rows[:-1]]) & (gaps_s > 0) & (gaps_s < LONGEST_GAP_S)
+    if waiting.sum() >= _CHUNKS:
+        yield Observation("gap_s", f"{waiting.sum():,} pairs of kernels", 1.0, _quantiles(gaps_s[waiting]))
+
+
+def _launches(trace: Trace) -> Iterator[Observation]:
+    """Calls that launch, the faster half: the others wait for room in the queue."""
+    launching = np.array(["launchkernel" in name.lower() for name in trace.names], bool)
+    rows = launching[trace.launches.name] & (trace.launches.duration_ns > 0)
+    taken_s = np.sort(trace.launches.duration_ns[rows] / 1e9)
+    if len(taken_s) >= _CHUNKS:
+        faster = taken_s[: (len(taken_s) + 1) // 2]
+        yield Observation("launch", f"{len(taken_s):,} calls, the faster half", 1.0, _quantiles(faster))
+
+
+def _host(trace: Trace, launched: _Launched) -> Iterator[Observation]:
+    """From one innermost operator to the next, without what launching takes, by thread: forward's and autograd's."""
+    operators, launches = trace.operators, trace.launches
+    nesting = Nesting.of(operators.thread, operators.start_ns, operators.duration_ns)
+    is_aten = np.array([name.startswith("aten::") for name in trace.names], bool)[operators.name]
+    outer = np.zeros(len(operators.name), bool)
+    outer[nesting.parents[(nesting.parents != NONE) & is_aten]] = True
+    launching = np.zeros(len(operators.name), bool)
+    launching[launched.operator[launched.operator != NONE]] = True
+    # The host's own work inside the runtime is counted as launching, and waiting there is no work at all.
+    within_s = np.zeros(len(operators.name))
+    inside = nesting.innermost(launches.thread, launches.start_ns)
+    np.add.at(within_s, inside[inside != NONE], launches.duration_ns[inside != NONE] / 1e9)
+    of_autograd = np.array([name.startswith(_BACKWARD) for name in trace.names], bool)[operators.name]
+    backward = set(operators.thread[of_autograd].tolist())
+    for suffix in ("", "_backward"):
+        threads = [each for each in set(operators.thread.tolist()) if (each in backward) == (suffix == "_backward")]
+        leaf = np.flatnonzero(is_aten & (launching | ~outer) & np.isin(operators.thread, threads))
+        leaf = leaf[np.lexsort((operators.start_ns[leaf], operators.thread[leaf]))]
+        until_next_s = np.diff(operators.start_ns[leaf]) / 1e9 - within_s[leaf[:-1]]
+        good = (until_next_s > 0) & (until_next_s < LONGEST_PAUSE_S)
+        pieces = np.where(launching[leaf[:-1]], 1.0, VIEW_SHARE)[good]
+        if good.sum() < 20 * _CHUNKS:
+            continue
+        chunks = zip(np.array_split(until_next_s[good], _CHUNKS), np.array_split(pieces, _CHUNKS), strict=True)
+        each_s = tuple(float(taken.sum() / work.sum()) for taken, work in chunks)
+        case = f"{int(launching[leaf].sum()):,} operators, {int((~launching[leaf]).sum()):,} views, profiled"
+        yield Observation(f"operator{suffix}", case, 1.0, each_s)  # type: ignore[arg-type]
+        yield Observation(f"view{suffix}", case, 1.0 / VIEW_SHARE, each_s)  # type: ignore[arg-type]
+
+
+def _quantiles(values_s: np.ndarray) -> tuple[float, ...]:
+    """A few values that stand for all, the middle one among them."""
+    return tuple(np.quantile(values_s, np.linspace(0.1, 0.9, _CHUNKS)).tolist())

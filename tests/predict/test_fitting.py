@@ -1,0 +1,88 @@
+"""Rates fitted to steps that take what the model says at known rates; and a finished run of `sysbench time`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from sysbench.commands.time.spec import TimeSpec
+from sysbench.errors import UnavailableError
+from sysbench.predict.fitting import TimedStep, fitted
+from sysbench.predict.rates import gpu, typical_host
+from sysbench.predict.step import predict
+from sysbench.predict.tracing import trace
+from sysbench.simulate.gpu import Gpu
+from sysbench.spec.hardware import named
+from sysbench.spec.model import ModelCell, ModelShape
+from tests.cli.running import sysbench
+from tests.fixtures_runs import write_log
+from tests.fixtures_timing import A100, events
+
+TRUE = {"matmul_fp32": 0.85, "stream": 1.2, "reduce": 1.2, "indexed": 1.2, "transpose": 1.2}
+HOST = 1.5
+
+
+def step(width: int, ctx: int) -> TimedStep:
+    """A step as an H100 with other rates behind a slower host would take it."""
+    cell = ModelCell(
+        device="cuda", size="custom", model=ModelShape(d_model=width, d_ff=4 * width, layers=2, heads=4, vocab=2000),
+        ctx=ctx, batch=8, precision="fp32", attention="naive", execution="eager", optimizer="foreach", seed=0,
+        mode="train",
+    )  # fmt: skip
+    of, _ = trace(cell, Gpu.of(named("h100")))
+    rates = {
+        name: rate.model_copy(update={"value": rate.value * TRUE.get(name, 1.0)}) for name, rate in H100.rates.items()
+    }
+    host = {
+        name: rate.model_copy(update={"value": rate.value * (HOST if name != "synchronize" else 1.0)})
+        for name, rate in typical_host().rates.items()
+    }
+    said = predict(of, replace(H100, rates=rates), replace(typical_host(), rates=host))
+    return TimedStep(of, {phase.name: phase.time.point_s for phase in said.phases})
+
+
+H100 = gpu("h100")
+
+
+def test_host_products_and_bandwidth_are_read_from_steps_that_depend_on_them() -> None:
+    shown = fitted([step(64, 64), step(2048, 512)], H100, typical_host())
+    value = {each.rate: each.work / median(each.samples_s) for each in shown.found}
+    assert 1 / value["operator"] == pytest.approx(HOST * typical_host().rates["operator"].value, rel=0.1)
+    assert value["matmul_fp32"] == pytest.approx(0.85 * H100.rates["matmul_fp32"].value, rel=0.05)
+    assert value["stream"] == pytest.approx(1.2 * H100.rates["stream"].value, rel=0.1)
+    assert {"matmul_half", "attention_forward", "gap_s"} <= shown.unseen.keys()
+
+
+def test_steps_that_wait_for_the_host_show_nothing_of_products() -> None:
+    shown = fitted([step(64, 64)], H100, typical_host())
+    seen = {each.rate for each in shown.found}
+    assert "operator" in seen
+    assert "matmul_fp32" in shown.unseen
+
+
+def test_without_steps_there_is_nothing_to_see() -> None:
+    with pytest.raises(UnavailableError, match="no step"):
+        fitted([], H100, typical_host())
+
+
+def test_a_finished_run_calibrates_its_device_and_not_this_one(tmp_path: Path) -> None:
+    spec = TimeSpec(size=("tiny",), ctx=(64, 128), steps=(8,), warmup=(1,))
+    write_log(tmp_path / "run.jsonl", events(spec, A100))
+    done = sysbench("calibrate", "--from", "run.jsonl", "--out", "a100.toml", "--no-live", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert A100.device.name in done.out
+    text = (tmp_path / "a100.toml").read_text()
+    assert f'device = "{A100.device.name}"' in text
+    assert "sysbench calibrate --from run.jsonl" in text
+    assert f'torch = "{A100.torch.torch}"' in text
+
+
+def test_a_run_that_measured_nothing_is_refused(tmp_path: Path) -> None:
+    spec = TimeSpec(size=("tiny",), ctx=(64,), execution=("compiled",))
+    write_log(tmp_path / "run.jsonl", events(spec, A100))
+    done = sysbench("calibrate", "--from", "run.jsonl", "--no-live", cwd=tmp_path)
+    assert done.code != 0
+    assert "0 devices" in done.err + done.out

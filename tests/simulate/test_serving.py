@@ -1,0 +1,73 @@
+"""A recording served by many GPUs at once, against a replay for each; and what recordings of two generations share."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sysbench.simulate.allocator.settings import AllocatorSettings
+from sysbench.simulate.gpu import MIB, Gpu
+from sysbench.simulate.recording import Platform, StepRecording, record
+from sysbench.simulate.serving import Replay, Server, verdict_of
+from sysbench.spec.model import ModelCell, ModelShape
+
+
+@cache
+def recorded(capability: tuple[int, int] = (8, 0)) -> StepRecording:
+    cell = ModelCell(
+        device="cuda", size="custom", model=ModelShape(d_model=256, d_ff=1024, layers=3, heads=4, vocab=5000), ctx=256,
+        batch=4, precision="fp32", attention="naive", execution="eager", optimizer="foreach", seed=0, mode="train",
+    )  # fmt: skip
+    return record(cell, "train", Platform.of(Gpu("", 1 << 50, capability)), origins=False)
+
+
+SETTINGS = (
+    AllocatorSettings(),
+    AllocatorSettings(expandable_segments=True),
+    AllocatorSettings(memory_fraction=0.5),
+    AllocatorSettings(memory_fraction=0.5, garbage_collection_threshold=0.6),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(SETTINGS), st.integers(100, 1500))
+def test_a_gpu_that_shares_a_replay_is_told_what_its_own_would_say(chosen: AllocatorSettings, free_mib: int) -> None:
+    recording, gpu = recorded(), Gpu("a GPU", (600 + free_mib) * MIB)
+    shared, verdict = server(chosen).on(gpu)
+    own = Replay(recording, gpu, chosen)
+    assert verdict == verdict_of(own, recording, gpu, chosen)
+    assert shared.peaks == own.peaks
+    assert shared.sizes == own.sizes
+    assert shared.reserved_bytes == own.reserved_bytes
+
+
+@cache
+def server(chosen: AllocatorSettings) -> Server:
+    return Server(recorded(), chosen)
+
+
+def test_generations_that_differ_in_workspaces_alone_share_a_recording() -> None:
+    other = Gpu("", 1 << 50, (9, 0))
+    assert recorded((9, 0)) != recorded()
+    assert recorded().with_workspaces_of(other.workspace_bytes) == recorded((9, 0))
+
+
+WITHOUT_COMPILER = """
+import sys, torch
+from tests.simulate.test_serving import recorded
+recorded()
+assert "torch._dynamo" not in sys.modules and "_dynamo" not in vars(torch), "the compiler was imported"
+import torch._dynamo
+assert hasattr(torch._dynamo, "optimize")
+assert not hasattr(torch.optim.Optimizer.add_param_group.__wrapped__, "__dynamo_disable")
+"""
+
+
+@pytest.mark.slow
+def test_a_simulation_neither_imports_the_compiler_nor_leaves_a_trace_of_its_stand_in() -> None:
+    subprocess.run([sys.executable, "-c", WITHOUT_COMPILER], check=True, capture_output=True, timeout=120)
