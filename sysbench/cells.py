@@ -26,14 +26,19 @@ class Axis:
     phrase: str = "{}"
     counted: bool = False
     """Whether the phrase counts something: `1 step`, `2 steps`."""
+    unset: str = "none"
+    """The phrase for a cell that leaves it open."""
 
     def said(self, value: object) -> str:
         """`ctx 512`, `bf16`, `5 warm-ups`."""
+        if value is None:
+            return self.unset
         return self.phrase.format(value) + ("s" if self.counted and value != 1 else "")
 
 
 AXES: Mapping[str, Axis] = {
     "device": Axis("device", "machine"),
+    "threads": Axis("threads", "choice", "{} thread", counted=True, unset="default threads"),
     "size": Axis("size", "extent"),
     "batch": Axis("batch", "extent", "batch {}"),
     "ctx": Axis("ctx", "extent", "ctx {}"),
@@ -45,7 +50,7 @@ AXES: Mapping[str, Axis] = {
     "warmup": Axis("warm-up", "effort", "{} warm-up", counted=True),
     "steps": Axis("steps", "effort", "{} step", counted=True),
     "simulate": Axis("simulated GPU", "machine"),
-    "heads": Axis("heads", "extent", "{} heads"),
+    "heads": Axis("heads", "extent", "{} heads", unset="no heads"),
     "implementation": Axis("implementation", "choice"),
     "dim": Axis("d_model", "extent", "d {}"),
     "seq": Axis("seq_len", "extent", "N {}"),
@@ -57,10 +62,10 @@ AXES: Mapping[str, Axis] = {
 
 TITLES: Mapping[str, str] = {name: axis.title for name, axis in AXES.items()}
 
-CHOICES = ("precision", "execution", "attention", "optimizer")
+CHOICES = ("precision", "execution", "attention", "optimizer", "threads")
 """Choices of how a training step is computed, the most frequently compared first."""
 
-_SUBJECT = ("size", "ctx", "batch", "precision", "mode", "attention", "execution", "optimizer")
+_SUBJECT = ("size", "ctx", "batch", "precision", "mode", "attention", "execution", "optimizer", "threads")
 
 Axes = Mapping[str, Any]
 """The complete spec of a cell, as `TimeCell.model_dump()` returns it."""
@@ -104,7 +109,7 @@ def values_along(cells: Iterable[CellRecord], axis: str) -> list[Any]:
 def pairs(cells: Iterable[AnyCell], axis: str, base: object, other: object) -> Iterator[tuple[AnyCell, AnyCell]]:
     """Yield pairs of cells that differ in one axis only, with these two values."""
     for row in alike(cells, axis):
-        by_value = {cell.axes[axis]: cell for cell in row}
+        by_value = {cell.axes.get(axis): cell for cell in row}
         if base in by_value and other in by_value:
             yield by_value[base], by_value[other]
 
@@ -114,12 +119,12 @@ def pairs(cells: Iterable[AnyCell], axis: str, base: object, other: object) -> I
 
 def phrase(axis: str, value: object) -> str:
     """Return one axis and its value as a phrase: `ctx 512`, `bf16`, `5 warm-ups`, `no heads`."""
-    return "no heads" if axis == "heads" and not value else AXES[axis].said(value) if axis in AXES else str(value)
+    return AXES[axis].said(value) if axis in AXES else str(value)
 
 
 def label(cell: Axes, axes: Sequence[str]) -> str:
     """Name a cell by these axes: `small ctx 128 bf16`; without any, by its size, implementation or kind."""
-    named = " ".join(phrase(axis, cell[axis]) for axis in axes)
+    named = " ".join(phrase(axis, cell.get(axis)) for axis in axes)
     return named or str(cell.get("size") or cell.get("implementation") or cell["kind"])
 
 
@@ -137,6 +142,7 @@ def subject(cells: Sequence[Axes]) -> tuple[str, ...]:
         if axis not in differing
         and (axis != "optimizer" or str(cell["mode"]).startswith("train"))
         and (axis != "execution" or cell["execution"] != "eager")
+        and (axis != "threads" or "threads" in cell)
     ]
     if cell["size"] == "custom" and "size" not in differing:
         model = cell["model"]
@@ -166,4 +172,4 @@ def columns(axes: Sequence[str]) -> tuple[Column, ...]:
 
 def values(cell: Axes, axes: Sequence[str]) -> tuple[Cell, ...]:
     """Return the contents of those columns for one cell."""
-    return tuple(cell[axis] for axis in axes)
+    return tuple(cell.get(axis) for axis in axes)

@@ -16,6 +16,7 @@ from sysbench.log.events import DeviceInfo
 from sysbench.spec.cell import RunCell
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.model import Precision
+from sysbench.spec.quantities import Size
 
 MESSAGE_LIMIT_BYTES = 16 * 1024**2
 """Longest message in bytes; a longer one does not come from sysbench."""
@@ -51,6 +52,7 @@ class MeasureCeiling(Frozen):
     command: Literal["measure_ceiling"] = "measure_ceiling"
     device: DeviceInfo
     precision: Precision
+    threads: Size | None = None
 
 
 class Foresee(AboutCell):

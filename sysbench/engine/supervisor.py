@@ -64,7 +64,7 @@ class Supervisor:
         self._conversation = Conversation(sampler, interrupts, timeout_s)
         self._worker: WorkerProcess | None = None
         self._wants_ceilings = ceilings
-        self._ceilings: set[tuple[str, str]] = set()
+        self._ceilings: set[tuple[str, str, int | None]] = set()
 
     def run(self, placement: Placement) -> Iterator[Event]:
         """Measure every cell that `placement` returns.
@@ -169,14 +169,14 @@ class Supervisor:
         return finished
 
     def _measure_ceiling(self, placed: PlacedCell, precision: Precision) -> Iterator[Event]:
-        """Measure the matmul ceiling of this device and precision once; a cell is measured even if this fails."""
-        device = placed.device
-        if (device.torch_name, precision) in self._ceilings:
+        """Measure the matmul ceiling of this device, precision and threads once; if it fails, cells still run."""
+        device, threads = placed.device, placed.cell.threads
+        if (device.torch_name, precision, threads) in self._ceilings:
             return
-        self._ceilings.add((device.torch_name, precision))
+        self._ceilings.add((device.torch_name, precision, threads))
         worker = yield from self._ensure_worker(self._launcher)
         try:
-            self._conversation.ask(worker, protocol.MeasureCeiling(device=device, precision=precision))
+            self._conversation.ask(worker, protocol.MeasureCeiling(device=device, precision=precision, threads=threads))
             answer = yield from self._conversation.until(worker, CeilingMeasured, CeilingFailed)
             if isinstance(answer, CeilingFailed):
                 yield from self._replace_worker()

@@ -8,7 +8,8 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,20 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
     elif device.type == "mps":
         torch.mps.synchronize()
+
+
+@contextmanager
+def computing_on(threads: int | None) -> Iterator[None]:
+    """Compute on this many threads of the CPU inside this context; None leaves their number to torch."""
+    before = torch.get_num_threads()
+    if threads is None or threads == before:
+        yield
+        return
+    torch.set_num_threads(threads)  # OpenMP's and MKL's as well
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def torch_info(import_s: float) -> TorchInfo:

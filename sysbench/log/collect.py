@@ -93,7 +93,7 @@ class Run:
     worker: WorkerReady | None = None
     finished: RunFinished | None = None
     cells: dict[str, CellEvents] = field(default_factory=dict)
-    ceilings: dict[tuple[str, str], CeilingMeasured] = field(default_factory=dict)
+    ceilings: dict[tuple[str, str, int | None], CeilingMeasured] = field(default_factory=dict)
     lost: list[ReadingsLost] = field(default_factory=list)
     current: CellEvents | None = None
     """The cell that is being measured, to which readings belong."""
@@ -110,7 +110,7 @@ class Run:
             case RunResumed():
                 self.finished = None
             case CeilingMeasured():
-                self.ceilings[event.device, event.precision] = event
+                self.ceilings[event.device, event.precision, event.threads] = event
             case ReadingsLost():
                 self.lost.append(event)
             case Reading():

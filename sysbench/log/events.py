@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 from pydantic_core import from_json
 
 from sysbench.command import Kind, spec_of
@@ -25,6 +25,7 @@ from sysbench.spec.quantities import (
     PerSecond,
     Seconds,
     Signed,
+    Size,
     SomeSeconds,
     Unbounded,
 )
@@ -160,6 +161,8 @@ class CeilingMeasured(Event):
     event: Literal["ceiling_measured"] = "ceiling_measured"
     device: str
     precision: Precision
+    threads: Size | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Threads of the CPU, if their number was chosen."""
     matmul_flops_per_s: PerSecond
     matmul_size: Count
     """The product is (n, n) × (n, n)."""

@@ -36,6 +36,7 @@ CautionCode = Literal[
     "launch-bound",
     "gpu-shared",
     "host-busy",
+    "threads-wait",
     "emulated",
     "parameters-unchanged",
     "gradients-missing",

@@ -49,7 +49,9 @@ DOUBTFUL: Final[frozenset[CautionCode]] = frozenset(
 )
 """Cautions that make a cell unusable for findings: its median is meaningless, or its interval too narrow."""
 
-INCOMPARABLE: Final[frozenset[CautionCode]] = frozenset({"throttled", "gpu-shared", "host-busy", "compile-fell-back"})
+INCOMPARABLE: Final[frozenset[CautionCode]] = frozenset(
+    {"throttled", "gpu-shared", "host-busy", "threads-wait", "compile-fell-back"}
+)
 """Cautions under which a cell may only be compared with itself, because others ran under different conditions."""
 
 
@@ -97,7 +99,9 @@ def together_named(
     words = [axis for axis in differing if axis not in (*but, "ctx")]
     contexts: dict[str, set[int]] = {}
     for cell in cells:
-        contexts.setdefault(" ".join(axes.phrase(axis, cell.axes[axis]) for axis in words), set()).add(cell.axes["ctx"])
+        contexts.setdefault(" ".join(axes.phrase(axis, cell.axes.get(axis)) for axis in words), set()).add(
+            cell.axes["ctx"]
+        )
     alike: dict[tuple[int, ...], list[str]] = {}
     for name, found in list(contexts.items())[:MOST_NAMED]:
         alike.setdefault(tuple(sorted(found)), []).append(name)

@@ -8,9 +8,10 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from sysbench.spec.axes import texts
+from sysbench.spec.axes import integers, texts
+from sysbench.spec.quantities import Size
 
 if TYPE_CHECKING:
     from sysbench.commands.time.spec import TimeCell
@@ -33,6 +34,9 @@ def devices(value: object) -> tuple[str, ...]:
 Devices = Annotated[tuple[str, ...], BeforeValidator(devices)]
 """An axis of devices."""
 
+Threads = Annotated[tuple[int, ...], BeforeValidator(integers(1, 4096))]
+"""An axis of numbers of CPU threads; the limit is more than any machine of today has cores."""
+
 
 class RunCell(BaseModel):
     """One unit of work for a worker; each command has its own subclass, identified by `kind`."""
@@ -46,6 +50,9 @@ class RunCell(BaseModel):
             """The command that the cell belongs to."""
 
     device: str
+    threads: Size | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Threads that compute a call on the CPU; None leaves their number to torch. Cells that leave it open are written
+    down without it, as they were before it could be chosen, and keep their keys."""
 
     @property
     def key(self) -> str:
@@ -121,6 +128,13 @@ class RunCell(BaseModel):
         Unlike `problem`, this makes one cell of a sweep `invalid` and lets the others run.
         """
         return None
+
+
+def threads_problem(cell: RunCell, device: DeviceType | None) -> str | None:
+    """Return the reason why a number of threads says nothing on this kind of device, or None if it does."""
+    if cell.threads is None or device in (None, "cpu"):
+        return None
+    return f"--threads sets how many threads compute on a CPU; on {device} leave it out, or add --device cpu"
 
 
 class RunSpec(BaseModel):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from sysbench.spec.axes import Sizes, choices, integers
-from sysbench.spec.cell import Devices, RunCell, RunSpec
+from sysbench.spec.cell import Devices, RunCell, RunSpec, Threads, threads_problem
 from sysbench.spec.cell import DeviceType as DeviceType
 from sysbench.spec.options import Option
 from sysbench.spec.quantities import Seed, Size
@@ -139,7 +139,8 @@ class GridCell(RunCell):
 
         `device` is the kind of device; if it is None (unknown), only problems on every device are reported.
         """
-        return self.model.problem() or (precision_problem(self.precision, device) if device else None)
+        elsewhere = precision_problem(self.precision, device) if device else None
+        return self.model.problem() or elsewhere or threads_problem(self, device)
 
     def unavailable(self, device: DeviceType) -> str | None:
         """Return the reason why this combination of attention, precision and device does not exist, or None if it does.
@@ -246,14 +247,20 @@ class ModelSpec(RunSpec):
     device: Annotated[Devices, Option(metavar="NAME,…", panel=STEP)] = Field(
         default=("auto",), description="auto, cuda, cuda:1, mps or cpu. auto is the first there is of cuda, mps, cpu."
     )
+    threads: Annotated[Threads, Option(metavar="AXIS", panel=STEP)] = Field(
+        default=(),
+        exclude_if=lambda value: not value,
+        description="Threads that compute on the CPU; torch's own number by default.",
+    )
     seed: Annotated[Seed, Option(metavar="N", panel=STEP)] = Field(
         default=0, description="Seed of the parameters and of the tokens."
     )
 
     def grid(self) -> Iterator[dict[str, Any]]:
         """Yield the fields of every grid point, models outermost, so that cells of one model follow each other."""
-        for device, (size, shape), batch, ctx, attention, execution, optimizer, precision in itertools.product(
+        for device, threads, (size, shape), batch, ctx, attention, execution, optimizer, precision in itertools.product(
             self.device,
+            self.threads or (None,),
             self._shapes(),
             self.batch,
             self.ctx,
@@ -269,6 +276,7 @@ class ModelSpec(RunSpec):
                 "batch": batch,
                 "precision": precision,
                 "device": device,
+                "threads": threads,
                 "attention": attention,
                 "execution": execution,
                 "optimizer": optimizer,

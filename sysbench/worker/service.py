@@ -53,8 +53,9 @@ def _measure(channel: Channel, request: protocol.Measure) -> CellFinished:
     outcome: Outcome = "ok"
     detail = trace = None
     try:
-        for event in of_package(request.package).measured(request.cell, request.device, request.artifact):
-            channel.send(event)
+        with device.computing_on(request.cell.threads):
+            for event in of_package(request.package).measured(request.cell, request.device, request.artifact):
+                channel.send(event)
     except Exception as error:  # noqa: BLE001  A cell of a sweep may raise anything, and the others still count.
         outcome, detail, trace = _outcome_of(error), _line(error), _trace(error)
     # The experiment has cleaned up, but the traceback held tensors until the except block ended. After any other
@@ -72,7 +73,7 @@ def _set_modules_aside() -> None:
 
 def _measure_ceiling(request: protocol.MeasureCeiling) -> Event:
     try:
-        return ceiling.measure(request.device, request.precision)
+        return ceiling.measure(request.device, request.precision, request.threads)
     except Exception as error:  # noqa: BLE001  Shares of a ceiling are a bonus; no cell is given up for them.
         return CeilingFailed(
             at_s=time.time(), device=request.device.torch_name, precision=request.precision, detail=_line(error)

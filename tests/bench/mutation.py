@@ -91,7 +91,7 @@ def _changed(node: ast.AST) -> ast.AST | None:
         case ast.Constant(value=int(value)):
             changed.value = value + 1
         case ast.Constant(value=float(value)):
-            changed.value = value * 2
+            changed.value = value * 2 or 1.0
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             return operand
         case _:

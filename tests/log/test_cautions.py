@@ -1,10 +1,12 @@
 """Each doubt is raised by what causes it, and by nothing else."""
 
 from collections.abc import Callable
+from statistics import median
 
 import pytest
 
 from sysbench.commands.time.fold import fold
+from sysbench.commands.time.record import ThreadsTried
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.log.events import (
     CellStarted,
@@ -152,6 +154,21 @@ def test_throttling_counts_when_it_is_more_than_one_reading() -> None:
 def test_other_programs_matter_where_the_cpu_measures() -> None:
     assert "host-busy" in cautions(replaced(stream(TWO_CORES, size="small"), Reading, host_cpu_share=0.4))
     assert "host-busy" not in cautions(replaced(stream(A100), Reading, host_cpu_share=0.4))
+
+
+@pytest.mark.parametrize(("tried_share", "doubted"), [(0.3, True), (0.75, True), (0.85, False), (1.9, False)])
+def test_threads_wait_for_each_other_where_fewer_are_faster(tried_share: float, doubted: bool) -> None:
+    here = stream(TWO_CORES, size="small")
+    step_s = median(step.step.wall_s or 0 for step in here if isinstance(step, StepMeasured) and not step.warmup)
+    (cell,) = spec(size="small").cells()
+    tried = ThreadsTried(at_s=here[-3].at_s, cell=cell.key, before=8, threads=4, wall_s=[step_s * tried_share] * 3)
+    found = cautions([*here[:-2], tried, *here[-2:]])
+    assert ("threads-wait" in found) is doubted
+    if doubted:
+        caution = found["threads-wait"]
+        assert "on 8 threads" in caution.message
+        assert "on 4 threads" in caution.message
+        assert caution.remedy.startswith("--threads 4")
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ def test_functions_of_forward_are_not_taken_for_autograds_engine(training: Known
     (_, _), (_, last_step) = training.windows()
     timeline = guess(training, "all", last_step).timeline
     assert [phase.name for phase in timeline.phases] == ["forward", "backward", "optimizer"]
+    assert [phase.end for phase in timeline.phases[:-1]] == [phase.first + 1 for phase in timeline.phases[1:]]
     at_peak = timeline.categories_at(timeline.peak.state)
     assert at_peak["activations"] > 0.5 * timeline.peak.allocated_bytes
     assert "unknown" not in at_peak

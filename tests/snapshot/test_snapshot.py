@@ -251,6 +251,13 @@ def test_a_snapshot_without_traces_or_settings_is_read() -> None:
     assert (len(read.trace), dict(read.settings), read.annotations, read.devices) == (0, {}, (), (0,))
 
 
+@pytest.mark.parametrize("wrong", [{"name": 3}, {"stage": None}, {"time_us": "late"}, {"device": "cuda"}])
+def test_an_annotation_that_is_none_is_passed_over(wrong: dict[str, object]) -> None:
+    mark = {"name": "forward", "stage": "START", "time_us": 7, "device": 0}
+    read = snapshot.of({"segments": [legacy_segment()], "external_annotations": [{**mark, **wrong}, mark]})
+    assert [each._asdict() for each in read.annotations] == [mark]
+
+
 @pytest.mark.parametrize("name", ["active_pending_free", "active_awaiting_free"])
 def test_both_names_of_a_pending_block_are_one_state(name: str) -> None:
     segment = legacy_segment(blocks=[{"size": 2048, "state": name}])

@@ -77,7 +77,16 @@ def test_four_dimensions_make_a_custom_model_of_no_size() -> None:
 def test_the_key_of_a_cell_changes_with_every_axis_and_with_nothing_else() -> None:
     (base,) = cells(ctx=128)
     assert base.key == cells(ctx="128,256")[0].key
-    changes = {"ctx": 256, "batch": 5, "precision": "bf16", "mode": "forward", "seed": 1, "steps": 11, "warmup": 4}
+    changes = {
+        "ctx": 256,
+        "batch": 5,
+        "precision": "bf16",
+        "mode": "forward",
+        "seed": 1,
+        "steps": 11,
+        "warmup": 4,
+        "threads": 2,
+    }
     keys = {cells(**{"ctx": 128, axis: value})[0].key for axis, value in changes.items()}
     assert len(keys | {base.key}) == len(changes) + 1
 
@@ -110,6 +119,24 @@ def test_tf32_is_a_cuda_format() -> None:
     (cell,) = cells(ctx=128, precision="tf32")
     assert cell.problem("mps") == "--precision tf32 is a CUDA format; on mps use fp32"
     assert cell.problem("cuda") is None
+
+
+def test_threads_are_an_axis_of_the_cpu_and_of_nothing_else() -> None:
+    assert [cell.threads for cell in cells(ctx=128, threads="1,2,4")] == [1, 2, 4]
+    (cell,) = cells(ctx=128, threads=2)
+    assert (cell.problem("cpu"), cell.problem(None)) == (None, None)
+    refused = "--threads sets how many threads compute on a CPU; on cuda leave it out, or add --device cpu"
+    assert cell.problem("cuda") == refused
+    (cell,) = cells(ctx=128, threads=2, simulate="a100-80gb")
+    assert cell.problem("cpu") == refused
+
+
+def test_a_cell_that_leaves_the_threads_to_torch_is_written_down_without_them() -> None:
+    """So the cells of logs from before there were threads keep their keys."""
+    (cell,) = cells(ctx=128)
+    assert cell.threads is None
+    assert "threads" not in cell.model_dump(mode="json")
+    assert "threads" not in TimeSpec(ctx=128).model_dump(mode="json")
 
 
 def test_flash_attention_with_32_bit_inputs_is_one_invalid_cell_not_a_refused_run() -> None:

@@ -237,6 +237,17 @@ def test_a_sample_that_took_twice_as_long_is_found(count: int) -> None:
         assert index % count in found.indices
 
 
+@pytest.mark.parametrize(("count", "limit"), [(10, 8.6), (20, 6.0), (200, 4.9)])
+def test_an_outlier_is_as_many_deviations_away_as_is_said(count: int, limit: float) -> None:
+    evenly = np.linspace(0.99, 1.01, count - 1)
+    middle = np.median([*evenly, 2.0])
+    sigma = 1.4826 * np.median(np.abs([*evenly, 2.0] - middle))
+    assert statistics.outliers([*evenly, middle + (limit - 0.15) * sigma]) is None
+    found = statistics.outliers([*evenly, middle + (limit + 0.15) * sigma])
+    assert found is not None
+    assert found.indices == (count - 1,)
+
+
 def test_many_outliers_do_not_hide_each_other() -> None:
     stream = quiet(np.random.default_rng(12), 1, 50)[0]
     stream[[3, 10, 11, 12, 30, 31, 32, 33, 40, 49]] *= 3

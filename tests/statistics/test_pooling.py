@@ -95,6 +95,13 @@ def test_no_cell_is_farther_from_the_common_value_than_is_said() -> None:
     assert all(abs(each.value - found.value) <= found.reach + 1e-12 for each in ratios)
 
 
+def test_values_that_are_equal_reach_as_far_as_their_mean_is_uncertain() -> None:
+    found = pooled([Ratio(2.0, 1.94, 2.06)] * 4)
+    assert found is not None
+    # Half an interval on the logarithmic scale, over the root of four.
+    assert found.reach == pytest.approx(2.0 * math.expm1(math.log(2.06 / 1.94) / 2 / 2))
+
+
 def test_nothing_is_pooled_without_intervals() -> None:
     assert pooled([]) is None
     assert pooled([Ratio(2.0, None, None), Ratio(2.0, 1.9, 2.1)]) is None

@@ -22,6 +22,7 @@ from sysbench.engine.session import run
 from sysbench.errors import SysbenchError, UnavailableError
 from sysbench.log.events import (
     CeilingFailed,
+    CeilingMeasured,
     CellFinished,
     CellStarted,
     DeviceInfo,
@@ -210,8 +211,36 @@ def test_what_a_cell_raises_becomes_its_outcome(
     assert held[0]() is None, "what the cell held was not let go of"
 
 
+def test_a_cell_and_its_ceiling_run_on_the_threads_that_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[int] = []
+
+    def measuring(cell: TimeCell, device: DeviceInfo, artifact: Path | None) -> Iterator[Event]:
+        used.append(torch.get_num_threads())
+        yield StageEntered(at_s=time.time(), cell=cell.key, stage="measuring")
+        used.append(torch.get_num_threads())
+
+    monkeypatch.setattr("sysbench.commands.time.measure.run", measuring)
+    before = torch.get_num_threads()
+    for cell in spec_of([16], threads=(before + 1,)).cells():
+        assert _measure(cell).outcome == "ok"
+    assert used == [before + 1, before + 1]
+    assert torch.get_num_threads() == before
+    (cell,) = spec_of([16]).cells()
+    _measure(cell)
+    assert used[2:] == [before, before]
+
+    def product(*_: object) -> list[float]:
+        used.append(torch.get_num_threads())
+        return [1.0]
+
+    monkeypatch.setattr("sysbench.lab.ceiling._product_times_s", product)
+    events, _ = _answers(protocol.MeasureCeiling(device=CPU, precision="fp32", threads=before + 1))
+    (measured,) = of_kind(events, CeilingMeasured)
+    assert (measured.threads, used[4:], torch.get_num_threads()) == (before + 1, [before + 1], before)
+
+
 def test_a_ceiling_that_cannot_be_measured_is_said_to_have_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(device: DeviceInfo, precision: str) -> Event:
+    def failing(device: DeviceInfo, precision: str, threads: int | None) -> Event:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr("sysbench.lab.ceiling.measure", failing)

@@ -47,7 +47,7 @@ LARGEST: Final = 2
 _MEMORY: Final = re.compile(r"ran out of memory|\b[KMGT]i?B are free|of memory")
 """The engine's messages for cells that were skipped because of memory."""
 
-_SETTING: Final = ("simulate", "device", "precision", "batch", "heads")
+_SETTING: Final = ("simulate", "device", "threads", "precision", "batch", "heads")
 
 
 # --- cells
@@ -294,7 +294,7 @@ def findings(record: AttentionRecord) -> Iterator[Finding]:
     differing = [axis for axis in _SETTING if len({str(axes.get(axis)) for axes in firsts}) > 1]
     for cells, axes in zip(groups, firsts, strict=True):
         words = [
-            f"{axis} {axes[axis]}" if axis in ("batch", "heads") else str(axes[axis] or "measured")
+            f"{axis} {axes[axis]}" if axis in ("batch", "heads", "threads") else str(axes[axis] or "measured")
             for axis in differing
         ]
         place = f"{', '.join(words)}: " if words else ""

@@ -50,7 +50,7 @@ def _cell(cell: AttentionCell, seen: CellEvents, _: Run) -> AttentionCellRecord:
     times = {phase: samples_of(_seconds(timed, phase)) for phase in PHASES}
     device = seen.started.device if seen.started else None
     known = hardware.find(device.name, device.memory_bytes) if device and not cell.simulated else None
-    rates = {phase: _rates(cell, phase, found.median_s, known) for phase, found in times.items() if found}
+    rates = {phase: _rates(cell, phase, found.mean_s, known) for phase, found in times.items() if found}
     if (prediction := _prediction(seen)) is not None and cell.simulated:
         sheet = hardware.named(cell.simulated)
         rates = {

@@ -150,7 +150,7 @@ CLOSE, FAR = 1.05, 2.0
 
 _TITLES: dict[Shown, str] = {"forward": "forward", "backward": "backward", "saved": "kept for backward"}
 _WORDS = {"oom": "oom", "skipped": "skipped", "invalid": "n/a", "crashed": "crashed", "timeout": "timeout"}
-_SETTING = ("device", "precision", "batch", "heads", "simulate", "causal")
+_SETTING = ("device", "threads", "precision", "batch", "heads", "simulate", "causal")
 _NAMED = ("implementation", "dim", "seq")
 
 
@@ -200,7 +200,7 @@ class AttentionScreen:
         if state.torch is not None:
             names.append(f"torch {state.torch.torch}")
             if device is not None and device.type == "cpu" and (now is None or not now.cell.simulated):
-                names.append(f"{state.torch.threads} thread{'' if state.torch.threads == 1 else 's'}")
+                names.append(axes.phrase("threads", (now and now.cell.threads) or state.torch.threads))
         if not names:
             names = ["starting the worker"]
         if state.reading is not None and state.reading.host_rss_bytes is not None:

@@ -109,7 +109,7 @@ class _Pace:
 
     @staticmethod
     def _kind(cell: AttentionCell, device: torch.device) -> tuple[str, ...]:
-        return (cell.implementation, cell.precision, str(cell.causal), str(cell.dim), str(device))
+        return (cell.implementation, cell.precision, str(cell.causal), str(cell.dim), str(device), str(cell.threads))
 
 
 _PACE = _Pace()

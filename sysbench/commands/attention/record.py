@@ -103,7 +103,7 @@ class AttentionAccounted(Event):
 
 
 class AttentionRates(Frozen):
-    """Rates of one phase of attention at its median time."""
+    """Rates of one phase of attention at its mean time."""
 
     flops: Flops
     """FLOPs of the two or four matrix products, halved under a causal mask."""

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from sysbench.errors import unknown
 from sysbench.spec import hardware
 from sysbench.spec.axes import Sizes, texts
-from sysbench.spec.cell import Devices, DeviceType, RunCell, RunSpec
+from sysbench.spec.cell import Devices, DeviceType, RunCell, RunSpec, Threads, threads_problem
 from sysbench.spec.model import Precision, Precisions
 from sysbench.spec.options import Option
 from sysbench.spec.quantities import Seconds, Seed, Size, Steps
@@ -112,12 +112,12 @@ class AttentionCell(RunCell):
     def problem(self, device: DeviceType | None) -> str | None:
         """Why this cell cannot run, in one line, or None if it can; a simulation is always of CUDA."""
         if self.simulate is not None:
-            return not_simulated(self.implementation)
+            return not_simulated(self.implementation) or threads_problem(self, "cuda")
         if device == "cpu" and self.precision == "fp16":
             return "--precision fp16 is refused on the CPU, which emulates it; use bf16, or --device cuda"
         if device is not None and device != "cuda" and self.precision == "tf32":
             return f"--precision tf32 is a CUDA format; on {device} use fp32"
-        return None
+        return threads_problem(self, device)
 
 
 class AttentionSpec(RunSpec):
@@ -163,6 +163,11 @@ class AttentionSpec(RunSpec):
     device: Annotated[Devices, Option(metavar="NAME,…", panel=MEASUREMENT)] = Field(
         default=("auto",), description="auto, cuda, cuda:1, mps or cpu. auto is the first available of cuda, mps, cpu."
     )
+    threads: Annotated[Threads, Option(metavar="AXIS", panel=MEASUREMENT)] = Field(
+        default=(),
+        exclude_if=lambda value: not value,
+        description="Threads that compute on the CPU; torch's own number by default.",
+    )
     simulate: Annotated[hardware.Gpus, Option(metavar="GPU,…", panel=MEASUREMENT)] = Field(
         default=(),
         description="Predict times and simulate memory, and where it runs out, on these GPUs instead of measuring: "
@@ -198,8 +203,8 @@ class AttentionSpec(RunSpec):
 
     def cells(self) -> Iterator[AttentionCell]:
         """Every cell of the run: inputs in ascending order, and for each input its implementations."""
-        axes = (self.simulate or (None,), self.device, self.precision, self.batch, self.heads or (None,))
-        for gpu, device, precision, batch, heads in product(*axes):
+        axes = (self.simulate or (None,), self.device, self.threads or (None,), self.precision, self.batch)
+        for gpu, device, threads, precision, batch, heads in product(*axes, self.heads or (None,)):
             for dim, seq, implementation in product(self.dim, self.seq, self.impl):
                 yield AttentionCell(
                     implementation=implementation,
@@ -210,6 +215,7 @@ class AttentionSpec(RunSpec):
                     causal=self.causal,
                     precision=precision,
                     device="cpu" if gpu else device,
+                    threads=threads,
                     simulate=gpu,
                     warmup=self.warmup,
                     repeats=self.repeats,

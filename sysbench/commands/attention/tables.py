@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from operator import itemgetter
-from typing import Any
+from typing import Any, Literal
 
 from sysbench import cells as axes
 from sysbench import formulas, units
@@ -46,7 +46,7 @@ from sysbench.statistics import NoPowerLaw
 
 Tables = list[Table]
 
-AXES = ("simulate", "device", "precision", "heads", "implementation", "dim", "seq", "batch")
+AXES = ("simulate", "device", "threads", "precision", "heads", "implementation", "dim", "seq", "batch")
 """Axes in the order of columns."""
 
 CLOSE = 1.05
@@ -97,8 +97,8 @@ def subject(record: AttentionRecord) -> tuple[str, ...]:
     words = ["attention"]
     words += [
         axes.phrase(axis, cell[axis])
-        for axis in ("implementation", "dim", "seq", "batch", "heads")
-        if axis not in differing
+        for axis in ("implementation", "dim", "seq", "batch", "heads", "threads")
+        if axis not in differing and axis in cell
     ]
     words += ["causal" if cell["causal"] else "not causal"]
     words += [str(cell["precision"])] if "precision" not in differing else []
@@ -133,7 +133,7 @@ def status(cell: AttentionCellRecord) -> Word:
 def _values(cell: Mapping[str, Any], named: Sequence[str]) -> tuple[Cell, ...]:
     """Values in the columns of these axes."""
     absent = {"simulate": "measured", "heads": "none"}
-    return tuple(cell[axis] if cell[axis] is not None else absent.get(axis, "") for axis in named)
+    return tuple(absent.get(axis, "") if cell.get(axis) is None else cell[axis] for axis in named)
 
 
 def _along(
@@ -165,12 +165,17 @@ def _median(cell: AttentionCellRecord, phase: str) -> float | None:
     return found.median_s if found else None
 
 
-def _rate(cell: AttentionCellRecord, phase: str) -> float | None:
-    return cell.rates[phase].flops_per_s if phase in cell.rates else None
-
-
-def _limit(cell: AttentionCellRecord, phase: str) -> float | None:
-    return cell.rates[phase].limit_share if phase in cell.rates else None
+def _per_second(
+    cell: AttentionCellRecord,
+    phase: Quantity,
+    of: Literal["flops", "bytes_moved", "limit_s"],
+    time: Literal["mean", "median"],
+) -> float | None:
+    """Divide by the time that the row shows, measured or predicted."""
+    found, instead = getattr(cell, phase), predicted(cell, phase)
+    taken_s = getattr(found, f"{time}_s") if found else instead.point_s if instead else None
+    amount = getattr(cell.rates[phase], of) if phase in cell.rates else None
+    return amount / taken_s if taken_s and amount is not None else None
 
 
 def _error(cell: AttentionCellRecord, *names: str) -> Measure | None:
@@ -203,6 +208,7 @@ def _clock(cells: Cells) -> tuple[str, ...]:
     return ("times by device events" if device else "times by the host's clock, between two synchronizations",)
 
 
+_MEDIAN = Field("{phase}_median", "median {phase}", "s", wide_range=True, offered=True, get=_median)
 _BEFORE_BACKWARD = Field(
     "memory_before_backward", "before backward", "bytes", wide_range=True, get=lambda cell: cell.before_backward_bytes
 )
@@ -214,6 +220,12 @@ _PEAK_RESERVED = Field(
 
 
 # --- the tables
+
+
+def _known_axes(record: AttentionRecord) -> Sequence[str]:
+    """Every axis; the number of threads only if it was chosen."""
+    known = axes.known(axes.axes_of(record.cells))
+    return [axis for axis in AXES if axis in known or not record.cells]
 
 
 SWEEP = DeclaredTable(
@@ -236,6 +248,7 @@ SWEEP = DeclaredTable(
         ),
         replace(_BEFORE_BACKWARD, group="memory"),
         Field("status", get=status),
+        Each("phase", (_MEDIAN,), values=TIMES),
     ),
     leading=_along(lambda record: [axis for axis in AXES if axis in ("dim", "seq", "batch", *varying(record.cells))]),
     notes=lambda record: _clock(record.cells),
@@ -267,7 +280,7 @@ class _Comparison:
         order, named = implementations(self.cells), self.named[:-1]
 
         def place(cell: AttentionCellRecord) -> tuple[Any, ...]:
-            found = (cell.axes[axis] for axis in named)
+            found = (cell.axes.get(axis) for axis in named)
             keys = ((0, each) if isinstance(each, int) else (1, str(each)) for each in found)
             return (*keys, order.index(cell.cell.implementation))
 
@@ -298,7 +311,7 @@ class _Row:
             return NOTHING if self.cell.cell.simulated else None
         return replace(_predicted(self.cell, phase) or Measure(found), tone=self._tone(phase))
 
-    def to_best(self, phase: Quantity) -> Cell:
+    def over_best(self, phase: Quantity) -> Cell:
         """The median as a multiple of the best."""
         found, best_s = value(self.cell, phase), self.best_s[phase]
         return Measure(found / best_s, tone=self._tone(phase)) if found is not None and best_s else NOTHING
@@ -345,12 +358,12 @@ COMPARISON = DeclaredTable(
                 ),
                 Field(
                     "{phase}_to_best",
-                    "to best",
+                    "time / best",
                     "ratio",
                     "{phase}",
                     _ranked(1),
                     optional=True,
-                    get=lambda row, phase: row.to_best(phase),
+                    get=lambda row, phase: row.over_best(phase),
                 ),
                 Field(
                     "{phase}_rate",
@@ -360,7 +373,7 @@ COMPARISON = DeclaredTable(
                     _ranked(3),
                     optional=True,
                     note=_flops_note,
-                    get=lambda row, phase: _rate(row.cell, phase) or NOTHING,
+                    get=lambda row, phase: _per_second(row.cell, phase, "flops", "median") or NOTHING,
                 ),
                 Field(
                     "{phase}_moved",
@@ -370,7 +383,7 @@ COMPARISON = DeclaredTable(
                     _ranked(6),
                     optional=True,
                     note="moved: at least q, k, v and output once each; backward twice that",
-                    get=lambda row, phase: row.cell.rates[phase].bytes_per_s if phase in row.cell.rates else NOTHING,
+                    get=lambda row, phase: _per_second(row.cell, phase, "bytes_moved", "median") or NOTHING,
                 ),
                 Field(
                     "{phase}_limit",
@@ -381,7 +394,7 @@ COMPARISON = DeclaredTable(
                     optional=True,
                     note="of limit: lower bound of the time, from FLOPs and bytes at the data sheet's rates, over the "
                     "median",
-                    get=lambda row, phase: _limit(row.cell, phase) or NOTHING,
+                    get=lambda row, phase: _per_second(row.cell, phase, "limit_s", "median") or NOTHING,
                 ),
             ),
             values=TIMES,
@@ -698,8 +711,18 @@ CELLS = DeclaredTable(
             for column in (
                 Field("{phase}", unit="s", wide_range=True, get=_time),
                 Field("{phase}_median", "{phase} median", "s", wide_range=True, get=_median),
-                Field("{phase}_rate", "{phase} rate", "flops_per_s", get=_rate),
-                Field("{phase}_limit", "{phase} of limit", "share", get=_limit),
+                Field(
+                    "{phase}_rate",
+                    "{phase} rate",
+                    "flops_per_s",
+                    get=lambda cell, phase: _per_second(cell, phase, "flops", "mean"),
+                ),
+                Field(
+                    "{phase}_limit",
+                    "{phase} of limit",
+                    "share",
+                    get=lambda cell, phase: _per_second(cell, phase, "limit_s", "mean"),
+                ),
             )
         ),
         replace(_BEFORE_BACKWARD, title="memory before backward"),
@@ -708,7 +731,7 @@ CELLS = DeclaredTable(
         Field("error", unit="number", get=lambda cell: _error(cell, "output")),
         Field("status", get=lambda cell: cell.outcome),
     ),
-    leading=_along(lambda record: AXES),
+    leading=_along(_known_axes),
     empty=True,
 )
 """All values in one long table, a row per cell, for data frames."""
@@ -722,7 +745,7 @@ TABLES: dict[str, DeclaredTable] = {
 def plan(planned: Sequence[AttentionCell], _: Hardware | None = None) -> Sheet:
     """The plan of a run: its cells, their FLOPs, and computed memory; nothing is measured."""
     specs = [cell.model_dump() for cell in planned]
-    named = tuple(axis for axis in AXES if len({str(spec[axis]) for spec in specs}) > 1) or ("implementation",)
+    named = tuple(axis for axis in AXES if len({str(spec.get(axis)) for spec in specs}) > 1) or ("implementation",)
     columns = (
         *axes.columns(named),
         Column("forward", "forward", "flops", wide_range=True),

@@ -146,6 +146,7 @@ DOUBTFUL = (
     "throttled",
     "gpu-shared",
     "host-busy",
+    "threads-wait",
     "warmup-unfinished",
     "drift",
     "two-modes",

@@ -27,6 +27,7 @@ TREATMENTS: Mapping[str, str] = {
     "attention": "attention",
     "execution": "execution",
     "optimizer": "optimizer",
+    "threads": "threads",
     "implementation": "implementation",
     "dim": "head dimension",
     "seq": "sequence length",

@@ -99,7 +99,7 @@ def _processor(facts: Facts) -> Iterator[Advice]:
     if host.load_1min is not None and cores and host.load_1min > max(BUSY_SHARE * cores, 0.5):
         yield Advice(
             message=f"load average {host.load_1min:.1f} on {cores} usable core{'' if cores == 1 else 's'}",
-            remedy="measure when the machine is idle",
+            remedy="measure when the machine is idle" + _fewer_threads(threads, cores, host.load_1min),
         )
     if host.quota_cores is not None and threads is not None and threads > host.quota_cores:
         yield Advice(
@@ -114,6 +114,14 @@ def _processor(facts: Facts) -> Iterator[Advice]:
             message=f"the CPU's clock follows its load (governor {host.cpu_governor}): short steps run at a low clock",
             remedy="cpupower frequency-set -g performance, as root",
         )
+
+
+def _fewer_threads(threads: int | None, cores: int, load: float) -> str:
+    """What helps while other processes run: the threads of one step wait for the one that has no core of its own."""
+    if threads is None or threads < 2:
+        return ""
+    free = max(1, min(threads, cores) - round(load))
+    return f", or with --threads {free}: if one thread of a step has to share its core, all others wait for it"
 
 
 def _memory(host: HostSection) -> Iterator[Advice]:

@@ -79,7 +79,19 @@ def _show_snapshot(path: Path, options: MemoryOptions) -> None:
     running.said_to_be_saved(map(running.Saved, drawn), options)
 
 
-AXES = ("simulate", "size", "batch", "ctx", "attention", "execution", "optimizer", "precision", "mode", "device")
+AXES = (
+    "simulate",
+    "size",
+    "batch",
+    "ctx",
+    "attention",
+    "execution",
+    "optimizer",
+    "precision",
+    "mode",
+    "device",
+    "threads",
+)
 """Axes that appear in file names, in order."""
 
 PICTURE_SUFFIXES = (".png", ".svg", ".pdf")

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 AXES = (
     *("simulate", "size", "batch", "ctx", "attention", "execution", "optimizer", "precision", "mode", "device"),
-    *("profiler", "active", "warmup", "steps"),
+    *("threads", "profiler", "active", "warmup", "steps"),
 )
 """Axes that appear in file names, in order."""
 

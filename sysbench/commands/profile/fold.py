@@ -105,8 +105,8 @@ def _perturbed(record: ProfileCellRecord, summary: ProfileSummary) -> Iterator[C
         effect = "kernels keep their own times" if kept else "small operators look larger than they are"
         yield Caution(
             code="profiler-costly",
-            message=f"under the profiler the step took {units.seconds(standard.median(record.profiled_s))} instead of "
-            f"{units.seconds(record.unprofiled.median_s)}: {effect}",
+            message=f"under the profiler the step took {units.seconds(standard.fmean(record.profiled_s))} instead of "
+            f"{units.seconds(record.unprofiled.mean_s)}: {effect}",
             remedy="take step times from sysbench time, and shares from here",
         )
     use = summary.device
@@ -138,7 +138,7 @@ def _cell(cell: ProfileCell, run: Run) -> ProfileCellRecord:
     coverage = None
     if summary is not None and summary.source != "cpu" and (step_s := by_device_s or unprofiled_s):
         # On a CPU the profiler slows down the operators themselves, so coverage would exceed 1.
-        coverage = summary.busy_ns / summary.steps / 1e9 / standard.median(step_s)
+        coverage = summary.busy_ns / summary.steps / 1e9 / standard.fmean(step_s)
     record = ProfileCellRecord(
         **run_record.of_cell(cell, seen),
         cautions=[],
@@ -149,7 +149,7 @@ def _cell(cell: ProfileCell, run: Run) -> ProfileCellRecord:
         unprofiled=samples_of(unprofiled_s),
         unprofiled_device=samples_of(by_device_s),
         profiled_s=profiled_s,
-        cost_share=standard.median(profiled_s) / standard.median(unprofiled_s) - 1
+        cost_share=standard.fmean(profiled_s) / standard.fmean(unprofiled_s) - 1
         if profiled_s and unprofiled_s
         else None,
         coverage=coverage,

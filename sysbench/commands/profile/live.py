@@ -168,8 +168,8 @@ def result(cell: CellState) -> str:
     """The result of a cell: `step 205 ms, 260 ms profiled, 1,431 kernels a step`."""
     if cell.summary is None or cell.outcome != "ok":
         return f"{cell.outcome}: {cell.detail}" if cell.detail else str(cell.outcome)
-    words = [f"step {units.seconds(statistics.median(cell.timed_s))}"] if cell.timed_s else []
-    words += [f"{units.seconds(statistics.median(cell.profiled_s))} profiled"] if cell.profiled_s else []
+    words = [f"step {units.seconds(statistics.fmean(cell.timed_s))}"] if cell.timed_s else []
+    words += [f"{units.seconds(statistics.fmean(cell.profiled_s))} profiled"] if cell.profiled_s else []
     if (step := cell.predicted) is not None:
         interval = f"{units.seconds(step.low_s)} to {units.seconds(step.high_s)}"
         words.append(f"PREDICTED step {units.seconds(step.point_s)} ({interval})")

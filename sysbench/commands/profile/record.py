@@ -50,9 +50,9 @@ class ProfileCellRecord(CellRecord):
     profiled_s: list[Seconds]
     """The profiled steps by the host's clock."""
     cost_share: Finite | None
-    """Relative increase of the median step time by the profiler."""
+    """Relative increase of the mean step time by the profiler."""
     coverage: Amount | None
-    """Busy time of the profiled step over the median unprofiled step; None on a CPU."""
+    """Busy time of the profiled step over the mean of the unprofiled steps; None on a CPU."""
     trace: str | None
     """The path of the trace, if it was kept."""
     trace_bytes: Bytes | None

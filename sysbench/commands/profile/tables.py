@@ -22,14 +22,15 @@ from sysbench.trace.range_tree import part_of
 from sysbench.trace.summary import ProfileSummary, Rate
 
 
-def _step(cell: ProfileCellRecord) -> Cell | float:
+def _step(cell: ProfileCellRecord) -> Cell:
     """The unprofiled or predicted step; for a cell without a profile, its outcome."""
     if cell.summary is None:
         return Word(cell.outcome, "quiet" if cell.outcome in ("skipped", "interrupted") else "bad")
     if cell.prediction is not None:
         step = cell.prediction.step
         return Measure(step.point_s, low=step.low_s, high=step.high_s) if step else Word("withheld", "bad")
-    return cell.unprofiled.median_s if cell.unprofiled else None
+    found = cell.unprofiled
+    return Measure(found.mean_s, found.std_s if len(found.samples_s) > 1 else None) if found else None
 
 
 def _matmul_share(cell: ProfileCellRecord) -> float | None:
@@ -72,7 +73,7 @@ SUMMARY: Final = DeclaredTable(
             "share",
             get=lambda cell: cell.coverage,
             optional=True,
-            note="covered: device busy time over the time of the unprofiled step",
+            note="covered: device busy time over the mean time of the unprofiled step",
         ),
         Field("matmul", unit="share", get=_matmul_share),
         Field(
@@ -84,6 +85,13 @@ SUMMARY: Final = DeclaredTable(
             get=lambda cell: sum(cell.summary.spent.calls) / cell.summary.steps if cell.summary else None,
         ),
         Field("waiting", "waiting for the host", "share", importance=3, get=_waiting, optional=True),
+        Field(
+            "median",
+            "median step",
+            "s",
+            offered=True,
+            get=lambda cell: cell.unprofiled.median_s if cell.unprofiled else None,
+        ),
     ),
     rows=lambda profiles: profiles.record.cells,
     when=lambda profiles: profiles.record is not None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,20 +51,25 @@ def _for(spec: RunSpec, gpu: Hardware) -> RunSpec:
 
 
 def durations_s(planned: Iterable[PlannedRun], gpu: Hardware, *, silent: bool) -> dict[str, float]:
-    """Return the predicted durations of measuring on that GPU, by cell key, for cells that can be predicted."""
+    """Return the predicted durations of measuring on that GPU, by cell key, for cells that can be predicted.
+
+    Raises what carrying out a prediction raises.
+    """
     found: dict[str, float] = {}
     with waiting(f"predicting for {gpu.slug}", silent=silent) as progress, tempfile.TemporaryDirectory() as directory:
         for each in planned:
             entry = each.entry
             if measuring(entry.command).foreseen is None or entry.here == "left out" or "simulate" in entry.options:
                 continue
-            with suppress(UsageError):
+            try:
                 spec = _for(each.spec, gpu)
-                progress(f"predicting for {gpu.slug}: {entry.name}")
-                there = {_apart_from_device(record.cell): record for record in _performed(spec, Path(directory)).cells}
-                on_gpu = [cell for cell in each.spec.cells() if cell.device.partition(":")[0] in ("auto", "cuda")]
-                taken = {cell.key: foreseen_s(spec.kind, there[_apart_from_device(cell)]) for cell in on_gpu}
-                found |= {key: each_s for key, each_s in taken.items() if each_s is not None}
+            except UsageError:
+                continue
+            progress(f"predicting for {gpu.slug}: {entry.name}")
+            there = {_apart_from_device(record.cell): record for record in _performed(spec, Path(directory)).cells}
+            on_gpu = [cell for cell in each.spec.cells() if cell.device.partition(":")[0] in ("auto", "cuda")]
+            taken = {cell.key: foreseen_s(spec.kind, there[_apart_from_device(cell)]) for cell in on_gpu}
+            found |= {key: each_s for key, each_s in taken.items() if each_s is not None}
     return found
 
 

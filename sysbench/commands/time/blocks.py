@@ -85,7 +85,7 @@ def hardware(
     if torch:
         names.append(f"torch {torch.torch}")
     if device and device.type == "cpu" and torch:
-        names.append(f"{torch.threads} thread{'' if torch.threads == 1 else 's'}")
+        names.append(axes.phrase("threads", (now and now.cell.threads) or torch.threads))
     pieces = [(theme.fitted(name, encoding), theme.QUIET) for name in names if name]
     return line(pieces_that_fit(pieces, width, theme.fitted(" · ", encoding)))
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 import statistics as standard
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from sysbench import formulas, statistics
+from sysbench import formulas, statistics, units
+from sysbench.cells import phrase
 from sysbench.commands.time.record import (
     CeilingRecord,
     EnergyRecord,
@@ -20,6 +21,7 @@ from sysbench.commands.time.record import (
     PhaseRecord,
     RateRecord,
     ReadingsRecord,
+    ThreadsTried,
     TimeCellRecord,
     TimeRecord,
 )
@@ -28,6 +30,7 @@ from sysbench.log import cautions
 from sysbench.log import collect as run_record
 from sysbench.log.collect import CellEvents, Run, fold_cells
 from sysbench.log.events import Event, PhaseSample, Reading, StepMeasured
+from sysbench.log.outcomes import Caution
 from sysbench.log.predictions import prediction_of
 from sysbench.log.records import Samples
 from sysbench.spec import hardware
@@ -76,6 +79,9 @@ def energy(cell: ModelCell, seen: CellEvents) -> EnergyRecord | None:
     )
 
 
+FASTER_SHARE = 0.8
+"""Every step on fewer threads must take less than this share of the median step before threads are to blame."""
+
 HIGHEST_SHARE = 1.1
 """Highest credible share of the measured ceiling: noise, and steps between the sizes tried, account for the excess."""
 
@@ -96,7 +102,11 @@ def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> TimeCellRecord:
     prediction = prediction_of(cell, seen, run.started.spec.get("price", {}).get(cell.simulate))
     return TimeCellRecord(
         **run_record.of_model_cell(cell, seen),
-        cautions=[*cautions.judge(cell, seen, rates, run.lost), *(prediction.cautions() if prediction else ())],
+        cautions=[
+            *_waiting_threads(seen),
+            *cautions.judge(cell, seen, rates, run.lost),
+            *(prediction.cautions() if prediction else ()),
+        ],
         build_s=seen.built.build_s if seen.built else None,
         compile_s=seen.compiled.compile_s if seen.compiled else None,
         graph_breaks=seen.compiled.graph_breaks if seen.compiled else None,
@@ -109,6 +119,24 @@ def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> TimeCellRecord:
         readings=_readings(seen.measured_readings or seen.readings),
         energy=energy(cell, seen),
         prediction=prediction,
+    )
+
+
+def _waiting_threads(seen: CellEvents) -> Iterator[Caution]:
+    """Threads that wait for each other: the same step is faster on fewer of them, by more than chance."""
+    tried = seen.last(ThreadsTried)
+    if tried is None or not seen.steps:
+        return
+    median_s = standard.median(step.step.wall_s or 0.0 for step in seen.steps)
+    if max(tried.wall_s) >= FASTER_SHARE * median_s:
+        return
+    fewer = phrase("threads", tried.threads)
+    yield Caution(
+        code="threads-wait",
+        message=f"the threads of a step wait for each other: it takes {units.seconds(median_s)} on {tried.before} "
+        f"threads and {units.seconds(standard.median(tried.wall_s))} on {fewer}, because other programs use some of "
+        "the cores",
+        remedy=f"--threads {tried.threads}, or close the other programs",
     )
 
 
@@ -164,7 +192,7 @@ def _rates(cell: TimeCell, seen: CellEvents, phases: dict[str, PhaseRecord], run
     flops_per_s = step_flops / step.wall.mean_s
     known = hardware.find(device.name, device.memory_bytes)
     peak = hardware.peak(known, cell.precision) if known else None
-    ceiling = run.ceilings.get((device.torch_name, cell.precision))
+    ceiling = run.ceilings.get((device.torch_name, cell.precision, cell.threads))
     ceiling_share = flops_per_s / ceiling.matmul_flops_per_s if ceiling else None
     return RateRecord(
         step_flops=step_flops,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.time.live_state import LiveState, TimedCell, advance
 from sysbench.commands.time.screen import Screen, slow_without_gpu
@@ -53,7 +54,9 @@ def device_line(state: LiveState) -> str:
     if any(each.cell.simulate for each in state.planned.values()):
         name = MARK
     elif device is not None and device.type == "cpu" and torch:
-        name = f"{name} ({torch.threads} thread{'' if torch.threads == 1 else 's'})"
+        counts = dict.fromkeys(each.cell.threads or torch.threads for each in state.planned.values())
+        *others, last = counts or (torch.threads,)
+        name = f"{name} ({''.join(f'{count}, ' for count in others)}{axes.phrase('threads', last)})"
     return f"{name} · torch {torch.torch}" if torch else name
 
 

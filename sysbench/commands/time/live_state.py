@@ -152,7 +152,7 @@ RECENT = 10
 MODELS = 20
 """Number of latest finished cells with which a waiting cell is compared."""
 
-_DECISIVE = ("device", "precision", "execution", "attention", "mode", "size")
+_DECISIVE = ("device", "threads", "precision", "execution", "attention", "mode", "size")
 """Axes that determine the speed in FLOPs per second; the number of FLOPs is known."""
 
 _MEDIAN_WIDTH = 2 * 1.96 * math.sqrt(math.pi / 2)

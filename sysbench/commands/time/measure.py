@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from statistics import median
 
 import torch
 
+from sysbench.commands.time.record import ThreadsTried
 from sysbench.commands.time.spec import TimeCell
 from sysbench.garbage import collection_paused
 from sysbench.lab import allocator
 from sysbench.lab.clocks import Clock, StepTimes, clock_for
 from sysbench.lab.compilation import built, compiled, count_from_zero, entered, fresh_compiler
-from sysbench.lab.devices import synchronize, torch_device
+from sysbench.lab.devices import computing_on, synchronize, torch_device
 from sysbench.lab.precision import matmul_precision
 from sysbench.lab.step import TrainingStep
 from sysbench.log.events import DeviceInfo, Event, MemoryMeasured, StepChecked, StepMeasured
 from sysbench.statistics import settled
+
+SCATTERED = 1.5
+"""If the slowest step on a CPU takes this many times as long as the fastest, it is tried on fewer threads."""
+
+PREEMPTED_PER_S = 5.0
+"""So it is if the system takes the core away from a thread this often a second: an idle one hardly ever does."""
+
+TRIED = 3
+"""Steps that are tried on fewer threads, after one that does not count."""
 
 
 def run(
@@ -73,6 +85,7 @@ def _measured_steps(cell: TimeCell, step: TrainingStep, device: torch.device, cl
     step.forget()
     before = step.fingerprint()
     allocator.reset_peaks(device)
+    preempted = _preemptions()
     taken: list[float] = []
     while not _enough(cell, taken):
         times = _take(step, cell, clock)
@@ -80,7 +93,29 @@ def _measured_steps(cell: TimeCell, step: TrainingStep, device: torch.device, cl
         if not taken:
             yield _checked(cell, step, before)
         taken.append(times.wall_s)
+    threads, per_s = torch.get_num_threads(), (_preemptions() - preempted) / sum(taken)
     yield _memory(cell, device)
+    # The compiler fixes the number of threads in its code: trying another one would compile the step again.
+    compiles = cell.execution == "compiled" or cell.attention == "flex"
+    disturbed = max(taken) > SCATTERED * min(taken) or per_s > PREEMPTED_PER_S * threads
+    if device.type == "cpu" and threads > 1 and disturbed and not compiles:
+        yield _on_fewer_threads(cell, step, median(taken), clock)
+
+
+def _preemptions() -> int:
+    """How often threads of this process had to leave their core to others."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+
+
+def _on_fewer_threads(cell: TimeCell, step: TrainingStep, usual_s: float, clock: Clock) -> ThreadsTried:
+    """Try a few steps on half the threads: if these are faster, the threads have been waiting for each other."""
+    threads = torch.get_num_threads()
+    tried_s: list[float] = []
+    with computing_on(threads // 2):
+        _take(step, cell, clock)
+        while len(tried_s) < TRIED and (not tried_s or tried_s[-1] < usual_s):
+            tried_s.append(_take(step, cell, clock).wall_s)
+    return ThreadsTried(at_s=time.time(), cell=cell.key, before=threads, threads=threads // 2, wall_s=tried_s)
 
 
 def _take(step: TrainingStep, cell: TimeCell, clock: Clock) -> StepTimes:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from sysbench.commands.time.spec import TimeCell
+from sysbench.log.events import Event
 from sysbench.log.predictions import PredictionRecord
 from sysbench.log.records import ModelCellRecord, RunRecord, Samples
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.model import Precision
-from sysbench.spec.quantities import Amount, Bytes, Count, Finite, Flops, PerSecond, Seconds, Unbounded
+from sysbench.spec.quantities import Amount, Bytes, Count, Finite, Flops, PerSecond, Seconds, Size, Unbounded
 
 
 class PhaseRecord(Frozen):
@@ -94,6 +95,18 @@ class EnergyRecord(Frozen):
     """Approximate number of steps with which it would be known."""
 
 
+class ThreadsTried(Event):
+    """The steps of a cell scattered on a CPU, and were tried on fewer threads, to see whether threads wait."""
+
+    event: Literal["threads_tried"] = "threads_tried"
+    cell: str
+    before: Size
+    """Threads of the measured steps."""
+    threads: Size
+    """Threads of these steps."""
+    wall_s: Annotated[list[Seconds], Field(min_length=1)]
+
+
 class TimeCellRecord(ModelCellRecord):
     """One cell of `sysbench time`."""
 
@@ -135,6 +148,7 @@ class CeilingRecord(Frozen):
 
     device: str
     precision: Precision
+    threads: Size | None = Field(default=None, exclude_if=lambda value: value is None)
     matmul_flops_per_s: PerSecond
     matmul_size: Count
 

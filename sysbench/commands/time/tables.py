@@ -173,9 +173,10 @@ def _peak_sources(record: TimeRecord) -> str:
 
 
 def _ceilings(record: TimeRecord) -> str:
-    reached = (
-        f"{units.flop_rate(each.matmul_flops_per_s)} in {each.precision} on {each.device}" for each in record.ceilings
-    )
+    reached = []
+    for each in record.ceilings:
+        place = f"{each.device} with {axes.phrase('threads', each.threads)}" if each.threads else each.device
+        reached.append(f"{units.flop_rate(each.matmul_flops_per_s)} in {each.precision} on {place}")
     return f"matmul: a large matrix product reached {', '.join(reached)}" if record.ceilings else ""
 
 
@@ -290,7 +291,7 @@ class _Arms:
     def rows(self) -> Iterator[_Row]:
         """Yield the cells that differ in this axis alone, for each combination of the others."""
         for alike in axes.alike(self.record.cells, self.axis):
-            cells = {cell.axes[self.axis]: cell for cell in alike}
+            cells = {cell.axes.get(self.axis): cell for cell in alike}
             compared = {
                 (phase, arm): _Compared.of(cells.get(self.values[0]), cells.get(arm), phase)
                 for phase in self.phases
@@ -388,10 +389,11 @@ _ARM_COLUMNS = (
 
 def arms_table(axis: str) -> DeclaredTable:
     """Declare a table of times for each value of an axis, with difference, relative change and speed-up."""
-    each_arm = Each("arm", _ARM_COLUMNS, values=lambda arms: arms.values, ahead=axis)
+    said = axes.AXES[axis].said if axes.AXES[axis].counted else str
+    each_arm = Each("arm", _ARM_COLUMNS, values=lambda arms: arms.values, ahead=axis, said=said)
     return DeclaredTable(
         axis,
-        lambda arms: f"{arms.values[0]} against {', '.join(str(arm) for arm in arms.values[1:])}",
+        lambda arms: f"{said(arms.values[0])} against {', '.join(map(said, arms.values[1:]))}",
         (Each("phase", (each_arm,), values=lambda arms: arms.phases),),
         rows=_Arms.rows,
         leading=along(

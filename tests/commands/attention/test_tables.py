@@ -6,6 +6,7 @@ import csv
 import io
 import re
 import struct
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from xml.etree import ElementTree
@@ -77,9 +78,9 @@ def until(stream: list[Event], cell: int, call: int) -> list[Event]:
     raise ValueError(f"cell {cell} has no call {call}")
 
 
-def printed(record: AttentionRecord, form: Format, *tables: str, width: int = 100) -> str:
+def printed(record: AttentionRecord, form: Format, *tables: str, width: int = 100, columns: Sequence[str] = ()) -> str:
     console = Console(file=io.StringIO(), width=width, legacy_windows=False)
-    summary.show(record, console, form, tables)
+    summary.show(record, console, form, tables, columns=columns)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -122,6 +123,25 @@ def test_tables_hold_the_numbers_of_the_record(record: AttentionRecord) -> None:
         assert (cell.forward.median_s if cell.forward else None) == (
             shown.value if isinstance(shown, Measure) else None
         )
+
+
+@pytest.mark.parametrize(("name", "time"), [("cells", "mean_s"), ("comparison", "median_s")])
+def test_times_and_rates_of_a_row_are_of_the_same_basis(record: AttentionRecord, name: str, time: str) -> None:
+    (table,) = tables_for(record, [name])
+    keys = [column.key for column in table.columns]
+    flops = {getattr(cell.forward, time): cell.rates["forward"].flops for cell in record.cells if cell.forward}
+    held = [(row[keys.index("forward")], row[keys.index("forward_rate")]) for row in table.rows]
+    measured = [(mean, found) for mean, found in held if isinstance(mean, Measure)]
+    assert len(measured) > 3
+    for mean, found in measured:
+        assert (mean.deviation is not None) is (name == "cells")
+        assert getattr(found, "value", found) == pytest.approx(flops[mean.value] / mean.value)
+
+
+def test_medians_are_there_for_those_who_ask(record: AttentionRecord) -> None:
+    assert "median forward" not in printed(record, "markdown", "sweep")
+    (row, *_) = csv.DictReader(io.StringIO(printed(record, "csv", "sweep", columns=["+forward_median"])))
+    assert float(row["forward_median_s"]) in {cell.forward.median_s for cell in record.cells if cell.forward}
 
 
 def test_the_best_on_each_input_is_one_and_the_others_are_multiples_of_it(record: AttentionRecord) -> None:

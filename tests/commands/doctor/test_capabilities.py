@@ -241,6 +241,16 @@ def test_what_spoils_measurements_is_said_with_its_remedy() -> None:
     assert all(each.remedy for each in found)
 
 
+def test_on_a_busy_machine_fewer_threads_are_offered_beside_waiting() -> None:
+    def remedy(threads: int, load: float) -> str:
+        facts = with_torch(with_host(machines.SOUND, usable_cores=8, load_1min=load), threads=threads)
+        return next(each.remedy for each in advice(facts) if "load average" in each.message)
+
+    assert "--threads 5:" in remedy(8, 3.1)
+    assert "--threads 1:" in remedy(8, 30.0)
+    assert "--threads" not in remedy(1, 3.1)
+
+
 # --- what sysbench costs
 
 

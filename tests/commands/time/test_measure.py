@@ -15,9 +15,11 @@ from torch._subclasses.fake_tensor import FakeTensor
 from sysbench import formulas
 from sysbench.command import kinds, measuring
 from sysbench.commands.time import measure as timing
+from sysbench.commands.time.record import ThreadsTried
 from sysbench.commands.time.spec import Sync, TimeCell
 from sysbench.errors import UnavailableError
 from sysbench.lab.clocks import Call, Clock, StepTimes
+from sysbench.lab.devices import computing_on
 from sysbench.lab.step import TrainingStep
 from sysbench.log.events import (
     Compiled,
@@ -208,6 +210,63 @@ def test_checking_happens_outside_the_timed_windows() -> None:
     clock = Watching()
     for event in timing.run(cell(), CPU, clock=clock):
         assert not clock.running, event
+
+
+# --- steps that scatter ----------------------------------------------------------------------------------------------
+
+
+class ThreadClock:
+    """Notes how many threads compute each step, and says that they wait for each other."""
+
+    def __init__(self, *seconds: float) -> None:
+        self.threads: list[int] = []
+        self._clock = FakeClock([*seconds, *[0.05] * 100])
+
+    def measure(self, phases: Mapping[str, Call], sync: Sync) -> StepTimes:
+        self.threads.append(torch.get_num_threads())
+        return self._clock.measure(phases, sync)
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    with computing_on(2):
+        yield
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_scattered_steps_on_a_cpu_are_tried_on_fewer_threads() -> None:
+    clock = ThreadClock(0.1, 0.9, 0.5)
+    events = events_of(cell(mode="forward", warmup=0), clock)
+    tried = the(ThreadsTried, events)
+    assert outline(events)[-2:] == ["MemoryMeasured", "ThreadsTried"]
+    assert (tried.before, tried.threads, tried.wall_s) == (2, 1, [0.05] * 3)
+    assert clock.threads == [2] * 3 + [1] * 4
+    assert torch.get_num_threads() == 2
+    assert decode(encode(tried)) == tried
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_so_are_steady_steps_whose_threads_lose_their_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "_preemptions", itertools.count(step=8).__next__)
+    assert the(ThreadsTried, events_of(cell(mode="forward", warmup=0), ThreadClock(0.1, 0.11, 0.12))).threads == 1
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_fewer_threads_that_do_not_help_are_not_tried_on() -> None:
+    clock = ThreadClock(0.1, 0.9, 0.5, 0.6, 0.6)
+    assert the(ThreadsTried, events_of(cell(mode="forward", warmup=0), clock)).wall_s == [0.6]
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_steady_steps_are_not_tried_on_fewer_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "_preemptions", lambda: 0)
+    assert outline(events_of(cell(mode="forward", warmup=0), ThreadClock(0.1, 0.11, 0.12)))[-1] == "MemoryMeasured"
+
+
+def test_one_thread_waits_for_no_other() -> None:
+    with computing_on(1):
+        events = events_of(cell(mode="forward", warmup=0), ThreadClock(0.1, 0.9, 0.5))
+    assert outline(events)[-1] == "MemoryMeasured"
 
 
 # --- until ---------------------------------------------------------------------------------------------------------
