@@ -13,6 +13,7 @@ from sysbench.command import measuring
 from sysbench.commands.run.experiment_file import Instead, Word, Words, WrittenExperiment, WrittenRun, by_field
 from sysbench.errors import OptionError, UsageError
 from sysbench.log.manifest import Here, RunEntry
+from sysbench.spec import hardware
 from sysbench.spec.cell import DeviceType, RunSpec
 from sysbench.spec.commands import keys_of, long_name
 from sysbench.spec.validation import Given, validated
@@ -121,9 +122,16 @@ def _planned(
     landing = next((each for each in devices if each == named.partition(",")[0].partition(":")[0].strip()), devices[0])
     instead = run.instead.get(landing, Instead())
     words = changed({**run.words, **instead.words})
+    not_simulated = ""
     if "simulate" in words:
+        as_written = {name: word for name, word in words.items() if name != "simulate"}
         # A simulated run uses no device; `device` has only determined which options apply.
         words = {name: word for name, word in words.items() if name != "device"}
+        if "simulate" not in {**run.words, **instead.words} and _are_known(words["simulate"]):
+            try:
+                _checked(run, words)
+            except OptionError as error:  # --simulate is for the runs of an experiment that can be simulated
+                words, not_simulated = as_written, str(error)
     spec, options = _spec_and_options(run, words)
     models: tuple[type[BaseModel], ...] = (measuring(run.command).spec_class, measuring(run.command).options_class)
     options_by_long_name = {
@@ -133,6 +141,8 @@ def _planned(
         if field in words and (text := words[field].text) is not None
     }
     here, why = _difference(run, words, instead, landing, devices)
+    if not_simulated and here != "left out":
+        here, why = "left out", f"it cannot be simulated: {not_simulated}"
     entry = RunEntry(
         name=name,
         part=part,
@@ -144,6 +154,13 @@ def _planned(
         why=why,
     )
     return PlannedRun(entry, spec, options)
+
+
+def _are_known(gpus: Word) -> bool:
+    try:
+        return bool(hardware.gpus(gpus.text or ""))
+    except ValueError:
+        return False
 
 
 def _difference(
@@ -175,18 +192,23 @@ def _change(run: WrittenRun, name: str, word: Word) -> str:
 
 def _spec_and_options(run: WrittenRun, words: Words) -> tuple[RunSpec, Given]:
     """Split words into a spec and run options; raises UsageError with the line of the wrong word, if a file has it."""
-    given: Given = {name: word.text or True for name, word in words.items() if word.text is not None}
-    own = {name: value for name, value in given.items() if name in measuring(run.command).spec_class.model_fields}
-    others = {name: value for name, value in given.items() if name not in own}
     try:
-        spec: RunSpec = validated(measuring(run.command).spec_class, own)
-        validated(measuring(run.command).options_class, others)
-        impossible = next(filter(None, (cell.problem(None) for cell in spec.cells())), None)
-        if impossible is not None:
-            raise OptionError(impossible, None)
+        return _checked(run, words)
     except OptionError as error:
         word = words.get(error.field or "", Word(None, run.place))
         if word.place is None:
             raise UsageError(f"{error} (for {run.name} of `{run.command}`)") from None
         raise word.place.complaint(str(error)) from None
+
+
+def _checked(run: WrittenRun, words: Words) -> tuple[RunSpec, Given]:
+    """Split words into a spec and run options; raises OptionError for a wrong one."""
+    given: Given = {name: word.text or True for name, word in words.items() if word.text is not None}
+    own = {name: value for name, value in given.items() if name in measuring(run.command).spec_class.model_fields}
+    others = {name: value for name, value in given.items() if name not in own}
+    spec: RunSpec = validated(measuring(run.command).spec_class, own)
+    validated(measuring(run.command).options_class, others)
+    impossible = next(filter(None, (cell.problem(None) for cell in spec.cells())), None)
+    if impossible is not None:
+        raise OptionError(impossible, None)
     return spec, others

@@ -246,7 +246,15 @@ def test_an_override_holds_for_every_run_that_has_the_option_and_wins_over_every
     text = "[[include]]\nrun = './a.toml'\nsize = 'small'\n" + TIME.replace("steps", "own")
     runs = planned(tmp_path, text, {"size": "medium", "simulate": "t4"})
     assert [run.spec.size for run in runs if isinstance(run.spec, ModelSpec)] == [("medium",)] * 4
-    assert [getattr(run.spec, "simulate", None) for run in runs] == [("t4",), ("t4",), None, ("t4",)]
+    assert [getattr(run.spec, "simulate", None) for run in runs] == [("t4",), ("t4",), (), ("t4",)]
+
+
+def test_a_run_that_cannot_be_simulated_is_left_out_where_all_are_to_be(tmp_path: Path) -> None:
+    text = TIME + '[[run]]\nname = "ranges"\ncommand = "profile"\nwith = "nsys"\n'
+    steps, ranges = planned(tmp_path, text, {"simulate": "t4"}, GPU)
+    assert (steps.entry.here, ranges.entry.here) == ("simulated", "left out")
+    assert "it cannot be simulated: --with" in ranges.entry.why
+    assert "--simulate tt4 is not a known GPU" in refusal(tmp_path, text, {"simulate": "tt4"})
 
 
 def test_what_a_run_keeps_is_not_overridden(tmp_path: Path) -> None:
