@@ -139,7 +139,7 @@ def _second_cell_is_being_measured(out: Path) -> bool:
 # --- continuing, without measuring anything
 
 
-def on_this_machine(experiment: WrittenExperiment, overrides: dict[str, str]) -> Any:
+def on_this_machine(experiment: WrittenExperiment, overrides: dict[str, str], gpu_name: str | None) -> Any:
     return plan(experiment, overrides, ("cpu",)), Durations()
 
 
