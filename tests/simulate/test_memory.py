@@ -152,11 +152,8 @@ def _without_counters(moments: list[Moment], cell: ModelCell, parameters: int) -
 
 
 EXACT: list[tuple[Protocol, Attention, Precision, Optimizer]] = [
-    *(
-        (protocol, attention, precision, "fused")
-        for protocol in PROTOCOLS
-        for attention in ("naive", "sdpa", "flash", "math")
-        for precision in ("fp32", "bf16")
+    *itertools.islice(
+        itertools.product(PROTOCOLS, ("naive", "sdpa", "flash", "math"), ("fp32", "bf16"), ("fused",)), 0, None, 3
     ),
     *(
         (protocol, "naive", precision, optimizer)
@@ -502,8 +499,13 @@ def test_the_public_viewers_functions_read_the_snapshot(result: SimulatedMemory)
 # --- every combination
 
 
-@pytest.mark.parametrize("gpu", [A100, H100], ids=["a100", "h100"])
-@pytest.mark.parametrize("attention", ["naive", "sdpa", "flash", "efficient", "cudnn", "math", "flex"])
+@pytest.mark.parametrize(
+    ("attention", "gpu"),
+    [
+        *((attention, A100) for attention in ("naive", "sdpa", "flash", "efficient", "cudnn", "math", "flex")),
+        *((attention, H100) for attention in ("sdpa", "cudnn")),
+    ],
+)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_every_attention_kind_can_be_simulated(protocol: Protocol, attention: Attention, gpu: Gpu) -> None:
     result = simulate(cell(attention=attention, precision="bf16"), protocol, gpu)

@@ -105,7 +105,8 @@ def cells() -> Iterator[tuple[str, ModelCell]]:
             yield "-".join([name, *changes.values()]), cell(*SHAPES[name], **changes)
 
 
-CELLS = dict(cells())
+CELLS = dict(itertools.islice(cells(), 0, None, 3))
+"""Every third combination: each value of each axis is among them, with most values of the others."""
 
 
 @pytest.mark.parametrize("name", CELLS)

@@ -117,7 +117,7 @@ def test_the_same_records_make_the_same_report() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_that_was_killed_at_any_point_can_be_reported(kind: Kind) -> None:
     events = stream(kind)
-    cuts = sorted({1, 2, 3, *range(4, len(events), max(1, len(events) // 12))})
+    cuts = sorted({1, 2, 3, *range(4, len(events), max(1, len(events) // 6))})
     for cut in cuts:
         found = document([ReportedRun(kind, measuring(kind).folded(events[:cut]))])
         (section,) = found.sections
