@@ -213,10 +213,10 @@ def carry_out(spec: RunSpec, options: RunOptions, provisions: Provisions | None 
         written = writer.submit(storage.write_atomically, saved_to, content)
     with writer:
         try:
-            if options.json_path not in (None, "-"):
-                storage.write_atomically(Path(options.json_path), content)
             if options.shown:
                 show(record, options)
+            elif options.json_path not in (None, "-"):
+                storage.write_atomically(Path(options.json_path), content)
         finally:
             written.result()
             say(f"saved  {saved_to}", options)
@@ -272,12 +272,16 @@ def say(text: str, options: RunOptions) -> None:
 
 
 def show(record: RunRecord[Any], options: RunOptions) -> None:
-    """Print the result to stdout: the record itself with `--json -`, otherwise its tables."""
+    """Print the result to stdout, as the record itself with `--json -`, and write that to the file of `--json`."""
+    from sysbench.log import storage
     from sysbench.render import output
 
+    content = record.model_dump_json(indent=1) + "\n" if options.json_path is not None else ""
+    if options.json_path not in (None, "-"):
+        storage.write_atomically(Path(options.json_path), content.encode())
     with output.results() as console:
         if options.json_path == "-":
-            sys.stdout.write(record.model_dump_json(indent=1) + "\n")
+            sys.stdout.write(content)
             return
         try:
             output.show(record, console, options.format, options.tables, options.selection, options.columns)

@@ -50,6 +50,18 @@ def test_a_plan_is_to_be_had_as_json(line: str, tmp_path: Path) -> None:
     assert beside.out == answered(*line.split()).out
 
 
+@pytest.mark.parametrize(
+    "saved",
+    ["time-arms.jsonl", "memory-modes.jsonl", "profile-train.jsonl", "attention-a100.jsonl", "accum-sums.jsonl"],
+)
+def test_the_record_of_a_log_is_written_beside_its_tables(saved: str, tmp_path: Path) -> None:
+    words = (saved.partition("-")[0], "--from", str(FIXTURES / saved))
+    beside = answered(*words, "--json", str(tmp_path / "record.json"))
+    assert beside.code == 0, beside.err
+    assert (tmp_path / "record.json").read_text() == answered(*words, "--json", "-").out
+    assert beside.out == answered(*words).out
+
+
 def test_rows_of_a_plan_have_numbers_in_base_units() -> None:
     (table,) = json.loads(answered("time", "--plan", "--size", "small,medium", "--ctx", "128", "--json", "-").out)[
         "tables"
