@@ -99,7 +99,7 @@ def kill(directory: Path, chance: random.Random) -> str | None:
     if status is None:
         return f"{number.name} to {target}: it does not end"
     allowed = {0, 1, 130, *(-fatal for fatal in FATAL)}
-    if status not in allowed or (status in (-9, -11) and (engine not in victims or number not in FATAL)):
+    if status not in allowed or (status in (-9, -11) and (target == "worker" or number not in FATAL)):
         return f"{number.name} to {target}: exit status {status}: {text[-300:]}"
     if "Traceback" in text or "defect" in text:
         return f"{number.name} to {target}: {text[-500:]}"
