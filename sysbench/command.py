@@ -82,7 +82,7 @@ class Command:
     """Function that returns the named tables of a record, if a builder needs more than the record."""
     headlines: str | None = None
     """Sentences below the tables, if the sheet does not include them."""
-    plan: str = "sysbench.render.plan:sheet"
+    plan: str = "sysbench.commands.plan:sheet"
     """The cells of a run for `--plan`: `(cells, gpu or None) -> Sheet`; memory is held against the GPU."""
     findings: str = "findings:of_run"
     """Findings of a run: `record -> Iterable[Said]`."""

@@ -105,7 +105,7 @@ def answer(kind: Kind, spec_given: Given, options_given: Given) -> None:
 
         refuse_beside_source(command.spec_class, spec_given)
         record = saved.record(source, kind)
-        show(record, options)
+        show_saved(record, options)
         if command.files:
             command.part("files")(record, options)
         return
@@ -213,10 +213,10 @@ def carry_out(spec: RunSpec, options: RunOptions, provisions: Provisions | None 
         written = writer.submit(storage.write_atomically, saved_to, content)
     with writer:
         try:
+            if options.json_path not in (None, "-"):
+                storage.write_atomically(Path(options.json_path), content)
             if options.shown:
                 show(record, options)
-            elif options.json_path not in (None, "-"):
-                storage.write_atomically(Path(options.json_path), content)
         finally:
             written.result()
             say(f"saved  {saved_to}", options)
@@ -272,16 +272,12 @@ def say(text: str, options: RunOptions) -> None:
 
 
 def show(record: RunRecord[Any], options: RunOptions) -> None:
-    """Print the result to stdout, as the record itself with `--json -`, and write that to the file of `--json`."""
-    from sysbench.log import storage
+    """Print the result to stdout: the record itself with `--json -`, otherwise its tables."""
     from sysbench.render import output
 
-    content = record.model_dump_json(indent=1) + "\n" if options.json_path is not None else ""
-    if options.json_path not in (None, "-"):
-        storage.write_atomically(Path(options.json_path), content.encode())
     with output.results() as console:
         if options.json_path == "-":
-            sys.stdout.write(content)
+            sys.stdout.write(record.model_dump_json(indent=1) + "\n")
             return
         try:
             output.show(record, console, options.format, options.tables, options.selection, options.columns)
@@ -289,6 +285,15 @@ def show(record: RunRecord[Any], options: RunOptions) -> None:
             # This run cannot fill the requested tables or columns: show the default ones before refusing.
             output.show(record, console, options.format)
             raise
+
+
+def show_saved(record: RunRecord[Any], options: RunOptions) -> None:
+    """Show the result of an earlier run, and write its record to the file of `--json`."""
+    from sysbench.log import storage
+
+    if options.json_path not in (None, "-"):
+        storage.write_atomically(Path(options.json_path), record.model_dump_json(indent=1).encode() + b"\n")
+    show(record, options)
 
 
 def exit_code(record: RunRecord[Any]) -> int:

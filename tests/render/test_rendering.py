@@ -14,13 +14,13 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from sysbench.command import Kind, measuring
+from sysbench.commands import plan
 from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.commands.time.tables import TABLES
 from sysbench.render import numbers as columns_shown
 from sysbench.render import output as sheets
 from sysbench.render import output as summary
-from sysbench.render import plan
 from sysbench.render.csv import sheet_json
 from sysbench.render.table import Column, Measure, Remark, Sheet, Table, Word
 from sysbench.render.terminal import SheetView

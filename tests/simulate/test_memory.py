@@ -19,10 +19,10 @@ from torch.cuda import _memory_viz
 
 from sysbench import formulas
 from sysbench.commands.memory.spec import PROCEDURES, MemoryCell, MemorySpec, Protocol
+from sysbench.commands.plan import plan
 from sysbench.errors import UnavailableError
 from sysbench.lab.accounting import BLOCK_BYTES, rounded
 from sysbench.lab.step import TrainingStep
-from sysbench.render.plan import plan
 from sysbench.render.table import Measure
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import CONTEXT_BYTES, Gpu

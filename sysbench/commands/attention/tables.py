@@ -501,12 +501,6 @@ def _growth(each: Growth) -> tuple[Cell, str]:
     return Measure(law.exponent, low=law.low, high=law.high), f"{law.scatter:.1%}"
 
 
-def _grown_at(each: Growth) -> str:
-    """The value of the other axis."""
-    cell = each.cells[0].cell
-    return f"d {cell.dim}" if each.axis == "seq" else f"N {cell.seq}"
-
-
 EXPONENTS = DeclaredTable(
     "exponents",
     lambda record: _marked("growth", record.cells, times=True),

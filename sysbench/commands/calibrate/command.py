@@ -41,7 +41,7 @@ def show(path: Path, options: CalibrateOptions) -> None:
         found = running.carry_out(CalibrateSpec(timed=path.resolve()), quietly)
     else:
         found = saved.record(path, "calibrate")
-    running.show(found, options)
+    running.show_saved(found, options)
     write(found, options)
     if timed:
         raise typer.Exit(running.exit_code(found))

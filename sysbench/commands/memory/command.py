@@ -59,7 +59,7 @@ def show(path: Path, options: MemoryOptions) -> None:
                 f"--{name} needs every allocation, which {path} does not hold: give its snapshot to --from"
             )
     running.refuse_unknown_tables("memory", options)
-    running.show(saved.record(path, "memory"), options)
+    running.show_saved(saved.record(path, "memory"), options)
 
 
 def _show_snapshot(path: Path, options: MemoryOptions) -> None:

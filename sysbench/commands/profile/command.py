@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from sysbench.commands.profile import files as profile_files
 from sysbench.commands.profile.spec import ProfileOptions, ProfileSpec
 from sysbench.errors import UsageError
 from sysbench.log import storage
+from sysbench.log.runs import is_log_or_record
 from sysbench.render.dashboard.progress import waiting
 from sysbench.spec import hardware
 from sysbench.spec.command_options import Given, command_options
@@ -56,11 +56,6 @@ def _refuse_hosts(spec: ProfileSpec) -> None:
             )
 
 
-_RECORD = re.compile(rb'\s*\{\s*"schema_version"')
-"""The beginning of a record, and of no trace."""
-
-_BEGINNING_BYTES = 256
-
 _REPORT = ".nsys-rep"
 _TRACES = (".json", ".json.gz", ".sqlite", _REPORT)
 
@@ -72,7 +67,7 @@ def show(paths: Sequence[Path], options: ProfileOptions) -> None:
     running.refuse_unknown_tables("profile", options)
     profile_files.refuse_other_endings(options)
     paths = [each for path in paths for each in (_traces_in(path) if path.is_dir() else [path])]
-    ours = next((path for path in paths if _is_ours(path)), None)
+    ours = next((path for path in paths if is_log_or_record(path)), None)
     if ours is None:
         _show_traces(paths, options)
         return
@@ -83,7 +78,7 @@ def show(paths: Sequence[Path], options: ProfileOptions) -> None:
             raise UsageError(f"--{name} needs a trace, and {ours} is not one: give the trace to --from")
     from sysbench.commands import saved
 
-    running.show(saved.record(ours, "profile"), options)
+    running.show_saved(saved.record(ours, "profile"), options)
 
 
 def _traces_in(directory: Path) -> list[Path]:
@@ -92,17 +87,6 @@ def _traces_in(directory: Path) -> list[Path]:
     if not found:
         raise UsageError(f"--from {directory} is a directory without a trace ({', '.join(_TRACES)}) in it")
     return [path for path in found if path.suffix != _REPORT or path.with_suffix(".sqlite") not in found]
-
-
-def _is_ours(path: Path) -> bool:
-    """Whether a file is a log or record of sysbench."""
-    if path.suffix != ".json":
-        return path.suffix == ".jsonl"
-    try:
-        with path.open("rb") as file:
-            return _RECORD.match(file.read(_BEGINNING_BYTES)) is not None
-    except OSError:
-        return False  # the reader reports the error
 
 
 def _show_traces(paths: Sequence[Path], options: ProfileOptions) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from sysbench import formulas
+from sysbench.commands.plan import plan
 from sysbench.commands.time.live_state import folded
 from sysbench.commands.time.record import TimeCellRecord, TimeRecord
 from sysbench.commands.time.spec import TimeSpec
@@ -17,7 +18,6 @@ from sysbench.log.events import Event, StepMeasured
 from sysbench.log.outcomes import Caution
 from sysbench.render.chosen_columns import with_columns
 from sysbench.render.numbers import shown
-from sysbench.render.plan import plan
 from sysbench.render.remarks import cautions, outcomes
 from sysbench.render.table import Measure, Table, Word
 from sysbench.simulate.gpu import CONTEXT_BYTES, Gpu
