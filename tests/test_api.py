@@ -125,7 +125,7 @@ def test_a_run_of_a_spec_lands_where_its_options_say_and_prints_nothing(
         ("tme", "tme is not a command that runs cells. Did you mean time?"),
         ("time --sise small", "No such option: --sise"),
         ("time --size smal", "--size smal is not a size. Did you mean small?"),
-        ("time --simulate 24GiB", "--simulate 24GiB: nothing is known of it but its memory"),
+        ("time --simulate 24GiB", "--simulate 24GiB: its rates are unknown, so times cannot be predicted"),
         ("time --plan", "--plan and --from run nothing"),
         ("time 'x", "cannot be taken apart into words"),
     ],

@@ -41,8 +41,7 @@ def refuse_present(slugs: Sequence[str], *, force: bool, option: str = "--simula
     here = {known.slug for name, size_bytes in present_gpus() if (known := hardware.find(name, size_bytes))}
     if not force and (slug := next((each for each in slugs if each in here), None)) is not None:
         raise UsageError(
-            f"{option} {slug}: there is one here, which can be measured by leaving {option} out; "
-            "--force predicts nevertheless"
+            f"{option} {slug}: this machine has one; leave {option} out to measure it, or add --force to predict anyway"
         )
 
 
@@ -60,7 +59,7 @@ def _problems(known: Hardware) -> Iterator[str]:
         )
     if not known.rates:
         yield (
-            "nothing is known of it but its memory, which predicts no times; "
+            "its rates are unknown, so times cannot be predicted; "
             f"sysbench memory --simulate {known.slug} says whether a step fits"
         )
         return

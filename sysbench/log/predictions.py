@@ -1,4 +1,4 @@
-"""Times on GPUs that were not there: the events and records of what was worked out and not measured."""
+"""Events and records of predictions: times computed for a GPU, not measured on it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ INTERVAL = "in brackets the interval that holds the time in 90 % of cases"
 
 
 class PredictedTime(Frozen):
-    """A time that was worked out and not measured."""
+    """A predicted time with its interval."""
 
     point_s: Seconds
     low_s: Seconds
     high_s: Seconds
-    """Ends of the interval that holds the time in 90 % of cases."""
+    """Ends of the interval that contains the time in 90 % of cases."""
 
 
 class PredictedPhase(PredictedTime):
@@ -33,15 +33,15 @@ class PredictedPhase(PredictedTime):
 
     name: Phase
     host_s: Seconds
-    """That the host takes to issue everything."""
+    """Time in which the host issues all work of the phase."""
     device_s: Seconds
-    """That the kernels take together."""
+    """Total time of the kernels."""
     limited_by: str
-    """The host, or what most of the device's time goes into: matmul, bandwidth, indexing, latency."""
+    """`host`, or the largest share of the device's time: matmul, bandwidth, indexing, or latency."""
     limited_share: Amount
-    """Of the phase."""
+    """Its share of the phase, from 0 to 1."""
     lower_bound_s: Seconds
-    """At the rates of the data sheet, without a host."""
+    """Time at data-sheet rates, with a host that takes no time."""
     launches: Count
 
 
@@ -51,7 +51,7 @@ class PredictedConstant(Frozen):
     name: str
     value: PerSecond
     spread: Amount
-    """Deviation of its logarithm."""
+    """Standard deviation of its logarithm."""
     basis: Basis
     source: str
 
@@ -61,24 +61,24 @@ class Grounds(Frozen):
 
     source: Literal["predicted"] = "predicted"
     gpu: str
-    """Its title."""
+    """Title of the GPU."""
     withheld: str | None
-    """Why there is no time."""
+    """Reason why no time is given; None if one is."""
     phases: list[PredictedPhase]
     unknown_operators: dict[str, Count]
-    """That the model does not know, with their launches."""
+    """Operators that the model does not know, with the number of their launches."""
     unknown_share: Amount
-    """Of the device's time."""
+    """Their share of the device's time, from 0 to 1."""
     constants: list[PredictedConstant]
     doubts: list[str]
-    """What is wrong with the constants: that they were calibrated with another torch, say."""
+    """Reasons to distrust the constants, such as a calibration with another version of torch."""
 
     def phase(self, name: str) -> PredictedPhase | None:
-        """A phase by its name; None where its time is withheld, or there is none."""
+        """Return the phase of this name; None if there is none, or if times are withheld."""
         return next((each for each in self.phases if each.name == name), None) if self.withheld is None else None
 
     def cautions(self) -> Iterator[Caution]:
-        """Why it should be believed less."""
+        """Yield the reasons to trust the prediction less."""
         for doubt in self.doubts:
             yield Caution(code="calibration-differs", message=doubt, remedy="run sysbench calibrate again there")
         if self.unknown_operators:
@@ -92,11 +92,11 @@ class Grounds(Frozen):
 
 
 class PredictedStep(Grounds):
-    """How long a step would take on a GPU, and what memory it would need."""
+    """The predicted time of a step on a GPU, and its simulated memory."""
 
     host: str
     step: PredictedTime | None
-    """None where it is withheld."""
+    """None if times are withheld."""
     limited_by: str
     limited_share: Amount
     lower_bound_s: Seconds
@@ -105,31 +105,31 @@ class PredictedStep(Grounds):
     allocated_peak_bytes: Bytes
     reserved_peak_bytes: Bytes
     less_certain: bool
-    """Whether a part of it is a guess: what torch.compile would fuse."""
+    """Whether it rests on a guess, such as which operators torch.compile fuses."""
 
 
 class StepPredicted(PredictedStep, Event):
-    """The cell was not run: this is how long its step would take on a GPU, and how sure that is."""
+    """The step of a cell has been predicted instead of run."""
 
     event: Literal["step_predicted"] = "step_predicted"
     cell: str
 
 
 class PredictionRecord(PredictedStep):
-    """What would be measured on a GPU that was not there."""
+    """The prediction of a cell, with the rates and costs that follow from it."""
 
     step_flops: Flops
     flops_per_s: PerSecond | None
     tokens_per_s: PerSecond | None
     peak_share: Amount | None
-    """Of the data sheet's dense rate at this precision."""
+    """Share of the data sheet's dense rate at this precision, from 0 to 1."""
     price_per_hour: PerSecond | None
-    """What the user said that the GPU costs."""
+    """Price of the GPU, as given by the user."""
     price_per_million_tokens: PerSecond | None
 
 
 def prediction_of(cell: ModelCell, seen: CellEvents, price_per_hour: float | None = None) -> PredictionRecord | None:
-    """What was predicted of a cell, with what it comes to a second and a token; None where it was measured."""
+    """Return the prediction of a cell, with rates and costs; None if the cell was measured."""
     predicted = seen.last(StepPredicted)
     if predicted is None:
         return None

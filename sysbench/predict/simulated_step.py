@@ -31,18 +31,18 @@ from sysbench.spec.hardware import Hardware
 from sysbench.spec.model import ModelCell
 
 UNLIMITED_BYTES = 1 << 50
-"""A trace asks for memory, and does not get any."""
+"""Memory of the GPU that a step is traced on: no allocation fails, and none takes memory."""
 
 KEPT = 4
-"""Traces that are kept: the GPUs of one cell follow each other, and some share what their generation launches."""
+"""Number of traces to keep: the GPUs of one cell follow each other, and those of a generation share a trace."""
 
 
 @dataclass(frozen=True)
 class SimulatedStep:
-    """The step of a cell on the GPU called `slug`, issued by the host of a file, or else by the one it goes with.
+    """The step of a cell on the GPU called `slug`, issued by the host in a file, or by the GPU's usual host.
 
-    placed  whether the trace knows modules, for which every operator's origin is looked up
-    whole   whether phases follow each other undisturbed; else the device is waited for after each
+    placed  whether the trace records the module of every operator, which takes longer
+    whole   whether phases follow each other without synchronization; otherwise each ends with one
     """
 
     cell: ModelCell

@@ -157,7 +157,7 @@ def test_version_is_the_packages() -> None:
         (["time", "--from", "a.jsonl", "--ctx", "1"], "sysbench time: --from shows a finished run; --ctx would change"),
         (
             ["time", "--simulate", "24GiB"],
-            "sysbench time: --simulate 24GiB: nothing is known of it but its memory, which predicts no times; "
+            "sysbench time: --simulate 24GiB: its rates are unknown, so times cannot be predicted; "
             "sysbench memory --simulate 24GiB says whether a step fits",
         ),
         (

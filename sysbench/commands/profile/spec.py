@@ -128,7 +128,7 @@ class ProfileSpec(ModelSpec):
             (self.shapes, "--shapes"),
         ):
             if given:
-                raise ValueError(f"{option} is of what is profiled; with --simulate nothing is")
+                raise ValueError(f"{option} applies to profiling on a device; with --simulate nothing runs")
         return self
 
     def cells(self) -> Iterator[ProfileCell]:

@@ -155,4 +155,4 @@ def test_a_gpu_that_is_here_is_measured_unless_a_prediction_is_asked_for(
 ) -> None:
     monkeypatch.setattr(nvml, "present_gpus", lambda: [("NVIDIA H200", 150_000_000_000)])
     done = answered("attention", "--simulate", "h200", cwd=tmp_path)
-    assert (done.code, "--force predicts nevertheless" in done.complaint) == (2, True)
+    assert (done.code, "add --force to predict anyway" in done.complaint) == (2, True)
