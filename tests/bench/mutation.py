@@ -3,10 +3,10 @@
     python -m tests.bench.mutation --count 200 --seed 1 --minutes 60
 
 Each change is made in a copy of the tree, which is removed in the end; the tree itself is never written to. Only those
-tests are run that call the changed function, the fastest first, in a fork of a process that has imported torch already.
-Which tests call what is recorded once for each file of tests, in `--cache`. A change is noticed if a test fails or does
-not end. Survivors are printed with their place: each wants a better test, or a reason in `mutation_equivalent.toml` why
-it changes nothing that can be observed.
+tests are run that call the changed function, the fastest first and for `--budget` seconds, in a fork of a process that
+has imported torch already. Which tests call what is recorded once for each file of tests, in `--cache`. A change is
+noticed if a test fails or does not end. Survivors are printed with their place: each wants a better test, or a reason
+in `mutation_equivalent.toml` why it changes nothing that can be observed.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ import sys
 import tempfile
 import time
 import tomllib
+from bisect import bisect
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -40,7 +42,7 @@ ROOT = Path(__file__).parents[2]
 SUBJECTS = {
     "sysbench/statistics": "tests/statistics",
     "sysbench/simulate/allocator": "tests/simulate/test_caching_allocator.py tests/simulate/test_allocator_settings.py "
-    "tests/simulate/test_allocator_replay.py",
+    "tests/simulate/test_allocator_replay.py tests/simulate/test_device_memory.py",
     "sysbench/trace/attribution.py": "tests/trace",
     "sysbench/trace/readers": "tests/trace",
     "sysbench/log/journal.py": "tests/log tests/engine/test_session.py",
@@ -70,8 +72,15 @@ class Change:
     line: int
     function: str
     """Qualified name of the function that it is in; empty outside functions."""
-    text: str
     tests: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The line of the module, as `ast.unparse` writes it, before and after."""
+        source = (ROOT / self.path).read_text(encoding="utf-8")
+        lines = ast.unparse(ast.parse(source)).splitlines(), applied(source, self).splitlines()
+        before, after = next((old, new) for old, new in zip(*lines, strict=False) if old != new)
+        return f"{before.strip()}  →  {after.strip()}"
 
 
 def changes() -> Iterator[Change]:
@@ -82,10 +91,9 @@ def changes() -> Iterator[Change]:
             tree = ast.parse(path.read_text(encoding="utf-8"))
             numbers = {id(node): number for number, node in enumerate(ast.walk(tree))}
             for node, function in _that_run(tree):
-                if (changed := _changed(node)) is not None:
-                    text = f"{ast.unparse(node)}  →  {ast.unparse(changed)}"
+                if _changed(node) is not None:
                     line: int = getattr(node, "lineno", 0)
-                    yield Change(path.relative_to(ROOT), numbers[id(node)], line, function, text, tuple(tests.split()))
+                    yield Change(path.relative_to(ROOT), numbers[id(node)], line, function, tuple(tests.split()))
 
 
 def _that_run(node: ast.AST, prefix: str = "", function: str = "") -> Iterator[tuple[ast.AST, str]]:
@@ -112,6 +120,10 @@ def _changed(node: ast.AST) -> ast.AST | None:
     """The node with another operator or constant; None where there is none."""
     changed = copy.deepcopy(node)
     match changed:
+        case ast.BinOp(left=left, right=right) if any(
+            isinstance(getattr(each, "value", each), str | bytes | ast.JoinedStr) for each in (left, right)
+        ):
+            return None  # texts can only be added
         case ast.Compare(ops=[operator]) if type(operator) in SWAPPED:
             changed.ops = [SWAPPED[type(operator)]()]  # type: ignore[list-item]
         case ast.BinOp(op=operator) | ast.BoolOp(op=operator) if type(operator) in SWAPPED:
@@ -195,8 +207,8 @@ def recorded(tree: Path, places: set[str], cache: Path) -> dict[str, Any]:
     return known
 
 
-def related(change: Change, known: dict[str, Any]) -> tuple[list[str], float]:
-    """The tests that call the changed function, the fastest first, and the seconds that they take.
+def related(change: Change, known: dict[str, Any], budget_s: float) -> tuple[list[str], float]:
+    """The fastest tests that call the changed function, as many as take so long, and the seconds that they take.
 
     All tests of the subject where none does: another process may. Where what is changed is in no function, the tests of
     all functions of the module.
@@ -210,7 +222,10 @@ def related(change: Change, known: dict[str, Any]) -> tuple[list[str], float]:
     if not seconds:
         files = [file for name, file in known.items() if name.startswith(change.tests)]
         seconds = {test: taken for file in files for test, taken in file["seconds"].items()}
-    return sorted(seconds, key=lambda test: seconds[test]), sum(seconds.values())
+    fastest = sorted(seconds, key=lambda test: seconds[test])
+    total_s = list(accumulate(seconds[test] for test in fastest))
+    count = max(bisect(total_s, budget_s), 1)
+    return fastest[:count], total_s[count - 1]
 
 
 # --- trying
@@ -250,14 +265,14 @@ def in_a_fork(tree: Path, run: Callable[[], int], limit_s: float) -> int | None:
     return os.waitstatus_to_exitcode(status)
 
 
-def noticed(tree: Path, change: Change, known: dict[str, Any], number: int) -> bool:
+def noticed(tree: Path, change: Change, known: dict[str, Any], budget_s: float, number: int) -> bool:
     """Whether the tests fail with the change, which is taken back."""
     path = tree / change.path
     path.write_text(applied(path.read_text(encoding="utf-8"), change), encoding="utf-8")
     later_s = time.time() + 10 * (number + 1)  # else bytecode of another change could be taken for this one's
     os.utime(path, (later_s, later_s))
     try:
-        tests, seconds = related(change, known)
+        tests, seconds = related(change, known, budget_s)
         status = in_a_fork(tree, lambda: int(pytest.main([*QUIETLY, *tests])), 20 + 4 * seconds)
     finally:
         shutil.copy2(ROOT / change.path, path)
@@ -272,6 +287,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="how many of the sample were tried before")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--budget", type=float, default=60, help="seconds of tests for each change")
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir(), "sysbench-mutation.json"))
     options = parser.parse_args()
     for name in IMPORTED:
@@ -295,7 +311,7 @@ def main() -> None:
             tried += 1
             if (str(change.path), change.text) in equivalent:
                 same += 1
-            elif not noticed(tree, change, known, number):
+            elif not noticed(tree, change, known, options.budget, number):
                 survived += 1
                 print(f"survived  {change.path}:{change.line}  {change.function}  {change.text}", flush=True)
     noticed_count = tried - same - survived
