@@ -285,6 +285,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--first", type=int, default=0, help="how many of the sample were tried before")
+    parser.add_argument("--numbers", type=int, nargs="*", help="of the sample: only these, as survivors are printed")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--budget", type=float, default=60, help="seconds of tests for each change")
@@ -295,7 +296,8 @@ def main() -> None:
     listed = tomllib.loads(Path(__file__).with_name("mutation_equivalent.toml").read_text(encoding="utf-8"))
     equivalent = {(each["path"], each["change"]) for each in listed["equivalent"]}
     possible = list(changes())
-    sample = random.Random(options.seed).sample(possible, min(options.count, len(possible)))[options.first :]
+    sample = random.Random(options.seed).sample(possible, min(options.count, len(possible)))
+    numbers = range(options.first, len(sample)) if options.numbers is None else options.numbers
     until_s = time.monotonic() + options.minutes * 60
     tried = survived = same = 0
     with tempfile.TemporaryDirectory(prefix="sysbench-mutation-") as directory:
@@ -305,15 +307,16 @@ def main() -> None:
         for name in ("pyproject.toml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE"):
             shutil.copy(ROOT / name, tree / name)
         known = recorded(tree, {place for tests in SUBJECTS.values() for place in tests.split()}, options.cache)
-        for number, change in enumerate(sample):
+        for number in numbers:
             if time.monotonic() > until_s:
                 break
+            change = sample[number]
             tried += 1
             if (str(change.path), change.text) in equivalent:
                 same += 1
             elif not noticed(tree, change, known, options.budget, number):
                 survived += 1
-                print(f"survived  {change.path}:{change.line}  {change.function}  {change.text}", flush=True)
+                print(f"{number} survived  {change.path}:{change.line}  {change.function}  {change.text}", flush=True)
     noticed_count = tried - same - survived
     share = f"{noticed_count / (tried - same):.1%}" if tried > same else "none"
     print(

@@ -155,7 +155,7 @@ def slow_start(warmup: list[float], values: list[float]) -> tuple[int, float] | 
         return excess / sigma(spread[head:]) if sigma(spread[head:]) else math.inf * excess if excess > 0 else 0.0
 
     signs = (
-        math.factorial(n - run) / math.factorial(n) <= (0.012 if warmup else 0.0025),
+        math.factorial(n - run) / math.factorial(n) < (0.012 if warmup else 0.0025),
         run > 0 and score(1) > 3.0 + 112 / (n - 1) ** 1.5,
         n > 6 and plain.median(values[:3]) > percentile(values[3:], 95) and score(3) > 2.0 + 95 / (n - 3) ** 1.5,
     )
@@ -178,6 +178,25 @@ def test_a_slow_start_is_that_of_the_definition(warmup: list[float]) -> None:
     assert 10 < sum(each is not None for each in found) < len(every) - 10
     for each, other in zip(found, expected, strict=True):
         assert (each and (each.slow_steps, pytest.approx(each.excess_share))) == other
+
+
+@pytest.mark.parametrize("count", [20, 40, 100])
+@pytest.mark.parametrize(("head", "least", "more"), [(1, 3.0, 112), (3, 2.0, 95)])
+def test_a_start_is_slow_from_as_many_deviations_on_as_is_said(count: int, head: int, least: float, more: int) -> None:
+    rest = [1 + 0.01 * NormalDist().inv_cdf((place + 0.5) / count) for place in range(count)]
+    random.Random(count).shuffle(rest)
+    limit = least + more / count**1.5
+    for share, is_slow in ((0.999, False), (1.001, True)):
+        level = plain.median(rest) + share * limit * sigma(rest)
+        # The first of three is no slower than the others: the run of slow steps has no length.
+        first = [level] if head == 1 else [level - 1e-6, level, level + 1e-6]
+        assert (statistics.warmup_unfinished((), first + rest) is not None) == is_slow
+
+
+@pytest.mark.parametrize(("count", "is_slow"), [(400, False), (401, True)])
+def test_a_first_step_slower_than_400_others_is_no_chance(count: int, is_slow: bool) -> None:
+    values = [1.1] + [1 + 0.098 * ((7 * place) % 100) / 100 for place in range(count - 1)]
+    assert (statistics.warmup_unfinished((), values) is not None) == is_slow
 
 
 def outliers(values: list[float]) -> tuple[tuple[int, ...], float] | None:
@@ -224,6 +243,9 @@ def greatest_distance(ordered: list[float]) -> float:
 def test_two_modes_are_those_of_the_definition() -> None:
     chance = random.Random(5)
     every = ALL + [stream("two levels", chance) for _ in range(60)]
+    for upper in range(2, 22):  # the smaller group has a tenth at least
+        level = [1.2] * upper + [1.0] * (100 - upper)
+        every.append([value + chance.gauss(0, 0.004) for value in chance.sample(level, 100)])
     found = [statistics.two_modes(values) for values in every]
     assert 10 < sum(each is not None for each in found) < len(every) - 10
     for each, values in zip(found, every, strict=True):
