@@ -77,7 +77,7 @@ def _cautions(cell: LoopCell, seen: CellEvents, run: Run) -> Iterator[Caution]:
             remedy='device="cpu", or the device that they ran on',
         )
     for caution in (
-        *cautions.stability(warmup, wall),
+        *(cautions.stability(warmup, wall) if wall else ()),
         *(cautions.precision_of_the_median(wall, cell.until, cell.max_steps) if wall else ()),
         *cautions.launching(seen),
         *cautions.surroundings(seen, run.lost),

@@ -64,7 +64,7 @@ class LoopCell(RunCell):
     """measure  sysbench called the step, which is the sum of its phases if these are functions of their own
     record   the program ran its own loop, and a step lasts from its first phase to that of the next one
     """
-    tokens: Size | None = Field(exclude_if=lambda value: value is None)
+    tokens: Size | None = Field(default=None, exclude_if=lambda value: value is None)
     """Tokens per step; None if unknown."""
     warmup: Steps
     steps: Size

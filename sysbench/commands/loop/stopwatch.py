@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch.profiler import record_function
 
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
     from sysbench.commands.time.spec import Sync
 
 
-@dataclass(frozen=True)
-class _Window:
+class _Window(NamedTuple):
     """A phase that has run: its times on the host's clock, and the number of its first mark on the device's."""
 
     name: str
@@ -82,8 +80,8 @@ class Stopwatch:
     def begin(self) -> None:
         """Begin a step, and forget one that has not ended."""
         self._windows.clear()
-        self._range_of_step.close()
         if self.visible:
+            self._range_of_step.close()
             self._range_of_step.enter_context(record_function(STEP))
         self._clock.synchronize()
         self._began_ns = self._clock.now_ns()
@@ -112,7 +110,8 @@ class Stopwatch:
             if self._apart:
                 self._clock.synchronize()
             self._windows.append(_Window(name, self._entered_ns, launched_ns, self._clock.now_ns(), mark))
-        self._range_of_phase.close()
+        if self.visible:
+            self._range_of_phase.close()
         self.inside = None
 
     def end(self, *, summed: bool = False) -> StepTimes:
