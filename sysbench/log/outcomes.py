@@ -56,6 +56,7 @@ CautionCode = Literal[
     "trace-damaged",
     "calibration-differs",
     "operators-unknown",
+    "device-unused",
 ]
 
 
