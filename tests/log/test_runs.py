@@ -125,6 +125,12 @@ def test_a_command_in_front_leaves_only_its_runs(runs: Path) -> None:
     assert "no runs of `sysbench memory`" in complaint("memory:latest", runs)
 
 
+def test_a_command_without_a_colon_and_another_word_with_one_are_names(runs: Path) -> None:
+    write_log(runs / "time-mine.jsonl")
+    assert names("time", runs) == ["time-mine.jsonl"]
+    assert "nor a run in" in complaint("groceries:latest", runs)
+
+
 def test_of_runs_in_the_same_second_the_number_decides(runs: Path) -> None:
     for number in (2, 10):
         write_log(runs / f"2026-11-22T10-00-00-time-{number}.jsonl")

@@ -374,6 +374,15 @@ def test_frames_are_found_again_in_blocks_segments_and_trace() -> None:
     assert [entry["frames"] for entry in made.snapshot()["device_traces"][0]] == [frames] * 4
 
 
+def test_an_expandable_segment_keeps_the_frames_of_the_request_that_made_it() -> None:
+    made = allocator("expandable_segments:True")
+    first, later = ([{"filename": "model.py", "line": line, "name": "forward"}] for line in (7, 8))
+    made.allocate(30 * MIB, frames=first)
+    made.allocate(30 * MIB, frames=later)
+    (segment,) = made.snapshot()["segments"]
+    assert segment["frames"] == first
+
+
 def test_a_snapshot_has_the_keys_that_pytorch_writes() -> None:
     """THCPModule_memorySnapshot, torch/csrc/cuda/Module.cpp."""
     made = allocator(capacity=30 * MIB)

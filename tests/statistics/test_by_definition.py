@@ -24,7 +24,7 @@ KINDS = ("even", "trend", "wander", "slow start", "two levels", "spikes", "ticks
 def streams(each: int = 12) -> list[list[float]]:
     """Streams of 6 to 40 samples: many lie close to the limits of the detectors."""
     chance = random.Random(20)
-    steady = [[1.0, 1.1, 1.2, 1.3, 1.4, 1.5], [1.5, 1.4, 1.3, 1.2, 1.1, 1.0]]
+    steady = [[2.0, 2.1, 2.05, 1.0, 1.001, 0.999], [1.0, 1.1, 1.2, 1.3, 1.4, 1.5], [1.5, 1.4, 1.3, 1.2, 1.1, 1.0]]
     return [*steady, *(stream(kind, chance) for kind in KINDS for _ in range(each))]
 
 
@@ -133,6 +133,11 @@ def autocorrelation(values: list[float]) -> tuple[float, float] | None:
     variance = Fraction(4 * (n - 2) * (5 * n * n - 2 * n - 9), 5 * n * (n + 1) * (n - 1) ** 2)
     rho = 1 - ratio / 2
     return (rho, n * (1 - rho) / (1 + rho)) if (2 - ratio) / math.sqrt(variance) > 2.65 else None
+
+
+@pytest.mark.parametrize(("highest", "is_noticed"), [(1001.0, False), (1001.01, True)])
+def test_a_difference_of_a_tenth_of_a_percent_is_none(highest: float, is_noticed: bool) -> None:
+    assert (statistics.autocorrelation([1000.0] * 11 + [highest] * 9) is not None) == is_noticed
 
 
 def test_an_autocorrelation_is_that_of_the_definition() -> None:
