@@ -326,6 +326,7 @@ def test_the_interval_of_a_ratio_holds_it(count: int, other_count: int, other_si
         (np.array(sorted(((i * 37) % 101) / 7 + (i % 5) ** 3 for i in range(40))), 0.06793893129770992),
         (np.concatenate((np.arange(20) ** 1.5, 200 + np.arange(7) ** 2.0)), 0.09916456476090428),
         (np.sqrt(np.arange(1, 31)), 1 / 60),
+        (np.array([4.0, 9.0, 30.0, 34.0]), 0.20192307692307693),
     ],
 )
 def test_the_dip_agrees_with_the_published_algorithm(ordered: np.ndarray, expected: float) -> None:

@@ -136,12 +136,12 @@ class Pieces:
 
     def to_the_end(self) -> None:
         """Process all events up to the end of the list, or up to damage or the end of a truncated file."""
-        if self._all_blocks() and self._take(walked):
+        if self._all_blocks() and self._take(split) and self._take(walked):
             self.remarks.append(f"cut off: read to {self._place(0)}")
 
     def to_the_cut(self) -> bool:
         """Process all events; return False unless the part ends exactly after an event."""
-        return self._all_blocks() and self._take(walked) and not self._buffer.strip(b" \t\r\n,")
+        return self._all_blocks() and self._take(split) and self._take(walked) and not self._buffer.strip(b" \t\r\n,")
 
     def _all_blocks(self) -> bool:
         """Process all events that another one follows; return False at the end of the list, and at damage."""
