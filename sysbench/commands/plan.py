@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sysbench import cells as axes
 from sysbench import formulas, units
-from sysbench.render.table import Cell, Column, Measure, Sheet, Table, Word
+from sysbench.render.table import NOTHING, Cell, Column, Measure, Sheet, Table, Word
 from sysbench.simulate.gpu import CONTEXT_BYTES, Gpu
 from sysbench.spec import hardware
 from sysbench.spec.cell import RunCell
@@ -48,14 +48,16 @@ def plan(cells: Sequence[RunCell], device: Hardware | None = None) -> Table:
 
 
 def _row(planned: RunCell, cell: ModelCell, device: Hardware | None) -> list[Cell]:
+    if (shape := cell.shape) is None:
+        return [NOTHING] * (4 if device is None else 6)
     needed = formulas.predicted_bytes(planned) or 0
     if device is not None:
         # Autograd runs backward on a thread of its own, which has a handle of its own.
         needed += Gpu.of(device).workspace_bytes * (1 if cell.mode == "inference" else 2)
-    flops = formulas.phase_flops(cell.model, cell.ctx, cell.batch)
+    flops = formulas.phase_flops(shape, cell.ctx, cell.batch)
     row: list[Cell] = [
-        Measure(formulas.parameters(cell.model)),
-        Measure(formulas.forward_flops(cell.model, cell.ctx, cell.batch)),
+        Measure(formulas.parameters(shape)),
+        Measure(formulas.forward_flops(shape, cell.ctx, cell.batch)),
         Measure(sum(flops.get(phase, 0) for phase in planned.phases or cell.phases)),
         Measure(needed),
     ]

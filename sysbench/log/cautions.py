@@ -74,7 +74,7 @@ def _lower_bound(cell: TimeCell, wall: Sequence[float], rates: RateRecord | None
     """A step cannot be faster than its matrix products at peak; fused kernels may skip the causal half."""
     if rates is None or not wall:
         return
-    if rates.ceiling_flops_per_s and rates.ceiling_share is None:
+    if rates.ceiling_flops_per_s and rates.ceiling_share is None and rates.step_flops is not None:
         yield Caution(
             code="ceiling-doubtful",
             message="the step was faster than the measured matmul ceiling of "
@@ -82,10 +82,10 @@ def _lower_bound(cell: TimeCell, wall: Sequence[float], rates: RateRecord | None
             remedy="its share of the ceiling is left out; close programs that may have slowed the ceiling down, and "
             "measure again",
         )
-    if rates.peak_flops_per_s is None:
+    if rates.peak_flops_per_s is None or rates.step_flops is None or (shape := cell.shape) is None:
         return
-    skippable = formulas.attention_forward_flops(cell.model, cell.ctx, cell.batch) / 2
-    passes = rates.step_flops / formulas.forward_flops(cell.model, cell.ctx, cell.batch)
+    skippable = formulas.attention_forward_flops(shape, cell.ctx, cell.batch) / 2
+    passes = rates.step_flops / formulas.forward_flops(shape, cell.ctx, cell.batch)
     bound_s = (rates.step_flops - passes * skippable) / rates.peak_flops_per_s
     if standard.median(wall) < bound_s:
         yield Caution(

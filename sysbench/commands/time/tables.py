@@ -546,7 +546,7 @@ DEVICES = DeclaredTable(
         leading(
             Field("size", get=lambda row: _any(row).cell.size),
             *(
-                Field(name, importance=3, get=lambda row, name=name: getattr(_any(row).cell.model, name))
+                Field(name, importance=3, get=lambda row, name=name: getattr(_any(row).cell.shape, name, None))
                 for name in ("d_model", "d_ff", "layers", "heads")
             ),
             Field("parameters", unit="count", importance=2, get=lambda row: _any(row).model.parameters),
@@ -708,7 +708,7 @@ CELLS = DeclaredTable(
     "cells",
     "all cells and phases",
     (
-        Each("name", (Field("{name}", get=lambda row, name: getattr(row[0].cell.model, name)),), _DIMENSIONS),
+        Each("name", (Field("{name}", get=lambda row, name: getattr(row[0].cell.shape, name, None)),), _DIMENSIONS),
         Field("device_name", "device name", get=lambda row: row[0].device.name if row[0].device else None),
         Field("parameters", unit="count", get=lambda row: row[0].model.parameters),
         Field("outcome", get=lambda row: row[0].outcome),

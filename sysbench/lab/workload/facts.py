@@ -1,0 +1,34 @@
+"""What a step of a user's model does: its FLOPs, operator by operator, and the facts of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch.utils.flop_counter import flop_registry
+
+from sysbench.lab.workload.workload import Workload
+from sysbench.log.own_model import OwnModelFacts
+
+
+def flops(operator: Any, arguments: tuple[Any, ...], options: Mapping[str, Any], result: Any) -> int:
+    """FLOPs of one call: of matrix products, convolutions and fused attention, as torch's FlopCounterMode has them."""
+    count = flop_registry.get(operator._overloadpacket)
+    return 0 if count is None else int(count(*arguments, **options, out_val=result))
+
+
+def facts_of(work: Workload, by_phase: Mapping[str, int] | None, uncounted: str | None = None) -> OwnModelFacts:
+    """Return what is known of a user's model; without FLOPs `by_phase`, `uncounted` says why there are none."""
+    parameters = list(work.model.parameters())  # torch yields shared ones once
+    return OwnModelFacts(
+        class_name=type(work.model).__qualname__,
+        parameters=sum(each.numel() for each in parameters),
+        trainable_parameters=sum(each.numel() for each in parameters if each.requires_grad),
+        inputs=work.inputs_said or "",
+        loss=work.loss_said[0] if work.loss_said else None,
+        tokens=work.tokens,
+        flops=None if by_phase is None else dict(by_phase),
+        uncounted=uncounted,
+        files=list(work.files),
+        printed=work.printed,
+    )
