@@ -9,7 +9,7 @@ from functools import lru_cache
 from sysbench.errors import SysbenchError
 from sysbench.lab.step import TrainingStep
 from sysbench.lab.workload.facts import facts_of
-from sysbench.log.own_model import OwnModelBuilt, OwnModelFacts
+from sysbench.log.events import OwnModelBuilt, OwnModelFacts
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.recording import Platform, StepRecording, record
 from sysbench.spec.model import ModelCell

@@ -18,6 +18,8 @@ from sysbench.log.events import (
     Event,
     MemoryMeasured,
     ModelBuilt,
+    OwnModelBuilt,
+    OwnModelFacts,
     Reading,
     ReadingsLost,
     RunFinished,
@@ -27,7 +29,6 @@ from sysbench.log.events import (
     StepMeasured,
     WorkerReady,
 )
-from sysbench.log.own_model import OwnModelBuilt, OwnModelFacts
 from sysbench.log.records import AnyCell, EnvironmentRecord, ModelRecord
 from sysbench.spec.cell import RunCell
 from sysbench.spec.frozen import Frozen

@@ -8,9 +8,16 @@ from typing import Annotated, Any, Generic, Self, TypeVar
 from pydantic import ConfigDict, Field, SerializeAsAny, model_validator
 
 from sysbench.command import Kind
-from sysbench.log.events import SCHEMA_VERSION, DeviceInfo, HostInfo, TorchInfo, WrittenSpec, refuse_spec_of_another
+from sysbench.log.events import (
+    SCHEMA_VERSION,
+    DeviceInfo,
+    HostInfo,
+    OwnModelFacts,
+    TorchInfo,
+    WrittenSpec,
+    refuse_spec_of_another,
+)
 from sysbench.log.outcomes import Caution, Outcome, RunStatus
-from sysbench.log.own_model import OwnModelFacts
 from sysbench.spec.cell import RunCell
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.quantities import Bytes, Count, Finite, Flops, Moment, Seconds, SomeSeconds

@@ -16,8 +16,7 @@ import torch
 
 from sysbench import units
 from sysbench.errors import DoesNotFitError, UnavailableError
-from sysbench.log.events import Event, StageEntered
-from sysbench.log.own_model import OwnModelBuilt
+from sysbench.log.events import Event, OwnModelBuilt, StageEntered
 from sysbench.log.predictions import PredictedConstant, PredictedPhase, PredictedTime, StepPredicted
 from sysbench.predict.rates import GpuRates, HostRates, host_of
 from sysbench.predict.step import Constant, PhasePrediction, StepPrediction, predict

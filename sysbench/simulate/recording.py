@@ -22,7 +22,7 @@ from sysbench.garbage import collection_paused
 from sysbench.lab.step import TrainingStep
 from sysbench.lab.workload.facts import facts_of, flops
 from sysbench.lab.workload.workload import Workload
-from sysbench.log.own_model import OwnModelFacts
+from sysbench.log.events import OwnModelFacts
 from sysbench.simulate.autocast import CUDA_RULES, AutocastRules, cuda_autocast
 from sysbench.simulate.composites import Composites, composed_of, composites_on
 from sysbench.simulate.gpu import Gpu

@@ -21,6 +21,8 @@ HUGGING_FACE = "hf:"
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _FILE = re.compile(r"[^:]+\.py:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _INPUT = re.compile(r"(?:(?P<name>[^\W\d]\w*)=)?(?P<dtype>\w+)\[(?P<sizes>[\w,]*)\](?:<(?P<bound>\w+))?")
+_BETWEEN_ARGUMENTS = re.compile(r",(?=[^\W\d]\w*=)")
+_BETWEEN_INPUTS = re.compile(r",(?![^\[]*\])")
 
 DTYPES = ("int64", "int32", "bool", "float32", "float16", "bfloat16")
 """Types of described inputs; whole numbers are drawn below a bound, the others from a normal distribution."""
@@ -48,8 +50,9 @@ def _arguments(value: object) -> dict[str, tuple[Scalar, ...]]:
     if isinstance(value, dict):
         return value
     found: dict[str, tuple[Scalar, ...]] = {}
-    for word in value if isinstance(value, list | tuple) else [value]:
-        name, equals, written = str(word).partition("=")
+    words = [str(word) for word in (value if isinstance(value, list | tuple) else [value])]
+    for word in (each for several in words for each in _BETWEEN_ARGUMENTS.split(several)):
+        name, equals, written = word.partition("=")
         if not equals or not name.isidentifier():
             raise ValueError(f"{word} is not NAME=VALUE, such as layers=12,24 or norm=rms")
         found[name] = _scalars(written)
@@ -93,7 +96,11 @@ class DescribedInput(BaseModel):
 
 def _described(value: object) -> tuple[object, ...]:
     words = value if isinstance(value, list | tuple) else [value]
-    return tuple(described(word) if isinstance(word, str) else word for word in words)
+    return tuple(
+        described(each) if isinstance(each, str) else each
+        for word in words
+        for each in (_BETWEEN_INPUTS.split(word) if isinstance(word, str) else [word])
+    )
 
 
 def described(word: str) -> DescribedInput:

@@ -42,7 +42,13 @@ def sheet(record: MemoryRecord, names: Iterable[str] = (), selection: Selection 
     return Sheet(
         subject=(*axes.subject(as_found), *dict.fromkeys(devices), *torch),
         tables=tuple(tables_for(record, names)),
-        remarks=(*_verdicts(record), *_unexplained(record), *remarks.cautions(record), *_notes(record)),
+        remarks=(
+            *_verdicts(record),
+            *_unexplained(record),
+            *remarks.cautions(record),
+            *_notes(record),
+            *remarks.own_models(record),
+        ),
     )
 
 

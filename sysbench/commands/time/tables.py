@@ -21,7 +21,7 @@ from sysbench.commands.time.spec import TimeSpec
 from sysbench.log.predictions import MARK
 from sysbench.log.records import Samples
 from sysbench.render.declared import DeclaredTable, Each, Field, along, filled, leading
-from sysbench.render.remarks import cautions, outcomes
+from sysbench.render.remarks import cautions, outcomes, own_models
 from sysbench.render.table import NOTHING, Cell, Measure, Sheet, Table, Tone, Word
 from sysbench.spec.run import Selection
 from sysbench.statistics import Ratio, direction, ratio
@@ -808,7 +808,7 @@ def sheet(record: TimeRecord, names: Iterable[str] = (), selection: Selection | 
     return Sheet(
         subject=(*axes.subject(specs), *about, *torch),
         tables=tuple(tables_for(record, names)),
-        remarks=(*outcomes(record), *cautions(record)),
+        remarks=(*outcomes(record), *cautions(record), *own_models(record)),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from torch.utils.flop_counter import flop_registry
 
 from sysbench.lab.workload.workload import Workload
-from sysbench.log.own_model import OwnModelFacts
+from sysbench.log.events import OwnModelFacts
 
 
 def flops(operator: Any, arguments: tuple[Any, ...], options: Mapping[str, Any], result: Any) -> int:

@@ -22,7 +22,7 @@ import torch
 import sysbench
 from sysbench.errors import SysbenchError, UnavailableError, nearest, unknown
 from sysbench.lab.allocator import is_out_of_memory
-from sysbench.log.own_model import CodeFile
+from sysbench.log.events import CodeFile
 
 PRINTED_CHARACTERS = 2000
 """Length of what is kept of a model's own output."""

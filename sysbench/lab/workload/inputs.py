@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sysbench.errors import UnavailableError
 from sysbench.lab.workload.imports import Loaded, arguments_for, loaded, users
-from sysbench.log.own_model import CodeFile
+from sysbench.log.events import CodeFile
 from sysbench.spec.model import ModelCell
 from sysbench.spec.own_model import DescribedInput, OwnModel
 

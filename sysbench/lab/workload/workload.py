@@ -15,7 +15,7 @@ from sysbench.lab.precision import compute_dtype
 from sysbench.lab.transformer import build
 from sysbench.lab.workload.inputs import random_tokens
 from sysbench.lab.workload.losses import cross_entropy
-from sysbench.log.own_model import CodeFile
+from sysbench.log.events import CodeFile
 from sysbench.spec.model import ModelCell, ModelShape
 
 LEARNING_RATE = 1e-4
