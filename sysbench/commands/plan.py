@@ -44,6 +44,10 @@ def plan(cells: Sequence[RunCell], device: Hardware | None = None) -> Table:
             "often 2 to 10 %, comes on top: sysbench memory --simulate counts it",
             f"held against {', '.join(titles)}, {units.size(CONTEXT_BYTES)} of it taken by the CUDA context",
         ]
+    if any(cell.step is not None and cell.step.own is not None for cell in cells):
+        notes.append(
+            "no formula knows a model of your own: memory --simulate GPU counts what it needs, without that GPU"
+        )
     return Table("plan", f"{len(cells)} cell{'' if len(cells) == 1 else 's'}", columns, rows, len(named), tuple(notes))
 
 

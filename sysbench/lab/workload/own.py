@@ -35,6 +35,9 @@ _CONTEXT = ("ctx", "context_length", "max_seq_len", "block_size", "max_position_
 HOOK = "scaled_dot_product_attention"
 """A function of this name beside a model can be exchanged for another implementation of causal attention."""
 
+_HOOKS: dict[str, Any] = {}
+"""What each module had there itself, by its name."""
+
 
 def own_workload(cell: ModelCell, own: OwnModel, device: torch.device) -> Workload:
     """Import and build the user's model on `device`, with inputs, a loss and an optimizer.
@@ -97,7 +100,7 @@ def _constructed(cell: ModelCell, own: OwnModel, code: Loaded) -> nn.Module:
     given = arguments_for(code.value, own.arguments, offered, insisted, what)
     if own.sized and not given.keys() & {*dimensions, "shape"}:
         raise UnavailableError(f"{what} takes none of the dimensions of --size, such as {', '.join(_NAMES)}")
-    if exchanged and "attention" not in given:
+    if "attention" not in given:
         _exchange(cell, code, what)
     with users(f"building {own.title}"):
         model = code.value(**given)
@@ -129,8 +132,13 @@ def _settle(model: nn.Module, cell: ModelCell, device: torch.device) -> None:
 
 
 def _exchange(cell: ModelCell, code: Loaded, what: str) -> None:
-    """Put the cell's implementation in place of the function beside the model."""
-    if not callable(getattr(code.module, HOOK, None)):
+    """Put the cell's implementation in place of the function beside the model, or the model's own back again."""
+    own = _HOOKS.setdefault(code.module.__name__, getattr(code.module, HOOK, None))
+    if cell.attention == "own":
+        if own is not None:
+            setattr(code.module, HOOK, own)
+        return
+    if not callable(own):
         raise UnavailableError(
             f"--attention {cell.attention}: {what} takes no argument `attention`, and its module has no function "
             f"{HOOK} that could be exchanged"
