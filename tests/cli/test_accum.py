@@ -111,8 +111,16 @@ def test_what_is_simulated_of_cuda_says_so_and_differences_are_marked(several: t
     assert "≠" not in next(line for line in lines if line.startswith(" fc1 "))
 
 
-def test_the_types_of_a_transformer_fit_a_screen(tmp_path: Path) -> None:
-    ran = sysbench("accum", "autocast", "--size=tiny", "--ctx=4", "--batch=1", f"--out={tmp_path}", COLUMNS="80")
+@pytest.fixture(scope="module")
+def transformers(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """The types in a Transformer, and in one that is too large for any machine that runs the tests."""
+    words = ("autocast", "--size=tiny,10b", "--ctx=4", "--batch=1", "--out=.")
+    ran, _ = ran_once(tmp_path_factory, "accum-of-transformers", "accum", *words, COLUMNS="80")
+    return ran
+
+
+def test_the_types_of_a_transformer_fit_a_screen(transformers: Ran) -> None:
+    ran = transformers
     lines = ran.out.splitlines()
     assert max(map(len, lines)) <= 80
     assert any(line.startswith(" layers.*.attention.q ") and line.split().count("fp16") == 2 for line in lines)
@@ -141,10 +149,9 @@ def test_sums_that_would_take_hours_are_refused_by_what_their_first_steps_take(t
     assert "longer than --budget 60" in said
 
 
-def test_a_model_that_does_not_fit_is_not_started(tmp_path: Path) -> None:
-    ran = sysbench("accum", "autocast", "--size=10b", "--ctx=100000", "--batch=64", f"--out={tmp_path}")
-    assert ran.code == 1
-    assert "autocast 10b  skipped: needs about" in ran.err
+def test_a_model_that_does_not_fit_is_not_started(transformers: Ran) -> None:
+    assert transformers.code == 1
+    assert "autocast 10b  skipped: needs about" in transformers.err
 
 
 def test_the_options_of_accum_are_those_that_were_reviewed() -> None:

@@ -39,8 +39,6 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> DoctorRecord:
         PYTORCH_CUDA_ALLOC_CONF="expandible_segments:True",
         CUDA_VISIBLE_DEVICES="GPU-nonsense,\x1b[31m",
         KUBERNETES_SERVICE_HOST="10.0.0.1",
-        PYTHONDONTWRITEBYTECODE="1",
-        PYTHONPYCACHEPREFIX=str(programs / "no-bytecode"),
     )
     assert ran.code == 0, ran.err
     assert ran.err == ""
@@ -50,7 +48,6 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> DoctorRecord:
 def test_json_is_the_documented_record_and_nothing_else(broken: DoctorRecord) -> None:
     assert broken.kind == "doctor"
     assert broken.torch.version is not None
-    assert broken.torch.bytecode_kept is False
     assert broken.torch.devices[-1].type == "cpu"
     assert broken.host.container == "kubernetes"
     assert broken.self_cost is None
@@ -92,6 +89,13 @@ def test_a_torch_that_kills_its_process_is_no_crash_of_ours(tmp_path: Path) -> N
     ran = sysbench("doctor", "--json", PYTHONPATH=paths)
     assert ran.code == 1
     assert "SIGABRT" in json.loads(ran.out)["torch"]["unknown"]["everything"]
+
+
+def test_a_torch_whose_bytecode_is_not_kept_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("__version__ = '2.13.0'\n")
+    paths = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    ran = sysbench("doctor", "--json", PYTHONPATH=paths, PYTHONDONTWRITEBYTECODE="1")
+    assert json.loads(ran.out)["torch"]["bytecode_kept"] is False
 
 
 def test_the_options_of_doctor_are_those_that_were_reviewed() -> None:

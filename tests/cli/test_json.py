@@ -12,15 +12,17 @@ FIXTURES = Path(__file__).parents[1] / "fixtures" / "runs"
 SNAPSHOT = FIXTURES / "snapshot-cpu-train.pickle.gz"
 
 EXPERIMENT = """
-title = "Two that are simulated"
+title = "Two of a kind each"
 
 [[run]]
 name = "one"
-command = "memory"
-size = "tiny"
+command = "time"
+d-model = 32
+layers = 1
+heads = 2
 ctx = 16
 mode = "forward"
-simulate = "24GiB"
+device = "cpu"
 
 [[run]]
 name = "other"
@@ -86,8 +88,8 @@ def test_the_records_of_an_experiment_are_to_be_had_as_json(tmp_path: Path) -> N
     ran = sysbench("run", "mine.toml", "--json", "-", cwd=tmp_path)
     assert ran.code == 0, ran.err
     found = json.loads(ran.out)
-    assert found["experiment"]["title"] == "Two that are simulated"
-    assert [record["kind"] for record in found["records"].values()] == ["memory", "accum"]
+    assert found["experiment"]["title"] == "Two of a kind each"
+    assert [record["kind"] for record in found["records"].values()] == ["time", "accum"]
     assert answered("run", "mine.toml", "--json", "nowhere/at/all.json", cwd=tmp_path).code == 1
 
 
@@ -99,7 +101,6 @@ def test_doctor_writes_a_file_only_where_it_is_asked_for_json(tmp_path: Path) ->
     shown = answered("doctor", "--json", "doctor.json", cwd=tmp_path)
     assert json.loads((tmp_path / "doctor.json").read_text())["kind"] == "doctor"
     assert "machine" in shown.out
-    assert json.loads(answered("doctor", "--json", "-").out)["kind"] == "doctor"
 
 
 @pytest.fixture

@@ -110,15 +110,26 @@ def test_a_cell_that_does_not_fit_is_a_measurement_that_names_the_phase(tmp_path
     )
 
 
-def test_find_gives_the_largest_that_fits_and_the_next_that_does_not(tmp_path: Path) -> None:
-    ran = sysbench(
-        "memory", *MINUTE, "--ctx=256", "--mode=forward", "--simulate=1GiB", "--find=batch", f"--out={tmp_path}"
-    )
-    assert ran.code == 0, ran.err
-    (cell,) = record_in(tmp_path)["cells"]
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Path]:
+    """A search with two kinds of attention, one of which does not exist in fp32."""
+    words = (*MINUTE, "--ctx=256", "--mode=forward", "--simulate=1GiB", "--find=batch", "--attention=flash,naive")
+    return ran_once(tmp_path_factory, "memory-searched", "memory", *words, "--out=.")
+
+
+def test_find_gives_the_largest_that_fits_and_the_next_that_does_not(searched: tuple[Ran, Path]) -> None:
+    ran, out = searched
+    _, cell = record_in(out)["cells"]
     found = cell["found"]
     assert found["beyond"] == found["value"] + 1
-    assert f"The largest batch that fits is {found['value']}" in " ".join(ran.out.split())
+    assert f"largest batch that fits: {found['value']}" in ran.err
+
+
+def test_attention_that_does_not_exist_is_invalid_and_the_others_count(searched: tuple[Ran, Path]) -> None:
+    ran, out = searched
+    assert ran.code == 1
+    assert [cell["outcome"] for cell in record_in(out)["cells"]] == ["invalid", "ok"]
+    assert "takes 16-bit inputs" in ran.out
 
 
 # --- measured
@@ -157,7 +168,7 @@ def test_what_the_cpu_counts_is_what_the_simulation_says_without_workspaces(
 
 
 def test_ctrl_c_keeps_the_finished_cells_and_resume_adds_the_rest(tmp_path: Path) -> None:
-    words = ("memory", "--size=small", "--ctx=16-64+16", "--mode=train", "--simulate=24GiB", f"--out={tmp_path}")
+    words = ("memory", *SIMULATED, "--layers=8", "--ctx=16-64+16", f"--out={tmp_path}")
     with started(*words) as running:
         wait_until(lambda: _finished(tmp_path), running)
         running.send_signal(signal.SIGINT)
@@ -229,13 +240,6 @@ def test_a_file_that_is_no_snapshot_gets_one_line(tmp_path: Path, content: bytes
     assert ran.code == 2
     assert "file.pickle" in ran.complaint
     assert said.split()[0] in ran.complaint or "truncated" in ran.complaint or "refuse" in ran.complaint
-
-
-def test_attention_that_does_not_exist_is_invalid_and_the_others_count(tmp_path: Path) -> None:
-    ran = sysbench("memory", *CELL, "--simulate=24GiB", "--attention=flash,naive", f"--out={tmp_path}")
-    assert ran.code == 1
-    assert [cell["outcome"] for cell in record_in(tmp_path)["cells"]] == ["invalid", "ok"]
-    assert "takes 16-bit inputs" in ran.out
 
 
 def test_a_snapshot_of_the_cpu_holds_its_tensors_and_claims_no_allocator(counted: tuple[Ran, Path]) -> None:

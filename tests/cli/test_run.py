@@ -49,7 +49,7 @@ name = "long"
 title = "A run that takes long"
 command = "time"
 ctx = 8
-steps = "3,1500"
+steps = "3,700"
 {TINY}
 [[run]]
 name = "needs"

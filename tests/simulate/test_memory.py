@@ -5,13 +5,10 @@ from __future__ import annotations
 import itertools
 import linecache
 import pickle
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import pytest
 import torch
@@ -52,9 +49,14 @@ def _memory_cell(size: str, precision: str, mode: str) -> MemoryCell:
     return found
 
 
-@pytest.mark.parametrize("size", ["small", pytest.param("2.7b", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("mode", ["inference", "forward", "train"])
+@pytest.mark.parametrize(
+    ("size", "precision", "mode"),
+    [
+        *itertools.product(["small"], ["fp32", "bf16"], ["inference", "forward", "train"]),
+        pytest.param("2.7b", "bf16", "inference", marks=pytest.mark.slow),
+        pytest.param("2.7b", "bf16", "train", marks=pytest.mark.slow),
+    ],
+)
 def test_what_is_predicted_at_once_is_what_is_simulated(size: str, precision: str, mode: Protocol) -> None:
     """In inference under bf16, say, autocast keeps a copy of every weight until all of forward is over."""
     one = _memory_cell(size, precision, mode)
@@ -68,7 +70,6 @@ def test_what_is_predicted_at_once_is_what_is_simulated(size: str, precision: st
     [
         ("small", 512, "fp32", "train-first"),
         ("small", 1024, "bf16", "forward"),
-        pytest.param("medium", 512, "fp32", "train", marks=pytest.mark.slow),
         pytest.param("2.7b", 128, "fp32", "forward", marks=pytest.mark.slow),
         pytest.param("2.7b", 128, "fp32", "train", marks=pytest.mark.slow),
     ],
@@ -178,15 +179,14 @@ def test_live_and_peak_bytes_of_every_phase_are_those_of_a_real_run(
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("precision", "changes"),
     [
-        {"batch": 2, "ctx": 1},
-        {"batch": 5, "ctx": 64},
-        {"model": ModelShape(d_model=48, d_ff=200, layers=1, heads=1, vocab=7)},
-        {"model": ModelShape(d_model=8, d_ff=4, layers=4, heads=2, vocab=1000), "ctx": 3},
+        ("fp32", {"batch": 2, "ctx": 1}),
+        ("bf16", {"batch": 5, "ctx": 64}),
+        ("fp32", {"model": ModelShape(d_model=48, d_ff=200, layers=1, heads=1, vocab=7)}),
+        ("bf16", {"model": ModelShape(d_model=8, d_ff=4, layers=4, heads=2, vocab=1000), "ctx": 3}),
     ],
 )
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_any_shape_is_as_exact(changes: dict[str, Any], precision: Precision) -> None:
     which = cell(precision=precision, optimizer="fused", **changes)
     assert _simulated(which, "train") == _measured(which, "train")
@@ -499,14 +499,17 @@ def test_the_public_viewers_functions_read_the_snapshot(result: SimulatedMemory)
 # --- every combination
 
 
+KINDS: list[tuple[Attention, Gpu]] = [
+    *((attention, A100) for attention in get_args(Attention)),
+    ("sdpa", H100),
+    ("cudnn", H100),
+]
+
+
 @pytest.mark.parametrize(
-    ("attention", "gpu"),
-    [
-        *((attention, A100) for attention in ("naive", "sdpa", "flash", "efficient", "cudnn", "math", "flex")),
-        *((attention, H100) for attention in ("sdpa", "cudnn")),
-    ],
+    ("protocol", "attention", "gpu"),
+    [(protocol, *kind) for protocol, kind in list(itertools.product(PROTOCOLS, KINDS))[::2]],
 )
-@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_every_attention_kind_can_be_simulated(protocol: Protocol, attention: Attention, gpu: Gpu) -> None:
     result = simulate(cell(attention=attention, precision="bf16"), protocol, gpu)
     assert result.verdict.fits
@@ -538,19 +541,6 @@ def test_stacks_and_modules_change_no_byte() -> None:
     with_origins, without = (simulate(which, "train", A100, origins=origins) for origins in (True, False))
     assert with_origins.recording.events == without.recording.events
     assert with_origins.by_category == without.by_category
-
-
-def test_the_first_simulation_of_a_process_is_like_the_next() -> None:
-    words = (
-        "from tests.simulate.simulated_cells import cell",
-        "from sysbench.simulate.memory import simulate",
-        "from sysbench.simulate.gpu import Gpu",
-        "one, other = (simulate(cell(), 'train', Gpu('any', 2**34)).recording.events for _ in range(2))",
-        "print(one == other)",
-    )
-    command = [sys.executable, "-c", "; ".join(words)]
-    ran = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
-    assert ran.stdout == "True\n"
 
 
 def test_a_compiled_step_is_refused_with_a_reason() -> None:
@@ -618,9 +608,9 @@ def _search(*arguments: Any, **options: Any) -> tuple[Largest, list[tuple[int, S
 
 @pytest.mark.parametrize(("axis", "step"), [("batch", 1), ("ctx", 64)])
 def test_the_largest_that_fits_is_found(axis: Any, step: int) -> None:
-    shape = ModelShape(d_model=256, d_ff=1024, layers=2, heads=4, vocab=5000)
-    gpu = _gpu_for(cell(model=shape, ctx=320, batch=11), "train")
-    start = cell(model=shape, ctx=320 if axis == "batch" else 64, batch=1 if axis == "batch" else 11)
+    shape = ModelShape(d_model=256, d_ff=1024, layers=1, heads=4, vocab=5000)
+    gpu = _gpu_for(cell(model=shape, ctx=256, batch=6), "train")
+    start = cell(model=shape, ctx=256 if axis == "batch" else 64, batch=1 if axis == "batch" else 6)
     found, tried = _search(start, axis, gpu)
     assert found.result is not None
     assert found.beyond is not None
@@ -635,7 +625,7 @@ def test_the_largest_that_fits_is_found(axis: Any, step: int) -> None:
         if simulate(start.model_copy(update={axis: value}), "train", gpu, origins=False).verdict.fits
     ]
     assert fitting == list(range(step, found.value + 1, step))
-    assert found.value >= (11 if axis == "batch" else 320)
+    assert found.value >= (6 if axis == "batch" else 256)
     assert all(result.verdict.fits == (value <= found.value) for value, result in tried)
     assert len(tried) == len({value for value, _ in tried}) <= (10 if axis == "batch" else 16)
 

@@ -60,14 +60,15 @@ def test_generations_that_differ_in_workspaces_alone_share_a_recording() -> None
 WITHOUT_COMPILER = """
 import sys, torch
 from tests.simulate.test_serving import recorded
-recorded()
+first = recorded()
 assert "torch._dynamo" not in sys.modules and "_dynamo" not in vars(torch), "the compiler was imported"
 import torch._dynamo
 assert hasattr(torch._dynamo, "optimize")
 assert not hasattr(torch.optim.Optimizer.add_param_group.__wrapped__, "__dynamo_disable")
+assert recorded.__wrapped__() == first, "the first of a process differs from the next"
 """
 
 
 @pytest.mark.slow
-def test_a_simulation_neither_imports_the_compiler_nor_leaves_a_trace_of_its_stand_in() -> None:
+def test_the_first_simulation_of_a_process_needs_no_compiler_leaves_no_trace_and_is_like_the_next() -> None:
     subprocess.run([sys.executable, "-c", WITHOUT_COMPILER], check=True, capture_output=True, timeout=120)

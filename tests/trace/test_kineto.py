@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections import Counter
+from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -220,6 +222,113 @@ def test_damaged_gzip_gives_what_comes_before_the_damage(tmp_path: Path) -> None
     assert any(remark.startswith("cut off: read to byte ") for remark in trace.remarks)
 
 
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
+@pytest.mark.parametrize("piece_bytes", [3000, 512 * 1024])
+@pytest.mark.parametrize("operator", [0, 20, 39])
+@pytest.mark.parametrize(
+    ("old", "new", "invalid"),
+    [
+        (b'"ts": 70', b'"ts": 70\xe7\xf5', b"\xe7"),
+        (b'"cat": "cpu', b'"cat":\xd2"cpu', b"\xd2"),
+        (b'"tid": 4', b'"tid": nil4', b"nil"),
+        (b'"name": "aten', b'"name": aten', b"aten"),
+        (b"[[4, 128", b"[[4 128", b"128"),
+        (b'"args": {', b'"args" {', b'{"External'),
+        (b'"args": {', b'"args": {{', b'{"External'),
+        (b'{"ph": "X"', b'"ph": "X"', b'"ph"'),
+        (b'{"ph": "X"', b'[{"ph": "X"', b"[{"),
+        (b'{"ph": "X"', b'null, {"ph": "X"', b"null"),
+    ],
+)
+def test_damage_costs_no_event_before_it_and_its_place_is_said(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    old: bytes,
+    new: bytes,
+    invalid: bytes,
+    operator: int,
+    piece_bytes: int,
+    packed: bool,
+) -> None:
+    monkeypatch.setattr(kineto_pieces, "PIECE_BYTES", piece_bytes)
+    slow_passes: list[int] = []
+    walked = kineto_pieces.walked
+    monkeypatch.setattr(kineto_pieces, "walked", lambda *given: slow_passes.append(1) or walked(*given))
+    events = [json.dumps(event, default=float).encode() for event in kineto_files.events(40)]
+    at = [number for number, event in enumerate(events) if b"cpu_op" in event][operator]
+    before = HEADER.encode() + b",".join(events[:at])
+    damaged = events[at].replace(old, new, 1)
+    content = before + b"," + b",".join([damaged, *events[at + 1 :]]) + FOOTER.encode()
+    path = tmp_path / "damaged.json"
+    path.write_bytes(gzip.compress(content) if packed else content)
+
+    trace = kineto.read(path)
+
+    unit = " after decompression" if packed else ""
+    at_byte = len(before) + 1 + damaged.index(invalid)
+    assert trace.remarks == (f"damaged at byte {at_byte:,}{unit}: read to byte {len(before):,}{unit}",)
+    counted = Counter(json.loads(event)["cat"] for event in events[:at])
+    assert len(trace.operators) == counted["cpu_op"] == operator
+    assert (len(trace.launches), len(trace.ranges)) == (counted["cuda_runtime"], counted["user_annotation"])
+    assert len(trace.work) == counted["kernel"] + counted["gpu_memcpy"]
+    assert len(slow_passes) == 1  # no search for a boundary that happens to fit
+
+
+def test_damage_in_the_very_first_event_and_before_it_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "head.json"
+    path.write_bytes(whole().replace(b'"ph"', b'"ph\xff', 1))
+    begin = len(HEADER.encode())
+    with pytest.raises(LogError, match=f"holds no events that last: damaged at byte .*: read to byte {begin - 1:,}"):
+        kineto.read(path)
+    path.write_bytes(whole().replace(b'"world_size": 8}', b'"world_size": 8\xff}'))
+    trace = kineto.read(path)
+    at_byte = path.read_bytes().index(b"\xff")
+    assert trace.remarks == (f"damaged at byte {at_byte:,}, before the events: devices and rank are not known",)
+    assert len(trace.operators) == 40
+    assert (trace.devices, trace.rank) == ((), None)
+
+
+def test_a_file_that_ends_anywhere_is_cut_off_and_not_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "cut.json"
+    odd = rb"""{"ph": "X", "cat": "cpu_op", "name": "\ud83e\uddee \" }, {", "ts": 1.5e0, "dur": -2E-05, "args": {
+        "Input Dims": [[], [NaN, -Infinity]], "a": {"b": [true, false, null]}}, "id": [{"x": 1}, {"y": 2}]}"""
+    begin, between = b'{"traceEvents": [' + odd, b" ,\n "
+    content = begin + between + odd
+    for size_bytes in range(len(begin), len(content) + 1):
+        path.write_bytes(content[:size_bytes])
+        trace = kineto.read(path)
+        is_whole = size_bytes == len(content)
+        assert trace.remarks == (f"cut off: read to byte {len(content if is_whole else begin):,}",)
+        assert len(trace.operators) == 1 + is_whole
+
+
+def test_damaged_gzip_gives_everything_that_can_be_decompressed(tmp_path: Path) -> None:
+    packed = bytearray(gzip.compress(whole(4000), compresslevel=1))
+    packed[len(packed) // 2 : len(packed) // 2 + 64] = b"\xff" * 64
+    path = tmp_path / "damaged.json.gz"
+    path.write_bytes(packed)
+    trace = kineto.read(path)
+    text, error = decompressed(bytes(packed))
+    at, whole_operators = len(HEADER), 0
+    with suppress(ValueError):
+        while True:
+            event, at = json.JSONDecoder().raw_decode(text, text.index("{", at))
+            whole_operators += event["cat"] == "cpu_op"
+    assert len(trace.operators) == whole_operators > 1000
+    assert trace.remarks[0] == f"the gzip data is damaged: {error}"
+
+
+def decompressed(packed: bytes) -> tuple[str, str]:
+    """What can be decompressed byte by byte, and the error that ends it."""
+    unpack, plain = zlib.decompressobj(wbits=31), bytearray()
+    try:
+        for byte in packed:
+            plain += unpack.decompress(bytes([byte]))
+    except zlib.error as error:
+        return plain.decode(errors="replace"), str(error)
+    return plain.decode(), ""
+
+
 def one(path: Path, **changes: Any) -> bytes:
     """A file of one operator and one kernel, the latter with these changes, as bytes."""
     operator = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 2, "args": {}}
@@ -258,7 +367,7 @@ def test_half_a_character_costs_no_event(tmp_path: Path) -> None:
     path = tmp_path / "half.json"
     path.write_bytes(one(path).replace(b"gemm", b"ge\\ud83dmm"))
     trace = kineto.read(path).whole()
-    assert trace.names[trace.work.name[0]] == "ge?mm"
+    assert trace.names[trace.work.name[0]] == "ge�mm"
     assert trace.remarks == ()
 
 

@@ -192,7 +192,8 @@ def small_file(name: str = " \u00e4 }, {") -> str:
 def test_a_piece_may_end_at_any_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, text = tmp_path / "trace.json", small_file()
     path.write_text(text, encoding="utf-8")
-    for piece_bytes in range(1, len(text.encode()) + 1):
+    size_bytes = len(text.encode())
+    for piece_bytes in (*range(1, 200), *range(200, size_bytes, 11), size_bytes):
         monkeypatch.setattr(kineto_pieces, "PIECE_BYTES", piece_bytes)
         same(path, text)
 

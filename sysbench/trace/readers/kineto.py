@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -17,7 +16,7 @@ from sysbench.garbage import collection_paused
 from sysbench.trace.packed import Recording
 from sysbench.trace.readers import kineto_parts
 from sysbench.trace.readers.kineto_columns import Columns
-from sysbench.trace.readers.kineto_pieces import GZIP, Blocks, Pieces
+from sysbench.trace.readers.kineto_pieces import GZIP, LONE_SURROGATE, Blocks, Pieces
 from sysbench.trace.readers.reading import Progress, in_silence
 
 _HEADER_BYTES: Final = 16 * 1024**2
@@ -59,7 +58,8 @@ def _read(path: Path, file: IO[bytes], progress: Progress) -> Recording:
     if columns.is_empty:
         why = f": {'; '.join(remarks)}" if remarks else ""
         raise LogError(f"{path} holds no events that last{why}")
-    return columns.recording(path.name, _decoded_header(before), remarks)
+    header, defects = _decoded_header(before)
+    return columns.recording(path.name, header, [*defects, *remarks])
 
 
 def _header(path: Path, blocks: Blocks) -> tuple[bytes, bytes]:
@@ -75,9 +75,19 @@ def _header(path: Path, blocks: Blocks) -> tuple[bytes, bytes]:
     raise LogError(f"{path} is not a trace of torch.profiler: it has no traceEvents")
 
 
-def _decoded_header(text: bytes) -> dict[str, Any]:
-    with suppress(ValueError, RecursionError):
-        header = json.loads(text.decode("utf-8", "replace") + "]}", strict=False)
-        if isinstance(header, dict):
-            return header
-    return {}
+def _decoded_header(text: bytes) -> tuple[dict[str, Any], list[str]]:
+    """Return what stands before the events, and a remark if it is damaged."""
+    if _BARE.match(text):
+        return {}, []
+    # Reversible, so that bytes can be counted.
+    escaped = text.decode("utf-8", "surrogateescape") + "]}"
+    try:
+        header = json.loads(LONE_SURROGATE.sub("\ufffd", escaped), strict=False)
+        return header if isinstance(header, dict) else {}, []
+    except json.JSONDecodeError as error:
+        if error.pos >= len(escaped):  # valid, but the events are not at the top level
+            return {}, []
+        at_byte = len(escaped[: error.pos].encode("utf-8", "surrogateescape"))
+        return {}, [f"damaged at byte {at_byte:,}, before the events: devices and rank are not known"]
+    except (ValueError, RecursionError):
+        return {}, []

@@ -10,10 +10,11 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from decimal import Decimal
-from typing import IO, Any, Final, cast
+from itertools import pairwise
+from typing import IO, Any, Final, NamedTuple, cast
 
 import msgspec
 
@@ -27,7 +28,12 @@ PIECE_BYTES: Final = 512 * 1024
 
 _BETWEEN: Final = re.compile(rb"\}\s*,(?=\s*\{)")
 """Boundary between two events; Kineto has no lists of objects inside events, but other writers may."""
-_LAST: Final = re.compile(rb"\}\s*\]")
+_ALL_BUT_THE_LAST: Final = re.compile(rb"[\s,]*((?s:.*)\})\s*,(?=\s*\{)")
+_TOKEN: Final = re.compile(r"[^ \t\r\n,]")
+_LONGEST_TOKEN: Final = len(r"\ud83e\uddee")
+"""An error of Python's decoder that is closer to the end of a text may be due to the text's being cut there."""
+LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+"""Half a character: invalid as an escape, and what stands for a byte that is no UTF-8."""
 
 
 class Blocks:
@@ -59,21 +65,19 @@ class Blocks:
         size_bytes = max(size_bytes, PIECE_BYTES)
         if self._unpack is None:
             return self._file.read(max(min(size_bytes, self._end - self._file.tell()), 0))
-        try:
-            return self._unpacked(self._unpack, size_bytes)
-        except zlib.error as error:
-            self.remarks.append(f"the gzip data is damaged: {error}")
-            self._is_damaged = True
-            return b""
-
-    def _unpacked(self, unpack: Any, size_bytes: int) -> bytes:
         while not self._is_damaged and (packed := self._packed or self._file.read(size_bytes)):
-            # The output size is limited: highly compressible data would otherwise need twenty times as much memory.
-            block: bytes = unpack.decompress(packed, size_bytes)
-            self._packed = unpack.unconsumed_tail
-            if unpack.eof:  # another gzip member may follow
-                self._packed = unpack.unused_data
-                self._unpack = unpack = _unpacker()
+            before = self._unpack.copy()
+            try:
+                # The output size is limited: highly compressible data would otherwise need twenty times as much memory.
+                block: bytes = self._unpack.decompress(packed, size_bytes)
+            except zlib.error as error:
+                self.remarks.append(f"the gzip data is damaged: {error}")
+                self._is_damaged = True
+                return _up_to_damage(before, packed, size_bytes)
+            self._packed = self._unpack.unconsumed_tail
+            if self._unpack.eof:  # another gzip member may follow
+                self._packed = self._unpack.unused_data
+                self._unpack = _unpacker()
             if block:
                 return block
         return b""
@@ -81,6 +85,31 @@ class Blocks:
 
 def _unpacker() -> Any:
     return zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+
+
+def _up_to_damage(unpack: Any, packed: bytes, size_bytes: int) -> bytes:
+    """Return the bytes before the damage, found by bisection: an error discards all output of its call."""
+    found = b""
+    while size_bytes := size_bytes // 2:
+        before = unpack.copy()
+        try:
+            found += unpack.decompress(packed, size_bytes)
+            packed = unpack.unconsumed_tail
+        except zlib.error:
+            unpack = before
+    return found
+
+
+class Split(NamedTuple):
+    """The whole events at the beginning of a buffer, and what comes after them."""
+
+    events: list[Any]
+    size_bytes: int
+    """Size of the events, the comma after the last one included."""
+    at_end: bool = False
+    """Whether the list of events ends here."""
+    damaged_byte: int | None = None
+    """First byte that is no JSON; None if the buffer is valid as far as it goes."""
 
 
 class Pieces:
@@ -106,144 +135,113 @@ class Pieces:
         self.remarks = blocks.remarks
 
     def to_the_end(self) -> None:
-        """Process all events, even if the file is truncated."""
-        if self._all_but_the_last():
-            # What remains is the end of the file, complete or not.
-            buffer = self._buffer
-            if buffer.lstrip()[:1] == b"]":
-                return
-            for end in _last_matches(_LAST, buffer):
-                if self._take(buffer[: end.start() + 1]):
-                    return
-            for end_byte in (len(buffer), *(end.start() + 1 for end in _last_matches(_BETWEEN, buffer))):
-                if buffer.strip() and self._take(buffer[:end_byte]):
-                    self._cut_off(end_byte)
-                    return
-            self._cut_off(0)
+        """Process all events up to the end of the list, or up to damage or the end of a truncated file."""
+        if self._all_blocks() and self._take(walked):
+            self.remarks.append(f"cut off: read to {self._place(0)}")
 
     def to_the_cut(self) -> bool:
         """Process all events; return False unless the part ends exactly after an event."""
-        return self._all_but_the_last() and self._take(self._buffer)
+        return self._all_blocks() and self._take(walked) and not self._buffer.strip(b" \t\r\n,")
 
-    def _all_but_the_last(self) -> bool:
-        """Process all events whose end is known; return False after the last event of the list."""
+    def _all_blocks(self) -> bool:
+        """Process all events that another one follows; return False at the end of the list, and at damage."""
         # If an event does not end within a piece, the next piece is as long as the buffer, so that the total search
         # time remains linear.
         while block := self._blocks.next(len(self._buffer)):
             self._buffer += block
-            rest = self._whole(self._buffer)
-            if rest is None:  # the list of events ends here, and something else follows
+            if not self._take(split):
                 return False
-            self._taken_bytes += len(self._buffer) - len(rest)
-            self._buffer = rest
             self._progress(units.share(self._blocks.share_read))
         return True
 
-    def _whole(self, buffer: bytes) -> bytes | None:
-        """Process all events that end in the buffer except the last one; return the bytes from that one on."""
-        for end in _last_matches(_BETWEEN, buffer):
-            if self._take(buffer[: end.start() + 1]):
-                return buffer[end.end() :]
-        for end in _LAST.finditer(buffer):
-            if self._take(buffer[: end.start() + 1]):
-                return None
-        return buffer
-
-    def _cut_off(self, read_bytes: int) -> None:
-        self.remarks.append(f"cut off: read to byte {self._taken_bytes + read_bytes:,}")
-
-    def _take(self, events: bytes) -> bool:
-        """Process these events if they are complete; return whether they are."""
-        text = b"[" + events.rstrip().rstrip(b",") + b"]"
-        found = decoded(text, self._exact)
-        if found is None:
-            return False
+    def _take(self, how: Callable[[bytes, bool], Split]) -> bool:
+        """Process the whole events of the buffer; return whether more may follow."""
+        found = how(self._buffer, self._exact)
         try:
-            self._columns.add(found)
+            self._columns.add(found.events)
         except InexactError:
             self._exact = True
-            self._columns.add(decoded(text, exact=True) or [])
-        return True
+            found = how(self._buffer, self._exact)
+            self._columns.add(found.events)
+        if found.damaged_byte is not None:
+            damaged, read = self._place(found.damaged_byte), self._place(found.size_bytes)
+            self.remarks.append(f"damaged at {damaged}: read to {read}")
+        self._buffer = self._buffer[found.size_bytes :]
+        self._taken_bytes += found.size_bytes
+        return not found.at_end and found.damaged_byte is None
+
+    def _place(self, byte: int) -> str:
+        """Return the position in the file of a byte of the buffer."""
+        return f"byte {self._taken_bytes + byte:,}{' after decompression' if self._blocks.is_packed else ''}"
 
 
 def boundary(file: IO[bytes], near: int) -> tuple[int, int] | None:
     """Return the end of an apparent event at or soon after a byte, and the start of the next one; None if not found."""
     file.seek(near)
     buffer = file.read(PIECE_BYTES)
-    found = _BETWEEN.finditer(buffer)
-    end = next(found, None)
-    while end is not None:
-        after = next(found, None)
-        events = decoded(b"[" + buffer[end.end() : after.start() + 1] + b"]", exact=False) if after else None
+    for end, after in pairwise(_BETWEEN.finditer(buffer)):
+        events = walked(buffer[end.end() : after.end()], exact=False).events
         if events and all(event.ph for event in events):
             return near + end.start() + 1, near + end.end()
-        end = after
     return None
-
-
-def _last_matches(pattern: re.Pattern[bytes], buffer: bytes) -> Iterator[re.Match[bytes]]:
-    """Yield the last matches first, within a limited distance: usually the first or the second is right."""
-    window = 64 * 1024
-    begin = max(0, len(buffer) - window)
-    found = [*pattern.finditer(buffer, begin)]
-    yield from reversed(found[-200:])
-    if not found and begin:
-        yield from reversed([*pattern.finditer(buffer)][-200:])
 
 
 _FAST: Final = msgspec.json.Decoder(list[Event])
 _EXACT: Final = msgspec.json.Decoder(list[ExactEvent])
-_HALF_CHARACTER: Final = re.compile(rb"\\u[dD][89a-fA-F]")
-"""An escaped lone surrogate, which is invalid, and which msgspec takes for the end."""
 
 
-def decoded(text: bytes, exact: bool) -> list[Any] | None:
-    """Decode a list of events; None if it ends within an event."""
-    try:
-        return cast(list[Any], (_EXACT if exact else _FAST).decode(text))
-    except (msgspec.ValidationError, UnicodeDecodeError):
-        pass  # a value has the wrong type: the code below decodes each event separately
-    except RecursionError:
-        return None
-    except msgspec.DecodeError as error:
-        if "truncated" in str(error) and not _HALF_CHARACTER.search(text):
-            return None
-    return _leniently(text, exact)
+def split(buffer: bytes, exact: bool) -> Split:
+    """Decode the whole events of a buffer; the last one is left if all others are valid."""
+    events = _ALL_BUT_THE_LAST.match(buffer)
+    if events is not None:
+        # What looks like a boundary may lie within an event, and values may be invalid UTF-8 or have the wrong type.
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            found = (_EXACT if exact else _FAST).decode(b"[" + events[1] + b"]")
+            return Split(cast(list[Any], found), events.end(1))
+    return walked(buffer, exact)
 
 
-def _leniently(text: bytes, exact: bool) -> list[Any] | None:
-    """Decode slowly: replace invalid UTF-8, and leave out everything that is not an event."""
-    try:
-        events = json.loads(
-            text.decode("utf-8", "replace"),
-            strict=False,
-            parse_constant=lambda _: None,  # NaN and infinity, which JSON does not define
-            parse_float=Decimal if exact else None,
-        )
-    except (ValueError, RecursionError):
-        return None
+def walked(buffer: bytes, exact: bool) -> Split:
+    """Decode events one by one, slowly, up to the first that is not whole; invalid arguments are left out."""
+    text = buffer.decode("utf-8", "surrogateescape")  # reversible, so that bytes can be counted
+
+    def size_bytes(characters: int) -> int:
+        return len(text[:characters].encode("utf-8", "surrogateescape"))
+
+    # JSON does not define NaN and infinity, but there are writers of them.
+    scan = json.JSONDecoder(strict=False, parse_constant=lambda _: None, parse_float=Decimal if exact else None)
     kind = ExactEvent if exact else Event
-    found = []
-    for event in events:
+    events: list[Any] = []
+    end = 0
+    while (token := _TOKEN.search(text, end)) is not None:
+        at = token.start()
+        if token[0] == "]":
+            return Split(events, size_bytes(at), at_end=True)
+        try:
+            if token[0] != "{":
+                raise json.JSONDecodeError("Expecting an event", text, at)
+            event, end = scan.raw_decode(text, at)
+        except (ValueError, RecursionError) as error:
+            damaged = getattr(error, "pos", at)
+            is_cut = str(error).startswith("Unterminated string") or len(text) - damaged < _LONGEST_TOKEN
+            return Split(events, size_bytes(end), damaged_byte=None if is_cut else size_bytes(damaged))
         with suppress(msgspec.ValidationError, TypeError, ValueError, ArithmeticError):
-            found.append(msgspec.convert(_sane(event), kind, strict=False))
-    return found
+            events.append(msgspec.convert(_sane(event), kind, strict=False))
+    return Split(events, size_bytes(end))
 
 
-def _sane(event: Any) -> Any:
-    """Return the event without invalid arguments."""
-    if not isinstance(event, dict):
-        return event
+def _sane(event: dict[str, Any]) -> dict[str, Any]:
+    """Return the event without invalid characters and arguments."""
     arguments = event.get("args")
     known = arguments if isinstance(arguments, dict) else {}
-    texts = {key: value.encode("utf-8", "replace").decode() for key, value in event.items() if isinstance(value, str)}
+    texts = {key: LONE_SURROGATE.sub("\ufffd", value) for key, value in event.items() if isinstance(value, str)}
     sane = {key: _as_decoded(key, value) for key, value in known.items() if _is_sane(key, value)}
     return {**event, **texts, "args": sane}
 
 
 _TRIPLES: Final = frozenset({"grid", "block"})
 _NUMBERS: Final = frozenset({"device", "stream", "correlation", "bytes", "Sequence number", "Fwd thread id"})
-_UNDECODED: Final = "Input Dims"
+_UNDECODED: Final = frozenset({"Input Dims", "HW event name"})
 
 
 def _is_sane(key: str, value: Any) -> bool:
@@ -255,6 +253,6 @@ def _is_sane(key: str, value: Any) -> bool:
 
 
 def _as_decoded(key: str, value: Any) -> Any:
-    if key == _UNDECODED:
+    if key in _UNDECODED:
         return msgspec.Raw(json.dumps(value, default=str).encode())
     return int(value) if key in _NUMBERS else value
