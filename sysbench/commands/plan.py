@@ -45,9 +45,7 @@ def plan(cells: Sequence[RunCell], device: Hardware | None = None) -> Table:
             f"held against {', '.join(titles)}, {units.size(CONTEXT_BYTES)} of it taken by the CUDA context",
         ]
     if any(cell.step is not None and cell.step.own is not None for cell in cells):
-        notes.append(
-            "no formula knows a model of your own: memory --simulate GPU counts what it needs, without that GPU"
-        )
+        notes.append("no formula knows a model of your own: memory --simulate GPU counts what it needs")
     return Table("plan", f"{len(cells)} cell{'' if len(cells) == 1 else 's'}", columns, rows, len(named), tuple(notes))
 
 

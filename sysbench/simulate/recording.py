@@ -364,7 +364,7 @@ class _StepRecorder(Recorder):
     def ends(self, func: Operator, arguments: Arguments, options: Options, result: Any) -> None:
         """Count the FLOPs of an operator."""
         super().ends(func, arguments, options, result)
-        if self._work is not None and self._work.inputs_said is not None:
+        if self._work is not None and self._work.own is not None:
             self._flops[self.step, self.phase] += flops(func, arguments, options, result)
 
     @contextmanager
@@ -402,7 +402,7 @@ class _StepRecorder(Recorder):
         """Return the recording of the completed run."""
         of_any = self.recording()
         own = None
-        if self._work is not None and cell.own is not None:
+        if self._work is not None and self._work.own is not None:
             own = facts_of(self._work, {phase: self._flops[self.step, phase] for phase in PROCEDURES[protocol].phases})
         return StepRecording(of_any.events, of_any.allocations, of_any.spans, of_any.stacks, cell, protocol, own)
 

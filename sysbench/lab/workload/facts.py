@@ -19,16 +19,17 @@ def flops(operator: Any, arguments: tuple[Any, ...], options: Mapping[str, Any],
 
 def facts_of(work: Workload, by_phase: Mapping[str, int] | None, uncounted: str | None = None) -> OwnModelFacts:
     """Return what is known of a user's model; without FLOPs `by_phase`, `uncounted` says why there are none."""
-    parameters = list(work.model.parameters())  # torch yields shared ones once
+    own, parameters = work.own, list(work.model.parameters())  # torch yields shared ones once
+    assert own is not None
     return OwnModelFacts(
         class_name=type(work.model).__qualname__,
         parameters=sum(each.numel() for each in parameters),
         trainable_parameters=sum(each.numel() for each in parameters if each.requires_grad),
-        inputs=work.inputs_said or "",
-        loss=work.loss_said[0] if work.loss_said else None,
+        inputs=own.inputs,
+        loss=own.loss(),
         tokens=work.tokens,
         flops=None if by_phase is None else dict(by_phase),
         uncounted=uncounted,
-        files=list(work.files),
-        printed=work.printed,
+        files=list(own.files),
+        printed=own.printed,
     )

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from sysbench.errors import UnavailableError
-from sysbench.lab.workload.imports import users
+from sysbench.lab.workload.imports import Loaded, users
 from sysbench.lab.workload.inputs import Inputs
 
 
@@ -19,29 +19,49 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return nn.functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
 
 
-def own_loss(function: Callable[..., Any], name: str, inputs: Inputs) -> Callable[[Any], Tensor]:
-    """Return a loss that calls `function` with the output, and with the inputs if it requires a second argument."""
-    required = [
-        each
-        for each in inspect.signature(function).parameters.values()
-        if each.default is each.empty and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
-    ]
-    if len(required) not in (1, 2):
-        raise UnavailableError(f"--loss {name}: it must take (output) or (output, inputs)")
+class Loss:
+    """Computes the loss of what a model of the user's returns.
 
-    def loss(output: Any) -> Tensor:
-        with users(f"--loss {name}"):
-            value = function(output) if len(required) == 1 else function(output, inputs.together)
+    said  how it was computed, once it was
+    """
+
+    def __init__(self, inputs: Inputs, code: Loaded | None = None) -> None:
+        """Use their function `code`, of (output) or (output, inputs), or what fits the output.
+
+        Raises UnavailableError if their function takes something else.
+        """
+        self.said = None if code is None else code.file.target
+        self._inputs = inputs
+        self._code = code
+        self._arguments = 0 if code is None else _required(code.value)
+        if code is not None and self._arguments not in (1, 2):
+            raise UnavailableError(f"--loss {self.said}: it must take (output) or (output, inputs)")
+
+    def __call__(self, output: Any) -> Tensor:
+        """Return the loss, a tensor of one number; raises UnavailableError if there is none."""
+        if self._code is None:
+            value, self.said = fitting(output, self._inputs)
+            return value
+        with users(f"--loss {self.said}"):
+            value = self._code.value(*(output, self._inputs.together)[: self._arguments])
         if not isinstance(value, Tensor) or value.dim():
             shape = f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-            raise UnavailableError(f"--loss {name} returned {shape}; a loss is a tensor of one number")
+            raise UnavailableError(f"--loss {self.said} returned {shape}; a loss is a tensor of one number")
         return value
 
-    return loss
+
+def _required(function: Callable[..., Any]) -> int:
+    """Return how many arguments a function requires by position."""
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(function).parameters.values()
+    return sum(each.default is each.empty and each.kind in positional for each in parameters)
 
 
-def fitting_loss(output: Any, inputs: Inputs) -> tuple[Tensor, str]:
-    """Return the loss of `output`, and how it was computed. Raises UnavailableError for an output without numbers."""
+def fitting(output: Any, inputs: Inputs) -> tuple[Tensor, str]:
+    """Return the loss of `output`, and how it was computed; raises UnavailableError for an output without numbers.
+
+    It is what the model computed itself, cross entropy of its logits, or else the mean of what it returned.
+    """
     named = dict(_named(output))
     own = named.get("loss", next((each for each in named.values() if not each.dim()), None))
     if own is not None and not own.dim():

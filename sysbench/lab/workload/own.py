@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,9 +16,9 @@ from sysbench.lab.attention import KINDS, FusedAttention
 from sysbench.lab.workload import hugging_face
 from sysbench.lab.workload.imports import Loaded, arguments_for, code_file, loaded, printed, users
 from sysbench.lab.workload.inputs import inputs_of
-from sysbench.lab.workload.losses import fitting_loss, own_loss
-from sysbench.lab.workload.workload import Workload, adamw
-from sysbench.spec.model import ModelCell, ModelShape
+from sysbench.lab.workload.losses import Loss
+from sysbench.lab.workload.workload import OwnWorkload, Workload, adamw
+from sysbench.spec.model import BUILT_IN_ATTENTION, ModelCell, ModelShape
 from sysbench.spec.own_model import HUGGING_FACE, OwnModel
 
 _NAMES: Mapping[str, tuple[str, ...]] = {
@@ -51,37 +52,22 @@ def own_workload(cell: ModelCell, own: OwnModel, device: torch.device) -> Worklo
             model = _config_model(cell, own) if code is None else _constructed(cell, own, code)
         _settle(model, cell, device)
         inputs = inputs_of(cell, own, model, code, device)
-    files = [code_file(own.target, own.config) if code is None else code.file, *inputs.files]
-    loss_said: list[str] = []
-    if own.loss is not None:
-        function = loaded(own.loss, own.directory, "--loss")
-        files.append(function.file)
-        loss = own_loss(function.value, own.loss, inputs)
-        loss_said.append(own.loss)
-    else:
-
-        def loss(output: Any) -> Tensor:
-            value, how = fitting_loss(output, inputs)
-            loss_said[:] = [how]
-            return value
-
-    optimizer: Callable[[], torch.optim.Optimizer] = lambda: adamw(model, cell.optimizer)  # noqa: E731
-    if ":" in cell.optimizer:
-        factory = loaded(cell.optimizer, own.directory, "--optimizer")
-        files.append(factory.file)
-        optimizer = lambda: _own_optimizer(factory, cell.optimizer, model)  # noqa: E731
+        losses = loaded(own.loss, own.directory, "--loss") if own.loss is not None else None
+        optimizers = loaded(cell.optimizer, own.directory, "--optimizer") if ":" in cell.optimizer else None
+    config = code_file(own.target, own.config) if code is None else code.file
+    files = (config, *inputs.files, *(each.file for each in (losses, optimizers) if each is not None))
+    loss = Loss(inputs, losses)
     return Workload(
         model=model,
         arguments=inputs.arguments,
         keywords=inputs.keywords,
         loss=loss,
-        optimizer=optimizer,
+        optimizer=partial(adamw, model, cell.optimizer)
+        if optimizers is None
+        else partial(_own_optimizer, optimizers, model),
         tokens=cell.tokens if inputs.tokens is not None else None,
         attending=_backend(cell),
-        files=tuple(files),
-        inputs_said=inputs.said,
-        loss_said=loss_said,
-        printed="".join(said),
+        own=OwnWorkload(files=files, inputs=inputs.said, loss=lambda: loss.said, printed="".join(said)),
     )
 
 
@@ -94,6 +80,7 @@ def _constructed(cell: ModelCell, own: OwnModel, code: Loaded) -> nn.Module:
     context = dict.fromkeys(_CONTEXT, cell.ctx)
     shape = ModelShape(**own.dimensions)
     offered: dict[str, Any] = {"shape": shape, "device": torch.get_default_device(), "seed": cell.seed, **dimensions}
+    offered["attention"] = BUILT_IN_ATTENTION[0]
     exchanged = {} if cell.attention == "own" else {"attention": cell.attention}
     insisted = {**context, **exchanged, **(dimensions if own.sized else {})}
     what = f"--model {own.target}"
@@ -159,13 +146,13 @@ def _backend(cell: ModelCell) -> Any:
     return sdpa_kernel(attention.backend) if isinstance(attention, FusedAttention) and attention.backend else None
 
 
-def _own_optimizer(factory: Loaded, name: str, model: nn.Module) -> torch.optim.Optimizer:
+def _own_optimizer(factory: Loaded, model: nn.Module) -> torch.optim.Optimizer:
     """Call the factory with the model, or with its trainable parameters if its first argument is called so."""
     try:
         first = next(iter(inspect.signature(factory.value).parameters), "params")
     except (TypeError, ValueError):
         first = "params"
-    trainable = [each for each in model.parameters() if each.requires_grad]
+    name, trainable = factory.file.target, [each for each in model.parameters() if each.requires_grad]
     with users(f"--optimizer {name}"):
         made = factory.value(trainable if first.startswith("param") else model)
     if not isinstance(made, torch.optim.Optimizer):

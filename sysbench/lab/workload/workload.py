@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,18 +29,33 @@ _IMPLEMENTATIONS: Mapping[str, Mapping[str, Any]] = {
 """Explicit, because torch.optim would otherwise choose by device."""
 
 
-@dataclass
+@dataclass(frozen=True)
+class OwnWorkload:
+    """What only a model of the user's has.
+
+    files    its code, as it was imported
+    inputs   where they come from
+    loss     tells how the loss was computed, once it was
+    printed  what the code printed while the model was built; the beginning of it
+    """
+
+    files: tuple[CodeFile, ...]
+    inputs: str
+    loss: Callable[[], str | None]
+    printed: str
+
+
+@dataclass(frozen=True)
 class Workload:
     """What a step works on.
 
     arguments, keywords  of a call of the model
     loss                 computes the loss, a scalar, from what the model returns
-    optimizer            made of the model's parameters
-    attention_kernel     the operator that computes attention; None if that is the model's own matter
+    optimizer            makes the optimizer of the model's parameters
     tokens               in one step; None if the inputs are not tokens
+    attention_kernel     the operator that computes attention; None if that is the model's own matter
     attending            a context in which the model is called, or None
-    files, inputs_said, loss_said, printed  of a model of the user's: its code, where its inputs come from, how its
-                         loss was computed (once it was), and what it printed; the built-in one has none
+    own                  None for the built-in Transformer
     """
 
     model: nn.Module
@@ -48,13 +63,10 @@ class Workload:
     keywords: Mapping[str, Any]
     loss: Callable[[Any], Tensor]
     optimizer: Callable[[], torch.optim.Optimizer]
+    tokens: int | None
     attention_kernel: str | None = None
-    tokens: int | None = None
     attending: AbstractContextManager[Any] | None = None
-    files: tuple[CodeFile, ...] = ()
-    inputs_said: str | None = None
-    loss_said: list[str] = field(default_factory=list)
-    printed: str = ""
+    own: OwnWorkload | None = None
 
 
 def built_in(cell: ModelCell, shape: ModelShape, device: torch.device) -> Workload:
