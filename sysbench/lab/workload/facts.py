@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch.utils.flop_counter import flop_registry
 
 from sysbench.lab.workload.workload import Workload
@@ -12,7 +13,14 @@ from sysbench.log.events import OwnModelFacts
 
 
 def flops(operator: Any, arguments: tuple[Any, ...], options: Mapping[str, Any], result: Any) -> int:
-    """FLOPs of one call: of matrix products, convolutions and fused attention, as torch's FlopCounterMode has them."""
+    """FLOPs of one call: of matrix products, convolutions and fused attention, as torch's FlopCounterMode has them.
+
+    It leaves out the products of experts, `_grouped_mm`: those of one matrix of rows, whatever expert each is for.
+    """
+    if operator is torch.ops.aten._grouped_mm.default:
+        first, second = arguments[:2]
+        groups = first.shape[0] if first.dim() == second.dim() == 3 else 1
+        return 2 * groups * int(first.shape[-2] * first.shape[-1] * second.shape[-1])
     count = flop_registry.get(operator._overloadpacket)
     return 0 if count is None else int(count(*arguments, **options, out_val=result))
 
