@@ -19,6 +19,8 @@ from sysbench.log.events import (
     Event,
     MemoryMeasured,
     ModelBuilt,
+    OwnModelBuilt,
+    OwnModelFacts,
     Reading,
     ReadingsLost,
     RunFinished,
@@ -31,7 +33,7 @@ from sysbench.log.events import (
 from sysbench.log.records import AnyCell, EnvironmentRecord, ModelRecord, PhaseRecord, Samples
 from sysbench.spec.cell import RunCell
 from sysbench.spec.frozen import Frozen
-from sysbench.spec.model import GridCell
+from sysbench.spec.model import GridCell, ModelCell
 
 Said = TypeVar("Said", bound=Frozen)
 
@@ -208,6 +210,7 @@ def of_cell(cell: RunCell, seen: CellEvents) -> dict[str, Any]:
         "device": seen.started.device if seen.started else None,
         "outcome": seen.finished.outcome if seen.finished else "interrupted",
         "detail": seen.finished.detail if seen.finished else "stopped before it was finished",
+        "own_model": OwnModelFacts(**own.model_dump(exclude=_OF_EVENTS)) if (own := seen.last(OwnModelBuilt)) else None,
     }
 
 
@@ -255,14 +258,39 @@ def samples_of(samples_s: Sequence[float]) -> Samples | None:
 
 def of_model_cell(cell: GridCell, seen: CellEvents) -> dict[str, Any]:
     """Return the fields of a ModelCellRecord except its cautions."""
-    return {
-        **of_cell(cell, seen),
-        "model": ModelRecord(
-            parameters=formulas.parameters(cell.model),
-            parameters_without_lm_head=formulas.parameters_without_lm_head(cell.model),
-            forward_flops=formulas.forward_flops(cell.model, cell.ctx, cell.batch),
-        ),
-    }
+    own = seen.last(OwnModelBuilt)
+    if (shape := cell.shape) is not None:
+        model = ModelRecord(
+            parameters=formulas.parameters(shape),
+            parameters_without_lm_head=formulas.parameters_without_lm_head(shape),
+            forward_flops=formulas.forward_flops(shape, cell.ctx, cell.batch),
+        )
+    else:
+        model = ModelRecord(
+            parameters=own.parameters if own else None,
+            parameters_without_lm_head=None,
+            forward_flops=own.flops.get("forward") if own and own.flops else None,
+        )
+    return {**of_cell(cell, seen), "model": model}
+
+
+def step_flops(cell: ModelCell, seen: CellEvents) -> int | None:
+    """Return the FLOPs of one step, by formula or as counted in a model of the user's; None if they are not known."""
+    if cell.shape is not None:
+        return formulas.step_flops(cell.mode, cell.shape, cell.ctx, cell.batch)
+    own = seen.last(OwnModelBuilt)
+    return sum(own.flops.values()) if own and own.flops else None
+
+
+def step_tokens(cell: ModelCell, seen: CellEvents) -> int | None:
+    """Return the tokens in one step; None for a model of the user's that takes something else."""
+    if cell.own is None:
+        return cell.tokens
+    own = seen.last(OwnModelBuilt)
+    return own.tokens if own else None
+
+
+_OF_EVENTS = {"event", "at_s", "cell"}
 
 
 def _iso(at_s: float) -> str:
