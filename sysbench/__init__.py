@@ -1,13 +1,25 @@
 """sysbench measures, simulates and explains time and memory of Transformer training steps.
 
-`load`, `run`, `read_trace` and `read_snapshot`, and the specs of runs (`TimeSpec`, `MemorySpec`, …), are imported on
-first use.
+Its functions (`load`, `run`, `measure`, `record`, …) and the specs of runs (`TimeSpec`, …) are imported on first use.
 """
 
 TYPE_CHECKING = False  # `typing` takes longer to import than everything else here
 
 if TYPE_CHECKING:
-    from sysbench.api import Profile, Run, Snapshot, load, read_snapshot, read_trace, run
+    from sysbench.api import (
+        Profile,
+        Recording,
+        Run,
+        Snapshot,
+        load,
+        measure,
+        phase,
+        read_snapshot,
+        read_trace,
+        record,
+        run,
+        step,
+    )
     from sysbench.commands.accum.spec import AccumSpec
     from sysbench.commands.attention.spec import AttentionSpec
     from sysbench.commands.memory.spec import MemorySpec
@@ -23,21 +35,36 @@ __all__ = [
     "MemorySpec",
     "Profile",
     "ProfileSpec",
+    "Recording",
     "Run",
     "Snapshot",
     "SysbenchError",
     "TimeSpec",
     "__version__",
     "load",
+    "measure",
+    "phase",
     "read_snapshot",
     "read_trace",
+    "record",
     "run",
+    "step",
 ]
 
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = _found(name)
+    globals()[name] = found  # marks in a loop are looked up in every step
+    return found
+
+
+def _found(name: str) -> object:
+    from sysbench import marks
+
+    if name in ("phase", "step"):  # a script with marks that is not recorded imports nothing else
+        return getattr(marks, name)
     from sysbench import api
     from sysbench.command import kinds, measuring
 

@@ -5,18 +5,19 @@ The statistics detect effects; the cautions explain what they mean for the credi
 
 from __future__ import annotations
 
+import math
 import statistics as standard
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from sysbench import formulas, statistics, units
 from sysbench.log.collect import CellEvents
-from sysbench.log.events import ReadingsLost
+from sysbench.log.events import OwnModelBuilt, ReadingsLost
 from sysbench.log.outcomes import Caution
 
 if TYPE_CHECKING:
     from sysbench.commands.time.record import RateRecord
-    from sysbench.commands.time.spec import TimeCell
+    from sysbench.commands.time.spec import Sync, TimeCell
 
 WIDE_INTERVAL = 0.05
 """A 95 % interval wider than this share of the median does not support a comparison of a few percent."""
@@ -41,13 +42,13 @@ def judge(cell: TimeCell, seen: CellEvents, rates: RateRecord | None, lost: Sequ
     rules: tuple[Callable[[], Iterator[Caution]], ...] = (
         lambda: _correctness(seen),
         lambda: _lower_bound(cell, wall, rates),
-        lambda: _stability(warmup, wall),
-        lambda: _precision_of_the_median(cell, wall),
-        lambda: _launching(seen),
+        lambda: stability(warmup, wall),
+        lambda: precision_of_the_median(wall, cell.until, cell.max_steps),
+        lambda: launching(seen),
         lambda: emulation(cell.precision, seen),
         lambda: surroundings(seen, lost),
         lambda: compilation(seen),
-        lambda: _unmeasured(cell, seen),
+        lambda: unmeasured(cell.sync, seen),
     )
     return [caution for rule in rules for caution in rule()]
 
@@ -56,11 +57,20 @@ def _correctness(seen: CellEvents) -> Iterator[Caution]:
     checked = seen.checked
     if checked is None:
         return
+    if checked.loss is not None and not math.isfinite(checked.loss):
+        yield Caution(
+            code="loss-not-finite",
+            message=f"the loss of the first measured step is {checked.loss}",
+            remedy="steps take as long with such numbers on most devices, but this is not training: look at the "
+            "initialisation, the inputs and --precision",
+        )
     if checked.gradients_present is False:
         yield Caution(
             code="gradients-missing",
             message="some parameters had no gradient, so the optimizer step updated fewer parameters than usual",
-            remedy="report this as a bug, with the log",
+            remedy="report this as a bug, with the log"
+            if seen.last(OwnModelBuilt) is None
+            else "find the parameters that forward does not use, or that something detaches",
         )
     if checked.parameters_changed is False:
         yield Caution(
@@ -74,7 +84,7 @@ def _lower_bound(cell: TimeCell, wall: Sequence[float], rates: RateRecord | None
     """A step cannot be faster than its matrix products at peak; fused kernels may skip the causal half."""
     if rates is None or not wall:
         return
-    if rates.ceiling_flops_per_s and rates.ceiling_share is None:
+    if rates.ceiling_flops_per_s and rates.ceiling_share is None and rates.step_flops is not None:
         yield Caution(
             code="ceiling-doubtful",
             message="the step was faster than the measured matmul ceiling of "
@@ -82,10 +92,10 @@ def _lower_bound(cell: TimeCell, wall: Sequence[float], rates: RateRecord | None
             remedy="its share of the ceiling is left out; close programs that may have slowed the ceiling down, and "
             "measure again",
         )
-    if rates.peak_flops_per_s is None:
+    if rates.peak_flops_per_s is None or rates.step_flops is None or (shape := cell.shape) is None:
         return
-    skippable = formulas.attention_forward_flops(cell.model, cell.ctx, cell.batch) / 2
-    passes = rates.step_flops / formulas.forward_flops(cell.model, cell.ctx, cell.batch)
+    skippable = formulas.attention_forward_flops(shape, cell.ctx, cell.batch) / 2
+    passes = rates.step_flops / formulas.forward_flops(shape, cell.ctx, cell.batch)
     bound_s = (rates.step_flops - passes * skippable) / rates.peak_flops_per_s
     if standard.median(wall) < bound_s:
         yield Caution(
@@ -96,7 +106,8 @@ def _lower_bound(cell: TimeCell, wall: Sequence[float], rates: RateRecord | None
         )
 
 
-def _stability(warmup: Sequence[float], wall: Sequence[float]) -> Iterator[Caution]:
+def stability(warmup: Sequence[float], wall: Sequence[float]) -> Iterator[Caution]:
+    """Reasons to doubt the mean of these steps: drift, outliers, two levels, an unfinished warm-up. Times are in s."""
     if unfinished := statistics.warmup_unfinished(warmup, wall):
         yield Caution(
             code="warmup-unfinished",
@@ -137,7 +148,8 @@ def _stability(warmup: Sequence[float], wall: Sequence[float]) -> Iterator[Cauti
         )
 
 
-def _precision_of_the_median(cell: TimeCell, wall: Sequence[float]) -> Iterator[Caution]:
+def precision_of_the_median(wall: Sequence[float], until: float | None, max_steps: int) -> Iterator[Caution]:
+    """Too few steps for an interval, or an interval that is wider than `until` or than a comparison allows."""
     if statistics.too_few(wall):
         yield Caution(
             code="too-few-steps",
@@ -145,16 +157,16 @@ def _precision_of_the_median(cell: TimeCell, wall: Sequence[float]) -> Iterator[
             remedy="--steps 10, or --until 1%",
         )
         return
-    width, allowed = statistics.relative_width(wall), cell.until or WIDE_INTERVAL
+    width, allowed = statistics.relative_width(wall), until or WIDE_INTERVAL
     if width is not None and width > allowed:
         yield Caution(
             code="interval-too-wide",
             message=f"the 95 % interval of the median step spans {units.share(width)}",
-            remedy=f"--max-steps {2 * cell.max_steps}" if cell.until else "more --steps, or --until 1%",
+            remedy=f"--max-steps {2 * max_steps}" if until else "more --steps, or --until 1%",
         )
 
 
-def _launching(seen: CellEvents) -> Iterator[Caution]:
+def launching(seen: CellEvents) -> Iterator[Caution]:
     """Launch-bound: the device finishes as soon as the host has launched everything, so the host sets the pace."""
     if seen.started is None or seen.started.device.type != "cuda":
         return
@@ -234,8 +246,9 @@ def compilation(seen: CellEvents) -> Iterator[Caution]:
         )
 
 
-def _unmeasured(cell: TimeCell, seen: CellEvents) -> Iterator[Caution]:
-    if cell.sync == "step" and not any(sample.device_s for step in seen.steps for sample in step.phases.values()):
+def unmeasured(sync: Sync, seen: CellEvents) -> Iterator[Caution]:
+    """Phases without times of their own."""
+    if sync == "step" and not any(sample.device_s for step in seen.steps for sample in step.phases.values()):
         yield Caution(
             code="not-measured",
             message="phases have no separate times: with --sync step, only device events could provide them",

@@ -21,6 +21,7 @@ from sysbench.spec.quantities import (
     Bytes,
     Count,
     Finite,
+    Flops,
     Instant,
     PerSecond,
     Seconds,
@@ -108,7 +109,8 @@ class TorchInfo(Frozen):
     threads: Count
     allocator: str | None
     """Value of PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF."""
-    import_s: Seconds
+    import_s: Seconds | None
+    """None in a process of the user's own."""
 
 
 def refuse_spec_of_another(kind: Kind, spec: WrittenSpec) -> None:
@@ -232,6 +234,46 @@ class ModelBuilt(Event):
     parameters: Count
     parameters_without_lm_head: Count
     build_s: Seconds
+
+
+class CodeFile(Frozen):
+    """A file of the user's that was imported, as it was then."""
+
+    target: str
+    """As named: `package.module:Class`."""
+    path: str | None
+    """None if it is no file: a module of C."""
+    sha256: str | None
+
+
+class OwnModelFacts(Frozen):
+    """A model of the user's as it ran."""
+
+    class_name: str
+    parameters: Count
+    """Shared ones counted once."""
+    trainable_parameters: Count
+    """Those that are not frozen."""
+    inputs: str
+    """Where they come from: `get_inputs in gpt.py`, `token ids below 50257`."""
+    loss: str | None
+    """How it was computed: `output.loss`, `cross entropy of the logits`; None in a mode without a loss."""
+    tokens: Count | None
+    """In one step; None if the inputs are not token ids."""
+    flops: dict[str, Flops] | None
+    """Of one step by phase, counted operator by operator in a step without data; None if that was not possible."""
+    uncounted: str | None
+    """Why not."""
+    files: list[CodeFile]
+    printed: str
+    """What the code printed while it was imported and the model was built; the beginning of it."""
+
+
+class OwnModelBuilt(OwnModelFacts, Event):
+    """A model of the user's is ready, or has taken its first step."""
+
+    event: Literal["own_model_built"] = "own_model_built"
+    cell: str
 
 
 class Compiled(Event):

@@ -40,6 +40,7 @@ CautionCode = Literal[
     "emulated",
     "parameters-unchanged",
     "gradients-missing",
+    "loss-not-finite",
     "below-lower-bound",
     "ceiling-doubtful",
     "compile-fell-back",
@@ -56,6 +57,7 @@ CautionCode = Literal[
     "trace-damaged",
     "calibration-differs",
     "operators-unknown",
+    "device-unused",
 ]
 
 

@@ -9,9 +9,11 @@ from typing import Any
 from sysbench.command import Kind
 from sysbench.commands.attention.record import AttentionCellRecord
 from sysbench.commands.compare.match import EFFORT, TREATMENTS, UNEQUAL, text
+from sysbench.commands.loop.record import LoopCellRecord
 from sysbench.commands.memory.record import MemoryCellRecord
 from sysbench.commands.profile.record import ProfileCellRecord
 from sysbench.commands.time.record import TimeCellRecord
+from sysbench.log.predictions import PredictedStep, PredictedTime
 from sysbench.log.records import CellRecord, RunRecord, Samples
 
 Axes = Mapping[str, Any]
@@ -97,7 +99,8 @@ def flattened(axes: Axes, device: str | None = None) -> dict[str, Any]:
     """
     flat = {name: value for name, value in axes.items() if name not in ("kind", "model")}
     if isinstance(model := axes.get("model"), Mapping):
-        flat["size"] = _size(str(axes.get("size")), model)
+        label = str(axes.get("size"))
+        flat["size"] = f"{label} of {model['target']}" if "target" in model else _size(label, model)
     flat["device"] = "simulation" if axes.get("simulate") else device or axes.get("device")
     return flat
 
@@ -127,8 +130,8 @@ def _device(record: RunRecord[Any], cell: CellRecord) -> str | None:
 def times_of(cell: CellRecord) -> dict[str, Samples]:
     """Times that a cell has samples of, preferring the host's clock around synchronized steps."""
     match cell:
-        case TimeCellRecord():
-            found = {name: phase.wall or phase.device for name, phase in cell.phases.items()}
+        case TimeCellRecord() | LoopCellRecord():
+            found = {name: phase.times for name, phase in cell.phases.items()}
         case AttentionCellRecord():
             found = {"forward": cell.forward, "backward": cell.backward}
         case ProfileCellRecord():
@@ -138,11 +141,22 @@ def times_of(cell: CellRecord) -> dict[str, Samples]:
     return {name: samples for name, samples in found.items() if samples is not None}
 
 
+def predictions_of(cell: CellRecord) -> dict[str, PredictedTime]:
+    """Predicted times of a cell, the whole step first; none if it was measured, or if its times are withheld."""
+    if not isinstance(cell, TimeCellRecord | ProfileCellRecord | AttentionCellRecord) or cell.prediction is None:
+        return {}
+    prediction = cell.prediction
+    whole = prediction.step if isinstance(prediction, PredictedStep) else None
+    found: dict[str, PredictedTime | None] = {"step": whole}
+    found |= {phase.name: prediction.phase(phase.name) for phase in prediction.phases}
+    return {name: time for name, time in found.items() if time is not None}
+
+
 def memory_of(cell: CellRecord) -> dict[str, int]:
     """Known memory figures of a cell, in bytes."""
     found: dict[str, int | None] = {}
     match cell:
-        case TimeCellRecord():
+        case TimeCellRecord() | LoopCellRecord():
             found = {
                 "allocated_peak": cell.memory.allocated_peak_bytes,
                 "reserved_peak": cell.memory.reserved_peak_bytes,
@@ -189,6 +203,8 @@ _PHRASES = {
     "warmup": "{} warm-ups",
     "steps": "{} steps",
     "repeats": "{} repeats",
+    "tokens": "{} tokens",
+    "name": "{}",
     "active": "{} profiled steps",
 }
 """Labels for axes whose value alone would be unclear."""

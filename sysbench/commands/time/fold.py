@@ -12,13 +12,11 @@ import math
 import statistics as standard
 from collections.abc import Iterable, Iterator, Sequence
 
-from sysbench import formulas, statistics, units
+from sysbench import units
 from sysbench.cells import phrase
 from sysbench.commands.time.record import (
     CeilingRecord,
     EnergyRecord,
-    PeakRecord,
-    PhaseRecord,
     RateRecord,
     ReadingsRecord,
     ThreadsTried,
@@ -29,10 +27,10 @@ from sysbench.commands.time.spec import TimeCell
 from sysbench.log import cautions
 from sysbench.log import collect as run_record
 from sysbench.log.collect import CellEvents, Run, fold_cells
-from sysbench.log.events import Event, PhaseSample, Reading, StepMeasured
+from sysbench.log.events import Event, Reading
 from sysbench.log.outcomes import Caution
 from sysbench.log.predictions import prediction_of
-from sysbench.log.records import Samples
+from sysbench.log.records import PeakRecord, PhaseRecord
 from sysbench.spec import hardware
 from sysbench.spec.model import ModelCell
 
@@ -66,10 +64,11 @@ def energy(cell: ModelCell, seen: CellEvents) -> EnergyRecord | None:
     elif counted_j <= 0:
         withheld = "the counter did not grow, or began anew"
     power_w = counted_j / counted_s if withheld is None else None
+    tokens = run_record.step_tokens(cell, seen)
     step_j = power_w * window_s / len(steps) if power_w is not None else None
     return EnergyRecord(
         step_j=step_j,
-        token_j=step_j / cell.tokens if step_j is not None else None,
+        token_j=step_j / tokens if step_j is not None and tokens is not None else None,
         power_w=power_w,
         window_s=window_s,
         counted_s=counted_s,
@@ -97,7 +96,7 @@ def fold(events: Iterable[Event]) -> TimeRecord:
 
 
 def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> TimeCellRecord:
-    phases = _phases(cell, seen.steps)
+    phases = run_record.phases_of(cell.phases, seen.steps)
     rates = _rates(cell, seen, phases, run)
     prediction = prediction_of(cell, seen, run.started.spec.get("price", {}).get(cell.simulate))
     return TimeCellRecord(
@@ -140,67 +139,24 @@ def _waiting_threads(seen: CellEvents) -> Iterator[Caution]:
     )
 
 
-def _phases(cell: TimeCell, steps: Sequence[StepMeasured]) -> dict[str, PhaseRecord]:
-    if not steps:
-        return {}
-    samples: dict[str, list[PhaseSample]] = {
-        phase: [step.phases[phase] for step in steps if phase in step.phases] for phase in cell.phases
-    }
-    samples["step"] = [step.step for step in steps]
-    found = {}
-    for phase, of_phase in samples.items():
-        if of_phase:
-            enqueue = [sample.enqueue_s for sample in of_phase if sample.enqueue_s is not None]
-            found[phase] = PhaseRecord(
-                wall=samples_of([sample.wall_s for sample in of_phase if sample.wall_s is not None]),
-                device=samples_of([sample.device_s for sample in of_phase if sample.device_s is not None]),
-                enqueue_median_s=standard.median(enqueue) if enqueue else None,
-            )
-    return found
-
-
-def samples_of(samples_s: Sequence[float]) -> Samples | None:
-    """Return raw samples with their summary; None if there are none, or if the clock is so coarse that most are 0."""
-    if not samples_s:
-        return None
-    summary = statistics.summarize(samples_s)
-    if not summary.median:
-        return None
-    return Samples(
-        samples_s=list(samples_s),
-        mean_s=summary.mean,
-        std_s=summary.std,
-        median_s=summary.median,
-        min_s=summary.minimum,
-        max_s=summary.maximum,
-        p5_s=summary.p5,
-        p25_s=summary.p25,
-        p75_s=summary.p75,
-        p95_s=summary.p95,
-        mad_s=summary.mad,
-        ci95_s=summary.ci95,
-        lag1_autocorrelation=summary.lag1,
-    )
-
-
 def _rates(cell: TimeCell, seen: CellEvents, phases: dict[str, PhaseRecord], run: Run) -> RateRecord | None:
     step = phases.get("step")
     if step is None or step.wall is None or seen.started is None:
         return None
     device = seen.started.device
-    step_flops = formulas.step_flops_of(cell)
-    flops_per_s = step_flops / step.wall.mean_s
+    step_flops, tokens = run_record.step_flops(cell, seen), run_record.step_tokens(cell, seen)
+    flops_per_s = None if step_flops is None else step_flops / step.wall.mean_s
     known = hardware.find(device.name, device.memory_bytes)
     peak = hardware.peak(known, cell.precision) if known else None
     ceiling = run.ceilings.get((device.torch_name, cell.precision, cell.threads))
-    ceiling_share = flops_per_s / ceiling.matmul_flops_per_s if ceiling else None
+    ceiling_share = flops_per_s / ceiling.matmul_flops_per_s if ceiling and flops_per_s is not None else None
     return RateRecord(
         step_flops=step_flops,
         flops_per_s=flops_per_s,
-        tokens_per_s=cell.tokens / step.wall.mean_s,
+        tokens_per_s=None if tokens is None else tokens / step.wall.mean_s,
         peak_flops_per_s=peak.flops_per_s if peak else None,
         peak_source=peak.source if peak else None,
-        peak_share=flops_per_s / peak.flops_per_s if peak else None,
+        peak_share=flops_per_s / peak.flops_per_s if peak and flops_per_s is not None else None,
         ceiling_flops_per_s=ceiling.matmul_flops_per_s if ceiling else None,
         ceiling_share=ceiling_share if ceiling_share is not None and ceiling_share <= HIGHEST_SHARE else None,
     )

@@ -11,6 +11,7 @@ from statistics import median
 
 import torch
 
+from sysbench.commands.own_models import own_model_built
 from sysbench.commands.time.record import ThreadsTried
 from sysbench.commands.time.spec import TimeCell
 from sysbench.garbage import collection_paused
@@ -21,7 +22,7 @@ from sysbench.lab.devices import computing_on, synchronize, torch_device
 from sysbench.lab.precision import matmul_precision
 from sysbench.lab.step import TrainingStep
 from sysbench.log.events import DeviceInfo, Event, MemoryMeasured, StepChecked, StepMeasured
-from sysbench.statistics import settled
+from sysbench.statistics import enough
 
 SCATTERED = 1.5
 """If the slowest step on a CPU takes this many times as long as the fastest, it is tried on fewer threads."""
@@ -65,6 +66,7 @@ def _stages(cell: TimeCell, device: torch.device, clock: Clock) -> Iterator[Even
     step = TrainingStep(cell, device)
     synchronize(device)
     yield built(cell.key, step, time.perf_counter() - started_s)
+    yield from own_model_built(cell, step)
 
     if cell.execution == "compiled":
         yield entered(cell.key, "compiling")
@@ -87,11 +89,12 @@ def _measured_steps(cell: TimeCell, step: TrainingStep, device: torch.device, cl
     allocator.reset_peaks(device)
     preempted = _preemptions()
     taken: list[float] = []
-    while not _enough(cell, taken):
+    while not enough(taken, cell.steps, cell.until, cell.max_steps):
         times = _take(step, cell, clock)
         yield _measured(cell, len(taken), times, warmup=False)
         if not taken:
             yield _checked(cell, step, before)
+            yield from own_model_built(cell, step)
         taken.append(times.wall_s)
     threads, per_s = torch.get_num_threads(), (_preemptions() - preempted) / sum(taken)
     yield _memory(cell, device)
@@ -124,13 +127,6 @@ def _take(step: TrainingStep, cell: TimeCell, clock: Clock) -> StepTimes:
     return clock.measure(step.phases, cell.sync)
 
 
-def _enough(cell: TimeCell, taken_s: list[float]) -> bool:
-    """Whether enough steps are measured: their number, or with `until` the width of the interval."""
-    if len(taken_s) < cell.steps:
-        return False
-    return cell.until is None or len(taken_s) >= cell.max_steps or settled(taken_s, cell.until)
-
-
 def _measured(cell: TimeCell, index: int, times: StepTimes, *, warmup: bool) -> StepMeasured:
     return StepMeasured(
         at_s=time.time(), cell=cell.key, index=index, warmup=warmup, phases=times.phases, step=times.step
@@ -146,7 +142,7 @@ def _checked(cell: TimeCell, step: TrainingStep, before: torch.Tensor | None) ->
         gradients_present=step.gradients_present,
         parameters_changed=None if before is None or after is None else not torch.equal(before, after),
         loss=step.loss,
-        attention_kernel=step.attention_kernel,
+        attention_kernel=step.work.attention_kernel,
     )
 
 
