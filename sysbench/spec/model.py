@@ -247,9 +247,9 @@ class ModelSpec(RunSpec):
         "entropy of the logits, or the mean of the output.",
     )
     app_dir: Annotated[str, Option(metavar="DIRECTORY", panel=OWN_MODEL)] = Field(
-        default=".",
-        exclude_if=lambda value: value == ".",
-        description="Where your code is imported from. Default: the current directory.",
+        default="",
+        exclude_if=_is_empty,
+        description="Where your code is imported from, instead of the current directory.",
     )
     d_model: Annotated[
         tuple[int, ...],
