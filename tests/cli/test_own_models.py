@@ -44,12 +44,6 @@ class Reads(Lm):
         return super().forward(tokens) * float(input())
 
 
-class Exits(Lm):
-    def forward(self, tokens):
-        os.write(1, b"about to exit")
-        exit(0)
-
-
 class Forks(Lm):
     def __init__(self):
         super().__init__()
@@ -76,30 +70,33 @@ def theirs(directory: Path) -> Path:
 
 
 @pytest.mark.parametrize("words", COMMANDS)
-def test_every_example_of_the_page_runs(words: str, tmp_path: Path) -> None:
-    (tmp_path / "llama").mkdir()
+def test_every_example_of_the_page_runs_and_says_what_the_page_shows(words: str, tmp_path: Path) -> None:
+    here = tmp_path / "work"
+    (here / "llama").mkdir(parents=True)
     for kind, block in re.findall(r"^```(python|json)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL):
         name = "llama/config.json" if kind == "json" else block.splitlines()[0].removeprefix("# ")
-        (tmp_path / name).write_text(block)
-    ran = sysbench(*shlex.split(words), cwd=tmp_path, COLUMNS="80")
+        (here / name).write_text(block)
+    ran = sysbench(*shlex.split(words), cwd=here, COLUMNS="80")
     assert ran.code == 0, ran.err
     (shown,) = re.findall(rf"^\$ sysbench {re.escape(words)}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    inferred = re.findall(r"^ \w+ of \w+\.?\w*: .+$", shown, re.MULTILINE)
-    assert inferred, shown
-    assert [line for line in inferred if line.strip() not in ran.out] == []
-    if "--simulate" in words:
-        assert _without_version(ran.out) == _without_version(shown)
+    expected = _lines(shown)
+    if "--simulate" not in words:  # then all that does not depend on the machine is what was inferred
+        expected = [line for line in expected if re.match(r"\w+ of \w+\.\w+: ", line)]
+    assert expected
+    assert [line for line in expected if line not in _lines(ran.out)] == []
 
 
-def _without_version(text: str) -> str:
-    return re.sub(r"torch \S+", "torch", "\n".join(line.rstrip() for line in text.strip().splitlines()))
+def _lines(text: str) -> list[str]:
+    """Lines without the version of torch, and without numbers of lines."""
+    lines = (re.sub(r"torch \S+|(?<=\.py:)\d+", "", line).strip() for line in text.splitlines())
+    return [line for line in lines if line not in ("", "…")]
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Path]:
     """Models that misbehave, one after another in one worker."""
     here = theirs(tmp_path_factory.mktemp("code")).parent
-    models = ",".join(f"theirs.py:{name}" for name in ("Prints", "Reads", "Exits", "Forks", "Nan", "Looks"))
+    models = ",".join(f"theirs.py:{name}" for name in ("Prints", "Reads", "Forks", "Nan", "Looks"))
     quick = ("--ctx", "8", "--batch", "1", "--steps", "2", "--warmup", "0", "--device", "cpu", "--json", "-")
     words = ("time", "--model", models, "--app-dir", str(here), "--mode", "forward-backward", *quick)
     return ran_once(tmp_path_factory, "own-models-measured", *words)
@@ -116,19 +113,12 @@ def test_what_a_model_prints_is_not_in_the_results_and_is_marked(measured: tuple
     assert json.loads(ran.out)["kind"] == "time"
     assert cell_of(measured, "Prints")["outcome"] == "ok"
     assert "\nPrints printed: importing theirs\n" in ran.err
-    assert "about to exit" not in ran.out
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("Reads", "forward: it reads from standard input, where there is nothing (theirs.py:29 in forward)"),
-        ("Exits", "forward: it calls exit() (theirs.py:35 in forward)"),
-    ],
-)
-def test_a_model_that_breaks_ends_its_own_cell_alone(name: str, said: str, measured: tuple[Ran, Path]) -> None:
-    cell = cell_of(measured, name)
-    assert (cell["outcome"], cell["detail"]) == ("crashed", said)
+def test_a_model_that_breaks_ends_its_own_cell_alone(measured: tuple[Ran, Path]) -> None:
+    reads = cell_of(measured, "Reads")
+    assert reads["outcome"] == "crashed"
+    assert reads["detail"] == "forward: it reads from standard input, where there is nothing (theirs.py:28 in forward)"
     assert measured[0].code == 1
     assert cell_of(measured, "Looks")["outcome"] == "ok"
 
@@ -147,7 +137,7 @@ def test_a_loss_that_is_not_a_number_is_a_caution(measured: tuple[Ran, Path]) ->
 def test_a_model_that_cannot_be_simulated_is_measured_without_flops(measured: tuple[Ran, Path]) -> None:
     looks = cell_of(measured, "Looks")
     assert looks["rates"]["step_flops"] is None
-    assert "(theirs.py:56 in forward)" in looks["own_model"]["uncounted"]
+    assert "(theirs.py:46 in forward)" in looks["own_model"]["uncounted"]
     assert cell_of(measured, "Prints")["rates"]["step_flops"] == 3 * 2 * 8 * 16 * 50
 
 
