@@ -1,13 +1,25 @@
 """sysbench measures, simulates and explains time and memory of Transformer training steps.
 
-`load`, `run`, `read_trace` and `read_snapshot`, and the specs of runs (`TimeSpec`, `MemorySpec`, …), are imported on
-first use.
+Its functions (`load`, `run`, `measure`, `record`, …) and the specs of runs (`TimeSpec`, …) are imported on first use.
 """
 
 TYPE_CHECKING = False  # `typing` takes longer to import than everything else here
 
 if TYPE_CHECKING:
-    from sysbench.api import Profile, Run, Snapshot, load, read_snapshot, read_trace, run
+    from sysbench.api import (
+        Profile,
+        Recording,
+        Run,
+        Snapshot,
+        load,
+        measure,
+        phase,
+        read_snapshot,
+        read_trace,
+        record,
+        run,
+        step,
+    )
     from sysbench.commands.accum.spec import AccumSpec
     from sysbench.commands.attention.spec import AttentionSpec
     from sysbench.commands.memory.spec import MemorySpec
@@ -23,15 +35,20 @@ __all__ = [
     "MemorySpec",
     "Profile",
     "ProfileSpec",
+    "Recording",
     "Run",
     "Snapshot",
     "SysbenchError",
     "TimeSpec",
     "__version__",
     "load",
+    "measure",
+    "phase",
     "read_snapshot",
     "read_trace",
+    "record",
     "run",
+    "step",
 ]
 
 
@@ -42,7 +59,9 @@ def __getattr__(name: str) -> object:
     from sysbench.command import kinds, measuring
 
     specs = {measuring(kind).spec_class.__name__: kind for kind in kinds()} if name.endswith("Spec") else {}
-    return measuring(specs[name]).spec_class if specs else getattr(api, name)
+    found = measuring(specs[name]).spec_class if specs else getattr(api, name)
+    globals()[name] = found  # marks in a loop are looked up in every step
+    return found
 
 
 def __dir__() -> list[str]:

@@ -68,11 +68,11 @@ def _worker_ahead(words: Sequence[str]) -> AbstractContextManager[None]:
 
 def measures(words: Sequence[str]) -> bool:
     """Whether a command line probably measures something."""
-    from sysbench.command import kinds
+    from sysbench.command import runnable
 
     options = {word.partition("=")[0] for word in words}
     completing = "_SYSBENCH_COMPLETE" in os.environ
-    return bool(words) and words[0] in kinds() and not options & WITHOUT_WORKER and not completing
+    return bool(words) and words[0] in runnable() and not options & WITHOUT_WORKER and not completing
 
 
 if __name__ == "__main__":

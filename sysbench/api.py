@@ -6,6 +6,14 @@
     sysbench.read_trace("trace.json.gz").rows("classes")
     sysbench.read_snapshot("snapshot.pickle").rows("categories")
 
+And for a training loop of your own:
+
+    run = sysbench.measure({"forward": forward, "backward": backward}, tokens=4096)
+    with sysbench.record("run.json"):
+        for batch in batches:
+            with sysbench.phase("forward"):
+                …
+
 All errors raise SysbenchError with the one-line message that the command line prints.
 """
 
@@ -13,12 +21,14 @@ from __future__ import annotations
 
 import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sysbench.command import Command, kinds, measuring
+from sysbench.command import Command, measuring, runnable
 from sysbench.errors import LogError, SysbenchError, UsageError, unknown
+from sysbench.marks import phase, step
 
 if TYPE_CHECKING:
     from sysbench.log.events import Event
@@ -30,7 +40,21 @@ if TYPE_CHECKING:
     from sysbench.spec.validation import Given
     from sysbench.trace.summary import ProfileSummary
 
-__all__ = ["Profile", "Run", "Snapshot", "SysbenchError", "load", "read_snapshot", "read_trace", "run"]
+__all__ = [
+    "Profile",
+    "Recording",
+    "Run",
+    "Snapshot",
+    "SysbenchError",
+    "load",
+    "measure",
+    "phase",
+    "read_snapshot",
+    "read_trace",
+    "record",
+    "run",
+    "step",
+]
 
 
 class Result(ABC):
@@ -98,6 +122,14 @@ class Run(Result):
     def to_json(self) -> str:
         """Return the record, as in the file next to the log."""
         return self.record.model_dump_json(indent=1)
+
+    def save(self, path: str | Path) -> None:
+        """Write the record to a file, which `load` and the command line read; raises SysbenchError."""
+        from sysbench.log.storage import write_atomically
+
+        if Path(path).suffix != ".json":
+            raise UsageError(f"{path} must end in .json: it is going to be a record")
+        write_atomically(Path(path), self.to_json().encode() + b"\n")
 
     @property
     def _long_table(self) -> str:
@@ -215,6 +247,90 @@ def run(what: RunSpec | str, *, progress: Callable[[Event], object] | None = Non
     return Run(command.part("perform")(what, chosen).record)
 
 
+def measure(
+    step: Callable[[], object] | Mapping[str, Callable[[], object]],
+    *,
+    phases: Iterable[str] = (),
+    device: object = "auto",
+    warmup: int = 5,
+    steps: int = 10,
+    until: float | str | None = None,
+    max_steps: int = 1000,
+    sync: str = "phase",
+    name: str = "loop",
+    tokens: int | None = None,
+    save: str | Path | None = None,
+    progress: Callable[[Event], object] | None = None,
+) -> Run:
+    """Measure a training step of your own in this process, with the clocks, statistics and cautions of `sysbench time`.
+
+    `step` is a function, or a mapping of phases to functions that are called in its order: `{"forward": f, …}`. Phases
+    inside a function are marked with `with sysbench.phase("forward"):`; `phases` lists those that are allowed. `device`
+    is where the step runs: a name or a torch.device, by default the current GPU or else the CPU. `warmup`, `steps`,
+    `until`, `max_steps` and `sync` are as on the command line; `tokens` per step give a rate. The record is written to
+    `save`, or with `Run.save` later. `progress` is called between steps with every event.
+
+    Raises SysbenchError for what cannot be measured, and whatever the step raises: what was measured before is saved.
+    """
+    from sysbench.commands.loop.measure import measured
+    from sysbench.commands.loop.spec import LoopSpec
+    from sysbench.spec.validation import called_with
+
+    given = {
+        "phases": phases, "device": str(device), "warmup": warmup, "steps": steps, "until": until,
+        "max_steps": max_steps, "sync": sync, "name": name, "tokens": tokens,
+    }  # fmt: skip
+    spec = called_with(LoopSpec, {"by": "measure", **given})
+    return Run(measured(step, spec, None if save is None else Path(save), progress))
+
+
+class Recording:
+    """What `with sysbench.record(…) as recording:` names; `run` is there once the block has ended."""
+
+    run: Run | None = None
+
+
+@contextmanager
+def record(
+    path: str | Path | None = None,
+    *,
+    trace: str | Path | None = None,
+    phases: Iterable[str] = (),
+    device: object = "auto",
+    warmup: int = 1,
+    steps: int = 1000,
+    sync: str = "phase",
+    name: str | None = None,
+    tokens: int | None = None,
+) -> Iterator[Recording]:
+    """Record the loop in this block: the times of its steps and phases, and its peak memory.
+
+    Phases are marked with `with sysbench.phase("forward"):`. A step ends when its first phase begins again, or where
+    `sysbench.step()` says so. The first `warmup` steps do not count, and after `steps` more nothing is recorded. The
+    record is written to `path` (.json) however the block ends. `trace` names a file for a trace of three steps
+    (.json, .json.gz), which do not count either. `name` is by default that of the file; the rest is as for `measure`.
+
+    Raises SysbenchError before the block begins if it cannot be recorded, and for a mark in the wrong place.
+    """
+    from sysbench.commands.loop.recording import Recorder
+    from sysbench.commands.loop.spec import LoopSpec
+    from sysbench.spec.validation import called_with
+
+    save = None if path is None else Path(path)
+    given = {
+        "phases": phases, "device": str(device), "warmup": warmup, "steps": steps, "until": None,
+        "max_steps": steps, "sync": sync, "name": name or (save.stem if save else "loop"), "tokens": tokens,
+    }  # fmt: skip
+    recorder = Recorder(called_with(LoopSpec, {"by": "record", **given}), save, None if trace is None else Path(trace))
+    held = Recording()
+    try:
+        with recorder:
+            yield held
+    finally:
+        if recorder.account.record is not None:
+            held.run = Run(recorder.account.record)
+
+
 def read_trace(path: str | Path) -> Profile:
     """Read and summarise a trace of torch.profiler (JSON) or nsys (SQLite); raises SysbenchError for other files."""
     from sysbench.trace import traces
@@ -243,8 +359,8 @@ def _typed(line: str) -> tuple[Command, Given, Given]:
         raise UsageError(f"{line} cannot be taken apart into words: {str(error).lower()}") from None
     if words[:1] == ["sysbench"]:
         words = words[1:]
-    if not words or words[0] not in kinds():
-        raise UsageError(unknown(words[0] if words else "", "a command that runs cells", kinds()))
+    if not words or words[0] not in runnable():
+        raise UsageError(unknown(words[0] if words else "", "a command that runs cells", runnable()))
     command = measuring(words[0])
     of_spec, of_options = given(command.name, words[1:], command.spec_class, command.options_class)
     return command, of_spec, of_options

@@ -59,6 +59,7 @@ AXES: Mapping[str, Axis] = {
     "part": Axis("part", "work"),
     "profiler": Axis("profiler", "choice", "with {}"),
     "active": Axis("active", "effort", "{} profiled step", counted=True),
+    "name": Axis("loop", "work"),
 }
 """All axes of cells, in the order of columns and names."""
 
@@ -127,7 +128,7 @@ def phrase(axis: str, value: object) -> str:
 def label(cell: Axes, axes: Sequence[str]) -> str:
     """Name a cell by these axes: `small ctx 128 bf16`; without any, by its size, implementation or kind."""
     named = " ".join(phrase(axis, cell.get(axis)) for axis in axes)
-    return named or str(cell.get("size") or cell.get("implementation") or cell["kind"])
+    return named or str(cell.get("size") or cell.get("implementation") or cell.get("name") or cell["kind"])
 
 
 def subject(cells: Sequence[Axes]) -> tuple[str, ...]:

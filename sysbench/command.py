@@ -66,8 +66,9 @@ class Command:
     """Function that raises UsageError or OutputError if such a file cannot be written: `options -> None`."""
     show: str | None = None
     """Function that shows what `--from` names, `(source, options) -> None`, if it may be other than a log or record."""
-    measure: str = "measure:run"
-    """The worker's event generator: `(cell, device, artifact) -> Iterator[Event]`."""
+    measure: str | None = "measure:run"
+    """The worker's event generator: `(cell, device, artifact) -> Iterator[Event]`; None for cells that the user's own
+    program measures, which no run can be started of."""
     fold: str = "fold:fold"
     """Function from events to the record."""
     tables: str = "tables:TABLES"
@@ -164,16 +165,21 @@ def commands() -> Mapping[str, Command]:
 
 
 def measuring(kind: Kind) -> Command:
-    """Return the command that runs cells of this kind; raises ValueError if there is none."""
+    """Return the command that has cells of this kind; raises ValueError if there is none."""
     found = commands().get(kind)
     if found is None or found.spec is None:
-        raise ValueError(f"{kind} is not a command that runs cells ({', '.join(kinds())})")
+        raise ValueError(f"{kind} is not a command that has cells ({', '.join(kinds())})")
     return found
 
 
 def kinds() -> tuple[Kind, ...]:
-    """Return the names of the commands that run cells."""
+    """Return the names of the commands that have cells, and so records."""
     return tuple(name for name, command in commands().items() if command.spec is not None)
+
+
+def runnable() -> tuple[Kind, ...]:
+    """Return the names of the commands that run their cells in a worker."""
+    return tuple(kind for kind in kinds() if measuring(kind).measure is not None)
 
 
 def spec_of(fields: Mapping[str, Any]) -> RunSpec:

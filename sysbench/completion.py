@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from sysbench.command import commands, kinds, measuring
+from sysbench.command import commands, kinds, measuring, runnable
 from sysbench.errors import SysbenchError
 from sysbench.spec.commands import keys_of
 from sysbench.spec.validation import literals, option_of
@@ -37,7 +37,7 @@ def offered(command: str, model: type[BaseModel], field: str, typed: str, given:
 
 
 def _values(command: str, model: type[BaseModel], field: str, typed: str, given: dict[str, Any]) -> Iterable[str]:
-    for kind in kinds():
+    for kind in runnable():
         # `run` has the options of every command, as text.
         for name, key in keys_of(kind).items():
             if field == f"every_{name.replace('-', '_')}" and key.stands_for is None:

@@ -9,12 +9,12 @@ from statistics import NormalDist
 from typing import Any
 
 from sysbench import formulas
-from sysbench.commands.time.fold import samples_of
-from sysbench.commands.time.record import PeakRecord, PhaseRecord, RateRecord, TimeCellRecord, TimeRecord
+from sysbench.commands.time.record import RateRecord, TimeCellRecord, TimeRecord
 from sysbench.commands.time.spec import TimeCell, TimeSpec
+from sysbench.log.collect import samples_of
 from sysbench.log.events import DeviceInfo
 from sysbench.log.outcomes import Caution, CautionCode, Outcome
-from sysbench.log.records import EnvironmentRecord, ModelRecord
+from sysbench.log.records import EnvironmentRecord, ModelRecord, PeakRecord, PhaseRecord
 from sysbench.spec import hardware
 from sysbench.spec.model import PHASES_OF
 from tests.fixtures_timing import A100

@@ -16,6 +16,8 @@ from sysbench.commands.accum.spec import AccumSpec
 from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.commands.calibrate.record import RatesKnown, WorkTimed
 from sysbench.commands.calibrate.spec import CalibrateSpec
+from sysbench.commands.loop.record import LoopTraced
+from sysbench.commands.loop.spec import LoopSpec
 from sysbench.commands.memory.record import (
     AllocationGroup,
     CodeLine,
@@ -35,8 +37,11 @@ from sysbench.log.events import (
     CellStarted,
     Event,
     GpuSimulated,
+    MemoryMeasured,
+    PhaseSample,
     RunFinished,
     RunStarted,
+    StepMeasured,
     WorkerReady,
     encode,
 )
@@ -49,7 +54,7 @@ from tests.trace.synthetic_traces import recording, training
 
 GIB = 2**30
 
-KINDS: tuple[Kind, ...] = ("time", "profile", "memory", "attention", "accum", "calibrate")
+KINDS: tuple[Kind, ...] = ("time", "profile", "memory", "attention", "accum", "calibrate", "loop")
 
 
 def stream(kind: Kind, name: str = "", machine: Machine = A100) -> list[Event]:
@@ -235,6 +240,32 @@ def _calibrate(name: str, machine: Machine) -> Iterator[Event]:
     yield RunFinished(at_s=at_s + 3, status="complete")
 
 
+def _loop(name: str, machine: Machine) -> Iterator[Event]:
+    spec = LoopSpec(
+        name="".join(filter(str.isprintable, name))[:100].strip() or "mine",
+        by="record", device="cuda", phases=(), tokens=4096, warmup=1, steps=1000, until=None, max_steps=1000,
+        sync="phase",
+    )  # fmt: skip
+    yield from _begin(spec, machine, 1)
+    (cell,) = spec.cells()
+    at_s = STARTED_AT_S + 5
+    yield CellStarted(at_s=at_s, cell=cell.key, index=0, axes=cell.model_dump(mode="json"), device=machine.device)
+    for number in range(-1, 12):
+        phases = {name or "forward": 0.010 + 1e-5 * (number % 3), "backward": 0.021 + 1e-5 * (number % 4)}
+        yield StepMeasured(
+            at_s=at_s + 0.04 * number, cell=cell.key, index=max(0, number), warmup=number < 0,
+            phases={phase: PhaseSample(wall_s=each_s, device_s=each_s) for phase, each_s in phases.items()},
+            step=PhaseSample(wall_s=sum(phases.values()) + 0.004),
+        )  # fmt: skip
+    yield MemoryMeasured(
+        at_s=at_s + 1, cell=cell.key, allocated_peak_bytes=3 * GIB, reserved_peak_bytes=4 * GIB,
+        host_rss_peak_bytes=2 * GIB,
+    )  # fmt: skip
+    yield LoopTraced(at_s=at_s + 1, cell=cell.key, path=name or "trace.json.gz", steps=3)
+    yield CellFinished(at_s=at_s + 2, cell=cell.key, outcome="ok")
+    yield RunFinished(at_s=at_s + 3, status="complete")
+
+
 _STREAMS: Mapping[Kind, Callable[[str, Machine], Iterator[Event]]] = {
     "time": _time,
     "profile": _profile,
@@ -242,4 +273,5 @@ _STREAMS: Mapping[Kind, Callable[[str, Machine], Iterator[Event]]] = {
     "attention": _attention,
     "accum": _accum,
     "calibrate": _calibrate,
+    "loop": _loop,
 }

@@ -10,6 +10,7 @@ PACKAGES = (
     "sysbench.commands.run",
     "sysbench.commands.report",
     "sysbench.commands.compare",
+    "sysbench.commands.loop",
     "sysbench.commands.history",
     "sysbench.commands.doctor",
 )

@@ -21,7 +21,7 @@ from sysbench.garbage import collection_paused
 from sysbench.log.outcomes import FAILURES
 from sysbench.spec.cell import RunCell, RunSpec
 from sysbench.spec.command_options import Given, option_name, validated
-from sysbench.spec.run import Format, RunOptions
+from sysbench.spec.run import Format, RunOptions, Selection
 
 if TYPE_CHECKING:
     from sysbench.engine.provisions import Provisions
@@ -45,6 +45,22 @@ class ShowOptions(Protocol):
         """Format of tables."""
 
 
+class RecordOptions(ShowOptions, Protocol):
+    """What to show of a record."""
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Tables to show; the default ones if empty."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns to show; the default ones if empty."""
+
+    @property
+    def selection(self) -> Selection:
+        """The part of the result to show."""
+
+
 @dataclass(frozen=True)
 class Performed:
     """Results of a run."""
@@ -63,18 +79,18 @@ def options_of(kind: Kind, given: Given) -> Any:
     source, resume = getattr(options, "source", None), options.resume
     found: Given = {}
     if isinstance(source, tuple):
-        found["source"] = tuple(_earlier(kind, each, options.out) for each in source)
+        found["source"] = tuple(earlier(kind, each, options.out) for each in source)
     elif source is not None:
-        found["source"] = _earlier(kind, source, options.out)
+        found["source"] = earlier(kind, source, options.out)
     if resume is not None:
-        log = _earlier(kind, resume, options.out)
+        log = earlier(kind, resume, options.out)
         log = log.with_suffix(".jsonl") if log.name else log  # `.` and `/` have none
         found["resume"] = log if log.is_file() else resume
     return options.model_copy(update=found) if found else options
 
 
-def _earlier(kind: Kind, path: Path, directory: Path) -> Path:
-    """Return the file of an earlier run if `path` is its name."""
+def earlier(kind: Kind, path: Path, directory: Path) -> Path:
+    """Return the file of an earlier run if `path` is its name; raises LogError if it matches none, or several."""
     if path.exists() or path.suffix or path.name != str(path):
         return path
     from sysbench.log import runs
@@ -137,7 +153,7 @@ def refuse_wrong_results(spec: RunSpec, options: RunOptions) -> None:
     _refuse_unwritable(spec.kind, options)
 
 
-def refuse_unknown_tables(kind: Kind, options: RunOptions) -> None:
+def refuse_unknown_tables(kind: Kind, options: RecordOptions) -> None:
     """Raise UsageError for the first table that this command does not have."""
     tables = measuring(kind).part("tables") if options.tables else {}
     for name in options.tables:
@@ -280,7 +296,7 @@ def say(text: str, options: RunOptions) -> None:
         stderr.say(text)
 
 
-def show(record: RunRecord[Any], options: RunOptions) -> None:
+def show(record: RunRecord[Any], options: RecordOptions) -> None:
     """Print the result to stdout: the record itself with `--json -`, otherwise its tables."""
     from sysbench.render import output
 
@@ -296,7 +312,7 @@ def show(record: RunRecord[Any], options: RunOptions) -> None:
             raise
 
 
-def show_saved(record: RunRecord[Any], options: RunOptions) -> None:
+def show_saved(record: RunRecord[Any], options: RecordOptions) -> None:
     """Show the result of an earlier run, and write its record to the file of `--json`."""
     from sysbench.log import storage
 

@@ -142,7 +142,7 @@ OCCUPIED_CYCLES = 2_000_000
 """About 1 ms at a GPU clock of 1 to 2 GHz: several times the host's time to launch one call and its backward."""
 
 
-def clock_for(device: torch.device, *, without_launches: bool = False) -> Clock:
+def clock_for(device: torch.device, *, without_launches: bool = False) -> SynchronizedClock:
     """Return a clock that is reliable on `device`.
 
     With `without_launches`, CUDA's events start when the device starts, not when the host begins to launch. The result

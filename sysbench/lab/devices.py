@@ -104,8 +104,8 @@ def computing_on(threads: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def torch_info(import_s: float) -> TorchInfo:
-    """Describe the torch of this process; `import_s` is the time its import took."""
+def torch_info(import_s: float | None) -> TorchInfo:
+    """Describe the torch of this process; `import_s` is the time its import took, None if unknown."""
     cudnn = torch.backends.cudnn.version() if torch.cuda.is_available() else None
     return TorchInfo(
         torch=torch.__version__,

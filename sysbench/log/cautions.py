@@ -17,7 +17,7 @@ from sysbench.log.outcomes import Caution
 
 if TYPE_CHECKING:
     from sysbench.commands.time.record import RateRecord
-    from sysbench.commands.time.spec import TimeCell
+    from sysbench.commands.time.spec import Sync, TimeCell
 
 WIDE_INTERVAL = 0.05
 """A 95 % interval wider than this share of the median does not support a comparison of a few percent."""
@@ -42,13 +42,13 @@ def judge(cell: TimeCell, seen: CellEvents, rates: RateRecord | None, lost: Sequ
     rules: tuple[Callable[[], Iterator[Caution]], ...] = (
         lambda: _correctness(seen),
         lambda: _lower_bound(cell, wall, rates),
-        lambda: _stability(warmup, wall),
-        lambda: _precision_of_the_median(cell, wall),
-        lambda: _launching(seen),
+        lambda: stability(warmup, wall),
+        lambda: precision_of_the_median(wall, cell.until, cell.max_steps),
+        lambda: launching(seen),
         lambda: emulation(cell.precision, seen),
         lambda: surroundings(seen, lost),
         lambda: compilation(seen),
-        lambda: _unmeasured(cell, seen),
+        lambda: unmeasured(cell.sync, seen),
     )
     return [caution for rule in rules for caution in rule()]
 
@@ -106,7 +106,8 @@ def _lower_bound(cell: TimeCell, wall: Sequence[float], rates: RateRecord | None
         )
 
 
-def _stability(warmup: Sequence[float], wall: Sequence[float]) -> Iterator[Caution]:
+def stability(warmup: Sequence[float], wall: Sequence[float]) -> Iterator[Caution]:
+    """Reasons to doubt the mean of these steps: drift, outliers, two levels, an unfinished warm-up. Times are in s."""
     if unfinished := statistics.warmup_unfinished(warmup, wall):
         yield Caution(
             code="warmup-unfinished",
@@ -147,7 +148,8 @@ def _stability(warmup: Sequence[float], wall: Sequence[float]) -> Iterator[Cauti
         )
 
 
-def _precision_of_the_median(cell: TimeCell, wall: Sequence[float]) -> Iterator[Caution]:
+def precision_of_the_median(wall: Sequence[float], until: float | None, max_steps: int) -> Iterator[Caution]:
+    """Too few steps for an interval, or an interval that is wider than `until` or than a comparison allows."""
     if statistics.too_few(wall):
         yield Caution(
             code="too-few-steps",
@@ -155,16 +157,16 @@ def _precision_of_the_median(cell: TimeCell, wall: Sequence[float]) -> Iterator[
             remedy="--steps 10, or --until 1%",
         )
         return
-    width, allowed = statistics.relative_width(wall), cell.until or WIDE_INTERVAL
+    width, allowed = statistics.relative_width(wall), until or WIDE_INTERVAL
     if width is not None and width > allowed:
         yield Caution(
             code="interval-too-wide",
             message=f"the 95 % interval of the median step spans {units.share(width)}",
-            remedy=f"--max-steps {2 * cell.max_steps}" if cell.until else "more --steps, or --until 1%",
+            remedy=f"--max-steps {2 * max_steps}" if until else "more --steps, or --until 1%",
         )
 
 
-def _launching(seen: CellEvents) -> Iterator[Caution]:
+def launching(seen: CellEvents) -> Iterator[Caution]:
     """Launch-bound: the device finishes as soon as the host has launched everything, so the host sets the pace."""
     if seen.started is None or seen.started.device.type != "cuda":
         return
@@ -244,8 +246,9 @@ def compilation(seen: CellEvents) -> Iterator[Caution]:
         )
 
 
-def _unmeasured(cell: TimeCell, seen: CellEvents) -> Iterator[Caution]:
-    if cell.sync == "step" and not any(sample.device_s for step in seen.steps for sample in step.phases.values()):
+def unmeasured(sync: Sync, seen: CellEvents) -> Iterator[Caution]:
+    """Phases without times of their own."""
+    if sync == "step" and not any(sample.device_s for step in seen.steps for sample in step.phases.values()):
         yield Caution(
             code="not-measured",
             message="phases have no separate times: with --sync step, only device events could provide them",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import statistics as standard
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from sysbench import formulas
+from sysbench import formulas, statistics
 from sysbench.command import spec_of
 from sysbench.errors import LogError
 from sysbench.log.events import (
@@ -29,7 +30,7 @@ from sysbench.log.events import (
     StepMeasured,
     WorkerReady,
 )
-from sysbench.log.records import AnyCell, EnvironmentRecord, ModelRecord
+from sysbench.log.records import AnyCell, EnvironmentRecord, ModelRecord, PhaseRecord, Samples
 from sysbench.spec.cell import RunCell
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.model import GridCell, ModelCell
@@ -211,6 +212,48 @@ def of_cell(cell: RunCell, seen: CellEvents) -> dict[str, Any]:
         "detail": seen.finished.detail if seen.finished else "stopped before it was finished",
         "own_model": OwnModelFacts(**own.model_dump(exclude=_OF_EVENTS)) if (own := seen.last(OwnModelBuilt)) else None,
     }
+
+
+def phases_of(names: Iterable[str], steps: Sequence[StepMeasured]) -> dict[str, PhaseRecord]:
+    """Return these phases over all steps that have them, then `step`; nothing if no step was measured."""
+    if not steps:
+        return {}
+    samples = {name: [step.phases[name] for step in steps if name in step.phases] for name in names}
+    samples["step"] = [step.step for step in steps]
+    found = {}
+    for name, of_phase in samples.items():
+        if of_phase:
+            enqueue = [sample.enqueue_s for sample in of_phase if sample.enqueue_s is not None]
+            found[name] = PhaseRecord(
+                wall=samples_of([sample.wall_s for sample in of_phase if sample.wall_s is not None]),
+                device=samples_of([sample.device_s for sample in of_phase if sample.device_s is not None]),
+                enqueue_median_s=standard.median(enqueue) if enqueue else None,
+            )
+    return found
+
+
+def samples_of(samples_s: Sequence[float]) -> Samples | None:
+    """Return raw samples with their summary; None if there are none, or if the clock is so coarse that most are 0."""
+    if not samples_s:
+        return None
+    summary = statistics.summarize(samples_s)
+    if not summary.median:
+        return None
+    return Samples(
+        samples_s=list(samples_s),
+        mean_s=summary.mean,
+        std_s=summary.std,
+        median_s=summary.median,
+        min_s=summary.minimum,
+        max_s=summary.maximum,
+        p5_s=summary.p5,
+        p25_s=summary.p25,
+        p75_s=summary.p75,
+        p95_s=summary.p95,
+        mad_s=summary.mad,
+        ci95_s=summary.ci95,
+        lag1_autocorrelation=summary.lag1,
+    )
 
 
 def of_model_cell(cell: GridCell, seen: CellEvents) -> dict[str, Any]:

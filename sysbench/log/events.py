@@ -109,7 +109,8 @@ class TorchInfo(Frozen):
     threads: Count
     allocator: str | None
     """Value of PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF."""
-    import_s: Seconds
+    import_s: Seconds | None
+    """None in a process of the user's own."""
 
 
 def refuse_spec_of_another(kind: Kind, spec: WrittenSpec) -> None:

@@ -57,6 +57,7 @@ CautionCode = Literal[
     "trace-damaged",
     "calibration-differs",
     "operators-unknown",
+    "device-unused",
 ]
 
 

@@ -44,6 +44,31 @@ class Samples(Frozen):
     lag1_autocorrelation: Finite | None
 
 
+class PhaseRecord(Frozen):
+    """One phase over the measured steps, by the host's clock and, where there is one, the device's."""
+
+    wall: Samples | None
+    device: Samples | None
+    enqueue_median_s: Seconds | None
+
+    @property
+    def times(self) -> Samples | None:
+        """By the host's clock, or by the device's if the host did not wait for it."""
+        return self.wall or self.device
+
+
+class PeakRecord(Frozen):
+    """Peaks over the measured steps, in bytes; None if not measured."""
+
+    allocated_peak_bytes: Bytes | None
+    reserved_peak_bytes: Bytes | None
+    device_used_peak_bytes: Bytes | None
+    """Of the whole device, including other processes."""
+    host_rss_peak_bytes: Bytes | None
+    """Of the measured process and its children, sampled from outside during this cell; of a process that measured
+    itself, its own highest since it started."""
+
+
 class ModelRecord(Frozen):
     """The model's dimensions, and the cost of a forward pass."""
 

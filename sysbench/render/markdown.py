@@ -17,7 +17,7 @@ _MARKS = {"caution": "⚠ ", "outcome": "", "finding": "", "note": ""}
 def markdown(sheet: Sheet) -> str:
     """Return a heading, each table with its notes, and the remarks."""
     blocks = [
-        " · ".join(escaped(phrase) for phrase in sheet.subject),
+        paragraph(" · ".join(sheet.subject)),
         *(block for each in sheet.tables for block in table(each)),
         remarks(sheet.remarks),
     ]

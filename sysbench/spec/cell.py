@@ -148,6 +148,11 @@ class RunSpec(BaseModel):
         def kind(self) -> str:
             """The command that the spec belongs to."""
 
+    @property
+    def called(self) -> str | None:
+        """The call in a program of the user's own that measured it; None if a command line did."""
+        return None
+
     def cells(self) -> Iterator[Any]:
         """Yield every cell of the run in the order of measurement."""
         raise NotImplementedError

@@ -13,8 +13,8 @@ from sysbench.spec.validation import option_name, option_of
 
 
 def command_line(spec: RunSpec) -> str:
-    """Return the shortest command line with the same cells: defaults are omitted."""
-    return shlex.join(["sysbench", spec.kind, *_words(spec)])
+    """Return the shortest command line with the same cells: defaults are omitted. A program has its call instead."""
+    return spec.called or shlex.join(["sysbench", spec.kind, *_words(spec)])
 
 
 def _words(spec: BaseModel) -> Iterator[str]:

@@ -25,6 +25,17 @@ def validated(model: type[Model], values: Given) -> Model:
         raise OptionError(_explain(model, error), str(where[0]) if where else None) from error
 
 
+def called_with(model: type[Model], values: Given) -> Model:
+    """Build the spec from the arguments of a function, as `validated`, in one line that names the argument."""
+    try:
+        return validated(model, values)
+    except OptionError as error:
+        if error.field is None:
+            raise
+        argument = str(error).removeprefix(f"{option_name(model, error.field)} ")
+        raise OptionError(f"{error.field}= {argument}", error.field) from None
+
+
 def option_name(model: type[BaseModel], field: str) -> str:
     """Name of a field on the command line: `--d-model`, `--timeout`, or `EXPERIMENT` for a positional argument."""
     option = option_of(model.model_fields[field])

@@ -9,7 +9,7 @@ differences below 0.1 %. Input that is empty or not finite raises ValueError.
 from sysbench.statistics.comparison import Ratio, ratio
 from sysbench.statistics.crossover import Crossover, crossovers, direction
 from sysbench.statistics.fence import Outliers, outliers
-from sysbench.statistics.interval import TooFew, median_interval, relative_width, settled, too_few
+from sysbench.statistics.interval import TooFew, enough, median_interval, relative_width, settled, too_few
 from sysbench.statistics.modes import Modes, two_modes
 from sysbench.statistics.order import (
     Autocorrelation,
@@ -46,6 +46,7 @@ __all__ = [
     "direction",
     "drift",
     "effect",
+    "enough",
     "median_interval",
     "outliers",
     "pooled",

@@ -100,3 +100,10 @@ def _inward(count: int, depth: int, wider: float, narrower: float, confidence: f
     """Hettmansperger and Sheather's λ: exact for a Laplace population, and close for all others."""
     excess = (wider - confidence) / (wider - narrower)
     return (count - depth) * excess / (depth + (count - 2 * depth) * excess)
+
+
+def enough(samples: Stream, steps: int, until: float | None, most: int) -> bool:
+    """Whether these samples suffice: `steps` of them, and with `until` as many up to `most` as it takes to settle."""
+    if len(samples) < steps:
+        return False
+    return until is None or len(samples) >= most or settled(samples, until)

@@ -161,7 +161,7 @@ def warmup_unfinished(warmup: Stream, samples: Stream) -> WarmupUnfinished | Non
 def _starts_slow(values: Values, chance: float) -> bool:
     run = _run_in(values)
     return (
-        1 / math.perm(len(values), run) <= chance
+        1 / math.perm(len(values), run) < chance
         or (run > 0 and _head_score(values, 1) > 3.0 + 112 / math.pow(len(values) - 1, 1.5))
         or (
             len(values) > FEWEST

@@ -94,6 +94,12 @@ def test_a_log_without_events_leaves_no_file(tmp_path: Path) -> None:
 # Torn, foreign and damaged files
 
 
+def test_of_a_log_only_the_wanted_events_are_read(tmp_path: Path) -> None:
+    path = written(tmp_path, beginning(), reading(), finished(), reading(), RunFinished(at_s=4.0, status="complete"))
+    assert list(read(path, only=[CellFinished])) == [finished()]
+    assert list(read(path, only=[Reading, CellFinished])) == [reading(), finished(), reading()]
+
+
 @given(cut=st.integers(min_value=1))
 def test_a_torn_last_line_is_ignored_wherever_it_was_torn(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
     path = tmp_path_factory.mktemp("torn") / "log.jsonl"

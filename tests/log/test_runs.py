@@ -14,8 +14,9 @@ from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import LogError
+from sysbench.log import runs as saved_runs
 from sysbench.log.events import SCHEMA_VERSION, encode
-from sysbench.log.runs import find, find_experiment, kind_at, load
+from sysbench.log.runs import experiments, find, find_experiment, kind_at, load
 from tests import fixtures_attention, fixtures_timing
 
 SPEC = TimeSpec(size="small", ctx="128,256", steps="10")
@@ -141,6 +142,23 @@ def test_a_whole_name_that_another_begins_with_means_itself(runs: Path) -> None:
     write_log(runs / "base.jsonl")
     write_log(runs / "base-2.jsonl")
     assert names("base", runs) == ["base.jsonl"]
+
+
+def test_a_directory_with_too_many_files_is_not_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_log(tmp_path / "below" / "a.jsonl")
+    (tmp_path / "notes.txt").touch()
+    monkeypatch.setattr(saved_runs, "MOST_SEARCHED", 3)
+    assert names(str(tmp_path), tmp_path) == ["a.jsonl"]
+    monkeypatch.setattr(saved_runs, "MOST_SEARCHED", 2)
+    assert "more than 2 files and directories" in complaint(str(tmp_path), tmp_path)
+
+
+def test_experiments_are_listed_newest_first(tmp_path: Path) -> None:
+    expected = [f"2026-11-{day}T09-00-00-quick" for day in (22, 21, 20, 19)]
+    for name in reversed(expected):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.json").write_text("{}")
+    assert experiments(tmp_path) == expected
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_and_with_what_there_is(runs: Path) -> None:

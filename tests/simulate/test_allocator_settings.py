@@ -84,6 +84,22 @@ def test_the_cuda_variable_wins_over_the_general_one_as_in_pytorch() -> None:
     assert AllocatorSettings.from_environment({}) == AllocatorSettings()
 
 
+def test_a_snapshot_has_the_settings_as_pytorch_writes_them() -> None:
+    text = "roundup_power2_divisions:[2:4,>:8],garbage_collection_threshold:0.5,max_split_size_mb:64"
+    assert AllocatorSettings.parse(text).for_snapshot() == {
+        "PYTORCH_CUDA_ALLOC_CONF": text,
+        "max_split_size": 64 * MIB,
+        "garbage_collection_threshold": 0.5,
+        "expandable_segments": False,
+        "pinned_num_register_threads": 1,
+        "release_lock_on_cudamalloc": False,
+        "pinned_use_cuda_host_register": False,
+        "graph_capture_record_stream_reuse": False,
+        "roundup_power2_divisions": {"1": 4, "2": 4} | {str(2**power): 8 for power in range(2, 16)},
+    }
+    assert AllocatorSettings.parse("").for_snapshot()["max_split_size"] == -1
+
+
 @pytest.mark.parametrize("text", [*PARSED, "per_process_memory_fraction:0.5"])
 def test_settings_survive_a_snapshot(text: str) -> None:
     settings = AllocatorSettings.parse(text)

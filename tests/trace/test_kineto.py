@@ -288,6 +288,13 @@ def test_damage_in_the_very_first_event_and_before_it_is_said(tmp_path: Path) ->
     assert (trace.devices, trace.rank) == ((), None)
 
 
+def test_a_trace_within_another_object_is_not_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "nested.json"
+    path.write_text('{"trace": ' + whole().decode() + "}")
+    trace = kineto.read(path)
+    assert (len(trace.operators), trace.remarks) == (40, ())
+
+
 def test_a_file_that_ends_anywhere_is_cut_off_and_not_damaged(tmp_path: Path) -> None:
     path = tmp_path / "cut.json"
     odd = rb"""{"ph": "X", "cat": "cpu_op", "name": "\ud83e\uddee \" }, {", "ts": 1.5e0, "dur": -2E-05, "args": {
@@ -315,7 +322,9 @@ def test_damaged_gzip_gives_everything_that_can_be_decompressed(tmp_path: Path) 
             event, at = json.JSONDecoder().raw_decode(text, text.index("{", at))
             whole_operators += event["cat"] == "cpu_op"
     assert len(trace.operators) == whole_operators > 1000
-    assert trace.remarks[0] == f"the gzip data is damaged: {error}"
+    damaged, cut = trace.remarks  # each said once
+    assert damaged == f"the gzip data is damaged: {error}"
+    assert cut.startswith("cut off: read to byte ")
 
 
 def decompressed(packed: bytes) -> tuple[str, str]:
@@ -389,6 +398,13 @@ def test_an_event_without_a_duration_is_left_out_and_said(tmp_path: Path) -> Non
     trace = kineto.read(path).whole()
     assert len(trace.work.name) == 0
     assert trace.remarks == ("1 events without a duration were left out",)
+
+
+def test_an_event_without_a_time_is_at_the_very_beginning(tmp_path: Path) -> None:
+    path = tmp_path / "none.json"
+    path.write_bytes(one(path).replace(b'"ts": 1, ', b""))
+    trace = kineto.read(path).whole()
+    assert (trace.operators.start_ns.tolist(), trace.work.start_ns.tolist()) == ([0], [2000])
 
 
 def test_times_in_nanoseconds_are_taken_as_such(tmp_path: Path) -> None:

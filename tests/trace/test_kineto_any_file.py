@@ -210,6 +210,15 @@ def test_a_part_begins_with_an_event_wherever_it_is_looked_for(tmp_path: Path) -
             assert kineto_pieces.boundary(file, near) == (end, end + 1)
 
 
+def test_no_part_begins_within_an_event(tmp_path: Path) -> None:
+    path = tmp_path / "nested.json"
+    notes = '[{}, {"a": 1}, {"b": 2}]'
+    events = [f'{{"ph": "X", "notes": {notes}}}', '{"ph": "X", "id": 1}', '{"ph": "X", "id": 2}']
+    path.write_text("[" + ",".join(events) + "]")
+    with path.open("rb") as file:
+        assert kineto_pieces.boundary(file, 1) == (1 + len(events[0]), 2 + len(events[0]))
+
+
 def test_a_part_may_end_with_an_event_only(tmp_path: Path) -> None:
     path, content = tmp_path / "trace.json", small_file().encode()
     path.write_bytes(content)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from math import isfinite
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from sysbench.commands.accum.spec import AccumCell, Experiment, Order
 from sysbench.log.events import Event, Source
 from sysbench.log.records import CellRecord, RunRecord
-from sysbench.rounding import FormatName
+from sysbench.rounding import FORMATS, FormatName
 from sysbench.spec.frozen import Frozen, of_one_length
 from sysbench.spec.quantities import Amount, Count, Exponent, Finite, Number
 
@@ -17,6 +18,16 @@ ArithmeticSource = Literal["device", "rounded"]
 """device   the device's own arithmetic in the format
 rounded  arithmetic in a wider format, with every result (of products, the inputs) rounded to the format
 """
+
+
+def _within_fp32(value: float) -> float:
+    if isfinite(value) and abs(value) > FORMATS["fp32"].largest:
+        raise ValueError("it is beyond the range of fp32, and no format has a wider one")
+    return value
+
+
+Rounded = Annotated[Number, AfterValidator(_within_fp32)]
+"""A value of one of the formats."""
 
 
 class SumResult(Frozen):
@@ -29,8 +40,8 @@ class SumResult(Frozen):
     """Whether the rounded number is converted to the accumulator's format before the addition, not by it."""
     order: Order
     source: ArithmeticSource
-    rounded_addend: Number
-    result: Number
+    rounded_addend: Rounded
+    result: Rounded
 
 
 class SumMeasured(SumResult, Event):
@@ -38,7 +49,7 @@ class SumMeasured(SumResult, Event):
 
     event: Literal["sum_measured"] = "sum_measured"
     cell: str
-    drift: list[tuple[Count, Number]]
+    drift: list[tuple[Count, Rounded]]
     """Steps with the running sum after each; empty for orders without a running sum."""
 
 
@@ -183,7 +194,7 @@ class DriftRecord(Frozen):
     upcast: bool
     order: Order
     steps: list[Count]
-    sums: list[Number]
+    sums: list[Rounded]
 
     @model_validator(mode="after")
     def _points(self) -> Self:

@@ -19,11 +19,10 @@ from sysbench.commands.attention.record import (
     AttentionTimed,
 )
 from sysbench.commands.attention.spec import AttentionCell
-from sysbench.commands.time.fold import samples_of
 from sysbench.formulas import AttentionCostsPhase as Phase
 from sysbench.log import collect as run_record
 from sysbench.log.cautions import emulation
-from sysbench.log.collect import CellEvents, Run, fold_cells
+from sysbench.log.collect import CellEvents, Run, fold_cells, samples_of
 from sysbench.log.events import Event, GpuSimulated
 from sysbench.log.outcomes import Caution
 from sysbench.log.predictions import Grounds

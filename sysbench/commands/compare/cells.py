@@ -9,6 +9,7 @@ from typing import Any
 from sysbench.command import Kind
 from sysbench.commands.attention.record import AttentionCellRecord
 from sysbench.commands.compare.match import EFFORT, TREATMENTS, UNEQUAL, text
+from sysbench.commands.loop.record import LoopCellRecord
 from sysbench.commands.memory.record import MemoryCellRecord
 from sysbench.commands.profile.record import ProfileCellRecord
 from sysbench.commands.time.record import TimeCellRecord
@@ -127,8 +128,8 @@ def _device(record: RunRecord[Any], cell: CellRecord) -> str | None:
 def times_of(cell: CellRecord) -> dict[str, Samples]:
     """Times that a cell has samples of, preferring the host's clock around synchronized steps."""
     match cell:
-        case TimeCellRecord():
-            found = {name: phase.wall or phase.device for name, phase in cell.phases.items()}
+        case TimeCellRecord() | LoopCellRecord():
+            found = {name: phase.times for name, phase in cell.phases.items()}
         case AttentionCellRecord():
             found = {"forward": cell.forward, "backward": cell.backward}
         case ProfileCellRecord():
@@ -142,7 +143,7 @@ def memory_of(cell: CellRecord) -> dict[str, int]:
     """Known memory figures of a cell, in bytes."""
     found: dict[str, int | None] = {}
     match cell:
-        case TimeCellRecord():
+        case TimeCellRecord() | LoopCellRecord():
             found = {
                 "allocated_peak": cell.memory.allocated_peak_bytes,
                 "reserved_peak": cell.memory.reserved_peak_bytes,
@@ -189,6 +190,8 @@ _PHRASES = {
     "warmup": "{} warm-ups",
     "steps": "{} steps",
     "repeats": "{} repeats",
+    "tokens": "{} tokens",
+    "name": "{}",
     "active": "{} profiled steps",
 }
 """Labels for axes whose value alone would be unclear."""

@@ -18,6 +18,8 @@ UNEQUAL: Mapping[str, str] = {
     "simulate": "simulated GPU",
     "sync": "synchronization",
     "cold": "cold caches",
+    "tokens": "tokens per step",
+    "by": "measured by",
 }
 """Axes whose values make times and peaks incomparable, with their names in messages."""
 
@@ -36,6 +38,7 @@ TREATMENTS: Mapping[str, str] = {
     "profiler": "profiler",
     "shapes": "recorded shapes",
     "find": "search",
+    "name": "name",
 }
 """Axes that comparisons are made across."""
 

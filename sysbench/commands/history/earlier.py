@@ -33,7 +33,8 @@ class Earlier:
     """Its command: `run` for an experiment, `compare` for two arms measured in turns, and empty for a user's directory
     of runs, which is never removed."""
     what: str
-    """The command line that repeats it, without the command; the name of an experiment; empty if unreadable."""
+    """The command line that repeats it, without the command; the call in a program of the user's own; the name of an
+    experiment; empty if unreadable."""
     began_s: float
     """Seconds since 1970."""
     outcome: str
@@ -128,10 +129,10 @@ def _seen(path: Path) -> _Seen:
     kind = runs.kind_at(path) or "unknown"
     try:
         spec, began_s, status, cells = _of_log(path) if path.suffix == ".jsonl" else _of_record(path)
-        words = command_line(spec_of({"kind": kind, **spec})).split(maxsplit=2)[2:]
+        what = command_line(spec_of({"kind": kind, **spec})).removeprefix(f"sysbench {kind}").strip()
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return _Seen(kind, "", path.stat().st_mtime, "unreadable", Counter())
-    return _Seen(kind, "".join(words), began_s, status, cells)
+    return _Seen(kind, what, began_s, status, cells)
 
 
 def _of_record(path: Path) -> tuple[dict[str, Any], float, str, Counter[str]]:

@@ -39,7 +39,8 @@ def single(each: Earlier) -> Sheet:
     }
     again = ways.get(each.kind, f"sysbench {each.kind} --from {each.path} shows its tables")
     remarks = (Remark("note", f"began {_when(each)} UTC"), Remark("note", again))
-    repeat = f"sysbench {each.kind} {each.what}".rstrip() if each.kind not in ("", "compare") else each.what
+    called = each.kind in ("", "compare") or each.what.startswith("sysbench.")
+    repeat = each.what if called else f"sysbench {each.kind} {each.what}".rstrip()
     subject = (each.name, repeat, each.outcome)
     return Sheet(subject, (Table("files", units.size(each.size_bytes), columns, files, 1),), remarks)
 

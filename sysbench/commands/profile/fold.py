@@ -8,10 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from sysbench import units
 from sysbench.commands.profile.record import ProfileCellRecord, ProfileRead, ProfileRecord, TraceWritten
 from sysbench.commands.profile.spec import ProfileCell, ProfileSpec
-from sysbench.commands.time.fold import samples_of
 from sysbench.log import collect as run_record
 from sysbench.log.cautions import compilation, emulation, surroundings
-from sysbench.log.collect import CellEvents, Run, collect
+from sysbench.log.collect import CellEvents, Run, collect, samples_of
 from sysbench.log.events import Event, ReadingsLost, StepMeasured
 from sysbench.log.outcomes import Caution
 from sysbench.log.predictions import prediction_of

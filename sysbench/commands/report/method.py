@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sysbench.commands.attention.record import AttentionCellRecord
+from sysbench.commands.loop.record import LoopCellRecord
 from sysbench.commands.memory.record import MemoryCellRecord
 from sysbench.commands.profile.record import ProfileCellRecord
 from sysbench.commands.report.document import ReportedRun, Term, reported
@@ -199,3 +200,14 @@ def of_attention(cells: Sequence[AttentionCellRecord]) -> Iterator[Term]:
 def of_accum(cells: Sequence[Any]) -> Iterator[Term]:
     """Define the terms in the tables of `sysbench accum`."""
     return _used(_EXPERIMENTS, (cell.experiment for cell in cells))
+
+
+def of_loop(cells: Sequence[LoopCellRecord]) -> Iterator[Term]:
+    """Define the terms in the tables of loops."""
+    yield Term(
+        "measured by the process itself",
+        "a program timed its own training loop, by marks in it; the work of measuring is done between its steps, and "
+        "no other process watched it.",
+    )
+    if any(cell.outside for cell in cells):
+        yield Term("outside phases", "the rest of a step, which lasts from its first phase to that of the next one.")

@@ -27,7 +27,7 @@ from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, Field, StringConstraints, ValidationError
 
-from sysbench.command import Kind, kinds
+from sysbench.command import Kind, runnable
 from sysbench.commands.run.toml_lines import line_of
 from sysbench.errors import UsageError, unknown
 from sysbench.spec import hardware as shipped
@@ -231,7 +231,7 @@ def _inclusions(entries: object, top: Place, chain: tuple[Path, ...]) -> Iterato
             raise place.complaint(f"includes itself: {' → '.join(each.name for each in circle)}")
         experiment = _read(path, chain)
         # An option of several commands is a switch in all of them or in none.
-        known = {name: key for kind in reversed(kinds()) for name, key in keys_of(kind).items()}
+        known = {name: key for kind in reversed(runnable()) for name, key in keys_of(kind).items()}
         options = {name: value for name, value in table.items() if name != "run"}
         yield Inclusion(experiment=experiment, overrides=_written(options, place, known, "an option of any command"))
 
@@ -242,11 +242,11 @@ def _inclusions(entries: object, top: Place, chain: tuple[Path, ...]) -> Iterato
 def _run(entry: object, place: Place) -> WrittenRun:
     entry = _table(entry, place)
     if "command" not in entry:
-        raise place.complaint(f"a run needs a command: {', '.join(kinds())}")
+        raise place.complaint(f"a run needs a command: {', '.join(runnable())}")
     command = entry["command"]
-    kind = next((kind for kind in kinds() if kind == command), None)
+    kind = next((kind for kind in runnable() if kind == command), None)
     if kind is None:
-        raise place.at("command").complaint(f"command {unknown(str(command), 'a command that measures', kinds())}")
+        raise place.at("command").complaint(f"command {unknown(str(command), 'a command that measures', runnable())}")
     name = _or(entry, "name", kind)
     return _made(
         WrittenRun,

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, create_model
 
-from sysbench.command import Kind, kinds, measuring
+from sysbench.command import Kind, measuring, runnable
 from sysbench.spec.commands import keys_of
 from sysbench.spec.options import Option
 from sysbench.spec.run import EXECUTION, OUTPUT, RunOptions
@@ -62,7 +62,7 @@ class ExperimentOptions(RunOptions):
 def _overrides() -> type[BaseModel]:
     """Create a model with a field for every option of any spec that has a flag, all of them as text."""
     having: dict[str, list[Kind]] = {}
-    for kind in kinds():
+    for kind in runnable():
         for name, key in keys_of(kind).items():
             of_spec = key.model is measuring(kind).spec_class
             if of_spec and key.stands_for is None and not option_of(key.info).positional:
@@ -80,7 +80,7 @@ def _overrides() -> type[BaseModel]:
 
 def by_long_name(given: Given) -> dict[str, str]:
     """Return the given overrides by their names on the command line; "" for a switch."""
-    names = {_field(name): name for kind in kinds() for name in keys_of(kind)}
+    names = {_field(name): name for kind in runnable() for name in keys_of(kind)}
     return {names[field]: "" if word is True else str(word) for field, word in given.items()}
 
 

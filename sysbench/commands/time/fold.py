@@ -12,13 +12,11 @@ import math
 import statistics as standard
 from collections.abc import Iterable, Iterator, Sequence
 
-from sysbench import statistics, units
+from sysbench import units
 from sysbench.cells import phrase
 from sysbench.commands.time.record import (
     CeilingRecord,
     EnergyRecord,
-    PeakRecord,
-    PhaseRecord,
     RateRecord,
     ReadingsRecord,
     ThreadsTried,
@@ -29,10 +27,10 @@ from sysbench.commands.time.spec import TimeCell
 from sysbench.log import cautions
 from sysbench.log import collect as run_record
 from sysbench.log.collect import CellEvents, Run, fold_cells
-from sysbench.log.events import Event, PhaseSample, Reading, StepMeasured
+from sysbench.log.events import Event, Reading
 from sysbench.log.outcomes import Caution
 from sysbench.log.predictions import prediction_of
-from sysbench.log.records import Samples
+from sysbench.log.records import PeakRecord, PhaseRecord
 from sysbench.spec import hardware
 from sysbench.spec.model import ModelCell
 
@@ -98,7 +96,7 @@ def fold(events: Iterable[Event]) -> TimeRecord:
 
 
 def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> TimeCellRecord:
-    phases = _phases(cell, seen.steps)
+    phases = run_record.phases_of(cell.phases, seen.steps)
     rates = _rates(cell, seen, phases, run)
     prediction = prediction_of(cell, seen, run.started.spec.get("price", {}).get(cell.simulate))
     return TimeCellRecord(
@@ -138,49 +136,6 @@ def _waiting_threads(seen: CellEvents) -> Iterator[Caution]:
         f"threads and {units.seconds(standard.median(tried.wall_s))} on {fewer}, because other programs use some of "
         "the cores",
         remedy=f"--threads {tried.threads}, or close the other programs",
-    )
-
-
-def _phases(cell: TimeCell, steps: Sequence[StepMeasured]) -> dict[str, PhaseRecord]:
-    if not steps:
-        return {}
-    samples: dict[str, list[PhaseSample]] = {
-        phase: [step.phases[phase] for step in steps if phase in step.phases] for phase in cell.phases
-    }
-    samples["step"] = [step.step for step in steps]
-    found = {}
-    for phase, of_phase in samples.items():
-        if of_phase:
-            enqueue = [sample.enqueue_s for sample in of_phase if sample.enqueue_s is not None]
-            found[phase] = PhaseRecord(
-                wall=samples_of([sample.wall_s for sample in of_phase if sample.wall_s is not None]),
-                device=samples_of([sample.device_s for sample in of_phase if sample.device_s is not None]),
-                enqueue_median_s=standard.median(enqueue) if enqueue else None,
-            )
-    return found
-
-
-def samples_of(samples_s: Sequence[float]) -> Samples | None:
-    """Return raw samples with their summary; None if there are none, or if the clock is so coarse that most are 0."""
-    if not samples_s:
-        return None
-    summary = statistics.summarize(samples_s)
-    if not summary.median:
-        return None
-    return Samples(
-        samples_s=list(samples_s),
-        mean_s=summary.mean,
-        std_s=summary.std,
-        median_s=summary.median,
-        min_s=summary.minimum,
-        max_s=summary.maximum,
-        p5_s=summary.p5,
-        p25_s=summary.p25,
-        p75_s=summary.p75,
-        p95_s=summary.p95,
-        mad_s=summary.mad,
-        ci95_s=summary.ci95,
-        lag1_autocorrelation=summary.lag1,
     )
 
 

@@ -22,7 +22,7 @@ from sysbench.lab.devices import computing_on, synchronize, torch_device
 from sysbench.lab.precision import matmul_precision
 from sysbench.lab.step import TrainingStep
 from sysbench.log.events import DeviceInfo, Event, MemoryMeasured, StepChecked, StepMeasured
-from sysbench.statistics import settled
+from sysbench.statistics import enough
 
 SCATTERED = 1.5
 """If the slowest step on a CPU takes this many times as long as the fastest, it is tried on fewer threads."""
@@ -89,7 +89,7 @@ def _measured_steps(cell: TimeCell, step: TrainingStep, device: torch.device, cl
     allocator.reset_peaks(device)
     preempted = _preemptions()
     taken: list[float] = []
-    while not _enough(cell, taken):
+    while not enough(taken, cell.steps, cell.until, cell.max_steps):
         times = _take(step, cell, clock)
         yield _measured(cell, len(taken), times, warmup=False)
         if not taken:
@@ -125,13 +125,6 @@ def _take(step: TrainingStep, cell: TimeCell, clock: Clock) -> StepTimes:
     """Measure one step, after the outputs and the graph of the previous one are dropped."""
     step.forget()
     return clock.measure(step.phases, cell.sync)
-
-
-def _enough(cell: TimeCell, taken_s: list[float]) -> bool:
-    """Whether enough steps are measured: their number, or with `until` the width of the interval."""
-    if len(taken_s) < cell.steps:
-        return False
-    return cell.until is None or len(taken_s) >= cell.max_steps or settled(taken_s, cell.until)
 
 
 def _measured(cell: TimeCell, index: int, times: StepTimes, *, warmup: bool) -> StepMeasured:

@@ -9,29 +9,10 @@ from pydantic import Field, model_validator
 from sysbench.commands.time.spec import TimeCell
 from sysbench.log.events import Event
 from sysbench.log.predictions import PredictionRecord
-from sysbench.log.records import ModelCellRecord, RunRecord, Samples
+from sysbench.log.records import ModelCellRecord, PeakRecord, PhaseRecord, RunRecord
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.model import Precision
-from sysbench.spec.quantities import Amount, Bytes, Count, Finite, Flops, PerSecond, Seconds, Size, Unbounded
-
-
-class PhaseRecord(Frozen):
-    """One phase over the measured steps, by the host's clock and, where there is one, the device's."""
-
-    wall: Samples | None
-    device: Samples | None
-    enqueue_median_s: Seconds | None
-
-
-class PeakRecord(Frozen):
-    """Peaks over the measured steps, in bytes; None if not measured."""
-
-    allocated_peak_bytes: Bytes | None
-    reserved_peak_bytes: Bytes | None
-    device_used_peak_bytes: Bytes | None
-    """Of the whole device, including other processes."""
-    host_rss_peak_bytes: Bytes | None
-    """Of the worker and its children, sampled from outside during this cell."""
+from sysbench.spec.quantities import Amount, Count, Finite, Flops, PerSecond, Seconds, Size, Unbounded
 
 
 class RateRecord(Frozen):

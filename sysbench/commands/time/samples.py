@@ -21,7 +21,7 @@ def believable(cells: Iterable[TimeCellRecord], *, alone: bool = True) -> list[T
 def samples(cell: TimeCellRecord, phase: str) -> Samples | None:
     """Return the samples of a phase by the host's clock, or by the device's if the host did not wait."""
     record = cell.phases.get(phase)
-    return (record.wall or record.device) if record else None
+    return record.times if record else None
 
 
 def summed(cell: TimeCellRecord, phases: Sequence[str]) -> list[float] | None:

@@ -16,10 +16,10 @@ from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.time import predicted, samples
 from sysbench.commands.time.fold import SHORTEST_S, UPDATE_S
-from sysbench.commands.time.record import PhaseRecord, TimeCellRecord, TimeRecord
+from sysbench.commands.time.record import TimeCellRecord, TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.log.predictions import MARK
-from sysbench.log.records import Samples
+from sysbench.log.records import PhaseRecord, Samples
 from sysbench.render.declared import DeclaredTable, Each, Field, along, filled, leading
 from sysbench.render.remarks import cautions, outcomes, own_models
 from sysbench.render.table import NOTHING, Cell, Measure, Sheet, Table, Tone, Word

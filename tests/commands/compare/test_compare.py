@@ -20,10 +20,11 @@ from sysbench.commands.compare.command import exit_code, show
 from sysbench.commands.compare.comparison import Comparison, Rules, compare, gate, refuse_nothing_measured
 from sysbench.commands.compare.export import exported
 from sysbench.commands.compare.spec import CompareOptions
-from sysbench.commands.time.fold import fold, samples_of
+from sysbench.commands.time.fold import fold
 from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import LogError, SysbenchError, UsageError
+from sysbench.log.collect import samples_of
 from sysbench.log.events import CellStarted, StepMeasured
 from sysbench.log.outcomes import Outcome
 from sysbench.log.records import RunRecord

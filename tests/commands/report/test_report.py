@@ -79,6 +79,7 @@ def test_every_command_has_findings_tables_and_pictures(whole: Document) -> None
         assert section.tables, section.run
         if section.run != "calibrate":  # rates, which are a table and no answer
             assert section.findings, section.run
+        if section.run not in ("calibrate", "loop"):  # whose phases are one short table
             assert section.pictures, section.run
 
 

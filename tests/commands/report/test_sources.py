@@ -11,7 +11,7 @@ import typer
 from matplotlib.figure import Figure
 
 from sysbench import cli as app
-from sysbench.command import Kind, spec_of
+from sysbench.command import Kind, runnable, spec_of
 from sysbench.commands.report.assemble import document, kept
 from sysbench.commands.report.sources import sources
 from sysbench.commands.time.spec import TimeSpec
@@ -46,7 +46,7 @@ def test_a_directory_is_all_of_its_runs_by_command(tmp_path: Path) -> None:
         write_record(tmp_path / f"2026-11-20T00-00-0{number}-{kind}.json", record(kind))
     (tmp_path / "notes.json").write_text("{}")
     (tmp_path / "trace.json").write_text('{"schemaVersion": 1, "traceEvents": []}')
-    assert names(tmp_path) == ["time", "profile", "memory", "attention", "accum", "calibrate"]
+    assert names(tmp_path) == ["time", "profile", "memory", "attention", "accum", "calibrate", "loop"]
 
 
 def test_runs_of_one_command_are_numbered_in_the_order_in_which_they_began(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_record_edited_by_hand_is_refused_with_its_file_and_field(tmp_path: Pa
         sources([str(path)])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", runnable())
 def test_the_command_that_repeats_a_run_makes_the_same_cells(kind: Kind) -> None:
     spec = spec_of(record(kind).spec)
     words = shlex.split(command_line(spec))

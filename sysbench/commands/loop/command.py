@@ -1,0 +1,21 @@
+"""`sysbench loop`: shows a record; there is nothing to run."""
+
+from __future__ import annotations
+
+from sysbench.commands import running
+from sysbench.commands.loop.spec import LoopOptions
+from sysbench.spec.command_options import Given, command_options, validated
+
+
+@command_options(LoopOptions)
+def loop(given: Given) -> None:
+    """Show what sysbench.measure or sysbench.record measured in a program of your own.
+
+    The measurement itself is a call in that program: with sysbench.record("run.json"): …
+    """
+    options = validated(LoopOptions, given)
+    running.refuse_unknown_tables("loop", options)
+    from sysbench.commands import saved
+
+    path = running.earlier("loop", options.named, options.runs)
+    running.show_saved(saved.record(path, "loop"), options)

@@ -1,0 +1,29 @@
+"""Findings of a loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sysbench import units
+from sysbench.commands.loop.record import LoopRecord
+from sysbench.commands.loop.spec import STEP
+from sysbench.render.findings import Said, doubts
+
+NOTABLE = 0.05
+"""Share of the step outside all phases that is worth a sentence."""
+
+
+def of_run(record: LoopRecord) -> Iterator[Said]:
+    """What takes the longest, and how much of a step no phase covers."""
+    for cell in record.cells:
+        whole = cell.phases[STEP].times if cell.phases else None
+        if whole is None or doubts(cell, alone=True):
+            continue
+        total_s = sum(whole.samples_s)
+        shares = {name: sum(each.times.samples_s) / total_s for name, each in cell.phases.items() if each.times}
+        del shares[STEP]
+        if len(shares) > 1:
+            longest = max(shares, key=lambda name: shares[name])
+            yield Said(f"a step of {cell.cell.name} spends {units.share(shares[longest])} in {longest}.", (cell,))
+        if cell.outside is not None and (rest := sum(cell.outside.samples_s) / total_s) > NOTABLE:
+            yield Said(f"a step of {cell.cell.name} spends {units.share(rest)} outside its phases.", (cell,))

@@ -1,0 +1,86 @@
+"""Folds the events of a loop into its record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from sysbench.commands.loop.record import LoopCellRecord, LoopRecord, LoopTraced, LoopTraceRecord
+from sysbench.commands.loop.spec import LoopCell
+from sysbench.log import cautions
+from sysbench.log.collect import CellEvents, Run, fold_cells, of_cell, of_run, phases_of, samples_of
+from sysbench.log.events import Event, StepMeasured
+from sysbench.log.outcomes import Caution, CautionCode
+from sysbench.log.records import PeakRecord, Samples
+
+REMEDIES: Mapping[CautionCode, str] = {
+    "warmup-unfinished": "a larger warmup=",
+    "drift": "a larger warmup=, or let the device cool down first",
+    "outliers": "quote the median; close other programs; measure more steps",
+    "autocorrelated": "the interval is too narrow; measure more steps",
+    "too-few-steps": "measure at least 10 steps",
+    "interval-too-wide": "measure more steps",
+    "launch-bound": "torch.compile, or a larger batch",
+    "not-measured": 'sync="phase"',
+    "gpu-shared": "stop them, or use another device",
+}
+"""Remedies in words of a program; those of the command line name its options."""
+
+
+def fold(events: Iterable[Event]) -> LoopRecord:
+    """Return the record of a loop; raises LogError if the events contain no run."""
+    run, cells = fold_cells(events, _cell)
+    return LoopRecord(**of_run(run), cells=cells)
+
+
+def _cell(cell: LoopCell, seen: CellEvents, run: Run) -> LoopCellRecord:
+    phases = phases_of(dict.fromkeys(name for step in seen.steps for name in step.phases), seen.steps)
+    step = phases["step"].wall if phases else None
+    traced, memory = seen.last(LoopTraced), seen.memory
+    used = [reading.device_used_bytes for reading in seen.readings if reading.device_used_bytes is not None]
+    return LoopCellRecord(
+        **of_cell(cell, seen),
+        cautions=list(_cautions(cell, seen, run)),
+        phases=phases,
+        outside=_outside(seen.steps),
+        warmup_samples_s=[each.step.wall_s for each in seen.warmup if each.step.wall_s is not None],
+        memory=PeakRecord(
+            allocated_peak_bytes=memory.allocated_peak_bytes if memory else None,
+            reserved_peak_bytes=memory.reserved_peak_bytes if memory else None,
+            device_used_peak_bytes=max(used, default=None),
+            host_rss_peak_bytes=memory.host_rss_peak_bytes if memory else None,
+        ),
+        tokens_per_s=cell.tokens / step.mean_s if cell.tokens is not None and step else None,
+        trace=LoopTraceRecord(path=traced.path, steps=traced.steps) if traced else None,
+    )
+
+
+def _outside(steps: Sequence[StepMeasured]) -> Samples | None:
+    """Return the time of each step that none of its phases covers; None if these are the whole step, or untimed."""
+    found = []
+    for step in steps:
+        parts = [phase.wall_s for phase in step.phases.values()]
+        if step.step.wall_s is not None and parts and None not in parts:
+            found.append(step.step.wall_s - sum(part for part in parts if part is not None))
+    return samples_of([max(0.0, each_s) for each_s in found]) if any(found) else None
+
+
+def _cautions(cell: LoopCell, seen: CellEvents, run: Run) -> Iterator[Caution]:
+    if not seen.steps or seen.started is None:
+        return
+    wall = [step.step.wall_s for step in seen.steps if step.step.wall_s is not None]
+    warmup = [step.step.wall_s for step in seen.warmup if step.step.wall_s is not None]
+    if seen.started.device.type == "cuda" and seen.memory is not None and not seen.memory.allocated_peak_bytes:
+        name = seen.started.device.torch_name
+        yield Caution(
+            code="device-unused",
+            message=f"nothing was allocated on {name}: the steps may have run elsewhere",
+            remedy='device="cpu", or the device that they ran on',
+        )
+    for caution in (
+        *(cautions.stability(warmup, wall) if wall else ()),
+        *(cautions.precision_of_the_median(wall, cell.until, cell.max_steps) if wall else ()),
+        *cautions.launching(seen),
+        *cautions.surroundings(seen, run.lost),
+        *(cautions.unmeasured(cell.sync, seen) if any(step.phases for step in seen.steps) else ()),
+    ):
+        yield caution.model_copy(update={"remedy": REMEDIES.get(caution.code, caution.remedy)})

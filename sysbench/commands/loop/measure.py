@@ -1,0 +1,236 @@
+"""Measures a loop in the process that runs it: a step that is called here, or the steps of a program's own loop.
+
+Whoever measures is measured here as well, so everything but reading clocks is done between steps: events are made,
+progress is reported, and once a second the machine is read.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import torch
+
+from sysbench import __version__
+from sysbench.commands.loop.fold import fold
+from sysbench.commands.loop.record import LoopRecord
+from sysbench.commands.loop.spec import LoopSpec, phase_name
+from sysbench.commands.loop.stopwatch import Stopwatch
+from sysbench.engine.identity import source_digest
+from sysbench.engine.plan import resolve
+from sysbench.engine.sensors.host import host_info
+from sysbench.engine.sensors.sampler import system_sampler
+from sysbench.errors import OutputError, UsageError
+from sysbench.garbage import collection_paused
+from sysbench.lab import allocator
+from sysbench.lab.clocks import StepTimes, clock_for
+from sysbench.lab.devices import available_devices, torch_device, torch_info
+from sysbench.log import storage
+from sysbench.log.events import (
+    CellFinished,
+    CellStarted,
+    DeviceInfo,
+    Event,
+    MemoryMeasured,
+    RunFinished,
+    RunStarted,
+    Stage,
+    StageEntered,
+    StepMeasured,
+    WorkerReady,
+)
+from sysbench.log.outcomes import Outcome, RunStatus
+from sysbench.statistics import enough
+
+BETWEEN_READINGS_S = 1.0
+
+Progress = Callable[[Event], object]
+Call = Callable[[], object]
+
+
+class Account:
+    """The events of a loop, and at the end its record; a context around everything that is measured."""
+
+    def __init__(self, spec: LoopSpec, save: Path | None, progress: Progress | None) -> None:
+        """Raises UsageError for a device that is not here, and OutputError for a file that cannot be written."""
+        if save is not None:
+            if save.suffix != ".json":
+                raise UsageError(f"{save} must end in .json: it is going to be a record")
+            storage.refuse_unwritable(save)
+        self.spec, self._save, self._progress = spec, save, progress
+        self.cell = next(spec.cells())
+        self._devices = available_devices()
+        self._info = _here(spec.device[0], self._devices)
+        self.device = torch_device(self._info)
+        self.record: LoopRecord | None = None
+        self.remark: str | None = None
+        """What is to be known about a loop that ended in order."""
+        self._events: list[Event] = []
+        self._sampler = system_sampler()
+        self._read_s = 0.0
+
+    def __enter__(self) -> Account:
+        host, spec, device = host_info(), self.spec.model_dump(mode="json"), self._info
+        started = RunStarted(
+            at_s=time.time(), kind="loop", sysbench_version=__version__, source_digest=source_digest(), spec=spec,
+            host=host, driver=self._sampler.driver, cells=1,
+        )  # fmt: skip
+        self.tell(started)
+        self.tell(WorkerReady(at_s=time.time(), pid=os.getpid(), torch=torch_info(None), devices=self._devices))
+        axes = self.cell.model_dump(mode="json")
+        self.tell(CellStarted(at_s=time.time(), cell=self.cell.key, index=0, axes=axes, device=device))
+        self._sampler.watch(os.getpid())
+        self._sampler.use(device)
+        self.read()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.read()
+        for lost in self._sampler.failures():
+            self.tell(lost)
+        self._sampler.close()
+        outcome, status = _ended(error)
+        finished = CellFinished(
+            at_s=time.time(), cell=self.cell.key, outcome=outcome,
+            detail=self.remark if error is None else " ".join(f"{type(error).__name__}: {error}".split())[:2000],
+            traceback=None if error is None else "".join(traceback.format_exception(error))[-20_000:],
+        )  # fmt: skip
+        self.tell(finished)
+        self.tell(RunFinished(at_s=time.time(), status=status))
+        self.record = fold(self._events)
+        try:
+            if self._save is not None:
+                storage.write_atomically(self._save, self.record.model_dump_json(indent=1).encode() + b"\n")
+        except OutputError as unwritten:
+            if error is None:
+                raise
+            error.add_note(f"sysbench: {unwritten}")
+        else:
+            if error is not None:
+                saved = "" if self._save is None else f"; the record is in {self._save}"
+                error.add_note(f"sysbench: {self.record.cells[0].steps} steps were measured before this{saved}")
+
+    def tell(self, event: Event) -> None:
+        """Add an event, and report it."""
+        self._events.append(event)
+        if self._progress is not None:
+            self._progress(event)
+
+    def enter(self, stage: Stage) -> None:
+        """Begin a stage."""
+        self.tell(StageEntered(at_s=time.time(), cell=self.cell.key, stage=stage))
+
+    def take(self, index: int, times: StepTimes, *, warmup: bool) -> None:
+        """Add a step, and read the machine if it is time to."""
+        self.tell(
+            StepMeasured(
+                at_s=time.time(), cell=self.cell.key, index=index, warmup=warmup, phases=times.phases, step=times.step
+            )
+        )
+        self.read_when_due()
+
+    def read_when_due(self) -> None:
+        """Read the machine if the last reading is a second old."""
+        if time.monotonic() - self._read_s > BETWEEN_READINGS_S:
+            self.read()
+
+    def read(self) -> None:
+        """Read the machine."""
+        self.tell(self._sampler.read(time.time()))
+        self._read_s = time.monotonic()
+
+    def tell_peaks(self) -> None:
+        """Add the peaks of memory since they were reset."""
+        peaks = allocator.peaks(self.device)
+        self.tell(
+            MemoryMeasured(
+                at_s=time.time(), cell=self.cell.key, allocated_peak_bytes=peaks.allocated_bytes,
+                reserved_peak_bytes=peaks.reserved_bytes, host_rss_peak_bytes=peaks.host_rss_bytes,
+            )
+        )  # fmt: skip
+
+
+def _here(name: str, devices: Sequence[DeviceInfo]) -> DeviceInfo:
+    """Return the device with this name, `auto` and `cuda` being the current GPU; raises UsageError."""
+    if name in ("auto", "cuda") and torch.cuda.is_available():
+        name = f"cuda:{torch.cuda.current_device()}"
+    try:
+        return resolve(name, devices)
+    except UsageError as error:
+        raise UsageError(str(error).removeprefix("--")) from None
+
+
+def _ended(error: BaseException | None) -> tuple[Outcome, RunStatus]:
+    """Return how a measurement ended; anything but an exception of the program interrupts it: Ctrl-C, an exit."""
+    if error is None:
+        return "ok", "complete"
+    if isinstance(error, Exception):
+        return "oom" if allocator.is_out_of_memory(error) else "crashed", "complete"
+    return "interrupted", "interrupted"
+
+
+def measured(
+    step: Call | Mapping[str, Call], spec: LoopSpec, save: Path | None = None, progress: Progress | None = None
+) -> LoopRecord:
+    """Call the step for its warm-up and until it is measured well enough, and return the record.
+
+    Raises UsageError for what cannot be measured, OutputError for a file that cannot be written, and whatever the step
+    raises: the steps before that are saved. Garbage is collected before the measured steps, and not during them.
+    """
+    phases = _functions(step, spec)
+    account = Account(spec, save, progress)
+    cell, watch = account.cell, Stopwatch(clock_for(account.device), spec.sync, spec.phases)
+
+    def once() -> StepTimes:
+        watch.begin()
+        for name, call in phases.items():
+            with watch.phase(name):
+                call()
+        if callable(step):
+            step()
+        return watch.end(summed=bool(phases))
+
+    with watch.told("sysbench.measure"), account:
+        if cell.warmup:
+            account.enter("warming-up")
+        for index in range(cell.warmup):
+            account.take(index, once(), warmup=True)
+        account.enter("measuring")
+        with collection_paused(collected=True):
+            allocator.reset_peaks(account.device)
+            taken: list[float] = []
+            try:
+                while not enough(taken, cell.steps, cell.until, cell.max_steps):
+                    times = once()
+                    account.take(len(taken), times, warmup=False)
+                    taken.append(times.wall_s)
+            finally:
+                account.tell_peaks()
+    assert account.record is not None
+    return account.record
+
+
+def _functions(step: object, spec: LoopSpec) -> dict[str, Call]:
+    """Return the phases that are functions of their own; raises UsageError for what is no step."""
+    if not isinstance(step, Mapping):
+        if not callable(step):
+            raise UsageError(f"a step is a function, or a mapping of phases to functions: not {type(step).__name__}")
+        return {}
+    if spec.phases:
+        raise UsageError("phases= names the marks inside a function; a mapping has its phases already")
+    if not step:
+        raise UsageError("the mapping has no phases")
+    for name, call in step.items():
+        try:
+            phase_name(name)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        if not callable(call):
+            raise UsageError(f"the phase {name} is not a function, but {type(call).__name__}")
+    return dict(step)

@@ -1,0 +1,57 @@
+"""Events and record of a loop that a program measured itself."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from sysbench.commands.loop.spec import LoopCell
+from sysbench.log.events import Event
+from sysbench.log.records import CellRecord, PeakRecord, PhaseRecord, RunRecord, Samples
+from sysbench.spec.frozen import Frozen
+from sysbench.spec.quantities import Amount, Seconds, Size
+
+
+class LoopTraceRecord(Frozen):
+    """A trace of some steps, which do not count for times because the profiler slows them down."""
+
+    path: str
+    steps: Size
+
+
+class LoopTraced(LoopTraceRecord, Event):
+    """The trace was written."""
+
+    event: Literal["loop_traced"] = "loop_traced"
+    cell: str
+
+
+class LoopCellRecord(CellRecord):
+    """One loop."""
+
+    cell: LoopCell = Field(alias="axes")
+
+    self_measured: Literal[True] = True
+    """The process measured itself, and no other process watched it."""
+    phases: dict[str, PhaseRecord]
+    """Its phases in the order of their first occurrence, then `step`; empty when nothing was measured."""
+    outside: Samples | None
+    """Wall time of each step outside its phases; None if a step is the sum of its phases, or has none."""
+    warmup_samples_s: list[Seconds]
+    """Wall time of the warm-up steps, in order."""
+    memory: PeakRecord
+    tokens_per_s: Amount | None
+    """Over the mean step; None if the tokens per step are unknown."""
+    trace: LoopTraceRecord | None
+
+    @property
+    def steps(self) -> int:
+        """Number of measured steps, of which the last may have no time of its own."""
+        return max((len(clock.samples_s) for each in self.phases.values() if (clock := each.times)), default=0)
+
+
+class LoopRecord(RunRecord[LoopCellRecord]):
+    """The record that `sysbench.measure` and `sysbench.record` make."""
+
+    kind: Literal["loop"] = "loop"

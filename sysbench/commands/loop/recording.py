@@ -1,0 +1,157 @@
+"""Records the steps of a loop that a program runs itself, by the marks in it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from types import TracebackType
+
+from sysbench import marks
+from sysbench.commands.loop.measure import Account
+from sysbench.commands.loop.record import LoopTraced
+from sysbench.commands.loop.spec import LoopSpec
+from sysbench.commands.loop.stopwatch import Stopwatch
+from sysbench.errors import UsageError
+from sysbench.lab import allocator
+from sysbench.lab.clocks import StepTimes, clock_for, sum_of
+from sysbench.lab.recorder import TorchRecorder
+from sysbench.log import storage
+from sysbench.log.events import PhaseSample
+
+TRACED = 3
+"""Steps in a trace: enough to see one between two others."""
+
+
+class Recorder(Stopwatch):
+    """Finds the steps of a loop that the program runs itself, by the marks in it; a context around that loop.
+
+    A step begins with a phase and ends when this phase begins again. Once `step` is called, only these calls end steps,
+    and what came before the first is one step. A step in which a phase failed does not count. After `steps` measured
+    steps, marks do nothing.
+    """
+
+    def __init__(self, spec: LoopSpec, save: Path | None, trace: Path | None) -> None:
+        """Raises as `Account`."""
+        if trace is not None:
+            if not trace.name.endswith((".json", ".json.gz")):
+                raise UsageError(f"{trace} must end in .json or .json.gz: it is going to be a trace")
+            if save is not None and trace.resolve() == save.resolve():
+                raise UsageError(f"{trace} is the file of the record: give the trace its own")
+            storage.refuse_unwritable(trace)
+        self.account = Account(spec, save, None)
+        super().__init__(clock_for(self.account.device), spec.sync, spec.phases)
+        self._trace, self._profiler = trace, TorchRecorder(self.account.device, shapes=True) if trace else None
+        self._profiling = ExitStack()
+        self._counted_from = spec.warmup + (TRACED if trace else 0)
+        self._most = self._counted_from + spec.steps
+        self._taken: list[StepTimes] = []
+        self._first: str | None = None
+        self._explicit = self._spoiled = self._done = False
+        self._open = ExitStack()
+
+    def __enter__(self) -> Recorder:
+        with ExitStack() as opened:
+            opened.enter_context(self.told("sysbench.record"))
+            opened.enter_context(self.account)
+            opened.push(self._close)
+            self._next()
+            self._open = opened.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.__exit__(kind, error, trace)
+
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """Return the context of a phase; raises UsageError for a wrong name."""
+        return marks.NOTHING if self._done else super().phase(name)
+
+    def enter(self, name: str) -> None:
+        """Begin a phase, and a step if it is the first phase of one; raises UsageError inside another phase."""
+        if self.inside is None and not self._explicit and self._first in (None, name):
+            if self._first is not None:
+                self._taken.append(self.end())
+            self._next()
+            self._first = name
+        super().enter(name)
+
+    def leave(self, name: str, *, failed: bool = False) -> None:
+        """End a phase; if it failed, its step does not count."""
+        super().leave(name, failed=failed)
+        if failed:
+            self._first, self._spoiled = None, self._explicit
+
+    def step(self) -> None:
+        """End a step; raises UsageError inside a phase."""
+        if self._done or threading.get_ident() != self._thread:
+            return
+        if self.inside is not None:
+            raise UsageError(f"sysbench.step() is inside the phase {self.inside}: a step ends between phases")
+        times = self.end()
+        if not self._explicit:
+            times, self._taken, self._explicit = _together([*self._taken, times]), [], True
+        if not self._spoiled:
+            self._taken.append(times)
+        self._spoiled = False
+        self._next()
+
+    def _next(self) -> None:
+        """Do what is due between two steps, and begin the next one."""
+        count = len(self._taken)
+        if self._profiler is not None and not self.visible and count >= self.account.spec.warmup:
+            self._profiling.enter_context(self._profiler.recording())
+            self.visible = True
+        if count == self._counted_from:
+            self._end_trace()
+            allocator.reset_peaks(self.account.device)
+        if count == self._most:
+            self._done = True
+            self.account.tell_peaks()
+        self.account.read_when_due()
+        self.begin()
+
+    def _end_trace(self) -> None:
+        """Write the trace, if one is being recorded that has a whole step."""
+        if self._profiler is None or self._trace is None or not self.visible:
+            return
+        self.visible = False
+        self._range_of_step.close()
+        self._profiling.close()
+        steps = min(TRACED, len(self._taken) - self.account.spec.warmup)
+        if steps > 0:
+            self._profiler.write(self._trace)
+            self.account.tell(
+                LoopTraced(at_s=time.time(), cell=self.account.cell.key, path=str(self._trace), steps=steps)
+            )
+        self._profiler = None
+
+    def _close(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Tell the account about every step."""
+        if not self._done:
+            if error is None and not self._explicit and self._first is not None:
+                # Nothing says where the last step ends, but its phases have.
+                if len(self._taken) <= self._counted_from:
+                    self._taken.append(StepTimes(self.phases_now(), PhaseSample(wall_s=None)))
+                self.account.remark = "the last step does not count: only sysbench.step() would say where it ends"
+            self._end_trace()
+            if len(self._taken) > self._counted_from:
+                self.account.tell_peaks()
+        warmup = self.account.spec.warmup
+        for index, times in enumerate(self._taken):
+            if index < warmup:
+                self.account.take(index, times, warmup=True)
+            elif index >= self._counted_from:
+                self.account.take(index - self._counted_from, times, warmup=False)
+
+
+def _together(steps: Sequence[StepTimes]) -> StepTimes:
+    """Return steps as one."""
+    names = dict.fromkeys(name for step in steps for name in step.phases)
+    phases = {name: sum_of(step.phases[name] for step in steps if name in step.phases) for name in names}
+    return StepTimes(phases, sum_of(step.step for step in steps))

@@ -1,0 +1,152 @@
+"""Spec and cell of a loop that a program measures itself, and the options of `sysbench loop`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from sysbench.errors import unknown
+from sysbench.log.runs import RUNS
+from sysbench.spec.axes import Texts, share
+from sysbench.spec.cell import Devices, RunCell, RunSpec
+from sysbench.spec.options import Option
+from sysbench.spec.quantities import Share, Size, Steps
+from sysbench.spec.run import OUTPUT, Format, Selection
+
+STEP = "step"
+"""The name of the whole step, which no phase can have."""
+
+MOST_CHARACTERS = 100
+"""Longest name of a loop or a phase."""
+
+
+def name_of(what: str, name: object) -> str:
+    """Return the name of a loop or a phase; raises ValueError unless it is one line of printable text."""
+    if not isinstance(name, str) or not name.strip():
+        raise ValueError(f"the name of {what} is {name!r}, which is not a text")
+    if not name.isprintable() or len(name) > MOST_CHARACTERS:
+        raise ValueError(f"the name of {what} is not one line of at most {MOST_CHARACTERS} printable characters")
+    return name
+
+
+def phase_name(name: object, declared: Iterable[str] = ()) -> str:
+    """Return the name of a phase; raises ValueError for one that no phase can have, or that is not `declared`."""
+    found = name_of("a phase", name)
+    if found == STEP:
+        raise ValueError(f"a phase cannot be called {STEP}: that is the whole step")
+    if declared and found not in declared:
+        raise ValueError(unknown(found, "a phase that was declared", declared))
+    return found
+
+
+def _phases(names: object) -> object:
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise ValueError(f"{names!r} is not a list of names")
+    listed = [phase_name(name) for name in names]
+    for name in listed:
+        if listed.count(name) > 1:
+            raise ValueError(f"names {name} twice")
+    return tuple(listed)
+
+
+Name = Annotated[str, AfterValidator(lambda name: name_of("a loop", name))]
+
+
+class LoopCell(RunCell):
+    """One loop, measured by the process that runs it."""
+
+    kind: Literal["loop"] = "loop"
+    name: str
+    by: Literal["measure", "record"]
+    """measure  sysbench called the step, which is the sum of its phases if these are functions of their own
+    record   the program ran its own loop, and a step lasts from its first phase to that of the next one
+    """
+    tokens: Size | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Tokens per step; None if unknown."""
+    warmup: Steps
+    steps: Size
+    """Measured steps; of a recording, the most that count."""
+    until: Share | None
+    max_steps: Size
+    sync: Literal["phase", "step"]
+
+    @property
+    def title(self) -> str:
+        """Its name."""
+        return self.name
+
+
+class LoopSpec(RunSpec):
+    """What was asked for. `sysbench.api` has the defaults, because these fields are on no command line."""
+
+    kind: Literal["loop"] = "loop"
+    name: Name
+    by: Literal["measure", "record"]
+    device: Annotated[Devices, Field(min_length=1, max_length=1)]
+    phases: Annotated[tuple[str, ...], BeforeValidator(_phases)]
+    """The phases that are allowed, in order; empty for any."""
+    tokens: Size | None
+    warmup: Steps
+    steps: Size
+    until: Annotated[Share | None, BeforeValidator(share)]
+    max_steps: Size
+    sync: Literal["phase", "step"]
+
+    @property
+    def called(self) -> str:
+        """The call in the user's program."""
+        return f"sysbench.{self.by}(name={self.name!r})"
+
+    def cells(self) -> Iterator[LoopCell]:
+        """Yield the one loop."""
+        fields = {name: getattr(self, name) for name in LoopCell.model_fields if name not in ("device", "threads")}
+        yield LoopCell(device=self.device[0], **fields | {"max_steps": max(self.max_steps, self.steps)})
+
+
+class LoopOptions(BaseModel):
+    """The loop to show, and how to show it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    file: Annotated[Path | None, Option(positional=True, metavar="FILE")] = Field(
+        default=None, description="The record to show: its path, or its name in --runs, such as latest."
+    )
+    source: Annotated[Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT)] = Field(
+        default=None, description="The record to show, as for other commands."
+    )
+    runs: Annotated[Path, Option(metavar="DIR", panel=OUTPUT)] = Field(
+        default=RUNS, description="Directory in which names of runs are looked up."
+    )
+    json_path: Annotated[str | None, Option(flags=("--json",), metavar="PATH|-", panel=OUTPUT)] = Field(
+        default=None, description="Also write the record here; - writes it, and nothing else, to stdout."
+    )
+    format: Annotated[Format, Option(metavar="NAME", panel=OUTPUT)] = Field(
+        default="terminal", description="Tables as terminal, markdown, csv or latex."
+    )
+    tables: Annotated[Texts, Option(metavar="NAME,…", panel=OUTPUT)] = Field(
+        default=(), description="Tables to show: phases, memory."
+    )
+    columns: Annotated[Texts, Option(metavar="NAME,…", panel=OUTPUT)] = Field(
+        default=(),
+        description="Columns to show; with a leading +, in addition to the default ones. A wrong name lists all.",
+    )
+    debug: Annotated[bool, Option(panel=OUTPUT)] = Field(default=False, description="Show tracebacks.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.file is None) == (self.source is None):
+            raise ValueError("name the FILE that sysbench.measure or sysbench.record wrote, once")
+        return self
+
+    @property
+    def named(self) -> Path:
+        """The record to show, however it was named."""
+        return self.file or self.source or Path()
+
+    @property
+    def selection(self) -> Selection:
+        """Everything."""
+        return Selection()

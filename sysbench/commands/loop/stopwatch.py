@@ -1,0 +1,162 @@
+"""Times one step after another, and the phases that are marked in it, by the clocks of `sysbench.lab.clocks`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from torch.profiler import record_function
+
+from sysbench import marks
+from sysbench.commands.loop.spec import STEP, phase_name
+from sysbench.errors import UsageError
+from sysbench.lab.clocks import StepTimes, SynchronizedClock, sum_of
+from sysbench.log.events import PhaseSample
+
+if TYPE_CHECKING:
+    from sysbench.commands.time.spec import Sync
+
+
+class _Window(NamedTuple):
+    """A phase that has run: its times on the host's clock, and the number of its first mark on the device's."""
+
+    name: str
+    began_ns: int
+    launched_ns: int
+    finished_ns: int
+    mark: int
+
+
+class Stopwatch:
+    """Times steps between `begin` and `end`, and the phases in them between `enter` and `leave`.
+
+    With sync `phase`, the device is idle when a phase begins and when it ends, and phases have times by the host's
+    clock; with `step`, only when a step begins and ends, and phases have device times. A CPU is always idle. Within a
+    step only clocks are read; its samples are made after it.
+    """
+
+    def __init__(self, clock: SynchronizedClock, sync: Sync, declared: Sequence[str]) -> None:
+        self._clock = clock
+        self._apart = sync == "phase" or not clock.launches_ahead
+        self._declared = declared
+        self._thread = threading.get_ident()
+        self._phases: dict[str, _Phase] = {}
+        self._windows: list[_Window] = []
+        self._began_ns = self._entered_ns = 0
+        self.inside: str | None = None
+        """The phase that is going on."""
+        self.visible = False
+        """Whether steps and phases are also ranges for torch.profiler."""
+        self._range_of_step, self._range_of_phase = ExitStack(), ExitStack()
+
+    @contextmanager
+    def told(self, what: str) -> Iterator[None]:
+        """Listen to all marks of this thread in this context; raises UsageError inside another one."""
+        if marks.active is not None:
+            raise UsageError(f"{what} begins inside another recording or measurement of this process: end that first")
+        marks.active = self
+        try:
+            yield
+        finally:
+            marks.active = None
+
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """Return the context of a phase; raises UsageError for a wrong name."""
+        if threading.get_ident() != self._thread:
+            return marks.NOTHING
+        found = self._phases.get(name) if isinstance(name, str) else None
+        if found is None:
+            try:
+                found = self._phases[name] = _Phase(self, phase_name(name, self._declared))
+            except ValueError as error:
+                raise UsageError(str(error)) from None
+        return found
+
+    def step(self) -> None:
+        """Do nothing: whoever calls the step knows where it ends."""
+
+    def begin(self) -> None:
+        """Begin a step, and forget one that has not ended."""
+        self._windows.clear()
+        if self.visible:
+            self._range_of_step.close()
+            self._range_of_step.enter_context(record_function(STEP))
+        self._clock.synchronize()
+        self._began_ns = self._clock.now_ns()
+        self._clock.marks.place(0)
+
+    def enter(self, name: str) -> None:
+        """Begin a phase; raises UsageError inside another one."""
+        if self.inside is not None:
+            raise UsageError(f"the phase {name} begins inside the phase {self.inside}: phases follow each other")
+        self.inside = name
+        if self.visible:
+            self._range_of_phase.enter_context(record_function(name))
+        if self._apart:
+            self._clock.synchronize()
+        self._entered_ns = self._clock.now_ns()
+        self._clock.marks.place(2 * len(self._windows) + 1)
+
+    def leave(self, name: str, *, failed: bool = False) -> None:
+        """End a phase, which has no time if it `failed`; raises UsageError if it has not begun."""
+        if self.inside != name:
+            raise UsageError(f"the phase {name} ends, and it has not begun")
+        if not failed:
+            mark = 2 * len(self._windows) + 1
+            self._clock.marks.place(mark + 1)
+            launched_ns = self._clock.now_ns()
+            if self._apart:
+                self._clock.synchronize()
+            self._windows.append(_Window(name, self._entered_ns, launched_ns, self._clock.now_ns(), mark))
+        if self.visible:
+            self._range_of_phase.close()
+        self.inside = None
+
+    def end(self, *, summed: bool = False) -> StepTimes:
+        """End the step and return its times; if `summed`, synchronized phases are the whole step."""
+        last = 2 * len(self._windows) + 1
+        self._clock.marks.place(last)
+        launched_ns = self._clock.now_ns()
+        self._clock.synchronize()
+        finished_ns = self._clock.now_ns()
+        self._range_of_step.close()
+        phases = self.phases_now()
+        if phases and self._apart:  # the host waited within the step: only its wall time means something
+            step = sum_of(phases.values()) if summed else PhaseSample(wall_s=(finished_ns - self._began_ns) / 1e9)
+        else:
+            step = self._sample(self._began_ns, launched_ns, finished_ns, 0, last)
+        return StepTimes(phases, step)
+
+    def phases_now(self) -> dict[str, PhaseSample]:
+        """Return the phases that have ended in this step; a phase that ran several times is their sum."""
+        parts: dict[str, list[PhaseSample]] = {}
+        for each in self._windows:
+            sample = self._sample(each.began_ns, each.launched_ns, each.finished_ns, each.mark, each.mark + 1)
+            parts.setdefault(each.name, []).append(
+                sample if self._apart else PhaseSample(wall_s=None, device_s=sample.device_s)
+            )
+        return {name: sum_of(samples) for name, samples in parts.items()}
+
+    def _sample(self, began_ns: int, launched_ns: int, finished_ns: int, first: int, last: int) -> PhaseSample:
+        return PhaseSample(
+            wall_s=(finished_ns - began_ns) / 1e9,
+            enqueue_s=(launched_ns - began_ns) / 1e9 if self._clock.launches_ahead else None,
+            device_s=self._clock.marks.between_s(first, last),
+        )
+
+
+class _Phase:
+    """The context of one phase, entered in every step."""
+
+    __slots__ = ("_name", "_watch")
+
+    def __init__(self, watch: Stopwatch, name: str) -> None:
+        self._watch, self._name = watch, name
+
+    def __enter__(self) -> None:
+        self._watch.enter(self._name)
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self._watch.leave(self._name, failed=kind is not None)

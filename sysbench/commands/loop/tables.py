@@ -1,0 +1,172 @@
+"""Tables of a loop: its phases, and its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
+from typing import Any
+
+from sysbench.cells import phrase
+from sysbench.commands.loop.findings import of_run
+from sysbench.commands.loop.record import LoopCellRecord, LoopRecord
+from sysbench.commands.loop.spec import STEP, LoopSpec
+from sysbench.log.records import PhaseRecord, Samples
+from sysbench.render import remarks
+from sysbench.render.declared import DeclaredTable, Each, Field, along, filled, leading
+from sysbench.render.table import Cell, Measure, Remark, Sheet
+from sysbench.spec.run import Selection
+
+OUTSIDE = "outside phases"
+
+Row = tuple[LoopCellRecord, str, PhaseRecord]
+"""A phase of a loop."""
+
+
+def _phases(record: LoopRecord) -> Iterator[Row]:
+    for cell in record.cells:
+        for name, phase in cell.phases.items():
+            if name == STEP and cell.outside is not None:
+                yield cell, OUTSIDE, PhaseRecord(wall=cell.outside, device=None, enqueue_median_s=None)
+            yield cell, name, phase
+
+
+def _mean(times: Samples | None) -> Cell:
+    return Measure(times.mean_s, times.std_s if len(times.samples_s) > 1 else None) if times else None
+
+
+def _share(row: Row) -> float | None:
+    """The share of all its samples in all steps; None if the steps have no time of their own."""
+    part, whole = row[2].times, row[0].phases[STEP].times
+    return sum(part.samples_s) / sum(whole.samples_s) if part and whole and row[1] != STEP else None
+
+
+def _ci95(row: Row) -> tuple[float | None, float | None]:
+    return (row[2].times.ci95_s if row[2].times else None) or (None, None)
+
+
+def _samples(row: Row) -> int:
+    return len(row[2].times.samples_s) if row[2].times else 0
+
+
+def _of_step(get: Callable[[LoopCellRecord], object]) -> Callable[[Row], Any]:
+    """Return a function that shows a value of the whole loop in the row of `step` only, so that it can be summed."""
+    return lambda row: get(row[0]) if row[1] == STEP else None
+
+
+PHASES = DeclaredTable(
+    "phases",
+    "phases of a step",
+    rows=_phases,
+    leading=leading(Field("phase", get=lambda row: row[1])),
+    columns=(
+        Field("wall", "mean", "s", get=lambda row: _mean(row[2].wall), optional=True),
+        Field("device", "device", "s", get=lambda row: _mean(row[2].device), optional=True, importance=2),
+        Field("median", unit="s", get=lambda row: times.median_s if (times := row[2].times) else None, importance=3),
+        Field("step", "of step", "share", get=_share, optional=True, importance=1),
+        Field("", "tokens", "tokens_per_s", get=_of_step(lambda cell: cell.tokens_per_s), optional=True, importance=1),
+        Field("samples", unit="count", get=_samples, importance=4),
+    ),
+)
+"""One row per phase, and one for the whole step."""
+
+
+MEMORY = DeclaredTable(
+    "memory",
+    "peak memory of the measured steps",
+    leading=along(lambda record: ("name",)),
+    columns=(
+        Field("allocated_peak", "allocated", "bytes", get=lambda cell: cell.memory.allocated_peak_bytes, optional=True),
+        Field("reserved_peak", "reserved", "bytes", get=lambda cell: cell.memory.reserved_peak_bytes, optional=True),
+        Field("device_used_peak", "whole device", "bytes", get=lambda cell: cell.memory.device_used_peak_bytes,
+              optional=True, importance=2),
+        Field("host_rss_peak", "process", "bytes", get=lambda cell: cell.memory.host_rss_peak_bytes, optional=True,
+              importance=1, note="process: highest resident set size of the process since it started"),
+    ),
+    when=lambda record: any(any(cell.memory.model_dump().values()) for cell in record.cells),
+)  # fmt: skip
+"""Peaks of the loop."""
+
+_STATISTICS = ("mean", "std", "median", "min", "max", "p5", "p25", "p75", "p95", "mad")
+_PEAKS = ("allocated_peak", "reserved_peak", "device_used_peak", "host_rss_peak")
+
+
+def _of_clock(row: Row, clock: str, name: str) -> float | None:
+    return getattr(getattr(row[2], clock), f"{name}_s", None)
+
+
+CELLS = DeclaredTable(
+    "cells",
+    "all phases",
+    rows=_phases,
+    leading=along(lambda record: ("name",), lambda row: row[:1]),
+    columns=(
+        Field("device_name", "device name", get=lambda row: row[0].device.name if row[0].device else None),
+        Field("outcome", get=lambda row: row[0].outcome),
+        Field("phase", get=lambda row: row[1]),
+        Field("samples", get=_samples),
+        Each(
+            "clock",
+            (Each("statistic", (Field("{clock}_{statistic}", unit="s", get=_of_clock),), _STATISTICS),),
+            ("wall", "device"),
+        ),
+        Field("ci95_low", unit="s", get=lambda row: _ci95(row)[0]),
+        Field("ci95_high", unit="s", get=lambda row: _ci95(row)[1]),
+        Field("enqueue_median", unit="s", get=lambda row: row[2].enqueue_median_s),
+        Field("", "tokens", "tokens_per_s", get=_of_step(lambda cell: cell.tokens_per_s)),
+        Each(
+            "peak",
+            (
+                Field(
+                    "{peak}",
+                    unit="bytes",
+                    get=lambda row, peak: _of_step(attrgetter(f"memory.{peak}_bytes"))(row),
+                ),
+            ),
+            _PEAKS,
+        ),
+        Field("cautions", get=lambda row: " ".join(each.code for each in row[0].cautions)),
+    ),
+)
+"""One row per phase with every statistic, for programs."""
+
+TABLES = {table.name: table for table in (PHASES, MEMORY, CELLS)}
+"""All tables by name."""
+
+
+def sheet(record: LoopRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
+    """Return the complete output for a record; raises UsageError for a table that does not exist, or is empty."""
+    (cell,), torch = record.cells, record.environment.torch
+    found = filled(TABLES, record, names) if names else [*PHASES(record), *MEMORY(record)]
+    return Sheet(
+        subject=(
+            cell.cell.name,
+            *((cell.device.name,) if cell.device else ()),
+            phrase("warmup", len(cell.warmup_samples_s)),
+            phrase("steps", cell.steps),
+            *((f"torch {torch.torch}",) if torch else ()),
+        ),
+        tables=tuple(found),
+        remarks=(
+            *remarks.outcomes(record),
+            *remarks.cautions(record),
+            *(Remark("finding", each.text) for each in of_run(record)),
+            *(Remark("note", text) for text in _notes(cell)),
+        ),
+    )
+
+
+def _notes(cell: LoopCellRecord) -> Iterator[str]:
+    yield "measured by the process itself, not from outside"
+    if not cell.phases:
+        yield "no step was measured: it takes more steps than the warm-up"
+        return
+    if cell.outcome == "ok" and cell.detail is not None:
+        yield cell.detail
+    if cell.trace is not None:
+        steps = phrase("steps", cell.trace.steps)
+        yield f"trace of {steps} that do not count: sysbench profile --from {cell.trace.path}"
+
+
+def usual(spec: LoopSpec) -> tuple[str, ...]:
+    """The default tables."""
+    return "phases", "memory"
