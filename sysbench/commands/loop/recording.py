@@ -137,6 +137,7 @@ class Recorder(Stopwatch):
             if error is None and not self._explicit and self._first is not None:
                 # Nothing says where the last step ends, but its phases have.
                 if len(self._taken) <= self._counted_from:
+                    self._clock.synchronize()
                     self._taken.append(StepTimes(self.phases_now(), PhaseSample(wall_s=None)))
                 self.account.remark = "the last step does not count: only sysbench.step() would say where it ends"
             self._end_trace()
