@@ -31,10 +31,17 @@ def own_model_built(cell: ModelCell, step: TrainingStep) -> Iterator[OwnModelBui
     yield OwnModelBuilt(at_s=time.time(), cell=cell.key, **facts.model_dump() | {"loss": loss})
 
 
-def own_model_recorded(cell: str, recording: StepRecording) -> Iterator[OwnModelBuilt]:
-    """Yield what a recording knows of a user's model."""
-    if recording.own_model is not None:
-        yield OwnModelBuilt(at_s=time.time(), cell=cell, **recording.own_model.model_dump())
+def own_model_ran(cell: str, step: TrainingStep) -> Iterator[OwnModelBuilt]:
+    """Yield what is known of a user's model without counting FLOPs."""
+    if step.work.own is not None:
+        yield OwnModelBuilt(at_s=time.time(), cell=cell, **facts_of(step.work, None).model_dump())
+
+
+def own_model_recorded(cell: str, recording: StepRecording, *, simulated: bool) -> Iterator[OwnModelBuilt]:
+    """Yield what a recording knows of a user's model; the FLOPs of a CPU's fused kernels cannot be counted."""
+    if (own := recording.own_model) is not None:
+        flops = own.flops if simulated else None
+        yield OwnModelBuilt(at_s=time.time(), cell=cell, **own.model_dump() | {"flops": flops})
 
 
 @lru_cache(maxsize=1)
@@ -42,5 +49,5 @@ def _counted(cell: ModelCell) -> tuple[OwnModelFacts | None, str | None]:
     """Return what a step without data says of the model, or why there can be none."""
     try:
         return record(cell, cell.mode, Platform.of(_ANY_GPU), origins=False).own_model, None
-    except SysbenchError as error:
-        return None, str(error)
+    except Exception as error:  # noqa: BLE001  FLOPs are a bonus; what cannot run without data may run with it.
+        return None, str(error) if isinstance(error, SysbenchError) else f"{type(error).__name__}: {error}"

@@ -50,7 +50,7 @@ def _follow_tensors(cell: MemoryCell, device: DeviceInfo, artifact: Path | None)
         for recording in record_real(cell.step, cell.mode, target):
             result = serve(recording, boundless, _EXACT)
             yield from list(phases(cell, result, "measured"))[-1:]
-    yield from own_model_recorded(cell.key, recording)
+    yield from own_model_recorded(cell.key, recording, simulated=False)
     peaks = allocator.peaks(target)
     yield PeakMeasured(
         at_s=time.time(),

@@ -50,7 +50,7 @@ def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
     else:
         yield entered(cell.key, "searching")
         result = yield from _search(cell, cell.find, gpu, settings)
-    yield from own_model_recorded(cell.key, result.recording)
+    yield from own_model_recorded(cell.key, result.recording, simulated=True)
     yield from phases(cell, result, "simulated")
     yield PeakMeasured(
         at_s=time.time(),
