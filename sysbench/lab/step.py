@@ -94,7 +94,7 @@ class TrainingStep:
 
     def _compute_loss(self) -> None:
         with named("loss"), self._autocast:
-            self._loss = self.work.loss(_present(self._output, "forward"))
+            self._loss = self.work.loss(self._output)
 
     def _backward(self) -> None:
         with named("backward"), self._theirs("backward"):

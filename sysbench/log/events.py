@@ -23,12 +23,12 @@ from sysbench.spec.quantities import (
     Finite,
     Flops,
     Instant,
+    Number,
     PerSecond,
     Seconds,
     Signed,
     Size,
     SomeSeconds,
-    Unbounded,
 )
 from sysbench.spec.validation import first_fault
 
@@ -335,7 +335,7 @@ class StepChecked(Event):
     cell: str
     gradients_present: bool | None
     parameters_changed: bool | None
-    loss: Unbounded | None
+    loss: Number | None
     attention_kernel: str | None
     """Operator that ran attention, for example `aten::_scaled_dot_product_flash_attention`."""
 

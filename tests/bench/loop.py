@@ -64,7 +64,7 @@ def measured(step: Callable[[Phase], None], steps: int) -> Iterator[tuple[float,
 def recorded(step: Callable[[Phase], None], steps: int) -> Iterator[tuple[float, float]]:
     """Pairs of times: the phases of `sysbench.record` added up, and the bare step after them."""
     bare: list[float] = []
-    with sysbench.record(warmup=0, steps=steps, device="cpu") as recording:
+    with sysbench.record(warmup=0, max_steps=steps, device="cpu") as recording:
         for _ in range(steps):
             step(sysbench.phase)
             bare.append(bare_s(step))

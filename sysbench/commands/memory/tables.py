@@ -512,8 +512,7 @@ def verdict(cell: MemoryCellRecord) -> str:
 
 def _unexplained(record: MemoryRecord) -> list[Remark]:
     """Why cells have no numbers, except for cells that do not fit: tables show those."""
-    answered = [cell for cell in record.cells if cell.verdict is None]
-    return remarks.outcomes(record.model_copy(update={"cells": answered}))
+    return remarks.outcomes(record, [cell for cell in record.cells if cell.verdict is None])
 
 
 def _notes(record: MemoryRecord) -> Iterator[Remark]:

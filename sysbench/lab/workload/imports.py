@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import io
 import os
+import pkgutil
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -57,9 +58,16 @@ def loaded(target: str, directory: str, option: str = "--model") -> Loaded:
     value: Any = module
     for name in path.split("."):
         if not hasattr(value, name):
-            public = [each for each in vars(value) if not each.startswith("_") and callable(getattr(value, each))]
-            raise UnavailableError(f"{option} {target}: {unknown(name, f'in {where}', public)}")
+            theirs = module.__name__.partition(".")[0]
+            own = [
+                each
+                for each, held in vars(value).items()
+                if callable(held) and hasattr(held, "__name__") and f"{held.__module__}.".startswith(f"{theirs}.")
+            ]
+            raise UnavailableError(f"{option} {target}: {unknown(name, f'in {where}', own)}")
         value = getattr(value, name)
+    if not callable(value):
+        raise UnavailableError(f"{option} {target} is {type(value).__name__}, not a class or a function")
     file = getattr(module, "__file__", None)
     return Loaded(value, module, code_file(target, None if file is None else Path(file)))
 
@@ -96,11 +104,12 @@ def _of_name(name: str, root: Path, option: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise  # something that their module imports
-        parent = root / Path(*error.name.split(".")[:-1])
-        there = [each.stem for each in parent.glob("*") if each.suffix == ".py" or (each / "__init__.py").exists()]
-        meant = nearest(error.name.rpartition(".")[2], there)
+        package, _, missing = error.name.rpartition(".")
+        places = getattr(sys.modules.get(package), "__path__", None) or [str(root)]
+        there = [each.name for each in pkgutil.iter_modules(places)]
+        meant = nearest(missing, there)
         question = f" Did you mean {meant}?" if meant else " --app-dir names the directory to import from"
-        raise UnavailableError(f"{option} {name}: there is no module {error.name} in {root}.{question}") from None
+        raise UnavailableError(f"{option} {name}: there is no module {missing} in {places[0]}.{question}") from None
 
 
 @contextmanager
@@ -164,11 +173,12 @@ def arguments_for(
     offered: Mapping[str, Any],
     insisted: Mapping[str, Any],
     what: str,
+    remedy: str = "",
 ) -> dict[str, Any]:
     """Return the keyword arguments with which to call `function`.
 
     These are those `given`; those `insisted` on that it takes; and those `offered` that it requires. Raises
-    UnavailableError, about `what`, if it requires something else, or does not take what is given.
+    UnavailableError, about `what` and with a `remedy`, if it requires something else, or does not take what is given.
     """
     try:
         parameters = inspect.signature(function).parameters
@@ -180,10 +190,10 @@ def arguments_for(
     }
     wrong = next((name for name in given if name not in named), None)
     if wrong is not None and not open_ended:
-        raise UnavailableError(f"{what}: {unknown(wrong, 'an argument of it', named)}")
+        raise UnavailableError(f"--model-arg {wrong}: {unknown(wrong, f'an argument of {what}', named)}")
     required = [name for name, each in named.items() if each.default is each.empty]
     known = {**offered, **insisted, **given}
     if missing := [name for name in required if name not in known]:
         takes = ", ".join(map(str, named.values()))
-        raise UnavailableError(f"{what} needs {', '.join(missing)}, which nothing gives it. It takes {takes}")
+        raise UnavailableError(f"nothing gives {what} its {', '.join(missing)}; it takes ({takes}){remedy}")
     return {name: known[name] for name in named if name in required or name in insisted} | dict(given)

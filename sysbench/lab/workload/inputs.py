@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ class Inputs:
 
     said    where they come from, for people
     tokens  token ids (batch, ctx) among them; None if there are none
-    next_tokens, vocabulary  the ids that follow each, and their bound, if we have drawn them
+    next_tokens, vocabulary  the ids that follow each, and their bound
     """
 
     arguments: tuple[Any, ...]
@@ -54,12 +54,16 @@ def inputs_of(cell: ModelCell, own: OwnModel, model: nn.Module, code: Loaded | N
     """
     if own.inputs is not None:
         made = loaded(own.inputs, own.directory, "--inputs")
-        return _made(made.value, f"{own.inputs}", cell, device, (made.file,))
-    if own.described:
-        return _described(own.described, cell, _vocabulary(model), device)
-    if code is not None and callable(beside := getattr(code.module, GET_INPUTS, None)):
-        return _made(beside, f"{GET_INPUTS} beside the model", cell, device, ())
-    return _told_from(model, cell, device)
+        inputs = _made(made.value, f"{own.inputs}", cell, device, (made.file,))
+    elif own.described:
+        inputs = _described(own.described, cell, _vocabulary(model), device)
+    elif code is not None and callable(beside := getattr(code.module, GET_INPUTS, None)):
+        inputs = _made(beside, f"{GET_INPUTS} beside the model", cell, device, ())
+    else:
+        return _told_from(model, cell, device)
+    if inputs.tokens is None or (vocabulary := _vocabulary(model)) is None:
+        return inputs
+    return replace(inputs, next_tokens=inputs.tokens.roll(-1, 1).long(), vocabulary=vocabulary)
 
 
 def _made(
@@ -83,7 +87,8 @@ def _made(
 
 
 def _is_tokens(value: Any, cell: ModelCell) -> bool:
-    return isinstance(value, Tensor) and not value.is_floating_point() and value.shape == (cell.batch, cell.ctx)
+    integers = (torch.int64, torch.int32)
+    return isinstance(value, Tensor) and value.dtype in integers and value.shape == (cell.batch, cell.ctx)
 
 
 def _on(value: Any, device: torch.device) -> Any:

@@ -41,12 +41,17 @@ class Loss:
         """Return the loss, a tensor of one number; raises UnavailableError if there is none."""
         if self._code is None:
             value, self.said = fitting(output, self._inputs)
-            return value
-        with users(f"--loss {self.said}"):
-            value = self._code.value(*(output, self._inputs.together)[: self._arguments])
-        if not isinstance(value, Tensor) or value.dim():
-            shape = f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-            raise UnavailableError(f"--loss {self.said} returned {shape}; a loss is a tensor of one number")
+        else:
+            with users(f"--loss {self.said}"):
+                value = self._code.value(*(output, self._inputs.together)[: self._arguments])
+            if not isinstance(value, Tensor) or value.dim():
+                shape = f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+                raise UnavailableError(f"--loss {self.said} returned {shape}; a loss is a tensor of one number")
+        if not value.requires_grad:
+            raise UnavailableError(
+                f"the loss ({self.said}) depends on no parameter that requires a gradient, so there is no backward: "
+                "is the output detached, or computed under no_grad?"
+            )
         return value
 
 
@@ -69,12 +74,16 @@ def fitting(output: Any, inputs: Inputs) -> tuple[Tensor, str]:
     candidates = [named["logits"]] if "logits" in named else list(named.values())
     floating = [each for each in candidates if each.is_floating_point()]
     if not floating:
-        raise UnavailableError(f"the model returned {type(output).__name__}, which holds no numbers to make a loss of")
+        held = ", ".join(str(each.dtype).removeprefix("torch.") for each in candidates)
+        what = f"tensors of {held} only" if held else f"{type(output).__name__}, which holds no tensor"
+        raise UnavailableError(
+            f"the model returned {what}: a loss needs floating-point numbers. add --loss module:function"
+        )
     tokens, following = inputs.tokens, inputs.next_tokens
     for each in floating:
         if tokens is None or following is None or each.dim() != 3 or each.shape[:2] != tokens.shape:
             continue
-        if "logits" in named or each.shape[-1] >= inputs.vocabulary:
+        if each.shape[-1] >= inputs.vocabulary > 0:
             return cross_entropy(each, following), "cross entropy of the logits"
     return floating[0].float().mean(), "mean of the output"
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from functools import partial
+from types import ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -36,8 +38,8 @@ _CONTEXT = ("ctx", "context_length", "max_seq_len", "block_size", "max_position_
 HOOK = "scaled_dot_product_attention"
 """A function of this name beside a model can be exchanged for another implementation of causal attention."""
 
-_HOOKS: dict[str, Any] = {}
-"""What each module had there itself, by its name."""
+_HOOKS: WeakKeyDictionary[ModuleType, Any] = WeakKeyDictionary()
+"""What each module had there itself."""
 
 
 def own_workload(cell: ModelCell, own: OwnModel, device: torch.device) -> Workload:
@@ -74,8 +76,6 @@ def own_workload(cell: ModelCell, own: OwnModel, device: torch.device) -> Worklo
 def _constructed(cell: ModelCell, own: OwnModel, code: Loaded) -> nn.Module:
     if isinstance(code.value, nn.Module):
         raise UnavailableError(f"--model {own.target} is a model already: name its class, or a function that makes it")
-    if not callable(code.value):
-        raise UnavailableError(f"--model {own.target} is {type(code.value).__name__}, not a class or a function")
     dimensions = {each: own.dimensions[name] for name, names in _NAMES.items() for each in names}
     context = dict.fromkeys(_CONTEXT, cell.ctx)
     shape = ModelShape(**own.dimensions)
@@ -84,7 +84,7 @@ def _constructed(cell: ModelCell, own: OwnModel, code: Loaded) -> nn.Module:
     exchanged = {} if cell.attention == "own" else {"attention": cell.attention}
     insisted = {**context, **exchanged, **(dimensions if own.sized else {})}
     what = f"--model {own.target}"
-    given = arguments_for(code.value, own.arguments, offered, insisted, what)
+    given = arguments_for(code.value, own.arguments, offered, insisted, what, ". Add --model-arg NAME=VALUE")
     if own.sized and not given.keys() & {*dimensions, "shape"}:
         raise UnavailableError(f"{what} takes none of the dimensions of --size, such as {', '.join(_NAMES)}")
     if "attention" not in given:
@@ -120,7 +120,7 @@ def _settle(model: nn.Module, cell: ModelCell, device: torch.device) -> None:
 
 def _exchange(cell: ModelCell, code: Loaded, what: str) -> None:
     """Put the cell's implementation in place of the function beside the model, or the model's own back again."""
-    own = _HOOKS.setdefault(code.module.__name__, getattr(code.module, HOOK, None))
+    own = _HOOKS.setdefault(code.module, getattr(code.module, HOOK, None))
     if cell.attention == "own":
         if own is not None:
             setattr(code.module, HOOK, own)
@@ -155,6 +155,11 @@ def _own_optimizer(factory: Loaded, model: nn.Module) -> torch.optim.Optimizer:
     name, trainable = factory.file.target, [each for each in model.parameters() if each.requires_grad]
     with users(f"--optimizer {name}"):
         made = factory.value(trainable if first.startswith("param") else model)
+    if isinstance(made, tuple | list | dict):
+        raise UnavailableError(
+            f"--optimizer {name} returned a {type(made).__name__} of {len(made)}, and a step has one optimizer. "
+            "For a loop of your own, with several, there is sysbench.measure"
+        )
     if not isinstance(made, torch.optim.Optimizer):
         raise UnavailableError(f"--optimizer {name} returned {type(made).__name__}, which is no torch.optim.Optimizer")
     return made
