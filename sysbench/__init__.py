@@ -55,13 +55,21 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = _found(name)
+    globals()[name] = found  # marks in a loop are looked up in every step
+    return found
+
+
+def _found(name: str) -> object:
+    from sysbench import marks
+
+    if name in ("phase", "step"):  # a script with marks that is not recorded imports nothing else
+        return getattr(marks, name)
     from sysbench import api
     from sysbench.command import kinds, measuring
 
     specs = {measuring(kind).spec_class.__name__: kind for kind in kinds()} if name.endswith("Spec") else {}
-    found = measuring(specs[name]).spec_class if specs else getattr(api, name)
-    globals()[name] = found  # marks in a loop are looked up in every step
-    return found
+    return measuring(specs[name]).spec_class if specs else getattr(api, name)
 
 
 def __dir__() -> list[str]:

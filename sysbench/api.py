@@ -298,7 +298,7 @@ def record(
     phases: Iterable[str] = (),
     device: object = "auto",
     warmup: int = 1,
-    steps: int = 1000,
+    max_steps: int = 1000,
     sync: str = "phase",
     name: str | None = None,
     tokens: int | None = None,
@@ -306,8 +306,8 @@ def record(
     """Record the loop in this block: the times of its steps and phases, and its peak memory.
 
     Phases are marked with `with sysbench.phase("forward"):`. A step ends when its first phase begins again, or where
-    `sysbench.step()` says so. The first `warmup` steps do not count, and after `steps` more nothing is recorded. The
-    record is written to `path` (.json) however the block ends. `trace` names a file for a trace of three steps
+    `sysbench.step()` says so. The first `warmup` steps do not count, and after `max_steps` more nothing is recorded.
+    The record is written to `path` (.json) however the block ends. `trace` names a file for a trace of three steps
     (.json, .json.gz), which do not count either. `name` is by default that of the file; the rest is as for `measure`.
 
     Raises SysbenchError before the block begins if it cannot be recorded, and for a mark in the wrong place.
@@ -318,8 +318,8 @@ def record(
 
     save = None if path is None else Path(path)
     given = {
-        "phases": phases, "device": str(device), "warmup": warmup, "steps": steps, "until": None,
-        "max_steps": steps, "sync": sync, "name": name or (save.stem if save else "loop"), "tokens": tokens,
+        "phases": phases, "device": str(device), "warmup": warmup, "steps": None, "until": None,
+        "max_steps": max_steps, "sync": sync, "name": name or (save.stem if save else "loop"), "tokens": tokens,
     }  # fmt: skip
     recorder = Recorder(called_with(LoopSpec, {"by": "record", **given}), save, None if trace is None else Path(trace))
     held = Recording()

@@ -33,6 +33,8 @@ class Axis:
         """`ctx 512`, `bf16`, `5 warm-ups`."""
         if value is None:
             return self.unset
+        if isinstance(value, str) and ":" in value:
+            return value  # code of the user's, or a device, names itself
         return self.phrase.format(value) + ("s" if self.counted and value != 1 else "")
 
 

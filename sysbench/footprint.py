@@ -63,7 +63,7 @@ def moments(
     phases = cell.phases if phases is None else phases
     sizes = _Sizes(cell)
     attention, feed_forward, head = sizes.attention(), sizes.feed_forward(), sizes.head()
-    layers = cell.model.layers
+    layers = sizes.shape.layers
     layer_saved, layer_weights = attention.saved + feed_forward.saved, attention.weights + feed_forward.weights
     parameters = sizes.embedding_weights + layers * layer_weights + head.weights
     state = 2 * parameters if "optimizer" in phases else 0  # AdamW's two moments
@@ -106,7 +106,8 @@ class _Sizes:
     """Tensor sizes of one cell, in bytes."""
 
     def __init__(self, cell: ModelCell) -> None:
-        shape = cell.model
+        assert cell.shape is not None, "a formula knows the built-in Transformer alone"
+        shape = self.shape = cell.shape
         self._cell = cell
         self._autocast = cell.precision in ("bf16", "fp16")
         self._compiled = cell.execution == "compiled"
@@ -129,7 +130,7 @@ class _Sizes:
     def constants(self) -> int:
         """Token ids and targets, the rotary tables, and the attention mask: bools or numbers, depending on the kind."""
         mask = self._cell.ctx**2 * {"naive": 1, "math": FULL_BYTES}.get(self._cell.attention, 0)
-        return 2 * 8 * self._cell.tokens + self._cell.ctx * self._cell.model.d_head * FULL_BYTES + mask
+        return 2 * 8 * self._cell.tokens + self._cell.ctx * self.shape.d_head * FULL_BYTES + mask
 
     def optimizer_temporaries(self, parameters: int) -> int:
         """Denominators of AdamW: for all parameters at once, for one at a time, or none.
@@ -137,13 +138,13 @@ class _Sizes:
         torch/optim/adam.py: `_multi_tensor_adam` has one list of square roots; `_single_tensor_adam` a square root and
         its quotient, while the quotient of the previous parameter is still live.
         """
-        shape = self._cell.model
+        shape = self.shape
         largest = max(shape.vocab, shape.d_ff, shape.d_model) * shape.d_model * FULL_BYTES
         return {"foreach": parameters, "for-loop": 3 * largest, "fused": 0}[self._cell.optimizer]
 
     def attention(self) -> _Part:
         """Norm, projections, attention, output projection, residual sum."""
-        d = self._cell.model.d_model
+        d = self.shape.d_model
         products = 4 * d * d
         kernel = self._kernel()
         return _Part(
@@ -194,7 +195,7 @@ class _Sizes:
         )
 
     def _fused(self) -> _Part:
-        rows = self._cell.batch * self._cell.model.heads * self._cell.ctx * FULL_BYTES
+        rows = self._cell.batch * self.shape.heads * self._cell.ctx * FULL_BYTES
         return _Part(
             weights=0,
             saved=5 * self._narrow + rows,  # q, k, v, the output, the output in token layout; log-sums
@@ -205,7 +206,7 @@ class _Sizes:
 
     def feed_forward(self) -> _Part:
         """Norm, SwiGLU, residual sum."""
-        d, f = self._cell.model.d_model, self._cell.model.d_ff
+        d, f = self.shape.d_model, self.shape.d_ff
         activations = 3 if self._compiled else 4
         return _Part(
             weights=(3 * d * f + d) * FULL_BYTES,
@@ -219,7 +220,7 @@ class _Sizes:
 
     def head(self) -> _Part:
         """Final norm and projection to logits."""
-        d, vocab = self._cell.model.d_model, self._cell.model.vocab
+        d, vocab = self.shape.d_model, self.shape.vocab
         return _Part(
             weights=(vocab * d + d) * FULL_BYTES,
             saved=self._norm_saved(consumers=1) + self._weight_copies(vocab * d),
@@ -235,7 +236,7 @@ class _Sizes:
 
         Compiled code recomputes the normalised form in backward, and casts the output once.
         """
-        rows = self.stream // self._cell.model.d_model
+        rows = self.stream // self.shape.d_model
         if self._compiled:
             return self.stream + rows + self._narrow
         return 2 * self.stream + rows + (consumers * self._narrow if self._autocast else self.stream)

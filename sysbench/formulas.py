@@ -53,9 +53,9 @@ def step_flops(mode: Mode, shape: ModelShape, ctx: int, batch: int) -> int:
     return sum(by_phase.get(phase, 0) for phase in PHASES_OF[mode])
 
 
-def step_flops_of(cell: ModelCell) -> int:
-    """FLOPs of one step of this cell."""
-    return step_flops(cell.mode, cell.model, cell.ctx, cell.batch)
+def step_flops_of(cell: ModelCell) -> int | None:
+    """FLOPs of one step of this cell; None for a model of the user's."""
+    return None if cell.shape is None else step_flops(cell.mode, cell.shape, cell.ctx, cell.batch)
 
 
 def residual_stream_bytes(shape: ModelShape, ctx: int, batch: int) -> int:
@@ -64,12 +64,14 @@ def residual_stream_bytes(shape: ModelShape, ctx: int, batch: int) -> int:
 
 
 def predicted_bytes(cell: RunCell, device: str | None = None) -> int | None:
-    """Predicted peak memory of any cell, rather too high than too low; None if memory is not a constraint.
+    """Predicted peak memory of any cell, rather too high than too low.
+
+    None if memory is not a constraint, or if no formula knows the model.
 
     `device` is the device it runs on, if known; the name `auto` alone does not determine it.
     """
     step = cell.step
-    if step is None:
+    if step is None or step.shape is None:
         return None
     placed = step if device is None else step.model_copy(update={"device": device})
     return predicted_memory(placed, cell.phases, first=cell.is_first_step).total_bytes

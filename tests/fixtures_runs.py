@@ -243,7 +243,7 @@ def _calibrate(name: str, machine: Machine) -> Iterator[Event]:
 def _loop(name: str, machine: Machine) -> Iterator[Event]:
     spec = LoopSpec(
         name="".join(filter(str.isprintable, name))[:100].strip() or "mine",
-        by="record", device="cuda", phases=(), tokens=4096, warmup=1, steps=1000, until=None, max_steps=1000,
+        by="record", device="cuda", phases=(), tokens=4096, warmup=1, steps=None, until=None, max_steps=1000,
         sync="phase",
     )  # fmt: skip
     yield from _begin(spec, machine, 1)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sysbench import cells as axes
 from sysbench import formulas, units
-from sysbench.render.table import Cell, Column, Measure, Sheet, Table, Word
+from sysbench.render.table import NOTHING, Cell, Column, Measure, Sheet, Table, Word
 from sysbench.simulate.gpu import CONTEXT_BYTES, Gpu
 from sysbench.spec import hardware
 from sysbench.spec.cell import RunCell
@@ -44,18 +44,22 @@ def plan(cells: Sequence[RunCell], device: Hardware | None = None) -> Table:
             "often 2 to 10 %, comes on top: sysbench memory --simulate counts it",
             f"held against {', '.join(titles)}, {units.size(CONTEXT_BYTES)} of it taken by the CUDA context",
         ]
+    if any(cell.step is not None and cell.step.own is not None for cell in cells):
+        notes.append("no formula knows a model of your own: memory --simulate GPU counts what it needs")
     return Table("plan", f"{len(cells)} cell{'' if len(cells) == 1 else 's'}", columns, rows, len(named), tuple(notes))
 
 
 def _row(planned: RunCell, cell: ModelCell, device: Hardware | None) -> list[Cell]:
+    if (shape := cell.shape) is None:
+        return [NOTHING] * (4 if device is None else 6)
     needed = formulas.predicted_bytes(planned) or 0
     if device is not None:
         # Autograd runs backward on a thread of its own, which has a handle of its own.
         needed += Gpu.of(device).workspace_bytes * (1 if cell.mode == "inference" else 2)
-    flops = formulas.phase_flops(cell.model, cell.ctx, cell.batch)
+    flops = formulas.phase_flops(shape, cell.ctx, cell.batch)
     row: list[Cell] = [
-        Measure(formulas.parameters(cell.model)),
-        Measure(formulas.forward_flops(cell.model, cell.ctx, cell.batch)),
+        Measure(formulas.parameters(shape)),
+        Measure(formulas.forward_flops(shape, cell.ctx, cell.batch)),
         Measure(sum(flops.get(phase, 0) for phase in planned.phases or cell.phases)),
         Measure(needed),
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -228,6 +228,8 @@ def carry_out(spec: RunSpec, options: RunOptions, provisions: Provisions | None 
         writer = ThreadPoolExecutor(max_workers=1)
         written = writer.submit(storage.write_atomically, saved_to, content)
     with writer:
+        for line in printed_by_models(record):
+            say(line, options)
         try:
             if options.json_path not in (None, "-"):
                 storage.write_atomically(Path(options.json_path), content)
@@ -261,6 +263,13 @@ def _measured(spec: RunSpec, options: RunOptions, provisions: Provisions | None)
             for event in chain(beginning, running):
                 progress.show(event)
         return running.log_path
+
+
+def printed_by_models(record: RunRecord[Any]) -> Iterator[str]:
+    """Yield what models of the user's printed, line by line and marked as theirs."""
+    models = (cell.own_model for cell in record.cells if cell.own_model)
+    for name, text in dict.fromkeys((model.class_name, model.printed) for model in models):
+        yield from (f"{name} printed: {line}" for line in text.splitlines())
 
 
 @dataclass(frozen=True)

@@ -89,8 +89,6 @@ class _Step(Protocol):
     """The parts of a training step that are needed to assign categories."""
 
     model: Any
-    tokens: Tensor
-    targets: Tensor
 
 
 @dataclass

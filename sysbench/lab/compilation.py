@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from sysbench.lab.step import TrainingStep
+from sysbench.lab.transformer import Transformer
 from sysbench.log.events import Compiled, ModelBuilt, Stage, StageEntered
 
 
@@ -74,11 +75,13 @@ def entered(cell: str, stage: Stage) -> StageEntered:
 
 def built(cell: str, step: TrainingStep, build_s: float) -> ModelBuilt:
     """Event: the model and its training step are built."""
+    parameters = sum(each.numel() for each in step.model.parameters())
+    head = step.model.lm_head.weight.numel() if isinstance(step.model, Transformer) else 0
     return ModelBuilt(
         at_s=time.time(),
         cell=cell,
-        parameters=step.model.parameter_count,
-        parameters_without_lm_head=step.model.parameter_count - step.model.lm_head.weight.numel(),
+        parameters=parameters,
+        parameters_without_lm_head=parameters - head,
         build_s=build_s,
     )
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sysbench.lab import transformer
-from sysbench.lab.step import random_batch
+from sysbench.lab.workload.inputs import random_tokens
 from sysbench.spec.model import ModelCell
 
 FEATURES = 20
@@ -64,7 +64,7 @@ class Supervised:
 
 def supervised(step: ModelCell | None, batch: int, device: torch.device, seed: int) -> Supervised:
     """Return the Transformer of `step`, or the toy model if `step` is None, on `device`."""
-    if step is None:
+    if step is None or step.shape is None:
         return Supervised(build(device, seed), *toy_batch(batch, device, seed))
-    model = transformer.build(step.model, step.ctx, step.attention, device, seed)
-    return Supervised(model, *random_batch(step, device))
+    model = transformer.build(step.shape, step.ctx, step.attention, device, seed)
+    return Supervised(model, *random_tokens(step.shape.vocab, step, device))

@@ -5,13 +5,14 @@ The statistics detect effects; the cautions explain what they mean for the credi
 
 from __future__ import annotations
 
+import math
 import statistics as standard
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from sysbench import formulas, statistics, units
 from sysbench.log.collect import CellEvents
-from sysbench.log.events import ReadingsLost
+from sysbench.log.events import OwnModelBuilt, ReadingsLost
 from sysbench.log.outcomes import Caution
 
 if TYPE_CHECKING:
@@ -56,11 +57,20 @@ def _correctness(seen: CellEvents) -> Iterator[Caution]:
     checked = seen.checked
     if checked is None:
         return
+    if checked.loss is not None and not math.isfinite(checked.loss):
+        yield Caution(
+            code="loss-not-finite",
+            message=f"the loss of the first measured step is {checked.loss}",
+            remedy="steps take as long with such numbers on most devices, but this is not training: look at the "
+            "initialisation, the inputs and --precision",
+        )
     if checked.gradients_present is False:
         yield Caution(
             code="gradients-missing",
             message="some parameters had no gradient, so the optimizer step updated fewer parameters than usual",
-            remedy="report this as a bug, with the log",
+            remedy="report this as a bug, with the log"
+            if seen.last(OwnModelBuilt) is None
+            else "find the parameters that forward does not use, or that something detaches",
         )
     if checked.parameters_changed is False:
         yield Caution(
@@ -74,7 +84,7 @@ def _lower_bound(cell: TimeCell, wall: Sequence[float], rates: RateRecord | None
     """A step cannot be faster than its matrix products at peak; fused kernels may skip the causal half."""
     if rates is None or not wall:
         return
-    if rates.ceiling_flops_per_s and rates.ceiling_share is None:
+    if rates.ceiling_flops_per_s and rates.ceiling_share is None and rates.step_flops is not None:
         yield Caution(
             code="ceiling-doubtful",
             message="the step was faster than the measured matmul ceiling of "
@@ -82,10 +92,10 @@ def _lower_bound(cell: TimeCell, wall: Sequence[float], rates: RateRecord | None
             remedy="its share of the ceiling is left out; close programs that may have slowed the ceiling down, and "
             "measure again",
         )
-    if rates.peak_flops_per_s is None:
+    if rates.peak_flops_per_s is None or rates.step_flops is None or (shape := cell.shape) is None:
         return
-    skippable = formulas.attention_forward_flops(cell.model, cell.ctx, cell.batch) / 2
-    passes = rates.step_flops / formulas.forward_flops(cell.model, cell.ctx, cell.batch)
+    skippable = formulas.attention_forward_flops(shape, cell.ctx, cell.batch) / 2
+    passes = rates.step_flops / formulas.forward_flops(shape, cell.ctx, cell.batch)
     bound_s = (rates.step_flops - passes * skippable) / rates.peak_flops_per_s
     if standard.median(wall) < bound_s:
         yield Caution(

@@ -19,6 +19,8 @@ from sysbench.log.events import (
     Event,
     MemoryMeasured,
     ModelBuilt,
+    OwnModelBuilt,
+    OwnModelFacts,
     Reading,
     ReadingsLost,
     RunFinished,
@@ -31,7 +33,7 @@ from sysbench.log.events import (
 from sysbench.log.records import AnyCell, EnvironmentRecord, ModelRecord, PhaseRecord, Samples
 from sysbench.spec.cell import RunCell
 from sysbench.spec.frozen import Frozen
-from sysbench.spec.model import GridCell
+from sysbench.spec.model import GridCell, ModelCell
 
 Said = TypeVar("Said", bound=Frozen)
 
@@ -64,26 +66,29 @@ class CellEvents:
         return every[-1] if every else None
 
     def add(self, event: Event) -> None:
-        """Add an event of this cell; CellStarted discards all earlier ones."""
-        match event:
-            case ModelBuilt():
-                self.built = event
-            case Compiled():
-                self.compiled = event
-            case StepMeasured():
-                (self.warmup if event.warmup else self.steps).append(event)
-            case MemoryMeasured():
-                self.memory = event
-            case StepChecked():
-                self.checked = event
-            case CellFinished():
-                self.finished = event
-            case Reading():
-                self.readings.append(event)
-                if self.steps and self.memory is None:
-                    self.measured_readings.append(event)
-            case _:
-                self.said.setdefault(type(event), []).append(event)
+        """Add an event of this cell."""
+        if type(event) is StepMeasured:
+            (self.warmup if event.warmup else self.steps).append(event)
+        elif type(event) is Reading:
+            self.readings.append(event)
+            if self.steps and self.memory is None:
+                self.measured_readings.append(event)
+        elif name := _LATEST.get(type(event)):
+            setattr(self, name, event)
+        else:
+            self.said.setdefault(type(event), []).append(event)
+
+
+_LATEST = {
+    CellStarted: "started",
+    ModelBuilt: "built",
+    Compiled: "compiled",
+    MemoryMeasured: "memory",
+    StepChecked: "checked",
+    CellFinished: "finished",
+}
+"""Fields of CellEvents that hold the latest event of a kind. Classes are told apart by identity: `isinstance` of a
+pydantic model takes as long as a tenth of reading an event, and a chain of them as long as all of it."""
 
 
 @dataclass
@@ -102,7 +107,26 @@ class Run:
     """The last reading taken between cells; it also describes the surroundings of the next cell."""
 
     def add(self, event: Event) -> None:
-        """Add the next event."""
+        """Add the next event; CellStarted discards all earlier ones of its cell."""
+        if type(event) is Reading:
+            if self.current is None:
+                self.between = event
+            else:
+                self.current.add(event)
+        elif (key := getattr(event, "cell", None)) is None:
+            self._add_of_the_run(event)
+        else:
+            if type(event) is CellStarted:
+                self.current = self.cells[key] = CellEvents()
+                if self.between is not None:
+                    self.current.add(self.between)
+            elif key not in self.cells:
+                self.cells[key] = CellEvents()
+            self.cells[key].add(event)
+            if type(event) is CellFinished:
+                self.current = None
+
+    def _add_of_the_run(self, event: Event) -> None:
         match event:
             case WorkerReady():
                 self.worker = event
@@ -114,25 +138,8 @@ class Run:
                 self.ceilings[event.device, event.precision, event.threads] = event
             case ReadingsLost():
                 self.lost.append(event)
-            case Reading():
-                if self.current is None:
-                    self.between = event
-                else:
-                    self.current.add(event)
             case _:
-                self._add_to_cell(event)
-
-    def _add_to_cell(self, event: Event) -> None:
-        key = getattr(event, "cell", None)
-        if key is None:
-            return
-        if isinstance(event, CellStarted):
-            self.current = self.cells[key] = CellEvents(started=event)
-            if self.between is not None:
-                self.current.add(self.between)
-        self.cells.setdefault(key, CellEvents()).add(event)
-        if isinstance(event, CellFinished):
-            self.current = None
+                pass
 
 
 def collect(events: Iterable[Event]) -> Run:
@@ -165,7 +172,7 @@ def fold_cells(
     folded: dict[str, AnyCell] = {}
     for event in remaining:
         run.add(event)
-        if isinstance(event, CellFinished) and event.cell in cells:
+        if type(event) is CellFinished and event.cell in cells:
             seen = run.cells.pop(event.cell)
             if seen.started is None and event.cell in folded:
                 # The last word on how it ended, and not another attempt.
@@ -203,11 +210,12 @@ def of_run(run: Run) -> dict[str, Any]:
 def of_cell(cell: RunCell, seen: CellEvents) -> dict[str, Any]:
     """Return the fields of a CellRecord except its cautions."""
     return {
-        "key": cell.key,
+        "key": seen.started.cell if seen.started else cell.key,
         "axes": cell,
         "device": seen.started.device if seen.started else None,
         "outcome": seen.finished.outcome if seen.finished else "interrupted",
         "detail": seen.finished.detail if seen.finished else "stopped before it was finished",
+        "own_model": OwnModelFacts(**own.model_dump(exclude=_OF_EVENTS)) if (own := seen.last(OwnModelBuilt)) else None,
     }
 
 
@@ -255,14 +263,39 @@ def samples_of(samples_s: Sequence[float]) -> Samples | None:
 
 def of_model_cell(cell: GridCell, seen: CellEvents) -> dict[str, Any]:
     """Return the fields of a ModelCellRecord except its cautions."""
-    return {
-        **of_cell(cell, seen),
-        "model": ModelRecord(
-            parameters=formulas.parameters(cell.model),
-            parameters_without_lm_head=formulas.parameters_without_lm_head(cell.model),
-            forward_flops=formulas.forward_flops(cell.model, cell.ctx, cell.batch),
-        ),
-    }
+    own = seen.last(OwnModelBuilt)
+    if (shape := cell.shape) is not None:
+        model = ModelRecord(
+            parameters=formulas.parameters(shape),
+            parameters_without_lm_head=formulas.parameters_without_lm_head(shape),
+            forward_flops=formulas.forward_flops(shape, cell.ctx, cell.batch),
+        )
+    else:
+        model = ModelRecord(
+            parameters=own.parameters if own else None,
+            parameters_without_lm_head=None,
+            forward_flops=own.flops.get("forward") if own and own.flops else None,
+        )
+    return {**of_cell(cell, seen), "model": model}
+
+
+def step_flops(cell: ModelCell, seen: CellEvents) -> int | None:
+    """Return the FLOPs of one step, by formula or as counted in a model of the user's; None if they are not known."""
+    if cell.shape is not None:
+        return formulas.step_flops(cell.mode, cell.shape, cell.ctx, cell.batch)
+    own = seen.last(OwnModelBuilt)
+    return sum(own.flops.values()) if own and own.flops else None
+
+
+def step_tokens(cell: ModelCell, seen: CellEvents) -> int | None:
+    """Return the tokens in one step; None for a model of the user's that takes something else."""
+    if cell.own is None:
+        return cell.tokens
+    own = seen.last(OwnModelBuilt)
+    return own.tokens if own else None
+
+
+_OF_EVENTS = {"event", "at_s", "cell"}
 
 
 def _iso(at_s: float) -> str:

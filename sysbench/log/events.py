@@ -21,13 +21,14 @@ from sysbench.spec.quantities import (
     Bytes,
     Count,
     Finite,
+    Flops,
     Instant,
+    Number,
     PerSecond,
     Seconds,
     Signed,
     Size,
     SomeSeconds,
-    Unbounded,
 )
 from sysbench.spec.validation import first_fault
 
@@ -235,6 +236,46 @@ class ModelBuilt(Event):
     build_s: Seconds
 
 
+class CodeFile(Frozen):
+    """A file of the user's that was imported, as it was then."""
+
+    target: str
+    """As named: `package.module:Class`."""
+    path: str | None
+    """None if it is no file: a module of C."""
+    sha256: str | None
+
+
+class OwnModelFacts(Frozen):
+    """A model of the user's as it ran."""
+
+    class_name: str
+    parameters: Count
+    """Shared ones counted once."""
+    trainable_parameters: Count
+    """Those that are not frozen."""
+    inputs: str
+    """Where they come from: `get_inputs in gpt.py`, `token ids below 50257`."""
+    loss: str | None
+    """How it was computed: `output.loss`, `cross entropy of the logits`; None in a mode without a loss."""
+    tokens: Count | None
+    """In one step; None if the inputs are not token ids."""
+    flops: dict[str, Flops] | None
+    """Of one step by phase, counted operator by operator in a step without data; None if that was not possible."""
+    uncounted: str | None
+    """Why not."""
+    files: list[CodeFile]
+    printed: str
+    """What the code printed while it was imported and the model was built; the beginning of it."""
+
+
+class OwnModelBuilt(OwnModelFacts, Event):
+    """A model of the user's is ready, or has taken its first step."""
+
+    event: Literal["own_model_built"] = "own_model_built"
+    cell: str
+
+
 class Compiled(Event):
     """torch.compile has run: the first step including compilation took `compile_s`."""
 
@@ -294,7 +335,7 @@ class StepChecked(Event):
     cell: str
     gradients_present: bool | None
     parameters_changed: bool | None
-    loss: Unbounded | None
+    loss: Number | None
     attention_kernel: str | None
     """Operator that ran attention, for example `aten::_scaled_dot_product_flash_attention`."""
 

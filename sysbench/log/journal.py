@@ -168,7 +168,7 @@ def _events(path: Path, file: BinaryIO, only: Collection[str]) -> Iterator[Event
             continue
         try:
             event = decode(line if schema == SCHEMA_VERSION else _upgraded(line, schema))
-            if isinstance(event, RunStarted):
+            if number == 1 and isinstance(event, RunStarted):
                 measuring(event.kind).part("record")  # registers the command's own events
         except ValidationError as error:
             raise LogError(f"{path} is damaged: line {number} is not an event: {first_fault(error)}") from None

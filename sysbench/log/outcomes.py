@@ -40,6 +40,7 @@ CautionCode = Literal[
     "emulated",
     "parameters-unchanged",
     "gradients-missing",
+    "loss-not-finite",
     "below-lower-bound",
     "ceiling-doubtful",
     "compile-fell-back",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from sysbench import formulas, units
-from sysbench.log.collect import CellEvents
+from sysbench import units
+from sysbench.log.collect import CellEvents, step_flops, step_tokens
 from sysbench.log.events import Event
 from sysbench.log.outcomes import Caution
 from sysbench.spec.frozen import Frozen
@@ -118,7 +118,7 @@ class StepPredicted(PredictedStep, Event):
 class PredictionRecord(PredictedStep):
     """The prediction of a cell, with the rates and costs that follow from it."""
 
-    step_flops: Flops
+    step_flops: Flops | None
     flops_per_s: PerSecond | None
     tokens_per_s: PerSecond | None
     peak_share: Amount | None
@@ -133,13 +133,13 @@ def prediction_of(cell: ModelCell, seen: CellEvents, price_per_hour: float | Non
     predicted = seen.last(StepPredicted)
     if predicted is None:
         return None
-    step_flops, step = formulas.step_flops_of(cell), predicted.step
-    flops_per_s = step_flops / step.point_s if step else None
-    tokens_per_s = cell.tokens / step.point_s if step else None
+    work, tokens, step = step_flops(cell, seen), step_tokens(cell, seen), predicted.step
+    flops_per_s = work / step.point_s if step and work is not None else None
+    tokens_per_s = tokens / step.point_s if step and tokens is not None else None
     peak = predicted.peak_flops_per_s
     return PredictionRecord(
         **predicted.model_dump(exclude={"event", "at_s", "cell"}),
-        step_flops=step_flops,
+        step_flops=work,
         flops_per_s=flops_per_s,
         tokens_per_s=tokens_per_s,
         peak_share=flops_per_s / peak if flops_per_s and peak else None,

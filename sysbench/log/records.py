@@ -8,7 +8,15 @@ from typing import Annotated, Any, Generic, Self, TypeVar
 from pydantic import ConfigDict, Field, SerializeAsAny, model_validator
 
 from sysbench.command import Kind
-from sysbench.log.events import SCHEMA_VERSION, DeviceInfo, HostInfo, TorchInfo, WrittenSpec, refuse_spec_of_another
+from sysbench.log.events import (
+    SCHEMA_VERSION,
+    DeviceInfo,
+    HostInfo,
+    OwnModelFacts,
+    TorchInfo,
+    WrittenSpec,
+    refuse_spec_of_another,
+)
 from sysbench.log.outcomes import Caution, Outcome, RunStatus
 from sysbench.spec.cell import RunCell
 from sysbench.spec.frozen import Frozen
@@ -64,10 +72,12 @@ class PeakRecord(Frozen):
 class ModelRecord(Frozen):
     """The model's dimensions, and the cost of a forward pass."""
 
-    parameters: Count
-    parameters_without_lm_head: Count
-    forward_flops: Flops
-    """FLOPs of one forward pass over the batch; causality is not exploited."""
+    parameters: Count | None
+    """None for a model of the user's that was never built."""
+    parameters_without_lm_head: Count | None
+    """None for a model of the user's, whose layers are not known."""
+    forward_flops: Flops | None
+    """FLOPs of one forward pass over the batch; causality is not exploited. None if they could not be counted."""
 
 
 class CellRecord(Frozen):
@@ -81,6 +91,8 @@ class CellRecord(Frozen):
     device: DeviceInfo | None
     outcome: Outcome
     detail: str | None
+    own_model: OwnModelFacts | None = Field(default=None, exclude_if=lambda value: value is None)
+    """The user's model, as it ran; None for the built-in one, and for one that was never built."""
     cautions: list[Caution]
 
     @cached_property

@@ -51,7 +51,7 @@ _ROW_WISE = _names(
 
 _ELEMENTWISE = _names(
     "copy_ clone _to_copy masked_fill_ native_dropout native_dropout_backward constant_pad_nd repeat slice_backward "
-    "select_backward roll flip index_fill"
+    "select_backward roll flip index_fill floor_divide"
 )
 """Elementwise, beside what torch itself tags as such."""
 
@@ -162,6 +162,18 @@ def _product(call: Call) -> Kernels:
     moved_bytes = first.element_size() * batch * (m * k + k * n + m * n)
     kernel = call.kernel("gemm", call.result, moved_bytes, flops=2 * batch * m * n * k, dims=(batch, m, n, k))
     return (kernel._replace(dtype=_dtype(first), layout=layout),)
+
+
+def _grouped_product(call: Call) -> Kernels:
+    """A product for each expert, in one kernel, as if all experts got as many tokens: rows (2-D by 3-D), or sums."""
+    first, second, ends = call.tensors[:3]
+    batch = ends.shape[0]
+    by_expert = first.dim() == second.dim() == 2
+    m, k, n = first.shape[-2], first.shape[-1], second.shape[-1]
+    dims = (batch, m, n, math.ceil(k / batch)) if by_expert else (batch, math.ceil(m / batch), n, k)
+    moved_bytes = sum(map(_bytes, (first, second, *call.results)))
+    kernel = call.kernel("gemm", call.result, moved_bytes, flops=2 * m * n * k, dims=dims)
+    return (kernel._replace(dtype=_dtype(first), layout="NT" if by_expert else "TN"),)
 
 
 def _fill(call: Call) -> Kernels:
@@ -300,12 +312,15 @@ def _multi_tensor(kind: Kind, call: Call, *, passes: int, lists: int) -> Kernels
 
 _RULES: Mapping[str, Callable[[Call], Kernels]] = {
     **dict.fromkeys(("mm", "bmm", "addmm", "baddbmm"), _product),
+    "_grouped_mm": _grouped_product,
     **dict.fromkeys(_FILLS, _fill),
     **dict.fromkeys(_REDUCTIONS, _reduction),
     **dict.fromkeys(_ROW_WISE, _row_wise),
     "native_layer_norm_backward": _layer_norm_backward,
     **dict.fromkeys(("embedding", "index_select", "index", "gather", "take"), _gather),
-    **dict.fromkeys(("embedding_dense_backward", "index_add_", "index_put_", "scatter_add_"), _scatter),
+    **dict.fromkeys(
+        ("embedding_dense_backward", "index_add_", "index_put_", "index_put", "scatter_add_", "scatter"), _scatter
+    ),
     "nll_loss_forward": _loss_forward,
     "nll_loss_backward": _loss_backward,
     **dict.fromkeys(("cat", "stack"), _concatenation),

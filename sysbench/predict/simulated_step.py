@@ -16,7 +16,7 @@ import torch
 
 from sysbench import units
 from sysbench.errors import DoesNotFitError, UnavailableError
-from sysbench.log.events import Event, StageEntered
+from sysbench.log.events import Event, OwnModelBuilt, StageEntered
 from sysbench.log.predictions import PredictedConstant, PredictedPhase, PredictedTime, StepPredicted
 from sysbench.predict.rates import GpuRates, HostRates, host_of
 from sysbench.predict.step import Constant, PhasePrediction, StepPrediction, predict
@@ -58,6 +58,8 @@ class SimulatedStep:
         """
         yield StageEntered(at_s=time.time(), cell=self.cell.key, stage="simulating")
         yield self._said()
+        if (facts := self._traced[1].own_model) is not None:
+            yield OwnModelBuilt(at_s=time.time(), cell=self.cell.key, **facts.model_dump())
         _, verdict = self._served
         if not verdict.fits and self.cell.execution == "compiled":
             raise UnavailableError(

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import PurePath
 
 from sysbench import cells as axes
+from sysbench import units
+from sysbench.log.events import OwnModelFacts
+from sysbench.log.outcomes import Outcome
 from sysbench.log.records import AnyCell, CellRecord, RunRecord
 from sysbench.render.table import Remark
 
@@ -18,10 +22,10 @@ NAMED = 4
 _NUMBER = re.compile(r"[\d.,]+")
 
 
-def outcomes(record: RunRecord[AnyCell]) -> list[Remark]:
-    """Explain why cells have no numbers, grouped by reason."""
+def outcomes(record: RunRecord[AnyCell], cells: Sequence[CellRecord] | None = None) -> list[Remark]:
+    """Explain why cells, by default all of the record, have no numbers, grouped by reason."""
     grouped: dict[str, list[tuple[CellRecord, str]]] = {}
-    for cell in record.cells:
+    for cell in record.cells if cells is None else cells:
         if cell.outcome != "ok":
             text = reason(cell)
             # The same reason may contain different byte counts for every cell.
@@ -35,6 +39,26 @@ def reason(cell: CellRecord) -> str:
         return cell.outcome
     text = " ".join(cell.detail.split())
     return f"{cell.outcome}: {text if len(text) <= LONGEST_DETAIL else f'{text[: LONGEST_DETAIL - 1]}…'}"
+
+
+def own_models(record: RunRecord[AnyCell]) -> list[Remark]:
+    """Say of every model of the user's what ran: its code, its inputs, its loss, and what was not counted."""
+    models = [(cell.own_model, cell.outcome) for cell in record.cells if cell.own_model]
+    return [Remark("note", text) for text in dict.fromkeys(_own(*each) for each in models)]
+
+
+def _own(model: OwnModelFacts, outcome: Outcome) -> str:
+    frozen = model.parameters - model.trainable_parameters
+    code = model.files[0].path if model.files else None
+    name = f"{model.class_name} of {PurePath(code).name}" if code else model.class_name
+    facts = [
+        f"{name}: {units.count(model.parameters)} parameters",
+        *([f"{units.count(frozen)} of them frozen"] if frozen else []),
+        f"inputs: {model.inputs}",
+        *([f"loss: {model.loss}"] if model.loss else []),
+        *([f"FLOPs are not known: {model.uncounted}"] if model.uncounted and outcome == "ok" else []),
+    ]
+    return "; ".join(facts)
 
 
 def cautions(record: RunRecord[AnyCell]) -> list[Remark]:

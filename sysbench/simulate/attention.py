@@ -7,6 +7,7 @@ cuda/attention.cu and torch/_meta_registrations.py (the shapes), torch/_inductor
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,9 +23,12 @@ from sysbench.simulate.gpu import Gpu
 _HALVES = (torch.float16, torch.bfloat16)
 _FLASH_HEAD = 256
 _CUDNN_HEAD = 128
+_MASK_ALIGNMENT = 16
 _FLEX_HEAD = 16
 """Smallest head width that tl.dot accepts (torch/_inductor/kernel/flex/flex_attention.py)."""
 
+
+_NOT_BY_HEAD = "Fused attention takes tensors (batch, heads, ctx, d_head)"
 
 Attend = Callable[..., Tensor]
 """`scaled_dot_product_attention` of queries, keys and values (batch, heads, ctx, d_head)."""
@@ -44,12 +48,24 @@ def attention_on(gpu: Gpu) -> Attend:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
-        run = _choose(gpu, query, key, value)
-        if attn_mask is not None and run is not _math:
-            raise UnavailableError("attention masks are simulated for math attention only, is_causal for every kind")
+        run = _choose(gpu, query, key, value, masked=attn_mask is not None)
+        if attn_mask is not None and attn_mask.dtype is torch.bool:
+            hidden, shown = (
+                torch.scalar_tensor(number, dtype=query.dtype, device=query.device) for number in (-math.inf, 0.0)
+            )
+            attn_mask = torch.where(attn_mask, shown, hidden)  # convert_boolean_attn_mask
+        if attn_mask is not None and run is _efficient:
+            attn_mask = _aligned(attn_mask).expand(*query.shape[:3], key.shape[2])
         return run(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
 
     return attend
+
+
+def _aligned(mask: Tensor) -> Tensor:
+    """Pad the rows of a mask as the efficient kernel needs them (pad_bias<16>)."""
+    keys = mask.shape[-1]
+    padding = -keys % _MASK_ALIGNMENT
+    return torch.nn.functional.pad(mask, (0, padding))[..., :keys] if padding else mask
 
 
 def _flash(
@@ -91,12 +107,12 @@ def _needs_gradient(*tensors: Tensor) -> bool:
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
-def _choose(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor) -> Callable[..., Tensor]:
+def _choose(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor, *, masked: bool) -> Callable[..., Tensor]:
     """Select the kernel (select_sdp_backend); raises RuntimeError if no enabled kernel supports the inputs."""
     cuda = torch.backends.cuda
     candidates: list[tuple[Callable[..., Tensor], bool, str | None]] = [
-        (_flash, cuda.flash_sdp_enabled(), _flash_problem(gpu, q, k, v)),
-        (_efficient, cuda.mem_efficient_sdp_enabled(), _efficient_problem(gpu, q, v)),
+        (_flash, cuda.flash_sdp_enabled(), _flash_problem(gpu, q, k, v, masked=masked)),
+        (_efficient, cuda.mem_efficient_sdp_enabled(), _efficient_problem(gpu, q, k, v)),
         (_math, cuda.math_sdp_enabled(), None),
         (_cudnn, cuda.cudnn_sdp_enabled(), _cudnn_problem(gpu, q, k, v)),
     ]
@@ -112,9 +128,13 @@ def _choose(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor) -> Callable[..., Tensor]:
     raise RuntimeError("No available kernel. Aborting execution.")
 
 
-def _flash_problem(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor) -> str | None:
+def _flash_problem(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor, *, masked: bool = False) -> str | None:
     """Reason why flash attention does not support the inputs, or None (can_use_flash_attention)."""
     d_head = q.shape[-1]
+    if masked:
+        return "Flash attention takes no mask, only is_causal"
+    if q.dim() != 4:
+        return _NOT_BY_HEAD
     if not d_head == k.shape[-1] == v.shape[-1] or d_head > _FLASH_HEAD:
         return f"Flash attention requires heads of one width, up to {_FLASH_HEAD}; this is {d_head}"
     if gpu.compute_capability < (8, 0):
@@ -125,8 +145,12 @@ def _flash_problem(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     return _type_problem("Flash attention", q, _HALVES)
 
 
-def _efficient_problem(gpu: Gpu, q: Tensor, v: Tensor) -> str | None:
+def _efficient_problem(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     """Reason why efficient attention does not support the inputs, or None (can_use_mem_efficient_attention)."""
+    if q.dim() != 4:
+        return _NOT_BY_HEAD
+    if k.shape[1] != q.shape[1]:
+        return "Memory efficient attention requires as many heads of keys as of queries"
     is_recent = gpu.compute_capability >= (8, 0)
     # minimum_gemm_alignment, in elements.
     major = gpu.compute_capability[0]
@@ -142,6 +166,8 @@ def _cudnn_problem(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     """Reason why cuDNN 9.15 and later do not support the inputs, or None (can_use_cudnn_attention)."""
     if gpu.compute_capability < (8, 0):
         return f"cuDNN attention needs sm80 or newer; {gpu.title} is older"
+    if q.dim() != 4:
+        return _NOT_BY_HEAD
     widths = q.shape[-1], v.shape[-1]
     if max(widths) > _CUDNN_HEAD or any(width % 8 for width in widths):
         return f"cuDNN attention requires heads of a width divisible by 8, up to {_CUDNN_HEAD}; this is {widths[0]}"

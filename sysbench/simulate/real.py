@@ -26,7 +26,7 @@ class RealDevice(ObservedDevice):
             self._see(result)
         finally:
             self._arguments = ()  # a longer reference would keep them alive
-        self._observer.ends(func, args)
+        self._observer.ends(func, args, kwargs or {}, result)
         return result
 
     def _see(self, result: object) -> None:

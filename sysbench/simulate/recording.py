@@ -7,6 +7,7 @@ kernels.
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -19,13 +20,17 @@ from sysbench.commands.memory.spec import PROCEDURES, Protocol
 from sysbench.errors import UnavailableError
 from sysbench.garbage import collection_paused
 from sysbench.lab.step import TrainingStep
+from sysbench.lab.workload.facts import facts_of, flops
+from sysbench.lab.workload.workload import Workload
+from sysbench.log.events import OwnModelFacts
 from sysbench.simulate.autocast import CUDA_RULES, AutocastRules, cuda_autocast
 from sysbench.simulate.composites import Composites, composed_of, composites_on
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.kernels import MATRIX_PRODUCTS, SCRATCH, Scratch
 from sysbench.simulate.origins import OUTSIDE, Origin, Origins, Stack
 from sysbench.simulate.real import RealDevice
-from sysbench.simulate.tensors import DEVICE, Arguments, DeviceObserver, Operator, SimulatedDevice
+from sysbench.simulate.tensors import DEVICE, Arguments, DeviceObserver, Operator, Options, SimulatedDevice
+from sysbench.simulate.values import KnownValues
 from sysbench.simulate.without_compiler import without_compiler
 from sysbench.spec.model import ModelCell, Phase
 
@@ -142,6 +147,8 @@ class StepRecording(Recording):
 
     cell: ModelCell
     protocol: Protocol
+    own_model: OwnModelFacts | None = None
+    """What is known of the user's model; None for the built-in one."""
 
 
 def record(
@@ -163,11 +170,14 @@ def record(
     if cell.execution == "compiled":
         raise UnavailableError("a compiled step cannot be simulated: what the compiler keeps is known once it has run")
     with (
-        nullcontext() if cell.attention == "flex" else without_compiler(),  # which is part of the compiler
+        # FlexAttention is part of the compiler, and code of the user's may use any part of it.
+        nullcontext() if cell.attention == "flex" or cell.own is not None else without_compiler(),
         composed_of(platform.composites),
         cuda_autocast(platform.autocast) as autocast,
     ):
         recorder = _StepRecorder(platform, device, Origins(_carry_out.__code__, parts=parts) if origins else None)
+        if cell.own is not None and isinstance(recorder.device, SimulatedDevice):
+            recorder.device.values = KnownValues()
         with recorder.device:
             for _ in _carry_out(recorder, cell, protocol, DEVICE, autocast.clear):
                 pass
@@ -286,7 +296,7 @@ class Recorder:
             origin = Origin(source.module, origin.stack or source.stack)
         return self._allocate(size_bytes, origin)
 
-    def ends(self, func: Operator, arguments: Arguments) -> None:
+    def ends(self, func: Operator, arguments: Arguments, options: Options, result: Any) -> None:
         """Record the scratch memory of the operator's kernel."""
         if func in MATRIX_PRODUCTS:
             self._take_workspace()
@@ -344,7 +354,18 @@ class Recorder:
 
 
 class _StepRecorder(Recorder):
-    """A recorder that assigns categories to the allocations of training steps."""
+    """A recorder that assigns categories to the allocations of training steps, and counts FLOPs of users' models."""
+
+    def __init__(self, platform: Platform, device: Callable[[DeviceObserver], Device], origins: Origins | None) -> None:
+        super().__init__(platform, device, origins)
+        self._work: Workload | None = None
+        self._flops: Counter[tuple[int, str]] = Counter()
+
+    def ends(self, func: Operator, arguments: Arguments, options: Options, result: Any) -> None:
+        """Count the FLOPs of an operator."""
+        super().ends(func, arguments, options, result)
+        if self._work is not None and self._work.own is not None:
+            self._flops[self.step, self.phase] += flops(func, arguments, options, result)
 
     @contextmanager
     def following(self, step: TrainingStep) -> Iterator[None]:
@@ -357,6 +378,7 @@ class _StepRecorder(Recorder):
 
     def built(self, step: TrainingStep) -> None:
         """Assign categories to the model and its inputs."""
+        self._work = step.work
         for name, parameter in step.model.named_parameters():
             self._assign("parameters", [parameter], name.rpartition(".")[0])
         for name, buffer in step.model.named_buffers():
@@ -379,7 +401,10 @@ class _StepRecorder(Recorder):
     def step_recording(self, cell: ModelCell, protocol: Protocol) -> StepRecording:
         """Return the recording of the completed run."""
         of_any = self.recording()
-        return StepRecording(of_any.events, of_any.allocations, of_any.spans, of_any.stacks, cell, protocol)
+        own = None
+        if self._work is not None and self._work.own is not None:
+            own = facts_of(self._work, {phase: self._flops[self.step, phase] for phase in PROCEDURES[protocol].phases})
+        return StepRecording(of_any.events, of_any.allocations, of_any.spans, of_any.stacks, cell, protocol, own)
 
     def _assign(self, category: Category, tensors: Iterable[Tensor], module: str | None = None) -> None:
         for tensor in tensors:

@@ -7,26 +7,35 @@ torch's shape functions compute an operator's results once for each operator and
 results are created from a cache. The layers of a Transformer repeat the same calls, and torch's shape functions, which
 are written in Python, take longer than everything else together.
 
-There are no values, so reading a value (`item()`, `if tensor:`, a copy to the host) returns 0.
+There are no values, so reading a value (`item()`, `if tensor:`, a copy to the host) returns 0 to torch's own code. Code
+of the user's gets those that are known (`values`); where one is not, it cannot be simulated.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import FrameType
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from torch._C import _DisableTorchDispatch as _below_python
 
+import sysbench
 from sysbench.errors import UnavailableError
 from sysbench.lab.accounting import DispatchMode, StorageWatch
+from sysbench.simulate.values import KnownValues
 
 DEVICE = torch.device("cpu", 0)
 """Device of simulated tensors. torch treats it as different from the host's `cpu`, which has no index, but otherwise as
 a CPU: generators, gradient scalers and autocast exist for it, but not for `meta`."""
 
 _META = torch.device("meta")
+
+_TORCH = str(Path(torch.__file__).parent)
+_MAY_READ = (str(Path(_TORCH, "optim")), str(Path(_TORCH, "amp")), str(Path(sysbench.__file__).parent))
 
 Operator = Any
 """A torch._ops.OpOverload, such as `torch.ops.aten.bmm.default`."""
@@ -50,6 +59,10 @@ class SimulatedTensor(Tensor):
 
     def __repr__(self) -> str:  # type: ignore[override]
         return f"SimulatedTensor({list(self.shape)}, dtype={self.dtype})"
+
+    def tolist(self) -> Any:
+        """Return the values, if they are known."""
+        return self.cpu().tolist()
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -98,7 +111,7 @@ class DeviceObserver(Protocol):
         """The operator has a result with its own storage; return the number that identifies it."""
         ...
 
-    def ends(self, func: Operator, arguments: Arguments) -> None:
+    def ends(self, func: Operator, arguments: Arguments, options: Options, result: Any) -> None:
         """The operator has run."""
         ...
 
@@ -132,6 +145,8 @@ class SimulatedDevice(ObservedDevice):
         super().__init__(observer)
         self._answers: dict[tuple[object, ...], _Answer] = {}
         self._handlers: dict[Operator, Callable[[Operator, Arguments, Options], Any]] = {}
+        self.values: KnownValues | None = None
+        """What is known of values; code of the user's needs it, ours does not."""
         # For the first tensors without data in a process, torch imports its shape functions, and leaves a reference
         # cycle that keeps these tensors alive. They must not be part of a recording.
         torch.empty(1, device=_META) / 1
@@ -149,7 +164,9 @@ class SimulatedDevice(ObservedDevice):
             result = handle(func, args, kwargs or {})
         finally:
             self._arguments = ()  # a longer reference would keep them alive
-        self._observer.ends(func, args)
+        self._observer.ends(func, args, kwargs or {}, result)
+        if self.values is not None:
+            self.values.follow(func, args, kwargs or {}, result)
         return result
 
     def _handler_for(self, func: Operator) -> Callable[[Operator, Arguments, Options], Any]:
@@ -157,6 +174,7 @@ class SimulatedDevice(ObservedDevice):
             torch.ops.aten._local_scalar_dense.default: self._read,
             torch.ops.aten._to_copy.default: self._convert,
             torch.ops.aten.copy_.default: self._copy,
+            torch.ops.aten._grouped_mm.default: self._multiply_groups,
         }
         if func in by_name:
             return by_name[func]
@@ -216,7 +234,20 @@ class SimulatedDevice(ObservedDevice):
 
     def _read(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
         """Read a tensor of one element as a Python number."""
-        return torch.zeros((), dtype=args[0].dtype).item() if _is_ours(args[0]) else func(*args, **kwargs)
+        if not _is_ours(args[0]):
+            return func(*args, **kwargs)
+        return self._value(args[0], args[0].dtype).item()
+
+    def _value(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the values of a tensor on the host: those that are known, or zeros for torch's own code.
+
+        Raises UnavailableError if code of the user's wants a value that is not known.
+        """
+        known = self.values.of(tensor) if self.values is not None else None
+        if known is not None:
+            return known.to(dtype, copy=True)
+        _refuse_to_read_for_users()
+        return torch.zeros(tensor.shape, dtype=dtype)
 
     def _convert(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
         """Handle `Tensor.to` where it is not a view: conversion of the type, or a copy between device and host."""
@@ -224,7 +255,7 @@ class SimulatedDevice(ObservedDevice):
         if not _is_ours(source) or device is None or device == _META:
             return self._compute(func, args, kwargs)
         if device != DEVICE:
-            return torch.zeros(source.shape, dtype=dtype or source.dtype)
+            return self._value(source, dtype or source.dtype)
         if dtype is None or dtype == source.dtype:
             # torch sees a simulated tensor on `meta`, and therefore does not recognise `DEVICE` as its device.
             return _adopted(_shapes(torch.ops.aten.alias.default, (source,), {}))
@@ -235,6 +266,17 @@ class SimulatedDevice(ObservedDevice):
         if _is_ours(args[0]):
             return args[0]
         return args[0].zero_() if _is_ours(args[1]) else func(*args, **kwargs)
+
+    def _multiply_groups(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+        """Handle products of experts in any type: torch's shape function knows bf16 alone, its kernels do not."""
+        a, b, *rest = args
+        ends = rest[0] if rest else kwargs.get("offs")
+        if not _is_ours(a) or a.dtype is torch.bfloat16:
+            return self._compute(func, args, kwargs)
+        groups = [ends.shape[0]] if ends is not None and a.dim() == b.dim() == 2 else []
+        groups = [a.shape[0]] if a.dim() == b.dim() == 3 else groups
+        self._arguments = args
+        return self._seen(_adopted(torch.empty(*groups, a.shape[-2], b.shape[-1], dtype=a.dtype, device=_META)))
 
     def _made(self, answer: _Answer, args: Arguments) -> Any:
         if type(answer) is _Fresh:
@@ -252,6 +294,22 @@ class SimulatedDevice(ObservedDevice):
             if _is_ours(tensor):
                 self._watch.see(tensor)
         return result
+
+
+def _refuse_to_read_for_users() -> None:
+    """Raise UnavailableError if code of the user's wants a value, on which what it does next may depend.
+
+    torch's optimizers and gradient scalers may have one: what they do with zero is what they usually do.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.startswith(_MAY_READ) and file != __file__:
+            return
+        if not file.startswith(_TORCH) and file != __file__:
+            break
+        frame = frame.f_back
+    raise UnavailableError("it reads a value of a tensor, and a simulation has none: measure it on a device")
 
 
 def _is_ours(value: object) -> bool:

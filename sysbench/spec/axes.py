@@ -48,6 +48,11 @@ def integers(minimum: int, maximum: int = LARGEST_SIZE) -> Callable[[object], tu
     return parse
 
 
+def axis(written: str) -> tuple[int, ...]:
+    """Return the whole numbers of an axis as written; raises ValueError for anything else."""
+    return _integers_of(written)
+
+
 def choices(noun: str, allowed: Iterable[str]) -> Callable[[object], tuple[str, ...]]:
     """Return a parser of axes over a closed set of names; an unknown name raises ValueError with the nearest one."""
     names = tuple(allowed)

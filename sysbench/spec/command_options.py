@@ -153,7 +153,7 @@ def _given(model: type[BaseModel], arguments: dict[str, Any]) -> Given:
 
 def _help(field: FieldInfo) -> str:
     default = field.default
-    if default is None or default is False or default == ():
+    if default is None or default is False or default in ((), {}, ""):
         return str(field.description)
     shown = (
         ",".join(map(str, default))

@@ -25,8 +25,13 @@ PACKAGE = Path(__file__).parent.parent
 
 def directory(kind: Literal["hardware", "hosts", "runs"]) -> Path:
     """Return the directory of these profiles: inside an installed package, or at the top of a checkout."""
-    installed = PACKAGE / "profiles" / kind
-    return installed if installed.is_dir() else PACKAGE.parent / "profiles" / kind
+    return _directory(PACKAGE, kind)
+
+
+@cache  # every cell of a log asks
+def _directory(package: Path, kind: str) -> Path:
+    installed = package / "profiles" / kind
+    return installed if installed.is_dir() else package.parent / "profiles" / kind
 
 
 def user_directory() -> Path:

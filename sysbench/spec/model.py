@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from sysbench.spec.axes import Sizes, choices, integers
+from sysbench.spec.axes import Sizes, choices, integers, texts
 from sysbench.spec.cell import Devices, RunCell, RunSpec, Threads, threads_problem
 from sysbench.spec.cell import DeviceType as DeviceType
 from sysbench.spec.options import Option
+from sysbench.spec.own_model import Arguments, Code, Described, OwnModel, Targets, code
 from sysbench.spec.quantities import Seed, Size
-
-if TYPE_CHECKING:
-    pass
-
 
 VOCABULARY = 10_000
 
@@ -69,9 +66,13 @@ SIZES: dict[str, ModelShape] = {
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 Mode = Literal["inference", "forward", "forward-backward", "train"]
 Phase = Literal["zero_grad", "forward", "loss", "backward", "optimizer"]
-Attention = Literal["naive", "sdpa", "flash", "efficient", "cudnn", "math", "flex"]
+Attention = Literal["naive", "sdpa", "flash", "efficient", "cudnn", "math", "flex", "own"]
+"""`own` is what a model of the user's computes by itself."""
+
 Execution = Literal["eager", "compiled"]
-Optimizer = Literal["for-loop", "foreach", "fused"]
+AdamW = Literal["for-loop", "foreach", "fused"]
+Optimizer = AdamW | Code
+"""An implementation of AdamW, or a factory of the user's."""
 
 Precisions = Annotated[tuple[Precision, ...], BeforeValidator(choices("a precision", get_args(Precision)))]
 Modes = Annotated[tuple[Mode, ...], BeforeValidator(choices("a mode", get_args(Mode)))]
@@ -85,6 +86,7 @@ PHASES_OF: dict[Mode, tuple[Phase, ...]] = {
 """Every mode is a named sequence of phases. `inference` runs forward without a graph, `forward` keeps the graph."""
 
 MODEL = "Model"
+OWN_MODEL = "Your own model"
 STEP = "Training step"
 
 
@@ -104,7 +106,7 @@ class GridCell(RunCell):
     """
 
     size: str
-    model: ModelShape
+    model: ModelShape | OwnModel
     ctx: Size
     batch: Size
     precision: Precision
@@ -121,13 +123,26 @@ class GridCell(RunCell):
     @property
     def extent(self) -> tuple[int, ...]:
         """Values that increase the cell's memory when they grow."""
-        shape = self.model
+        shape = self.shape
+        if shape is None:
+            return (self.ctx, self.batch)
         return (shape.d_model, shape.d_ff, shape.layers, shape.heads, shape.vocab, self.ctx, self.batch)
 
     @property
     def likeness(self) -> tuple[str, ...]:
         """Properties in which two cells must agree for their extents to be comparable."""
-        return (self.precision, self.attention, self.execution, self.optimizer)
+        own = () if self.own is None else (self.own.model_dump_json(),)
+        return (self.precision, self.attention, self.execution, self.optimizer, *own)
+
+    @property
+    def shape(self) -> ModelShape | None:
+        """The dimensions of the built-in Transformer; None for a model of the user's."""
+        return self.model if isinstance(self.model, ModelShape) else None
+
+    @property
+    def own(self) -> OwnModel | None:
+        """The user's model; None for the built-in Transformer."""
+        return self.model if isinstance(self.model, OwnModel) else None
 
     @property
     def title(self) -> str:
@@ -179,6 +194,20 @@ class ModelCell(GridCell):
         return self
 
 
+def _is_empty(value: object) -> bool:
+    return not value
+
+
+def _optimizers(value: object) -> tuple[str, ...]:
+    words = texts(value)
+    return tuple(code(word) if ":" in word else _ADAMW(word)[0] for word in words)
+
+
+_ADAMW = choices("an optimizer implementation", get_args(AdamW))
+
+BUILT_IN_ATTENTION: tuple[Attention, ...] = get_args(Attention)[:-1]
+
+
 class ModelSpec(RunSpec):
     """The axes of a run of Transformers; each field is a tuple of values, and the run is their product."""
 
@@ -189,6 +218,39 @@ class ModelSpec(RunSpec):
         BeforeValidator(choices("a size", SIZES)),
         Option(metavar="NAME,…", panel=MODEL, values=tuple(SIZES)),
     ] = Field(default=("small",), description=f"Named model size: {', '.join(SIZES)}.")
+    model: Annotated[Targets, Option(metavar="CODE,…", panel=OWN_MODEL)] = Field(
+        default=(),
+        exclude_if=_is_empty,
+        description="A model of your own instead: package.module:Class, path/to/file.py:factory, or hf:DIRECTORY with "
+        "the config.json of a Hugging Face model.",
+    )
+    model_arg: Annotated[Arguments, Option(metavar="NAME=AXIS", panel=OWN_MODEL, repeated=True)] = Field(
+        default={},
+        exclude_if=_is_empty,
+        description="An argument of its constructor, or a field of its config: layers=12,24. Can be repeated.",
+    )
+    inputs: Annotated[Code | None, Option(metavar="CODE", panel=OWN_MODEL)] = Field(
+        default=None,
+        exclude_if=_is_empty,
+        description="A function of (batch, ctx) that returns what the model takes: a tensor, a tuple, or a dict. By "
+        "default get_inputs beside the model, or token ids for its first embedding.",
+    )
+    input: Annotated[Described, Option(metavar="SHAPE", panel=OWN_MODEL, repeated=True)] = Field(
+        default=(),
+        exclude_if=_is_empty,
+        description="One input, described: tokens=int64[B,T]<vocab, or image=float32[B,3,224,224]. Can be repeated.",
+    )
+    loss: Annotated[Code | None, Option(metavar="CODE", panel=OWN_MODEL)] = Field(
+        default=None,
+        exclude_if=_is_empty,
+        description="A function of (output) or (output, inputs) that returns the loss. By default output.loss, cross "
+        "entropy of the logits, or the mean of the output.",
+    )
+    app_dir: Annotated[str, Option(metavar="DIRECTORY", panel=OWN_MODEL)] = Field(
+        default="",
+        exclude_if=_is_empty,
+        description="Where your code is imported from, instead of the current directory.",
+    )
     d_model: Annotated[
         tuple[int, ...],
         BeforeValidator(integers(2)),
@@ -227,8 +289,8 @@ class ModelSpec(RunSpec):
     attention: Annotated[
         tuple[Attention, ...],
         BeforeValidator(choices("an attention kind", get_args(Attention))),
-        Option(metavar="KIND,…", panel=STEP),
-    ] = Field(default=("naive",), description=f"Attention implementation: {', '.join(get_args(Attention))}.")
+        Option(metavar="KIND,…", panel=STEP, values=BUILT_IN_ATTENTION),
+    ] = Field(default=("naive",), description=f"Attention implementation: {', '.join(BUILT_IN_ATTENTION)}.")
     execution: Annotated[
         tuple[Execution, ...],
         BeforeValidator(choices("an execution", get_args(Execution))),
@@ -241,9 +303,13 @@ class ModelSpec(RunSpec):
     ] = Field(default=("eager",), description="eager, compiled (torch.compile), or both.")
     optimizer: Annotated[
         tuple[Optimizer, ...],
-        BeforeValidator(choices("an optimizer implementation", get_args(Optimizer))),
-        Option(metavar="KIND,…", panel=STEP),
-    ] = Field(default=("foreach",), description="Implementation of torch.optim.AdamW: for-loop, foreach, fused.")
+        BeforeValidator(_optimizers),
+        Option(metavar="KIND,…", panel=STEP, values=get_args(AdamW)),
+    ] = Field(
+        default=("foreach",),
+        description="Implementation of torch.optim.AdamW: for-loop, foreach, fused. With --model also "
+        "module:factory of your own.",
+    )
     device: Annotated[Devices, Option(metavar="NAME,…", panel=STEP)] = Field(
         default=("auto",), description="auto, cuda, cuda:1, mps or cpu. auto is the first there is of cuda, mps, cpu."
     )
@@ -256,12 +322,38 @@ class ModelSpec(RunSpec):
         default=0, description="Seed of the parameters and of the tokens."
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _attention_of_own(cls, given: Any) -> Any:
+        """A model of the user's keeps its attention unless another is asked for."""
+        if isinstance(given, dict) and given.get("model") and "attention" not in given:
+            return {**given, "attention": "own"}
+        return given
+
+    @model_validator(mode="after")
+    def _check_own(self) -> Self:
+        if self.model:
+            if self.inputs and self.input:
+                raise ValueError("--inputs and --input both say what the model takes: give one of them")
+            return self
+        for given, option in (
+            (self.model_arg, "--model-arg"),
+            (self.inputs, "--inputs"),
+            (self.input, "--input"),
+            (self.loss, "--loss"),
+            ("own" in self.attention, "--attention own"),
+            (next((each for each in self.optimizer if ":" in each), None), "--optimizer module:factory"),
+        ):
+            if given:
+                raise ValueError(f"{option} applies to a model of your own: add --model package.module:Class")
+        return self
+
     def grid(self) -> Iterator[dict[str, Any]]:
         """Yield the fields of every grid point, models outermost, so that cells of one model follow each other."""
         for device, threads, (size, shape), batch, ctx, attention, execution, optimizer, precision in itertools.product(
             self.device,
             self.threads or (None,),
-            self._shapes(),
+            list(self._models()),
             self.batch,
             self.ctx,
             self.attention,
@@ -283,8 +375,33 @@ class ModelSpec(RunSpec):
                 "seed": self.seed,
             }
 
-    def _shapes(self) -> list[tuple[str, ModelShape]]:
-        """Return named shapes: each named size, with explicitly given dimensions replacing its own."""
+    def _models(self) -> Iterator[tuple[str, ModelShape | OwnModel]]:
+        """Yield every model with its name."""
+        if not self.model:
+            yield from self._shapes().items()
+            return
+        names = ("size", "d_model", "d_ff", "layers", "heads", "vocab")
+        sized = any(getattr(self, name) != type(self).model_fields[name].default for name in names)
+        swept = [name for name, values in self.model_arg.items() if len(values) > 1]
+        for target, (label, shape), values in itertools.product(
+            self.model, self._shapes().items(), itertools.product(*self.model_arg.values())
+        ):
+            arguments = dict(zip(self.model_arg, values, strict=True))
+            own = OwnModel(
+                target=target,
+                arguments=arguments,
+                dimensions=shape.model_dump(),
+                sized=sized,
+                inputs=self.inputs,
+                described=self.input,
+                loss=self.loss,
+                directory=self.app_dir,
+            )
+            named = [own.title, *([label] if sized else []), *(f"{name}={arguments[name]}" for name in swept)]
+            yield " ".join(named), own
+
+    def _shapes(self) -> dict[str, ModelShape]:
+        """Return shapes by name: each named size, with explicitly given dimensions replacing its own."""
         given = {name: values for name in ("d_model", "d_ff", "layers", "heads") if (values := getattr(self, name))}
         labelled: dict[str, ModelShape] = {}
         for size, vocab in itertools.product(self.size, self.vocab):
@@ -296,4 +413,4 @@ class ModelSpec(RunSpec):
                     swept["vocab"] = vocab
                 label = " ".join([named, *(f"{name}={value}" for name, value in swept.items())])
                 labelled[label] = SIZES[size].model_copy(update={"vocab": vocab, **overrides})
-        return list(labelled.items())
+        return labelled

@@ -51,8 +51,12 @@ def _knots(at: Sequence[float], rank: Sequence[int]) -> list[int]:
     """Indices of the points (at, rank) that the greatest convex minorant touches: the lower convex hull."""
     hull: list[int] = []
     for point in range(len(at)):
-        while len(hull) > 1 and _at_or_above(at, rank, hull[-2], hull[-1], point):
-            hull.pop()
+        while len(hull) > 1:
+            left, middle = hull[-2:]
+            rise, run = rank[middle] - rank[left], at[middle] - at[left]
+            if rise * (at[point] - at[left]) < (rank[point] - rank[left]) * run:
+                break
+            hull.pop()  # it lies on or above the line through the other two
         hull.append(point)
     return hull
 
@@ -64,8 +68,3 @@ def _between(at: Sequence[float], rank: Sequence[int], knots: Sequence[int]) -> 
         for point in range(first, second):
             yield slope * (at[point] - at[first]) + rank[first]
     yield float(rank[knots[-1]])
-
-
-def _at_or_above(x: Sequence[float], y: Sequence[int], left: int, middle: int, right: int) -> bool:
-    """Whether the middle point lies on or above the line through the other two."""
-    return (y[middle] - y[left]) * (x[right] - x[left]) >= (y[right] - y[left]) * (x[middle] - x[left])

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from sysbench.statistics.samples import FEWEST, Stream, checked, median
+from sysbench.statistics.samples import FEWEST, Stream, Values, checked, middle
 
 _FIRST_LOOK = 10
 _LOOK_GROWTH = 1.5
@@ -37,7 +37,11 @@ def median_interval(samples: Stream, confidence: float = 0.95) -> tuple[float, f
     """
     if not 0 < confidence < 1:
         raise ValueError(f"confidence is {confidence}: it must lie between 0 and 1")
-    ordered = np.sort(checked(samples))
+    return interval_of(np.sort(checked(samples)), confidence)
+
+
+def interval_of(ordered: Values, confidence: float = 0.95) -> tuple[float, float] | None:
+    """As `median_interval`, of samples in ascending order."""
     position = _position(len(ordered), confidence)
     if position is None:
         return None
@@ -48,12 +52,11 @@ def median_interval(samples: Stream, confidence: float = 0.95) -> tuple[float, f
 
 def relative_width(samples: Stream) -> float | None:
     """Width of the 95 % interval as a share of the median; None without an interval or a positive median."""
-    values = checked(samples)
-    interval = median_interval(values)
-    middle = median(values)
-    if interval is None or middle <= 0:
+    ordered = np.sort(checked(samples))
+    interval, median = interval_of(ordered), middle(ordered)
+    if interval is None or median <= 0:
         return None
-    return (interval[1] - interval[0]) / middle
+    return (interval[1] - interval[0]) / median
 
 
 def settled(samples: Stream, share: float) -> bool:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sysbench.statistics.interval import median_interval
-from sysbench.statistics.samples import Stream, Values, checked, median_absolute_deviation, percentile
+from sysbench.statistics.interval import interval_of
+from sysbench.statistics.samples import Stream, Values, checked, middle, percentile
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ def summarize(samples: Stream) -> Summary:
         p25=p25,
         p75=p75,
         p95=p95,
-        mad=median_absolute_deviation(values),
-        ci95=median_interval(values),
+        mad=middle(np.sort(np.abs(values - median))),
+        ci95=interval_of(ordered),
         lag1=_lag1(values, mean),
     )
 

@@ -38,6 +38,8 @@ AnyLine = TypeVar("AnyLine", bound=Line)
 _LIBRARY: Final = re.compile(r"(^|/)(site-packages|dist-packages|torch|lib/python[\d.]*)/|^<frozen")
 _OURS: Final = re.compile(r"(^|/)(sysbench|torch/optim)/")
 """Lines of torch's optimizers are more informative than the call of `step`."""
+_DRIVING: Final = re.compile(r"(^|/)sysbench/(lab|workload)/(step|workload/(own|hugging_face|imports))\.py$")
+"""Our lines that only call a model: where a library made it, that library's line says more."""
 _ALLOCATING: Final = re.compile(r"(torch::(unwind|CapturedTraceback)|c10|at::(detail|_ops|empty\w*))\b")
 """C++ functions that every allocation passes through."""
 
@@ -51,7 +53,7 @@ def telling(stack: Sequence[AnyLine]) -> AnyLine | None:
     python = [frame for frame in stack if frame.filename.endswith(".py") or frame.filename.startswith("<")]
     for frame in python:
         filename = frame.filename.replace("\\", "/")
-        if _OURS.search(filename) or not _LIBRARY.search(filename):
+        if not _DRIVING.search(filename) and (_OURS.search(filename) or not _LIBRARY.search(filename)):
             return frame
     native = (frame for frame in stack if not _ALLOCATING.match(frame.name))
     return next(iter(python), None) or next(native, None) or next(iter(stack), None)

@@ -1,6 +1,6 @@
 """What measuring a step in its own process costs: `sysbench.measure` and `sysbench.record` against a bare loop.
 
-python -m tests.bench.loop [--steps 2000] [--width 256]
+python -m tests.bench.loop [--steps 500] [--width 512]
 
 Every measured step is followed by the same step with nothing but a clock around it, so that whatever else the machine
 does hits both alike. `measure` is promised to be within 0.5 % of the bare step: its own work is done between steps.
@@ -64,7 +64,7 @@ def measured(step: Callable[[Phase], None], steps: int) -> Iterator[tuple[float,
 def recorded(step: Callable[[Phase], None], steps: int) -> Iterator[tuple[float, float]]:
     """Pairs of times: the phases of `sysbench.record` added up, and the bare step after them."""
     bare: list[float] = []
-    with sysbench.record(warmup=0, steps=steps, device="cpu") as recording:
+    with sysbench.record(warmup=0, max_steps=steps, device="cpu") as recording:
         for _ in range(steps):
             step(sysbench.phase)
             bare.append(bare_s(step))
@@ -77,7 +77,7 @@ def recorded(step: Callable[[Phase], None], steps: int) -> Iterator[tuple[float,
 def main() -> None:
     """Print the median ratio of the pairs, and the ratios of the medians and of the fastest steps."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("steps", 2000), ("width", 256)):
+    for name, default in (("steps", 500), ("width", 512)):
         options.add_argument(f"--{name}", type=int, default=default)
     given = options.parse_args()
     step = step_of(given.width)

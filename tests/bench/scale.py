@@ -2,7 +2,7 @@
 
 `python -m tests.bench.scale` measures one cell for real, writes logs in which it stands 100, 1,000 and 10,000 times,
 each time as another cell, and prints for each command its seconds, its peak memory, and the exponent of the number of
-cells with which the seconds grow: 1 is linear. Promised for 10,000 cells, on two cores: `time --from` within 10 s and
+cells with which the seconds grow: 1 is linear. The aim for 10,000 cells, on two cores: `time --from` within 10 s and
 300 MB, `report` and `compare` within 30 s, and 5 s until `--resume` has begun the first new cell.
 """
 

@@ -68,7 +68,7 @@ from sysbench.lab.step import TrainingStep
 with FakeTensorMode():
     step = TrainingStep(cell(), torch.device("cpu"))
     tracker = MemTracker()
-    tracker.track_external(step.model, step._optimizer, step.tokens, step.targets)
+    tracker.track_external(step.model, step._optimizer, *step.work.arguments)
     with tracker:
         for _ in range(2):
             step.forget()

@@ -21,7 +21,8 @@ README = (ROOT / "README.md").read_text()
 PAGES = {page.name: page.read_text() for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
 QUOTED = re.compile(r"`sysbench ([a-z]+ [^`]+)`|^\$ sysbench (.+)$", re.MULTILINE)
 SHOWN = {quoted or typed for text in PAGES.values() for quoted, typed in QUOTED.findall(text)}
-COMMANDS = sorted(words for words in SHOWN if not re.search(r"…|--from|\b(DIR|NAME|FILE)\b", words))
+# What needs files of its own, as models do, is run by the tests of that page.
+COMMANDS = sorted(words for words in SHOWN if not re.search(r"…|--from|--model |\b(DIR|NAME|FILE)\b", words))
 READING = ("report", "compare latest", "compare before")
 QUICK = ("doctor", "time --size tiny --ctx 64")
 what_is_here = cache(devices.devices_here)

@@ -14,8 +14,10 @@ from torch import Tensor
 
 from sysbench.errors import UnavailableError
 from sysbench.lab.ranges import visible_to
-from sysbench.lab.step import LEARNING_RATE, TrainingStep, random_batch
-from sysbench.spec.model import PHASES_OF, Mode, ModelCell, ModelShape, Optimizer
+from sysbench.lab.step import TrainingStep
+from sysbench.lab.workload.inputs import random_tokens
+from sysbench.lab.workload.workload import LEARNING_RATE
+from sysbench.spec.model import PHASES_OF, AdamW, Mode, ModelCell, ModelShape
 
 CPU = torch.device("cpu")
 SHAPE = ModelShape(d_model=16, d_ff=24, layers=2, heads=2, vocab=31)
@@ -82,18 +84,19 @@ def test_the_loss_of_untrained_weights_is_near_that_of_guessing() -> None:
 def test_the_loss_is_the_mean_negative_log_likelihood_of_the_tokens_that_follow() -> None:
     step = TrainingStep(cell(mode="forward-backward"), CPU)
     take(step)
-    assert step.logits is not None
-    likelihoods = torch.softmax(step.logits.detach().double(), dim=-1)
-    picked = [likelihoods[b, t, step.targets[b, t]].log() for b in range(3) for t in range(9)]
+    assert step.output is not None
+    likelihoods = torch.softmax(step.output.detach().double(), dim=-1)
+    _, targets = random_tokens(SHAPE.vocab, cell(), CPU)
+    picked = [likelihoods[b, t, targets[b, t]].log() for b in range(3) for t in range(9)]
     assert step.loss == pytest.approx(-sum(picked).item() / len(picked), rel=1e-5)  # type: ignore[union-attr]
 
 
 def test_targets_are_the_tokens_one_place_on_and_the_seed_decides_them() -> None:
-    tokens, targets = random_batch(cell(), CPU)
+    tokens, targets = random_tokens(SHAPE.vocab, cell(), CPU)
     assert tokens.shape == targets.shape == (3, 9)
     assert torch.equal(tokens[:, 1:], targets[:, :-1])
-    assert torch.equal(tokens, random_batch(cell(), CPU)[0])
-    assert not torch.equal(tokens, random_batch(cell(seed=1), CPU)[0])
+    assert torch.equal(tokens, random_tokens(SHAPE.vocab, cell(), CPU)[0])
+    assert not torch.equal(tokens, random_tokens(SHAPE.vocab, cell(seed=1), CPU)[0])
 
 
 def test_training_lowers_the_loss() -> None:
@@ -109,19 +112,19 @@ def test_inference_builds_no_graph_and_forward_keeps_it_until_forgotten() -> Non
     inference, forward = (TrainingStep(cell(mode=mode), CPU) for mode in ("inference", "forward"))
     take(inference)
     take(forward)
-    assert inference.logits is not None
-    assert inference.logits.grad_fn is None
-    assert forward.logits is not None
-    assert forward.logits.grad_fn is not None
+    assert inference.output is not None
+    assert inference.output.grad_fn is None
+    assert forward.output is not None
+    assert forward.output.grad_fn is not None
     forward.forget()
-    assert forward.logits is None
+    assert forward.output is None
 
 
 def test_inference_and_training_compute_the_same_logits() -> None:
     inference, training = (TrainingStep(cell(mode=mode), CPU) for mode in ("inference", "forward-backward"))
     take(inference)
     take(training)
-    torch.testing.assert_close(inference.logits, training.logits)
+    torch.testing.assert_close(inference.output, training.output)
 
 
 def test_each_backward_begins_without_gradients() -> None:
@@ -179,8 +182,8 @@ def test_a_single_parameter_without_gradient_is_noticed() -> None:
     assert step.gradients_present is False
 
 
-@pytest.mark.parametrize("optimizer", get_args(Optimizer))
-def test_every_optimizer_implementation_is_adamw(optimizer: Optimizer) -> None:
+@pytest.mark.parametrize("optimizer", get_args(AdamW))
+def test_every_optimizer_implementation_is_adamw(optimizer: AdamW) -> None:
     """Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019, algorithm 2, with torch's defaults."""
     step = TrainingStep(cell(optimizer=optimizer), CPU)
     weight = step.model.lm_head.weight
@@ -204,11 +207,11 @@ def test_fp32_computes_in_fp32_and_bf16_in_bf16() -> None:
     full, narrow = (TrainingStep(cell(precision=precision), CPU) for precision in ("fp32", "bf16"))
     take(full)
     take(narrow)
-    assert full.logits is not None
-    assert narrow.logits is not None
-    assert (full.logits.dtype, narrow.logits.dtype) == (torch.float32, torch.bfloat16)
-    difference = (full.logits - narrow.logits.float()).abs().max().item()
-    assert 0 < difference < 0.05 * full.logits.abs().max().item()
+    assert full.output is not None
+    assert narrow.output is not None
+    assert (full.output.dtype, narrow.output.dtype) == (torch.float32, torch.bfloat16)
+    difference = (full.output - narrow.output.float()).abs().max().item()
+    assert 0 < difference < 0.05 * full.output.abs().max().item()
 
 
 def test_autocast_keeps_parameters_gradients_and_loss_in_fp32() -> None:
@@ -261,9 +264,9 @@ def test_without_fp16_no_loss_is_scaled() -> None:
 
 
 def test_a_step_knows_the_operator_its_attention_runs_as() -> None:
-    assert TrainingStep(cell(), CPU).attention_kernel == "aten::bmm"
+    assert TrainingStep(cell(), CPU).work.attention_kernel == "aten::bmm"
     fused = TrainingStep(cell(attention="sdpa", precision="bf16"), CPU)
-    assert fused.attention_kernel == "aten::_scaled_dot_product_flash_attention_for_cpu"
+    assert fused.work.attention_kernel == "aten::_scaled_dot_product_flash_attention_for_cpu"
 
 
 def test_a_step_that_cannot_be_had_here_is_refused_before_it_is_taken() -> None:
@@ -273,7 +276,7 @@ def test_a_step_that_cannot_be_had_here_is_refused_before_it_is_taken() -> None:
     take(step)
     written_out = TrainingStep(cell(mode="inference"), CPU)
     take(written_out)
-    torch.testing.assert_close(step.logits, written_out.logits)
+    torch.testing.assert_close(step.output, written_out.output)
 
 
 def test_a_profiler_sees_the_phases_when_it_is_on_and_only_then() -> None:

@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from sysbench import formulas
-from sysbench.lab.step import cross_entropy
 from sysbench.lab.transformer import RMSNorm, RotaryEmbedding, Transformer, build
+from sysbench.lab.workload.losses import cross_entropy
 from sysbench.spec.model import SIZES, ModelShape
 
 Array = NDArray[np.float64]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,8 @@ from sysbench.lab.accounting import rounded
 from sysbench.lab.attention import KINDS
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.recording import Platform, record
-from sysbench.simulate.tensors import DEVICE, Arguments, Operator, SimulatedDevice, SimulatedTensor
+from sysbench.simulate.tensors import DEVICE, Arguments, Operator, Options, SimulatedDevice, SimulatedTensor
+from sysbench.simulate.values import KnownValues
 from tests.simulate.simulated_cells import cell
 from tests.simulate.tensor_accounting import TensorAccounting
 
@@ -35,7 +37,7 @@ class Books:
         self.sizes.append(size_bytes)
         return len(self.sizes) - 1
 
-    def ends(self, func: Operator, arguments: Arguments) -> None:
+    def ends(self, func: Operator, arguments: Arguments, options: Options, result: Any) -> None:
         pass
 
     def freed(self, number: int) -> None:
@@ -222,16 +224,49 @@ def test_what_stays_on_the_host_is_real() -> None:
     assert books.sizes[0] == 32
 
 
-def test_values_that_are_read_are_zero() -> None:
+def test_torch_itself_reads_zero_where_there_is_no_value() -> None:
     with SimulatedDevice(Books()):
         x = torch.ones(3, device=DEVICE)
-        assert x.sum().item() == 0.0
-        assert not (x > 0).any()
-        assert x.cpu().tolist() == [0.0, 0.0, 0.0]
-        assert x.to("cpu", torch.float64).dtype == torch.float64
+        scaler = torch.amp.GradScaler(DEVICE.type)  # asks whether a gradient was infinite before it takes a step
+        weight = torch.nn.Parameter(x)
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        scaler.scale((weight * x).sum()).backward()  # type: ignore[no-untyped-call]
+        scaler.step(optimizer)
+        scaler.update()
+        assert weight.grad is not None
         host = torch.ones(3)
         host.copy_(x)
         assert host.tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    "read",
+    [lambda x: x.sum().item(), lambda x: bool((x > 0).any()), lambda x: x.cpu(), lambda x: x.to("cpu", torch.float64)],
+)
+def test_other_code_that_reads_a_value_is_refused(read: Callable[[Tensor], object]) -> None:
+    with SimulatedDevice(Books()):
+        x = torch.ones(3, device=DEVICE)
+        with pytest.raises(UnavailableError, match="reads a value of a tensor"):
+            read(x)
+
+
+def test_values_that_follow_from_constants_and_inputs_can_be_read() -> None:
+    host = torch.tensor([[3, 1, 2], [0, 5, 4]])
+    with SimulatedDevice(Books()) as device:
+        device.values = KnownValues()
+        ids, places = host.to(DEVICE), torch.arange(3, device=DEVICE)
+        assert (ids == 5).any().item() is True
+        assert torch.linspace(0, 1, 5, device=DEVICE)[3].item() == 0.75
+        assert (places[None] + ids).cumsum(-1).tolist() == (torch.arange(3)[None] + host).cumsum(-1).tolist()
+        places[1:] = 7  # through a view
+        assert places.cpu().tolist() == [0, 7, 7]
+        places.random_()
+        for unknown in (places[0], torch.empty(2, device=DEVICE).sum(), torch.randn(3, device=DEVICE).sum()):
+            with pytest.raises(UnavailableError, match="reads a value of a tensor"):
+                unknown.item()
+        large = torch.ones(1 << 17, device=DEVICE)
+        with pytest.raises(UnavailableError, match="reads a value of a tensor"):
+            large.sum().item()
 
 
 def test_moving_a_tensor_to_where_it_is_allocates_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import weakref
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from sysbench import formulas
 from sysbench.footprint import moments
 from sysbench.lab.step import TrainingStep
-from sysbench.spec.model import SIZES, Mode, ModelCell, ModelShape, Optimizer
+from sysbench.spec.model import SIZES, AdamW, Mode, ModelCell, ModelShape
 
 CPU = torch.device("cpu")
 GIB = 2**30
@@ -54,6 +55,7 @@ def peak_of_a_step(cell: ModelCell) -> int:
     """Peak of the second step: in the first one the optimizer's state is not there yet."""
     with LiveBytes() as memory:
         step = TrainingStep(cell, CPU)
+        gc.collect()  # the first trial of attention in a process leaves reference cycles that hold its tensors
         for _ in range(2):
             step.forget()
             memory.peak = 0
@@ -100,7 +102,7 @@ def cells() -> Iterator[tuple[str, ModelCell]]:
     for name, mode, precision, attention in grid:
         if attention != "naive" and name not in ATTENDING:
             continue
-        optimizers = get_args(Optimizer) if (mode, attention) == ("train", "naive") else ("foreach",)
+        optimizers = get_args(AdamW) if (mode, attention) == ("train", "naive") else ("foreach",)
         for optimizer in optimizers:
             changes = {"mode": mode, "precision": precision, "attention": attention, "optimizer": optimizer}
             yield "-".join([name, *changes.values()]), cell(*SHAPES[name], **changes)
@@ -161,7 +163,7 @@ def test_compiled_models_save_what_is_predicted_for_them(
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         step.phases["forward"]()
-    assert step.logits is not None
-    real = sum(saved.values()) + step.logits.untyped_storage().nbytes()
+    assert step.output is not None
+    real = sum(saved.values()) + step.output.untyped_storage().nbytes()
     after_forward = list(moments(compiled))[-1].activations_bytes
     assert 0.95 * real <= after_forward <= 1.10 * real, f"{after_forward / real - 1:+.1%}"

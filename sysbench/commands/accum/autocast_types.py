@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from sysbench.lab.toy import Supervised, supervised
 from sysbench.log.events import DeviceInfo, Event, Source
 from sysbench.rounding import FormatName
 from sysbench.simulate.autocast import cuda_autocast
-from sysbench.simulate.tensors import DEVICE, Arguments, Operator, SimulatedDevice
+from sysbench.simulate.tensors import DEVICE, Arguments, Operator, Options, SimulatedDevice
 
 
 class _Unobserved:
@@ -28,7 +29,7 @@ class _Unobserved:
     def allocated(self, size_bytes: int, arguments: Arguments) -> int:
         return 0
 
-    def ends(self, func: Operator, arguments: Arguments) -> None:
+    def ends(self, func: Operator, arguments: Arguments, options: Options, result: Any) -> None:
         pass
 
     def freed(self, number: int) -> None:

@@ -13,6 +13,7 @@ from sysbench.commands.loop.record import LoopCellRecord
 from sysbench.commands.memory.record import MemoryCellRecord
 from sysbench.commands.profile.record import ProfileCellRecord
 from sysbench.commands.time.record import TimeCellRecord
+from sysbench.log.predictions import PredictedStep, PredictedTime
 from sysbench.log.records import CellRecord, RunRecord, Samples
 
 Axes = Mapping[str, Any]
@@ -98,7 +99,8 @@ def flattened(axes: Axes, device: str | None = None) -> dict[str, Any]:
     """
     flat = {name: value for name, value in axes.items() if name not in ("kind", "model")}
     if isinstance(model := axes.get("model"), Mapping):
-        flat["size"] = _size(str(axes.get("size")), model)
+        label = str(axes.get("size"))
+        flat["size"] = f"{label} of {model['target']}" if "target" in model else _size(label, model)
     flat["device"] = "simulation" if axes.get("simulate") else device or axes.get("device")
     return flat
 
@@ -137,6 +139,17 @@ def times_of(cell: CellRecord) -> dict[str, Samples]:
         case _:
             found = {}
     return {name: samples for name, samples in found.items() if samples is not None}
+
+
+def predictions_of(cell: CellRecord) -> dict[str, PredictedTime]:
+    """Predicted times of a cell, the whole step first; none if it was measured, or if its times are withheld."""
+    if not isinstance(cell, TimeCellRecord | ProfileCellRecord | AttentionCellRecord) or cell.prediction is None:
+        return {}
+    prediction = cell.prediction
+    whole = prediction.step if isinstance(prediction, PredictedStep) else None
+    found: dict[str, PredictedTime | None] = {"step": whole}
+    found |= {phase.name: prediction.phase(phase.name) for phase in prediction.phases}
+    return {name: time for name, time in found.items() if time is not None}
 
 
 def memory_of(cell: CellRecord) -> dict[str, int]:

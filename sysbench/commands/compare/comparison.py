@@ -8,15 +8,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pydantic import Field
+
 from sysbench import __version__, units
 from sysbench.command import Kind, measuring
 from sysbench.commands.compare import match as compare_match
-from sysbench.commands.compare.cells import SAMPLED, Side, SideCell, labels, times_of
+from sysbench.commands.compare.cells import SAMPLED, Side, SideCell, labels, predictions_of, times_of
 from sysbench.commands.compare.differences import Difference, differences, refuse_other_machines, warnings
 from sysbench.commands.compare.match import Matching, NothingInCommonError
 from sysbench.errors import LogError, UsageError
 from sysbench.log.events import SCHEMA_VERSION
 from sysbench.log.outcomes import Outcome
+from sysbench.log.predictions import PredictedTime
 from sysbench.spec.frozen import Frozen
 from sysbench.statistics.verdict import (
     FEWEST_RUNS,
@@ -62,6 +65,19 @@ class MemoryComparison(Frozen):
     b_bytes: int
 
 
+class PredictionComparison(Frozen):
+    """One predicted time of one cell on both sides. Nothing was measured, so there is no verdict."""
+
+    quantity: str
+    a: PredictedTime
+    b: PredictedTime
+
+    @property
+    def ratio(self) -> float:
+        """B over A; what both predictions get wrong alike cancels."""
+        return self.b.point_s / self.a.point_s
+
+
 class CellComparison(Frozen):
     """A cell that both sides have."""
 
@@ -73,6 +89,7 @@ class CellComparison(Frozen):
     a_detail: str | None
     b_detail: str | None
     times: list[TimeComparison]
+    predictions: list[PredictionComparison] = Field(default=[], exclude_if=lambda value: not value)
     memory: list[MemoryComparison]
 
 
@@ -221,6 +238,7 @@ def _described(side: Side) -> SideRecord:
 
 def _compared(a: SideCell, b: SideCell, rules: Rules) -> CellComparison:
     there, here = a.memory(), b.memory()
+    predicted = predictions_of(a.last), predictions_of(b.last)
     return CellComparison(
         kind=a.kind,
         axes={name: value for name, value in a.axes.items() if b.axes.get(name) == value},
@@ -229,6 +247,11 @@ def _compared(a: SideCell, b: SideCell, rules: Rules) -> CellComparison:
         a_detail=a.last.detail,
         b_detail=b.last.detail,
         times=list(_times(a, b, rules)),
+        predictions=[
+            PredictionComparison(quantity=name, a=time, b=predicted[1][name])
+            for name, time in predicted[0].items()
+            if name in predicted[1] and time.point_s
+        ],
         memory=[
             MemoryComparison(quantity=name, exact=name not in SAMPLED, a_bytes=value, b_bytes=here[name])
             for name, value in there.items()

@@ -17,6 +17,7 @@ from sysbench.commands.compare.comparison import (
 )
 from sysbench.commands.compare.match import text
 from sysbench.errors import UsageError, unknown
+from sysbench.log.predictions import INTERVAL, MARK, PredictedTime
 from sysbench.render.declared import filled
 from sysbench.render.table import NOTHING, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word
 from sysbench.render.theme import elided
@@ -65,6 +66,7 @@ def tables_for(found: Comparison, names: Iterable[str] = ()) -> Tables:
             *differences_table(found),
             *verdicts_table(found),
             *parts,
+            *predictions_table(found),
             *memory_table(found, changed=True),
             *left_over_table(found),
         ]
@@ -140,6 +142,34 @@ def _time_row(time: TimeComparison) -> tuple[Cell, ...]:
     tone = TONES[time.verdict]
     ratio = Measure(time.ratio, low=time.low, high=time.high, tone=tone)
     return (time.quantity, Measure(time.a_s), Measure(time.b_s), ratio, Word(time.verdict, tone))
+
+
+def predictions_table(found: Comparison) -> Tables:
+    """Predicted times on both sides, in one table per command; without verdicts, as nothing was measured."""
+    tables = []
+    for kind in _kinds(found):
+        cells = [cell for cell in found.cells if cell.kind == kind]
+        axes = sets_apart([cell.axes for cell in cells])
+        rows = tuple(
+            (*_axes(cell.axes, axes), each.quantity, _interval(each.a), _interval(each.b), Measure(each.ratio))
+            for cell in cells
+            for each in cell.predictions
+        )
+        note = f"{INTERVAL}; B / A is of the points: what both predictions get wrong alike cancels"
+        columns = (
+            *_axis_columns(axes),
+            Column("quantity", "time"),
+            Column("a_predicted", "A", "s"),
+            Column("b_predicted", "B", "s"),
+            Column("b_over_a", "B / A, < 1 faster", "ratio", note=note),
+        )
+        if rows:
+            tables.append(Table("predictions", f"{kind}: {MARK}", columns, rows, len(axes) + 1))
+    return tables
+
+
+def _interval(time: PredictedTime) -> Measure:
+    return Measure(time.point_s, low=time.low_s, high=time.high_s)
 
 
 def memory_table(found: Comparison, *, changed: bool = False) -> Tables:
@@ -233,6 +263,7 @@ TABLES: Mapping[str, Callable[[Comparison], Tables]] = {
     "differences": differences_table,
     "verdicts": verdicts_table,
     "parts": parts_table,
+    "predictions": predictions_table,
     "memory": memory_table,
     "left-over": left_over_table,
     "cells": cells_table,
@@ -297,6 +328,7 @@ def _without_numbers(found: Comparison) -> Iterator[Remark]:
             if cell.kind == kind
             and not cell.times
             and not cell.memory
+            and not cell.predictions
             and (cell.a_outcome, cell.b_outcome) == ("ok", "ok")
         ]
         if empty:

@@ -69,6 +69,7 @@ def _cautions(cell: LoopCell, seen: CellEvents, run: Run) -> Iterator[Caution]:
         return
     wall = [step.step.wall_s for step in seen.steps if step.step.wall_s is not None]
     warmup = [step.step.wall_s for step in seen.warmup if step.step.wall_s is not None]
+    phases = [phase for step in seen.steps for phase in step.phases.values()]
     if seen.started.device.type == "cuda" and seen.memory is not None and not seen.memory.allocated_peak_bytes:
         name = seen.started.device.torch_name
         yield Caution(
@@ -81,6 +82,6 @@ def _cautions(cell: LoopCell, seen: CellEvents, run: Run) -> Iterator[Caution]:
         *(cautions.precision_of_the_median(wall, cell.until, cell.max_steps) if wall else ()),
         *cautions.launching(seen),
         *cautions.surroundings(seen, run.lost),
-        *(cautions.unmeasured(cell.sync, seen) if any(step.phases for step in seen.steps) else ()),
+        *(cautions.unmeasured(cell.sync, seen) if phases and all(phase.wall_s is None for phase in phases) else ()),
     ):
         yield caution.model_copy(update={"remedy": REMEDIES.get(caution.code, caution.remedy)})

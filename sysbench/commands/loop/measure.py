@@ -206,7 +206,7 @@ def measured(
             allocator.reset_peaks(account.device)
             taken: list[float] = []
             try:
-                while not enough(taken, cell.steps, cell.until, cell.max_steps):
+                while not enough(taken, cell.steps or 1, cell.until, cell.max_steps):
                     times = once()
                     account.take(len(taken), times, warmup=False)
                     taken.append(times.wall_s)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from sysbench.commands.loop.spec import LoopCell
+from sysbench.commands.loop.spec import STEP, LoopCell
 from sysbench.log.events import Event
 from sysbench.log.records import CellRecord, PeakRecord, PhaseRecord, RunRecord, Samples
 from sysbench.spec.frozen import Frozen
@@ -45,6 +45,12 @@ class LoopCellRecord(CellRecord):
     """Over the mean step; None if the tokens per step are unknown."""
     trace: LoopTraceRecord | None
 
+    @model_validator(mode="after")
+    def _with_the_step(self) -> Self:
+        if self.phases and STEP not in self.phases:
+            raise ValueError(f"it has phases and no {STEP}")
+        return self
+
     @property
     def steps(self) -> int:
         """Number of measured steps, of which the last may have no time of its own."""
@@ -55,3 +61,4 @@ class LoopRecord(RunRecord[LoopCellRecord]):
     """The record that `sysbench.measure` and `sysbench.record` make."""
 
     kind: Literal["loop"] = "loop"
+    cells: Annotated[list[LoopCellRecord], Field(min_length=1, max_length=1)]

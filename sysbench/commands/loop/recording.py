@@ -29,8 +29,8 @@ class Recorder(Stopwatch):
     """Finds the steps of a loop that the program runs itself, by the marks in it; a context around that loop.
 
     A step begins with a phase and ends when this phase begins again. Once `step` is called, only these calls end steps,
-    and what came before the first is one step. A step in which a phase failed does not count. After `steps` measured
-    steps, marks do nothing.
+    and what came before the first is one step. A step in which a phase failed does not count. After `max_steps`
+    measured steps, marks do nothing.
     """
 
     def __init__(self, spec: LoopSpec, save: Path | None, trace: Path | None) -> None:
@@ -46,7 +46,7 @@ class Recorder(Stopwatch):
         self._trace, self._profiler = trace, TorchRecorder(self.account.device, shapes=True) if trace else None
         self._profiling = ExitStack()
         self._counted_from = spec.warmup + (TRACED if trace else 0)
-        self._most = self._counted_from + spec.steps
+        self._most = self._counted_from + spec.max_steps
         self._taken: list[StepTimes] = []
         self._first: str | None = None
         self._explicit = self._spoiled = self._done = False
@@ -73,17 +73,16 @@ class Recorder(Stopwatch):
     def enter(self, name: str) -> None:
         """Begin a phase, and a step if it is the first phase of one; raises UsageError inside another phase."""
         if self.inside is None and not self._explicit and self._first in (None, name):
-            if self._first is not None:
+            if self._first is not None and not self._spoiled:
                 self._taken.append(self.end())
             self._next()
-            self._first = name
+            self._first, self._spoiled = name, False
         super().enter(name)
 
     def leave(self, name: str, *, failed: bool = False) -> None:
         """End a phase; if it failed, its step does not count."""
         super().leave(name, failed=failed)
-        if failed:
-            self._first, self._spoiled = None, self._explicit
+        self._spoiled = self._spoiled or failed
 
     def step(self) -> None:
         """End a step; raises UsageError inside a phase."""
@@ -134,9 +133,10 @@ class Recorder(Stopwatch):
     ) -> None:
         """Tell the account about every step."""
         if not self._done:
-            if error is None and not self._explicit and self._first is not None:
+            if error is None and not self._explicit and not self._spoiled and self._first is not None:
                 # Nothing says where the last step ends, but its phases have.
                 if len(self._taken) <= self._counted_from:
+                    self._clock.synchronize()
                     self._taken.append(StepTimes(self.phases_now(), PhaseSample(wall_s=None)))
                 self.account.remark = "the last step does not count: only sysbench.step() would say where it ends"
             self._end_trace()

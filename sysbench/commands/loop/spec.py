@@ -67,10 +67,11 @@ class LoopCell(RunCell):
     tokens: Size | None = Field(default=None, exclude_if=lambda value: value is None)
     """Tokens per step; None if unknown."""
     warmup: Steps
-    steps: Size
-    """Measured steps; of a recording, the most that count."""
+    steps: Size | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Measured steps; None for a recording, which does not choose how many there are."""
     until: Share | None
     max_steps: Size
+    """The most that count."""
     sync: Literal["phase", "step"]
 
     @property
@@ -90,7 +91,7 @@ class LoopSpec(RunSpec):
     """The phases that are allowed, in order; empty for any."""
     tokens: Size | None
     warmup: Steps
-    steps: Size
+    steps: Size | None
     until: Annotated[Share | None, BeforeValidator(share)]
     max_steps: Size
     sync: Literal["phase", "step"]
@@ -103,7 +104,7 @@ class LoopSpec(RunSpec):
     def cells(self) -> Iterator[LoopCell]:
         """Yield the one loop."""
         fields = {name: getattr(self, name) for name in LoopCell.model_fields if name not in ("device", "threads")}
-        yield LoopCell(device=self.device[0], **fields | {"max_steps": max(self.max_steps, self.steps)})
+        yield LoopCell(device=self.device[0], **fields | {"max_steps": max(self.max_steps, self.steps or 1)})
 
 
 class LoopOptions(BaseModel):

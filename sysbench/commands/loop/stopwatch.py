@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from torch.profiler import record_function
 
@@ -19,14 +19,9 @@ if TYPE_CHECKING:
     from sysbench.commands.time.spec import Sync
 
 
-class _Window(NamedTuple):
-    """A phase that has run: its times on the host's clock, and the number of its first mark on the device's."""
-
-    name: str
-    began_ns: int
-    launched_ns: int
-    finished_ns: int
-    mark: int
+_Window = tuple[str, int, int, int, int]
+"""A phase that has run: its name, when it began, was launched and finished by the host's clock in ns, and the number of
+its first mark on the device's timeline. A plain tuple, because it is made within the step."""
 
 
 class Stopwatch:
@@ -39,7 +34,9 @@ class Stopwatch:
 
     def __init__(self, clock: SynchronizedClock, sync: Sync, declared: Sequence[str]) -> None:
         self._clock = clock
-        self._apart = sync == "phase" or not clock.launches_ahead
+        self._behind = clock.launches_ahead
+        """Whether the device runs behind the host; otherwise there is nothing to wait for, and no second clock."""
+        self._apart = sync == "phase" or not self._behind
         self._declared = declared
         self._thread = threading.get_ident()
         self._phases: dict[str, _Phase] = {}
@@ -94,10 +91,11 @@ class Stopwatch:
         self.inside = name
         if self.visible:
             self._range_of_phase.enter_context(record_function(name))
-        if self._apart:
+        if self._behind and self._apart:
             self._clock.synchronize()
         self._entered_ns = self._clock.now_ns()
-        self._clock.marks.place(2 * len(self._windows) + 1)
+        if self._behind:
+            self._clock.marks.place(2 * len(self._windows) + 1)
 
     def leave(self, name: str, *, failed: bool = False) -> None:
         """End a phase, which has no time if it `failed`; raises UsageError if it has not begun."""
@@ -105,11 +103,13 @@ class Stopwatch:
             raise UsageError(f"the phase {name} ends, and it has not begun")
         if not failed:
             mark = 2 * len(self._windows) + 1
-            self._clock.marks.place(mark + 1)
-            launched_ns = self._clock.now_ns()
-            if self._apart:
+            if self._behind:
+                self._clock.marks.place(mark + 1)
+            launched_ns = finished_ns = self._clock.now_ns()
+            if self._behind and self._apart:
                 self._clock.synchronize()
-            self._windows.append(_Window(name, self._entered_ns, launched_ns, self._clock.now_ns(), mark))
+                finished_ns = self._clock.now_ns()
+            self._windows.append((name, self._entered_ns, launched_ns, finished_ns, mark))
         if self.visible:
             self._range_of_phase.close()
         self.inside = None
@@ -132,9 +132,9 @@ class Stopwatch:
     def phases_now(self) -> dict[str, PhaseSample]:
         """Return the phases that have ended in this step; a phase that ran several times is their sum."""
         parts: dict[str, list[PhaseSample]] = {}
-        for each in self._windows:
-            sample = self._sample(each.began_ns, each.launched_ns, each.finished_ns, each.mark, each.mark + 1)
-            parts.setdefault(each.name, []).append(
+        for name, began_ns, launched_ns, finished_ns, mark in self._windows:
+            sample = self._sample(began_ns, launched_ns, finished_ns, mark, mark + 1)
+            parts.setdefault(name, []).append(
                 sample if self._apart else PhaseSample(wall_s=None, device_s=sample.device_s)
             )
         return {name: sum_of(samples) for name, samples in parts.items()}

@@ -204,10 +204,13 @@ def _difference(found: Sequence[Pair], axis: str) -> str:
 
 
 def copies_bytes(cell: MemoryCellRecord) -> int | None:
-    """Computed size of autocast's 16-bit weight copies: of every matrix except the embedding. None without autocast."""
-    if cell.cell.precision not in ("bf16", "fp16"):
+    """Computed size of autocast's 16-bit weight copies: of every matrix except the embedding.
+
+    None without autocast, and for a model of the user's.
+    """
+    shape = cell.cell.shape
+    if shape is None or cell.model.parameters is None or cell.cell.precision not in ("bf16", "fp16"):
         return None
-    shape = cell.cell.model
     gains = (2 * shape.layers + 1) * shape.d_model
     return 2 * (cell.model.parameters - shape.vocab * shape.d_model - gains)
 
@@ -339,7 +342,9 @@ def _product(cell: MemoryCellRecord, group: AllocationGroup) -> str | None:
     A remainder of up to 1 MiB is not split off a large block and counts as part of it. Different products can be equal
     (heads × ctx and d_ff, say): then the module that the group belongs to decides, or else the result is None.
     """
-    shape, batch, ctx = cell.cell.model, cell.cell.batch, cell.cell.ctx
+    shape, batch, ctx = cell.cell.shape, cell.cell.batch, cell.cell.ctx
+    if shape is None:
+        return None
     heads, d_model, d_ff, vocab = shape.heads, shape.d_model, shape.d_ff, shape.vocab
     products = (  # with a part of the name of the modules that make such tensors
         ("attend", f"batch {batch} × heads {heads} × ctx {ctx}²", batch * heads * ctx * ctx),
@@ -413,7 +418,7 @@ def _searches(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
 
 def _residual_stream(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
     by_size: dict[str, dict[int, MemoryCellRecord]] = {}
-    for cell in sorted((cell for cell in cells if cell.found is None), key=_ctx):
+    for cell in sorted((each for each in cells if each.found is None and each.residual_bytes is not None), key=_ctx):
         by_size.setdefault(cell.cell.size, {}).setdefault(_ctx(cell), cell)
     rests = tuple(cell for row in by_size.values() for cell in row.values())
     if len({cell.cell.batch for cell in rests}) != 1:
@@ -422,7 +427,7 @@ def _residual_stream(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
     if len(by_size) == 1:
         ((size, row),) = by_size.items()
         amounts, contexts = listed([units.size(cell.residual_bytes) for cell in rests]), listed(list(map(str, row)))
-        product = f"batch {batch} × ctx × d_model {rests[0].cell.model.d_model} × 4 bytes"
+        product = f"batch {batch} × ctx × d_model {getattr(rests[0].cell.shape, 'd_model', '')} × 4 bytes"
         yield Said(f"one residual stream of {size} is {amounts} at ctx {contexts}: {product}.", rests)
         return
     words = []

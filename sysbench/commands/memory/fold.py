@@ -70,7 +70,9 @@ def _cell(cell: MemoryCell, seen: CellEvents, _: Run) -> MemoryCellRecord:
         },
         largest=largest.groups if largest else [],
         modules=modules.modules if modules else [],
-        residual_bytes=formulas.residual_stream_bytes(cell.model, extent["ctx"], extent["batch"]),
+        residual_bytes=formulas.residual_stream_bytes(cell.shape, extent["ctx"], extent["batch"])
+        if cell.shape is not None
+        else None,
         snapshot=snapshot.path if snapshot else None,
         verdict=VerdictRecord(**verdict.model_dump(exclude=_OF_EVENTS)) if verdict else None,
         found=LargestRecord(

@@ -10,6 +10,7 @@ from sysbench.commands.memory import measure_cuda, simulate
 from sysbench.commands.memory.record import PeakMeasured
 from sysbench.commands.memory.simulate import details, phases, write
 from sysbench.commands.memory.spec import MemoryCell
+from sysbench.commands.own_models import own_model_recorded
 from sysbench.errors import UnavailableError
 from sysbench.lab import allocator
 from sysbench.lab.compilation import entered
@@ -49,6 +50,7 @@ def _follow_tensors(cell: MemoryCell, device: DeviceInfo, artifact: Path | None)
         for recording in record_real(cell.step, cell.mode, target):
             result = serve(recording, boundless, _EXACT)
             yield from list(phases(cell, result, "measured"))[-1:]
+    yield from own_model_recorded(cell.key, recording, simulated=False)
     peaks = allocator.peaks(target)
     yield PeakMeasured(
         at_s=time.time(),

@@ -20,13 +20,14 @@ from sysbench.commands.memory.record import (
 )
 from sysbench.commands.memory.simulate import FRAMES, modules, write
 from sysbench.commands.memory.spec import PROCEDURES, MemoryCell
+from sysbench.commands.own_models import own_model_ran
 from sysbench.lab import allocator
 from sysbench.lab.allocator import History
 from sysbench.lab.compilation import entered
 from sysbench.lab.devices import synchronize, torch_device
 from sysbench.lab.precision import matmul_precision
 from sysbench.lab.step import TrainingStep
-from sysbench.log.events import DeviceInfo, Event
+from sysbench.log.events import DeviceInfo, Event, OwnModelBuilt
 from sysbench.simulate.memory import LARGEST
 from sysbench.simulate.recording import phases_of
 from sysbench.snapshot import snapshot as snapshots
@@ -67,7 +68,7 @@ def run(cell: MemoryCell, device: DeviceInfo, artifact: Path | None) -> Iterator
 
 def _carry_out(
     cell: MemoryCell, device: torch.device, history: History, measured: _Measured
-) -> Iterator[PhaseMemoryMeasured]:
+) -> Iterator[PhaseMemoryMeasured | OwnModelBuilt]:
     """Run the protocol; yields the peak of each phase of the measured step, still without categories.
 
     An out-of-memory error keeps tensors alive, so only its message leaves this function.
@@ -78,6 +79,7 @@ def _carry_out(
         step = TrainingStep(cell.step, device)
         gc.collect()  # the trial of the attention kernel may leave cycles that hold its tensors
         history.built(step)
+        yield from own_model_ran(cell.key, step)
         with history.following(step.model):
             for number, phase, run in phases_of(step, cell.mode):
                 at = (number, phase)
@@ -89,6 +91,7 @@ def _carry_out(
                 if number == last:
                     measured.peaks[phase] = (peaks.allocated_bytes or 0, peaks.reserved_bytes or 0)
                     yield _phase(cell, phase, measured.peaks[phase], {})
+        yield from own_model_ran(cell.key, step)  # now the loss is known as well
     except Exception as error:
         if not allocator.is_out_of_memory(error):
             raise

@@ -204,8 +204,9 @@ class MemoryCellRecord(ModelCellRecord):
     peaks_by_phase: dict[str, PhasePeakRecord]
     largest: list[AllocationGroup]
     modules: list[ModuleMemory]
-    residual_bytes: Bytes
-    """Size of one residual stream, batch × ctx × d_model numbers in fp32: computed, not measured."""
+    residual_bytes: Bytes | None
+    """Size of one residual stream, batch × ctx × d_model numbers in fp32: computed, not measured. None for a model of
+    the user's, whose width is not known."""
     snapshot: str | None
     verdict: VerdictRecord | None
     found: LargestRecord | None

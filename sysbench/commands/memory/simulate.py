@@ -24,6 +24,7 @@ from sysbench.commands.memory.record import (
     VerdictReached,
 )
 from sysbench.commands.memory.spec import MemoryCell, SearchAxis
+from sysbench.commands.own_models import own_model_recorded
 from sysbench.errors import DoesNotFitError, UnavailableError
 from sysbench.lab.compilation import entered
 from sysbench.log.events import Event, Source
@@ -49,6 +50,7 @@ def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
     else:
         yield entered(cell.key, "searching")
         result = yield from _search(cell, cell.find, gpu, settings)
+    yield from own_model_recorded(cell.key, result.recording, simulated=True)
     yield from phases(cell, result, "simulated")
     yield PeakMeasured(
         at_s=time.time(),

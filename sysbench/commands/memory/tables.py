@@ -42,7 +42,13 @@ def sheet(record: MemoryRecord, names: Iterable[str] = (), selection: Selection 
     return Sheet(
         subject=(*axes.subject(as_found), *dict.fromkeys(devices), *torch),
         tables=tuple(tables_for(record, names)),
-        remarks=(*_verdicts(record), *_unexplained(record), *remarks.cautions(record), *_notes(record)),
+        remarks=(
+            *_verdicts(record),
+            *_unexplained(record),
+            *remarks.cautions(record),
+            *_notes(record),
+            *remarks.own_models(record),
+        ),
     )
 
 
@@ -428,10 +434,11 @@ RESIDUAL = DeclaredTable(
             cell.cell.size,
             _value(cell, "batch"),
             _value(cell, "ctx"),
-            cell.cell.model.d_model,
+            cell.cell.shape.d_model,
             cell.residual_bytes,
         )
         for cell in record.cells
+        if cell.cell.shape is not None
     ),
     leading=leading(
         Field("size", get=lambda row: row[0]),
@@ -448,12 +455,12 @@ STATE = DeclaredTable(
     "persistent training state",
     (
         Field("parameters", unit="count", get=lambda cell: cell.model.parameters),
-        Field("weights", unit="bytes", get=lambda cell: 4 * cell.model.parameters),
-        Field("gradients", unit="bytes", get=lambda cell: 4 * cell.model.parameters),
-        Field("optimizer_state", "AdamW's state", "bytes", get=lambda cell: 8 * cell.model.parameters),
-        Field("together", unit="bytes", get=lambda cell: 16 * cell.model.parameters),
+        Field("weights", unit="bytes", get=lambda cell: 4 * (cell.model.parameters or 0)),
+        Field("gradients", unit="bytes", get=lambda cell: 4 * (cell.model.parameters or 0)),
+        Field("optimizer_state", "AdamW's state", "bytes", get=lambda cell: 8 * (cell.model.parameters or 0)),
+        Field("together", unit="bytes", get=lambda cell: 16 * (cell.model.parameters or 0)),
     ),
-    rows=lambda record: {cell.cell.size: cell for cell in record.cells}.values(),
+    rows=lambda record: {cell.cell.size: cell for cell in record.cells if cell.cell.own is None}.values(),
     leading=leading(Field("size", get=lambda cell: cell.cell.size)),
     notes=("in fp32 whatever the precision: autocast keeps its copies among the activations. Computed, not measured",),
 )
@@ -505,8 +512,7 @@ def verdict(cell: MemoryCellRecord) -> str:
 
 def _unexplained(record: MemoryRecord) -> list[Remark]:
     """Why cells have no numbers, except for cells that do not fit: tables show those."""
-    answered = [cell for cell in record.cells if cell.verdict is None]
-    return remarks.outcomes(record.model_copy(update={"cells": answered}))
+    return remarks.outcomes(record, [cell for cell in record.cells if cell.verdict is None])
 
 
 def _notes(record: MemoryRecord) -> Iterator[Remark]:
@@ -514,13 +520,13 @@ def _notes(record: MemoryRecord) -> Iterator[Remark]:
         yield Remark("note", "--simulate GPU (a100-80gb, or 24GiB) computes what does not fit here, without running it")
     if any(cell.source == "simulated" for cell in record.cells):
         yield Remark("note", "simulated: computed without a GPU, by a model of CUDA's caching allocator")
-    if len(record.cells) == 1:
+    if len(record.cells) == 1 and (shape := record.cells[0].cell.shape) is not None:
         (cell,) = record.cells
-        wide, batch, ctx = cell.cell.model.d_model, _value(cell, "batch"), _value(cell, "ctx")
+        wide, batch, ctx = shape.d_model, _value(cell, "batch"), _value(cell, "ctx")
         product = f"batch {batch} × ctx {ctx} × d_model {wide} × 4 bytes"
-        yield Remark("note", f"one residual stream is {units.size(cell.residual_bytes)}: {product}")
+        yield Remark("note", f"one residual stream is {units.size(cell.residual_bytes or 0)}: {product}")
         if cell.cell.mode in NEW_GRADIENTS:
-            weights = 4 * cell.model.parameters
+            weights = 4 * (cell.model.parameters or 0)
             state = f", AdamW's state {units.size(2 * weights)}" if cell.cell.mode != "forward-backward" else ""
             each = f"weights {units.size(weights)}, gradients {units.size(weights)}{state}"
             yield Remark("note", f"persistent training state: {each}")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from sysbench.commands.own_models import own_model_built
 from sysbench.commands.profile.spec import ProfileCell
 from sysbench.errors import SysbenchError
 from sysbench.garbage import collection_paused
@@ -48,6 +49,7 @@ def _stages(cell: ProfileCell, device: torch.device, artifact: Path) -> Iterator
     step = TrainingStep(cell, device)
     synchronize(device)
     yield built(cell.key, step, time.perf_counter() - started_s)
+    yield from own_model_built(cell, step)
 
     if cell.execution == "compiled":
         yield entered(cell.key, "compiling")
@@ -69,9 +71,10 @@ def _stages(cell: ProfileCell, device: torch.device, artifact: Path) -> Iterator
         gradients_present=step.gradients_present,
         parameters_changed=None,
         loss=step.loss,
-        attention_kernel=step.attention_kernel,
+        attention_kernel=step.work.attention_kernel,
     )
 
+    yield from own_model_built(cell, step)
     yield entered(cell.key, "writing")
     recorder.write(artifact)
 

@@ -156,7 +156,12 @@ def sheet(record: ProfileRecord, names: Iterable[str] = (), selection: Selection
     return Sheet(
         subject=(*axes.subject(axes.axes_of(record.cells)), *marked, *hardware, *torch, *profilers, *_steps(profiles)),
         tables=tuple(_chosen(profiles, tuple(names))),
-        remarks=(*remarks.outcomes(record), *remarks.cautions(record), *_remarks(profiles)),
+        remarks=(
+            *remarks.outcomes(record),
+            *remarks.cautions(record),
+            *_remarks(profiles),
+            *remarks.own_models(record),
+        ),
     )
 
 

@@ -73,10 +73,11 @@ def _planned(
     With a GPU that need not be here the runs are predictions for it, or for a plan those that it would measure.
     Mistakes are refused before a worker is started to list the devices.
     """
-    from sysbench.commands.run.experiment import plan, refuse_mistakes
+    from sysbench.commands.run.experiment import plan, refuse_code, refuse_mistakes
     from sysbench.log.durations import Durations, measured_before
 
     refuse_mistakes(experiment, overrides)
+    refuse_code(experiment, overrides, allowed=options.allow_code)
     if gpu_name is not None:
         from sysbench.commands.run import prediction
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import count
+from pathlib import Path
 
 from pydantic import BaseModel
 
@@ -92,6 +93,20 @@ def plan(
 def refuse_mistakes(experiment: WrittenExperiment, overrides: Mapping[str, str]) -> None:
     """Raise UsageError for mistakes that `plan` refuses on any device."""
     plan(experiment, overrides, ("cuda",))
+
+
+def refuse_code(experiment: WrittenExperiment, overrides: Mapping[str, str], *, allowed: bool) -> None:
+    """Raise UsageError if an experiment from elsewhere would have code imported; one's own directory is trusted."""
+    if allowed or experiment.path.resolve().parent == Path.cwd():
+        return
+    for each in plan(experiment, {}, ("cuda",)):
+        named = (*getattr(each.spec, "model", ()), *getattr(each.spec, "optimizer", ()))
+        code = next((name for name in named if ":" in name), None)
+        if code is not None:
+            raise UsageError(
+                f"{experiment.path} is not in the current directory, and names code to be imported ({code}): "
+                "read it, then add --allow-code"
+            )
 
 
 def _all(

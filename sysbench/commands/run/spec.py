@@ -45,6 +45,10 @@ class ExperimentOptions(RunOptions):
         description="Predict what a machine with this GPU would measure, which need not be here: h100, a100-80gb. "
         "With --plan: how it would be run there, and how long that takes.",
     )
+    allow_code: Annotated[bool, Option(panel=EXECUTION)] = Field(
+        default=False,
+        description="Let an experiment that is not in the current directory name code to import, such as a model.",
+    )
     # Options of a single run, which the experiment file determines.
     json_path: Annotated[str | None, Option(flags=("--json",), metavar="PATH|-", panel=OUTPUT)] = Field(
         default=None,

@@ -79,9 +79,10 @@ def hardware(
     """Return the hardware, the size of the model, and the version of torch."""
     names = [device.name if device else host.cpu if host else ""]
     if now and now.parameters:
-        shape, cell = now.cell.model, now.cell
+        shape, cell = now.cell.shape, now.cell
         names.append(f"{units.count(now.parameters)} parameters")
-        names.append(f"{units.flops(formulas.forward_flops(shape, cell.ctx, cell.batch))} forward")
+        if shape is not None:
+            names.append(f"{units.flops(formulas.forward_flops(shape, cell.ctx, cell.batch))} forward")
     if torch:
         names.append(f"torch {torch.torch}")
     if device and device.type == "cpu" and torch:
@@ -323,7 +324,7 @@ def finished(planned: Cells, ended: Cells, rows: int, width: int, encoding: str)
         numbers: list[Cell] = [*([NOTHING] * len(phases)), _outcome(each), NOTHING]
         if each.step is not None:
             by_name = {name: Measure(mean, deviation) for name, mean, deviation in each.phases}
-            achieved = Measure(each.step_flops / each.step[0])
+            achieved = Measure(each.step_flops / each.step[0]) if each.cell.own is None else NOTHING
             numbers = [*(by_name.get(name) for name in phases), by_name["step"], achieved]
         body.append((*axes.values(each.cell.model_dump(), named), *numbers))
     fit = terminal.fit(Table("finished", "", columns, tuple(body), len(named)), width, encoding)

@@ -156,7 +156,7 @@ def _layout(cells: Sequence[TimeCellRecord]) -> Layout:
 
     names = tuple(dict.fromkeys(of(cell) for cell in cells))
     by_size: dict[str, list[TimeCellRecord]] = {}
-    for cell in sorted(cells, key=lambda cell: cell.model.parameters):
+    for cell in sorted(cells, key=lambda cell: cell.model.parameters or 0):
         apart = along != "size" and "size" in differing
         by_size.setdefault(cell.cell.size if apart else "", []).append(cell)
     return Layout(along, tuple((size, tuple(found)) for size, found in by_size.items()), names, of)
@@ -174,7 +174,7 @@ def _left_out(layout: Layout, most: int) -> str:
 
 def _position(cell: TimeCellRecord, along: str | None) -> float:
     if along == "size":
-        return float(cell.model.parameters)
+        return float(cell.model.parameters or 0)
     return float(cell.axes[along]) if along else 1.0
 
 

@@ -241,7 +241,7 @@ def _gains_along(found: _Comparison, axis: str) -> bool:
 
 
 def _extent(cell: TimeCellRecord, axis: str) -> int:
-    return cell.model.parameters if axis == "size" else int(cell.axes[axis])
+    return cell.model.parameters or 0 if axis == "size" else int(cell.axes[axis])
 
 
 def _exceptions(found: _Comparison) -> str:
@@ -404,9 +404,9 @@ def _flat(cells: Cells) -> list[tuple[Cells, float]]:
     for row in axes.alike(believable(cells, alone=False), "ctx"):
         timed = sorted((cell for cell in row if samples(cell, "forward")), key=lambda cell: cell.cell.ctx)
         same = timed[: next((n for n, cell in enumerate(timed) if n and not _as_long(timed[0], cell)), len(timed))]
-        work = same[-1].model.forward_flops / same[0].model.forward_flops if same else 0
-        if work >= MORE_WORK:
-            found.append((same, work))
+        least, most = (same[end].model.forward_flops for end in (0, -1)) if same else (None, None)
+        if least and most and most / least >= MORE_WORK:
+            found.append((same, most / least))
     return found
 
 

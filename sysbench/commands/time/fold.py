@@ -12,7 +12,7 @@ import math
 import statistics as standard
 from collections.abc import Iterable, Iterator, Sequence
 
-from sysbench import formulas, units
+from sysbench import units
 from sysbench.cells import phrase
 from sysbench.commands.time.record import (
     CeilingRecord,
@@ -64,10 +64,11 @@ def energy(cell: ModelCell, seen: CellEvents) -> EnergyRecord | None:
     elif counted_j <= 0:
         withheld = "the counter did not grow, or began anew"
     power_w = counted_j / counted_s if withheld is None else None
+    tokens = run_record.step_tokens(cell, seen)
     step_j = power_w * window_s / len(steps) if power_w is not None else None
     return EnergyRecord(
         step_j=step_j,
-        token_j=step_j / cell.tokens if step_j is not None else None,
+        token_j=step_j / tokens if step_j is not None and tokens is not None else None,
         power_w=power_w,
         window_s=window_s,
         counted_s=counted_s,
@@ -143,19 +144,19 @@ def _rates(cell: TimeCell, seen: CellEvents, phases: dict[str, PhaseRecord], run
     if step is None or step.wall is None or seen.started is None:
         return None
     device = seen.started.device
-    step_flops = formulas.step_flops_of(cell)
-    flops_per_s = step_flops / step.wall.mean_s
+    step_flops, tokens = run_record.step_flops(cell, seen), run_record.step_tokens(cell, seen)
+    flops_per_s = None if step_flops is None else step_flops / step.wall.mean_s
     known = hardware.find(device.name, device.memory_bytes)
     peak = hardware.peak(known, cell.precision) if known else None
     ceiling = run.ceilings.get((device.torch_name, cell.precision, cell.threads))
-    ceiling_share = flops_per_s / ceiling.matmul_flops_per_s if ceiling else None
+    ceiling_share = flops_per_s / ceiling.matmul_flops_per_s if ceiling and flops_per_s is not None else None
     return RateRecord(
         step_flops=step_flops,
         flops_per_s=flops_per_s,
-        tokens_per_s=cell.tokens / step.wall.mean_s,
+        tokens_per_s=None if tokens is None else tokens / step.wall.mean_s,
         peak_flops_per_s=peak.flops_per_s if peak else None,
         peak_source=peak.source if peak else None,
-        peak_share=flops_per_s / peak.flops_per_s if peak else None,
+        peak_share=flops_per_s / peak.flops_per_s if peak and flops_per_s is not None else None,
         ceiling_flops_per_s=ceiling.matmul_flops_per_s if ceiling else None,
         ceiling_share=ceiling_share if ceiling_share is not None and ceiling_share <= HIGHEST_SHARE else None,
     )

@@ -11,6 +11,7 @@ from statistics import median
 
 import torch
 
+from sysbench.commands.own_models import own_model_built
 from sysbench.commands.time.record import ThreadsTried
 from sysbench.commands.time.spec import TimeCell
 from sysbench.garbage import collection_paused
@@ -65,6 +66,7 @@ def _stages(cell: TimeCell, device: torch.device, clock: Clock) -> Iterator[Even
     step = TrainingStep(cell, device)
     synchronize(device)
     yield built(cell.key, step, time.perf_counter() - started_s)
+    yield from own_model_built(cell, step)
 
     if cell.execution == "compiled":
         yield entered(cell.key, "compiling")
@@ -92,6 +94,7 @@ def _measured_steps(cell: TimeCell, step: TrainingStep, device: torch.device, cl
         yield _measured(cell, len(taken), times, warmup=False)
         if not taken:
             yield _checked(cell, step, before)
+            yield from own_model_built(cell, step)
         taken.append(times.wall_s)
     threads, per_s = torch.get_num_threads(), (_preemptions() - preempted) / sum(taken)
     yield _memory(cell, device)
@@ -139,7 +142,7 @@ def _checked(cell: TimeCell, step: TrainingStep, before: torch.Tensor | None) ->
         gradients_present=step.gradients_present,
         parameters_changed=None if before is None or after is None else not torch.equal(before, after),
         loss=step.loss,
-        attention_kernel=step.attention_kernel,
+        attention_kernel=step.work.attention_kernel,
     )
 
 

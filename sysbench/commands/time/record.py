@@ -18,9 +18,11 @@ from sysbench.spec.quantities import Amount, Count, Finite, Flops, PerSecond, Se
 class RateRecord(Frozen):
     """Achieved rates and shares of the hardware's limits, over the mean step, as in tables."""
 
-    step_flops: Flops
-    flops_per_s: Amount
-    tokens_per_s: Amount
+    step_flops: Flops | None
+    """None if they could not be counted in a model of the user's; then there is no rate of FLOPs."""
+    flops_per_s: Amount | None
+    tokens_per_s: Amount | None
+    """None if the model takes no tokens."""
     peak_flops_per_s: PerSecond | None
     """The data sheet's dense rate at this precision; None for unknown hardware."""
     peak_source: str | None
@@ -31,13 +33,16 @@ class RateRecord(Frozen):
 
     def over(self, step_s: float, tokens: int) -> RateRecord:
         """Return the rates for another duration of the step; a withheld ceiling share remains withheld."""
-        achieved, peak, ceiling = self.step_flops / step_s, self.peak_flops_per_s, self.ceiling_flops_per_s
+        achieved = None if self.step_flops is None else self.step_flops / step_s
+        peak, ceiling = self.peak_flops_per_s, self.ceiling_flops_per_s
         return self.model_copy(
             update={
                 "flops_per_s": achieved,
-                "tokens_per_s": tokens / step_s,
-                "peak_share": achieved / peak if peak else None,
-                "ceiling_share": achieved / ceiling if ceiling and self.ceiling_share is not None else None,
+                "tokens_per_s": None if self.tokens_per_s is None else tokens / step_s,
+                "peak_share": achieved / peak if peak and achieved is not None else None,
+                "ceiling_share": achieved / ceiling
+                if ceiling and achieved is not None and self.ceiling_share is not None
+                else None,
             }
         )
 

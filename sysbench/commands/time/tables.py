@@ -21,7 +21,7 @@ from sysbench.commands.time.spec import TimeSpec
 from sysbench.log.predictions import MARK
 from sysbench.log.records import PhaseRecord, Samples
 from sysbench.render.declared import DeclaredTable, Each, Field, along, filled, leading
-from sysbench.render.remarks import cautions, outcomes
+from sysbench.render.remarks import cautions, outcomes, own_models
 from sysbench.render.table import NOTHING, Cell, Measure, Sheet, Table, Tone, Word
 from sysbench.spec.run import Selection
 from sysbench.statistics import Ratio, direction, ratio
@@ -546,7 +546,7 @@ DEVICES = DeclaredTable(
         leading(
             Field("size", get=lambda row: _any(row).cell.size),
             *(
-                Field(name, importance=3, get=lambda row, name=name: getattr(_any(row).cell.model, name))
+                Field(name, importance=3, get=lambda row, name=name: getattr(_any(row).cell.shape, name, None))
                 for name in ("d_model", "d_ff", "layers", "heads")
             ),
             Field("parameters", unit="count", importance=2, get=lambda row: _any(row).model.parameters),
@@ -708,7 +708,7 @@ CELLS = DeclaredTable(
     "cells",
     "all cells and phases",
     (
-        Each("name", (Field("{name}", get=lambda row, name: getattr(row[0].cell.model, name)),), _DIMENSIONS),
+        Each("name", (Field("{name}", get=lambda row, name: getattr(row[0].cell.shape, name, None)),), _DIMENSIONS),
         Field("device_name", "device name", get=lambda row: row[0].device.name if row[0].device else None),
         Field("parameters", unit="count", get=lambda row: row[0].model.parameters),
         Field("outcome", get=lambda row: row[0].outcome),
@@ -808,7 +808,7 @@ def sheet(record: TimeRecord, names: Iterable[str] = (), selection: Selection | 
     return Sheet(
         subject=(*axes.subject(specs), *about, *torch),
         tables=tuple(tables_for(record, names)),
-        remarks=(*outcomes(record), *cautions(record)),
+        remarks=(*outcomes(record), *cautions(record), *own_models(record)),
     )
 
 

@@ -14,7 +14,7 @@ from typing import Final, Literal, get_args
 from sysbench import formulas
 from sysbench.spec import hardware as known_hardware
 from sysbench.spec.hardware import Hardware
-from sysbench.spec.model import Attention, ModelCell, Precision
+from sysbench.spec.model import Attention, ModelCell, ModelShape, Precision
 from sysbench.trace.kernels.time import WORK_PHASES, KernelTime
 from sysbench.trace.range_tree import PARTS, part_of
 from sysbench.trace.summary import KernelClass, KernelName, Rate
@@ -53,11 +53,11 @@ Amounts = dict[tuple[str, str], Amount]
 
 def attention_parts(cell: ModelCell) -> Amounts:
     """Return the work of scores, mask, softmax and output in written-out attention; empty for fused implementations."""
-    if cell.attention not in WRITTEN_OUT:
+    shape, item = cell.shape, ITEM_BYTES[cell.precision]
+    if shape is None or cell.attention not in WRITTEN_OUT:
         return {}
-    shape, item = cell.model, ITEM_BYTES[cell.precision]
     numbers = shape.layers * cell.batch * shape.heads * cell.ctx**2
-    product = _attention_product(cell)
+    product = _attention_product(cell, shape)
     through = 2 * numbers * item
     return {
         ("scores", "forward"): product,
@@ -73,32 +73,34 @@ def attention_parts(cell: ModelCell) -> Amounts:
 
 def classes(cell: ModelCell, fused: bool) -> Amounts:
     """Return the work of classes of kernels where it is known; `fused` means that attention is a kernel of its own."""
-    shape, tokens, item = cell.model, cell.tokens, ITEM_BYTES[cell.precision]
+    shape, tokens, item = cell.shape, cell.tokens, ITEM_BYTES[cell.precision]
+    if shape is None:
+        return {}
     layer = [(shape.d_model, shape.d_model)] * 4 + [(shape.d_model, shape.d_ff)] * 3
     linears = [*layer * shape.layers, (shape.d_model, shape.vocab)]  # projections and the output head
     moved = sum(tokens * d_in + d_in * d_out + tokens * d_out for d_in, d_out in linears)
     products = Amount(sum(2 * tokens * d_in * d_out for d_in, d_out in linears), moved * item)
     if not fused:
-        product = _attention_product(cell)
+        product = _attention_product(cell, shape)
         amounts = (products, product, product)
         products = Amount(sum(each.flops or 0 for each in amounts), sum(each.bytes or 0 for each in amounts))
-    parameters = formulas.parameters(cell.model)
+    parameters = formulas.parameters(shape)
     found: Amounts = {
         ("matmul", "forward"): products,
         ("matmul", "backward"): products.twice(),
         ("optimizer", "optimizer"): Amount(ADAMW_FLOPS * parameters, ADAMW_BYTES * parameters),
     }
     if fused:
-        flops = formulas.attention_forward_flops(cell.model, cell.ctx, cell.batch)
+        flops = formulas.attention_forward_flops(shape, cell.ctx, cell.batch)
         stream = shape.layers * tokens * shape.d_model * item
         found["attention", "forward"] = Amount(flops, 4 * stream)
         found["attention", "backward"] = Amount(2 * flops, 8 * stream)
     return found
 
 
-def _attention_product(cell: ModelCell) -> Amount:
+def _attention_product(cell: ModelCell, shape: ModelShape) -> Amount:
     """Work of q·kᵀ in all layers; weights·v has the same size."""
-    shape, item = cell.model, ITEM_BYTES[cell.precision]
+    item = ITEM_BYTES[cell.precision]
     flops = formulas.attention_forward_flops(shape, cell.ctx, cell.batch) // 2
     numbers = shape.layers * cell.batch * shape.heads * cell.ctx**2
     return Amount(flops, item * (2 * shape.layers * cell.tokens * shape.d_model + numbers))
@@ -110,9 +112,9 @@ BACKWARD_PRODUCTS: Final = 2
 
 def products_expected(cell: ModelCell) -> dict[str, int]:
     """Matrix products per step by phase: 9 in every layer, and the output head; empty if compiled or fused."""
-    if cell.attention not in WRITTEN_OUT or cell.execution != "eager":
+    if cell.shape is None or cell.attention not in WRITTEN_OUT or cell.execution != "eager":
         return {}
-    forward = 9 * cell.model.layers + 1
+    forward = 9 * cell.shape.layers + 1
     expected = {"forward": forward, "backward": BACKWARD_PRODUCTS * forward}
     return {phase: count for phase, count in expected.items() if phase in cell.phases}
 
@@ -125,8 +127,8 @@ def rates(
 ) -> Iterator[Rate]:
     """Yield time and work of attention's parts, then of kernel classes, a row for each phase in which they take time.
 
-    Work comes from the dimensions of `cell`, or without one from `products`. Attention's parts are left out unless
-    scores, softmax and output can all be identified.
+    Work comes from the dimensions of `cell`, or from `products` for a model of the user's and without one. Attention's
+    parts are left out unless scores, softmax and output can all be identified.
     """
     parts = [part_of(module) for module in time.modules]
     by_part: dict[tuple[str, str], int] = {}
@@ -140,7 +142,7 @@ def rates(
             by_part[part, phase] = by_part.get((part, phase), 0) + ns
     if not {part for part, _ in by_part} >= {"scores", "softmax", "output"}:
         by_part = {}
-    if cell is not None:
+    if cell is not None and cell.shape is not None:
         products = classes(cell, fused=any(kind == "attention" for kind, _ in by_class))
     yield from _rates("attention", by_part, PARTS, attention_parts(cell) if cell else {}, cell, hardware)
     yield from _rates("class", by_class, get_args(KernelClass), products, cell, hardware)
@@ -168,5 +170,5 @@ def _rates(
             bytes=amount.bytes,
             peak_flops_per_s=peak.flops_per_s if peak else None,
             peak_bytes_per_s=hardware.memory_bandwidth_bytes_per_s if hardware else None,
-            basis="model" if cell is not None else "shapes",
+            basis="model" if cell is not None and cell.shape is not None else "shapes",
         )

@@ -31,6 +31,7 @@ from sysbench.log.records import RunRecord
 from sysbench.render.latex import latex
 from sysbench.render.output import show_sheet
 from tests import fixtures_attention, fixtures_runs, fixtures_timing
+from tests.commands.time import test_predicted
 from tests.fixtures_timing import TWO_CORES
 from tests.golden.compare import assert_golden
 
@@ -140,6 +141,26 @@ def test_two_plain_records_come_with_the_warning_that_processes_differ() -> None
 
 
 # Which cell is compared with which
+
+
+def predicted_on_two_gpus() -> Comparison:
+    def predicted(gpu: str, *steps_s: float | None) -> TimeRecord:
+        spec = TimeSpec(size=("tiny",), ctx=(128, 256), simulate=(gpu,))
+        return test_predicted.record(spec, *((step_s, "ok") for step_s in steps_s))
+
+    return compared(predicted("h100", 0.01, 0.02), predicted("a100-80gb", 0.02, None), across=("simulate",))
+
+
+def test_predictions_are_compared_by_their_points_without_a_verdict() -> None:
+    found = predicted_on_two_gpus()
+    (step,) = (each for cell in found.cells for each in cell.predictions)  # the other one is withheld on one side
+    assert (step.quantity, step.ratio) == ("step", 2.0)
+    assert (step.a.low_s, step.b.high_s) == pytest.approx((0.008, 0.026))
+    shown = text_of(found)
+    assert "PREDICTED, not measured" in shown
+    assert "2.00" in shown
+    assert not {"FASTER", "SLOWER", "SAME", "AMBIGUOUS"} & set(shown.split())
+    assert json.loads(found.model_dump_json())["cells"][0]["predictions"][0]["b"]["point_s"] == 0.02
 
 
 def test_cells_are_matched_by_their_axes_whatever_their_order() -> None:
@@ -527,7 +548,7 @@ def test_a_summary_is_appended_for_github(
 @pytest.mark.parametrize("name", list(compare_tables.TABLES))
 def test_every_table_is_made_in_every_format(form: str, name: str) -> None:
     found = compared(measured(1, ctx="128,256"), measured(2, ctx="256,512", execution="compiled"))
-    assert text_of(found, form, [name])
+    assert text_of(predicted_on_two_gpus() if name == "predictions" else found, form, [name])
 
 
 def test_a_table_that_there_is_not_is_refused_with_those_that_there_are() -> None:

@@ -3,9 +3,11 @@
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from sysbench.commands.loop.stopwatch import Stopwatch
 from sysbench.lab.clocks import SynchronizedClock
 from sysbench.log.outcomes import CautionCode
 
-SHORT_S, LONG_S = 0.004, 0.010
+SHORT_S, LONG_S, REST_S = 0.004, 0.010, 0.002
 
 
 def sleeping(seconds: float) -> Callable[[], None]:
@@ -75,8 +77,8 @@ def test_what_a_function_does_outside_its_phases_is_the_rest_of_its_step() -> No
 
     run = sysbench.measure(step, device="cpu", warmup=2, steps=5)
     assert len(own_s) == 7
-    for measured_s, truly_s in zip(samples(run, "step"), own_s[2:], strict=True):
-        assert truly_s <= measured_s < truly_s + 0.001
+    added_s = [each_s - true_s for each_s, true_s in zip(samples(run, "step"), own_s[2:], strict=True)]
+    assert 0 <= min(added_s) < 0.001
     outside = run.cells[0].outside.samples_s
     assert min(outside) >= LONG_S
     assert [sum(parts) for parts in zip(samples(run, "forward"), outside, strict=True)] == pytest.approx(
@@ -196,7 +198,7 @@ def loop(steps: int, *, mark: bool) -> list[float]:
             time.sleep(SHORT_S)
         with sysbench.phase("backward"):
             time.sleep(LONG_S)
-        time.sleep(0.002)
+        time.sleep(REST_S)
         if mark:
             sysbench.step()
     return [*began_s, time.perf_counter()]
@@ -211,8 +213,10 @@ def test_a_recorded_step_lasts_from_its_first_phase_to_the_next_step(place: Path
     assert recording.run.record == run.record
     truly_s = [later - earlier for earlier, later in pairwise(began_s)][1 : 1 + counted]
     assert len(samples(run, "step")) == counted
-    for measured_s, true_s in zip(samples(run, "step"), truly_s, strict=True):
-        assert measured_s == pytest.approx(true_s, abs=0.001)
+    # What is done between two steps to measure them belongs to neither.
+    unmeasured_s = [true_s - each_s for true_s, each_s in zip(truly_s, samples(run, "step"), strict=True)]
+    assert abs(median(unmeasured_s)) < 0.001
+    assert min(samples(run, "step")) >= SHORT_S + LONG_S + REST_S
     assert min(samples(run, "forward")) >= SHORT_S
     assert run.cells[0].cell.name == "mine"
     assert ("the last step does not count" in str(run.cells[0].detail)) is not mark
@@ -250,7 +254,7 @@ def test_steps_alone_need_no_phases() -> None:
 
 
 def test_after_enough_steps_marks_do_nothing() -> None:
-    with sysbench.record(warmup=1, steps=2, device="cpu") as recording:
+    with sysbench.record(warmup=1, max_steps=2, device="cpu") as recording:
         loop(6, mark=True)
         assert sysbench.phase("anything at all") is marks.NOTHING
     assert len(samples(recording.run, "step")) == 2
@@ -264,23 +268,20 @@ def test_a_loop_that_ends_in_its_warm_up_says_so() -> None:
     assert "no step was measured" in recording.run._repr_html_()
 
 
-def test_a_failed_phase_takes_its_step_with_it_and_no_other(place: Path) -> None:
-    def steps() -> Iterator[int]:
-        for number in range(5):
-            try:
-                with sysbench.phase("forward"):
-                    if number == 2:
-                        raise ValueError("a bad batch")
-                with sysbench.phase("backward"):
-                    pass
-            except ValueError:
-                pass
-            sysbench.step()
-            yield number
-
+@pytest.mark.parametrize("bad", [0, 2])
+@pytest.mark.parametrize("mark", [True, False])
+def test_a_failed_phase_takes_its_step_with_it_and_no_other(bad: int, mark: bool) -> None:
     with sysbench.record(warmup=0, device="cpu") as recording:
-        list(steps())
-    assert len(samples(recording.run, "step")) == 4
+        for number in range(5):
+            with suppress(ValueError), sysbench.phase("forward"):
+                if number == bad:
+                    raise ValueError("a bad batch")
+            with sysbench.phase("optimizer"):
+                pass
+            if mark:
+                sysbench.step()
+    assert len(samples(recording.run, "step")) == (4 if mark else 3)  # nothing says where the last one ends
+    assert len(samples(recording.run, "optimizer")) == len(samples(recording.run, "forward"))
 
 
 @pytest.mark.parametrize(
@@ -315,7 +316,7 @@ def test_a_block_that_raises_leaves_its_record(place: Path, error: BaseException
         ({"trace": "trace.txt"}, "trace.txt must end in .json or .json.gz"),
         ({"trace": "nowhere/trace.json"}, "cannot write nowhere/trace.json"),
         ({"device": "cuda:77"}, "device cuda:77 is not here"),
-        ({"steps": 0}, "steps= 0 is out of range"),
+        ({"max_steps": 0}, "max_steps= 0 is out of range"),
     ],
 )
 def test_what_cannot_be_recorded_is_refused_before_the_block_begins(wrong: dict[str, Any], complaint: str) -> None:

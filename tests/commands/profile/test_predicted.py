@@ -192,7 +192,7 @@ def test_the_roofline_has_the_work_and_time_of_every_part_below_the_roofs(ran: t
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ("--simulate 24GiB", "predicts no times"),
+        ("--simulate 24GiB", "times cannot be predicted"),
         ("--simulate h100 --device cpu", "--device applies to profiling on a device"),
         ("--simulate h100 --with nsys", "--with applies to profiling on a device"),
         ("--simulate h100 --active 2", "--active applies to profiling on a device"),

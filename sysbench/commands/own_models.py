@@ -1,0 +1,53 @@
+"""Events about models of the user's: what ran, and what a step of it does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import lru_cache
+
+from sysbench.errors import SysbenchError
+from sysbench.lab.step import TrainingStep
+from sysbench.lab.workload.facts import facts_of
+from sysbench.log.events import OwnModelBuilt, OwnModelFacts
+from sysbench.simulate.gpu import Gpu
+from sysbench.simulate.recording import Platform, StepRecording, record
+from sysbench.spec.model import ModelCell
+
+_ANY_GPU = Gpu("any", 1 << 50)
+
+
+def own_model_built(cell: ModelCell, step: TrainingStep) -> Iterator[OwnModelBuilt]:
+    """Yield what is known of a user's model: before its first step, and after it if only that could tell the loss.
+
+    FLOPs are counted in a step without data.
+    """
+    if cell.own is None:
+        return
+    names = ModelCell.model_fields
+    counted, why_not = _counted(ModelCell(**{name: getattr(cell, name) for name in names} | {"execution": "eager"}))
+    facts = facts_of(step.work, counted.flops if counted else None, why_not)
+    loss = facts.loss or (counted.loss if counted else None)
+    yield OwnModelBuilt(at_s=time.time(), cell=cell.key, **facts.model_dump() | {"loss": loss})
+
+
+def own_model_ran(cell: str, step: TrainingStep) -> Iterator[OwnModelBuilt]:
+    """Yield what is known of a user's model without counting FLOPs."""
+    if step.work.own is not None:
+        yield OwnModelBuilt(at_s=time.time(), cell=cell, **facts_of(step.work, None).model_dump())
+
+
+def own_model_recorded(cell: str, recording: StepRecording, *, simulated: bool) -> Iterator[OwnModelBuilt]:
+    """Yield what a recording knows of a user's model; the FLOPs of a CPU's fused kernels cannot be counted."""
+    if (own := recording.own_model) is not None:
+        flops = own.flops if simulated else None
+        yield OwnModelBuilt(at_s=time.time(), cell=cell, **own.model_dump() | {"flops": flops})
+
+
+@lru_cache(maxsize=1)
+def _counted(cell: ModelCell) -> tuple[OwnModelFacts | None, str | None]:
+    """Return what a step without data says of the model, or why there can be none."""
+    try:
+        return record(cell, cell.mode, Platform.of(_ANY_GPU), origins=False).own_model, None
+    except Exception as error:  # noqa: BLE001  FLOPs are a bonus; what cannot run without data may run with it.
+        return None, str(error) if isinstance(error, SysbenchError) else f"{type(error).__name__}: {error}"

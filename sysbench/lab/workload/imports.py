@@ -1,0 +1,199 @@
+"""Code that the user names: imported in the worker alone, its mistakes told apart from ours."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import io
+import os
+import pkgutil
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+import sysbench
+from sysbench.errors import SysbenchError, UnavailableError, nearest, unknown
+from sysbench.lab.allocator import is_out_of_memory
+from sysbench.log.events import CodeFile
+
+PRINTED_CHARACTERS = 2000
+"""Length of what is kept of a model's own output."""
+
+_NOT_THEIRS = tuple(str(Path(module.__file__ or "").parent) for module in (torch, sysbench))
+
+
+class UserCodeError(SysbenchError):
+    """Code that the user named raised something; the line says what, and in which of their lines."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """An attribute of an imported module."""
+
+    value: Any
+    module: ModuleType
+    file: CodeFile
+
+
+def loaded(target: str, directory: str, option: str = "--model") -> Loaded:
+    """Import what `target` names: `package.module:attribute`, or `path/to/file.py:attribute`, under `directory`.
+
+    Raises UnavailableError if there is no such module, file or attribute, and UserCodeError if its import fails.
+    """
+    where, _, path = target.rpartition(":")
+    root = Path(directory).resolve()
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    with users(f"importing {where}"):
+        module = _of_file(root / where, option) if where.endswith(".py") else _of_name(where, root, option)
+    value: Any = module
+    for name in path.split("."):
+        if not hasattr(value, name):
+            theirs = module.__name__.partition(".")[0]
+            own = [
+                each
+                for each, held in vars(value).items()
+                if callable(held) and hasattr(held, "__name__") and f"{held.__module__}.".startswith(f"{theirs}.")
+            ]
+            raise UnavailableError(f"{option} {target}: {unknown(name, f'in {where}', own)}")
+        value = getattr(value, name)
+    if not callable(value):
+        raise UnavailableError(f"{option} {target} is {type(value).__name__}, not a class or a function")
+    file = getattr(module, "__file__", None)
+    return Loaded(value, module, code_file(target, None if file is None else Path(file)))
+
+
+def code_file(target: str, path: Path | None) -> CodeFile:
+    """Return a file as it is now; raises OSError if it cannot be read."""
+    digest = None if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
+    return CodeFile(target=target, path=None if path is None else str(path), sha256=digest)
+
+
+def _of_file(path: Path, option: str) -> ModuleType:
+    if not path.is_file():
+        raise UnavailableError(f"{option}: there is no file {path}")
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    held = sys.modules.get(path.stem)
+    if held is not None and getattr(held, "__file__", None) == str(path):
+        return held
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[path.stem]
+        raise
+    return module
+
+
+def _of_name(name: str, root: Path, option: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # something that their module imports
+        package, _, missing = error.name.rpartition(".")
+        places = getattr(sys.modules.get(package), "__path__", None) or [str(root)]
+        there = [each.name for each in pkgutil.iter_modules(places)]
+        meant = nearest(missing, there)
+        question = f" Did you mean {meant}?" if meant else " --app-dir names the directory to import from"
+        raise UnavailableError(f"{option} {name}: there is no module {missing} in {places[0]}.{question}") from None
+
+
+@contextmanager
+def users(doing: str) -> Iterator[None]:
+    """Raise what code of the user's raises in this context as a UserCodeError that names their line.
+
+    A lack of memory is raised as it is. What cannot be done without data is an UnavailableError that names the line.
+    """
+    process = os.getpid()
+    try:
+        yield
+    except UnavailableError as error:
+        place = _place(error)
+        raise UnavailableError(f"{error}{f' ({place})' if place else ''}") from error
+    except SystemExit as error:
+        raise UserCodeError(f"{doing}: it calls exit(){_in(error)}") from error
+    except EOFError as error:
+        raise UserCodeError(f"{doing}: it reads from standard input, where there is nothing{_in(error)}") from error
+    except Exception as error:
+        if isinstance(error, SysbenchError) or is_out_of_memory(error):
+            raise
+        words = " ".join(str(error).split())
+        raise UserCodeError(f"{doing}: {type(error).__name__}: {words}{_in(error)}") from error
+    finally:
+        if os.getpid() != process:
+            os._exit(0)  # a process that their code has forked, and that must not go on as this one
+
+
+def _in(error: BaseException) -> str:
+    place = _place(error)
+    return f" ({place})" if place else ""
+
+
+def _place(error: BaseException) -> str | None:
+    """The innermost line of a traceback that is neither torch's nor ours: `gpt.py:42 in forward`."""
+    theirs = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((*_NOT_THEIRS, "<"))
+        and not frame.filename.startswith(str(Path(importlib.__file__).parent))
+    ]
+    return f"{Path(theirs[-1].filename).name}:{theirs[-1].lineno} in {theirs[-1].name}" if theirs else None
+
+
+@contextmanager
+def printed() -> Iterator[list[str]]:
+    """Take what is printed in this context, which must not end up in results, and hand on the beginning of it."""
+    kept: list[str] = []
+    with redirect_stdout(io.StringIO()) as written:
+        try:
+            yield kept
+        finally:
+            text = written.getvalue()
+            kept.append(text[:PRINTED_CHARACTERS])
+            sys.stderr.write(text)
+
+
+def arguments_for(
+    function: Callable[..., Any],
+    given: Mapping[str, Any],
+    offered: Mapping[str, Any],
+    insisted: Mapping[str, Any],
+    what: str,
+    remedy: str = "",
+) -> dict[str, Any]:
+    """Return the keyword arguments with which to call `function`.
+
+    These are those `given`; those `insisted` on that it takes; and those `offered` that it requires. Raises
+    UnavailableError, about `what` and with a `remedy`, if it requires something else, or does not take what is given.
+    """
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # a function of C, which does not tell
+        return dict(given)
+    open_ended = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    named = {
+        name: each for name, each in parameters.items() if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
+    }
+    wrong = next((name for name in given if name not in named), None)
+    if wrong is not None and not open_ended:
+        raise UnavailableError(f"--model-arg {wrong}: {unknown(wrong, f'an argument of {what}', named)}")
+    required = [name for name, each in named.items() if each.default is each.empty]
+    known = {**offered, **insisted, **given}
+    if missing := [name for name in required if name not in known]:
+        takes = ", ".join(map(str, named.values()))
+        raise UnavailableError(f"nothing gives {what} its {', '.join(missing)}; it takes ({takes}){remedy}")
+    return {name: known[name] for name in named if name in required or name in insisted} | dict(given)

@@ -1,0 +1,178 @@
+"""What a model of the user's is fed: made by a function of theirs, described, or told from the model itself."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sysbench.errors import UnavailableError
+from sysbench.lab.workload.imports import Loaded, arguments_for, loaded, users
+from sysbench.log.events import CodeFile
+from sysbench.spec.model import ModelCell
+from sysbench.spec.own_model import DescribedInput, OwnModel
+
+GET_INPUTS = "get_inputs"
+
+_TARGETS = frozenset({"targets", "target", "labels", "y"})
+"""Names of the optional argument with which a language model computes its own loss."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The arguments of a call.
+
+    said    where they come from, for people
+    tokens  token ids (batch, ctx) among them; None if there are none
+    next_tokens, vocabulary  the ids that follow each, and their bound
+    """
+
+    arguments: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+    said: str
+    tokens: Tensor | None = None
+    next_tokens: Tensor | None = None
+    vocabulary: int = 0
+    files: tuple[CodeFile, ...] = ()
+
+    @property
+    def together(self) -> Any:
+        """What a function of the user's made: a tensor, a tuple, or a dict."""
+        if self.keywords:
+            return dict(self.keywords)
+        return self.arguments[0] if len(self.arguments) == 1 else self.arguments
+
+
+def inputs_of(cell: ModelCell, own: OwnModel, model: nn.Module, code: Loaded | None, device: torch.device) -> Inputs:
+    """Make the inputs of `model` on `device`; `code` is where it comes from.
+
+    Raises UnavailableError if it cannot be told what the model takes, and UserCodeError for a fault of their function.
+    """
+    if own.inputs is not None:
+        made = loaded(own.inputs, own.directory, "--inputs")
+        inputs = _made(made.value, f"{own.inputs}", cell, device, (made.file,))
+    elif own.described:
+        inputs = _described(own.described, cell, _vocabulary(model), device)
+    elif code is not None and callable(beside := getattr(code.module, GET_INPUTS, None)):
+        inputs = _made(beside, f"{GET_INPUTS} beside the model", cell, device, ())
+    else:
+        return _told_from(model, cell, device)
+    if inputs.tokens is None or (vocabulary := _vocabulary(model)) is None:
+        return inputs
+    return replace(inputs, next_tokens=inputs.tokens.roll(-1, 1).long(), vocabulary=vocabulary)
+
+
+def _made(
+    function: Callable[..., Any], said: str, cell: ModelCell, device: torch.device, files: tuple[CodeFile, ...]
+) -> Inputs:
+    offered = {"batch": cell.batch, "ctx": cell.ctx, "batch_size": cell.batch, "device": device}
+    given = arguments_for(function, {}, offered, {}, said)
+    with users(said), device:
+        value = function(**given)
+    moved = _on(value, device)
+    if not any(isinstance(each, Tensor) for each in _leaves(moved)):
+        raise UnavailableError(f"{said} returned {type(value).__name__}: a tensor, a tuple or a dict of them is needed")
+    tokens = next((each for each in _leaves(moved) if _is_tokens(each, cell)), None)
+    match moved:
+        case dict():
+            return Inputs((), moved, said, tokens, files=files)
+        case tuple() | list():
+            return Inputs(tuple(moved), {}, said, tokens, files=files)
+        case _:
+            return Inputs((moved,), {}, said, tokens, files=files)
+
+
+def _is_tokens(value: Any, cell: ModelCell) -> bool:
+    integers = (torch.int64, torch.int32)
+    return isinstance(value, Tensor) and value.dtype in integers and value.shape == (cell.batch, cell.ctx)
+
+
+def _on(value: Any, device: torch.device) -> Any:
+    match value:
+        case Tensor():
+            return value.to(device)
+        case dict():
+            return {name: _on(each, device) for name, each in value.items()}
+        case tuple() | list():
+            return tuple(_on(each, device) for each in value)
+    return value
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        value = tuple(value.values())
+    if isinstance(value, tuple | list):
+        for each in value:
+            yield from _leaves(each)
+    else:
+        yield value
+
+
+def _described(
+    inputs: tuple[DescribedInput, ...], cell: ModelCell, vocabulary: int | None, device: torch.device
+) -> Inputs:
+    generator = torch.Generator().manual_seed(cell.seed)
+    arguments, keywords = [], {}
+    for each in inputs:
+        symbols = {"B": cell.batch, "T": cell.ctx}
+        sizes = [size if isinstance(size, int) else symbols[size] for size in each.sizes]
+        dtype = getattr(torch, each.dtype)
+        below = vocabulary if each.below == "vocab" else each.below
+        if below is None and each.below is not None:
+            raise UnavailableError("--input: <vocab is the size of the first embedding, and the model has none")
+        if dtype.is_floating_point:
+            value = torch.randn(sizes, generator=generator).to(dtype)
+        else:
+            value = torch.randint(int(below or 2), sizes, generator=generator).to(dtype)
+        if each.name is None:
+            arguments.append(value.to(device))
+        else:
+            keywords[each.name] = value.to(device)
+    made = Inputs(tuple(arguments), keywords, "--input")
+    tokens = next((each for each in _leaves((made.arguments, keywords)) if _is_tokens(each, cell)), None)
+    return Inputs(made.arguments, made.keywords, made.said, tokens)
+
+
+def _told_from(model: nn.Module, cell: ModelCell, device: torch.device) -> Inputs:
+    """Token ids, if the model begins with an embedding and takes one argument, or the next tokens too."""
+    name, vocabulary = type(model).__name__, _vocabulary(model)
+    try:
+        parameters = list(inspect.signature(model.forward).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    required = [
+        each
+        for each in parameters
+        if each.default is each.empty and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+    ]
+    asks = f"add {GET_INPUTS}(batch, ctx) beside the model, --inputs module:function, or --input tokens=int64[B,T]<1000"
+    if vocabulary is None:
+        raise UnavailableError(f"{name} has no embedding, so what its forward takes cannot be told: {asks}")
+    if len(required) > 1:
+        takes = ", ".join(each.name for each in required)
+        raise UnavailableError(f"{name}.forward takes {takes}, and what these are cannot be told: {asks}")
+    tokens, following = random_tokens(vocabulary, cell, device)
+    own_loss = next((each.name for each in parameters if each.name in _TARGETS and each not in required), None)
+    keywords = {own_loss: following} if own_loss is not None and "loss" in cell.phases else {}
+    return Inputs((tokens,), keywords, f"token ids below {vocabulary}", tokens, following, vocabulary)
+
+
+def random_tokens(vocabulary: int, cell: ModelCell, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return token ids and the next token ids, each (batch, ctx) and equal on every device."""
+    generator = torch.Generator().manual_seed(cell.seed)
+    text = torch.randint(vocabulary, (cell.batch, cell.ctx + 1), generator=generator)
+    return text[:, :-1].contiguous().to(device), text[:, 1:].contiguous().to(device)
+
+
+def _vocabulary(model: nn.Module) -> int | None:
+    """Rows of the first embedding: torch's, or a module named one with a matrix of weights."""
+    for module in model.modules():
+        weight = getattr(module, "weight", None)
+        named = isinstance(module, nn.Embedding) or "embedding" in type(module).__name__.lower()
+        if named and isinstance(weight, Tensor) and weight.dim() == 2:
+            return int(weight.shape[0])
+    return None

@@ -1,0 +1,103 @@
+"""The loss of a model of the user's: their function, what the model computed itself, or one that fits its output."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from sysbench.errors import UnavailableError
+from sysbench.lab.workload.imports import Loaded, users
+from sysbench.lab.workload.inputs import Inputs
+
+
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross-entropy over all positions, in fp32: logits (batch, ctx, vocab) against ids (batch, ctx)."""
+    return nn.functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+
+
+class Loss:
+    """Computes the loss of what a model of the user's returns.
+
+    said  how it was computed, once it was
+    """
+
+    def __init__(self, inputs: Inputs, code: Loaded | None = None) -> None:
+        """Use their function `code`, of (output) or (output, inputs), or what fits the output.
+
+        Raises UnavailableError if their function takes something else.
+        """
+        self.said = None if code is None else code.file.target
+        self._inputs = inputs
+        self._code = code
+        self._arguments = 0 if code is None else _required(code.value)
+        if code is not None and self._arguments not in (1, 2):
+            raise UnavailableError(f"--loss {self.said}: it must take (output) or (output, inputs)")
+
+    def __call__(self, output: Any) -> Tensor:
+        """Return the loss, a tensor of one number; raises UnavailableError if there is none."""
+        if self._code is None:
+            value, self.said = fitting(output, self._inputs)
+        else:
+            with users(f"--loss {self.said}"):
+                value = self._code.value(*(output, self._inputs.together)[: self._arguments])
+            if not isinstance(value, Tensor) or value.dim():
+                shape = f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+                raise UnavailableError(f"--loss {self.said} returned {shape}; a loss is a tensor of one number")
+        if not value.requires_grad:
+            raise UnavailableError(
+                f"the loss ({self.said}) depends on no parameter that requires a gradient, so there is no backward: "
+                "is the output detached, or computed under no_grad?"
+            )
+        return value
+
+
+def _required(function: Callable[..., Any]) -> int:
+    """Return how many arguments a function requires by position."""
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(function).parameters.values()
+    return sum(each.default is each.empty and each.kind in positional for each in parameters)
+
+
+def fitting(output: Any, inputs: Inputs) -> tuple[Tensor, str]:
+    """Return the loss of `output`, and how it was computed; raises UnavailableError for an output without numbers.
+
+    It is what the model computed itself, cross entropy of its logits, or else the mean of what it returned.
+    """
+    named = dict(_named(output))
+    own = named.get("loss", next((each for each in named.values() if not each.dim()), None))
+    if own is not None and not own.dim():
+        return own, "the model's own"
+    candidates = [named["logits"]] if "logits" in named else list(named.values())
+    floating = [each for each in candidates if each.is_floating_point()]
+    if not floating:
+        held = ", ".join(str(each.dtype).removeprefix("torch.") for each in candidates)
+        what = f"tensors of {held} only" if held else f"{type(output).__name__}, which holds no tensor"
+        raise UnavailableError(
+            f"the model returned {what}: a loss needs floating-point numbers. add --loss module:function"
+        )
+    tokens, following = inputs.tokens, inputs.next_tokens
+    for each in floating:
+        if tokens is None or following is None or each.dim() != 3 or each.shape[:2] != tokens.shape:
+            continue
+        if each.shape[-1] >= inputs.vocabulary > 0:
+            return cross_entropy(each, following), "cross entropy of the logits"
+    return floating[0].float().mean(), "mean of the output"
+
+
+def _named(output: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors in an output with their names: of a dict, a dataclass, or by position."""
+    if isinstance(output, Tensor):
+        yield name, output
+    elif isinstance(output, Mapping):
+        for key, each in output.items():
+            yield from _named(each, str(key))
+    elif dataclasses.is_dataclass(output) and not isinstance(output, type):
+        for field in dataclasses.fields(output):
+            yield from _named(getattr(output, field.name), field.name)
+    elif isinstance(output, tuple | list):
+        for position, each in enumerate(output):
+            yield from _named(each, f"{name}{position}")

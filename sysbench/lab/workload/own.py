@@ -1,0 +1,165 @@
+"""The workload of a model that the user names."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from functools import partial
+from types import ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import sdpa_kernel
+
+from sysbench.errors import UnavailableError
+from sysbench.lab.attention import KINDS, FusedAttention
+from sysbench.lab.workload import hugging_face
+from sysbench.lab.workload.imports import Loaded, arguments_for, code_file, loaded, printed, users
+from sysbench.lab.workload.inputs import inputs_of
+from sysbench.lab.workload.losses import Loss
+from sysbench.lab.workload.workload import OwnWorkload, Workload, adamw
+from sysbench.spec.model import BUILT_IN_ATTENTION, ModelCell, ModelShape
+from sysbench.spec.own_model import HUGGING_FACE, OwnModel
+
+_NAMES: Mapping[str, tuple[str, ...]] = {
+    "vocab": ("vocab", "vocab_size", "n_vocab", "num_embeddings"),
+    "d_model": ("d_model", "hidden_size", "n_embd", "dim", "embed_dim"),
+    "layers": ("layers", "num_layers", "n_layers", "n_layer", "num_hidden_layers", "depth"),
+    "heads": ("heads", "num_heads", "n_heads", "n_head", "num_attention_heads", "nhead"),
+    "d_ff": ("d_ff", "ffn_dim", "intermediate_size", "dim_feedforward", "hidden_dim"),
+}
+"""Names that constructors have for the dimensions of `--size`."""
+
+_CONTEXT = ("ctx", "context_length", "max_seq_len", "block_size", "max_position_embeddings")
+"""Names for the longest context; a model that takes one is built for the cell's."""
+
+HOOK = "scaled_dot_product_attention"
+"""A function of this name beside a model can be exchanged for another implementation of causal attention."""
+
+_HOOKS: WeakKeyDictionary[ModuleType, Any] = WeakKeyDictionary()
+"""What each module had there itself."""
+
+
+def own_workload(cell: ModelCell, own: OwnModel, device: torch.device) -> Workload:
+    """Import and build the user's model on `device`, with inputs, a loss and an optimizer.
+
+    Raises UnavailableError for what does not exist or fit together, and UserCodeError for a fault in their code.
+    """
+    torch.manual_seed(cell.seed)
+    with printed() as said:
+        code = None if own.target.startswith(HUGGING_FACE) else loaded(own.target, own.directory)
+        with device:
+            model = _config_model(cell, own) if code is None else _constructed(cell, own, code)
+        _settle(model, cell, device)
+        inputs = inputs_of(cell, own, model, code, device)
+        losses = loaded(own.loss, own.directory, "--loss") if own.loss is not None else None
+        optimizers = loaded(cell.optimizer, own.directory, "--optimizer") if ":" in cell.optimizer else None
+    config = code_file(own.target, own.config) if code is None else code.file
+    files = (config, *inputs.files, *(each.file for each in (losses, optimizers) if each is not None))
+    loss = Loss(inputs, losses)
+    return Workload(
+        model=model,
+        arguments=inputs.arguments,
+        keywords=inputs.keywords,
+        loss=loss,
+        optimizer=partial(adamw, model, cell.optimizer)
+        if optimizers is None
+        else partial(_own_optimizer, optimizers, model),
+        tokens=cell.tokens if inputs.tokens is not None else None,
+        attending=_backend(cell),
+        own=OwnWorkload(files=files, inputs=inputs.said, loss=lambda: loss.said, printed="".join(said)),
+    )
+
+
+def _constructed(cell: ModelCell, own: OwnModel, code: Loaded) -> nn.Module:
+    if isinstance(code.value, nn.Module):
+        raise UnavailableError(f"--model {own.target} is a model already: name its class, or a function that makes it")
+    dimensions = {each: own.dimensions[name] for name, names in _NAMES.items() for each in names}
+    context = dict.fromkeys(_CONTEXT, cell.ctx)
+    shape = ModelShape(**own.dimensions)
+    offered: dict[str, Any] = {"shape": shape, "device": torch.get_default_device(), "seed": cell.seed, **dimensions}
+    offered["attention"] = BUILT_IN_ATTENTION[0]
+    exchanged = {} if cell.attention == "own" else {"attention": cell.attention}
+    insisted = {**context, **exchanged, **(dimensions if own.sized else {})}
+    what = f"--model {own.target}"
+    given = arguments_for(code.value, own.arguments, offered, insisted, what, ". Add --model-arg NAME=VALUE")
+    if own.sized and not given.keys() & {*dimensions, "shape"}:
+        raise UnavailableError(f"{what} takes none of the dimensions of --size, such as {', '.join(_NAMES)}")
+    if "attention" not in given:
+        _exchange(cell, code, what)
+    with users(f"building {own.title}"):
+        model = code.value(**given)
+    if not isinstance(model, nn.Module):
+        raise UnavailableError(f"{what} returned {type(model).__name__}, which is no torch.nn.Module")
+    return model
+
+
+def _config_model(cell: ModelCell, own: OwnModel) -> nn.Module:
+    if own.sized:
+        raise UnavailableError(f"--model {own.target} has its dimensions in its config: change them with --model-arg")
+    return hugging_face.built(own.config, own.arguments, cell.attention)
+
+
+def _settle(model: nn.Module, cell: ModelCell, device: torch.device) -> None:
+    """Put the model where and into the mode in which it is measured."""
+    tensors = [*model.parameters(), *model.buffers()]
+    if any(each.device.type == "meta" for each in tensors):
+        raise UnavailableError(
+            f"{type(model).__name__} has parameters on the meta device, which have no values: build it with values"
+        )
+    if any(each.device != device for each in tensors):
+        model.to(device)
+    model.train(cell.mode != "inference")
+    if "backward" in cell.phases and not any(each.requires_grad for each in model.parameters()):
+        raise UnavailableError(
+            f"no parameter of {type(model).__name__} requires a gradient, so there is no backward: --mode inference"
+        )
+
+
+def _exchange(cell: ModelCell, code: Loaded, what: str) -> None:
+    """Put the cell's implementation in place of the function beside the model, or the model's own back again."""
+    own = _HOOKS.setdefault(code.module, getattr(code.module, HOOK, None))
+    if cell.attention == "own":
+        if own is not None:
+            setattr(code.module, HOOK, own)
+        return
+    if not callable(own):
+        raise UnavailableError(
+            f"--attention {cell.attention}: {what} takes no argument `attention`, and its module has no function "
+            f"{HOOK} that could be exchanged"
+        )
+    attend = KINDS[cell.attention](cell.ctx)
+
+    def scaled_dot_product_attention(q: Tensor, k: Tensor, v: Tensor, *rest: Any, **options: Any) -> Tensor:
+        attended: Tensor = attend(q, k, v)
+        return attended
+
+    setattr(code.module, HOOK, scaled_dot_product_attention)
+
+
+def _backend(cell: ModelCell) -> Any:
+    """A context in which `scaled_dot_product_attention` has the cell's kernel."""
+    kind = KINDS.get(cell.attention)
+    attention = kind(1) if kind is not None and cell.attention in ("flash", "efficient", "cudnn", "math") else None
+    return sdpa_kernel(attention.backend) if isinstance(attention, FusedAttention) and attention.backend else None
+
+
+def _own_optimizer(factory: Loaded, model: nn.Module) -> torch.optim.Optimizer:
+    """Call the factory with the model, or with its trainable parameters if its first argument is called so."""
+    try:
+        first = next(iter(inspect.signature(factory.value).parameters), "params")
+    except (TypeError, ValueError):
+        first = "params"
+    name, trainable = factory.file.target, [each for each in model.parameters() if each.requires_grad]
+    with users(f"--optimizer {name}"):
+        made = factory.value(trainable if first.startswith("param") else model)
+    if isinstance(made, tuple | list | dict):
+        raise UnavailableError(
+            f"--optimizer {name} returned a {type(made).__name__} of {len(made)}, and a step has one optimizer. "
+            "For a loop of your own, with several, there is sysbench.measure"
+        )
+    if not isinstance(made, torch.optim.Optimizer):
+        raise UnavailableError(f"--optimizer {name} returned {type(made).__name__}, which is no torch.optim.Optimizer")
+    return made

@@ -1,0 +1,96 @@
+"""A model with its inputs, its loss and its optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sysbench.lab.attention import kernel_of
+from sysbench.lab.precision import compute_dtype
+from sysbench.lab.transformer import build
+from sysbench.lab.workload.inputs import random_tokens
+from sysbench.lab.workload.losses import cross_entropy
+from sysbench.log.events import CodeFile
+from sysbench.spec.model import ModelCell, ModelShape
+
+LEARNING_RATE = 1e-4
+"""Small enough for a thousand stable steps on one batch, and large enough to change every parameter."""
+
+_IMPLEMENTATIONS: Mapping[str, Mapping[str, Any]] = {
+    "for-loop": {"foreach": False, "fused": False},
+    "foreach": {"foreach": True},
+    "fused": {"fused": True},
+}
+"""Explicit, because torch.optim would otherwise choose by device."""
+
+
+@dataclass(frozen=True)
+class OwnWorkload:
+    """What only a model of the user's has.
+
+    files    its code, as it was imported
+    inputs   where they come from
+    loss     tells how the loss was computed, once it was
+    printed  what the code printed while the model was built; the beginning of it
+    """
+
+    files: tuple[CodeFile, ...]
+    inputs: str
+    loss: Callable[[], str | None]
+    printed: str
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a step works on.
+
+    arguments, keywords  of a call of the model
+    loss                 computes the loss, a scalar, from what the model returns
+    optimizer            makes the optimizer of the model's parameters
+    tokens               in one step; None if the inputs are not tokens
+    attention_kernel     the operator that computes attention; None if that is the model's own matter
+    attending            a context in which the model is called, or None
+    own                  None for the built-in Transformer
+    """
+
+    model: nn.Module
+    arguments: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+    loss: Callable[[Any], Tensor]
+    optimizer: Callable[[], torch.optim.Optimizer]
+    tokens: int | None
+    attention_kernel: str | None = None
+    attending: AbstractContextManager[Any] | None = None
+    own: OwnWorkload | None = None
+
+
+def built_in(cell: ModelCell, shape: ModelShape, device: torch.device) -> Workload:
+    """Build the Transformer of sysbench; raises UnavailableError if the cell's attention is not available there."""
+    model = build(shape, cell.ctx, cell.attention, device, cell.seed)
+    tokens, targets = random_tokens(shape.vocab, cell, device)
+    # With inputs of the shape and type that the model's own attention will receive.
+    q, k, v = torch.zeros(
+        (3, cell.batch, shape.heads, cell.ctx, shape.d_head), dtype=compute_dtype(cell.precision), device=device
+    )
+    with torch.enable_grad():
+        inputs = (each.requires_grad_(cell.mode != "inference") for each in (q, k, v))
+        kernel = kernel_of(model.attend, *inputs)
+    return Workload(
+        model=model,
+        arguments=(tokens,),
+        keywords={},
+        loss=lambda logits: cross_entropy(logits, targets),
+        optimizer=lambda: adamw(model, cell.optimizer),
+        attention_kernel=kernel,
+        tokens=cell.tokens,
+    )
+
+
+def adamw(model: nn.Module, implementation: str) -> torch.optim.AdamW:
+    """AdamW for all parameters; those that are frozen get no gradient, and therefore no state."""
+    return torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, **_IMPLEMENTATIONS[implementation])

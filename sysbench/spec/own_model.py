@@ -1,0 +1,181 @@
+"""Models that the user names: where their code is, what their constructor is given, and what they are fed.
+
+Nothing is imported here: a spec that is read again only names code. `sysbench.lab.own_model` imports it, in the worker.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+from sysbench.errors import nearest
+from sysbench.spec.axes import axis, texts
+from sysbench.spec.quantities import Size
+
+HUGGING_FACE = "hf:"
+
+_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+_FILE = re.compile(r"[^:]+\.py:[^\W\d]\w*(\.[^\W\d]\w*)*")
+_INPUT = re.compile(r"(?:(?P<name>[^\W\d]\w*)=)?(?P<dtype>\w+)\[(?P<sizes>[\w,]*)\](?:<(?P<bound>\w+))?")
+_BETWEEN_ARGUMENTS = re.compile(r",(?=[^\W\d]\w*=)")
+_BETWEEN_INPUTS = re.compile(r",(?![^\[]*\])")
+
+DTYPES = ("int64", "int32", "bool", "float32", "float16", "bfloat16")
+"""Types of described inputs; whole numbers are drawn below a bound, the others from a normal distribution."""
+
+Scalar = int | float | bool | str | None
+
+
+def code(value: str) -> str:
+    """Return `package.module:attribute` or `path/to/file.py:attribute`; raises ValueError for anything else."""
+    if _MODULE.fullmatch(value) or _FILE.fullmatch(value):
+        return value
+    written = value if ":" in value else f"{value}:NAME"
+    raise ValueError(
+        f"{value or '(nothing)'} does not name code: write package.module:NAME or path/to/file.py:NAME"
+        + (f", such as {written}" if _MODULE.fullmatch(written) or _FILE.fullmatch(written) else "")
+    )
+
+
+def _targets(value: object) -> tuple[str, ...]:
+    return tuple(each if each.startswith(HUGGING_FACE) and len(each) > 3 else code(each) for each in texts(value))
+
+
+def _arguments(value: object) -> dict[str, tuple[Scalar, ...]]:
+    """Parse words such as `layers=12,24` and `norm=rms` into the values of each argument."""
+    if isinstance(value, dict):
+        return value
+    found: dict[str, tuple[Scalar, ...]] = {}
+    words = [str(word) for word in (value if isinstance(value, list | tuple) else [value])]
+    for word in (each for several in words for each in _BETWEEN_ARGUMENTS.split(several)):
+        name, equals, written = word.partition("=")
+        if not equals or not name.isidentifier():
+            raise ValueError(f"{word} is not NAME=VALUE, such as layers=12,24 or norm=rms")
+        found[name] = _scalars(written)
+    return found
+
+
+def _scalars(written: str) -> tuple[Scalar, ...]:
+    """Numbers by the axis grammar; otherwise words, of which `true`, `false` and `none` are Python's constants."""
+    try:
+        return axis(written)
+    except ValueError:
+        return tuple(_scalar(word) for word in texts(written))
+
+
+def _scalar(word: str) -> Scalar:
+    constants: Mapping[str, Scalar] = {"true": True, "false": False, "none": None}
+    if word.lower() in constants:
+        return constants[word.lower()]
+    for kind in (int, float):
+        try:
+            return kind(word)
+        except ValueError:
+            continue
+    return word
+
+
+class DescribedInput(BaseModel):
+    """One input of a model: `tokens=int64[B,T]<vocab` is the argument `tokens`, whole numbers below the vocabulary.
+
+    Without a name it is the next positional argument. Sizes are numbers, `B` for the batch and `T` for the context.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    name: str | None
+    dtype: str
+    sizes: tuple[int | str, ...]
+    below: int | str | None
+    """Bound of whole numbers: a number, or `vocab`."""
+
+
+def _described(value: object) -> tuple[object, ...]:
+    words = value if isinstance(value, list | tuple) else [value]
+    return tuple(
+        described(each) if isinstance(each, str) else each
+        for word in words
+        for each in (_BETWEEN_INPUTS.split(word) if isinstance(word, str) else [word])
+    )
+
+
+def described(word: str) -> DescribedInput:
+    """Parse one description; raises ValueError with what is allowed."""
+    found = _INPUT.fullmatch(word.replace(" ", ""))
+    if found is None:
+        raise ValueError(f"{word} describes no input: write tokens=int64[B,T]<vocab or image=float32[B,3,224,224]")
+    if found["dtype"] not in DTYPES:
+        hint = nearest(found["dtype"], DTYPES)
+        question = f" Did you mean {hint}?" if hint else ""
+        raise ValueError(f"{found['dtype']} is not a type of inputs.{question} ({', '.join(DTYPES)})")
+    sizes = tuple(int(size) if size.isdigit() else size for size in filter(None, found["sizes"].split(",")))
+    if wrong := [size for size in sizes if size == 0 or (isinstance(size, str) and size not in ("B", "T"))]:
+        raise ValueError(f"{wrong[0]} is not a size in {word}: allowed are whole numbers from 1, B (batch) and T (ctx)")
+    bound = found["bound"]
+    below: int | str | None = int(bound) if bound and bound.isdigit() else bound
+    if below == 0 or (isinstance(below, str) and below != "vocab"):
+        raise ValueError(f"{bound} is not a bound in {word}: write a whole number from 1, or vocab")
+    if found["dtype"].startswith("int") and below is None:
+        raise ValueError(f"{word} needs a bound for its whole numbers, such as <vocab or <1000")
+    return DescribedInput(name=found["name"], dtype=found["dtype"], sizes=sizes, below=below)
+
+
+Targets = Annotated[tuple[str, ...], BeforeValidator(_targets)]
+Arguments = Annotated[dict[str, tuple[Scalar, ...]], BeforeValidator(_arguments)]
+Described = Annotated[tuple[DescribedInput, ...], BeforeValidator(_described)]
+Code = Annotated[str, BeforeValidator(code)]
+
+
+class OwnModel(BaseModel):
+    """A model of the user's, and what it is fed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    target: str
+    """`package.module:Class`, `path/to/file.py:factory`, or `hf:DIRECTORY` of a Hugging Face config."""
+    arguments: dict[str, Scalar]
+    """What `--model-arg` gives to the constructor, or to the config."""
+    dimensions: dict[str, Size]
+    """Offered to a constructor that asks for them by name."""
+    sized: bool
+    """Whether these dimensions were asked for, so that a model which takes none of them is a mistake."""
+    inputs: str | None
+    """A function `(batch, ctx)` that makes them."""
+    described: tuple[DescribedInput, ...]
+    loss: str | None
+    """A function `(output)` or `(output, inputs)` that computes it."""
+    directory: str
+    """Where its code is imported from."""
+
+    def __hash__(self) -> int:
+        """Equal models have equal fields; a dict has no hash of its own."""
+        return hash(self.model_dump_json())
+
+    @property
+    def title(self) -> str:
+        """Its name without its place: `GPT`, or the directory of a config."""
+        if self.target.startswith(HUGGING_FACE):
+            path = Path(self.target.removeprefix(HUGGING_FACE))
+            return (path.parent if path.suffix == ".json" and path.parent.name else path).name
+        return self.target.rpartition(":")[2]
+
+    @property
+    def config(self) -> Path:
+        """The config of a Hugging Face model."""
+        path = Path(self.directory) / self.target.removeprefix(HUGGING_FACE)
+        return path / "config.json" if path.is_dir() else path
+
+    def problem(self) -> str | None:
+        """Return why there is no such file, in one line; None if there is, or if only an import can tell."""
+        for option, target in (("--model", self.target), ("--inputs", self.inputs), ("--loss", self.loss)):
+            path, _, _ = (target or "").rpartition(":")
+            if target is not None and target.startswith(HUGGING_FACE):
+                if not self.config.is_file():
+                    return f"{option} {target}: there is no file {self.config}"
+            elif path.endswith(".py") and not (Path(self.directory) / path).is_file():
+                return f"{option} {target}: there is no file {Path(self.directory) / path}"
+        return None

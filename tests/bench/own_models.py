@@ -1,0 +1,112 @@
+"""What `time --model` adds to a step: beside a bare loop over the same step, interleaved, in one process.
+
+python -m tests.bench.own_models [--steps 100] [--width 256] [--layers 4] [--ctx 128] [--batch 4]
+
+`sysbench` is the measurement itself, event by event, its step's wall time as in the table. Between two of its steps two
+bare loops over models of their own take one each; how far these two are apart says how much of the difference is noise.
+The order changes from step to step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch import nn
+
+from sysbench.commands.time.measure import run
+from sysbench.commands.time.spec import TimeSpec
+from sysbench.log.events import DeviceInfo, StepMeasured
+
+PROMISED = 0.005
+
+MODEL = """
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self, width, layers, vocab=1000):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(vocab, width), nn.Linear(width, vocab)
+        layer = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+
+    def forward(self, ids):
+        return self.head(self.layers(self.embed(ids)))
+"""
+
+
+def bare(model: nn.Module, batch: int, ctx: int) -> Callable[[], float]:
+    """A step as a training script has it; returns its seconds."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=True)
+    text = torch.randint(1000, (batch, ctx + 1))
+    ids, targets = text[:, :-1].contiguous(), text[:, 1:].contiguous()
+
+    def step() -> float:
+        started_s = time.perf_counter()
+        optimizer.zero_grad(set_to_none=True)
+        logits = model(ids)
+        loss = nn.functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+        loss.backward()
+        optimizer.step()
+        return time.perf_counter() - started_s
+
+    return step
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in (("steps", 100), ("width", 256), ("layers", 4), ("ctx", 128), ("batch", 4)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory, "bench_model.py").write_text(MODEL)
+        (cell,) = TimeSpec(
+            model="bench_model:Model",
+            model_arg=[f"width={given.width}", f"layers={given.layers}"],
+            app_dir=directory,
+            ctx=given.ctx,
+            batch=given.batch,
+            steps=given.steps,
+        ).cells()
+        sample_s: dict[str, list[float]] = {"sysbench": [], "bare": [], "bare again": []}
+        measured: Iterator[float] = (
+            event.step.wall_s
+            for event in run(cell, DeviceInfo(name="a processor", type="cpu"))
+            if isinstance(event, StepMeasured) and not event.warmup and event.step.wall_s is not None
+        )
+        sample_s["sysbench"].append(next(measured))
+        theirs = sys.modules["bench_model"].Model
+        arms: dict[str, Callable[[], float]] = {
+            name: bare(theirs(given.width, given.layers), given.batch, given.ctx) for name in ("bare", "bare again")
+        }
+        for _ in range(5):
+            for step in arms.values():
+                step()
+        arms["sysbench"] = lambda: next(measured)
+        for _ in range(given.steps - 1):
+            for name in random.sample(sorted(arms), k=len(arms)):
+                sample_s[name].append(arms[name]())
+    middle = {name: median(taken_s) for name, taken_s in sample_s.items()}
+    for name, middle_s in middle.items():
+        print(
+            f"{name:10}  {1e3 * middle_s:8.3f} ms  {middle_s / middle['bare'] - 1:+.2%}  ({len(sample_s[name])} steps)"
+        )
+    draws = [
+        median(random.choices(sample_s["sysbench"], k=given.steps))
+        / median(random.choices(sample_s["bare"], k=given.steps))
+        for _ in range(2000)
+    ]
+    low, high = sorted(draws)[50], sorted(draws)[-50]
+    print(f"sysbench / bare - 1: 95 % interval {low - 1:+.2%} to {high - 1:+.2%}   promised ≤ {PROMISED:.1%}")
+
+
+if __name__ == "__main__":
+    main()

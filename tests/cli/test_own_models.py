@@ -1,0 +1,188 @@
+"""`--model`, as a process: the page of the documentation, models that misbehave, and what is refused beforehand."""
+
+import hashlib
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.running import Ran, answered, ran_once, sysbench
+
+PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+COMMANDS = re.findall(r"^\$ sysbench (.+)$", PAGE, re.MULTILINE)
+
+THEIRS = """
+import os
+import sys
+
+import torch
+from torch import nn
+
+print("importing theirs")
+
+
+class Lm(nn.Module):
+    def __init__(self, vocab=50, width=16):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(vocab, width), nn.Linear(width, vocab)
+
+    def forward(self, tokens):
+        return self.head(self.embed(tokens))
+
+
+class Prints(Lm):
+    def forward(self, tokens):
+        print("in forward")
+        return super().forward(tokens)
+
+
+class Reads(Lm):
+    def forward(self, tokens):
+        return super().forward(tokens) * float(input())
+
+
+class Forks(Lm):
+    def __init__(self):
+        super().__init__()
+        if os.fork() == 0:
+            raise RuntimeError("in the child")
+
+
+class Nan(Lm):
+    def forward(self, tokens):
+        return super().forward(tokens) * float("nan")
+
+
+class Looks(Lm):
+    def forward(self, tokens):
+        x = super().forward(tokens)
+        return 2 * x if x.mean().item() > 0 else x
+"""
+
+
+def theirs(directory: Path) -> Path:
+    path = directory / "theirs.py"
+    path.write_text(THEIRS)
+    return path
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_every_example_of_the_page_runs_and_says_what_the_page_shows(words: str, tmp_path: Path) -> None:
+    here = tmp_path / "work"
+    (here / "llama").mkdir(parents=True)
+    for kind, block in re.findall(r"^```(python|json)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL):
+        name = "llama/config.json" if kind == "json" else block.splitlines()[0].removeprefix("# ")
+        (here / name).write_text(block)
+    ran = sysbench(*shlex.split(words), cwd=here, COLUMNS="80")
+    assert ran.code == 0, ran.err
+    (shown,) = re.findall(rf"^\$ sysbench {re.escape(words)}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    expected = _lines(shown)
+    if "--simulate" not in words:  # then all that does not depend on the machine is what was inferred
+        expected = [line for line in expected if re.match(r"\w+ of \w+\.\w+: ", line)]
+    assert expected
+    assert [line for line in expected if line not in _lines(ran.out)] == []
+
+
+def _lines(text: str) -> list[str]:
+    """Lines without the version of torch, and without numbers of lines."""
+    lines = (re.sub(r"torch \S+|(?<=\.py:)\d+", "", line).strip() for line in text.splitlines())
+    return [line for line in lines if line not in ("", "…")]
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Path]:
+    """Models that misbehave, one after another in one worker."""
+    here = theirs(tmp_path_factory.mktemp("code")).parent
+    models = ",".join(f"theirs.py:{name}" for name in ("Prints", "Reads", "Forks", "Nan", "Looks"))
+    quick = ("--ctx", "8", "--batch", "1", "--steps", "2", "--warmup", "0", "--device", "cpu", "--json", "-")
+    words = ("time", "--model", models, "--app-dir", str(here), "--mode", "forward-backward", *quick)
+    return ran_once(tmp_path_factory, "own-models-measured", *words)
+
+
+def cell_of(measured: tuple[Ran, Path], name: str) -> dict[str, Any]:
+    (cell,) = [cell for cell in json.loads(measured[0].out)["cells"] if cell["axes"]["size"] == name]
+    found: dict[str, Any] = cell
+    return found
+
+
+def test_what_a_model_prints_is_not_in_the_results_and_is_marked(measured: tuple[Ran, Path]) -> None:
+    ran, _ = measured
+    assert json.loads(ran.out)["kind"] == "time"
+    assert cell_of(measured, "Prints")["outcome"] == "ok"
+    assert "\nPrints printed: importing theirs\n" in ran.err
+
+
+def test_a_model_that_breaks_ends_its_own_cell_alone(measured: tuple[Ran, Path]) -> None:
+    reads = cell_of(measured, "Reads")
+    assert reads["outcome"] == "crashed"
+    assert reads["detail"] == "forward: it reads from standard input, where there is nothing (theirs.py:28 in forward)"
+    assert measured[0].code == 1
+    assert cell_of(measured, "Looks")["outcome"] == "ok"
+
+
+def test_a_child_that_a_model_forks_reports_nothing(measured: tuple[Ran, Path]) -> None:
+    assert cell_of(measured, "Forks")["outcome"] == "ok"
+    assert "in the child" not in measured[0].err
+
+
+def test_a_loss_that_is_not_a_number_is_a_caution(measured: tuple[Ran, Path]) -> None:
+    said = {caution["code"]: caution["message"] for caution in cell_of(measured, "Nan")["cautions"]}
+    assert said["loss-not-finite"] == "the loss of the first measured step is nan"
+    assert "loss-not-finite" not in {caution["code"] for caution in cell_of(measured, "Looks")["cautions"]}
+
+
+def test_a_model_that_cannot_be_simulated_is_measured_without_flops(measured: tuple[Ran, Path]) -> None:
+    looks = cell_of(measured, "Looks")
+    assert looks["rates"]["step_flops"] is None
+    assert "(theirs.py:46 in forward)" in looks["own_model"]["uncounted"]
+    assert cell_of(measured, "Prints")["rates"]["step_flops"] == 3 * 2 * 8 * 16 * 50
+
+
+def test_the_record_says_which_code_ran_and_reading_it_imports_none(measured: tuple[Ran, Path]) -> None:
+    own = cell_of(measured, "Prints")["own_model"]
+    (file,) = own["files"]
+    assert Path(file["path"]).name == "theirs.py"
+    assert file["sha256"] == hashlib.sha256(THEIRS.encode()).hexdigest()
+    Path(file["path"]).write_text("raise SystemExit('imported')")
+    (saved,) = (measured[1] / "runs").glob("*.jsonl")
+    again = answered("time", "--from", str(saved))
+    assert again.code in (0, 1), again.err
+    assert "Looks" in again.out
+    assert "imported" not in again.out + again.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--model theirs", "theirs does not name code: write package.module:NAME or path/to/file.py:NAME, such as"),
+        ("--model other.py:Lm", "--model other.py:Lm: there is no file other.py"),
+        ("--model hf:nowhere", "--model hf:nowhere: there is no file nowhere"),
+        ("--model hf:", "hf: does not name code"),
+        ("--model theirs:Lm --loss other.py:loss", "--loss other.py:loss: there is no file other.py"),
+        ("--model theirs:Lm --model-arg width", "width is not NAME=VALUE, such as layers=12,24 or norm=rms"),
+        ("--model theirs:Lm --input tokens", "tokens describes no input: write tokens=int64[B,T]<vocab or"),
+        ("--model theirs:Lm --input 'int64[B]'", "int64[B] needs a bound for its whole numbers"),
+        ("--model theirs:Lm --inputs a:b --input 'bool[B]'", "--inputs and --input both say what the model takes"),
+        ("--model theirs:Lm --optimizer sgd", "sgd is not an optimizer implementation."),
+        ("--loss theirs:loss", "--loss applies to a model of your own: add --model package.module:Class"),
+        ("--optimizer theirs:make", "--optimizer module:factory applies to a model of your own"),
+    ],
+)
+def test_a_mistake_is_one_line_before_anything_is_imported(words: str, said: str, tmp_path: Path) -> None:
+    theirs(tmp_path)
+    ran = answered("time", *shlex.split(words), "--ctx", "8", "--device", "cpu", cwd=tmp_path)
+    assert (ran.code, ran.out) == (2, "")
+    assert said in ran.complaint
+
+
+def test_an_experiment_from_elsewhere_may_not_name_code_unless_it_is_allowed(tmp_path: Path) -> None:
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+    written = 'title = "T"\n[[run]]\nname = "r"\ncommand = "time"\nmodel = "theirs:Lm"\nctx = 8\ndevice = "cpu"\n'
+    (tmp_path / "there" / "e.toml").write_text(written)
+    refused = answered("run", "../there/e.toml", "--plan", cwd=tmp_path / "here")
+    assert refused.code == 2
+    assert "names code to be imported (theirs:Lm): read it, then add --allow-code" in refused.complaint

@@ -1,0 +1,502 @@
+"""Models of the user's own: what is told from them, and one clear line for each way in which they can be wrong."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from sysbench import formulas
+from sysbench.commands.memory.spec import MemoryCell, MemorySpec
+from sysbench.errors import SysbenchError
+from sysbench.lab.step import TrainingStep
+from sysbench.log.events import OwnModelFacts
+from sysbench.simulate.recording import _AS_IT_IS, StepRecording, record
+from sysbench.spec.model import Mode
+
+CPU = torch.device("cpu")
+
+LM = """
+import os
+import sys
+
+import torch
+from torch import Tensor, nn
+
+
+class Lm(nn.Module):
+    def __init__(self, vocab=50, width=32, tied=False):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(vocab, width), nn.Linear(width, vocab, bias=False)
+        if tied:
+            self.head.weight = self.embed.weight
+
+    def forward(self, tokens):
+        return self.head(self.embed(tokens))
+
+
+"""
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Write a module `theirs.py`, a language model with what is given after it."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "theirs", raising=False)
+
+    def write(rest: str = "") -> Path:
+        (tmp_path / "theirs.py").write_text(LM + dedent(rest))
+        return tmp_path
+
+    return write
+
+
+def cells(directory: Path, model: str = "theirs:Lm", **fields: Any) -> list[MemoryCell]:
+    given = {"ctx": 8, "batch": 2, "mode": "train", "app_dir": str(directory), **fields}
+    return list(MemorySpec(model=model, **given).cells())
+
+
+def stepped(directory: Path, model: str = "theirs:Lm", **fields: Any) -> TrainingStep:
+    """A step of the one cell, run once on the CPU."""
+    (cell,) = cells(directory, model, **fields)
+    step = TrainingStep(cell.step, CPU)
+    for run in step.phases.values():
+        run()
+    return step
+
+
+def simulated(directory: Path, model: str = "theirs:Lm", **fields: Any) -> StepRecording:
+    (cell,) = cells(directory, model, **fields)
+    return record(cell.step, cell.mode, _AS_IT_IS, origins=False)
+
+
+def facts(directory: Path, model: str = "theirs:Lm", **fields: Any) -> OwnModelFacts:
+    found = simulated(directory, model, **fields).own_model
+    assert found is not None
+    return found
+
+
+def refusal(run: Callable[..., object], *arguments: Any, **fields: Any) -> str:
+    """The one line with which this is refused."""
+    with pytest.raises(SysbenchError) as refused:
+        run(*arguments, **fields)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+Write = Callable[[str], Path]
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("thiers:Lm", "there is no module thiers in {}. Did you mean theirs?"),
+        ("torch.nn.functionals:Lm", "there is no module functionals in"),
+        ("theirs:Ln", "theirs:Ln: Ln is not in theirs. Did you mean Lm? (Lm, Needs, makes_none)"),
+        ("theirs:number", "--model theirs:number is int, not a class or a function"),
+        ("theirs:made", "theirs:made is a model already: name its class, or a function that makes it"),
+        ("theirs:makes_none", "theirs:makes_none returned NoneType, which is no torch.nn.Module"),
+        (
+            "theirs:Needs",
+            "nothing gives --model theirs:Needs its width, extra; it takes (width, extra, depth, vocab=50). "
+            "Add --model-arg NAME=VALUE",
+        ),
+    ],
+)
+def test_what_is_no_model_is_refused_with_what_is_there(model: str, said: str, write: Write) -> None:
+    here = write(
+        """
+        class Needs(Lm):
+            def __init__(self, width, extra, depth, vocab=50):
+                super().__init__(vocab)
+
+        def makes_none():
+            return None
+
+        number, made = 3, Lm()
+        """
+    )
+    assert said.format(here) in refusal(stepped, here, model)
+
+
+def test_a_missing_file_and_a_missing_config_are_named_before_anything_runs(write: Write) -> None:
+    here = write("")
+    (file,), (config,) = cells(here, "other.py:Lm"), cells(here, "hf:nowhere")
+    assert file.problem(None) == f"--model other.py:Lm: there is no file {here}/other.py"
+    assert config.problem(None) == f"--model hf:nowhere: there is no file {here}/nowhere"
+
+
+def test_an_unknown_argument_is_refused_with_the_nearest(write: Write) -> None:
+    said = refusal(stepped, write(""), model_arg=["widht=16"])
+    assert said.startswith("--model-arg widht: widht is not an argument of --model theirs:Lm. Did you mean width?")
+
+
+FAULTS = {
+    "raises": ("raise KeyError('nothing')", "forward: KeyError: 'nothing' (theirs.py:22 in forward)"),
+    "dtype": ("return self.embed(tokens.float())", "(theirs.py:22 in forward)"),
+    "device": ("return self.embed(tokens.to('nowhere'))", "(theirs.py:22 in forward)"),
+    "exits": ("sys.exit(0)", "forward: it calls exit() (theirs.py:22 in forward)"),
+    "words": ("return 'done'", "the model returned str, which holds no tensor: a loss needs floating-point numbers"),
+    "nothing": ("return None", "the model returned NoneType, which holds no tensor"),
+    "ids": ("return tokens", "the model returned tensors of int64 only: a loss needs floating-point numbers"),
+    "detached": (
+        "return super().forward(tokens).detach()",
+        "the loss (cross entropy of the logits) depends on no parameter that requires a gradient",
+    ),
+}
+
+
+@pytest.mark.parametrize("run", [stepped, simulated])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_forward_is_one_line_that_names_theirs(fault: str, run: Callable[..., object], write: Write) -> None:
+    body, said = FAULTS[fault]
+    here = write(f"class Wrong(Lm):\n    def forward(self, tokens):\n        {body}\n")
+    assert said in refusal(run, here, "theirs:Wrong")
+
+
+def test_a_model_that_reads_standard_input_is_told_that_there_is_nothing(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Path("/dev/null").open() as nothing:
+        monkeypatch.setattr(sys, "stdin", nothing)
+        said = refusal(stepped, write("def asks():\n    input()\n"), "theirs:asks")
+    assert said == "building asks: it reads from standard input, where there is nothing (theirs.py:21 in asks)"
+
+
+def test_a_process_that_a_model_forks_ends_where_it_would_go_on_as_this_one(write: Write) -> None:
+    here = write(
+        """
+        class Forks(Lm):
+            def forward(self, tokens):
+                child = os.fork()
+                if child == 0:
+                    return None
+                self.status = os.waitpid(child, 0)[1]
+                return super().forward(tokens)
+        """
+    )
+    step = stepped(here, "theirs:Forks")
+    assert step.model.status == 0
+    assert step.loss is not None
+
+
+def test_a_model_without_a_parameter_to_train_is_refused_unless_there_is_no_backward(write: Write) -> None:
+    here = write(
+        """
+        class Frozen(Lm):
+            def __init__(self):
+                super().__init__()
+                self.requires_grad_(False)
+        """
+    )
+    assert "no parameter of Frozen requires a gradient" in refusal(stepped, here, "theirs:Frozen")
+    assert facts(here, "theirs:Frozen", mode="inference").trainable_parameters == 0
+
+
+def test_a_model_on_meta_has_no_values_to_compute_with_but_can_be_simulated(write: Write) -> None:
+    here = write(
+        """
+        class Meta(Lm):
+            def __init__(self):
+                super().__init__()
+                self.to("meta")
+        """
+    )
+    assert "Meta has parameters on the meta device, which have no values" in refusal(stepped, here, "theirs:Meta")
+    assert facts(here, "theirs:Meta").parameters == 2 * 50 * 32
+
+
+LOOKS = {
+    "item": ("if self.head.weight.sum().item() > 0:\n            x = 2 * x", "theirs.py:23 in forward"),
+    "branch": ("if x.mean() > 0:\n            x = 2 * x", "theirs.py:23 in forward"),
+    "loop": ("while x.max() > 9:\n            x = x / 2", "theirs.py:23 in forward"),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_what_depends_on_weights_is_measured_but_not_simulated(look: str, write: Write) -> None:
+    body, line = LOOKS[look]
+    here = write(
+        f"class Looks(Lm):\n    def forward(self, tokens):\n        x = self.embed(tokens)\n        {body}\n"
+        "        return self.head(x)\n"
+    )
+    stepped(here, "theirs:Looks")
+    said = refusal(simulated, here, "theirs:Looks")
+    assert said == f"it reads a value of a tensor, and a simulation has none: measure it on a device ({line})"
+
+
+def test_what_follows_from_constants_and_inputs_is_known_to_a_simulation(write: Write) -> None:
+    here = write(
+        """
+        class Looks(Lm):
+            def forward(self, tokens):
+                assert tokens.max().item() < 50 and torch.arange(4).sum() == 6 and tokens.device.type == "cpu"
+                return super().forward(tokens[:, : int(torch.ones(6).sum())])
+        """
+    )
+    own = facts(here, "theirs:Looks")
+    assert own.flops is not None
+    assert own.flops["forward"] == 2 * 2 * 6 * 32 * 50
+
+
+OPTIMIZERS = {
+    "two": (
+        "torch.optim.SGD([model.embed.weight]), torch.optim.SGD([model.head.weight])",
+        "--optimizer theirs:make returned a tuple of 2, and a step has one optimizer. "
+        "For a loop of your own, with several, there is sysbench.measure",
+    ),
+    "none": ("None", "--optimizer theirs:make returned NoneType, which is no torch.optim.Optimizer"),
+    "wrong": ("torch.optim.SGD(model.parameters(), lr=-1)", "ValueError: Invalid learning rate: -1 (theirs.py:21"),
+}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_what_is_not_one_optimizer_is_refused(optimizer: str, write: Write) -> None:
+    body, said = OPTIMIZERS[optimizer]
+    here = write(f"def make(model):\n    return {body}\n")
+    assert said in refusal(stepped, here, optimizer="theirs:make")
+
+
+def test_an_optimizer_of_their_own_gets_the_model_or_its_trainable_parameters(write: Write) -> None:
+    here = write(
+        """
+        def of_model(model):
+            return torch.optim.SGD(model.head.parameters(), lr=0.1)
+
+        def of_params(params):
+            return torch.optim.SGD(params, lr=0.1, momentum=0.9)
+        """
+    )
+    only_head = stepped(here, optimizer="theirs:of_model")
+    initial = {name: value.clone() for name, value in stepped(here, mode="inference").model.state_dict().items()}
+    changed = {name for name, value in only_head.model.state_dict().items() if not torch.equal(value, initial[name])}
+    assert changed == {"head.weight"}
+    momentum = simulated(here, optimizer="theirs:of_params")
+    state = sum(each.size_bytes for each in momentum.allocations if each.category == "optimizer state")
+    assert state == 4 * 2 * 50 * 32
+
+
+LOSSES = {
+    "vector": (
+        "output: output.mean(-1)",
+        "--loss theirs:loss returned a tensor [2, 8]; a loss is a tensor of one number",
+    ),
+    "none": ("output: None", "--loss theirs:loss returned NoneType; a loss is a tensor of one number"),
+    "three": ("a, b, c: a", "--loss theirs:loss: it must take (output) or (output, inputs)"),
+    "raises": ("output: output['x']", "--loss theirs:loss: "),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_what_is_no_loss_is_refused(loss: str, write: Write) -> None:
+    body, said = LOSSES[loss]
+    assert said in refusal(stepped, write(f"loss = lambda {body}\n"), loss="theirs:loss")
+
+
+def test_a_loss_of_their_own_gets_output_and_inputs(write: Write) -> None:
+    here = write(
+        """
+        def loss(output, inputs):
+            return nn.functional.cross_entropy(output.flatten(0, 1), inputs.flatten())
+        """
+    )
+    step = stepped(here, loss="theirs:loss", mode="forward-backward")
+    (tokens,) = step.work.arguments
+    expected = nn.functional.cross_entropy(step.model(tokens).flatten(0, 1), tokens.flatten())
+    assert step.loss == expected.item()
+    assert facts(here, loss="theirs:loss").loss == "theirs:loss"
+
+
+INPUTS = {
+    "none": ("return None", "theirs:inputs returned NoneType: a tensor, a tuple or a dict of them is needed"),
+    "dtype": ("return torch.randn(batch, ctx)", "(theirs.py:17 in forward)"),
+    "device": ("return torch.zeros(batch, ctx, device='nowhere')", "(theirs.py:21 in inputs)"),
+}
+
+
+@pytest.mark.parametrize("inputs", INPUTS)
+def test_inputs_that_do_not_fit_are_refused(inputs: str, write: Write) -> None:
+    body, said = INPUTS[inputs]
+    here = write(f"def inputs(batch, ctx):\n    {body}\n")
+    assert said in refusal(stepped, here, inputs="theirs:inputs")
+
+
+def test_a_model_that_takes_something_unknown_says_how_to_feed_it(write: Write) -> None:
+    here = write("class Image(nn.Conv2d):\n    def __init__(self):\n        super().__init__(3, 4, 3)\n")
+    said = refusal(stepped, here, "theirs:Image")
+    assert said.startswith("Image has no embedding, so what its forward takes cannot be told: add get_inputs")
+    assert "<vocab is the size of the first embedding, and the model has none" in refusal(
+        stepped, here, "theirs:Image", input=["int64[B,T]<vocab"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("tokens", "tokens describes no input: write tokens=int64[B,T]<vocab or image=float32[B,3,224,224]"),
+        ("tokens=int64[B,T]", "needs a bound for its whole numbers, such as <vocab or <1000"),
+        ("tokens=int[B,T]<5", "int is not a type of inputs. Did you mean int64?"),
+        ("float32[B,Q]", "Q is not a size in float32[B,Q]: allowed are whole numbers from 1, B (batch) and T (ctx)"),
+        ("float32[B,0]", "0 is not a size in float32[B,0]"),
+        ("int64[B,T]<voc", "voc is not a bound in int64[B,T]<voc: write a whole number from 1, or vocab"),
+        ("int64[B,T]<0", "0 is not a bound in int64[B,T]<0"),
+    ],
+)
+def test_a_description_that_cannot_be_read_is_refused_with_what_is_allowed(written: str, said: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        MemorySpec(model="theirs:Lm", input=[written])
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("described", ["tokens=int64[B,T]<vocab", "int64[B,T]<vocab", "int32[B,T]<50"])
+def test_described_token_ids_have_the_loss_of_a_language_model_as_inferred_ones_have(
+    described: str, write: Write
+) -> None:
+    here = write("")
+    inferred, given = facts(here), facts(here, input=[described])
+    assert given.loss == inferred.loss == "cross entropy of the logits"
+    assert given.flops == inferred.flops
+    assert given.tokens == inferred.tokens == 16
+
+
+def test_attention_that_cannot_be_exchanged_is_refused(write: Write) -> None:
+    assert refusal(stepped, write(""), attention="naive") == (
+        "--attention naive: --model theirs:Lm takes no argument `attention`, and its module has no function "
+        "scaled_dot_product_attention that could be exchanged"
+    )
+
+
+def test_a_function_of_that_name_beside_the_model_is_exchanged_and_put_back(write: Write) -> None:
+    here = write(
+        """
+        from torch.nn.functional import scaled_dot_product_attention
+
+        class Attends(Lm):
+            def forward(self, tokens):
+                x = self.embed(tokens)[:, None]
+                return self.head(scaled_dot_product_attention(x, x, x, is_causal=True)[:, 0])
+        """
+    )
+    runs = {name: stepped(here, "theirs:Attends", attention=name, mode="forward-backward") for name in ("naive", "own")}
+    assert runs["own"].loss == pytest.approx(runs["naive"].loss, rel=1e-5)
+    assert sys.modules["theirs"].scaled_dot_product_attention is nn.functional.scaled_dot_product_attention
+    kept = {
+        name: sum(each.size_bytes for each in recorded.allocations if each.category == "activations")
+        for name in ("naive", "sdpa")
+        if (recorded := simulated(here, "theirs:Attends", attention=name, ctx=64))
+    }
+    assert kept["naive"] > kept["sdpa"]
+
+
+def test_a_sweep_over_a_models_own_arguments_is_a_grid_with_their_names(write: Write) -> None:
+    here = write("")
+    swept = cells(here, model_arg=["width=16,32", "vocab=50,100"])
+    assert [cell.size for cell in swept] == [
+        f"Lm width={width} vocab={vocab}" for width in (16, 32) for vocab in (50, 100)
+    ]
+    counts = [sum(each.numel() for each in TrainingStep(cell.step, CPU).model.parameters()) for cell in swept]
+    assert counts == [2 * 16 * 50, 2 * 16 * 100, 2 * 32 * 50, 2 * 32 * 100]
+
+
+def test_tied_parameters_are_counted_once(write: Write) -> None:
+    here = write("")
+    assert facts(here).parameters == 2 * 50 * 32
+    tied = simulated(here, model_arg=["tied=true"])
+    assert tied.own_model is not None
+    assert tied.own_model.parameters == tied.own_model.trainable_parameters == 50 * 32
+    bytes_of = {
+        category: sum(each.size_bytes for each in tied.allocations if each.category == category)
+        for category in ("parameters", "optimizer state")
+    }
+    assert bytes_of["optimizer state"] == 8 * 50 * 32
+
+
+def test_dimensions_reach_a_constructor_with_the_names_of_the_course(write: Write) -> None:
+    here = write(
+        """
+        class BasicsTransformerLM(Lm):
+            def __init__(self, vocab_size, context_length, d_model, num_layers, num_heads, d_ff, rope_theta=10000.0):
+                super().__init__(vocab_size, d_model)
+                self.given = (vocab_size, context_length, d_model, num_layers, num_heads, d_ff, rope_theta)
+        """
+    )
+    step = stepped(here, "theirs:BasicsTransformerLM", size="tiny", vocab=60, mode="inference")
+    assert step.model.given == (60, 8, 256, 4, 4, 1024, 10000.0)
+
+
+@pytest.mark.parametrize("mode", ["inference", "forward", "train"])
+def test_the_built_in_model_given_as_ones_own_does_the_same(mode: Mode) -> None:
+    fields = {"d_model": 32, "d_ff": 64, "layers": 2, "heads": 2, "vocab": 50, "ctx": 16, "batch": 2, "mode": mode}
+    (built_in,) = MemorySpec(**fields, attention="naive").cells()
+    (own,) = MemorySpec(**fields, model="sysbench.lab.transformer:build", attention="naive").cells()
+    ours, theirs = (record(cell.step, cell.mode, _AS_IT_IS, origins=False) for cell in (built_in, own))
+    assert _of_steps(theirs) == _of_steps(ours)
+    assert theirs.own_model is not None
+    assert theirs.own_model.flops is not None
+    assert built_in.shape is not None
+    counted = sum(theirs.own_model.flops.values())
+    assert counted == formulas.step_flops(mode, built_in.shape, ctx=16, batch=2)
+
+
+def _of_steps(recording: StepRecording) -> list[tuple[str, list[tuple[str, int, str]]]]:
+    """What each phase allocates and frees, by size and category."""
+    return [
+        (
+            span.name,
+            [
+                ("+" if event >= 0 else "-", each.size_bytes, each.category)
+                for event in recording.events[span.first : span.end]
+                for each in [recording.allocations[event if event >= 0 else ~event]]
+            ],
+        )
+        for span in recording.spans
+        if span.step >= 0
+    ]
+
+
+CNN = """
+class Cnn(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 8, 3, stride=2), nn.BatchNorm2d(8)
+        self.attend = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+
+    def forward(self, image):
+        x = self.norm(self.conv(image)).flatten(2).transpose(1, 2)
+        return self.attend(x).mean((1, 2))
+
+
+def get_inputs(batch):
+    return torch.randn(batch, 3, 9, 9)
+
+
+def loss(output):
+    return output.square().sum()
+"""
+
+
+def test_flops_are_those_of_torchs_counter(write: Write) -> None:
+    here = write(CNN)
+    fields: dict[str, Any] = {"model": "theirs:Cnn", "loss": "theirs:loss", "mode": "forward-backward"}
+    with sdpa_kernel(SDPBackend.MATH):
+        own = facts(here, **fields)
+        (cell,) = cells(here, **fields)
+        step = TrainingStep(cell.step, CPU)
+        by_phase = {}
+        for name, run in step.phases.items():
+            with FlopCounterMode(display=False) as counter:
+                run()
+            by_phase[name] = counter.get_total_flops()
+    assert own.flops == by_phase
+    assert by_phase["forward"] > 0
+    assert own.tokens is None
+    assert own.inputs == "get_inputs beside the model"
