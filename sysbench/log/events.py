@@ -265,6 +265,8 @@ class OwnModelFacts(Frozen):
     uncounted: str | None
     """Why not."""
     files: list[CodeFile]
+    import_s: Seconds = 0.0
+    """How long the import of its code took, the first time in this process."""
     printed: str
     """What the code printed while it was imported and the model was built; the beginning of it."""
 

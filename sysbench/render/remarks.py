@@ -41,6 +41,10 @@ def reason(cell: CellRecord) -> str:
     return f"{cell.outcome}: {text if len(text) <= LONGEST_DETAIL else f'{text[: LONGEST_DETAIL - 1]}…'}"
 
 
+SLOW_IMPORT_S = 5.0
+"""Imports that take longer are said: whoever waits should know what for."""
+
+
 def own_models(record: RunRecord[AnyCell]) -> list[Remark]:
     """Say of every model of the user's what ran: its code, its inputs, its loss, and what was not counted."""
     models = [(cell.own_model, cell.outcome) for cell in record.cells if cell.own_model]
@@ -54,6 +58,7 @@ def _own(model: OwnModelFacts, outcome: Outcome) -> str:
     facts = [
         f"{name}: {units.count(model.parameters)} parameters",
         *([f"{units.count(frozen)} of them frozen"] if frozen else []),
+        *([f"importing it took {units.seconds(model.import_s)}"] if model.import_s >= SLOW_IMPORT_S else []),
         f"inputs: {model.inputs}",
         *([f"loss: {model.loss}"] if model.loss else []),
         *([f"FLOPs are not known: {model.uncounted}"] if model.uncounted and outcome == "ok" else []),

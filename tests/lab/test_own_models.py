@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,9 @@ from sysbench import formulas
 from sysbench.commands.memory.spec import MemoryCell, MemorySpec
 from sysbench.errors import SysbenchError
 from sysbench.lab.step import TrainingStep
+from sysbench.lab.workload import imports
 from sysbench.log.events import OwnModelFacts
+from sysbench.render import remarks
 from sysbench.simulate.recording import _AS_IT_IS, StepRecording, record
 from sysbench.spec.model import Mode
 
@@ -500,3 +503,25 @@ def test_flops_are_those_of_torchs_counter(write: Write) -> None:
     assert by_phase["forward"] > 0
     assert own.tokens is None
     assert own.inputs == "get_inputs beside the model"
+
+
+def test_what_an_import_allocates_is_not_the_models_and_how_long_it_takes_is_said(
+    write: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(imports, "_IMPORTED_S", {})
+    plain = simulated(write())
+    monkeypatch.delitem(sys.modules, "theirs")
+    imports._IMPORTED_S.clear()
+    slow = simulated(write("import time; time.sleep(0.2); table = torch.zeros(1 << 16)"))
+    assert [each.size_bytes for each in slow.allocations] == [each.size_bytes for each in plain.allocations]
+    assert plain.own_model is not None
+    assert slow.own_model is not None
+    assert plain.own_model.import_s < 0.2 <= slow.own_model.import_s
+
+    def said(facts: OwnModelFacts) -> str:
+        record: Any = SimpleNamespace(cells=[SimpleNamespace(own_model=facts, outcome="ok")])
+        (remark,) = remarks.own_models(record)
+        return remark.text
+
+    assert "importing" not in said(slow.own_model)
+    assert "importing it took 62.00 s" in said(slow.own_model.model_copy(update={"import_s": 62.0}))

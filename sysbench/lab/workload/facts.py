@@ -39,5 +39,6 @@ def facts_of(work: Workload, by_phase: Mapping[str, int] | None, uncounted: str 
         flops=None if by_phase is None else dict(by_phase),
         uncounted=uncounted,
         files=list(own.files),
+        import_s=own.import_s,
         printed=own.printed,
     )

@@ -10,8 +10,9 @@ import io
 import os
 import pkgutil
 import sys
+import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,10 @@ PRINTED_CHARACTERS = 2000
 """Length of what is kept of a model's own output."""
 
 _NOT_THEIRS = tuple(str(Path(module.__file__ or "").parent) for module in (torch, sysbench))
+
+
+_IMPORTED_S: dict[str, float] = {}
+"""How long each import took, by what it was called."""
 
 
 class UserCodeError(SysbenchError):
@@ -53,8 +58,10 @@ def loaded(target: str, directory: str, option: str = "--model") -> Loaded:
     root = Path(directory).resolve()
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
+    began_s = time.perf_counter()
     with users(f"importing {where}"):
         module = _of_file(root / where, option) if where.endswith(".py") else _of_name(where, root, option)
+    _IMPORTED_S.setdefault(where, time.perf_counter() - began_s)
     value: Any = module
     for name in path.split("."):
         if not hasattr(value, name):
@@ -70,6 +77,11 @@ def loaded(target: str, directory: str, option: str = "--model") -> Loaded:
         raise UnavailableError(f"{option} {target} is {type(value).__name__}, not a class or a function")
     file = getattr(module, "__file__", None)
     return Loaded(value, module, code_file(target, None if file is None else Path(file)))
+
+
+def import_s(files: Iterable[CodeFile]) -> float:
+    """Return how long these files took to be imported, when that was first done in this process."""
+    return sum(_IMPORTED_S.get(where, 0.0) for where in {file.target.rpartition(":")[0] for file in files})
 
 
 def code_file(target: str, path: Path | None) -> CodeFile:

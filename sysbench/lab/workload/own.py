@@ -16,7 +16,7 @@ from torch.nn.attention import sdpa_kernel
 from sysbench.errors import UnavailableError
 from sysbench.lab.attention import KINDS, FusedAttention
 from sysbench.lab.workload import hugging_face
-from sysbench.lab.workload.imports import Loaded, arguments_for, code_file, loaded, printed, users
+from sysbench.lab.workload.imports import Loaded, arguments_for, code_file, import_s, loaded, printed, users
 from sysbench.lab.workload.inputs import inputs_of
 from sysbench.lab.workload.losses import Loss
 from sysbench.lab.workload.workload import OwnWorkload, Workload, adamw
@@ -69,7 +69,9 @@ def own_workload(cell: ModelCell, own: OwnModel, device: torch.device) -> Worklo
         else partial(_own_optimizer, optimizers, model),
         tokens=cell.tokens if inputs.tokens is not None else None,
         attending=_backend(cell),
-        own=OwnWorkload(files=files, inputs=inputs.said, loss=lambda: loss.said, printed="".join(said)),
+        own=OwnWorkload(
+            files=files, inputs=inputs.said, loss=lambda: loss.said, printed="".join(said), import_s=import_s(files)
+        ),
     )
 
 

@@ -37,12 +37,14 @@ class OwnWorkload:
     inputs   where they come from
     loss     tells how the loss was computed, once it was
     printed  what the code printed while the model was built; the beginning of it
+    import_s how long the import of the code took, the first time
     """
 
     files: tuple[CodeFile, ...]
     inputs: str
     loss: Callable[[], str | None]
     printed: str
+    import_s: float
 
 
 @dataclass(frozen=True)
