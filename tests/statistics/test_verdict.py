@@ -144,6 +144,11 @@ def test_an_interval_amounts_to_one_verdict(low: float, high: float, verdict: st
     assert verdict_of(math.log(low), math.log(high), 0.01) == verdict
 
 
+def test_the_margin_itself_is_still_the_same() -> None:
+    margin = math.log1p(0.01)
+    assert verdict_of(-margin, margin, 0.01) == "SAME"
+
+
 # Two plain records: the steps of one process each
 
 
