@@ -524,4 +524,4 @@ def test_what_an_import_allocates_is_not_the_models_and_how_long_it_takes_is_sai
         return remark.text
 
     assert "importing" not in said(slow.own_model)
-    assert "importing it took 62.00 s" in said(slow.own_model.model_copy(update={"import_s": 62.0}))
+    assert "importing it took 62.0 s" in said(slow.own_model.model_copy(update={"import_s": 62.0}))
