@@ -150,7 +150,7 @@ def test_sums_that_would_take_hours_are_refused_by_what_their_first_steps_take(t
 
 
 def test_a_model_that_does_not_fit_is_not_started(transformers: Ran) -> None:
-    assert transformers.code == 1
+    assert transformers.code == 0  # the other one was measured
     assert "autocast 10b  skipped: needs about" in transformers.err
 
 
