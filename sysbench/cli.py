@@ -14,12 +14,12 @@ from typing import Annotated, Any
 import typer
 
 import sysbench
+from sysbench import stderr
 from sysbench.command import commands
 from sysbench.engine.interrupts import given_up
 from sysbench.errors import SysbenchError
 from sysbench.garbage import collection_paused
 from sysbench.log.storage import reason
-from sysbench.stderr import say
 
 INTERRUPTED = 130
 
@@ -89,6 +89,8 @@ def _run(words: list[str]) -> int:
     if undecoded is not None:
         _complain(words, f"{undecoded} is not UTF-8 text; rename what is called so")
         return 2
+    stderr.debugging = "--debug" in words
+    words = [word for word in words if word != "--debug"]
     with collection_paused():
         command = typer.main.get_command(application(words))
     # Whoever types nothing but the name wants to know what it can do.
@@ -103,7 +105,7 @@ def _run(words: list[str]) -> int:
         # The single exit: every outcome becomes one line and an exit code.
         if given_up():  # Python wraps a KeyboardInterrupt that arrives during the creation of a class
             return INTERRUPTED
-        if "--debug" in words:
+        if stderr.debugging:
             raise
         message, code = _explain(error)
         _complain(words, message)
@@ -133,7 +135,7 @@ def _explain(error: Exception) -> tuple[str, int]:
 
 def _complain(words: list[str], message: str) -> None:
     prefix = f"sysbench {words[0]}" if words and words[0] in commands() else "sysbench"
-    say(f"{prefix}: {' '.join(message.split())}")
+    stderr.say(f"{prefix}: {' '.join(message.split())}")
 
 
 __all__ = ["main"]

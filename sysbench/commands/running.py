@@ -228,7 +228,7 @@ def carry_out(spec: RunSpec, options: RunOptions, provisions: Provisions | None 
         writer = ThreadPoolExecutor(max_workers=1)
         written = writer.submit(storage.write_atomically, saved_to, content)
     with writer:
-        for line in printed_by_models(record):
+        for line in (*printed_by_models(record), *(tracebacks(path) if stderr.debugging else ())):
             say(line, options)
         try:
             if options.json_path not in (None, "-"):
@@ -263,6 +263,16 @@ def _measured(spec: RunSpec, options: RunOptions, provisions: Provisions | None)
             for event in chain(beginning, running):
                 progress.show(event)
         return running.log_path
+
+
+def tracebacks(path: Path) -> Iterator[str]:
+    """Yield the lines of the tracebacks in a log."""
+    from sysbench.log import journal
+    from sysbench.log.events import CellFinished
+
+    for event in journal.read(path, only=(CellFinished,)):
+        if isinstance(event, CellFinished) and event.traceback:
+            yield from event.traceback.splitlines()
 
 
 def printed_by_models(record: RunRecord[Any]) -> Iterator[str]:

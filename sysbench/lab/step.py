@@ -12,7 +12,6 @@ from torch.amp.grad_scaler import GradScaler
 
 from sysbench.lab.precision import AUTOCAST_DTYPES
 from sysbench.lab.ranges import named
-from sysbench.lab.workload.imports import users
 from sysbench.lab.workload.own import own_workload
 from sysbench.lab.workload.workload import Workload, built_in
 from sysbench.spec.model import ModelCell, Phase
@@ -38,7 +37,8 @@ class TrainingStep:
         self._gradients = torch.no_grad() if cell.mode == "inference" else torch.enable_grad()
         self._autocast = _autocast(cell, device)
         self._attending = self.work.attending or nullcontext()
-        self._theirs: Callable[[str], AbstractContextManager[None]] = users if cell.own is not None else _ours
+        own = self.work.own
+        self._theirs: Callable[[str], AbstractContextManager[None]] = _ours if own is None else own.printed.called
         self._scaler = GradScaler(device.type, enabled=cell.precision == "fp16" and "loss" in cell.phases)
         self._optimizer = self.work.optimizer() if "optimizer" in cell.phases else None
         self._output: Any = None

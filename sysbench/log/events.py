@@ -268,7 +268,7 @@ class OwnModelFacts(Frozen):
     import_s: Seconds = 0.0
     """How long the import of its code took, the first time in this process."""
     printed: str
-    """What the code printed while it was imported and the model was built; the beginning of it."""
+    """What the code printed until then; the beginning of it."""
 
 
 class OwnModelBuilt(OwnModelFacts, Event):

@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from sysbench.cli import main
+from sysbench.commands.running import tracebacks
+from sysbench.errors import UsageError
 from tests.cli.running import Ran, answered, ran_once, sysbench
 
 PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
@@ -112,7 +115,7 @@ def test_what_a_model_prints_is_not_in_the_results_and_is_marked(measured: tuple
     ran, _ = measured
     assert json.loads(ran.out)["kind"] == "time"
     assert cell_of(measured, "Prints")["outcome"] == "ok"
-    assert "\nPrints printed: importing theirs\n" in ran.err
+    assert "\nPrints printed: importing theirs\nPrints printed: in forward\n" in ran.err
 
 
 def test_a_model_that_breaks_ends_its_own_cell_alone(measured: tuple[Ran, Path]) -> None:
@@ -121,6 +124,15 @@ def test_a_model_that_breaks_ends_its_own_cell_alone(measured: tuple[Ran, Path])
     assert reads["detail"] == "forward: it reads from standard input, where there is nothing (theirs.py:28 in forward)"
     assert measured[0].code == 1
     assert cell_of(measured, "Looks")["outcome"] == "ok"
+
+
+def test_the_whole_traceback_is_kept_and_shown_on_request(measured: tuple[Ran, Path]) -> None:
+    (log,) = (measured[1] / "runs").glob("*.jsonl")
+    shown = list(tracebacks(log))
+    assert any(re.fullmatch(r' *File ".*theirs\.py", line 28, in forward', line) for line in shown)
+    assert any(line.startswith("EOFError") for line in shown)
+    with pytest.raises(UsageError, match="nonsense does not name code"):
+        main(["time", "--model", "nonsense", "--debug"])
 
 
 def test_a_child_that_a_model_forks_reports_nothing(measured: tuple[Ran, Path]) -> None:

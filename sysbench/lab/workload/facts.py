@@ -40,5 +40,5 @@ def facts_of(work: Workload, by_phase: Mapping[str, int] | None, uncounted: str 
         uncounted=uncounted,
         files=list(own.files),
         import_s=own.import_s,
-        printed=own.printed,
+        printed=own.printed.text,
     )

@@ -166,17 +166,31 @@ def _place(error: BaseException) -> str | None:
     return f"{Path(theirs[-1].filename).name}:{theirs[-1].lineno} in {theirs[-1].name}" if theirs else None
 
 
-@contextmanager
-def printed() -> Iterator[list[str]]:
-    """Take what is printed in this context, which must not end up in results, and hand on the beginning of it."""
-    kept: list[str] = []
-    with redirect_stdout(io.StringIO()) as written:
-        try:
-            yield kept
-        finally:
-            text = written.getvalue()
-            kept.append(text[:PRINTED_CHARACTERS])
-            sys.stderr.write(text)
+class Printed:
+    """What code of the user's prints: it must not end up in results.
+
+    text  the beginning of it
+    """
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Take what is printed in this context."""
+        with redirect_stdout(io.StringIO()) as written:
+            try:
+                yield
+            finally:
+                if text := written.getvalue():
+                    self.text = (self.text + text)[:PRINTED_CHARACTERS]
+                    sys.stderr.write(text)
+
+    @contextmanager
+    def called(self, doing: str) -> Iterator[None]:
+        """Take what is printed in this context too, and raise what is raised as `users` does."""
+        with self.taken(), users(doing):
+            yield
 
 
 def arguments_for(

@@ -16,7 +16,7 @@ from torch.nn.attention import sdpa_kernel
 from sysbench.errors import UnavailableError
 from sysbench.lab.attention import KINDS, FusedAttention
 from sysbench.lab.workload import hugging_face
-from sysbench.lab.workload.imports import Loaded, arguments_for, code_file, import_s, loaded, printed, users
+from sysbench.lab.workload.imports import Loaded, Printed, arguments_for, code_file, import_s, loaded, users
 from sysbench.lab.workload.inputs import inputs_of
 from sysbench.lab.workload.losses import Loss
 from sysbench.lab.workload.workload import OwnWorkload, Workload, adamw
@@ -48,7 +48,8 @@ def own_workload(cell: ModelCell, own: OwnModel, device: torch.device) -> Worklo
     Raises UnavailableError for what does not exist or fit together, and UserCodeError for a fault in their code.
     """
     torch.manual_seed(cell.seed)
-    with printed() as said:
+    printed = Printed()
+    with printed.taken():
         code = None if own.target.startswith(HUGGING_FACE) else loaded(own.target, own.directory)
         with device:
             model = _config_model(cell, own) if code is None else _constructed(cell, own, code)
@@ -70,7 +71,11 @@ def own_workload(cell: ModelCell, own: OwnModel, device: torch.device) -> Worklo
         tokens=cell.tokens if inputs.tokens is not None else None,
         attending=_backend(cell),
         own=OwnWorkload(
-            files=files, inputs=inputs.said, loss=lambda: loss.said, printed="".join(said), import_s=import_s(files)
+            files=files,
+            inputs=inputs.said,
+            loss=lambda: loss.said,
+            printed=printed,
+            import_s=import_s(files),
         ),
     )
 

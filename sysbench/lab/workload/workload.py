@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from sysbench.lab.attention import kernel_of
 from sysbench.lab.precision import compute_dtype
 from sysbench.lab.transformer import build
+from sysbench.lab.workload.imports import Printed
 from sysbench.lab.workload.inputs import random_tokens
 from sysbench.lab.workload.losses import cross_entropy
 from sysbench.log.events import CodeFile
@@ -36,14 +37,14 @@ class OwnWorkload:
     files    its code, as it was imported
     inputs   where they come from
     loss     tells how the loss was computed, once it was
-    printed  what the code printed while the model was built; the beginning of it
+    printed  what its code has printed so far
     import_s how long the import of the code took, the first time
     """
 
     files: tuple[CodeFile, ...]
     inputs: str
     loss: Callable[[], str | None]
-    printed: str
+    printed: Printed
     import_s: float
 
 
