@@ -191,3 +191,39 @@ def test_a_step_of_a_model_with_frozen_parameters_is_that_of_a_bare_loop(lora: P
         assert torch.equal(ours, theirs)
         assert (ours.grad is None) == (theirs.grad is None) == (not ours.requires_grad)
         assert ours.grad is None or torch.equal(ours.grad, theirs.grad)
+
+
+CHECKPOINTED = """
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+
+class Deep(nn.Module):
+    def __init__(self, again=True):
+        super().__init__()
+        self.again = again
+        self.embed, self.head = nn.Embedding(100, 32), nn.Linear(32, 100)
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(32, 256), nn.GELU(), nn.Linear(256, 32)) for _ in range(4)
+        )
+
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=False) if self.again else layer(x)
+        return self.head(x)
+"""
+
+
+def test_layers_that_are_computed_again_in_backward_take_as_many_bytes_as_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "deep", raising=False)
+    (tmp_path / "deep.py").write_text(CHECKPOINTED)
+    kept, again = (
+        live(same_bytes(model="deep:Deep", app_dir=str(tmp_path), model_arg=[f"again={value}"])[0])[1, "forward"]
+        for value in ("false", "true")
+    )
+    # Two tensors of 256 numbers for each of 2 × 16 tokens are not kept in each of four layers: 4 bytes each.
+    assert kept - again >= 4 * 2 * 4 * 256 * 2 * 16
