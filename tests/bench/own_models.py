@@ -99,13 +99,14 @@ def main() -> None:
         print(
             f"{name:10}  {1e3 * middle_s:8.3f} ms  {middle_s / middle['bare'] - 1:+.2%}  ({len(sample_s[name])} steps)"
         )
-    draws = [
-        median(random.choices(sample_s["sysbench"], k=given.steps))
-        / median(random.choices(sample_s["bare"], k=given.steps))
-        for _ in range(2000)
-    ]
-    low, high = sorted(draws)[50], sorted(draws)[-50]
-    print(f"sysbench / bare - 1: 95 % interval {low - 1:+.2%} to {high - 1:+.2%}   promised ≤ {PROMISED:.1%}")
+    # Round by round, so that what slows the machine for seconds falls on all: against the mean of both bare loops.
+    rounds = zip(sample_s["sysbench"][1:], sample_s["bare"], sample_s["bare again"], strict=True)
+    ratios = [2 * ours_s / (one_s + other_s) for ours_s, one_s, other_s in rounds]
+    draws = sorted(median(random.choices(ratios, k=len(ratios))) for _ in range(2000))
+    print(
+        f"sysbench / bare - 1, round by round: {median(ratios) - 1:+.2%}, 95 % interval {draws[50] - 1:+.2%} to "
+        f"{draws[-50] - 1:+.2%}   promised ≤ {PROMISED:.1%}"
+    )
 
 
 if __name__ == "__main__":
