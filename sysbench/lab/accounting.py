@@ -7,7 +7,8 @@ allocates and frees before it returns is not visible here.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +21,15 @@ BLOCK_BYTES = 512
 def rounded(size_bytes: int) -> int:
     """Round `size_bytes` up to whole blocks, as CUDA's caching allocator does."""
     return (size_bytes + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
+
+
+def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
+    """Yield the tensors among these values, those in lists and tuples included."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from tensors_in(value)
 
 
 class DispatchMode(TorchDispatchMode):

@@ -8,7 +8,7 @@ cuda/NLLLoss2d.cu, cuda/ForeachFunctors.cuh and MultiTensorApply.cuh, cuda/fused
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sysbench.lab.accounting import tensors_in
 from sysbench.predict.trace import Dtype, HostWork, Kernel, Kind
 from sysbench.simulate.tensors import SimulatedTensor
 
@@ -81,12 +82,12 @@ class Call:
     @cached_property
     def tensors(self) -> list[Tensor]:
         """All that it is given, those in lists included."""
-        return list(_tensors([*self.args, *self.options.values()]))
+        return list(tensors_in([*self.args, *self.options.values()]))
 
     @cached_property
     def results(self) -> list[Tensor]:
         """All that it returns."""
-        return list(_tensors([self.result]))
+        return list(tensors_in([self.result]))
 
     @property
     def lists(self) -> list[list[Tensor]]:
@@ -329,14 +330,6 @@ _RULES: Mapping[str, Callable[[Call], Kernels]] = {
     **{f"_scaled_dot_product_{kind}_attention_backward": _attention_backward for kind in _FUSED_ATTENTION},
 }
 """By name of the operator; what is not here is a list's, a fused optimizer's, elementwise or unknown."""
-
-
-def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from _tensors(value)
 
 
 def _dtype(tensor: Tensor) -> Dtype:

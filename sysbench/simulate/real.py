@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from sysbench.lab.accounting import tensors_in
 from sysbench.simulate.tensors import DeviceObserver, ObservedDevice
 
 
@@ -23,16 +23,10 @@ class RealDevice(ObservedDevice):
         result = func(*args, **(kwargs or {}))
         self._arguments = args
         try:
-            self._see(result)
+            for tensor in tensors_in([result]):
+                if tensor.device.type == self._device.type:
+                    self._watch.see(tensor)
         finally:
             self._arguments = ()  # a longer reference would keep them alive
         self._observer.ends(func, args, kwargs or {}, result)
         return result
-
-    def _see(self, result: object) -> None:
-        if isinstance(result, Tensor):
-            if result.device.type == self._device.type:
-                self._watch.see(result)
-        elif isinstance(result, list | tuple):
-            for each in result:
-                self._see(each)

@@ -25,7 +25,7 @@ from torch._C import _DisableTorchDispatch as _below_python
 
 import sysbench
 from sysbench.errors import UnavailableError
-from sysbench.lab.accounting import DispatchMode, StorageWatch
+from sysbench.lab.accounting import DispatchMode, StorageWatch, tensors_in
 from sysbench.simulate.values import KnownValues
 
 DEVICE = torch.device("cpu", 0)
@@ -290,7 +290,7 @@ class SimulatedDevice(ObservedDevice):
         return answer.kind(self._made(part, args) if type(part) is _Fresh else part for part in answer.parts)
 
     def _seen(self, result: Any) -> Any:
-        for tensor in _tensors([result]):
+        for tensor in tensors_in([result]):
             if _is_ours(tensor):
                 self._watch.see(tensor)
         return result
@@ -356,15 +356,15 @@ def _adopted(result: Any) -> Any:
 
 def _learnt(result: Any, args: Arguments, kwargs: Options) -> _Answer:
     """Return how the result can be created without calling torch's shape function again."""
-    given = {tensor.untyped_storage()._cdata for tensor in _tensors([*args, *kwargs.values()])}
+    given = {tensor.untyped_storage()._cdata for tensor in tensors_in([*args, *kwargs.values()])}
     if isinstance(result, Tensor):
         position = next((position for position, value in enumerate(args) if value is result), None)
         return _Argument(position) if position is not None else _learnt_one(result, given)
     if not isinstance(result, list | tuple):
         return _AskAgain()
     parts = tuple(_learnt_one(part, given) if isinstance(part, Tensor) else part for part in result)
-    own = {tensor.untyped_storage()._cdata for tensor in _tensors(result)}
-    if any(isinstance(part, _AskAgain) for part in parts) or len(own) < len(list(_tensors(result))):
+    own = {tensor.untyped_storage()._cdata for tensor in tensors_in(result)}
+    if any(isinstance(part, _AskAgain) for part in parts) or len(own) < len(list(tensors_in(result))):
         return _AskAgain()
     return _Several(parts, type(result))
 
@@ -382,11 +382,3 @@ def _size_bytes(fresh: _Fresh) -> int:
         return 0
     last = sum((length - 1) * step for length, step in zip(fresh.size, fresh.stride, strict=True))
     return (last + 1) * fresh.dtype.itemsize
-
-
-def _tensors(values: Iterable[Any]) -> Iterable[Tensor]:
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from _tensors(value)

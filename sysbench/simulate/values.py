@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sysbench.lab.accounting import tensors_in
+
 LARGEST = 1 << 16
 """Most elements of a tensor whose values are kept."""
 
@@ -42,7 +44,7 @@ class KnownValues:
             self._forget(func, args, kwargs)
             return
         values = func(*self._real(args), **{name: self._real_of(each) for name, each in kwargs.items()})
-        for ours, real in zip(_tensors([result]), _tensors([values]), strict=True):
+        for ours, real in zip(tensors_in([result]), tensors_in([values]), strict=True):
             setattr(ours, _VALUES, real)
 
     def _forget(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -71,13 +73,5 @@ def _is_simulated(tensor: Tensor) -> bool:
     return tensor.is_meta
 
 
-def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from _tensors(value)
-
-
 def _simulated(values: Iterable[Any]) -> Iterator[Tensor]:
-    return filter(_is_simulated, _tensors(values))
+    return filter(_is_simulated, tensors_in(values))
