@@ -89,8 +89,6 @@ def _run(words: list[str]) -> int:
     if undecoded is not None:
         _complain(words, f"{undecoded} is not UTF-8 text; rename what is called so")
         return 2
-    stderr.debugging = "--debug" in words
-    words = [word for word in words if word != "--debug"]
     with collection_paused():
         command = typer.main.get_command(application(words))
     # Whoever types nothing but the name wants to know what it can do.
@@ -105,7 +103,7 @@ def _run(words: list[str]) -> int:
         # The single exit: every outcome becomes one line and an exit code.
         if given_up():  # Python wraps a KeyboardInterrupt that arrives during the creation of a class
             return INTERRUPTED
-        if stderr.debugging:
+        if "--debug" in words:
             raise
         message, code = _explain(error)
         _complain(words, message)

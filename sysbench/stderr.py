@@ -8,10 +8,6 @@ _UNDECODED = range(0xDC80, 0xDD00)
 """How Python represents a byte that is not UTF-8, in arguments and names of files."""
 
 
-debugging = False
-"""Whether the user wants to see whole tracebacks; the command line decides it once."""
-
-
 def say(text: str) -> None:
     """Print one line. Control characters are escaped: values and names come from outside, and a terminal obeys them."""
     encoding = sys.stderr.encoding or "ascii"

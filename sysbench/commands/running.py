@@ -228,7 +228,7 @@ def carry_out(spec: RunSpec, options: RunOptions, provisions: Provisions | None 
         writer = ThreadPoolExecutor(max_workers=1)
         written = writer.submit(storage.write_atomically, saved_to, content)
     with writer:
-        for line in (*printed_by_models(record), *(tracebacks(path) if stderr.debugging else ())):
+        for line in (*printed_by_models(record), *(tracebacks(path) if options.debug else ())):
             say(line, options)
         try:
             if options.json_path not in (None, "-"):
