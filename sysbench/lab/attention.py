@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -93,13 +93,21 @@ def _not_later(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tenso
     return query >= key
 
 
+BACKENDS: Mapping[Attention, SDPBackend] = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+"""Implementations that are a kernel of `scaled_dot_product_attention`."""
+
 KINDS: dict[Attention, Callable[[int], nn.Module]] = {
     "naive": NaiveAttention,
     "sdpa": lambda ctx: FusedAttention(),
-    "flash": lambda ctx: FusedAttention(SDPBackend.FLASH_ATTENTION),
-    "efficient": lambda ctx: FusedAttention(SDPBackend.EFFICIENT_ATTENTION),
-    "cudnn": lambda ctx: FusedAttention(SDPBackend.CUDNN_ATTENTION),
-    "math": lambda ctx: FusedAttention(SDPBackend.MATH),
+    "flash": lambda ctx: FusedAttention(BACKENDS["flash"]),
+    "efficient": lambda ctx: FusedAttention(BACKENDS["efficient"]),
+    "cudnn": lambda ctx: FusedAttention(BACKENDS["cudnn"]),
+    "math": lambda ctx: FusedAttention(BACKENDS["math"]),
     "flex": FlexAttention,
 }
 """Builds each implementation for a context length, on the default device."""

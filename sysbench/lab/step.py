@@ -36,7 +36,6 @@ class TrainingStep:
         self._run_model: Callable[..., Any] = torch.compile(self.model) if cell.execution == "compiled" else self.model
         self._gradients = torch.no_grad() if cell.mode == "inference" else torch.enable_grad()
         self._autocast = _autocast(cell, device)
-        self._attending = self.work.attending or nullcontext()
         own = self.work.own
         self._theirs: Callable[[str], AbstractContextManager[None]] = _ours if own is None else own.printed.called
         self._scaler = GradScaler(device.type, enabled=cell.precision == "fp16" and "loss" in cell.phases)
@@ -89,7 +88,7 @@ class TrainingStep:
             self.model.zero_grad(set_to_none=True)
 
     def _forward(self) -> None:
-        with named("forward"), self._gradients, self._autocast, self._attending, self._theirs("forward"):
+        with named("forward"), self._gradients, self._autocast, self.work.attending(), self._theirs("forward"):
             self._output = self._run_model(*self.work.arguments, **self.work.keywords)
 
     def _compute_loss(self) -> None:

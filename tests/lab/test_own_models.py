@@ -19,6 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from sysbench import formulas
 from sysbench.commands.memory.spec import MemoryCell, MemorySpec
 from sysbench.errors import SysbenchError
+from sysbench.lab.attention import OperatorLog
 from sysbench.lab.step import TrainingStep
 from sysbench.lab.workload import imports
 from sysbench.log.events import OwnModelFacts
@@ -398,6 +399,30 @@ def test_a_function_of_that_name_beside_the_model_is_exchanged_and_put_back(writ
         if (recorded := simulated(here, "theirs:Attends", attention=name, ctx=64))
     }
     assert kept["naive"] > kept["sdpa"]
+
+
+@pytest.mark.parametrize("attention", ["flash", "math"])
+def test_a_kernel_that_is_asked_for_computes_every_step(attention: str, write: Write) -> None:
+    here = write(
+        """
+        from torch.nn.functional import scaled_dot_product_attention
+
+        class Attends(Lm):
+            def forward(self, tokens):
+                x = self.embed(tokens)[:, None]
+                return self.head(scaled_dot_product_attention(x, x, x, is_causal=True)[:, 0])
+        """
+    )
+    step = stepped(here, "theirs:Attends", attention=attention)
+    first = step.loss
+    with OperatorLog() as operators:
+        for run in step.phases.values():
+            run()
+    assert step.loss is not None
+    assert first is not None
+    assert step.loss < first
+    fused = any("flash_attention_for_cpu" in name for name in operators.names)
+    assert fused == (attention == "flash")
 
 
 def test_a_sweep_over_a_models_own_arguments_is_a_grid_with_their_names(write: Write) -> None:

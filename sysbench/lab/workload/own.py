@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.attention import sdpa_kernel
 
 from sysbench.errors import UnavailableError
-from sysbench.lab.attention import KINDS, FusedAttention
+from sysbench.lab.attention import BACKENDS, KINDS
 from sysbench.lab.workload import hugging_face
 from sysbench.lab.workload.imports import Loaded, Printed, arguments_for, code_file, import_s, loaded, users
 from sysbench.lab.workload.inputs import inputs_of
@@ -60,6 +61,7 @@ def own_workload(cell: ModelCell, own: OwnModel, device: torch.device) -> Worklo
     config = code_file(own.target, own.config) if code is None else code.file
     files = (config, *inputs.files, *(each.file for each in (losses, optimizers) if each is not None))
     loss = Loss(inputs, losses)
+    backend = BACKENDS.get(cell.attention)
     return Workload(
         model=model,
         arguments=inputs.arguments,
@@ -69,7 +71,7 @@ def own_workload(cell: ModelCell, own: OwnModel, device: torch.device) -> Worklo
         if optimizers is None
         else partial(_own_optimizer, optimizers, model),
         tokens=cell.tokens if inputs.tokens is not None else None,
-        attending=_backend(cell),
+        attending=nullcontext if backend is None else partial(sdpa_kernel, backend),
         own=OwnWorkload(
             files=files,
             inputs=inputs.said,
@@ -144,13 +146,6 @@ def _exchange(cell: ModelCell, code: Loaded, what: str) -> None:
         return attended
 
     setattr(code.module, HOOK, scaled_dot_product_attention)
-
-
-def _backend(cell: ModelCell) -> Any:
-    """A context in which `scaled_dot_product_attention` has the cell's kernel."""
-    kind = KINDS.get(cell.attention)
-    attention = kind(1) if kind is not None and cell.attention in ("flash", "efficient", "cudnn", "math") else None
-    return sdpa_kernel(attention.backend) if isinstance(attention, FusedAttention) and attention.backend else None
 
 
 def _own_optimizer(factory: Loaded, model: nn.Module) -> torch.optim.Optimizer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,7 +57,7 @@ class Workload:
     optimizer            makes the optimizer of the model's parameters
     tokens               in one step; None if the inputs are not tokens
     attention_kernel     the operator that computes attention; None if that is the model's own matter
-    attending            a context in which the model is called, or None
+    attending            makes the context in which the model is called
     own                  None for the built-in Transformer
     """
 
@@ -68,7 +68,7 @@ class Workload:
     optimizer: Callable[[], torch.optim.Optimizer]
     tokens: int | None
     attention_kernel: str | None = None
-    attending: AbstractContextManager[Any] | None = None
+    attending: Callable[[], AbstractContextManager[Any]] = nullcontext
     own: OwnWorkload | None = None
 
 
