@@ -85,7 +85,8 @@ class TrainingStep:
 
     def _zero_grad(self) -> None:
         with named("zero_grad"):
-            self.model.zero_grad(set_to_none=True)
+            # As a training loop does: the optimizer has its parameters listed, a model has to walk through its modules.
+            (self._optimizer or self.model).zero_grad(set_to_none=True)
 
     def _forward(self) -> None:
         with named("forward"), self._gradients, self._autocast, self.work.attending(), self._theirs("forward"):

@@ -12,8 +12,8 @@ import pkgutil
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -124,30 +124,42 @@ def _of_name(name: str, root: Path, option: str) -> ModuleType:
         raise UnavailableError(f"{option} {name}: there is no module {missing} in {places[0]}.{question}") from None
 
 
-@contextmanager
-def users(doing: str) -> Iterator[None]:
+class users:  # noqa: N801  A context, and quicker than a generator: a step enters two of them while it is timed.
     """Raise what code of the user's raises in this context as a UserCodeError that names their line.
 
     A lack of memory is raised as it is. What cannot be done without data is an UnavailableError that names the line.
+    What their code prints goes to `stdout`.
     """
-    process = os.getpid()
-    try:
-        yield
-    except UnavailableError as error:
-        place = _place(error)
-        raise UnavailableError(f"{error}{f' ({place})' if place else ''}") from error
-    except SystemExit as error:
-        raise UserCodeError(f"{doing}: it calls exit(){_in(error)}") from error
-    except EOFError as error:
-        raise UserCodeError(f"{doing}: it reads from standard input, where there is nothing{_in(error)}") from error
-    except Exception as error:
-        if isinstance(error, SysbenchError) or is_out_of_memory(error):
-            raise
-        words = " ".join(str(error).split())
-        raise UserCodeError(f"{doing}: {type(error).__name__}: {words}{_in(error)}") from error
-    finally:
-        if os.getpid() != process:
+
+    def __init__(self, doing: str, stdout: Any = None) -> None:
+        self._doing = doing
+        self._process = os.getpid()
+        self._stdout = stdout
+
+    def __enter__(self) -> None:
+        """Enter their code."""
+        self._before = sys.stdout
+        sys.stdout = self._stdout or self._before
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """Leave their code."""
+        sys.stdout = self._before
+        if os.getpid() != self._process:
             os._exit(0)  # a process that their code has forked, and that must not go on as this one
+        if error is None:
+            return
+        if isinstance(error, UnavailableError):
+            place = _place(error)
+            raise UnavailableError(f"{error}{f' ({place})' if place else ''}") from error
+        if isinstance(error, SystemExit):
+            raise UserCodeError(f"{self._doing}: it calls exit(){_in(error)}") from error
+        if isinstance(error, EOFError):
+            raise UserCodeError(
+                f"{self._doing}: it reads from standard input, where there is nothing{_in(error)}"
+            ) from error
+        if isinstance(error, Exception) and not isinstance(error, SysbenchError) and not is_out_of_memory(error):
+            words = " ".join(str(error).split())
+            raise UserCodeError(f"{self._doing}: {type(error).__name__}: {words}{_in(error)}") from error
 
 
 def _in(error: BaseException) -> str:
@@ -166,31 +178,28 @@ def _place(error: BaseException) -> str | None:
     return f"{Path(theirs[-1].filename).name}:{theirs[-1].lineno} in {theirs[-1].name}" if theirs else None
 
 
-class Printed:
-    """What code of the user's prints: it must not end up in results.
+class Printed(io.TextIOBase):
+    """What code of the user's prints: it must not end up in results, and goes to standard error.
 
     text  the beginning of it
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.text = ""
 
-    @contextmanager
-    def taken(self) -> Iterator[None]:
-        """Take what is printed in this context."""
-        with redirect_stdout(io.StringIO()) as written:
-            try:
-                yield
-            finally:
-                if text := written.getvalue():
-                    self.text = (self.text + text)[:PRINTED_CHARACTERS]
-                    sys.stderr.write(text)
+    def write(self, text: str) -> int:
+        """Take what is printed."""
+        self.text = (self.text + text)[:PRINTED_CHARACTERS]
+        return sys.stderr.write(text)
 
-    @contextmanager
-    def called(self, doing: str) -> Iterator[None]:
+    def taken(self) -> AbstractContextManager[Any]:
+        """Take what is printed in this context."""
+        return redirect_stdout(self)
+
+    def called(self, doing: str) -> AbstractContextManager[Any]:
         """Take what is printed in this context too, and raise what is raised as `users` does."""
-        with self.taken(), users(doing):
-            yield
+        return users(doing, self)
 
 
 def arguments_for(

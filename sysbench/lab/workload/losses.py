@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -32,6 +33,7 @@ class Loss:
         """
         self.said = None if code is None else code.file.target
         self._inputs = inputs
+        self._fitting: tuple[str, Callable[[Tensor], Tensor]] | None = None
         self._code = code
         self._arguments = 0 if code is None else _required(code.value)
         if code is not None and self._arguments not in (1, 2):
@@ -40,7 +42,12 @@ class Loss:
     def __call__(self, output: Any) -> Tensor:
         """Return the loss, a tensor of one number; raises UnavailableError if there is none."""
         if self._code is None:
-            value, self.said = fitting(output, self._inputs)
+            named = dict(_named(output))
+            if self._fitting is None or self._fitting[0] not in named:  # chosen once: choosing takes time in every step
+                name, compute, self.said = fitting(output, named, self._inputs)
+                self._fitting = name, compute
+            name, compute = self._fitting
+            value = compute(named[name])
         else:
             with users(f"--loss {self.said}"):
                 value = self._code.value(*(output, self._inputs.together)[: self._arguments])
@@ -62,30 +69,40 @@ def _required(function: Callable[..., Any]) -> int:
     return sum(each.default is each.empty and each.kind in positional for each in parameters)
 
 
-def fitting(output: Any, inputs: Inputs) -> tuple[Tensor, str]:
-    """Return the loss of `output`, and how it was computed; raises UnavailableError for an output without numbers.
+def fitting(output: Any, named: Mapping[str, Tensor], inputs: Inputs) -> tuple[str, Callable[[Tensor], Tensor], str]:
+    """Return which tensor of `output` the loss is computed of, how, and that in words.
 
-    It is what the model computed itself, cross entropy of its logits, or else the mean of what it returned.
+    It is what the model computed itself, cross entropy of its logits, or else the mean of what it returned. `named` are
+    the tensors in the output. Raises UnavailableError for an output without numbers.
     """
-    named = dict(_named(output))
-    own = named.get("loss", next((each for each in named.values() if not each.dim()), None))
-    if own is not None and not own.dim():
-        return own, "the model's own"
-    candidates = [named["logits"]] if "logits" in named else list(named.values())
-    floating = [each for each in candidates if each.is_floating_point()]
+    own = next((name for name, each in named.items() if not each.dim()), None)
+    if "loss" in named:
+        own = "loss" if not named["loss"].dim() else None
+    if own is not None:
+        return own, _as_it_is, "the model's own"
+    candidates = {"logits": named["logits"]} if "logits" in named else named
+    floating = {name: each for name, each in candidates.items() if each.is_floating_point()}
     if not floating:
-        held = ", ".join(str(each.dtype).removeprefix("torch.") for each in candidates)
+        held = ", ".join(str(each.dtype).removeprefix("torch.") for each in candidates.values())
         what = f"tensors of {held} only" if held else f"{type(output).__name__}, which holds no tensor"
         raise UnavailableError(
             f"the model returned {what}: a loss needs floating-point numbers. add --loss module:function"
         )
     tokens, following = inputs.tokens, inputs.next_tokens
-    for each in floating:
+    for name, each in floating.items():
         if tokens is None or following is None or each.dim() != 3 or each.shape[:2] != tokens.shape:
             continue
         if each.shape[-1] >= inputs.vocabulary > 0:
-            return cross_entropy(each, following), "cross entropy of the logits"
-    return floating[0].float().mean(), "mean of the output"
+            return name, partial(cross_entropy, targets=following), "cross entropy of the logits"
+    return next(iter(floating)), _mean, "mean of the output"
+
+
+def _as_it_is(value: Tensor) -> Tensor:
+    return value
+
+
+def _mean(value: Tensor) -> Tensor:
+    return value.float().mean()
 
 
 def _named(output: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
