@@ -3,6 +3,12 @@
 This module imports nothing beforehand, because both are needed before everything else is imported.
 """
 
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 ADDRESS_VARIABLE = "SYSBENCH_ADDRESS"
 """Environment variable with the path of the engine's socket. Launchers like nsys and torchrun close inherited files."""
 
@@ -22,3 +28,12 @@ def die_with_the_parent() -> None:
     if sys.platform == "linux":
         pr_set_pdeathsig = 1  # linux/prctl.h
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+def started_as_rank(environment: Mapping[str, str]) -> int:
+    """Return which of the processes that torchrun or srun has started this is; 0 if none has.
+
+    Rank 0 starts the ranks of each cell itself, so all others have nothing to do.
+    """
+    rank = environment.get("RANK") or environment.get("SLURM_PROCID") or ""
+    return int(rank) if rank.isdigit() else 0
