@@ -11,7 +11,8 @@ from types import TracebackType
 from sysbench import __version__
 from sysbench.engine.admission import Admission
 from sysbench.engine.conversation import StoppedByUserError
-from sysbench.engine.elsewhere import Elsewhere, pool_of
+from sysbench.engine.elsewhere.crew import Elsewhere
+from sysbench.engine.elsewhere.pools import pool_of
 from sysbench.engine.identity import source_digest
 from sysbench.engine.interrupts import Interrupts, catch_interrupts
 from sysbench.engine.launchers import Launcher, PlainLauncher

@@ -30,7 +30,7 @@ def needs(package: str) -> Any:
 
 
 WHERE = [
-    pytest.param("--parallel=2", "sysbench.engine.share", id="parallel"),
+    pytest.param("--parallel=2", "sysbench.engine.elsewhere.share", id="parallel"),
     pytest.param("--on=ray", "ray::carried_out", id="ray", marks=needs("ray")),
     pytest.param("--on=slurm:local", "submitit._submit", id="slurm", marks=needs("submitit")),
 ]

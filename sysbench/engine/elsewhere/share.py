@@ -1,6 +1,7 @@
-"""A share of a run's cells, carried out in another process: `python -m sysbench.engine.share SHARE DIRECTORY PARENT`.
+"""A share of a run's cells, carried out in another process.
 
-It becomes a run of its own there, with its own worker, sensors and timeouts, whose log the run that it is of reads.
+`python -m sysbench.engine.elsewhere.share SHARE DIRECTORY PARENT`: it becomes a run of its own there, with its own
+worker, sensors and timeouts, whose log the run that it is of reads.
 """
 
 from __future__ import annotations
