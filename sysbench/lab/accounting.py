@@ -90,7 +90,7 @@ class StorageWatch:
             self._resized(storage)
             return result
 
-        torch.UntypedStorage.resize_ = resize_and_tell  # type: ignore[method-assign]
+        torch.UntypedStorage.resize_ = resize_and_tell  # type: ignore[method-assign, assignment]
         try:
             yield
         finally:

@@ -18,7 +18,6 @@ from torch._C import _get_dispatch_mode, _TorchDispatchModeKey
 from torch._C._distributed_c10d import FakeWork
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp._fully_shard import _fully_shard
-from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -52,8 +51,8 @@ def simulated_ranks(strategy: Strategy, ranks: int) -> Iterator[DeviceMesh]:
     """
     replaced = [
         (_fully_shard, "_get_device_from_mesh", lambda mesh: DEVICE),
-        # A shard's wrapper is on `meta`, like the shard, which FSDP2 takes for a parameter without memory.
-        (FSDPParamGroup, "_validate_no_meta_params", lambda self: None),
+        # A shard that is simulated reports `DEVICE`, but what wraps it would report torch's `meta`.
+        (DTensor, "device", property(lambda tensor: tensor._local_tensor.device)),
         (nn.parallel, "DistributedDataParallel", BucketedReplica),
     ]
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
@@ -163,7 +162,7 @@ class BucketedReplica(nn.Module):
         super().__init__()
         self.module = module
         self._group = process_group
-        self._trained = [each for each in module.parameters() if each.requires_grad]
+        self._trained: list[Tensor] = [each for each in module.parameters() if each.requires_grad]
         self._order: list[Tensor] = []
         self._broadcast([*module.parameters(), *module.buffers()], BROADCAST_BYTES)
         self._set_buckets([self._trained])

@@ -7,6 +7,7 @@ kernels.
 from __future__ import annotations
 
 import gc
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -34,6 +35,7 @@ from sysbench.simulate.tensors import DEVICE, Arguments, DeviceObserver, Operato
 from sysbench.simulate.values import KnownValues
 from sysbench.simulate.without_compiler import without_compiler
 from sysbench.spec.model import ModelCell, Phase
+from sysbench.spec.ranks import layout
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -63,6 +65,9 @@ CATEGORIES: tuple[Category, ...] = get_args(Category)
 BUILD = "build"
 """The span before the first step: creation of model and batch, and a trial run of the attention kernel."""
 
+
+_SETTLING_S = 0.005
+"""After a phase of one of several ranks: threads of gloo hold tensors for a moment longer than a collective takes."""
 
 Device = SimulatedDevice | RealDevice
 
@@ -141,6 +146,32 @@ class Recording:
         )
         return replace(self, allocations=tuple(allocations))
 
+    def with_lean_build(self) -> Self:
+        """Return the same run with a build that allocates only what it keeps.
+
+        A model that is sharded over ranks need not be whole on any of them: it is built without memory, on `meta`.
+        """
+        end = self.spans[0].end
+        released = {~event for event in self.events[:end] if event < 0}
+        kept = [number for number in range(len(self.allocations)) if number not in released]
+        renumbered = {old: new for new, old in enumerate(kept)}
+        events = [
+            renumbered[event] if event >= 0 else ~renumbered[~event]
+            for event in self.events
+            if (event if event >= 0 else ~event) not in released
+        ]
+        fewer = len(self.events) - len(events)
+        first, *others = self.spans
+        return replace(
+            self,
+            events=tuple(events),
+            allocations=tuple(self.allocations[number] for number in kept),
+            spans=(
+                first._replace(end=end - fewer),
+                *(span._replace(first=span.first - fewer, end=span.end - fewer) for span in others),
+            ),
+        )
+
     @property
     def measured(self) -> tuple[Span, ...]:
         """The phases of the measured step, which is the last one."""
@@ -199,7 +230,8 @@ def record(
         with _among(mesh, recorder.device), recorder.device:
             for _ in _carry_out(recorder, cell, protocol, DEVICE, autocast.clear, mesh=mesh):
                 pass
-    return recorder.step_recording(cell, protocol)
+    recording = recorder.step_recording(cell, protocol)
+    return recording if layout(cell.strategy, cell.ranks)[1] == 1 else recording.with_lean_build()
 
 
 def _ranks_of(cell: ModelCell) -> AbstractContextManager[DeviceMesh | None]:
@@ -231,7 +263,8 @@ def record_real(
     recorder = _StepRecorder(_AS_IT_IS, lambda observer: RealDevice(observer, device), Origins(_carry_out.__code__))
     last = PROCEDURES[protocol].earlier_steps
     with _among(mesh, recorder.device), recorder.device:
-        for step in _carry_out(recorder, cell, protocol, device, lambda: None, gc.collect, mesh):
+        settle = (lambda: None) if mesh is None else (lambda: time.sleep(_SETTLING_S))
+        for step in _carry_out(recorder, cell, protocol, device, settle, gc.collect, mesh):
             if step == last:
                 yield recorder.step_recording(cell, protocol)
 
