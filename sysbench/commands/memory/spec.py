@@ -107,8 +107,13 @@ class MemoryCell(GridCell):
 
     @property
     def ranks_refused(self) -> str | None:
-        """Why the cell cannot be one of several ranks; None if it can."""
-        return None if self.simulate is not None else "memory of several ranks is simulated: add --simulate GPU"
+        """Why the cell cannot be one of several ranks: measured, the history of one process is recorded."""
+        if self.simulate is not None:
+            return None
+        return (
+            f"sysbench {self.kind} records one process; add --simulate GPU, or see sysbench time --ranks, which has the "
+            "peak memory of every rank"
+        )
 
     def problem(self, device: DeviceType | None) -> str | None:
         """Why this cell cannot run, or None; a simulation is always of CUDA."""
