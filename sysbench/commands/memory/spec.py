@@ -111,8 +111,8 @@ class MemoryCell(GridCell):
         if self.simulate is not None:
             return None
         return (
-            f"sysbench {self.kind} records one process; add --simulate GPU, or see sysbench time --ranks, which has the "
-            "peak memory of every rank"
+            f"sysbench {self.kind} records one process; sysbench time --ranks has the peak memory of every rank. "
+            "--simulate GPU computes that of one"
         )
 
     def problem(self, device: DeviceType | None) -> str | None:
