@@ -28,6 +28,8 @@ class Axis:
     """Whether the phrase counts something: `1 step`, `2 steps`."""
     unset: str = "none"
     """The phrase for a cell that leaves it open."""
+    left_out: object = None
+    """The value of cells that are stored without it."""
 
     def said(self, value: object) -> str:
         """`ctx 512`, `bf16`, `5 warm-ups`."""
@@ -41,6 +43,8 @@ class Axis:
 AXES: Mapping[str, Axis] = {
     "device": Axis("device", "machine"),
     "threads": Axis("threads", "choice", "{} thread", counted=True, unset="default threads"),
+    "ranks": Axis("ranks", "machine", "{} rank", counted=True, unset="1 rank", left_out=1),
+    "strategy": Axis("strategy", "choice", unset="one process"),
     "size": Axis("size", "extent"),
     "batch": Axis("batch", "extent", "batch {}"),
     "ctx": Axis("ctx", "extent", "ctx {}"),
@@ -65,10 +69,22 @@ AXES: Mapping[str, Axis] = {
 
 TITLES: Mapping[str, str] = {name: axis.title for name, axis in AXES.items()}
 
-CHOICES = ("precision", "execution", "attention", "optimizer", "threads")
+CHOICES = ("precision", "execution", "attention", "optimizer", "strategy", "threads")
 """Choices of how a training step is computed, the most frequently compared first."""
 
-_SUBJECT = ("size", "ctx", "batch", "precision", "mode", "attention", "execution", "optimizer", "threads")
+_SUBJECT = (
+    "size",
+    "ctx",
+    "batch",
+    "precision",
+    "mode",
+    "attention",
+    "execution",
+    "optimizer",
+    "threads",
+    "ranks",
+    "strategy",
+)
 
 Axes = Mapping[str, Any]
 """The complete spec of a cell, as `TimeCell.model_dump()` returns it."""
@@ -145,7 +161,7 @@ def subject(cells: Sequence[Axes]) -> tuple[str, ...]:
         if axis not in differing
         and (axis != "optimizer" or str(cell["mode"]).startswith("train"))
         and (axis != "execution" or cell["execution"] != "eager")
-        and (axis != "threads" or "threads" in cell)
+        and axis in cell
     ]
     if cell["size"] == "custom" and "size" not in differing:
         model = cell["model"]
@@ -175,4 +191,4 @@ def columns(axes: Sequence[str]) -> tuple[Column, ...]:
 
 def values(cell: Axes, axes: Sequence[str]) -> tuple[Cell, ...]:
     """Return the contents of those columns for one cell."""
-    return tuple(cell.get(axis) for axis in axes)
+    return tuple(cell.get(axis, AXES[axis].left_out) for axis in axes)

@@ -71,8 +71,8 @@ def predicted_bytes(cell: RunCell, device: str | None = None) -> int | None:
     `device` is the device it runs on, if known; the name `auto` alone does not determine it.
     """
     step = cell.step
-    if step is None or step.shape is None:
-        return None
+    if step is None or step.shape is None or step.strategy not in (None, "ddp"):
+        return None  # the formula is for a whole model on one device
     placed = step if device is None else step.model_copy(update={"device": device})
     return predicted_memory(placed, cell.phases, first=cell.is_first_step).total_bytes
 

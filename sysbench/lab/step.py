@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,9 +12,13 @@ from torch.amp.grad_scaler import GradScaler
 
 from sysbench.lab.precision import AUTOCAST_DTYPES
 from sysbench.lab.ranges import named
+from sysbench.lab.strategies import distributed
 from sysbench.lab.workload.own import own_workload
 from sysbench.lab.workload.workload import Workload, built_in
 from sysbench.spec.model import ModelCell, Phase
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 class TrainingStep:
@@ -28,11 +32,17 @@ class TrainingStep:
     Outputs stay alive until `forget`, which is called between steps, outside any timed window.
     """
 
-    def __init__(self, cell: ModelCell, device: torch.device) -> None:
-        """Build everything on `device`; raises UnavailableError for what is not available there, or does not fit."""
+    def __init__(self, cell: ModelCell, device: torch.device, mesh: DeviceMesh | None = None) -> None:
+        """Build everything on `device`; raises UnavailableError for what is not available there, or does not fit.
+
+        With a `mesh` (`strategies.mesh_of`), the model is distributed over its ranks by the cell's strategy, and a step
+        is this rank's part of it; every rank has to build the step and take it.
+        """
         self.cell = cell
         self.work = workload_of(cell, device)
         self.model = self.work.model
+        if mesh is not None and cell.strategy is not None:
+            self.model = distributed(self.model, cell.strategy, mesh)
         self._run_model: Callable[..., Any] = torch.compile(self.model) if cell.execution == "compiled" else self.model
         self._gradients = torch.no_grad() if cell.mode == "inference" else torch.enable_grad()
         self._autocast = _autocast(cell, device)
@@ -78,10 +88,14 @@ class TrainingStep:
 
     @torch.no_grad()
     def fingerprint(self) -> Tensor | None:
-        """Return a few values of each parameter on the host, to detect changes; None without an optimizer."""
+        """Return a few values of each parameter on the host, to detect changes; None without an optimizer.
+
+        Of a sharded parameter, they are from this rank's shard.
+        """
         if self._optimizer is None:
             return None
-        return torch.cat([parameter.detach().flatten()[:64] for parameter in self.model.parameters()]).cpu()
+        here = [getattr(each, "to_local", each.detach)() for each in self.model.parameters()]
+        return torch.cat([each.flatten()[:64] for each in here]).cpu()
 
     def _zero_grad(self) -> None:
         with named("zero_grad"):

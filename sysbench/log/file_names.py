@@ -33,5 +33,5 @@ def _labelled(path: Path, label: str) -> Path:
 
 
 def _word(axis: str, value: object) -> str:
-    text = f"{axis}{value}" if axis in ("ctx", "batch", "threads", "active", "warmup", "steps") else str(value)
+    text = f"{axis}{value}" if axis in ("ctx", "batch", "threads", "ranks", "active", "warmup", "steps") else str(value)
     return "".join(character if character.isalnum() or character in ".-=" else "_" for character in text)

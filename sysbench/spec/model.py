@@ -14,6 +14,7 @@ from sysbench.spec.cell import DeviceType as DeviceType
 from sysbench.spec.options import Option
 from sysbench.spec.own_model import Arguments, Code, Described, OwnModel, Targets, code
 from sysbench.spec.quantities import Seed, Size
+from sysbench.spec.ranks import Ranks, Strategies, Strategy, points, ranks_problem
 
 VOCABULARY = 10_000
 
@@ -88,6 +89,7 @@ PHASES_OF: dict[Mode, tuple[Phase, ...]] = {
 MODEL = "Model"
 OWN_MODEL = "Your own model"
 STEP = "Training step"
+RANKS = "Several ranks"
 
 
 def precision_problem(precision: Precision, device: DeviceType) -> str | None:
@@ -114,11 +116,26 @@ class GridCell(RunCell):
     execution: Execution
     optimizer: Optimizer
     seed: Seed
+    ranks: Size = Field(default=1, exclude_if=lambda value: value == 1)
+    """Processes that take the step together. Cells of one rank are stored without it, as they were before there were
+    several, and keep their keys; so it is with `strategy`."""
+    strategy: Strategy | None = Field(default=None, exclude_if=lambda value: value is None)
+    """How the model is distributed over the ranks; None for one rank."""
 
     @property
     def tokens(self) -> int:
-        """Tokens in one step."""
+        """Tokens in one step of one rank."""
         return self.batch * self.ctx
+
+    @property
+    def batches(self) -> int:
+        """Number of different batches in one step of all ranks: with tensor parallelism, all ranks share one."""
+        return 1 if self.strategy == "tp" else self.ranks
+
+    @property
+    def ranks_refused(self) -> str | None:
+        """Why the cell cannot be one of several ranks, whatever their number; None if it can."""
+        return f"sysbench {self.kind} runs one process"
 
     @property
     def extent(self) -> tuple[int, ...]:
@@ -132,7 +149,8 @@ class GridCell(RunCell):
     def likeness(self) -> tuple[str, ...]:
         """Properties in which two cells must agree for their extents to be comparable."""
         own = () if self.own is None else (self.own.model_dump_json(),)
-        return (self.precision, self.attention, self.execution, self.optimizer, *own)
+        ranks = () if self.strategy is None else (self.strategy, str(self.ranks))
+        return (self.precision, self.attention, self.execution, self.optimizer, *own, *ranks)
 
     @property
     def shape(self) -> ModelShape | None:
@@ -155,7 +173,7 @@ class GridCell(RunCell):
         `device` is the kind of device; if it is None (unknown), only problems on every device are reported.
         """
         elsewhere = precision_problem(self.precision, device) if device else None
-        return self.model.problem() or elsewhere or threads_problem(self, device)
+        return self.model.problem() or elsewhere or threads_problem(self, device) or ranks_problem(self)
 
     def unavailable(self, device: DeviceType) -> str | None:
         """Return the reason why this combination of attention, precision and device does not exist, or None if it does.
@@ -272,7 +290,7 @@ class ModelSpec(RunSpec):
         default=(128, 256, 512, 1024), description="Context length, in tokens."
     )
     batch: Annotated[Sizes, Option(flags=("--batch", "--batch-size"), metavar="AXIS", panel=MODEL)] = Field(
-        default=(4,), description="Sequences per step."
+        default=(4,), description="Sequences per step, on each rank."
     )
     precision: Annotated[
         Precisions,
@@ -318,6 +336,18 @@ class ModelSpec(RunSpec):
         exclude_if=lambda value: not value,
         description="Threads that compute on the CPU; torch's own number by default.",
     )
+    ranks: Annotated[Ranks, Option(metavar="AXIS", panel=RANKS)] = Field(
+        default=(1,),
+        exclude_if=lambda value: value == (1,),
+        description="Processes that take each step together, each on a device of its own; on a CPU they share its "
+        "cores.",
+    )
+    strategy: Annotated[Strategies, Option(metavar="NAME,…", panel=RANKS)] = Field(
+        default=(),
+        exclude_if=_is_empty,
+        description="How the model is distributed: ddp (a replica on each rank, the default), fsdp2 (sharded "
+        "parameters), tp (tensor parallel, one batch for all ranks), hsdp (replicas of shards).",
+    )
     seed: Annotated[Seed, Option(metavar="N", panel=STEP)] = Field(
         default=0, description="Seed of the parameters and of the tokens."
     )
@@ -332,6 +362,8 @@ class ModelSpec(RunSpec):
 
     @model_validator(mode="after")
     def _check_own(self) -> Self:
+        if self.strategy and max(self.ranks) == 1:
+            raise ValueError(f"--strategy {','.join(self.strategy)} distributes a model over ranks: add --ranks 2")
         if self.model:
             if self.inputs and self.input:
                 raise ValueError("--inputs and --input both say what the model takes: give one of them")
@@ -350,9 +382,21 @@ class ModelSpec(RunSpec):
 
     def grid(self) -> Iterator[dict[str, Any]]:
         """Yield the fields of every grid point, models outermost, so that cells of one model follow each other."""
-        for device, threads, (size, shape), batch, ctx, attention, execution, optimizer, precision in itertools.product(
+        for (
+            device,
+            threads,
+            (ranks, strategy),
+            (size, shape),
+            batch,
+            ctx,
+            attention,
+            execution,
+            optimizer,
+            precision,
+        ) in itertools.product(
             self.device,
             self.threads or (None,),
+            list(points(self.ranks, self.strategy)),
             list(self._models()),
             self.batch,
             self.ctx,
@@ -373,6 +417,8 @@ class ModelSpec(RunSpec):
                 "execution": execution,
                 "optimizer": optimizer,
                 "seed": self.seed,
+                "ranks": ranks,
+                "strategy": strategy,
             }
 
     def _models(self) -> Iterator[tuple[str, ModelShape | OwnModel]]:

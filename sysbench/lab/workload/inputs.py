@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sysbench.errors import UnavailableError
+from sysbench.lab.strategies import own_batch
 from sysbench.lab.workload.imports import Loaded, arguments_for, loaded, users
 from sysbench.log.events import CodeFile
 from sysbench.spec.model import ModelCell
@@ -115,7 +116,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 def _described(
     inputs: tuple[DescribedInput, ...], cell: ModelCell, vocabulary: int | None, device: torch.device
 ) -> Inputs:
-    generator = torch.Generator().manual_seed(cell.seed)
+    generator = torch.Generator().manual_seed(cell.seed + own_batch(cell.batches))
     arguments, keywords = [], {}
     for each in inputs:
         symbols = {"B": cell.batch, "T": cell.ctx}
@@ -162,8 +163,8 @@ def _told_from(model: nn.Module, cell: ModelCell, device: torch.device) -> Input
 
 
 def random_tokens(vocabulary: int, cell: ModelCell, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return token ids and the next token ids, each (batch, ctx) and equal on every device."""
-    generator = torch.Generator().manual_seed(cell.seed)
+    """Return token ids and the next token ids, each (batch, ctx) and equal on every device; other ones on each rank."""
+    generator = torch.Generator().manual_seed(cell.seed + own_batch(cell.batches))
     text = torch.randint(vocabulary, (cell.batch, cell.ctx + 1), generator=generator)
     return text[:, :-1].contiguous().to(device), text[:, 1:].contiguous().to(device)
 

@@ -96,4 +96,9 @@ def built_in(cell: ModelCell, shape: ModelShape, device: torch.device) -> Worklo
 
 def adamw(model: nn.Module, implementation: str) -> torch.optim.AdamW:
     """AdamW for all parameters; those that are frozen get no gradient, and therefore no state."""
-    return torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, **_IMPLEMENTATIONS[implementation])
+    # One group for each kind of tensor: foreach and fused take none that are partly sharded over ranks.
+    kinds: dict[type[Tensor], list[Tensor]] = {}
+    for parameter in model.parameters():
+        kinds.setdefault(type(parameter.data), []).append(parameter)
+    groups = [{"params": each} for each in kinds.values()]
+    return torch.optim.AdamW(groups, lr=LEARNING_RATE, **_IMPLEMENTATIONS[implementation])

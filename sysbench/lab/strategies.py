@@ -1,0 +1,131 @@
+"""How a model is distributed over ranks: DDP, FSDP2, tensor parallelism, and HSDP.
+
+Everything here is torch's own; this module only decides what is applied to which module. It runs under any process
+group: gloo, NCCL, and the fake one of simulations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from sysbench.errors import UnavailableError
+from sysbench.lab.transformer import SelfAttention, SwiGLU, Transformer
+from sysbench.spec.ranks import Strategy, layout
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+# torch.distributed.tensor and fsdp take half a second to import, which runs of one rank do not have to wait for.
+
+
+def mesh_of(strategy: Strategy, ranks: int, device_type: str) -> DeviceMesh:
+    """Return the mesh of all ranks: (replicas, shards) for HSDP, otherwise in one dimension.
+
+    Requires a process group of `ranks` ranks. It must be made outside of a fake tensor mode.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+
+    if strategy == "hsdp":
+        return init_device_mesh(device_type, layout(strategy, ranks), mesh_dim_names=("replicate", "shard"))
+    return init_device_mesh(device_type, (ranks,), mesh_dim_names=(strategy,))
+
+
+def distributed(model: nn.Module, strategy: Strategy, mesh: DeviceMesh) -> nn.Module:
+    """Distribute `model`, which every rank has built alike, over the ranks of `mesh`; return what is to be called.
+
+    It is called before the optimizer is made: all but DDP exchange the parameters for sharded ones. FSDP2 shards each
+    block (`blocks`) and then the rest, so that the parameters of one block at a time are whole. Raises UnavailableError
+    for a model that cannot be distributed like this.
+    """
+    match strategy:
+        case "ddp":
+            device = next(model.parameters()).device
+            devices = [device] if device.type == "cuda" else None
+            return nn.parallel.DistributedDataParallel(model, device_ids=devices, process_group=mesh.get_group())
+        case "fsdp2" | "hsdp":
+            from torch.distributed.fsdp import fully_shard
+
+            for module in (*blocks(model), model):
+                fully_shard(module, mesh=mesh)
+        case "tp":
+            _parallelize(model, mesh)
+    return model
+
+
+def blocks(model: nn.Module) -> Iterator[nn.Module]:
+    """Yield the repeated blocks of a model: members of a list of modules of one class that have parameters.
+
+    Lists inside such a block are part of it.
+    """
+    for child in model.children():
+        members = list(child.children()) if isinstance(child, nn.ModuleList | nn.Sequential) else []
+        alike = len(members) > 1 and len({type(each) for each in members}) == 1
+        if alike and all(any(True for _ in each.parameters()) for each in members):
+            yield from members
+        else:
+            yield from blocks(child)
+
+
+def own_batch(batches: int) -> int:
+    """Return the number of this rank's batch, from 0, if the ranks have this many different ones."""
+    return dist.get_rank() if batches > 1 and dist.is_initialized() else 0
+
+
+def _parallelize(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Split every attention by heads and every feed-forward by columns, and then rows, as in Megatron-LM.
+
+    Each takes two all-reduces: one of its output in forward, one of its input's gradient in backward. Embeddings, norms
+    and the output projection are computed by every rank. Shoeybi et al., "Megatron-LM", 2019.
+    """
+    if not isinstance(model, Transformer):
+        parallelize = getattr(model, "parallelize", None)
+        if not callable(parallelize):
+            raise UnavailableError(
+                f"--strategy tp: which layers of {type(model).__name__} to split cannot be told. Give it a method "
+                "parallelize(mesh), or use --strategy ddp, fsdp2"
+            )
+        parallelize(mesh)
+        return
+    for module in model.modules():
+        match module:
+            case SelfAttention():
+                module.heads //= mesh.size()
+                *columns, row = module.q, module.k, module.v, module.output
+            case SwiGLU():
+                *columns, row = module.w1, module.w3, module.w2
+            case _:
+                continue
+        for column in columns:
+            _split(column, mesh, 0)
+        _split(row, mesh, 1)
+
+
+def _split(linear: nn.Module, mesh: DeviceMesh, dimension: int) -> None:
+    """Shard the weight (d_out, d_in) of a linear layer by output (0) or input (1).
+
+    By output, the input is whole and the output is this rank's part; by input, the other way round. torch's own
+    `ColwiseParallel` and `RowwiseParallel` do this for `nn.Linear` only.
+    """
+    from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_module, distribute_tensor
+
+    by_output = dimension == 0
+    whole: list[Placement] = [Replicate()]
+    part: list[Placement] = [Shard(-1)]
+
+    def shard(_: str, module: nn.Module, mesh: DeviceMesh) -> None:
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            # Every rank has drawn the same values: nothing has to be sent.
+            sharded = distribute_tensor(parameter, mesh, [Shard(dimension)], src_data_rank=None)
+            module.register_parameter(name, nn.Parameter(sharded))
+
+    def take(_: nn.Module, inputs: tuple[Tensor], mesh: DeviceMesh) -> Any:
+        return DTensor.from_local(inputs[0], mesh, whole if by_output else part, run_check=False)
+
+    def give(_: nn.Module, output: Any, mesh: DeviceMesh) -> Any:
+        return output.redistribute(mesh, part if by_output else whole).to_local()
+
+    distribute_module(linear, mesh, shard, take, give)

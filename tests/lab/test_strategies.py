@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from sysbench.commands.time.spec import TimeCell, TimeSpec
+from sysbench.lab.step import TrainingStep
+from sysbench.lab.strategies import blocks, distributed
+from tests.lab.two_ranks import RANKS, Step, result_of
+
+STRATEGIES = ("ddp", "fsdp2", "tp")
+OPTIMIZERS = ("foreach", "for-loop")
+
+
+def cells(**axes: Any) -> list[TimeCell]:
+    small = {"d_model": 16, "d_ff": 32, "layers": 2, "heads": 2, "vocab": 50, "ctx": 8, "batch": 3, "device": "cpu"}
+    return list(TimeSpec(**{**small, **axes}).cells())
+
+
+@pytest.fixture(scope="module")
+def distributed_steps(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Step]:
+    folder = tmp_path_factory.mktemp("ranks")
+    asked = cells(ranks=RANKS, strategy=STRATEGIES, optimizer=OPTIMIZERS)
+    found = folder / "steps.pt"
+    written = json.dumps([cell.model_dump(mode="json") for cell in asked])
+    ranks = [
+        subprocess.Popen([sys.executable, "-m", "tests.lab.two_ranks", str(rank), written, str(found)])
+        for rank in range(RANKS)
+    ]
+    assert [rank.wait(120) for rank in ranks] == [0] * RANKS
+    steps = torch.load(found)
+    return {(str(cell.strategy), cell.optimizer): step for cell, step in zip(asked, steps, strict=True)}
+
+
+def one_process(batches: int) -> Step:
+    """Return a step on the batches of this many ranks, joined."""
+    step = TrainingStep(cells(batch=3)[0], torch.device("cpu"))
+    drawn = []
+    for rank in range(batches):
+        generator = torch.Generator().manual_seed(rank)
+        drawn.append(torch.randint(50, (3, 9), generator=generator))
+    text = torch.cat(drawn)
+    tokens, targets = text[:, :-1], text[:, 1:]
+    step.work = type(step.work)(
+        **{
+            **step.work.__dict__,
+            "arguments": (tokens,),
+            "loss": lambda logits: nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()),
+        }
+    )
+    return result_of(step)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_distributed_step_equals_one_process_on_the_joined_batch(
+    distributed_steps: dict[tuple[str, str], Step], strategy: str, optimizer: str
+) -> None:
+    found, expected = distributed_steps[strategy, optimizer], one_process(1 if strategy == "tp" else RANKS)
+    assert sum(found["losses"]) / RANKS == pytest.approx(expected["loss"], rel=1e-6)
+    assert found["gradients"].keys() == expected["gradients"].keys()
+    for name, gradient in expected["gradients"].items():
+        torch.testing.assert_close(found["gradients"][name], gradient, rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(found["parameters"][name], expected["parameters"][name], rtol=1e-3, atol=1e-5)
+
+
+def test_the_ranks_of_data_parallel_strategies_have_batches_of_their_own(
+    distributed_steps: dict[tuple[str, str], Step],
+) -> None:
+    assert len(set(distributed_steps["ddp", "foreach"]["losses"])) == RANKS
+    assert len(set(distributed_steps["tp", "foreach"]["losses"])) == 1
+
+
+def test_blocks_are_the_repeated_modules_wherever_they_are() -> None:
+    layers = [nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)) for _ in range(3)]
+    model = nn.ModuleDict({"body": nn.ModuleDict({"layers": nn.ModuleList(layers)}), "head": nn.Linear(4, 4)})
+    assert list(blocks(model)) == layers
+
+
+def test_a_model_of_the_users_says_itself_what_tensor_parallelism_splits() -> None:
+    from sysbench.errors import UnavailableError
+
+    class Splitting(nn.Linear):
+        def parallelize(self, mesh: object) -> None:
+            self.split_over = mesh
+
+    mesh: Any = object()
+    model = Splitting(2, 2)
+    assert distributed(model, "tp", mesh) is model
+    assert model.split_over is mesh
+    with pytest.raises(UnavailableError, match=r"which layers of Linear to split .* parallelize\(mesh\)"):
+        distributed(nn.Linear(2, 2), "tp", mesh)
