@@ -201,7 +201,13 @@ ARRIVALS = DeclaredTable(
     "arrivals",
     "arrival of ranks at their collectives",
     (
-        Field("collectives", unit="count", group="per step", importance=2, get=lambda row: row.per_step(row.row.collectives)),
+        Field(
+            "collectives",
+            unit="count",
+            group="per step",
+            importance=2,
+            get=lambda row: row.per_step(row.row.collectives),
+        ),
         Field(
             "last",
             unit="share",
