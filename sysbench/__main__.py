@@ -58,7 +58,9 @@ def _run() -> None:
 
 
 def _worker_ahead(words: Sequence[str]) -> AbstractContextManager[None]:
-    if not measures(words):
+    from sysbench.meeting import started_as_rank
+
+    if not measures(words) or started_as_rank(os.environ):
         return nullcontext()
     from sysbench.engine.launchers import PlainLauncher
     from sysbench.engine.process import launched_ahead

@@ -44,7 +44,7 @@ AXES: Mapping[str, Axis] = {
     "device": Axis("device", "machine"),
     "threads": Axis("threads", "choice", "{} thread", counted=True, unset="default threads"),
     "ranks": Axis("ranks", "machine", "{} rank", counted=True, unset="1 rank", left_out=1),
-    "strategy": Axis("strategy", "choice", unset="one process"),
+    "strategy": Axis("strategy", "choice", unset=""),
     "size": Axis("size", "extent"),
     "batch": Axis("batch", "extent", "batch {}"),
     "ctx": Axis("ctx", "extent", "ctx {}"),
@@ -143,7 +143,7 @@ def phrase(axis: str, value: object) -> str:
 
 def label(cell: Axes, axes: Sequence[str]) -> str:
     """Name a cell by these axes: `small ctx 128 bf16`; without any, by its size, implementation or kind."""
-    named = " ".join(phrase(axis, cell.get(axis)) for axis in axes)
+    named = " ".join(filter(None, (phrase(axis, cell.get(axis)) for axis in axes)))
     return named or str(cell.get("size") or cell.get("implementation") or cell.get("name") or cell["kind"])
 
 

@@ -17,9 +17,10 @@ import sysbench
 from sysbench import stderr
 from sysbench.command import commands
 from sysbench.engine.interrupts import given_up
-from sysbench.errors import SysbenchError
+from sysbench.errors import SysbenchError, UsageError
 from sysbench.garbage import collection_paused
 from sysbench.log.storage import reason
+from sysbench.meeting import started_as_rank
 
 INTERRUPTED = 130
 
@@ -76,6 +77,13 @@ def _root(
     ] = False,
 ) -> None:
     """Options that belong to no command."""
+    if started_as_rank(os.environ):
+        raise typer.Exit
+    nodes = os.environ.get("SLURM_NNODES") or os.environ.get("GROUP_WORLD_SIZE") or "1"
+    if nodes.isdigit() and int(nodes) > 1:
+        raise UsageError(
+            f"this was started on {nodes} nodes, and sysbench measures ranks of one: start it on one node with --ranks"
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

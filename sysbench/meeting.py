@@ -1,7 +1,13 @@
 """How a worker finds the engine that started it, and how Nsight Systems finds the range to record.
 
-This module imports nothing, because both are needed before everything else is imported.
+This module imports nothing at run time, because both are needed before everything else is imported.
 """
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 ADDRESS_VARIABLE = "SYSBENCH_ADDRESS"
 """Environment variable with the path of the engine's socket. Launchers like nsys and torchrun close inherited files."""
@@ -11,3 +17,12 @@ KEY_VARIABLE = "SYSBENCH_AUTHKEY"
 
 CAPTURE_RANGE = "sysbench"
 """The NVTX range inside which Nsight Systems records a worker."""
+
+
+def started_as_rank(environment: Mapping[str, str]) -> int:
+    """Return which of the processes that torchrun or srun has started this is; 0 if none has.
+
+    Rank 0 starts the ranks of each cell itself, so all others have nothing to do.
+    """
+    rank = environment.get("RANK") or environment.get("SLURM_PROCID") or ""
+    return int(rank) if rank.isdigit() else 0

@@ -46,14 +46,18 @@ def plan(cells: Sequence[RunCell], device: Hardware | None = None) -> Table:
         ]
     if any(cell.step is not None and cell.step.own is not None for cell in cells):
         notes.append("no formula knows a model of your own: memory --simulate GPU counts what it needs")
+    if any(cell.step is not None and cell.step.strategy not in (None, "ddp") for cell in cells):
+        notes.append(
+            "parameters and FLOPs are those of the whole model, of which a rank has a part; no formula knows its memory"
+        )
     return Table("plan", f"{len(cells)} cell{'' if len(cells) == 1 else 's'}", columns, rows, len(named), tuple(notes))
 
 
 def _row(planned: RunCell, cell: ModelCell, device: Hardware | None) -> list[Cell]:
     if (shape := cell.shape) is None:
         return [NOTHING] * (4 if device is None else 6)
-    needed = formulas.predicted_bytes(planned) or 0
-    if device is not None:
+    needed = formulas.predicted_bytes(planned)
+    if device is not None and needed is not None:
         # Autograd runs backward on a thread of its own, which has a handle of its own.
         needed += Gpu.of(device).workspace_bytes * (1 if cell.mode == "inference" else 2)
     flops = formulas.phase_flops(shape, cell.ctx, cell.batch)
@@ -61,9 +65,11 @@ def _row(planned: RunCell, cell: ModelCell, device: Hardware | None) -> list[Cel
         Measure(formulas.parameters(shape)),
         Measure(formulas.forward_flops(shape, cell.ctx, cell.batch)),
         Measure(sum(flops.get(phase, 0) for phase in planned.phases or cell.phases)),
-        Measure(needed),
+        None if needed is None else Measure(needed),
     ]
-    if device is not None:
+    if device is not None and needed is None:
+        row += [NOTHING, NOTHING]
+    elif device is not None and needed is not None:
         spare = device.memory_bytes - CONTEXT_BYTES - needed
         row += [Measure(spare), Word("fits", "good") if spare >= 0 else Word("does not fit", "bad")]
     return row

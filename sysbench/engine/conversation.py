@@ -12,9 +12,10 @@ from typing import TypeVar
 
 from sysbench.engine import protocol
 from sysbench.engine.interrupts import Interrupts
-from sysbench.engine.process import GarbledError, WorkerGoneError, WorkerProcess
+from sysbench.engine.process import GarbledError, WorkerGoneError
 from sysbench.engine.sensors.sampler import Sampler
-from sysbench.log.events import Event, StepMeasured
+from sysbench.engine.team import Worker
+from sysbench.log.events import Event, OfRank, StepMeasured
 from sysbench.log.outcomes import Outcome
 from sysbench.spec.frozen import Frozen
 
@@ -55,14 +56,14 @@ class Conversation:
         self._last_step_at_s = 0.0
         self._steps_are_fast = False
 
-    def ask(self, worker: WorkerProcess, command: protocol.Command) -> None:
+    def ask(self, worker: Worker, command: protocol.Command) -> None:
         """Send a command; raises LostWorkerError."""
         try:
             worker.send(command)
         except WorkerGoneError as error:
             raise _gone() from error
 
-    def until(self, worker: WorkerProcess, *kinds: type[Answer]) -> Generator[Event, None, Answer]:
+    def until(self, worker: Worker, *kinds: type[Answer]) -> Generator[Event, None, Answer]:
         """Yield all events up to the first one of these kinds, which is also returned.
 
         Raises LostWorkerError and StoppedByUserError.
@@ -73,7 +74,7 @@ class Conversation:
             if isinstance(event, kinds):
                 return event
 
-    def until_the_end(self, worker: WorkerProcess) -> Iterator[Event]:
+    def until_the_end(self, worker: Worker) -> Iterator[Event]:
         """Yield the worker's remaining events; there should be few."""
         while True:
             try:
@@ -82,7 +83,7 @@ class Conversation:
                 return
             yield event
 
-    def until_gone(self, worker: WorkerProcess) -> None:
+    def until_gone(self, worker: Worker) -> None:
         """Wait for the end of a worker that has sent its last event; raises StoppedByUserError.
 
         A profiler that wraps the worker may need time to write its report.
@@ -98,7 +99,7 @@ class Conversation:
         if self._interrupts.requested:
             raise StoppedByUserError
 
-    def _next_event(self, worker: WorkerProcess, timeout_s: float) -> Generator[Event, None, Event]:
+    def _next_event(self, worker: Worker, timeout_s: float) -> Generator[Event, None, Event]:
         """Return the worker's next event; yield the readings that fall due until it arrives."""
         deadline_s = time.monotonic() + timeout_s
         while True:
@@ -116,7 +117,7 @@ class Conversation:
             elif not worker.alive:
                 raise _gone()
             elif now_s >= deadline_s:
-                raise LostWorkerError("timeout", f"the worker said nothing for {timeout_s:g} s (--timeout)")
+                raise LostWorkerError("timeout", f"{worker.name} said nothing for {timeout_s:g} s (--timeout)")
             self._interrupts.drain()
 
     def _readings_due(self) -> Iterator[Event]:
@@ -127,19 +128,21 @@ class Conversation:
             yield from self._sampler.failures()
 
     def _mind_the_pace(self, event: Event) -> None:
+        if isinstance(event, OfRank):
+            return  # rank 0 sets the pace
         self._steps_are_fast = False
         if isinstance(event, StepMeasured):
             self._steps_are_fast = event.at_s - self._last_step_at_s < REST_S
             self._last_step_at_s = event.at_s
 
 
-def _received(worker: WorkerProcess) -> Event | None:
+def _received(worker: Worker) -> Event | None:
     try:
         return worker.receive()
     except WorkerGoneError as error:
         raise _gone() from error
     except GarbledError as error:
-        raise LostWorkerError("crashed", f"the worker sent something that is not an event: {error}") from error
+        raise LostWorkerError("crashed", f"{worker.name} sent something that is not an event: {error}") from error
 
 
 def _gone() -> LostWorkerError:

@@ -38,6 +38,7 @@ def place(cells: Sequence[RunCell], devices: Sequence[DeviceInfo]) -> list[Place
     placed = [PlacedCell(index, cell, resolve(cell.device, devices)) for index, cell in enumerate(cells)]
     for each in placed:
         _refuse(each.cell, each.device.type)
+        _refuse_too_many_ranks(each, devices)
     return placed
 
 
@@ -50,6 +51,27 @@ def resolve(name: str, devices: Sequence[DeviceInfo]) -> DeviceInfo:
             return device
     there = ", ".join(f"{device.torch_name} ({device.name})" for device in devices)
     raise UsageError(f"--device {name} is not here. There is: {there or 'none at all'}")
+
+
+def device_of(rank: int, first: DeviceInfo, devices: Sequence[DeviceInfo]) -> DeviceInfo:
+    """Return the device of a rank: GPUs follow each other from the first one on, and a CPU is shared."""
+    if first.type != "cuda" or rank == 0:
+        return first
+    return next(each for each in devices if each.type == "cuda" and each.index == first.index + rank)
+
+
+def _refuse_too_many_ranks(placed: PlacedCell, devices: Sequence[DeviceInfo]) -> None:
+    """Raise UsageError if there is no GPU for every rank; on a CPU any number of them can share its cores."""
+    first, ranks = placed.device, placed.cell.workers
+    if ranks == 1 or first.type == "cpu":
+        return
+    here = sum(each.type == first.type and each.index >= first.index for each in devices)
+    if ranks > here:
+        counted = "is 1 device" if here == 1 else f"are {here} devices"
+        raise UsageError(
+            f"--ranks {ranks} needs a device for each rank, and from {first.torch_name} on there {counted} here. "
+            f"--device cpu takes ranks of the CPU, and memory --simulate needs no device"
+        )
 
 
 def _refuse(cell: RunCell, kind: DeviceType | None) -> None:

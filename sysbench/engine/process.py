@@ -102,11 +102,13 @@ class WorkerProcess:
             except OSError as error:
                 raise SysbenchError(f"cannot make temporary files for a worker: {reason(error)}") from error
             self._process = self._launch(launcher.environment(), address)
-            self._sentinel = _sentinel(self._process.pid, resources)
+            self.sentinel = _sentinel(self._process.pid, resources)
+            """Descriptor that is readable when the process has ended; None on systems that have none."""
             self._resources = resources.pop_all()
-        self._source = self._listener.fileno()
+        self.source = self._listener.fileno()
+        """Descriptor that is readable when there is something to receive."""
         self._poll = select.poll()  # kept, not created for each wait, because steps may arrive by the thousand
-        for descriptor in (self._source, self._sentinel):
+        for descriptor in (self.source, self.sentinel):
             if descriptor is not None:
                 self._poll.register(descriptor, select.POLLIN)
 
@@ -125,10 +127,26 @@ class WorkerProcess:
             why = "there is no such program" if isinstance(error, FileNotFoundError) else reason(error)
             raise SysbenchError(f"cannot start {self.command[0]}: {why}") from error
 
+    ranks = 1
+    """Number of workers that this stands for."""
+
+    name = "the worker"
+    """How messages call it."""
+
     @property
     def pid(self) -> int:
         """Process id of the launched process: the worker, or the program that wraps it."""
         return self._process.pid
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """That process id."""
+        return (self.pid,)
+
+    @property
+    def connected(self) -> bool:
+        """Whether the worker has connected."""
+        return self._connection is not None
 
     @property
     def alive(self) -> bool:
@@ -141,8 +159,8 @@ class WorkerProcess:
         Returns False if the process has ended, the descriptor `also` is readable, or the time is up (or nearly up).
         """
         self._poll.register(also, select.POLLIN)
-        patience_s = timeout_s if self._sentinel is not None else min(timeout_s, POLL_S)
-        return self._source in (ready for ready, _ in self._poll.poll(math.ceil(patience_s * 1000)))
+        patience_s = timeout_s if self.sentinel is not None else min(timeout_s, POLL_S)
+        return self.source in (ready for ready, _ in self._poll.poll(math.ceil(patience_s * 1000)))
 
     def receive(self) -> Event | None:
         """Return the received event; None if the worker has just connected.
@@ -221,14 +239,14 @@ class WorkerProcess:
         except (AuthenticationError, EOFError, OSError):
             connection.close()
             return
-        self._poll.unregister(self._source)
+        self._poll.unregister(self.source)
         self._doorway.close()
-        self._connection, self._source = connection, connection.fileno()
-        self._poll.register(self._source, select.POLLIN)
+        self._connection, self.source = connection, connection.fileno()
+        self._poll.register(self.source, select.POLLIN)
 
     def _ended(self, timeout_s: float) -> bool:
-        if self._sentinel is not None:
-            readable, _, _ = select.select([self._sentinel], [], [], timeout_s)
+        if self.sentinel is not None:
+            readable, _, _ = select.select([self.sentinel], [], [], timeout_s)
             return bool(readable)
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout_s)

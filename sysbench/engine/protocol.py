@@ -16,7 +16,7 @@ from sysbench.log.events import DeviceInfo
 from sysbench.spec.cell import RunCell
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.model import Precision
-from sysbench.spec.quantities import Size
+from sysbench.spec.quantities import Count, Seconds, Size
 
 MESSAGE_LIMIT_BYTES = 16 * 1024**2
 """Longest message in bytes; a longer one does not come from sysbench."""
@@ -37,6 +37,16 @@ class AboutCell(Frozen):
         return {**fields, "cell": of_package(fields["package"]).cell_class.model_validate(cell)}
 
 
+class Rank(Frozen):
+    """Which of the cell's ranks a worker is, and where they meet."""
+
+    number: Count
+    store: Path
+    """File through which the ranks find each other."""
+    patience_s: Seconds
+    """Longest time that a collective operation waits for ranks that do not join it."""
+
+
 class Measure(AboutCell):
     """Run one cell; answered by events, the last of which is its CellFinished."""
 
@@ -44,6 +54,8 @@ class Measure(AboutCell):
     device: DeviceInfo
     artifact: Path | None = None
     """Where to write what is too large for events (a memory snapshot); None if it is not needed."""
+    rank: Rank | None = None
+    """None for a worker that takes the cell alone."""
 
 
 class MeasureCeiling(Frozen):

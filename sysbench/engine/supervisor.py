@@ -17,6 +17,7 @@ from sysbench.engine.plan import PlacedCell
 from sysbench.engine.process import WorkerProcess, launched
 from sysbench.engine.provisions import Provisions
 from sysbench.engine.sensors.sampler import Sampler
+from sysbench.engine.team import Team, Worker
 from sysbench.errors import SysbenchError
 from sysbench.log.events import (
     CeilingFailed,
@@ -61,8 +62,9 @@ class Supervisor:
         self._sampler = sampler
         self._admission = admission
         self._interrupts = interrupts
+        self._timeout_s = timeout_s
         self._conversation = Conversation(sampler, interrupts, timeout_s)
-        self._worker: WorkerProcess | None = None
+        self._worker: Worker | None = None
         self._wants_ceilings = ceilings
         self._ceilings: set[tuple[str, str, int | None]] = set()
 
@@ -106,7 +108,9 @@ class Supervisor:
             return  # no real memory ran out
         if finished.outcome == "oom":
             self._admission.remember_too_large(placed)
-        if finished.outcome not in HARMLESS or placed.cell.needs_fresh_worker:
+        # The other ranks may still wait for one that has failed, however harmless that was to its process.
+        broken = finished.outcome != "ok" if placed.cell.workers > 1 else finished.outcome not in HARMLESS
+        if broken or placed.cell.needs_fresh_worker:
             yield from self._replace_worker()
 
     def _look_ahead(self, cells: Sequence[PlacedCell]) -> Iterator[Event]:
@@ -128,7 +132,8 @@ class Supervisor:
 
     def _measure(self, placed: PlacedCell) -> Generator[Event, None, CellFinished]:
         """Measure a cell and yield its events; CellFinished comes last, after the cell's artifact has been read."""
-        worker = yield from self._ensure_worker(self._provisions.launchers.get(placed.cell.key, self._launcher))
+        launcher = self._provisions.launchers.get(placed.cell.key, self._launcher)
+        worker = yield from self._ensure_worker(launcher, placed.cell.workers)
         self._sampler.use(placed.device)
         yield CellStarted(
             at_s=time.time(),
@@ -186,20 +191,28 @@ class Supervisor:
             yield exited
             yield CeilingFailed(at_s=time.time(), device=device.torch_name, precision=precision, detail=detail)
 
-    def _ensure_worker(self, launcher: Launcher) -> Generator[Event, None, WorkerProcess]:
-        """Return a worker of this launcher: the current one, or a new one if that is missing, dead or another's."""
-        if self._worker is not None and (not self._worker.alive or self._launched_by is not launcher):
-            yield from self._replace_worker()
-        if self._worker is not None:
-            return self._worker
-        worker, _ = yield from self._start_worker(launcher)
-        return worker
+    def _ensure_worker(self, launcher: Launcher, ranks: int = 1) -> Generator[Event, None, Worker]:
+        """Return a worker of this launcher for so many ranks: the current one if it is that and alive, or a new one.
 
-    def _start_worker(self, launcher: Launcher) -> Generator[Event, None, tuple[WorkerProcess, WorkerReady]]:
+        A single worker becomes rank 0 of a team.
+        """
+        worker = self._worker
+        if worker is not None and (
+            not worker.alive or self._launched_by is not launcher or worker.ranks not in (1, ranks)
+        ):
+            yield from self._replace_worker()
+        if self._worker is not None and self._worker.ranks == ranks:
+            return self._worker
+        started, _ = yield from self._start_worker(launcher, ranks)
+        return started
+
+    def _start_worker(self, launcher: Launcher, ranks: int = 1) -> Generator[Event, None, tuple[Worker, WorkerReady]]:
         self._conversation.heed_interrupts()
         self._launched_by = launcher
-        self._worker = worker = launched(launcher)
-        self._sampler.watch(worker.pid)
+        self._worker = worker = self._worker or launched(launcher)
+        if ranks > 1 and isinstance(worker, WorkerProcess):
+            self._worker = worker = Team(worker, launcher, ranks, self._timeout_s)
+        self._sampler.watch(*worker.pids)
         try:
             ready = yield from self._conversation.until(worker, WorkerReady)
             return worker, ready
@@ -225,10 +238,10 @@ class Supervisor:
                 self._conversation.until_gone(worker)
         yield self._dismiss(worker, 0 if self._interrupts.requested else GOODBYE_S)
 
-    def _dismiss(self, worker: WorkerProcess, patience_s: float = 0.0) -> WorkerExited:
+    def _dismiss(self, worker: Worker, patience_s: float = 0.0) -> WorkerExited:
         exited = worker.end(patience_s)
         self._worker = None
-        self._sampler.watch(None)
+        self._sampler.watch()
         return exited
 
 
@@ -252,13 +265,14 @@ def _finished(cell: RunCell, outcome: Outcome, detail: str | None = None) -> Cel
 
 def _epitaph(exited: WorkerExited) -> str:
     """Describe in one line how a worker ended: the signal or the exit code, and the last line of its output."""
+    worker = "the worker" if exited.rank is None else f"rank {exited.rank}"
     if exited.signal == "SIGKILL":
-        return "the worker was ended by SIGKILL; the kernel does that when host memory runs out"
+        return f"{worker} was ended by SIGKILL; the kernel does that when host memory runs out"
     if exited.signal is not None:
-        end = f"the worker was ended by {exited.signal}"
+        end = f"{worker} was ended by {exited.signal}"
     elif exited.exit_code is not None:
-        end = f"the worker exited with code {exited.exit_code}"
+        end = f"{worker} exited with code {exited.exit_code}"
     else:
-        end = "the worker closed its connection and could not be killed"
+        end = f"{worker} closed its connection and could not be killed"
     last_line = exited.stderr_tail.splitlines()[-1] if exited.stderr_tail else None
     return f"{end}: {last_line}" if last_line else end

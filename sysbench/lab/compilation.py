@@ -76,7 +76,7 @@ def entered(cell: str, stage: Stage) -> StageEntered:
 def built(cell: str, step: TrainingStep, build_s: float) -> ModelBuilt:
     """Event: the model and its training step are built."""
     parameters = sum(each.numel() for each in step.model.parameters())
-    head = step.model.lm_head.weight.numel() if isinstance(step.model, Transformer) else 0
+    head = step.work.model.lm_head.weight.numel() if isinstance(step.work.model, Transformer) else 0
     return ModelBuilt(
         at_s=time.time(),
         cell=cell,

@@ -7,8 +7,12 @@ group: gloo, NCCL, and the fake one of simulations.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
@@ -20,6 +24,34 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 # torch.distributed.tensor and fsdp take half a second to import, which runs of one rank do not have to wait for.
+
+
+@contextmanager
+def process_group(rank: int, ranks: int, store: Path, device: torch.device, timeout_s: float) -> Iterator[None]:
+    """Join the group of a cell's ranks, which meet through the file `store`.
+
+    Tensors of a GPU go through NCCL, all others through gloo. A collective operation fails after `timeout_s`.
+    """
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    patience = timedelta(seconds=timeout_s)
+    dist.init_process_group(backend, init_method=store.as_uri(), rank=rank, world_size=ranks, timeout=patience)
+    yield
+    # Not after an error: the other ranks would then fail too, and could report it first.
+    dist.destroy_process_group()
+
+
+def agreed(value: float = 0.0) -> float:
+    """Wait until every rank is here, and return the largest of their values; without a group, the value itself.
+
+    It goes through the host. Call it between timed windows only.
+    """
+    if not dist.is_initialized():
+        return value
+    largest = torch.tensor(value, dtype=torch.float64)
+    dist.all_reduce(largest, dist.ReduceOp.MAX)
+    return largest.item()
 
 
 def mesh_of(strategy: Strategy, ranks: int, device_type: str) -> DeviceMesh:

@@ -19,6 +19,7 @@ from sysbench.log.events import (
     Event,
     MemoryMeasured,
     ModelBuilt,
+    OfRank,
     OwnModelBuilt,
     OwnModelFacts,
     Reading,
@@ -53,6 +54,8 @@ class CellEvents:
     measured_readings: list[Reading] = field(default_factory=list)
     """Readings between the first and the last measured step."""
     finished: CellFinished | None = None
+    ranks: dict[int, CellEvents] = field(default_factory=dict)
+    """Events of the ranks other than 0, which took the cell together with it."""
     said: dict[type, list[Any]] = field(default_factory=dict)
     """All other events, by kind."""
 
@@ -73,6 +76,8 @@ class CellEvents:
             self.readings.append(event)
             if self.steps and self.memory is None:
                 self.measured_readings.append(event)
+        elif type(event) is OfRank:
+            self.ranks.setdefault(event.rank, CellEvents()).add(event.said)
         elif name := _LATEST.get(type(event)):
             setattr(self, name, event)
         else:
@@ -280,19 +285,22 @@ def of_model_cell(cell: GridCell, seen: CellEvents) -> dict[str, Any]:
 
 
 def step_flops(cell: ModelCell, seen: CellEvents) -> int | None:
-    """Return the FLOPs of one step, by formula or as counted in a model of the user's; None if they are not known."""
+    """Return the FLOPs of one step of all ranks; None if they are not known.
+
+    They are by formula, or as counted in a model of the user's. What several ranks compute alike counts once.
+    """
     if cell.shape is not None:
-        return formulas.step_flops(cell.mode, cell.shape, cell.ctx, cell.batch)
+        return cell.batches * formulas.step_flops(cell.mode, cell.shape, cell.ctx, cell.batch)
     own = seen.last(OwnModelBuilt)
-    return sum(own.flops.values()) if own and own.flops else None
+    return cell.batches * sum(own.flops.values()) if own and own.flops else None
 
 
 def step_tokens(cell: ModelCell, seen: CellEvents) -> int | None:
-    """Return the tokens in one step; None for a model of the user's that takes something else."""
+    """Return the tokens in one step of all ranks; None for a model of the user's that takes something else."""
     if cell.own is None:
-        return cell.tokens
+        return cell.batches * cell.tokens
     own = seen.last(OwnModelBuilt)
-    return own.tokens if own else None
+    return cell.batches * own.tokens if own and own.tokens is not None else None
 
 
 _OF_EVENTS = {"event", "at_s", "cell"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
 from pydantic_core import from_json
 
 from sysbench.command import Kind, spec_of
@@ -394,11 +394,35 @@ class CellFinished(Event):
     traceback: str | None = None
 
 
+def _decoded(said: Any) -> Any:
+    """Read an event within another."""
+    if not isinstance(said, dict):
+        return said
+    kind = EVENTS.get(str(said.get("event")))
+    if kind is None:
+        raise ValueError(f"{said.get('event')} is not an event")
+    return kind.model_validate(said)
+
+
+class OfRank(Event):
+    """An event of a rank other than 0, in a cell that several ranks take together."""
+
+    event: Literal["of_rank"] = "of_rank"
+    cell: str
+    rank: Size
+    said: Annotated[SerializeAsAny[Event], BeforeValidator(_decoded)]
+
+
 class WorkerExited(Event):
-    """A worker has ended; `signal` is the name of the signal that ended it, if any."""
+    """A worker has ended; `signal` is the name of the signal that ended it, if any.
+
+    Of several ranks, it is the one that ended first, and the others were ended after it.
+    """
 
     event: Literal["worker_exited"] = "worker_exited"
     pid: Count
+    rank: Count | None = Field(default=None, exclude_if=lambda value: value is None)
+    """None for a worker that was alone."""
     exit_code: Signed | None
     signal: str | None
     stderr_tail: str | None = None

@@ -37,6 +37,7 @@ CautionCode = Literal[
     "gpu-shared",
     "host-busy",
     "threads-wait",
+    "cores-shared",
     "emulated",
     "parameters-unchanged",
     "gradients-missing",

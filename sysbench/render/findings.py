@@ -50,7 +50,7 @@ DOUBTFUL: Final[frozenset[CautionCode]] = frozenset(
 """Cautions that make a cell unusable for findings: its median is meaningless, or its interval too narrow."""
 
 INCOMPARABLE: Final[frozenset[CautionCode]] = frozenset(
-    {"throttled", "gpu-shared", "host-busy", "threads-wait", "compile-fell-back"}
+    {"throttled", "gpu-shared", "host-busy", "threads-wait", "cores-shared", "compile-fell-back"}
 )
 """Cautions under which a cell may only be compared with itself, because others ran under different conditions."""
 

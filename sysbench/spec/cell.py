@@ -91,6 +91,11 @@ class RunCell(BaseModel):
         return None
 
     @property
+    def workers(self) -> int:
+        """Number of workers that measure the cell together, one for each rank; a simulation takes one."""
+        return 1 if self.step is None or self.simulated is not None else self.step.ranks
+
+    @property
     def phases(self) -> tuple[Phase, ...]:
         """The phases of that step that run, in order."""
         return self.step.phases if self.step is not None else ()

@@ -6,12 +6,15 @@ import gc
 import os
 import time
 import traceback
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
+
+import torch
 
 from sysbench.command import of_package
 from sysbench.engine import protocol
 from sysbench.errors import NotTriedError, SysbenchError, UnavailableError
-from sysbench.lab import allocator, ceiling
+from sysbench.lab import allocator, ceiling, strategies
 from sysbench.lab import devices as device
 from sysbench.log.events import CeilingFailed, CellFinished, Event, MemoryForeseen, WorkerReady
 from sysbench.log.outcomes import Outcome
@@ -19,6 +22,9 @@ from sysbench.worker.channel import Channel, EngineGoneError
 
 DETAIL_CHARACTERS = 300
 TRACEBACK_CHARACTERS = 20_000
+
+_GLOO_TIMEOUT = "Timed out waiting"
+"""Words of gloo's error when a rank has not joined a collective operation, which has no class of its own."""
 
 
 def serve(channel: Channel, import_s: float) -> bool:
@@ -53,7 +59,7 @@ def _measure(channel: Channel, request: protocol.Measure) -> CellFinished:
     outcome: Outcome = "ok"
     detail = trace = None
     try:
-        with device.computing_on(request.cell.threads):
+        with device.computing_on(_threads(request)), _ranks(request):
             for event in of_package(request.package).measured(request.cell, request.device, request.artifact):
                 channel.send(event)
     except Exception as error:  # noqa: BLE001  A cell of a sweep may raise anything, and the others still count.
@@ -63,6 +69,22 @@ def _measure(channel: Channel, request: protocol.Measure) -> CellFinished:
     if outcome in ("invalid", "skipped"):
         allocator.release(device.torch_device(request.device))
     return CellFinished(at_s=time.time(), cell=request.cell.key, outcome=outcome, detail=detail, traceback=trace)
+
+
+def _threads(request: protocol.Measure) -> int | None:
+    """The cell's threads; ranks that leave them open share those of torch evenly, and with them the cores."""
+    if request.rank is None or request.cell.threads is not None:
+        return request.cell.threads
+    return max(1, torch.get_num_threads() // request.cell.workers)
+
+
+def _ranks(request: protocol.Measure) -> AbstractContextManager[None]:
+    """The group of the cell's ranks, if there are several."""
+    rank = request.rank
+    if rank is None:
+        return nullcontext()
+    where = device.torch_device(request.device)
+    return strategies.process_group(rank.number, request.cell.workers, rank.store, where, rank.patience_s)
 
 
 @cache
@@ -94,6 +116,8 @@ def _foresee(request: protocol.Foresee) -> MemoryForeseen:
 def _outcome_of(error: Exception) -> Outcome:
     if allocator.is_out_of_memory(error):
         return "oom"
+    if _GLOO_TIMEOUT in str(error):
+        return "timeout"
     if isinstance(error, NotTriedError):
         return "skipped"
     return "invalid" if isinstance(error, UnavailableError | ValueError) else "crashed"

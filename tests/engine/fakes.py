@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,9 +35,9 @@ AnyEvent = TypeVar("AnyEvent")
 
 
 class ScriptedLauncher:
-    """Starts `scripted_worker.py`; by context length, `cells` says what becomes of a cell."""
+    """Starts `scripted_worker.py`; by context length, `cells` says what becomes of a cell, on each rank."""
 
-    def __init__(self, cells: dict[int, str] | None = None, **script: Any) -> None:
+    def __init__(self, cells: Mapping[int, str | list[str]] | None = None, **script: Any) -> None:
         self.script = {"devices": [CPU], "cells": {str(ctx): act for ctx, act in (cells or {}).items()}, **script}
 
     @property
@@ -57,14 +57,14 @@ class FakeSampler:
     def __init__(self, free_bytes: int | None = None) -> None:
         self.interval_s = 0.05
         self.driver: str | None = None
-        self.watched: list[int | None] = []
+        self.watched: list[tuple[int, ...]] = []
         self.used: list[DeviceInfo | None] = []
         self.closed = False
         self._free_bytes = free_bytes
         self._failures = [ReadingsLost(at_s=0, source="nvml", detail="Driver/library version mismatch")]
 
-    def watch(self, pid: int | None) -> None:
-        self.watched.append(pid)
+    def watch(self, *pids: int) -> None:
+        self.watched.append(pids)
 
     def use(self, device: DeviceInfo | None) -> None:
         self.used.append(device)

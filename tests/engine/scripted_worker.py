@@ -1,6 +1,7 @@
 """A worker without torch that does what a script says: a real process, so that its deaths are real.
 
-The script is JSON in the environment: `start`, `ceiling`, and by context length what becomes of a cell. It speaks the
+The script is JSON in the environment: `start`, `ceiling`, and by context length what becomes of a cell, or a list of
+that by rank. It speaks the
 protocol in plain dictionaries, which starts in a fraction of the time and shows that the protocol is no more than JSON.
 """
 
@@ -60,6 +61,8 @@ def main() -> None:
             _foresee(line, command, script.get("foreseen", {}).get(str(command["cell"]["ctx"]), "fits"))
         else:
             act = script["cells"].get(str(command["cell"]["ctx"]), "ok")
+            if isinstance(act, list):
+                act = act[command["rank"]["number"]]
             _ACTS[act](line, command["cell"])
     if script.get("end") == "lingers":
         time.sleep(60)
@@ -177,6 +180,8 @@ _ACTS: dict[str, Callable[[Line, Cell], None]] = {
     "babbles": _babble,
     "slow": _slowly,
     "rushes": _rush,
+    "timeout": _finish("timeout", "RuntimeError: Timed out waiting 700ms for recv operation to complete"),
+    "bereft": _finish("crashed", "RuntimeError: Connection closed by peer [127.0.0.1]:1024"),
 }
 
 if __name__ == "__main__":

@@ -304,7 +304,7 @@ for name, pids in {
     counts[name] = sampler.count_other_processes()
 worker.kill()
 worker.wait()
-sampler.watch(None)
+sampler.watch()
 control(f"pids {worker.pid}")
 counts["our worker that ended"] = sampler.count_other_processes()
 show(counts=counts, lost=lost(sampler))

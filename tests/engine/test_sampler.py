@@ -37,7 +37,7 @@ def test_a_reading_says_what_the_host_does_and_nothing_of_a_gpu_it_does_not_use(
 
 
 def test_without_a_worker_its_memory_is_unknown_and_not_zero(sampler: SystemSampler) -> None:
-    sampler.watch(None)
+    sampler.watch()
     assert sampler.read(1.0).host_rss_bytes is None
 
 
@@ -66,7 +66,7 @@ def test_the_load_of_others_is_known_after_a_first_look_and_unknown_again_with_a
     share = sampler.read(2.0).host_cpu_share
     assert share is not None
     assert 0 <= share <= 1
-    sampler.watch(None)
+    sampler.watch()
     time.sleep(0.1)
     assert sampler.read(3.0).host_cpu_share is None
     time.sleep(0.1)

@@ -455,7 +455,7 @@ def test_the_sampler_follows_the_worker_of_the_moment(tmp_path: Path) -> None:
     sampler = FakeSampler()
     events = carry_out(spec_of([32, 16]), tmp_path, ScriptedLauncher({32: "killed"}), sampler)
     first, second = (ready.pid for ready in of_kind(events, WorkerReady))
-    assert sampler.watched == [first, None, second, None]
+    assert sampler.watched == [(first,), (), (second,), ()]
     assert [device.name for device in sampler.used if device] == ["Made-up CPU", "Made-up CPU"]
     assert sampler.closed
 

@@ -108,7 +108,7 @@ def test_a_worker_that_vanishes_between_two_looks_is_unknown() -> None:
 
 
 def test_no_worker_has_no_memory() -> None:
-    tree = WorkerTree(None)
+    tree = WorkerTree()
     assert (tree.pids, tree.rss_bytes(), tree.cpu_s()) == (frozenset(), None, None)
 
 
@@ -122,7 +122,7 @@ def test_our_own_descendants_include_ourselves_and_the_worker() -> None:
 def test_processor_time_of_the_worker_is_not_other_peoples(program: str) -> None:
     """Whatever else this machine does, both loads see it; they differ by what the worker burns: 0.6 s."""
     with running(program) as worker:
-        tree, nobody = WorkerTree(worker.pid), WorkerTree(None)
+        tree, nobody = WorkerTree(worker.pid), WorkerTree()
         with_worker, without_worker = ForeignLoad(), ForeignLoad()
         assert with_worker.share(tree) is None
         assert without_worker.share(nobody) is None
@@ -139,7 +139,7 @@ def test_processor_time_of_the_worker_is_not_other_peoples(program: str) -> None
 
 
 def test_a_load_that_begins_anew_forgets_what_was_before() -> None:
-    load, tree = ForeignLoad(), WorkerTree(None)
+    load, tree = ForeignLoad(), WorkerTree()
     load.share(tree)
     time.sleep(0.05)
     assert load.share(tree) is not None

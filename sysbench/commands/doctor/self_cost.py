@@ -71,8 +71,8 @@ class NoSampler:
     interval_s = float("inf")
     driver: str | None = None
 
-    def watch(self, pid: int | None) -> None:
-        """Ignore the process."""
+    def watch(self, *pids: int) -> None:
+        """Ignore the processes."""
 
     def use(self, device: DeviceInfo | None) -> None:
         """Ignore the device."""

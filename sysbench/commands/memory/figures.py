@@ -172,7 +172,7 @@ def _drawing(shown: Sequence[BarPanel], names: Sequence[str], heading: Heading, 
 
 
 def _words(cell: MemoryCellRecord, across: Sequence[str]) -> str:
-    return " ".join(spec_axes.phrase(axis, cell.axes[axis]) for axis in across)
+    return " ".join(spec_axes.phrase(axis, cell.axes.get(axis)) for axis in across)
 
 
 def _parts(cell: MemoryCellRecord) -> Mapping[str, int]:

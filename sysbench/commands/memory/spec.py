@@ -95,6 +95,11 @@ class MemoryCell(GridCell):
         """A cell that does not fit still runs: its allocation history explains why."""
         return True
 
+    @property
+    def ranks_refused(self) -> str | None:
+        """Why the cell cannot be one of several ranks: the history of one process is recorded."""
+        return f"sysbench {self.kind} records one process; sysbench time --ranks has the peak memory of every rank"
+
     def problem(self, device: DeviceType | None) -> str | None:
         """Why this cell cannot run, or None; a simulation is always of CUDA."""
         if self.simulate is not None and self.execution == "compiled":

@@ -61,6 +61,11 @@ class ProfileCell(ModelCell):
         shared = {name: getattr(self, name) for name in ModelCell.model_fields}
         return TimeCell(**shared, warmup=self.warmup, steps=self.steps, until=None, max_steps=self.steps, sync="step")
 
+    @property
+    def ranks_refused(self) -> str | None:
+        """Why the cell cannot be one of several ranks: one process is profiled."""
+        return f"sysbench {self.kind} profiles one process; sysbench time --ranks has the phases of every rank"
+
     def problem(self, device: DeviceType | None) -> str | None:
         """Why this cell cannot run, or None; a prediction is of the GPU, wherever it is made."""
         return super().problem("cuda" if self.simulate else device)

@@ -152,7 +152,7 @@ def _layout(cells: Sequence[TimeCellRecord]) -> Layout:
     others = [axis for axis in differing if axis not in ("size", "ctx", along)]
 
     def of(cell: TimeCellRecord) -> str:
-        return " ".join(spec_axes.phrase(axis, cell.axes[axis]) for axis in others)
+        return " ".join(spec_axes.phrase(axis, cell.axes.get(axis)) for axis in others)
 
     names = tuple(dict.fromkeys(of(cell) for cell in cells))
     by_size: dict[str, list[TimeCellRecord]] = {}

@@ -89,7 +89,7 @@ def _by_setting(cells: Cells, whole: Callable[[Cells], bool]) -> Iterator[tuple[
         return
     differing = axes.varying([group[0].axes for group in groups])
     for group in groups:
-        yield f"{', '.join(axes.phrase(axis, group[0].axes[axis]) for axis in differing)}: ", group
+        yield f"{', '.join(filter(None, (axes.phrase(axis, group[0].axes.get(axis)) for axis in differing)))}: ", group
 
 
 # --- one way of computing against another

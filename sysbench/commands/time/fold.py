@@ -11,12 +11,14 @@ from __future__ import annotations
 import math
 import statistics as standard
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from sysbench import units
 from sysbench.cells import phrase
 from sysbench.commands.time.record import (
     CeilingRecord,
     EnergyRecord,
+    RankRecord,
     RateRecord,
     ReadingsRecord,
     ThreadsTried,
@@ -27,7 +29,7 @@ from sysbench.commands.time.spec import TimeCell
 from sysbench.log import cautions
 from sysbench.log import collect as run_record
 from sysbench.log.collect import CellEvents, Run, fold_cells
-from sysbench.log.events import Event, Reading
+from sysbench.log.events import Event, Reading, StepMeasured
 from sysbench.log.outcomes import Caution
 from sysbench.log.predictions import prediction_of
 from sysbench.log.records import PeakRecord, PhaseRecord
@@ -49,7 +51,7 @@ def energy(cell: ModelCell, seen: CellEvents) -> EnergyRecord | None:
     """
     steps = [step for step in seen.steps if step.step.wall_s is not None]
     readings = [reading for reading in seen.readings if reading.energy_j is not None]
-    if not steps or not readings:
+    if not steps or not readings or cell.ranks > 1:  # the counter is of the first rank's GPU alone
         return None
     begin_s, end_s = steps[0].at_s - (steps[0].step.wall_s or 0.0), steps[-1].at_s
     window_s = end_s - begin_s
@@ -96,6 +98,8 @@ def fold(events: Iterable[Event]) -> TimeRecord:
 
 
 def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> TimeCellRecord:
+    ranks = _ranks(cell, seen)
+    seen = _slowest(seen)
     phases = run_record.phases_of(cell.phases, seen.steps)
     rates = _rates(cell, seen, phases, run)
     prediction = prediction_of(cell, seen, run.started.spec.get("price", {}).get(cell.simulate))
@@ -104,6 +108,7 @@ def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> TimeCellRecord:
         cautions=[
             *_waiting_threads(seen),
             *cautions.judge(cell, seen, rates, run.lost),
+            *_shared_cores(cell, seen, run),
             *(prediction.cautions() if prediction else ()),
         ],
         build_s=seen.built.build_s if seen.built else None,
@@ -118,7 +123,54 @@ def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> TimeCellRecord:
         readings=_readings(seen.measured_readings or seen.readings),
         energy=energy(cell, seen),
         prediction=prediction,
+        ranks=ranks,
     )
+
+
+def _ranks(cell: TimeCell, seen: CellEvents) -> list[RankRecord]:
+    """The record of every rank, in order; none if the cell was taken by one process."""
+    if not seen.ranks:
+        return []
+    return [
+        RankRecord(
+            rank=rank,
+            phases=run_record.phases_of(cell.phases, each.steps),
+            loss=each.checked.loss if each.checked else None,
+            allocated_peak_bytes=each.memory.allocated_peak_bytes if each.memory else None,
+            reserved_peak_bytes=each.memory.reserved_peak_bytes if each.memory else None,
+            host_rss_peak_bytes=each.memory.host_rss_peak_bytes if each.memory else None,
+        )
+        for rank, each in sorted({0: seen, **seen.ranks}.items())
+    ]
+
+
+def _slowest(seen: CellEvents) -> CellEvents:
+    """The cell's events, with the slowest rank's sample of each step that all ranks took, and the highest peak."""
+    every = [seen, *seen.ranks.values()]
+    if len(every) == 1:
+        return seen
+
+    def slowest(steps: Iterable[list[StepMeasured]]) -> list[StepMeasured]:
+        return [max(of_step, key=lambda each: each.step.wall_s or 0.0) for of_step in zip(*steps, strict=False)]
+
+    peaks = [each.memory for each in every if each.memory is not None]
+    return replace(
+        seen,
+        steps=slowest(each.steps for each in every),
+        warmup=slowest(each.warmup for each in every),
+        memory=max(peaks, key=lambda each: each.allocated_peak_bytes or 0, default=None),
+    )
+
+
+def _shared_cores(cell: TimeCell, seen: CellEvents, run: Run) -> Iterator[Caution]:
+    """More ranks on a CPU than it has cores: they take turns, and the times are those of taking turns."""
+    cores = run.started.host.logical_cores
+    if cell.ranks > cores and seen.started is not None and seen.started.device.type == "cpu":
+        yield Caution(
+            code="cores-shared",
+            message=f"{cell.ranks} ranks share {cores} core{'' if cores == 1 else 's'} and take turns",
+            remedy=f"--ranks {max(cores, 2)} or fewer; these times say that it works, not how fast it is",
+        )
 
 
 def _waiting_threads(seen: CellEvents) -> Iterator[Caution]:
@@ -148,16 +200,20 @@ def _rates(cell: TimeCell, seen: CellEvents, phases: dict[str, PhaseRecord], run
     flops_per_s = None if step_flops is None else step_flops / step.wall.mean_s
     known = hardware.find(device.name, device.memory_bytes)
     peak = hardware.peak(known, cell.precision) if known else None
+    # Each rank has a GPU of its own; on a CPU the ceiling is already that of all cores.
+    devices = 1 if device.type == "cpu" else cell.ranks
+    peak_flops_per_s = devices * peak.flops_per_s if peak else None
     ceiling = run.ceilings.get((device.torch_name, cell.precision, cell.threads))
-    ceiling_share = flops_per_s / ceiling.matmul_flops_per_s if ceiling and flops_per_s is not None else None
+    ceiling_flops_per_s = devices * ceiling.matmul_flops_per_s if ceiling else None
+    ceiling_share = flops_per_s / ceiling_flops_per_s if ceiling_flops_per_s and flops_per_s is not None else None
     return RateRecord(
         step_flops=step_flops,
         flops_per_s=flops_per_s,
         tokens_per_s=None if tokens is None else tokens / step.wall.mean_s,
-        peak_flops_per_s=peak.flops_per_s if peak else None,
+        peak_flops_per_s=peak_flops_per_s,
         peak_source=peak.source if peak else None,
-        peak_share=flops_per_s / peak.flops_per_s if peak and flops_per_s is not None else None,
-        ceiling_flops_per_s=ceiling.matmul_flops_per_s if ceiling else None,
+        peak_share=flops_per_s / peak_flops_per_s if peak_flops_per_s and flops_per_s is not None else None,
+        ceiling_flops_per_s=ceiling_flops_per_s,
         ceiling_share=ceiling_share if ceiling_share is not None and ceiling_share <= HIGHEST_SHARE else None,
     )
 

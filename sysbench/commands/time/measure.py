@@ -21,6 +21,7 @@ from sysbench.lab.compilation import built, compiled, count_from_zero, entered, 
 from sysbench.lab.devices import computing_on, synchronize, torch_device
 from sysbench.lab.precision import matmul_precision
 from sysbench.lab.step import TrainingStep
+from sysbench.lab.strategies import agreed, mesh_of
 from sysbench.log.events import DeviceInfo, Event, MemoryMeasured, StepChecked, StepMeasured
 from sysbench.statistics import enough
 
@@ -63,7 +64,7 @@ def _stages(cell: TimeCell, device: torch.device, clock: Clock) -> Iterator[Even
     yield entered(cell.key, "building")
     allocator.release(device)  # leftovers of an earlier cell would count towards this one's peak
     started_s = time.perf_counter()
-    step = TrainingStep(cell, device)
+    step = TrainingStep(cell, device, mesh_of(cell.strategy, cell.ranks, device.type) if cell.strategy else None)
     synchronize(device)
     yield built(cell.key, step, time.perf_counter() - started_s)
     yield from own_model_built(cell, step)
@@ -95,13 +96,13 @@ def _measured_steps(cell: TimeCell, step: TrainingStep, device: torch.device, cl
         if not taken:
             yield _checked(cell, step, before)
             yield from own_model_built(cell, step)
-        taken.append(times.wall_s)
+        taken.append(agreed(times.wall_s))
     threads, per_s = torch.get_num_threads(), (_preemptions() - preempted) / sum(taken)
     yield _memory(cell, device)
     # The compiler fixes the number of threads in its code: trying another one would compile the step again.
     compiles = cell.execution == "compiled" or cell.attention == "flex"
     disturbed = max(taken) > SCATTERED * min(taken) or per_s > PREEMPTED_PER_S * threads
-    if device.type == "cpu" and threads > 1 and disturbed and not compiles:
+    if device.type == "cpu" and threads > 1 and disturbed and not compiles and cell.ranks == 1:
         yield _on_fewer_threads(cell, step, median(taken), clock)
 
 
@@ -122,8 +123,12 @@ def _on_fewer_threads(cell: TimeCell, step: TrainingStep, usual_s: float, clock:
 
 
 def _take(step: TrainingStep, cell: TimeCell, clock: Clock) -> StepTimes:
-    """Measure one step, after the outputs and the graph of the previous one are dropped."""
+    """Measure one step, after the outputs and the graph of the previous one are dropped.
+
+    Ranks begin it together, so that the time one waits for another lies where the waiting arises.
+    """
     step.forget()
+    agreed()
     return clock.measure(step.phases, cell.sync)
 
 

@@ -12,11 +12,11 @@ from sysbench.log.predictions import PredictionRecord
 from sysbench.log.records import ModelCellRecord, PeakRecord, PhaseRecord, RunRecord
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.model import Precision
-from sysbench.spec.quantities import Amount, Count, Finite, Flops, PerSecond, Seconds, Size, Unbounded
+from sysbench.spec.quantities import Amount, Bytes, Count, Finite, Flops, PerSecond, Seconds, Size, Unbounded
 
 
 class RateRecord(Frozen):
-    """Achieved rates and shares of the hardware's limits, over the mean step, as in tables."""
+    """Achieved rates of all ranks and shares of their hardware's limits, over the mean step, as in tables."""
 
     step_flops: Flops | None
     """None if they could not be counted in a model of the user's; then there is no rate of FLOPs."""
@@ -93,8 +93,31 @@ class ThreadsTried(Event):
     wall_s: Annotated[list[Seconds], Field(min_length=1)]
 
 
+class RankRecord(Frozen):
+    """One of several ranks that took the steps of a cell together."""
+
+    rank: Count
+    phases: dict[str, PhaseRecord]
+    """As in the record of the cell, with the samples of this rank."""
+    loss: Unbounded | None
+    allocated_peak_bytes: Bytes | None
+    reserved_peak_bytes: Bytes | None
+    host_rss_peak_bytes: Bytes | None
+    """Highest resident set size of its process so far, including earlier cells."""
+
+    @property
+    def median_step_s(self) -> float | None:
+        """Median step by the host's clock."""
+        step = self.phases.get("step")
+        return step.wall.median_s if step is not None and step.wall is not None else None
+
+
 class TimeCellRecord(ModelCellRecord):
-    """One cell of `sysbench time`."""
+    """One cell of `sysbench time`.
+
+    Of a cell of several ranks, the samples of each step are those of the rank that took longest for it, because no step
+    ends before its last rank; the peaks are the highest of all ranks, but resident memory is their sum.
+    """
 
     cell: TimeCell = Field(alias="axes")
 
@@ -114,6 +137,8 @@ class TimeCellRecord(ModelCellRecord):
     """None if no energy counter was read, and in records of earlier versions."""
     prediction: PredictionRecord | None = Field(default=None, exclude_if=lambda value: value is None)
     """None if measured."""
+    ranks: list[RankRecord] = Field(default=[], exclude_if=lambda value: not value)
+    """Every rank, if there are several."""
 
     @property
     def source(self) -> Literal["measured", "predicted"]:
@@ -125,7 +150,8 @@ class TimeCellRecord(ModelCellRecord):
         """Convert rates of 0.1.0, which are over the median step, to the mean step that tables show next to them."""
         step = self.phases.get("step")
         if self.rates is not None and step is not None and step.wall is not None and step.wall.mean_s > 0:
-            object.__setattr__(self, "rates", self.rates.over(step.wall.mean_s, self.cell.tokens))
+            tokens = self.cell.batches * self.cell.tokens
+            object.__setattr__(self, "rates", self.rates.over(step.wall.mean_s, tokens))
         return self
 
 

@@ -67,6 +67,11 @@ class TimeCell(ModelCell):
         """Precision of the matmul ceiling with which a measured step is compared."""
         return None if self.simulate else self.precision
 
+    @property
+    def ranks_refused(self) -> str | None:
+        """Why the cell cannot be one of several ranks: nothing predicts their times yet."""
+        return "several ranks are measured, not predicted: leave out --simulate" if self.simulate else None
+
     def problem(self, device: DeviceType | None) -> str | None:
         """Return why this cell cannot run, or None; a prediction is for a GPU, wherever it is made."""
         return super().problem("cuda" if self.simulate else device)

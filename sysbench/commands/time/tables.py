@@ -16,7 +16,7 @@ from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.time import predicted, samples
 from sysbench.commands.time.fold import SHORTEST_S, UPDATE_S
-from sysbench.commands.time.record import TimeCellRecord, TimeRecord
+from sysbench.commands.time.record import RankRecord, TimeCellRecord, TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.log.predictions import MARK
 from sysbench.log.records import PhaseRecord, Samples
@@ -162,9 +162,93 @@ _OFFERED = (
 )
 """Columns that every table with a row per cell has on request."""
 
-# --- one row per cell
+# --- several ranks
 
 _IMPORTANCE = {"step": 0, "forward": 1, "backward": 2, "optimizer": 3, "loss": 10, "zero_grad": 11}
+
+
+def _rank_steps_s(cell: TimeCellRecord) -> dict[int, float]:
+    """Median step of each rank, in seconds; empty for a cell of one process, and for one that failed."""
+    if cell.outcome not in MEASURED:
+        return {}
+    return {each.rank: each.median_step_s for each in cell.ranks if each.median_step_s is not None}
+
+
+def _median_rank_s(cell: TimeCellRecord) -> float | None:
+    steps_s = _rank_steps_s(cell)
+    return statistics.median(steps_s.values()) if steps_s else None
+
+
+def _slowest_rank(cell: TimeCellRecord) -> str | None:
+    steps_s = _rank_steps_s(cell)
+    return f"rank {max(steps_s, key=steps_s.__getitem__)}" if steps_s else None
+
+
+def _rank_spread(cell: TimeCellRecord) -> float | None:
+    """Difference between the slowest and the fastest rank, as a share of the median one."""
+    steps_s = _rank_steps_s(cell)
+    if not steps_s:
+        return None
+    return (max(steps_s.values()) - min(steps_s.values())) / statistics.median(steps_s.values())
+
+
+_RANKS_NOTE = (
+    "times are those of the slowest rank in each step; median rank: median over the ranks of their median steps; "
+    "spread: slowest less fastest rank, over it; throughput: of all ranks"
+)
+
+_OfRank = tuple[TimeCellRecord, RankRecord]
+
+
+def _of_rank(row: _OfRank, phase: str) -> Cell:
+    found = row[1].phases.get(phase)
+    times = found.times if found else None
+    return Measure(times.mean_s, times.std_s if len(times.samples_s) > 1 else None) if times else None
+
+
+RANKS = DeclaredTable(
+    "ranks",
+    "ranks, mean ± standard deviation",
+    (
+        Each(
+            "phase",
+            (Field("{phase}", unit="s", importance=lambda record, phase: _IMPORTANCE[phase], get=_of_rank),),
+            values=lambda record: phases_in(record.cells) or ("step",),
+        ),
+        Field("median", "median step", "s", importance=4, get=lambda row: row[1].median_step_s),
+        Field("loss", importance=12, get=lambda row: f"{row[1].loss:.4f}" if row[1].loss is not None else None),
+        Field(
+            "allocated_peak",
+            "allocated peak",
+            "bytes",
+            importance=5,
+            get=lambda row: row[1].allocated_peak_bytes,
+            optional=True,
+        ),
+        Field(
+            "reserved_peak",
+            "reserved peak",
+            "bytes",
+            importance=8,
+            get=lambda row: row[1].reserved_peak_bytes,
+            optional=True,
+        ),
+        Field(
+            "host_rss_peak",
+            "host memory",
+            "bytes",
+            importance=6,
+            note="host memory: highest resident memory of the rank's process so far",
+            get=lambda row: row[1].host_rss_peak_bytes,
+            optional=True,
+        ),
+    ),
+    rows=lambda record: [(cell, each) for cell in record.cells if cell.outcome in MEASURED for each in cell.ranks],
+    leading=(along(cells_of=lambda row: row[:1]), leading(Field("rank", get=lambda row: str(row[1].rank)))),
+)
+"""One row for each rank of each cell of several: its phases, and its peak memory."""
+
+# --- one row per cell
 
 
 def _peak_sources(record: TimeRecord) -> str:
@@ -200,6 +284,9 @@ SUMMARY = DeclaredTable(
         Field("peak", "of peak", "share", importance=4, get=_share("peak_share"), note=_peak_sources),
         Field("matmul_ceiling", "of matmul", "share", importance=6, get=_share("ceiling_share"), note=_ceilings),
         Field("", "throughput", "tokens_per_s", importance=7, get=_rate("tokens_per_s")),
+        Field("median_rank", "median rank", "s", importance=1, get=_median_rank_s, optional=True, note=_RANKS_NOTE),
+        Field("slowest_rank", "slowest rank", importance=2, get=_slowest_rank, optional=True),
+        Field("rank_spread", "rank spread", "share", importance=1, get=_rank_spread, optional=True),
         Field("peak_memory", "peak memory", "bytes", importance=8, get=_peak_bytes, optional=True),
         Field("compile", "compile", "s", importance=9, get=attrgetter("compile_s"), optional=True),
         *_OFFERED,
@@ -277,8 +364,8 @@ class _Arms:
 
     @cached_property
     def values(self) -> list[Any]:
-        """Values of the axis, the one the others are compared with first."""
-        return axes.values_along(self.record.cells, self.axis)
+        """Values of the axis, the one the others are compared with first; a cell that has none is not compared."""
+        return [value for value in axes.values_along(self.record.cells, self.axis) if value is not None]
 
     @cached_property
     def phases(self) -> list[str]:
@@ -291,7 +378,9 @@ class _Arms:
     def rows(self) -> Iterator[_Row]:
         """Yield the cells that differ in this axis alone, for each combination of the others."""
         for alike in axes.alike(self.record.cells, self.axis):
-            cells = {cell.axes.get(self.axis): cell for cell in alike}
+            cells = {value: cell for cell in alike if (value := cell.axes.get(self.axis)) is not None}
+            if not cells:
+                continue
             compared = {
                 (phase, arm): _Compared.of(cells.get(self.values[0]), cells.get(arm), phase)
                 for phase in self.phases
@@ -618,7 +707,7 @@ def _other_axes(record: TimeRecord) -> list[str]:
 
 def _warmup_rows(record: TimeRecord) -> Iterator[Timed]:
     others = _other_axes(record)
-    ordered = sorted(record.cells, key=lambda cell: [str(cell.axes[axis]) for axis in others])
+    ordered = sorted(record.cells, key=lambda cell: [str(cell.axes.get(axis)) for axis in others])
     return _timed(ordered, [phase for phase in phases_in(record.cells) if phase in ("forward", "backward", "step")])
 
 
@@ -761,6 +850,7 @@ TABLES: dict[str, DeclaredTable] = {
     table.name: table
     for table in (
         SUMMARY,
+        RANKS,
         GRID,
         *(arms_table(axis) for axis in axes.CHOICES),
         DEVICES,
@@ -796,7 +886,8 @@ def tables_for(record: TimeRecord, names: Iterable[str] = ()) -> list[Table]:
     comparison = TABLES[implied](record) if implied else []
     if comparison and len(record.cells) > SUMMARY_ROWS:
         return comparison
-    return [*SUMMARY(record), *comparison]
+    ranks = RANKS(record) if sum(len(cell.ranks) for cell in record.cells) <= SUMMARY_ROWS else []
+    return [*SUMMARY(record), *ranks, *comparison]
 
 
 def sheet(record: TimeRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
@@ -818,5 +909,6 @@ def usual(spec: TimeSpec) -> tuple[str, ...]:
         return ("predicted", "gpus")
     return (
         "summary",
+        *(("ranks",) if max(spec.ranks) > 1 else ()),
         *(COMPARISONS[axis] for axis in (*axes.CHOICES, "warmup", "device") if len(getattr(spec, axis)) > 1),
     )

@@ -39,8 +39,8 @@ class Sampler(Protocol):
     def driver(self) -> str | None:
         """Version of the NVIDIA driver; None without one."""
 
-    def watch(self, pid: int | None) -> None:
-        """Follow this worker and its descendants; None to stop."""
+    def watch(self, *pids: int) -> None:
+        """Follow these workers and their descendants, and nothing else."""
 
     def use(self, device: DeviceInfo | None) -> None:
         """Set the device of the next cell; None for none."""
@@ -68,7 +68,7 @@ class SystemSampler:
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._tree = WorkerTree(None)
+        self._tree = WorkerTree()
         self._load = ForeignLoad()
         self._load_share: float | None = None
         self._next_listing_s = float("-inf")
@@ -86,9 +86,9 @@ class SystemSampler:
         nvml = self._open_nvml()
         return nvml.driver if nvml else None
 
-    def watch(self, pid: int | None) -> None:
-        """Follow this worker and its descendants; None to stop."""
-        self._tree = WorkerTree(pid)
+    def watch(self, *pids: int) -> None:
+        """Follow these workers and their descendants, and nothing else."""
+        self._tree = WorkerTree(*pids)
         self._load.restart()
         self._load_share = None
         self._next_listing_s = float("-inf")

@@ -1,4 +1,4 @@
-"""A worker and its descendants as the operating system sees them: memory, processor time, and the load of others."""
+"""Workers and their descendants as the operating system sees them: memory, processor time, and the load of others."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Answer = TypeVar("Answer")
 
 
 class WorkerTree:
-    """A process and its descendants, as of the last listing.
+    """Processes and their descendants, as of the last listing.
 
     If some processes have ended, values refer to the remaining ones; if all have, values are None.
     """
 
-    def __init__(self, pid: int | None) -> None:
+    def __init__(self, *pids: int) -> None:
         self._members: list[psutil.Process] = []
-        self._root = _ask(psutil.Process, pid) if pid is not None else None
+        self._roots = [root for pid in pids if (root := _ask(psutil.Process, pid)) is not None]
         self.list_members()
 
     @property
@@ -31,9 +31,8 @@ class WorkerTree:
 
     def list_members(self) -> None:
         """List the processes of the tree again."""
-        root = self._root
-        alive = root is not None and root.is_running()
-        self._members = [root, *_descendants(root)] if root is not None and alive else []
+        alive = [root for root in self._roots if root.is_running()]
+        self._members = [member for root in alive for member in (root, *_descendants(root))]
 
     def rss_bytes(self) -> int | None:
         """Resident set size of all members; None if none is left."""

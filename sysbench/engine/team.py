@@ -1,0 +1,205 @@
+"""The workers of one cell's ranks, which the engine treats as one worker."""
+
+from __future__ import annotations
+
+import select
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from sysbench.engine import protocol
+from sysbench.engine.launchers import Launcher
+from sysbench.engine.plan import device_of
+from sysbench.engine.process import POLL_S, WorkerGoneError, WorkerProcess
+from sysbench.errors import SysbenchError
+from sysbench.log.events import CellFinished, DeviceInfo, Event, OfRank, WorkerExited, WorkerReady
+from sysbench.log.outcomes import Outcome
+
+LAST_WORDS_S = 1.0
+"""How long to listen to the other ranks after one has failed: the first to report may be a victim of another."""
+
+PATIENCE_SHARE = 0.7
+"""Share of --timeout that a collective operation waits for ranks that do not join it. It ends before the engine gives
+up on all ranks: those that waited say so, which leaves the ones that did not join."""
+
+
+_BY_OTHERS: Mapping[Outcome, int] = {"oom": 0, "timeout": 2}
+"""How likely an outcome is the consequence of what happened to another rank: memory that runs out is never that."""
+
+
+class Team:
+    """One worker for each rank of a cell, each with its own connection.
+
+    What is said to a team is said to every rank. Events of rank 0 come as those of a single worker do, and those of the
+    other ranks as `OfRank`; a cell is finished when it is on every rank, or when a rank has failed.
+    """
+
+    def __init__(self, first: WorkerProcess, launcher: Launcher, ranks: int, timeout_s: float) -> None:
+        """Launch workers beside `first`, which is rank 0; raises SysbenchError if one cannot be launched."""
+        self._workers = [first]
+        self._timeout_s = timeout_s
+        self._folder = tempfile.TemporaryDirectory(prefix="sysbench-ranks-", ignore_cleanup_errors=True)
+        self._cells = 0
+        self._devices: Sequence[DeviceInfo] = ()
+        self._finished: dict[int, CellFinished] = {}
+        self._heard = [0] * ranks
+        """Number of events of each rank."""
+        self._speaker = 0
+        """The rank that has something to receive."""
+        self._gone: int | None = None
+        """The rank that has closed its connection."""
+        try:
+            while len(self._workers) < ranks:
+                self._workers.append(WorkerProcess(launcher))
+        except SysbenchError:
+            self._end_all_but(first)
+            raise
+        self._awaited = {rank for rank, worker in enumerate(self._workers) if not worker.connected}
+
+    @property
+    def ranks(self) -> int:
+        """Number of workers."""
+        return len(self._workers)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process ids, by rank."""
+        return tuple(worker.pid for worker in self._workers)
+
+    @property
+    def alive(self) -> bool:
+        """Whether all processes are running."""
+        return all(worker.alive for worker in self._workers)
+
+    @property
+    def name(self) -> str:
+        """The ranks of which the least was heard, for messages."""
+        least = min(self._heard)
+        return _listed([rank for rank, heard in enumerate(self._heard) if heard == least])
+
+    def wait(self, also: int | None, timeout_s: float) -> bool:
+        """Wait for something to receive from any rank; see `WorkerProcess.wait`."""
+        poll = select.poll()
+        speakers = {}
+        for rank, worker in enumerate(self._workers):
+            speakers[worker.source] = rank
+            poll.register(worker.source, select.POLLIN)
+            if worker.sentinel is not None:
+                poll.register(worker.sentinel, select.POLLIN)
+            else:
+                timeout_s = min(timeout_s, POLL_S)
+        if also is not None:
+            poll.register(also, select.POLLIN)
+        ready = [descriptor for descriptor, _ in poll.poll(timeout_s * 1000)]
+        speaking = [speakers[descriptor] for descriptor in ready if descriptor in speakers]
+        if speaking:
+            self._speaker = min(speaking, key=lambda rank: self._heard[rank])
+        return bool(speaking)
+
+    def receive(self) -> Event | None:
+        """Return the event of the rank that has one; None if it is not one of the team.
+
+        Raises WorkerGoneError and GarbledError, as `WorkerProcess.receive`.
+        """
+        rank = self._speaker
+        match event := self._received():
+            case WorkerReady():
+                self._devices = event.devices
+                self._awaited.discard(rank)
+                return None if self._awaited else event
+            case CellFinished():
+                self._finished[rank] = event
+                if event.outcome != "ok":
+                    self._listen_to_the_others()
+                    return self._verdict()
+                return self._verdict() if len(self._finished) == self.ranks else None
+        cell = getattr(event, "cell", None)
+        if event is None or cell is None or rank == 0:
+            return event
+        return OfRank(at_s=event.at_s, cell=cell, rank=rank, said=event)
+
+    def send(self, command: protocol.Command) -> None:
+        """Send a command to every rank; raises WorkerGoneError.
+
+        Each measures on the next device. The ranks meet through a file, which, unlike a port, nobody else can have.
+        """
+        self._finished = {}
+        self._heard = [0] * self.ranks
+        self._cells += 1
+        for number, worker in enumerate(self._workers):
+            if isinstance(command, protocol.Measure):
+                rank = protocol.Rank(
+                    number=number,
+                    store=Path(self._folder.name) / str(self._cells),
+                    patience_s=PATIENCE_SHARE * self._timeout_s,
+                )
+                device = device_of(number, command.device, self._devices)
+                worker.send(command.model_copy(update={"rank": rank, "device": device}))
+            else:
+                worker.send(command)
+
+    def end(self, patience_s: float) -> WorkerExited:
+        """End all processes; return how the one ended that is gone, or else rank 0.
+
+        Only that one is waited for: the others may wait for it in turn.
+        """
+        gone = self._gone
+        if gone is None:
+            gone = next((rank for rank, worker in enumerate(self._workers) if not worker.alive), 0)
+        exited = self._workers[gone].end(patience_s)
+        self._end_all_but(self._workers[gone])
+        return exited.model_copy(update={"rank": gone})
+
+    def _end_all_but(self, ended: WorkerProcess) -> None:
+        for worker in self._workers:
+            if worker is not ended:
+                worker.close(0)
+        self._folder.cleanup()
+
+    def _received(self) -> Event | None:
+        try:
+            event = self._workers[self._speaker].receive()
+        except WorkerGoneError:
+            self._gone = self._speaker
+            raise
+        self._heard[self._speaker] += event is not None
+        return event
+
+    def _listen_to_the_others(self) -> None:
+        """Receive what the ranks that have not finished say; raises WorkerGoneError if one has died."""
+        deadline_s = time.monotonic() + LAST_WORDS_S
+        while len(self._finished) < self.ranks and (left_s := deadline_s - time.monotonic()) > 0:
+            if self.wait(None, left_s):
+                if isinstance(event := self._received(), CellFinished):
+                    self._finished[self._speaker] = event
+            elif not self.alive:
+                raise WorkerGoneError
+
+    def _verdict(self) -> CellFinished:
+        """How the cell has ended: as on rank 0, or as on the rank that failed of itself."""
+        failed = {rank: event for rank, event in self._finished.items() if event.outcome != "ok"}
+        silent = [rank for rank in range(self.ranks) if rank not in self._finished]
+        if not failed:
+            return self._finished[0]
+        if silent and all(event.outcome == "timeout" for event in failed.values()):
+            rank, traceback = min(failed), None
+            others = _listed(sorted(failed))
+            detail: str | None = f"{_listed(silent)} did not join a collective operation in which {others} waited"
+            detail = f"{detail} for {PATIENCE_SHARE * self._timeout_s:g} s (--timeout)"
+        else:
+            rank = min(failed, key=lambda each: (_BY_OTHERS.get(failed[each].outcome, 1), failed[each].at_s))
+            detail, traceback = failed[rank].detail, failed[rank].traceback
+            if silent or any(event.detail != detail for event in self._finished.values()):
+                detail = f"{_listed([rank])}: {detail or failed[rank].outcome}"
+        return failed[rank].model_copy(update={"detail": detail, "traceback": traceback})
+
+
+Worker: TypeAlias = WorkerProcess | Team
+"""What measures a cell."""
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    """`rank 1`, `ranks 0, 2`."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

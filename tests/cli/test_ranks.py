@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sysbench import load
+from tests.cli.running import MINUTE, Ran, answered, ran_once
+
+RANKS = ("--ranks", "1,2", "--strategy", "ddp,fsdp2,tp")
+STEPS = ("--ctx", "16", "--steps", "6", "--warmup", "1", "--device", "cpu", "--mode", "forward-backward")
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Path]:
+    return ran_once(tmp_path_factory, "ranks", "time", *MINUTE, *STEPS, *RANKS, "--json", "record.json", COLUMNS="200")
+
+
+def test_two_ranks_are_measured_with_every_strategy_and_every_rank_is_in_the_record(ran: tuple[Ran, Path]) -> None:
+    assert ran[0].code == 0, ran[0].err
+    cells = json.loads((ran[1] / "record.json").read_text())["cells"]
+    assert [(cell["axes"].get("ranks"), cell["axes"].get("strategy")) for cell in cells] == [
+        (None, None),
+        (2, "ddp"),
+        (2, "fsdp2"),
+        (2, "tp"),
+    ]
+    assert all(cell["outcome"] == "ok" for cell in cells)
+    assert "ranks" not in cells[0]
+    for cell in cells[1:]:
+        assert [each["rank"] for each in cell["ranks"]] == [0, 1]
+        of_ranks = [each["phases"]["step"]["wall"]["samples_s"] for each in cell["ranks"]]
+        assert cell["phases"]["step"]["wall"]["samples_s"] == [max(step) for step in zip(*of_ranks, strict=True)]
+        for each in cell["ranks"]:
+            assert list(each["phases"]) == ["zero_grad", "forward", "loss", "backward", "step"]
+            assert each["host_rss_peak_bytes"] > 2**26
+
+
+def test_data_parallel_ranks_have_their_own_batches_and_the_throughput_is_that_of_all(ran: tuple[Ran, Path]) -> None:
+    alone, ddp, fsdp2, tp = load(ran[1] / "record.json").cells
+    for cell, batches in ((alone, 1), (ddp, 2), (fsdp2, 2), (tp, 1)):
+        assert cell.rates.tokens_per_s == pytest.approx(batches * 16 / cell.phases["step"].wall.mean_s)
+    losses = [[each.loss for each in cell.ranks] for cell in (ddp, fsdp2, tp)]
+    assert losses[0][0] == alone.loss
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    assert losses[0][0] != losses[0][1]
+    assert losses[2] == pytest.approx([alone.loss] * 2, rel=1e-5)
+
+
+def test_the_tables_show_the_slowest_rank_the_median_rank_and_every_rank(ran: tuple[Ran, Path]) -> None:
+    summary, ranks, *_ = ran[0].out.split("\n\n")[1:]
+    for title in ("median rank", "slowest rank", "rank spread", "throughput"):
+        assert title in summary
+    rows = [line.split()[:3] for line in ranks.splitlines() if line.split()[:1] == ["2"]]
+    assert rows == [["2", strategy, rank] for strategy in ("ddp", "fsdp2", "tp") for rank in "01"]
+
+
+def test_a_record_of_ranks_is_shown_again_and_compared_by_its_slowest_ranks(ran: tuple[Ran, Path]) -> None:
+    record = str(ran[1] / "record.json")
+    shown = answered("time", "--from", record, "--tables", "ranks", COLUMNS="200")
+    assert shown.code == 0, shown.err
+    assert sum(line.split()[:2] == ["2", "fsdp2"] for line in shown.out.splitlines()) == 2
+    compared = answered("compare", record, record)
+    assert compared.code == 0, compared.err
+
+
+def test_a_finished_run_of_ranks_is_continued_without_measuring(ran: tuple[Ran, Path]) -> None:
+    (log,) = (ran[1] / "runs").glob("*.jsonl")
+    again = answered("time", *MINUTE, *STEPS, *RANKS, "--resume", str(log), cwd=ran[1])
+    assert again.code == 0, again.err
+    assert "fsdp2" in again.out
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("time", "--ranks", "0"), "0 is out of range: allowed is 1 to 65536. Nearest: 1"),
+        (("time", "--strategy", "fsdp2"), "--strategy fsdp2 distributes a model over ranks: add --ranks 2"),
+        (("time", "--ranks", "1", "--strategy", "tp"), "--strategy tp distributes a model over ranks: add --ranks 2"),
+        (("time", "--ranks", "2", "--strategy", "fsdp"), "fsdp is not a strategy"),
+        (("time", "--ranks", "5", "--strategy", "tp"), "splits the 12 heads of small over --ranks 5"),
+        (
+            ("time", "--ranks", "6", "--heads", "8", "--strategy", "tp"),
+            "which does not divide them. Nearest that does: 4",
+        ),
+        (("time", "--ranks", "2", "--strategy", "hsdp"), "--ranks 2 makes no replicas of equal shards"),
+        (("memory", "--ranks", "2"), "sysbench memory records one process; sysbench time --ranks has the peak memory"),
+        (("profile", "--ranks", "2"), "sysbench profile profiles one process; sysbench time --ranks has the phases"),
+    ],
+)
+def test_ranks_that_cannot_be_are_refused_in_one_line(tmp_path: Path, words: tuple[str, ...], complaint: str) -> None:
+    refused = answered(*words, cwd=tmp_path)
+    assert refused.code == 2
+    assert complaint in refused.complaint
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_of_the_processes_that_torchrun_starts_the_first_measures_and_the_others_stand_aside(tmp_path: Path) -> None:
+    """Rank 0 starts the ranks of each cell itself."""
+    for environment in ({"RANK": "1", "WORLD_SIZE": "2"}, {"SLURM_PROCID": "3"}):
+        aside = answered("time", "--ranks", "2", cwd=tmp_path, **environment)
+        assert (aside.code, aside.out, aside.err) == (0, "", "")
+    for nodes in ({"RANK": "0", "GROUP_WORLD_SIZE": "2"}, {"SLURM_PROCID": "0", "SLURM_NNODES": "2"}):
+        refused = answered("time", "--ranks", "2", cwd=tmp_path, **nodes)
+        assert refused.code == 2
+        assert "started on 2 nodes, and sysbench measures ranks of one" in refused.complaint
+    assert list(tmp_path.iterdir()) == []
