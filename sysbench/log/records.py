@@ -122,6 +122,8 @@ class SimulatedGpuRecord(Frozen):
     memory_bytes: Bytes
     context_bytes: Bytes
     other_bytes: Bytes
+    nccl_bytes: Bytes = Field(default=0, exclude_if=lambda value: value == 0)
+    """Buffers of NCCL on each of several ranks."""
     settings: str
 
 
