@@ -19,6 +19,7 @@ from sysbench.log.storage import reason
 from sysbench.render.csv import SheetRecord
 from sysbench.render.table import Sheet
 from sysbench.spec.validation import first_fault
+from sysbench.trace.ranks.summary import RanksSummary
 from sysbench.trace.summary import ProfileSummary
 
 TRACES = (".json", ".json.gz", ".sqlite", ".nsys-rep")
@@ -34,6 +35,7 @@ class TraceArtefact:
 
     name: str
     summaries: tuple[ProfileSummary, ...]
+    ranks: RanksSummary | None = None
     kind: Literal["trace"] = "trace"
 
     @property
@@ -41,7 +43,7 @@ class TraceArtefact:
         """The tables that `profile --from` shows."""
         from sysbench.commands.profile.tables import sheet_of
 
-        return sheet_of([(each.title, each) for each in self.summaries])
+        return sheet_of([(each.title, each) for each in self.summaries], ranks=self.ranks)
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,8 @@ def _written(path: Path, beginning: bytes) -> Artefact | None:
 
     with _refused(path):
         if b'"kind": "traces"' in beginning:
-            return TraceArtefact(path.name, tuple(TraceRecord.model_validate_json(path.read_bytes()).summaries))
+            record = TraceRecord.model_validate_json(path.read_bytes())
+            return TraceArtefact(path.name, tuple(record.summaries), record.ranks)
         if b'"kind": "tables"' in beginning:
             sheet = SheetRecord.model_validate_json(path.read_bytes()).sheet
             snapshot = any(table.name == "categories" for table in sheet.tables)

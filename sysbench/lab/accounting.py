@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -48,7 +49,8 @@ class _Watched(weakref.ref[torch.UntypedStorage]):
 
     __slots__ = ("address", "number")
     address: int
-    number: int
+    number: int | None
+    """None while the storage has no bytes, because it was resized."""
 
 
 class StorageWatch:
@@ -78,6 +80,31 @@ class StorageWatch:
         watched.number = self._on_allocation(size_bytes)
         self._watched[address] = watched
 
+    @contextmanager
+    def following_resizes(self) -> Iterator[None]:
+        """Also report storages that are resized, which no operator does; FSDP2 frees gathered parameters like this."""
+        resize = torch.UntypedStorage.resize_
+
+        def resize_and_tell(storage: torch.UntypedStorage, size_bytes: int) -> Any:
+            result = resize(storage, size_bytes)
+            self._resized(storage)
+            return result
+
+        torch.UntypedStorage.resize_ = resize_and_tell  # type: ignore[method-assign, assignment]
+        try:
+            yield
+        finally:
+            torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign]
+
+    def _resized(self, storage: torch.UntypedStorage) -> None:
+        watched = self._watched.get(storage._cdata)
+        if watched is None:
+            return
+        if watched.number is not None:
+            self._on_free(watched.number)
+        size_bytes = storage.nbytes()
+        watched.number = self._on_allocation(size_bytes) if size_bytes else None
+
     def number_of(self, tensor: Tensor) -> int | None:
         """Return the number of the tensor's storage, or None if it has not been seen or has no bytes."""
         watched = self._watched.get(tensor.untyped_storage()._cdata)
@@ -90,4 +117,5 @@ class StorageWatch:
     def _gone(self, watched: weakref.ref[torch.UntypedStorage]) -> None:
         assert isinstance(watched, _Watched)
         del self._watched[watched.address]
-        self._on_free(watched.number)
+        if watched.number is not None:
+            self._on_free(watched.number)

@@ -57,7 +57,8 @@ def following(model: nn.Module, enter: Callable[[str], object], leave: Callable[
         called.pop()
         leave()
 
-    hooks = [module.register_forward_pre_hook(before) for module in model.modules()]
+    # Ahead of the module's own: FSDP2 gathers a module's parameters in one of them.
+    hooks = [module.register_forward_pre_hook(before, prepend=True) for module in model.modules()]
     hooks += [module.register_forward_hook(after, always_call=True) for module in model.modules()]
     try:
         yield

@@ -203,6 +203,8 @@ class CellStarted(Event):
     axes: dict[str, Any]
     """The complete spec of the cell, as returned by its `model_dump()`."""
     device: DeviceInfo
+    host: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    """The machine, if the run had its cells carried out elsewhere."""
 
 
 Stage = Literal[
@@ -377,6 +379,8 @@ class GpuSimulated(Event):
     """Memory of the CUDA context, outside the allocator: assumed."""
     other_bytes: Bytes
     """Memory of other processes: assumed."""
+    nccl_bytes: Bytes = Field(default=0, exclude_if=lambda value: value == 0)
+    """Buffers of NCCL, outside the allocator: assumed. 0 for one rank."""
     settings: str
     """PYTORCH_CUDA_ALLOC_CONF in the simulation."""
 

@@ -9,12 +9,14 @@ from sysbench.spec.cell import RunCell
 
 
 def labels_of(cells: Sequence[RunCell], axes: Iterable[str]) -> dict[str, str]:
-    """Return, by key, a label for each cell that is valid in file names: `ctx128-train`; empty for a single cell."""
-    dumped = [cell.model_dump() for cell in cells]
-    differing = [axis for axis in axes if len({each.get(axis) for each in dumped}) > 1]
+    """Return, by key, a label for each cell that is valid in file names: `ctx128-train`; empty for a single cell.
+
+    An axis that a cell does not have, such as the strategy of one process, has no part in its label.
+    """
+    differing = [axis for axis in axes if len({str(getattr(cell, axis, None)) for cell in cells}) > 1]
     return {
-        cell.key: "-".join(_word(axis, each.get(axis)) for axis in differing)
-        for cell, each in zip(cells, dumped, strict=True)
+        cell.key: "-".join(_word(axis, value) for axis in differing if (value := getattr(cell, axis, None)) is not None)
+        for cell in cells
     }
 
 

@@ -105,10 +105,10 @@ class _TracedDevice(SimulatedDevice):
         super().__init__(observer)
         self._place, self._tracer = observer, tracer
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def run(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         """Let the operator run, and write down what it launches."""
-        result = super().__torch_dispatch__(func, types, args, kwargs)
-        self._tracer.launched(self._place, func, args, kwargs or {}, result)
+        result = super().run(func, args, kwargs)
+        self._tracer.launched(self._place, func, args, kwargs, result)
         return result
 
 

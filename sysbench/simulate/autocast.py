@@ -199,8 +199,12 @@ def _operator(name: str) -> Any:
 
 
 def _is_eligible(value: Any) -> bool:
-    """Whether autocast may convert the value (is_eligible): a simulated floating-point tensor, but not fp64."""
-    return isinstance(value, SimulatedTensor) and value.is_floating_point() and value.dtype != torch.float64
+    """Whether autocast may convert the value (is_eligible): a simulated floating-point tensor, but not fp64.
+
+    It may be sharded over ranks.
+    """
+    here = getattr(value, "_local_tensor", value)
+    return isinstance(here, SimulatedTensor) and here.is_floating_point() and here.dtype != torch.float64
 
 
 def _is_worth_keeping(tensor: Tensor, dtype: torch.dtype) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sysbench.log.events import DeviceInfo, GpuSimulated
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.spec.hardware import Hardware
+from sysbench.spec.ranks import Strategy, layout
 
 MIB = 1024 * 1024
 
@@ -19,6 +20,14 @@ does not fail by a few MiB; a measured value can be given instead."""
 
 UNKNOWN_CAPABILITY = (8, 0)
 """Assumed for a GPU of which only the memory size is known: Ampere, the oldest that supports all kernels."""
+
+NCCL_BYTES = {1: 0, 2: 342 * MIB}
+"""Device memory of an NCCL communicator by its number of ranks, observed on NVLink; `MOST_NCCL_BYTES` for more ranks.
+
+The size follows the number of channels, and therefore version and network: NVIDIA/nccl#964 reports 544 MiB for two
+A100s and 688 MiB for more. Beyond two nodes it no longer grows (NVIDIA/nccl#986)."""
+
+MOST_NCCL_BYTES = 392 * MIB
 
 _DEFAULT_WORKSPACE_BYTES = 2 * 4096 * 1024 + 8 * 16 * 1024
 _LARGE_WORKSPACE_BYTES = 8 * 4096 * 1024
@@ -34,6 +43,7 @@ class Gpu:
     compute_capability  major and minor
     context_bytes       part of the total, in use before the first allocation
     other_bytes         part of the total, in use by other processes
+    nccl_bytes          part of the total, in use by NCCL where this is one of several ranks
     """
 
     title: str
@@ -41,6 +51,17 @@ class Gpu:
     compute_capability: tuple[int, int] = UNKNOWN_CAPABILITY
     context_bytes: int = CONTEXT_BYTES
     other_bytes: int = 0
+    nccl_bytes: int = 0
+
+    @property
+    def outside_bytes(self) -> int:
+        """Memory in use outside the allocator."""
+        return self.context_bytes + self.other_bytes + self.nccl_bytes
+
+    def among(self, strategy: Strategy | None, ranks: int) -> Gpu:
+        """Return this GPU as that of one of several ranks: NCCL has buffers for each group of ranks."""
+        groups = layout(strategy, ranks)
+        return replace(self, nccl_bytes=sum(NCCL_BYTES.get(each, MOST_NCCL_BYTES) for each in groups))
 
     @classmethod
     def of(cls, hardware: Hardware, *, context_bytes: int = CONTEXT_BYTES, other_bytes: int = 0) -> Gpu:
@@ -62,6 +83,7 @@ class Gpu:
             memory_bytes=self.memory_bytes,
             context_bytes=self.context_bytes,
             other_bytes=self.other_bytes,
+            nccl_bytes=self.nccl_bytes,
             settings=settings.text,
         )
 

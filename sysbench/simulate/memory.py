@@ -59,8 +59,8 @@ class SimilarAllocations:
 class SimulatedMemory:
     """Simulated memory of a protocol on a GPU.
 
-    `reserved_peak_bytes` and the GPU's `context_bytes` and `other_bytes` add up to the memory that the device shows as
-    used; `workspace_bytes` is the part of `allocated_peak_bytes` that cuBLAS holds.
+    `reserved_peak_bytes` and the GPU's `outside_bytes` add up to the memory that the device shows as used;
+    `workspace_bytes` is the part of `allocated_peak_bytes` that cuBLAS holds.
     """
 
     recording: StepRecording = field(repr=False)
@@ -184,7 +184,8 @@ def simulate(
     unavailable = cell.unavailable("cuda")
     if unavailable is not None:
         raise UnavailableError(unavailable)
-    return serve(record(cell, protocol, Platform.of(gpu), origins=origins), gpu, settings)
+    recording = record(cell, protocol, Platform.of(gpu), origins=origins)
+    return serve(recording, gpu.among(cell.strategy, cell.ranks), settings)
 
 
 def serve(recording: StepRecording, gpu: Gpu, settings: AllocatorSettings | None = None) -> SimulatedMemory:

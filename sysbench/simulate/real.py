@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from sysbench.lab.accounting import tensors_in
-from sysbench.simulate.tensors import DeviceObserver, ObservedDevice
+from sysbench.simulate.tensors import Arguments, DeviceObserver, ObservedDevice, Operator, Options
 
 
 class RealDevice(ObservedDevice):
@@ -17,10 +17,10 @@ class RealDevice(ObservedDevice):
         super().__init__(observer)
         self._device = device
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def run(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
         """Run the operator and watch what it returns."""
         self._observer.begins(func)
-        result = func(*args, **(kwargs or {}))
+        result = func(*args, **kwargs)
         self._arguments = args
         try:
             for tensor in tensors_in([result]):
@@ -28,5 +28,5 @@ class RealDevice(ObservedDevice):
                     self._watch.see(tensor)
         finally:
             self._arguments = ()  # a longer reference would keep them alive
-        self._observer.ends(func, args, kwargs or {}, result)
+        self._observer.ends(func, args, kwargs, result)
         return result

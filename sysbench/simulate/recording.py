@@ -7,11 +7,12 @@ kernels.
 from __future__ import annotations
 
 import gc
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, get_args
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from torch import Tensor
 from sysbench.commands.memory.spec import PROCEDURES, Protocol
 from sysbench.errors import UnavailableError
 from sysbench.garbage import collection_paused
+from sysbench.lab.accounting import tensors_in
 from sysbench.lab.step import TrainingStep
 from sysbench.lab.workload.facts import facts_of, flops
 from sysbench.lab.workload.workload import Workload
@@ -33,14 +35,28 @@ from sysbench.simulate.tensors import DEVICE, Arguments, DeviceObserver, Operato
 from sysbench.simulate.values import KnownValues
 from sysbench.simulate.without_compiler import without_compiler
 from sysbench.spec.model import ModelCell, Phase
+from sysbench.spec.ranks import layout
 
-Category = Literal["parameters", "gradients", "optimizer state", "activations", "inputs", "temporaries", "workspace"]
-"""parameters       learned weights
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+Category = Literal[
+    "parameters",
+    "gradients",
+    "optimizer state",
+    "activations",
+    "inputs",
+    "temporaries",
+    "communication",
+    "workspace",
+]
+"""parameters       learned weights; of several ranks, this rank's shards of them
 inputs           token ids, target ids, and the model's constants (rotary angles, masks)
 gradients        of parameters
 optimizer state  created by or for the optimizer, and kept from step to step
 activations      created by forward or loss and still live afterwards: outputs, and tensors saved for backward
 temporaries      all tensors that are freed sooner
+communication    of several ranks: parameters gathered from them, and what collectives send and receive
 workspace        of cuBLAS
 """
 
@@ -49,6 +65,9 @@ CATEGORIES: tuple[Category, ...] = get_args(Category)
 BUILD = "build"
 """The span before the first step: creation of model and batch, and a trial run of the attention kernel."""
 
+
+_SETTLING_S = 0.005
+"""After a phase of one of several ranks: threads of gloo hold tensors for a moment longer than a collective takes."""
 
 Device = SimulatedDevice | RealDevice
 
@@ -88,6 +107,8 @@ class Allocation(NamedTuple):
     """Path of the module that it belongs to; empty if none."""
     stack: int
     """Position in `Recording.stacks`."""
+    stream: int = 0
+    """The CUDA stream whose memory it is: 0 by default, others by number. FSDP2 communicates on streams of its own."""
 
 
 class Span(NamedTuple):
@@ -124,6 +145,32 @@ class Recording:
             each._replace(size_bytes=size_bytes) if each.category == "workspace" else each for each in self.allocations
         )
         return replace(self, allocations=tuple(allocations))
+
+    def with_lean_build(self) -> Self:
+        """Return the same run with a build that allocates only what it keeps.
+
+        A model that is sharded over ranks need not be whole on any of them: it is built without memory, on `meta`.
+        """
+        end = self.spans[0].end
+        released = {~event for event in self.events[:end] if event < 0}
+        kept = [number for number in range(len(self.allocations)) if number not in released]
+        renumbered = {old: new for new, old in enumerate(kept)}
+        events = [
+            renumbered[event] if event >= 0 else ~renumbered[~event]
+            for event in self.events
+            if (event if event >= 0 else ~event) not in released
+        ]
+        fewer = len(self.events) - len(events)
+        first, *others = self.spans
+        return replace(
+            self,
+            events=tuple(events),
+            allocations=tuple(self.allocations[number] for number in kept),
+            spans=(
+                first._replace(end=end - fewer),
+                *(span._replace(first=span.first - fewer, end=span.end - fewer) for span in others),
+            ),
+        )
 
     @property
     def measured(self) -> tuple[Span, ...]:
@@ -169,31 +216,55 @@ def record(
     """
     if cell.execution == "compiled":
         raise UnavailableError("a compiled step cannot be simulated: what the compiler keeps is known once it has run")
+    # FlexAttention is part of the compiler, code of the user's may use any part of it, and tensor parallelism does.
+    compiling = cell.attention == "flex" or cell.own is not None or cell.strategy == "tp"
     with (
-        # FlexAttention is part of the compiler, and code of the user's may use any part of it.
-        nullcontext() if cell.attention == "flex" or cell.own is not None else without_compiler(),
+        _ranks_of(cell) as mesh,
+        nullcontext() if compiling else without_compiler(),
         composed_of(platform.composites),
         cuda_autocast(platform.autocast) as autocast,
     ):
         recorder = _StepRecorder(platform, device, Origins(_carry_out.__code__, parts=parts) if origins else None)
         if cell.own is not None and isinstance(recorder.device, SimulatedDevice):
             recorder.device.values = KnownValues()
-        with recorder.device:
-            for _ in _carry_out(recorder, cell, protocol, DEVICE, autocast.clear):
+        with _among(mesh, recorder.device), recorder.device:
+            for _ in _carry_out(recorder, cell, protocol, DEVICE, autocast.clear, mesh=mesh):
                 pass
-    return recorder.step_recording(cell, protocol)
+    recording = recorder.step_recording(cell, protocol)
+    return recording if layout(cell.strategy, cell.ranks)[1] == 1 else recording.with_lean_build()
 
 
-def record_real(cell: ModelCell, protocol: Protocol, device: torch.device) -> Iterator[StepRecording]:
-    """Run the cell with the protocol on a real device, and track its tensors.
+def _ranks_of(cell: ModelCell) -> AbstractContextManager[DeviceMesh | None]:
+    """Return the context in which this process is one of the cell's ranks; yields their mesh if there are several."""
+    if cell.strategy is None:
+        return nullcontext()
+    from sysbench.simulate.ranks import simulated_ranks  # which takes half a second to import
+
+    return simulated_ranks(cell.strategy, cell.ranks)
+
+
+def _among(mesh: DeviceMesh | None, device: Device) -> AbstractContextManager[None]:
+    """Return the context in which a device is that of one of several ranks, if there are several."""
+    if mesh is None:
+        return nullcontext()
+    from sysbench.simulate.ranks import sharding_on
+
+    return sharding_on(device)
+
+
+def record_real(
+    cell: ModelCell, protocol: Protocol, device: torch.device, mesh: DeviceMesh | None = None
+) -> Iterator[StepRecording]:
+    """Run the cell with the protocol on a real device, and track its tensors: as one of the ranks of `mesh`, if given.
 
     After each phase of the measured step, yields the recording so far; the last one is complete. Memory that operators
     allocate and free before they return is not seen.
     """
     recorder = _StepRecorder(_AS_IT_IS, lambda observer: RealDevice(observer, device), Origins(_carry_out.__code__))
     last = PROCEDURES[protocol].earlier_steps
-    with recorder.device:
-        for step in _carry_out(recorder, cell, protocol, device, lambda: None, after_build=gc.collect):
+    with _among(mesh, recorder.device), recorder.device:
+        settle = (lambda: None) if mesh is None else (lambda: time.sleep(_SETTLING_S))
+        for step in _carry_out(recorder, cell, protocol, device, settle, gc.collect, mesh):
             if step == last:
                 yield recorder.step_recording(cell, protocol)
 
@@ -205,11 +276,12 @@ def _carry_out(
     device: torch.device,
     after_phase: Callable[[], None],
     after_build: Callable[[], object] = lambda: None,
+    mesh: DeviceMesh | None = None,
 ) -> Iterator[int]:
     """Run the cell; yields the number of its step after each phase."""
     with collection_paused():
         with recorder.span(-1, BUILD):
-            step = TrainingStep(cell.model_copy(update={"mode": PROCEDURES[protocol].mode}), device)
+            step = TrainingStep(cell.model_copy(update={"mode": PROCEDURES[protocol].mode}), device, mesh)
             # In a new process, the trial run of the attention kernel leaves reference cycles that hold its tensors.
             after_build()
         recorder.built(step)
@@ -250,6 +322,8 @@ class Recorder:
         self._origin = Origin(OUTSIDE, 0)
         self._events: list[int] = []
         self._sizes: list[int] = []
+        self._streams: list[int] = []
+        self._stream_numbers: dict[Any, int] = {torch.cpu.current_stream(): 0}
         self._found: list[Origin] = []
         self._categories: dict[int, Category] = {}
         self._spans: list[Span] = []
@@ -330,8 +404,10 @@ class Recorder:
         return Recording(
             events=tuple(self._events),
             allocations=tuple(
-                Allocation(size_bytes, category, *origin)
-                for size_bytes, category, origin in zip(self._sizes, categories, self._found, strict=True)
+                Allocation(size_bytes, category, *origin, stream)
+                for size_bytes, category, origin, stream in zip(
+                    self._sizes, categories, self._found, self._streams, strict=True
+                )
             ),
             spans=tuple(self._spans),
             stacks=tuple(self._origins.stacks) if self._origins is not None else ((),),
@@ -340,6 +416,8 @@ class Recorder:
     def _allocate(self, size_bytes: int, origin: Origin) -> int:
         number = len(self._sizes)
         self._sizes.append(size_bytes)
+        # torch's streams of the CPU do nothing, but its code enters them as it enters those of CUDA.
+        self._streams.append(self._stream_numbers.setdefault(torch.cpu.current_stream(), len(self._stream_numbers)))
         self._found.append(origin)
         self._events.append(number)
         return number
@@ -362,8 +440,14 @@ class _StepRecorder(Recorder):
         self._flops: Counter[tuple[int, str]] = Counter()
 
     def ends(self, func: Operator, arguments: Arguments, options: Options, result: Any) -> None:
-        """Count the FLOPs of an operator."""
+        """Count the FLOPs of an operator, and tell what it communicates."""
         super().ends(func, arguments, options, result)
+        if func.namespace in ("c10d", "fsdp"):
+            # Parameters come out of a collective's buffer by an operator of FSDP2's, which writes to them.
+            for tensor in tensors_in([*arguments, *options.values()]):
+                number = self.device.number_of(tensor)
+                if number is not None and self._categories.get(number) not in ("parameters", "gradients"):
+                    self._categories[number] = "communication"
         if self._work is not None and self._work.own is not None:
             self._flops[self.step, self.phase] += flops(func, arguments, options, result)
 
@@ -373,15 +457,15 @@ class _StepRecorder(Recorder):
         if self._origins is None:
             yield
             return
-        with self._origins.inside(step.model):
+        with self._origins.inside(step.work.model):
             yield
 
     def built(self, step: TrainingStep) -> None:
         """Assign categories to the model and its inputs."""
         self._work = step.work
-        for name, parameter in step.model.named_parameters():
+        for name, parameter in step.work.model.named_parameters():
             self._assign("parameters", [parameter], name.rpartition(".")[0])
-        for name, buffer in step.model.named_buffers():
+        for name, buffer in step.work.model.named_buffers():
             self._assign("inputs", [buffer], name.rpartition(".")[0])
         self._assign_rest("inputs", self._spans)
 
@@ -391,7 +475,7 @@ class _StepRecorder(Recorder):
         if phase in ("forward", "loss"):
             self._assign_rest("activations", spans)
         elif phase == "backward":
-            for parameter in step.model.parameters():
+            for parameter in step.work.model.parameters():
                 if parameter.grad is not None:
                     self._assign("gradients", [parameter.grad])
             self._assign_rest("optimizer state", spans[-1:])  # the loss scale of fp16

@@ -1,4 +1,4 @@
-"""The largest batch or context that fits on a GPU."""
+"""The largest batch or context that fits on a GPU, and the fewest ranks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import SimulatedMemory, simulate
 from sysbench.spec.model import ModelCell
+from sysbench.spec.ranks import layout_problem
 
 AT_MOST = 2**20
 """Upper limit of the search."""
+
+
+MOST_RANKS = 4096
+"""The same for ranks; sharding over more saves less than the assumptions about a GPU are uncertain by."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +25,7 @@ class Largest:
     """The result of a search."""
 
     value: int
-    """Largest value that fits; 0 if not even 1 does."""
+    """Largest value that fits, or the fewest ranks; 0 if none does."""
     result: SimulatedMemory | None
     """Simulation of that value, with stacks and modules; None if nothing fits."""
     beyond: SimulatedMemory | None
@@ -63,3 +68,24 @@ def find_largest(
         interpolate = not interpolate
     result = simulate(cell.model_copy(update={axis: fits}), protocol, gpu, settings) if fits else None
     return Largest(fits, result, tried.get(fails))
+
+
+def find_fewest_ranks(
+    cell: ModelCell, gpu: Gpu, protocol: Protocol = "train", settings: AllocatorSettings | None = None
+) -> Generator[tuple[int, SimulatedMemory], None, Largest]:
+    """Find the fewest ranks, 1 or a power of two, over which `cell` fits on GPUs like `gpu`; yields each tried number.
+
+    A number that the strategy does not allow, such as one that does not divide the heads, is passed over. Raises as
+    `simulate` does.
+    """
+    beyond: SimulatedMemory | None = None
+    for ranks in (1 << power for power in range(MOST_RANKS.bit_length())):
+        among = cell.model_copy(update={"ranks": ranks, "strategy": cell.strategy if ranks > 1 else None})
+        if layout_problem(among) is not None:
+            continue
+        tried = simulate(among, protocol, gpu, settings, origins=False)
+        yield ranks, tried
+        if tried.verdict.fits:
+            return Largest(ranks, simulate(among, protocol, gpu, settings), beyond)
+        beyond = tried
+    return Largest(0, None, beyond)

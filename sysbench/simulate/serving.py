@@ -57,7 +57,7 @@ class Replay:
         self.allocator = CachingAllocator(
             gpu.memory_bytes,
             settings,
-            outside_bytes=gpu.context_bytes + gpu.other_bytes,
+            outside_bytes=gpu.outside_bytes,
             record=frames is not None,
         )
         self.sizes: list[int] = []
@@ -97,7 +97,7 @@ class Replay:
             try:
                 allocation = self._recording.allocations[event]
                 frames = self._frames[allocation.stack] if self._frames is not None else None
-                block = self.allocator.allocate(allocation.size_bytes, frames=frames)
+                block = self.allocator.allocate(allocation.size_bytes, allocation.stream, frames)
                 self.addresses[event] = block.address
                 self.sizes.append(block.size)
                 self.reserved_bytes.append(self.allocator.reserved_bytes)
@@ -112,7 +112,7 @@ class Replay:
 
 def available_bytes(gpu: Gpu, settings: AllocatorSettings) -> int:
     """Memory of the GPU that the allocator may use."""
-    free_bytes = gpu.memory_bytes - gpu.context_bytes - gpu.other_bytes
+    free_bytes = gpu.memory_bytes - gpu.outside_bytes
     if settings.memory_fraction < 1.0:
         return min(free_bytes, int(settings.memory_fraction * gpu.memory_bytes))
     return free_bytes

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -120,8 +121,23 @@ class DeviceObserver(Protocol):
         ...
 
 
+class Wrappers(Protocol):
+    """Handles operators on tensors that wrap others, such as those that are sharded over ranks."""
+
+    def run(self, device: ObservedDevice, func: Operator, types: Any, args: Arguments, kwargs: Options) -> Any:
+        """Run the operator on `device`, or return NotImplemented if the wrapping tensors have to."""
+        ...
+
+    def communicate(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+        """Return what a collective operator of torch.distributed returns at once."""
+        ...
+
+
 class ObservedDevice(DispatchMode):
     """A mode that tells an observer which storages operators allocate, and when these are freed."""
+
+    wrappers: Wrappers | None = None
+    """Handles tensors that are sharded over ranks, where there are several."""
 
     def __init__(self, observer: DeviceObserver) -> None:
         super().__init__()
@@ -129,9 +145,26 @@ class ObservedDevice(DispatchMode):
         self._arguments: Arguments = ()
         self._watch = StorageWatch(lambda size_bytes: observer.allocated(size_bytes, self._arguments), observer.freed)
 
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator; raises as `run` does."""
+        if self.wrappers is not None:
+            return self.wrappers.run(self, func, types, args, kwargs or {})
+        return self.run(func, args, kwargs or {})
+
+    def run(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+        """Run an operator on tensors of the device, and watch what it returns."""
+        raise NotImplementedError
+
     def number_of(self, tensor: Tensor) -> int | None:
-        """Return the observer's number of the tensor's storage; None for empty tensors and those of other devices."""
-        return self._watch.number_of(tensor)
+        """Return the observer's number of the tensor's storage; None for empty tensors and those of other devices.
+
+        Of a tensor that is sharded over ranks, it is that of this rank's shard.
+        """
+        return self._watch.number_of(getattr(tensor, "_local_tensor", tensor))
+
+    def following_resizes(self) -> AbstractContextManager[None]:
+        """In this context, also follow storages that are resized (`StorageWatch`)."""
+        return self._watch.following_resizes()
 
     def stop(self) -> None:
         """Stop reporting freed storages: the remaining ones are freed because the run is over."""
@@ -151,7 +184,7 @@ class SimulatedDevice(ObservedDevice):
         # cycle that keeps these tensors alive. They must not be part of a recording.
         torch.empty(1, device=_META) / 1
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def run(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
         """Determine the results of `func` without computing values.
 
         Raises UnavailableError for an operator whose shapes depend on values, or for which torch has no shape function.
@@ -161,12 +194,12 @@ class SimulatedDevice(ObservedDevice):
             handle = self._handlers[func] = self._handler_for(func)
         self._observer.begins(func)
         try:
-            result = handle(func, args, kwargs or {})
+            result = handle(func, args, kwargs)
         finally:
             self._arguments = ()  # a longer reference would keep them alive
-        self._observer.ends(func, args, kwargs or {}, result)
+        self._observer.ends(func, args, kwargs, result)
         if self.values is not None:
-            self.values.follow(func, args, kwargs or {}, result)
+            self.values.follow(func, args, kwargs, result)
         return result
 
     def _handler_for(self, func: Operator) -> Callable[[Operator, Arguments, Options], Any]:
@@ -178,6 +211,8 @@ class SimulatedDevice(ObservedDevice):
         }
         if func in by_name:
             return by_name[func]
+        if func.namespace == "c10d" and self.wrappers is not None:
+            return self.wrappers.communicate
         if func.is_view:
             return self._view
         if not func._schema.returns:

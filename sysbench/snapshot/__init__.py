@@ -7,6 +7,7 @@ CATEGORIES = (
     "activations",
     "inputs",
     "temporaries",
+    "communication",
     "workspace",
     "unknown",
 )

@@ -360,9 +360,14 @@ class ModelSpec(RunSpec):
             return {**given, "attention": "own"}
         return given
 
+    @property
+    def distributes(self) -> bool:
+        """Whether a model is distributed over ranks."""
+        return max(self.ranks) > 1
+
     @model_validator(mode="after")
     def _check_own(self) -> Self:
-        if self.strategy and max(self.ranks) == 1:
+        if self.strategy and not self.distributes:
             raise ValueError(f"--strategy {','.join(self.strategy)} distributes a model over ranks: add --ranks 2")
         if self.model:
             if self.inputs and self.input:

@@ -48,10 +48,15 @@ def layout(strategy: Strategy | None, ranks: int) -> tuple[int, int]:
 
 
 def ranks_problem(cell: GridCell) -> str | None:
+    """Return the reason why the cell cannot be one of several ranks, in one line, or None if it can."""
+    if cell.ranks > 1 and (refused := cell.ranks_refused) is not None:
+        return f"--ranks {cell.ranks}: {refused}"
+    return layout_problem(cell)
+
+
+def layout_problem(cell: GridCell) -> str | None:
     """Return the reason why the cell's model cannot be distributed like this, in one line, or None if it can."""
     ranks, shape = cell.ranks, cell.shape
-    if ranks > 1 and (refused := cell.ranks_refused) is not None:
-        return f"--ranks {ranks}: {refused}"
     if cell.strategy == "hsdp" and (ranks < 4 or ranks % (NODE_RANKS if ranks > NODE_RANKS else 2)):
         nearest = max(4, ranks - ranks % 2) if ranks <= NODE_RANKS else max(16, round(ranks / NODE_RANKS) * NODE_RANKS)
         return (

@@ -9,14 +9,23 @@ Packed recordings of large traces fit in memory, and can be unpacked completely 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sysbench.trace.recording import DeviceWork, Integers, Launches, Operators, Ranges, Recorded, Trace
+from sysbench.trace.recording import (
+    Collectives,
+    DeviceWork,
+    Integers,
+    Launches,
+    Operators,
+    Ranges,
+    Recorded,
+    Trace,
+)
 
 _ROWS: Final = 65_536
 """Number of rows that are packed together: a few megabytes before, a few hundred kilobytes after."""
@@ -203,10 +212,12 @@ class Recording(Recorded):
     launches: Table
     operators: Table
     ranges: Table
+    collectives: Table = field(default_factory=lambda: Table(len(fields(Collectives))))
+    """Rows of the other tables that are collectives, with their arguments."""
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        """All tables."""
+        """All tables that together hold every event once."""
         return (self.work, self.launches, self.operators, self.ranges)
 
     def whole(self) -> Trace:

@@ -62,6 +62,8 @@ class RangeTree:
     step_start_ns: Integers
     step_end_ns: Integers
     """Start and end of every step on the host, by its number."""
+    step_name: Integers
+    """Name of the range that marks each step."""
     milestones: Nesting
     """Steps and phases on any thread, for work on other threads while one thread waits."""
     milestone: Integers
@@ -136,6 +138,7 @@ def read(ranges: Ranges, names: Sequence[str]) -> RangeTree:
         modules=tuple(modules.paths),
         step_start_ns=ranges.start_ns[marks],
         step_end_ns=(ranges.start_ns + ranges.duration_ns)[marks],
+        step_name=ranges.name[marks],
         milestones=milestones,
         milestone=milestone,
     )

@@ -80,6 +80,49 @@ class Ranges:
     thread: Integers
 
 
+KERNEL_RAN, CALLED, HOST_RAN = 0, 1, 2
+"""Kinds of rows of `Collectives`: a kernel, the call that starts a collective (`c10d::allreduce_`), or a collective
+that runs on a thread of the host (`gloo:all_reduce`)."""
+
+
+@dataclass(frozen=True)
+class Collectives:
+    """Collectives of torch.distributed and the calls that start them, with their arguments.
+
+    Every row stands in one of the other tables, too. NONE stands for what was not recorded.
+    """
+
+    start_ns: Integers
+    duration_ns: Integers
+    name: Integers
+    source: Integers
+    """KERNEL_RAN, CALLED or HOST_RAN."""
+    correlation: Integers
+    """Correlation number of a kernel's launch."""
+    collective: Integers
+    """Index into `Recorded.names` of the collective's name according to its arguments: `_allgather_base`."""
+    in_elements: Integers
+    """Elements of this rank's input."""
+    out_elements: Integers
+    dtype: Integers
+    """Index into `Recorded.names`: `BFloat16`."""
+    group_size: Integers
+    group: Integers
+    """Index into `Recorded.names` of the process group's name."""
+    ranks: Integers
+    """Index into `Recorded.names` of the process group's ranks, as written: `[0, 1]`."""
+    sequence: Integers
+    """Number of the collective within its process group, the same on all ranks."""
+
+
+@dataclass(frozen=True)
+class ProcessGroup:
+    """A process group of torch.distributed, as the header of a trace lists it."""
+
+    name: str
+    ranks: tuple[int, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
     """One process on one machine as a profiler recorded it: everything except the events."""
@@ -97,6 +140,14 @@ class Recorded:
     """Names of the devices by index; empty if the file does not contain them."""
     rank: int | None = None
     """Rank in a distributed run; None if the file does not contain it."""
+    world_size: int | None = None
+    """Number of ranks of the run; None if the file does not contain it."""
+    groups: tuple[ProcessGroup, ...] = ()
+    """Process groups that this rank belongs to; empty if the file does not list them."""
+    host: str | None = None
+    """Name of the host that recorded it; None if the file does not contain it."""
+    clock_ns: int = 0
+    """Time on the host's clock that corresponds to zero in the file."""
     predicted: bool = False
     """Whether nothing of it was recorded: it was worked out, for a device that was not there."""
     remarks: tuple[str, ...] = field(default=())

@@ -117,6 +117,35 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Path]:
     return ran_once(tmp_path_factory, "memory-searched", "memory", *words, "--out=.")
 
 
+def test_ranks_have_the_buffers_of_nccl_beside_the_allocator_and_a_file_each(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    words = (*CELL, "--simulate=1GiB", "--ranks=1,2", "--strategy=fsdp2,ddp", "--snapshot=s.pickle")
+    ran, out = ran_once(tmp_path_factory, "memory-of-ranks", "memory", *words)
+    assert ran.code == 0, ran.err
+    assert "NCCL's buffers" in ran.out
+    assert {path.name for path in out.glob("s*.pickle")} == {
+        "s-ranks1.pickle", "s-ranks2-fsdp2.pickle", "s-ranks2-ddp.pickle",
+    }  # fmt: skip
+    one, *ranks = record_in(out / "runs")["cells"]
+    assert "ranks" not in one["axes"]
+    assert "nccl_bytes" not in one["gpu"]
+    for cell in ranks:
+        assert cell["gpu"]["nccl_bytes"] == 342 * 2**20
+        assert cell["context_bytes"] == cell["gpu"]["context_bytes"] + 342 * 2**20
+        assert cell["by_category"]["communication"] > 0
+
+
+def test_the_fewest_ranks_are_found(tmp_path_factory: pytest.TempPathFactory) -> None:
+    words = ("--size=medium", "--layers=12", "--ctx=16", "--mode=train", "--simulate=4GiB", "--find=ranks")
+    ran, out = ran_once(tmp_path_factory, "memory-of-fewest-ranks", "memory", *words)
+    assert ran.code == 0, ran.err
+    found = record_in(out / "runs")["cells"][0]["found"]
+    assert f"The fewest ranks that fit are {found['value']}" in ran.out
+    assert found["tried"] == [2**power for power in range(len(found["tried"]))]
+    assert found["value"] == found["tried"][-1] == 2 * found["beyond"] > 1
+
+
 def test_find_gives_the_largest_that_fits_and_the_next_that_does_not(searched: tuple[Ran, Path]) -> None:
     ran, out = searched
     _, cell = record_in(out)["cells"]
@@ -204,6 +233,11 @@ def test_a_log_of_time_is_not_resumed_and_not_shown_as_memory(tmp_path: Path) ->
     [
         (("--simulate=a100-80bg",), "Did you mean a100-80gb?"),
         (("--find=batch",), "--find needs --simulate GPU"),
+        (("--ranks=2",), "sysbench memory records one process; sysbench time --ranks"),
+        (("--simulate=1GiB", "--find=ranks", "--ranks=2"), "leave one of them out"),
+        (("--simulate=1GiB", "--find=ranks", "--strategy=ddp"), "every rank holds the whole model"),
+        (("--simulate=1GiB", "--ranks=5", "--strategy=tp"), "--ranks 5, which does not divide them. Nearest that does"),
+        (("--simulate=1GiB", "--ranks=12", "--strategy=hsdp"), "multiples of 8. Nearest: 16"),
         (("--find=layers", "--simulate=24GiB"), "--find layers is not allowed"),
         (("--simulate=24GiB", "--compile"), "--execution compiled cannot be simulated"),
         (("--simulate=24GiB", "--device=cuda"), "--device names the device to measure on"),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sysbench.commands import running
-from sysbench.commands.memory.spec import MemoryOptions, MemorySpec
+from sysbench.commands.memory.spec import MemoryOptions, MemorySpec, extreme
 from sysbench.errors import UsageError
 from sysbench.log import storage
 from sysbench.log.file_names import labels_of, paths_of
@@ -91,6 +91,8 @@ AXES = (
     "mode",
     "device",
     "threads",
+    "ranks",
+    "strategy",
 )
 """Axes that appear in file names, in order."""
 
@@ -123,7 +125,8 @@ class Files:
             storage.refuse_unwritable(path)
         titles = {
             cell.key: f"{cell.size} · ctx {cell.ctx} · batch {cell.batch} · {cell.precision} · {cell.mode}"
-            f"{f' · largest {cell.find}' if cell.find else ''}"
+            f"{f' · rank 0 of {cell.ranks} · {cell.strategy}' if cell.strategy and cell.find != 'ranks' else ''}"
+            f"{f' · {extreme(cell.find)}' if cell.find else ''}"
             for cell in cells
         }
         kept = frozenset(snapshots.values())

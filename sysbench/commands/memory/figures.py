@@ -43,13 +43,14 @@ COLOURS: Final = {
     "inputs": "#228833",
     "activations": "#ccbb44",
     "gradients": "#ee6677",
+    "communication": "#332288",
     "temporaries": "#aa3377",
 }
 """Categories in stacking order, from the bottom: permanent ones below temporary ones, and activations, which backward
 releases from the top, below the gradients that it creates.
 
-Paul Tol's bright scheme, which stays distinct under all common colour blindness (personal.sron.nl/~pault), and a
-second grey.
+Paul Tol's bright scheme, which stays distinct under all common colour blindness (personal.sron.nl/~pault), a second
+grey, and the indigo of his muted one.
 """
 
 STACKING: Final = tuple(CATEGORIES.index(name) for name in COLOURS)

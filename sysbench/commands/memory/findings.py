@@ -16,6 +16,7 @@ import numpy as np
 from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.memory.record import AllocationGroup, MemoryCellRecord, MemoryRecord
+from sysbench.commands.memory.spec import extreme
 from sysbench.render.findings import Said, listed, named, namer, share_range, together_named
 
 NOTABLE: Final = 0.01
@@ -407,10 +408,12 @@ def _searches(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
         axis = searched[0][1].axis
         name = namer([cell for cell, _ in searched], (axis,))
         words = [
-            f"{found.value}{'' if found.beyond else ' or more'}{f' ({name(cell)})' if len(searched) > 1 else ''}"
+            f"{found.value}{'' if found.beyond or axis == 'ranks' else ' or more'}"
+            f"{f' ({name(cell)})' if len(searched) > 1 else ''}"
             for cell, found in searched
         ]
-        yield Said(f"the largest {axis} that fits is {listed(words)}.", tuple(cell for cell, _ in searched))
+        verb = "fits is" if axis != "ranks" else "fit are"
+        yield Said(f"the {extreme(axis)} that {verb} {listed(words)}.", tuple(cell for cell, _ in searched))
 
 
 # --- computed sizes

@@ -18,7 +18,7 @@ from sysbench.commands.memory.record import (
     PhaseMemoryMeasured,
     VerdictReached,
 )
-from sysbench.commands.memory.spec import MemoryCell
+from sysbench.commands.memory.spec import MemoryCell, extreme
 from sysbench.log.events import GpuSimulated
 from sysbench.render import theme
 from sysbench.render.dashboard import run_state
@@ -89,7 +89,7 @@ LONGEST_BAR = 60
 LABEL = 11
 """Width of names of phases."""
 
-_PATTERNS = dict(zip(COLOURS, "pouwiagt", strict=True))
+_PATTERNS = dict(zip(COLOURS, "pouwiagct", strict=True))
 """Letters that replace colours: the first letter of each category, or another unused one."""
 
 
@@ -187,7 +187,7 @@ def result(cell: CellState) -> str:
             words.append(f"does not fit: {cell.verdict.failed_phase}")
             words += [f"lacks {units.size(-margin)}"] if margin is not None else []
     if cell.found is not None:
-        words.append(f"largest {cell.found.axis} that fits: {cell.found.value or 'none'}")
+        words.append(f"{extreme(cell.found.axis)} that fits: {cell.found.value or 'none'}")
     return ", ".join(words)
 
 

@@ -31,7 +31,7 @@ from sysbench.log.events import Event, Source
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import SimulatedMemory, simulate
-from sysbench.simulate.search import find_largest
+from sysbench.simulate.search import find_fewest_ranks, find_largest
 from sysbench.snapshot import CATEGORIES, snapshot
 from sysbench.snapshot.timeline import ModuleNode
 from sysbench.spec import hardware
@@ -42,7 +42,8 @@ FRAMES = 12
 
 def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
     """Simulate the cell, or with `find` the largest variant that fits; see `commands.memory.measure.run`."""
-    gpu, settings = Gpu.of(hardware.named(slug)), allocator_settings()
+    gpu = Gpu.of(hardware.named(slug)).among(cell.strategy, cell.ranks)
+    settings = allocator_settings()
     yield gpu.simulated(cell.key, settings)
     if cell.find is None:
         yield entered(cell.key, "simulating")
@@ -50,6 +51,7 @@ def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
     else:
         yield entered(cell.key, "searching")
         result = yield from _search(cell, cell.find, gpu, settings)
+        yield result.gpu.simulated(cell.key, settings)  # what is outside the allocator depends on the number of ranks
     yield from own_model_recorded(cell.key, result.recording, simulated=True)
     yield from phases(cell, result, "simulated")
     yield PeakMeasured(
@@ -60,7 +62,7 @@ def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
         allocated_peak_bytes=result.allocated_peak_bytes,
         reserved_peak_bytes=result.reserved_peak_bytes,
         host_rss_peak_bytes=None,
-        outside_bytes=result.gpu.context_bytes + result.gpu.other_bytes,
+        outside_bytes=result.gpu.outside_bytes,
         alloc_retries=result.alloc_retries,
         by_category=dict(result.by_category),
     )
@@ -88,8 +90,11 @@ def allocator_settings() -> AllocatorSettings:
 def _search(
     cell: MemoryCell, axis: SearchAxis, gpu: Gpu, settings: AllocatorSettings
 ) -> Generator[Event, None, SimulatedMemory]:
-    """Find the largest value that fits and return its result, or that of the smallest value if nothing fits."""
-    search = find_largest(cell.step, axis, gpu, cell.mode, settings)
+    """Find the largest value that fits, or the fewest ranks; return its result, or one of what does not fit."""
+    if axis == "ranks":
+        search = find_fewest_ranks(cell.step, gpu, cell.mode, settings)
+    else:
+        search = find_largest(cell.step, axis, gpu, cell.mode, settings)
     while True:
         try:
             value, tried = next(search)

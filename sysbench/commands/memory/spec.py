@@ -24,9 +24,18 @@ train-first       the first step, in which the optimizer's state appears
 train             a later step: the optimizer's state exists, gradients are cleared before forward
 """
 
-SearchAxis = Literal["batch", "ctx"]
+SearchAxis = Literal["batch", "ctx", "ranks"]
 
 SIMULATION = "Simulation"
+
+
+def extreme(axis: SearchAxis) -> str:
+    """What a search along an axis finds: `largest batch`, `fewest ranks`."""
+    return "fewest ranks" if axis == "ranks" else f"largest {axis}"
+
+
+FEWEST_RANKS = 4
+"""Number of ranks at which a search for the fewest begins: every strategy has groups of that size."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +64,8 @@ class MemoryCell(GridCell):
     simulate: str | None
     """The GPU to simulate, as `sysbench.spec.hardware.named` knows it; None measures."""
     find: SearchAxis | None
-    """The axis along which to search for the largest value that fits, starting from the cell's own value."""
+    """The axis along which to search for the largest value that fits, or the fewest ranks, starting from the cell's own
+    value."""
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -97,8 +107,13 @@ class MemoryCell(GridCell):
 
     @property
     def ranks_refused(self) -> str | None:
-        """Why the cell cannot be one of several ranks: the history of one process is recorded."""
-        return f"sysbench {self.kind} records one process; sysbench time --ranks has the peak memory of every rank"
+        """Why the cell cannot be one of several ranks: measured, the history of one process is recorded."""
+        if self.simulate is not None:
+            return None
+        return (
+            f"sysbench {self.kind} records one process; sysbench time --ranks has the peak memory of every rank. "
+            "--simulate GPU computes that of one"
+        )
 
     def problem(self, device: DeviceType | None) -> str | None:
         """Why this cell cannot run, or None; a simulation is always of CUDA."""
@@ -133,20 +148,35 @@ class MemorySpec(ModelSpec):
     )
     find: Annotated[SearchAxis | None, Option(metavar="AXIS", panel=SIMULATION)] = Field(
         default=None,
-        description="With --simulate: find the largest batch or ctx that fits, starting from its first value.",
+        description="With --simulate: find the largest batch or ctx that fits, starting from its first value, or the "
+        "fewest ranks.",
     )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.find is not None and not self.simulate:
             raise ValueError("--find needs --simulate GPU: it tries sizes on a GPU until one does not fit")
+        if self.find == "ranks" and self.ranks != (1,):
+            raise ValueError("--find ranks looks for the number that --ranks would give: leave one of them out")
+        if self.find == "ranks" and "ddp" in self.strategy:
+            raise ValueError(
+                "--find ranks: with --strategy ddp every rank holds the whole model, so that more of them need no less "
+                "memory. Allowed: fsdp2, hsdp, tp"
+            )
         if self.simulate and self.device != ("auto",):
             raise ValueError("--device names the device to measure on; with --simulate nothing is measured")
         return self
 
+    @property
+    def distributes(self) -> bool:
+        """Whether a model is distributed over ranks."""
+        return super().distributes or self.find == "ranks"
+
     def cells(self) -> Iterator[MemoryCell]:
         """Every cell of the run, in the order in which it is measured or simulated."""
         first: dict[str, Any] = {self.find: getattr(self, self.find)[:1]} if self.find else {}
+        if self.find == "ranks":
+            first = {"ranks": (FEWEST_RANKS,), "strategy": self.strategy or ("fsdp2",)}
         # A simulation runs on the CPU, whatever devices are present.
         where = {"device": "cpu"} if self.simulate else {}
         points = list(self.model_copy(update=first).grid())

@@ -112,6 +112,10 @@ def _fits(cell: MemoryCellRecord) -> Cell:
     return Word("fits", "good")
 
 
+def _found(cell: MemoryCellRecord) -> str:
+    return f"{cell.found.axis} {cell.found.value}" if cell.found else ""
+
+
 def _margin(cell: MemoryCellRecord) -> int | None:
     return cell.verdict.margin_bytes if cell.verdict else None
 
@@ -120,7 +124,8 @@ def _counted(record: MemoryRecord) -> list[str]:
     """A note on memory that verdicts include besides the allocator's."""
     contexts = dict.fromkeys(cell.gpu.context_bytes for cell in record.cells if cell.gpu)
     words = ", ".join(map(units.size, contexts))
-    return [f"to spare: with {words} for the CUDA context counted"] if contexts else []
+    ranks = ", and NCCL's buffers," if any(cell.gpu and cell.gpu.nccl_bytes for cell in record.cells) else ""
+    return [f"to spare: with {words} for the CUDA context{ranks} counted"] if contexts else []
 
 
 SUMMARY = DeclaredTable(
@@ -151,7 +156,22 @@ SUMMARY = DeclaredTable(
         Field(
             "largest",
             "largest that fits",
-            get=lambda cell: f"{cell.found.axis} {cell.found.value}" if cell.found else None,
+            get=lambda cell: _found(cell) if cell.found and cell.found.axis != "ranks" else None,
+            optional=True,
+        ),
+        Field(
+            "fewest",
+            "fewest that fit",
+            get=lambda cell: _found(cell) if cell.found and cell.found.axis == "ranks" else None,
+            optional=True,
+        ),
+        Field(
+            "nccl",
+            "NCCL's buffers",
+            "bytes",
+            "assumed",
+            5,
+            get=lambda cell: (cell.gpu.nccl_bytes or None) if cell.gpu else None,
             optional=True,
         ),
     ),
@@ -493,7 +513,10 @@ def verdict(cell: MemoryCellRecord) -> str:
     """`fits, with 13.9 GiB to spare`, or why the cell does not fit."""
     found = cell.found
     largest = ""
-    if found is not None:
+    if found is not None and found.axis == "ranks":
+        few = f" The fewest ranks that fit are {found.value}: {len(found.tried)} numbers were tried."
+        largest = few if found.value else f" Nor do fewer than {2 * (found.beyond or 1)} ranks: more were not tried."
+    elif found is not None:
         largest = f" The largest {found.axis} that fits is {found.value}." if found.value else " Nothing smaller does."
         if found.value and found.beyond is None:
             largest = f" Even {found.axis} {found.value} fits; nothing larger was tried."
@@ -504,8 +527,9 @@ def verdict(cell: MemoryCellRecord) -> str:
         return f"{cell.detail or 'does not fit'}.{largest}"
     counted = ""
     if cell.gpu is not None:
-        workspaces = cell.by_category.get("workspace", 0)
-        counted = f" (context {units.size(cell.gpu.context_bytes)} and workspaces {units.size(workspaces)} counted)"
+        nccl = f", NCCL's buffers {units.size(cell.gpu.nccl_bytes)}" if cell.gpu.nccl_bytes else ""
+        workspaces = units.size(cell.by_category.get("workspace", 0))
+        counted = f" (context {units.size(cell.gpu.context_bytes)}{nccl} and workspaces {workspaces} counted)"
     spare = f", with {units.size(reached.margin_bytes)} to spare" if reached.margin_bytes is not None else ""
     return f"fits{spare}{counted}.{largest}"
 
@@ -520,12 +544,18 @@ def _notes(record: MemoryRecord) -> Iterator[Remark]:
         yield Remark("note", "--simulate GPU (a100-80gb, or 24GiB) computes what does not fit here, without running it")
     if any(cell.source == "simulated" for cell in record.cells):
         yield Remark("note", "simulated: computed without a GPU, by a model of CUDA's caching allocator")
+    if any(cell.gpu and cell.gpu.nccl_bytes for cell in record.cells):
+        yield Remark(
+            "note",
+            "several ranks: bytes are those of rank 0, whose shards are never smaller than the others'; NCCL's buffers "
+            "lie outside the allocator, and their size is assumed",
+        )
     if len(record.cells) == 1 and (shape := record.cells[0].cell.shape) is not None:
         (cell,) = record.cells
         wide, batch, ctx = shape.d_model, _value(cell, "batch"), _value(cell, "ctx")
         product = f"batch {batch} × ctx {ctx} × d_model {wide} × 4 bytes"
         yield Remark("note", f"one residual stream is {units.size(cell.residual_bytes or 0)}: {product}")
-        if cell.cell.mode in NEW_GRADIENTS:
+        if cell.cell.mode in NEW_GRADIENTS and cell.cell.strategy in (None, "ddp"):
             weights = 4 * (cell.model.parameters or 0)
             state = f", AdamW's state {units.size(2 * weights)}" if cell.cell.mode != "forward-backward" else ""
             each = f"weights {units.size(weights)}, gradients {units.size(weights)}{state}"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sysbench.commands import running
 from sysbench.commands.predicting import refuse_unpredictable
 from sysbench.commands.profile import files as profile_files
+from sysbench.commands.profile.ranks.files import compared, numbered
 from sysbench.commands.profile.spec import ProfileOptions, ProfileSpec
 from sysbench.errors import UsageError
 from sysbench.log import storage
@@ -21,6 +23,7 @@ from sysbench.trace import traces
 
 if TYPE_CHECKING:
     from sysbench.commands.running import Saved
+    from sysbench.trace.ranks.reading import RankReading
     from sysbench.trace.readers.reading import Progress
     from sysbench.trace.summary import ProfileSummary
     from sysbench.trace.window import Cut
@@ -42,6 +45,8 @@ def perform(spec: ProfileSpec, options: ProfileOptions) -> running.Performed:
         refuse_unpredictable(spec.simulate, spec.host, force=options.force)
         _refuse_hosts(spec)
         options = options.model_copy(update={"no_live": True})
+    if options.rank_regex is not None:
+        raise UsageError("--rank-regex finds ranks in the names of traces: it needs --from")
     with profile_files.Files.prepared(spec, options) as files:
         record = running.carry_out(spec, options, files.provisions)
         return running.Performed(record, running.said_to_be_saved(files.draw(record), options))
@@ -66,16 +71,18 @@ def show(paths: Sequence[Path], options: ProfileOptions) -> None:
         raise UsageError("--trace keeps the trace of a run; --from reads an existing one")
     running.refuse_unknown_tables("profile", options)
     profile_files.refuse_other_endings(options)
+    directory = next((path for path in paths if path.is_dir()), None)
     paths = [each for path in paths for each in (_traces_in(path) if path.is_dir() else [path])]
     ours = next((path for path in paths if is_log_or_record(path)), None)
     if ours is None:
-        _show_traces(paths, options)
+        _show_traces(paths, directory, options)
         return
     if len(paths) > 1:
         raise UsageError(f"--from takes one log or record, or several traces; {ours} is a log or record")
-    for name in ("window", "flame"):
+    for name in ("window", "flame", "rank_regex"):
         if getattr(options, name) is not None:
-            raise UsageError(f"--{name} needs a trace, and {ours} is not one: give the trace to --from")
+            option = name.replace("_", "-")
+            raise UsageError(f"--{option} needs a trace, and {ours} is not one: give the trace to --from")
     from sysbench.commands import saved
 
     running.show_saved(saved.record(ours, "profile"), options)
@@ -89,7 +96,7 @@ def _traces_in(directory: Path) -> list[Path]:
     return [path for path in found if path.suffix != _REPORT or path.with_suffix(".sqlite") not in found]
 
 
-def _show_traces(paths: Sequence[Path], options: ProfileOptions) -> None:
+def _show_traces(paths: Sequence[Path], directory: Path | None, options: ProfileOptions) -> None:
     from sysbench.command import measuring
     from sysbench.commands.profile.record import TraceRecord
     from sysbench.commands.profile.tables import sheet_of
@@ -101,9 +108,16 @@ def _show_traces(paths: Sequence[Path], options: ProfileOptions) -> None:
         if target and str(target) != "-":
             storage.refuse_unwritable(target)
     with waiting("reading", silent=options.quiet) as progress:
-        read = [_read(path, options, progress) for path in paths]
-    summaries = [summary for summary, _ in read]
-    written = TraceRecord(summaries=summaries).model_dump_json(indent=1) + "\n"
+        read = [_read(path, options, progress, several=len(paths) > 1) for path in paths]
+    cut = read[0].cut
+    together = (
+        f"--from {directory}" if directory else f"--rank-regex {regex}" if (regex := options.rank_regex) else None
+    )
+    ranks = compared([each.rank for each in read if each.rank], together)
+    if ranks is not None:
+        read.sort(key=lambda each: each.summary.rank or 0)
+    summaries = [each.summary for each in read]
+    written = TraceRecord(summaries=summaries, ranks=ranks).model_dump_json(indent=1) + "\n"
     if options.json_path not in (None, "-"):
         storage.write_atomically(Path(options.json_path), written.encode())
     with output.results() as console:
@@ -112,16 +126,33 @@ def _show_traces(paths: Sequence[Path], options: ProfileOptions) -> None:
         else:
             # As for a record, CSV holds a single table.
             tables = options.tables or ((measuring("profile").long_table,) if options.format == "csv" else ())
-            sheet = sheet_of([(each.title, each) for each in summaries], tables, options.selection)
+            sheet = sheet_of([(each.title, each) for each in summaries], tables, options.selection, ranks)
             output.show_sheet(sheet, console, options.format, options.columns)
-    running.said_to_be_saved(_written(*read[0], options), options)
+    running.said_to_be_saved(_written(summaries[0], cut, options), options)
 
 
-def _read(path: Path, options: ProfileOptions, progress: Progress) -> tuple[ProfileSummary, Cut | None]:
-    """A trace's summary, and the requested slice, which is taken first because the summary consumes the recording."""
+class _Read(NamedTuple):
+    """What is taken from one trace."""
+
+    summary: ProfileSummary
+    cut: Cut | None
+    """The requested slice."""
+    rank: RankReading | None
+    """None for a single trace without collectives, which has nothing to compare."""
+
+
+def _read(path: Path, options: ProfileOptions, progress: Progress, *, several: bool) -> _Read:
+    """Read a trace; its summary is made last because it consumes the recording."""
+    from sysbench.trace.ranks import reading
+
     recording = traces.read(path, progress)
     cut = profile_files.taken(recording, options.range) if options.window is not None else None
-    return traces.summary_of(recording, ranges=profile_files.ranges_wanted(options), progress=progress), cut
+    rank = None
+    if several or len(recording.collectives):
+        rank = numbered(reading.read(recording), options.rank_regex)
+        recording = replace(recording, rank=rank.rank)
+    summary = traces.summary_of(recording, ranges=profile_files.ranges_wanted(options), progress=progress)
+    return _Read(summary, cut, rank)
 
 
 def _written(summary: ProfileSummary, cut: Cut | None, options: ProfileOptions) -> Iterator[Saved]:

@@ -12,6 +12,7 @@ from sysbench.errors import UsageError, unknown
 from sysbench.render.table import Cell, Column, Measure
 from sysbench.spec.run import Selection
 from sysbench.trace.range_tree import PHASES
+from sysbench.trace.ranks.summary import RanksSummary
 from sysbench.trace.stack_lines import matching
 from sysbench.trace.summary import STEP, KernelClass, KernelName, ProfileSummary, ancestry, folded
 
@@ -91,6 +92,16 @@ class Profile:
 
 
 @dataclass(frozen=True)
+class Ranks:
+    """Several ranks of one run; `leading` tells a run from the others."""
+
+    leading: tuple[Cell, ...]
+    label: str
+    """What remarks call the run; empty for the only one."""
+    summary: RanksSummary
+
+
+@dataclass(frozen=True)
 class Range:
     """A selected range: a phase, modules with all their submodules, or both; without either, everything."""
 
@@ -141,6 +152,8 @@ class Profiles:
     selection: Selection
     record: ProfileRecord | None = None
     """Their run; None for trace files."""
+    ranks: tuple[Ranks, ...] = ()
+    """Ranks that are compared with each other."""
 
     @property
     def predicted(self) -> bool:

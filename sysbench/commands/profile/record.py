@@ -13,6 +13,7 @@ from sysbench.log.predictions import PredictionRecord
 from sysbench.log.records import CellRecord, RunRecord, Samples
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.quantities import Amount, Bytes, Finite, Seconds
+from sysbench.trace.ranks.summary import RanksSummary
 from sysbench.trace.summary import ProfileSummary
 
 
@@ -79,3 +80,5 @@ class TraceRecord(Frozen):
     kind: Literal["traces"] = "traces"
     sysbench_version: str = __version__
     summaries: list[ProfileSummary]
+    ranks: RanksSummary | None = Field(default=None, exclude_if=lambda value: value is None)
+    """What the ranks of one run have to do with each other; None for traces that are not."""

@@ -176,6 +176,13 @@ def _pattern(value: object) -> object:
     return value
 
 
+def _rank_pattern(value: object) -> object:
+    """Validate a regular expression with a group for the rank."""
+    if isinstance(_pattern(value), str) and not re.compile(str(value)).groups:
+        raise ValueError(f"{value} has no group: put the digits of the rank in parentheses, as in rank(\\d+)")
+    return value
+
+
 class ProfileOptions(RunOptions):
     """The part of a profile to show, and files to write; with several cells, each file name includes the cell."""
 
@@ -185,6 +192,10 @@ class ProfileOptions(RunOptions):
         default=(),
         description="Show traces instead of profiling: .json, .json.gz, .nsys-rep or .sqlite from any program, one per "
         "rank, or a directory of them; or a finished log or record. Needs no torch.",
+    )
+    rank_regex: Annotated[str | None, BeforeValidator(_rank_pattern), Option(metavar="REGEX", panel=VIEW)] = Field(
+        default=None,
+        description="Read the rank of each trace from its file name, where traces do not contain it: rank(\\d+).",
     )
     range: Annotated[str | None, Option(metavar="NAME", panel=VIEW)] = Field(
         default=None, description="Show only work launched in one range: forward, layers.3.attention, softmax."

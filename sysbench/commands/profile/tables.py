@@ -9,7 +9,8 @@ from typing import Final
 from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.profile import breakdowns
-from sysbench.commands.profile.profiles import NS, Profile, Profiles, range_of
+from sysbench.commands.profile.profiles import NS, Profile, Profiles, Ranks, range_of
+from sysbench.commands.profile.ranks import tables as of_ranks
 from sysbench.commands.profile.record import ProfileCellRecord, ProfileRecord
 from sysbench.commands.profile.spec import ProfileSpec
 from sysbench.errors import UsageError, unknown
@@ -19,6 +20,7 @@ from sysbench.render.declared import DeclaredTable, Field, Fill, along, varying_
 from sysbench.render.table import Cell, Column, Measure, Remark, Sheet, Table, Word
 from sysbench.spec.run import Selection
 from sysbench.trace.range_tree import part_of
+from sysbench.trace.ranks.summary import RanksSummary
 from sysbench.trace.summary import ProfileSummary, Rate
 
 
@@ -123,6 +125,10 @@ TABLES: Final[dict[str, DeclaredTable]] = {
         breakdowns.PRECISION,
         breakdowns.CHECKS,
         breakdowns.RANKS,
+        of_ranks.COMMUNICATION,
+        of_ranks.COMMUNICATION_STEPS,
+        of_ranks.COLLECTIVES,
+        of_ranks.ARRIVALS,
     )
 }
 """All tables by name; `summary` needs a run."""
@@ -136,6 +142,11 @@ _NEEDS: Final = {
     "precision": "no kernel name contains a number format",
     "checks": "it needs a sysbench run with eager, naive attention",
     "ranks": "it needs several files",
+    **dict.fromkeys(
+        ("communication", "communication-steps", "collectives"),
+        "it needs traces of a distributed run that contain their ranks, or --rank-regex",
+    ),
+    "arrivals": "it needs traces of several ranks of one run",
     "rates": "it needs a model of known size, or the input shapes of operators",
 }
 """Why a table may be empty."""
@@ -166,12 +177,20 @@ def sheet(record: ProfileRecord, names: Iterable[str] = (), selection: Selection
 
 
 def sheet_of(
-    summaries: Sequence[tuple[str, ProfileSummary]], names: Iterable[str] = (), selection: Selection | None = None
+    summaries: Sequence[tuple[str, ProfileSummary]],
+    names: Iterable[str] = (),
+    selection: Selection | None = None,
+    ranks: RanksSummary | None = None,
 ) -> Sheet:
     """The complete output for titled traces; raises UsageError for an unknown table or range."""
     several = len(summaries) > 1
     each = tuple(Profile((_named_so(title, summary),) if several else (), summary) for title, summary in summaries)
-    profiles = Profiles((Column("file", "file"),) if several else (), each, selection or Selection())
+    profiles = Profiles(
+        (Column("file", "file"),) if several else (),
+        each,
+        selection or Selection(),
+        ranks=(Ranks((), "", ranks),) if ranks else (),
+    )
     devices = dict.fromkeys(device for _, summary in summaries for device in summary.devices)
     damage = (Remark("caution", f"{summary.title}: {remark}") for _, summary in summaries for remark in summary.remarks)
     marked = (MARK,) if any(summary.predicted for _, summary in summaries) else ()
@@ -221,8 +240,10 @@ def _chosen(profiles: Profiles, names: Sequence[str]) -> list[Table]:
     if not profiles.each:
         return []
     # Files have no summary; several profiles have too many other tables to show them all.
-    several = ("summary",) if profiles.record is not None else ("ranks",)
-    shown = several if len(profiles.each) > 1 else ("summary", "device", "classes", "tree", "attention", "kernels")
+    of_files = ("communication", "collectives", "arrivals", "ranks")
+    several = ("summary",) if profiles.record is not None else of_files
+    single = ("summary", "device", "communication", "collectives", "classes", "tree", "attention", "kernels")
+    shown = several if len(profiles.each) > 1 else single
     return _marked(profiles, (table for name in shown for table in TABLES[name](profiles)))
 
 
@@ -244,6 +265,7 @@ def _named(profiles: Profiles, name: str) -> list[Table]:
 
 def _remarks(profiles: Profiles) -> Iterator[Remark]:
     """Findings, then notes on what the tables leave out."""
+    yield from of_ranks.remarks(profiles)
     if profiles.record is None and len(profiles.each) > 1 and profiles.slowest is not None:
         slowest = profiles.each[profiles.slowest]
         step_s = slowest.per_step(slowest.summary.window_ns).value

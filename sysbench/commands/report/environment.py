@@ -151,6 +151,7 @@ _SIMULATED = DeclaredTable(
         Field("memory", unit="bytes", get=lambda row: row[0].memory_bytes),
         Field("context", "CUDA context", "bytes", get=lambda row: row[0].context_bytes),
         Field("other", "taken by others", "bytes", get=lambda row: row[0].other_bytes),
+        Field("nccl", "NCCL's buffers", "bytes", get=lambda row: row[0].nccl_bytes or None, optional=True),
         Field("settings", "allocator settings", get=lambda row: row[0].settings),
         Field("runs", get=lambda row: ", ".join(row[1])),
     ),

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import fields
 from decimal import Decimal
 from typing import Any, Final
 
@@ -15,7 +16,21 @@ from numpy.typing import NDArray
 
 from sysbench.trace.gradients import resolve_forward_threads
 from sysbench.trace.packed import NAME, Packed, Recording, Stretch, Table, since_the_first
-from sysbench.trace.recording import COPY, KERNEL, NONE, SET, DeviceWork, Integers, Launches, Operators, Ranges, place
+from sysbench.trace.readers.kineto_collectives import CollectiveRows
+from sysbench.trace.recording import (
+    COPY,
+    KERNEL,
+    NONE,
+    SET,
+    Collectives,
+    DeviceWork,
+    Integers,
+    Launches,
+    Operators,
+    ProcessGroup,
+    Ranges,
+    place,
+)
 
 _NONE_RECORDED: Final = msgspec.Raw(b"")
 
@@ -32,8 +47,17 @@ class Arguments(msgspec.Struct, gc=False, frozen=True):
     sequence: int | None = msgspec.field(default=NONE, name="Sequence number")
     forward_thread: int | None = msgspec.field(default=NONE, name="Fwd thread id")
     shapes: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="Input Dims")
+    types: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="Input type")
     engine: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="HW event name")
     """Engine of an event on an HPU device."""
+    collective: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="Collective name")
+    in_elements: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="In msg nelems")
+    out_elements: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="Out msg nelems")
+    group_size: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="Group size")
+    dtype: msgspec.Raw = _NONE_RECORDED
+    group: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="Process Group Name")
+    ranks: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="Process Group Ranks")
+    collective_sequence: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="Seq")
 
 
 _NO_ARGUMENTS: Final = Arguments()
@@ -81,8 +105,8 @@ _DEVICE_TYPE: Final = re.compile(
     r"(?!cuda|hip|rocm|gpu|cpu|glow|user)([a-z0-9]+)(_(runtime|driver|op|ccp_events|memcpy|memset)|:[a-z0-9]+)"
 )
 """A device of neither CUDA nor ROCm, in a category (`mtia_runtime`) or in a backend (`mtia:hccl`)."""
-_WIDTHS: Final = {"work": 9, "launches": 5, "operators": 7, "ranges": 4}
-"""Number of columns of each table, in the order of `trace.recording`."""
+_PARTS: Final = {"work": DeviceWork, "launches": Launches, "operators": Operators, "ranges": Ranges}
+"""The tables that together hold every event, with their columns."""
 
 _EXACT_MICROSECONDS: Final = 2**53 / 1000
 """Beyond this many microseconds, floats do not represent every nanosecond."""
@@ -158,7 +182,9 @@ class Columns:
         self._names = _Numbers()
         self._threads = _Numbers()
         self._launch_shapes = _LaunchShapes()
-        self._tables = {which: Table(width) for which, width in _WIDTHS.items()}
+        self._tables = {which: Table(len(fields(part))) for which, part in _PARTS.items()}
+        self._tables["collectives"] = Table(len(fields(Collectives)))
+        self._collectives = CollectiveRows(self._names)
         self._rooms: dict[str, str | None] = {}
         self._kinds = _Kinds()
         self._shapes = _Shapes(self._names)
@@ -175,10 +201,14 @@ class Columns:
         timed = {which: self._timed(found) for which, found in self._sorted(events).items() if found}
         for which, (found, start_ns, duration_ns) in timed.items():
             if found:
-                self._tables[which].add((start_ns, duration_ns, *self._of(which, found)))
+                columns = self._of(which, found)
+                self._tables[which].add((start_ns, duration_ns, *columns))
+                rows, arguments = self._collectives.among(which, found, columns[0])
+                if rows:
+                    self._tables["collectives"].add((start_ns[rows], duration_ns[rows], columns[0][rows], *arguments))
 
     def _sorted(self, events: Sequence[Any]) -> dict[str, list[Any]]:
-        sorted_: dict[str, list[Any]] = {which: [] for which in _WIDTHS}
+        sorted_: dict[str, list[Any]] = {which: [] for which in _PARTS}
         takers = {category: self._taker(category, sorted_) for category in self._rooms}
         for event in events:
             if event.ph != "X":
@@ -298,6 +328,7 @@ class Columns:
             "launches": [(place(Launches, "thread"), threads)],
             "operators": [(place(Operators, "thread"), threads), (place(Operators, "shapes"), names)],
             "ranges": [(place(Ranges, "thread"), threads)],
+            "collectives": [(place(Collectives, each), names) for each in ("collective", "dtype", "group", "ranks")],
         }
         self._without_duration += found.without_duration
         self._device_types |= dict.fromkeys(found.device_types)
@@ -324,8 +355,8 @@ class Columns:
         if self.in_nanoseconds:
             said.append("times are taken for nanoseconds: as microseconds they would lie in the far future")
         resolve_forward_threads(self._tables["operators"])
-        distributed = header.get("distributedInfo")
-        rank = distributed.get("rank") if isinstance(distributed, dict) else None
+        given = header.get("distributedInfo")
+        distributed = given if isinstance(given, dict) else {}
         return Recording(
             title=title,
             format="kineto",
@@ -334,7 +365,11 @@ class Columns:
             launch_shapes=np.array(self._launch_shapes.rows, np.int64).reshape(-1, 6),
             origin_ns=since_the_first(self._tables.values()),
             devices=self._devices(header),
-            rank=rank if isinstance(rank, int) else None,
+            rank=_whole(distributed.get("rank")),
+            world_size=_whole(distributed.get("world_size")),
+            groups=tuple(_groups(distributed.get("pg_config"))),
+            host=str(header["host_name"]) if header.get("host_name") else None,
+            clock_ns=_whole(header.get("baseTimeNanoseconds")) or 0,
             predicted=header.get("source") == "predicted",
             remarks=tuple(said),
         )
@@ -344,6 +379,18 @@ def _device_types(text: str) -> list[str]:
     """Return `MTIA` for the category `mtia_runtime` and for the backend `mtia:hccl`; nothing for CUDA and ROCm."""
     found = (_DEVICE_TYPE.fullmatch(part.strip()) for part in text.lower().split(","))
     return [each[1].upper().replace("PRIVATEUSE", "PrivateUse") for each in found if each]
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and 0 <= value < 2**62 else None
+
+
+def _groups(listed: object) -> Iterator[ProcessGroup]:
+    """Yield the process groups in the header that are listed with their ranks."""
+    for each in listed if isinstance(listed, list) else ():
+        ranks = each.get("ranks") if isinstance(each, dict) else None
+        if isinstance(ranks, list) and ranks and all(_whole(rank) is not None for rank in ranks):
+            yield ProcessGroup(str(each.get("pg_name", "")), tuple(ranks))
 
 
 def _is_known(value: Decimal | None, largest: Decimal) -> bool:

@@ -19,7 +19,7 @@ from typing import IO, Any, Final, NamedTuple, cast
 import msgspec
 
 from sysbench import units
-from sysbench.trace.readers.kineto_columns import Columns, Event, ExactEvent, InexactError
+from sysbench.trace.readers.kineto_columns import Arguments, Columns, Event, ExactEvent, InexactError
 from sysbench.trace.readers.reading import Progress, in_silence
 
 GZIP: Final = b"\x1f\x8b"
@@ -241,7 +241,9 @@ def _sane(event: dict[str, Any]) -> dict[str, Any]:
 
 _TRIPLES: Final = frozenset({"grid", "block"})
 _NUMBERS: Final = frozenset({"device", "stream", "correlation", "bytes", "Sequence number", "Fwd thread id"})
-_UNDECODED: Final = frozenset({"Input Dims", "HW event name"})
+_UNDECODED: Final = frozenset(
+    {each.encode_name for each in msgspec.structs.fields(Arguments) if each.type is msgspec.Raw}
+)
 
 
 def _is_sane(key: str, value: Any) -> bool:

@@ -1,0 +1,254 @@
+"""Declared tables of ranks: their communication, their collectives, and who arrives last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sysbench import units
+from sysbench.commands.profile.profiles import NS, Profiles, Ranks
+from sysbench.render.declared import DeclaredTable, Field, Leading, leading
+from sysbench.render.table import Measure, Remark
+from sysbench.trace.ranks.kinds import bus_factor
+from sysbench.trace.ranks.summary import Arrivals, CollectiveStatistics, RankStep
+
+_RUN: Final = Leading(
+    columns=lambda profiles: profiles.columns if profiles.record is not None else (),
+    values=lambda _: lambda row: row.of.leading,
+)
+"""Columns that tell the cells of a run apart; traces in files are of a single one."""
+
+# --- communication
+
+
+@dataclass(frozen=True)
+class _Times:
+    """Mean times over steps of one rank."""
+
+    of: Ranks
+    rank: int
+    step: str
+    rows: Sequence[RankStep]
+
+    def mean_s(self, name: str) -> float:
+        return float(sum(getattr(row, name) for row in self.rows)) * NS / len(self.rows)
+
+    @property
+    def overlap(self) -> float | None:
+        whole_s = self.mean_s("communication_ns")
+        return 1 - self.mean_s("exposed_ns") / whole_s if whole_s else None
+
+
+def _ranks(profiles: Profiles) -> Iterator[_Times]:
+    for of in profiles.ranks:
+        for rank in of.summary.ranks:
+            rows = [row for row in of.summary.breakdown if row.rank == rank]
+            if rows:
+                yield _Times(of, rank, "", rows)
+
+
+def _rank_steps(profiles: Profiles) -> Iterator[_Times]:
+    for of in profiles.ranks:
+        for step in of.summary.steps if len(of.summary.steps) > 1 else ():
+            for row in of.summary.breakdown:
+                if row.step == step:
+                    yield _Times(of, row.rank, step, [row])
+
+
+def _time(key: str, name: str = "", importance: int = 0, note: str = "", optional: bool = False) -> Field:
+    name = f"{name or key}_ns"
+
+    def get(row: _Times) -> Measure | None:
+        return Measure(row.mean_s(name)) if not optional or row.mean_s(name) else None
+
+    return Field(key, unit="s", group="per step", importance=importance, note=note, optional=optional, get=get)
+
+
+_TIMES: Final = (
+    _time("step", "window"),
+    _time("compute"),
+    _time("communication"),
+    _time("exposed", note="exposed: communication during which nothing computes"),
+    Field(
+        "exposed_share",
+        "of step",
+        "share",
+        "per step",
+        get=lambda row: row.mean_s("exposed_ns") / whole_s if (whole_s := row.mean_s("window_ns")) else None,
+    ),
+    Field(
+        "overlap",
+        unit="share",
+        group="per step",
+        importance=1,
+        note="overlap: share of communication during which something computes",
+        get=lambda row: row.overlap,
+    ),
+    _time("other", importance=2, note="other: copies and memory sets alone", optional=True),
+    _time("idle"),
+)
+
+COMMUNICATION = DeclaredTable(
+    "communication",
+    "communication of each rank",
+    _TIMES,
+    rows=_ranks,
+    leading=(_RUN, leading(Field("rank", get=lambda row: str(row.rank)))),
+)
+"""One row per rank: compute, communication, what of it nothing hides, and idle time."""
+
+COMMUNICATION_STEPS = DeclaredTable(
+    "communication-steps",
+    "communication of each rank, step by step",
+    _TIMES,
+    rows=_rank_steps,
+    leading=(
+        _RUN,
+        leading(Field("marked", "step", get=lambda row: row.step), Field("rank", get=lambda row: str(row.rank))),
+    ),
+)
+"""The same for every step."""
+
+# --- collectives
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """Collectives of one kind, message size and group size."""
+
+    of: Ranks
+    row: CollectiveStatistics
+
+    @property
+    def calls(self) -> Measure:
+        return Measure(self.row.calls / max(len(self.of.summary.steps), 1))
+
+    @property
+    def duration(self) -> Measure:
+        return Measure(self.row.duration_ns * NS / self.row.events)
+
+    @property
+    def transfer_s(self) -> float | None:
+        return self.row.transfer_ns * NS / self.row.matched if self.row.matched else None
+
+    @property
+    def waiting_s(self) -> float | None:
+        return self.row.waiting_ns * NS / self.row.waits if self.row.waits else None
+
+    @property
+    def algorithm_bytes_per_s(self) -> float | None:
+        return self.row.bytes / self.transfer_s if self.row.bytes and self.transfer_s else None
+
+    @property
+    def bus_bytes_per_s(self) -> float | None:
+        rate, size = self.algorithm_bytes_per_s, self.row.group_size
+        factor = bus_factor(self.row.kind, size) if size else None
+        return rate * factor if rate is not None and factor is not None else None
+
+
+COLLECTIVES = DeclaredTable(
+    "collectives",
+    "collectives by kind, message size and group size",
+    (
+        Field("bytes", "message", "bytes", get=lambda row: row.row.bytes, wide_range=True, optional=True),
+        Field("group_size", "ranks", importance=1, get=lambda row: row.row.group_size, optional=True),
+        Field("calls", unit="count", group="per step", importance=1, get=lambda row: row.calls),
+        Field("duration", unit="s", group="of one call", importance=3, get=lambda row: row.duration),
+        Field(
+            "transfer",
+            unit="s",
+            group="of one call",
+            note="transfer: the least duration over ranks; waiting: mean over ranks until the last one arrives",
+            get=lambda row: row.transfer_s,
+            optional=True,
+        ),
+        Field("waiting", unit="s", group="of one call", get=lambda row: row.waiting_s, optional=True),
+        Field(
+            "algbw",
+            "algBW",
+            "bytes_per_s",
+            importance=3,
+            note="algBW: message / transfer; busBW: as nccl-tests defines it",
+            get=lambda row: row.algorithm_bytes_per_s,
+            optional=True,
+        ),
+        Field("busbw", "busBW", "bytes_per_s", importance=1, get=lambda row: row.bus_bytes_per_s, optional=True),
+    ),
+    rows=lambda profiles: [_Shape(of, row) for of in profiles.ranks for row in of.summary.collectives],
+    leading=(_RUN, leading(Field("collective", get=lambda row: row.row.kind))),
+)
+"""One row per kind, message size and group size: calls, transfer, waiting, bandwidths."""
+
+# --- arrivals
+
+
+@dataclass(frozen=True)
+class _Arrivals:
+    of: Ranks
+    row: Arrivals
+
+    def per_step(self, number: int) -> float:
+        return number / max(len(self.of.summary.steps), 1)
+
+    @property
+    def caused_share(self) -> float | None:
+        whole_ns = sum(each.caused_ns for each in self.of.summary.arrivals)
+        return self.row.caused_ns / whole_ns if whole_ns else None
+
+
+ARRIVALS = DeclaredTable(
+    "arrivals",
+    "arrival of ranks at their collectives",
+    (
+        Field(
+            "collectives",
+            unit="count",
+            group="per step",
+            importance=2,
+            get=lambda row: row.per_step(row.row.collectives),
+        ),
+        Field(
+            "last",
+            unit="share",
+            group="arrives last",
+            get=lambda row: row.row.last / row.row.collectives if row.row.collectives else None,
+        ),
+        Field("last_times", "times", "count", "arrives last", importance=3, get=lambda row: row.per_step(row.row.last)),
+        Field("caused", "time", "s", "others wait for it", get=lambda row: row.per_step(row.row.caused_ns) * NS),
+        Field("caused_share", "share", "share", "others wait for it", importance=1, get=lambda row: row.caused_share),
+        Field("waited", "time", "s", "it waits", get=lambda row: row.per_step(row.row.waited_ns) * NS),
+    ),
+    rows=lambda profiles: [_Arrivals(of, row) for of in profiles.ranks for row in of.summary.arrivals],
+    leading=(_RUN, leading(Field("rank", get=lambda row: str(row.row.rank)))),
+    notes=("times are per step; others wait for it: summed over the ranks that wait",),
+)
+"""One row per rank: how often it arrives last, how long the others wait for it, and how long it waits."""
+
+
+# --- remarks
+
+
+def remarks(profiles: Profiles) -> Iterator[Remark]:
+    """Cautions about what is missing, the straggler, and how well clocks agree."""
+    for of in profiles.ranks:
+        where = f"{of.label}: " if of.label else ""
+        for caution in of.summary.cautions:
+            yield Remark("caution", f"{where}{caution}")
+        late = of.summary.straggler
+        if late is not None:
+            spent = {"compute": "it computes for longer", "idle": "it is idle for longer"}
+            yield Remark(
+                "finding",
+                f"{where}rank {late.rank} is late: {units.share(late.share)} of all waiting is for it, "
+                f"{units.seconds(late.waiting_ns * NS)} for each other rank in a step of "
+                f"{units.seconds(late.step_ns * NS)}, because {spent[late.cause]}",
+            )
+        clock = of.summary.clock
+        if clock is not None:
+            number = f"{clock.collectives} collective{'' if clock.collectives == 1 else 's'}"
+            yield Remark(
+                "note",
+                f"{where}clocks of ranks compared by {number}: their ends differ by "
+                f"{units.seconds(clock.residual_ns * NS)} (median)",
+            )

@@ -1,0 +1,242 @@
+"""One of many ranks, simulated in one process: a process group without other members, and shards without data.
+
+torch's own FSDP2, HSDP and tensor parallelism run on the simulated device; collectives return at once. DDP's reducer is
+written in C++ and reads values, so that `BucketedReplica` stands in for it. Sources, PyTorch 2.11 to 2.13:
+torch/distributed/fsdp/_fully_shard, torch/nn/parallel/distributed.py, torch/csrc/distributed/c10d/reducer.cpp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._C import _get_dispatch_mode, _TorchDispatchModeKey
+from torch._C._distributed_c10d import FakeWork
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp._fully_shard import _fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
+
+from sysbench.lab.accounting import tensors_in
+from sysbench.lab.strategies import mesh_of
+from sysbench.simulate.tensors import DEVICE, Arguments, ObservedDevice, Operator, Options, SimulatedDevice, Wrappers
+from sysbench.spec.ranks import Strategy
+
+FIRST_BUCKET_BYTES = 1024 * 1024
+"""Capacity of DDP's first bucket (kDefaultFirstBucketBytes in reducer.hpp)."""
+
+BUCKET_BYTES = 25 * 1024 * 1024
+"""Capacity of the others: `bucket_cap_mb` by default."""
+
+BROADCAST_BYTES = 250 * 1024 * 1024
+"""Parameters are sent to the other ranks in pieces of this size (`broadcast_bucket_size`)."""
+
+_WHOLE = frozenset({"detach", "alias", "clone", "copy_", "zero_", "fill_", "zeros_like", "ones_like", "empty_like"})
+"""Operators that do to every shard what they do to the whole, besides those that torch calls pointwise."""
+
+_OVER_ALL = ("norm", "max", "powsum")
+
+
+@contextmanager
+def simulated_ranks(strategy: Strategy, ranks: int) -> Iterator[DeviceMesh]:
+    """Be rank 0 of this many ranks inside this context, without the others; yields the mesh of all ranks.
+
+    Raises ValueError inside another process group.
+    """
+    replaced = [
+        (_fully_shard, "_get_device_from_mesh", lambda mesh: DEVICE),
+        # A shard that is simulated reports `DEVICE`, but what wraps it would report torch's `meta`.
+        (DTensor, "device", property(lambda tensor: tensor._local_tensor.device)),
+        (nn.parallel, "DistributedDataParallel", BucketedReplica),
+    ]
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+    with ExitStack() as undone:
+        undone.callback(dist.destroy_process_group)
+        for place, name, replacement in replaced:
+            undone.callback(setattr, place, name, getattr(place, name))
+            setattr(place, name, replacement)
+        yield mesh_of(strategy, ranks, "cpu")
+
+
+@contextmanager
+def sharding_on(device: ObservedDevice) -> Iterator[None]:
+    """Let a device know tensors that are sharded over ranks, and storages that are resized, inside this context."""
+    device.wrappers = Shards() if isinstance(device, SimulatedDevice) else RealShards()
+    with device.following_resizes():
+        yield
+
+
+class RealShards(Wrappers):
+    """Leaves tensors that wrap others to torch, whose operators on what they wrap are seen."""
+
+    def run(self, device: ObservedDevice, func: Operator, types: Any, args: Arguments, kwargs: Options) -> Any:
+        """Run the operator on `device` unless it is one of a wrapper, or of torch's fake tensors.
+
+        Tensor parallelism computes the shapes of results with fake tensors, of which nothing is allocated.
+        """
+        if _get_dispatch_mode(_TorchDispatchModeKey.FAKE) is not None:
+            return func(*args, **kwargs)
+        if any(is_traceable_wrapper_subclass_type(each) for each in types):
+            return self.on_wrappers(device, func, args, kwargs)
+        return device.run(func, args, kwargs)
+
+    def on_wrappers(self, device: ObservedDevice, func: Operator, args: Arguments, kwargs: Options) -> Any:
+        """Let the wrapping tensors run the operator."""
+        return NotImplemented
+
+    def communicate(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+        """Raise NotImplementedError: real ranks communicate."""
+        raise NotImplementedError
+
+
+class Shards(RealShards):
+    """Runs operators that work element by element on this rank's shards.
+
+    torch would first work out how the results are sharded, for every list of tensors that an optimizer updates: for a
+    model of 32 layers that takes ten times as long as everything else. Here the results are sharded as the arguments.
+    """
+
+    def on_wrappers(self, device: ObservedDevice, func: Operator, args: Arguments, kwargs: Options) -> Any:
+        """Run the operator on shards if all arguments are sharded alike, otherwise let torch do so."""
+        sharded = [each for each in tensors_in([*args, *kwargs.values()]) if isinstance(each, DTensor)]
+        if not sharded or not _by_element(func) or not _alike(sharded):
+            return NotImplemented
+        local = {name: _local(value) for name, value in kwargs.items()}
+        result = device.run(func, tuple(map(_local, args)), local)
+        given = args[0] if isinstance(args[0], list | tuple) else sharded[:1]
+        return _sharded(result, given)
+
+    def communicate(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+        """Return the tensors that the operator writes to, as far as it returns them, and that it is done."""
+        work = FakeWork().boxed()
+        return work if len(func._schema.returns) == 1 else (args[0], work)
+
+
+def _by_element(func: Operator) -> bool:
+    name = func._schema.name.removeprefix("aten::")
+    if name.startswith("_foreach_"):
+        return not any(each in name for each in _OVER_ALL)
+    return name.startswith("_fused_adam") or name in _WHOLE or torch.Tag.pointwise in func.tags
+
+
+def _alike(sharded: Sequence[DTensor]) -> bool:
+    placements = sharded[0].placements
+    return not any(each.is_partial() for each in placements) and all(
+        each.placements == placements and each.device_mesh is sharded[0].device_mesh for each in sharded
+    )
+
+
+def _local(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return type(value)(map(_local, value))
+    return value._local_tensor if isinstance(value, DTensor) else value
+
+
+def _sharded(result: Any, given: Sequence[Any]) -> Any:
+    """Wrap shards as the tensors in their places are wrapped; those that are arguments remain what they were."""
+    if isinstance(result, list | tuple):
+        return type(result)(_sharded(each, [like]) for each, like in zip(result, given, strict=True))
+    like = given[0]
+    if not isinstance(result, Tensor) or result is like._local_tensor:
+        return like if isinstance(result, Tensor) else result
+    meta = TensorMeta(like.shape, like.stride(), result.dtype)
+    spec = DTensorSpec(like.device_mesh, like.placements, tensor_meta=meta)
+    create: Any = DTensor
+    return create(result, spec, requires_grad=False)
+
+
+class BucketedReplica(nn.Module):
+    """A model on one rank of DDP, as far as memory and kernels are concerned.
+
+    The first step reduces all gradients at once. Before the second, they are put into buckets, in the order in which
+    they became complete; the buckets are kept beside the gradients, which are copied in and out.
+    """
+
+    def __init__(self, module: nn.Module, device_ids: object = None, process_group: Any = None, **_: object) -> None:
+        super().__init__()
+        self.module = module
+        self._group = process_group
+        self._trained: list[Tensor] = [each for each in module.parameters() if each.requires_grad]
+        self._order: list[Tensor] = []
+        self._broadcast([*module.parameters(), *module.buffers()], BROADCAST_BYTES)
+        self._set_buckets([self._trained])
+        self._rebuilt = False
+        for each in self._trained:
+            each.register_post_accumulate_grad_hook(self._complete)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model; the first rank's buffers are sent to all others."""
+        if torch.is_grad_enabled() and self._order and not self._rebuilt:
+            self._buckets.clear()
+            self._set_buckets(self._full(self._order))
+            self._rebuilt = True
+        self._broadcast(list(self.module.buffers()), BROADCAST_BYTES)
+        self._left = {number: len(bucket) for number, (_, bucket) in enumerate(self._buckets)}
+        self._reduced = 0
+        return self.module(*args, **kwargs)
+
+    @staticmethod
+    def _full(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+        """Fill buckets: one is closed as soon as it reaches its capacity (compute_bucket_assignment_by_size)."""
+        bucket: list[Tensor] = []
+        capacity, size_bytes = FIRST_BUCKET_BYTES, 0
+        for each in parameters:
+            bucket.append(each)
+            size_bytes += each.numel() * each.element_size()
+            if size_bytes >= capacity:
+                yield bucket
+                bucket, capacity, size_bytes = [], BUCKET_BYTES, 0
+        if bucket:
+            yield bucket
+
+    def _set_buckets(self, filled: Iterable[list[Tensor]]) -> None:
+        self._buckets: list[tuple[Tensor, list[Tensor]]] = []
+        self._bucket_of: dict[Tensor, int] = {}
+        self._views: dict[Tensor, Tensor] = {}
+        for number, parameters in enumerate(filled):
+            lengths = [each.numel() for each in parameters]
+            flat = parameters[0].new_empty(sum(lengths))
+            self._buckets.append((flat, parameters))
+            for each, view in zip(parameters, flat.split(lengths), strict=True):
+                self._bucket_of[each], self._views[each] = number, view.view_as(each)
+
+    @torch.no_grad()
+    def _complete(self, parameter: Tensor) -> None:
+        """Copy a complete gradient into its bucket, divided by the number of ranks; reduce the bucket once it is full.
+
+        Buckets are reduced in their order (Reducer::mark_bucket_ready), and copied back once all are.
+        """
+        if not self._rebuilt:
+            self._order.append(parameter)
+        assert parameter.grad is not None
+        torch.mul(parameter.grad, 1 / self._group.size(), out=self._views[parameter])
+        self._left[self._bucket_of[parameter]] -= 1
+        while self._reduced < len(self._buckets) and not self._left[self._reduced]:
+            dist.all_reduce(self._buckets[self._reduced][0], group=self._group, async_op=True)
+            self._reduced += 1
+        if self._reduced == len(self._buckets):
+            for each, view in self._views.items():
+                assert each.grad is not None
+                each.grad.copy_(view)
+
+    def _broadcast(self, tensors: Sequence[Tensor], most_bytes: int) -> None:
+        """Send tensors to all ranks, copied together in pieces of limited size (broadcast_coalesced)."""
+        kinds: dict[torch.dtype, list[Tensor]] = {}
+        for each in tensors:
+            kinds.setdefault(each.dtype, []).append(each.detach())
+        for alike in kinds.values():
+            piece: list[Tensor] = []
+            for each in alike:
+                piece.append(each)
+                if sum(part.numel() * part.element_size() for part in piece) >= most_bytes or each is alike[-1]:
+                    flat = torch.cat([part.flatten() for part in piece])
+                    dist.broadcast(flat, src=0, group=self._group, async_op=True)
+                    for part in piece:
+                        part.copy_(flat[: part.numel()].view_as(part))
+                    piece = []

@@ -1,0 +1,169 @@
+"""Which collectives of several ranks are one, how clocks relate, and how long each rank waits for the last one."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from sysbench.trace.ranks.kinds import ENDS_TOGETHER, Kind
+from sysbench.trace.ranks.reading import Collective, Group, RankReading
+from sysbench.trace.recording import NONE, Integers
+
+FEWEST: Final = 2
+"""A collective of fewer ranks has nothing to compare."""
+
+
+@dataclass(frozen=True)
+class Matched:
+    """A collective that was found on all ranks of its group of which there are traces."""
+
+    kind: Kind
+    bytes: int | None
+    group: Group
+    step: str
+    ranks: tuple[int, ...]
+    events: tuple[Collective, ...]
+    """One for each of `ranks`."""
+    whole: bool
+    """Whether there are traces of all ranks of the group."""
+
+    @property
+    def start_ns(self) -> Integers:
+        """Start on each rank, by its own clock."""
+        return np.array([each.start_ns for each in self.events], np.int64)
+
+    @property
+    def end_ns(self) -> Integers:
+        """End on each rank, by its own clock."""
+        return np.array([each.end_ns for each in self.events], np.int64)
+
+
+@dataclass(frozen=True)
+class Waits:
+    """Transfer and waiting at one collective."""
+
+    matched: Matched
+    transfer_ns: int
+    waiting_ns: Integers
+    """Waiting of each of its ranks."""
+    last: int
+    """The rank that arrives last."""
+
+    def intervals(self) -> Iterator[tuple[int, int, int]]:
+        """Yield for each rank that waits its number, and from when until when it waits, by its own clock."""
+        for rank, event, waiting_ns in zip(self.matched.ranks, self.matched.events, self.waiting_ns, strict=True):
+            if waiting_ns:
+                yield rank, event.start_ns, event.start_ns + int(waiting_ns)
+
+
+Key = tuple[Group, str, int]
+"""A group, a step, and the number of the collective in it; without a step if the group numbers its collectives."""
+
+
+def match(readings: Mapping[int, RankReading], steps: Sequence[str]) -> tuple[list[Matched], int]:
+    """Match the collectives of ranks by process group and number; also return how many could not be matched.
+
+    Without recorded numbers, collectives of a group count from the start of each of the common `steps`. Point-to-point
+    messages are not matched.
+    """
+    found: dict[Key, dict[int, Collective]] = defaultdict(dict)
+    for rank, reading in readings.items():
+        counted = Counter[tuple[Group, str]]()
+        for each in reading.collectives:
+            if each.step == NONE or each.kind == "send_recv" or (step := reading.steps[each.step]) not in steps:
+                continue
+            if each.sequence != NONE:
+                found[each.group, "", each.sequence][rank] = each
+            else:
+                counted[each.group, step] += 1
+                found[each.group, step, counted[each.group, step]][rank] = each
+    users: dict[Group, set[int]] = defaultdict(set)
+    for (group, *_), events in found.items():
+        users[group] |= events.keys()
+    matched = []
+    unmatched = 0
+    for (group, *_), events in found.items():
+        ranks = sorted(events)
+        here = len(users[group]) if group.ranks is None else len(set(group.ranks) & readings.keys())
+        size = group.size or len(readings)
+        if here < FEWEST:
+            continue
+        if len(ranks) < here or here > size or len({each.kind for each in events.values()}) > 1:
+            unmatched += 1
+            continue
+        first = events[ranks[0]]
+        sizes = [each.bytes for each in events.values() if each.bytes is not None]
+        step = readings[ranks[0]].steps[first.step]
+        together = tuple(events[rank] for rank in ranks)
+        matched.append(Matched(first.kind, max(sizes, default=None), group, step, tuple(ranks), together, here == size))
+    return matched, unmatched
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """How far the clock of each rank is ahead, and how well that explains the ends of collectives."""
+
+    offset_ns: Mapping[int, int]
+    collectives: int
+    residual_ns: int
+
+    def aligned(self, ranks: Sequence[int], times_ns: Integers) -> Integers:
+        """Return times of these ranks on the clock of the first."""
+        return times_ns - np.array([self.offset_ns[rank] for rank in ranks], np.int64)
+
+
+def align(readings: Mapping[int, RankReading], matched: Sequence[Matched]) -> Alignment:
+    """Align clocks: all ranks end a collective together, so the median difference of their ends is that of the clocks.
+
+    Each rank is compared with the lowest one in the collective; ranks that share no collective need no alignment.
+    Traces of the CPU from one host have one clock, and the ends of their collectives, which a thread records when it
+    next gets to run, only show how far it can be trusted.
+    """
+    together = [each for each in matched if each.kind in ENDS_TOGETHER]
+    ahead: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for each in together:
+        first, *others = each.ranks
+        difference_ns = each.end_ns[1:] - each.end_ns[0]
+        for rank, by_ns in zip(others, difference_ns.tolist(), strict=True):
+            by_ns = 0 if _one_clock(readings[first], readings[rank]) else by_ns
+            ahead[first][rank].append(by_ns)
+            ahead[rank][first].append(-by_ns)
+    offset_ns: dict[int, int] = {}
+    for start in sorted(readings):
+        offset_ns.setdefault(start, 0)
+        waiting = [start]
+        while waiting:
+            known = waiting.pop()
+            for rank, differences_ns in ahead[known].items():
+                if rank not in offset_ns:
+                    offset_ns[rank] = offset_ns[known] + int(np.median(differences_ns))
+                    waiting.append(rank)
+    alignment = Alignment(offset_ns, len(together), 0)
+    spreads = [int(np.ptp(alignment.aligned(each.ranks, each.end_ns))) for each in together]
+    return Alignment(offset_ns, len(together), int(np.median(spreads)) if spreads else 0)
+
+
+def _one_clock(one: RankReading, other: RankReading) -> bool:
+    return one.source == other.source == "cpu" and one.host is not None and one.host == other.host
+
+
+def waits(matched: Sequence[Matched], alignment: Alignment) -> list[Waits]:
+    """Return transfer and waiting at collectives that all ranks end together.
+
+    The transfer is the least duration over ranks. A rank waits for the rest of its own duration, but no longer than
+    until the last rank arrives.
+    """
+    found = []
+    for each in matched:
+        if each.kind not in ENDS_TOGETHER:
+            continue
+        duration_ns = each.end_ns - each.start_ns
+        arrival_ns = alignment.aligned(each.ranks, each.start_ns)
+        transfer_ns = int(duration_ns.min())
+        waiting_ns = np.minimum(duration_ns - transfer_ns, arrival_ns.max() - arrival_ns)
+        found.append(Waits(each, transfer_ns, waiting_ns, each.ranks[int(arrival_ns.argmax())]))
+    return found

@@ -1,0 +1,350 @@
+"""What the comparison of ranks needs of one recording: when a rank computes, communicates and idles in each step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Final, Literal
+
+import numpy as np
+
+from sysbench.trace import range_tree
+from sysbench.trace.intervals import Stretches, union
+from sysbench.trace.kernels.classes import classified
+from sysbench.trace.packed import START, Recording
+from sysbench.trace.ranks.kinds import Kind, kind_of, message_bytes
+from sysbench.trace.recording import (
+    CALLED,
+    HOST_RAN,
+    KERNEL,
+    KERNEL_RAN,
+    NONE,
+    Collectives,
+    DeviceWork,
+    Integers,
+    Launches,
+    Operators,
+    ProcessGroup,
+    Ranges,
+    place,
+)
+
+_COMPUTES: Final = re.compile(
+    r"(?!(c10d|_c10d_functional|c10d_functional|_dtensor|symm_mem|autograd|torch::autograd)::)\w[\w.]*::.*|"
+    r".*(cpp|triton)_\w*fused.*",
+    re.DOTALL,
+)
+"""Operators of a CPU that compute: those in a namespace, and kernels of the compiler. Autograd's nodes and functions
+(`AddmmBackward0`) only call them, others start or await communication."""
+
+
+@dataclass(frozen=True)
+class Activity:
+    """When a rank computes, communicates, and does anything at all."""
+
+    compute: Stretches
+    communication: Stretches
+    busy: Stretches
+
+    def within(self, start_ns: Integers, end_ns: Integers) -> Breakdown:
+        """Return how long each of them lasts in each window."""
+        either = _joined(self.compute, self.communication)
+
+        def active(stretches: Stretches) -> Integers:
+            return stretches.before_ns(end_ns) - stretches.before_ns(start_ns)
+
+        compute, any_ = active(self.compute), active(either)
+        communication, busy = active(self.communication), active(self.busy)
+        return Breakdown(
+            window_ns=end_ns - start_ns,
+            compute_ns=compute,
+            communication_ns=communication,
+            exposed_ns=any_ - compute,
+            other_ns=busy - any_,
+            idle_ns=end_ns - start_ns - busy,
+        )
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """Times in windows, one row each; window = compute + exposed + other + idle."""
+
+    window_ns: Integers
+    compute_ns: Integers
+    communication_ns: Integers
+    exposed_ns: Integers
+    """Communication during which nothing computes."""
+    other_ns: Integers
+    """Copies and sets alone."""
+    idle_ns: Integers
+
+
+@dataclass(frozen=True)
+class Group:
+    """A process group as one rank knows it; ranks and size are None if not recorded."""
+
+    name: str
+    ranks: tuple[int, ...] | None
+    size: int | None
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One collective on one rank; times are nanoseconds on its host's clock."""
+
+    kind: Kind
+    start_ns: int
+    end_ns: int
+    step: int
+    """Position among the rank's steps; NONE outside them."""
+    group: Group
+    bytes: int | None
+    sequence: int
+    """Number within the group; NONE if not recorded."""
+
+
+@dataclass(frozen=True)
+class RankReading:
+    """One rank's part of a run."""
+
+    title: str
+    rank: int | None
+    world_size: int | None
+    host: str | None
+    source: Literal["device", "cpu"]
+    steps: tuple[str, ...]
+    """Names of the steps with a number for those of one name; a single empty one if no steps are marked."""
+    breakdown: Breakdown
+    """One row per step."""
+    collectives: tuple[Collective, ...]
+    """In order of time."""
+
+
+def read(recording: Recording) -> RankReading:
+    """Read a recording, which remains usable."""
+    source: Literal["device", "cpu"] = "device" if len(recording.work) else "cpu"
+    rows = Collectives(*recording.collectives.columns())
+    tree = range_tree.read(Ranges(*recording.ranges.columns()), recording.names)
+    work = _Work.of(recording)
+    steps = _Steps(work, tree.step_start_ns, tree.step_end_ns)
+    activity = _on_device(recording, work, rows) if source == "device" else _on_host(recording, rows)
+    names = [recording.names[name] for name in tree.step_name.tolist()]
+    return RankReading(
+        title=recording.title,
+        rank=recording.rank,
+        world_size=recording.world_size,
+        host=recording.host,
+        source=source,
+        steps=tuple(_numbered(names)) or ("",),
+        breakdown=activity.within(*steps.windows(activity.busy)),
+        collectives=tuple(_collectives(recording, rows, steps)),
+    )
+
+
+def _numbered(names: Sequence[str]) -> list[str]:
+    """Tell steps of one name apart: `step`, `step (2)`."""
+    return [
+        name if (count := names[: at + 1].count(name)) == 1 else f"{name} ({count})" for at, name in enumerate(names)
+    ]
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Device work, and when each correlation number was launched."""
+
+    start_ns: Integers
+    end_ns: Integers
+    name: Integers
+    kind: Integers
+    correlation: Integers
+    launches: Integers
+    """Correlation numbers of launches, in order."""
+    launches_ns: Integers
+
+    @classmethod
+    def of(cls, recording: Recording) -> _Work:
+        # Of large recordings only these columns are unpacked.
+        start_ns, duration_ns, name, kind, correlation = (
+            recording.work.column(place(DeviceWork, each))
+            for each in ("start_ns", "duration_ns", "name", "kind", "correlation")
+        )
+        launches = recording.launches.column(place(Launches, "correlation"))
+        order = np.argsort(launches, kind="stable")
+        launches_ns = recording.launches.column(START)[order]
+        return cls(start_ns, start_ns + duration_ns, name, kind, correlation, launches[order], launches_ns)
+
+    def launched_ns(self, correlation: Integers, own_ns: Integers) -> Integers:
+        """Return when work was launched; its own start if that was not recorded."""
+        if not len(self.launches):
+            return own_ns
+        at = np.minimum(np.searchsorted(self.launches, correlation), len(self.launches) - 1)
+        known = (correlation != NONE) & (self.launches[at] == correlation)
+        return np.where(known, self.launches_ns[at], own_ns)
+
+
+class _Steps:
+    """The steps of a rank. What a device does belongs to the step in which it was launched."""
+
+    def __init__(self, work: _Work, start_ns: Integers, end_ns: Integers) -> None:
+        self._start_ns, self._end_ns, self._work = start_ns, end_ns, work
+
+    def _numbers(self, at_ns: Integers) -> Integers:
+        """Return the step at each time, from its start until its end; NONE outside all. Without steps, always 0."""
+        if not len(self._start_ns):
+            return np.zeros(len(at_ns), np.int64)
+        number = np.searchsorted(self._start_ns, at_ns, side="right") - 1
+        return np.where((number >= 0) & (at_ns < self._end_ns[number]), number, NONE)
+
+    def of_collectives(self, rows: Collectives) -> Integers:
+        """Return the step of each collective."""
+        started = self._work.launched_ns(rows.correlation, rows.start_ns)
+        return self._numbers(np.where(rows.source == KERNEL_RAN, started, rows.start_ns))
+
+    def windows(self, busy: Stretches) -> tuple[Integers, Integers]:
+        """Return the start and end of each step.
+
+        On a device, a step lasts from its first work until that of the next step, the last one until the end of its
+        own. On a host, it lasts until the next step starts. Without marked steps, the window is that of all activity.
+        """
+        extent = np.array([busy.start_ns[:1].sum(), busy.end_ns[-1:].sum()], np.int64)
+        if not len(self._start_ns):
+            return extent[:1], extent[1:]
+        if not len(self._work.start_ns):
+            return self._start_ns, np.concatenate([self._start_ns[1:], self._end_ns[-1:]])
+        first = np.full(len(self._start_ns), np.iinfo(np.int64).max)
+        step = self._numbers(self._work.launched_ns(self._work.correlation, self._work.start_ns))
+        counted = step != NONE
+        np.minimum.at(first, step[counted], self._work.start_ns[counted])
+        ends = self._work.end_ns[counted]
+        last = int(ends.max()) if len(ends) else int(extent[1])
+        # A step without work of its own is empty: it starts where the next one does.
+        start = np.minimum(np.minimum.accumulate(first[::-1])[::-1], last)
+        return start, np.concatenate([start[1:], [last]])
+
+
+def _on_device(recording: Recording, work: _Work, rows: Collectives) -> Activity:
+    """Kernels by class; collectives of the host, such as those of gloo, also communicate."""
+    communicates = np.array([classified(name) == "communication" for name in recording.names], bool)[work.name]
+    communicates &= work.kind == KERNEL
+    computes = (work.kind == KERNEL) & ~communicates
+    communication = _joined(union(work.start_ns[communicates], work.end_ns[communicates]), _of_host(rows))
+    return Activity(
+        compute=union(work.start_ns[computes], work.end_ns[computes]),
+        communication=communication,
+        busy=_joined(union(work.start_ns, work.end_ns), communication),
+    )
+
+
+def _on_host(recording: Recording, rows: Collectives) -> Activity:
+    """Operators of each thread, apart from those that start or await a collective and everything within them."""
+    operators = Operators(*recording.operators.columns())
+    end_ns = operators.start_ns + operators.duration_ns
+    computes = np.array([_COMPUTES.fullmatch(name) is not None for name in recording.names], bool)[operators.name]
+    starts = np.array([_starts_communication(name) for name in recording.names], bool)[operators.name]
+    ranges = Ranges(*recording.ranges.columns())
+    carried_out = np.isin(ranges.name, rows.name[rows.source == HOST_RAN])
+    compute = []
+    for thread in np.unique(operators.thread).tolist():
+        here, there = operators.thread == thread, carried_out & (ranges.thread == thread)
+        excluded = union(
+            np.concatenate([operators.start_ns[here & starts], ranges.start_ns[there]]),
+            np.concatenate([end_ns[here & starts], (ranges.start_ns + ranges.duration_ns)[there]]),
+        )
+        compute.append(_without(union(operators.start_ns[here & computes], end_ns[here & computes]), excluded))
+    computing = reduce(_joined, compute, union(end_ns[:0], end_ns[:0]))
+    communication = _of_host(rows)
+    return Activity(computing, communication, _joined(computing, communication))
+
+
+def _starts_communication(name: str) -> bool:
+    return "c10d" in name.partition("::")[0] or name == "record_param_comms"
+
+
+def _of_host(rows: Collectives) -> Stretches:
+    here = rows.source == HOST_RAN
+    return union(rows.start_ns[here], (rows.start_ns + rows.duration_ns)[here])
+
+
+def _joined(one: Stretches, other: Stretches) -> Stretches:
+    return union(np.concatenate([one.start_ns, other.start_ns]), np.concatenate([one.end_ns, other.end_ns]))
+
+
+def _without(one: Stretches, other: Stretches) -> Stretches:
+    """Return the time in `one` that is not in `other`."""
+    cuts = np.unique(np.concatenate([one.start_ns, one.end_ns, other.start_ns, other.end_ns]))
+    start, end = cuts[:-1], cuts[1:]
+    kept = (one.before_ns(end) > one.before_ns(start)) & (other.before_ns(end) == other.before_ns(start))
+    return union(start[kept], end[kept])
+
+
+def _collectives(recording: Recording, rows: Collectives, steps: _Steps) -> list[Collective]:
+    """Return the rank's collectives: kernels if there are any, otherwise what its host carries out."""
+    ran = np.flatnonzero(rows.source == (KERNEL_RAN if (rows.source == KERNEL_RAN).any() else HOST_RAN))
+    ran = ran[np.argsort(rows.start_ns[ran], kind="stable")]
+    told = _calls(recording, rows, ran)
+    clock_ns = recording.clock_ns + recording.origin_ns
+    step = steps.of_collectives(rows)
+    only = recording.groups[0] if len(recording.groups) == 1 else None
+    found = []
+    for row, call in zip(ran.tolist(), told, strict=True):
+        at = int(call) if rows.collective[row] == NONE and rows.collective[call] != NONE else row
+        kind = kind_of(_text(recording, rows.collective[at]) or _text(recording, rows.name[call]))
+        group = _group(recording, rows, at, only)
+        size = (int(rows.in_elements[at]), int(rows.out_elements[at]))
+        start_ns = clock_ns + int(rows.start_ns[row])
+        found.append(
+            Collective(
+                kind=kind,
+                start_ns=start_ns,
+                end_ns=start_ns + int(rows.duration_ns[row]),
+                step=int(step[row]),
+                group=group,
+                bytes=message_bytes(kind, size, _text(recording, rows.dtype[at]), group.size),
+                sequence=int(rows.sequence[at]),
+            )
+        )
+    return found
+
+
+def _calls(recording: Recording, rows: Collectives, ran: Integers) -> Integers:
+    """Return for each collective the call that started it, in order; itself where the calls do not fit.
+
+    gloo carries out a reduce-scatter as an all-reduce: only the call tells. Old traces of NCCL have arguments at the
+    call alone.
+    """
+    calls = np.flatnonzero(rows.source == CALLED)
+    calls = calls[np.argsort(rows.start_ns[calls], kind="stable")]
+    calls = calls[np.array([kind_of(_called(recording, rows, row)) != "other" for row in calls.tolist()], bool)]
+    for which in (calls[rows.collective[calls] != NONE], calls[rows.collective[calls] == NONE]):
+        if len(which) == len(ran) and all(
+            _fit(kind_of(_text(recording, rows.name[one])), kind_of(_called(recording, rows, other)))
+            for one, other in zip(ran.tolist(), which.tolist(), strict=True)
+        ):
+            return np.asarray(which, np.int64)
+    return ran
+
+
+def _called(recording: Recording, rows: Collectives, row: int) -> str:
+    return _text(recording, rows.collective[row]) or _text(recording, rows.name[row])
+
+
+def _fit(ran: Kind, called: Kind) -> bool:
+    return ran == called or (ran, called) in (("all_reduce", "reduce_scatter"), ("all_reduce", "barrier"))
+
+
+def _group(recording: Recording, rows: Collectives, row: int, only: ProcessGroup | None) -> Group:
+    """Return the group in the arguments; without arguments the only one of the run, if there is one."""
+    name, listed = _text(recording, rows.group[row]), _text(recording, rows.ranks[row])
+    size = int(rows.group_size[row])
+    if not name and size == NONE and only is not None:
+        return Group(only.name, only.ranks, len(only.ranks))
+    ranks = tuple(int(each) for each in re.findall(r"\d+", listed)) if "..." not in listed else ()
+    known = next((each.ranks for each in recording.groups if each.name == name), None)
+    members = ranks or known
+    return Group(name, members, size if size != NONE else len(members) if members else None)
+
+
+def _text(recording: Recording, name: int) -> str:
+    return recording.names[name] if name != NONE else ""

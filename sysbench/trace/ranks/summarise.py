@@ -1,0 +1,238 @@
+"""Compares the ranks of one run: their breakdown, their collectives, and the rank for which the others wait."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, get_args
+
+import numpy as np
+
+from sysbench import units
+from sysbench.statistics.student import t_quantile
+from sysbench.trace.intervals import Stretches, union
+from sysbench.trace.ranks.kinds import Kind
+from sysbench.trace.ranks.matching import Alignment, Waits, align, match, waits
+from sysbench.trace.ranks.reading import Breakdown, Collective, RankReading
+from sysbench.trace.ranks.summary import (
+    STRAGGLER_SHARE,
+    Arrivals,
+    Cause,
+    Clock,
+    CollectiveStatistics,
+    RanksSummary,
+    RankStep,
+    Straggler,
+)
+from sysbench.trace.recording import NONE
+
+APART_NS: Final = 1_000_000
+"""A caution is issued if a clock is further ahead than this."""
+
+SLOWER_SHARE: Final = 0.05
+"""Waiting for a rank that takes a smaller share of a step is not worth a finding."""
+
+FEWEST_STEPS: Final = 3
+"""With fewer steps, chance cannot be told from a rank that is always late."""
+
+CONFIRMED_SHARE: Final = 0.5
+"""The rank must be busy or idle for longer than the others by at least this share of the waiting for it. It can be
+less than all of it: ranks that wait compute ahead meanwhile, and then wait for what the late one still computes."""
+
+CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
+
+CHANCE: Final = 0.01
+"""Probability at which a rank would be found although none is slower."""
+
+MOST_LISTED: Final = 8
+
+
+def summarise(readings: Mapping[int, RankReading]) -> RanksSummary:
+    """Compare readings by rank, at least one; a single one has a breakdown and collectives, but nothing to wait for."""
+    ranks = sorted(readings)
+    labels = [set(readings[rank].steps) for rank in ranks]
+    steps = [step for step in readings[ranks[0]].steps if all(step in each for each in labels)]
+    matched, unmatched = match(readings, steps)
+    alignment = align(readings, matched)
+    waiting = waits(matched, alignment)
+    waited = _waited(waiting)
+    breakdown = [row for rank in ranks for row in _breakdown(rank, readings[rank], steps)]
+    world_size = next((reading.world_size for reading in readings.values() if reading.world_size is not None), None)
+    missing = sorted({*range(world_size or 0)} - readings.keys())
+    return RanksSummary(
+        source="device" if any(reading.source == "device" for reading in readings.values()) else "cpu",
+        ranks=ranks,
+        world_size=world_size,
+        steps=steps,
+        breakdown=breakdown,
+        collectives=_statistics(readings, steps, waiting),
+        arrivals=list(_arrivals(ranks, waiting, waited)),
+        clock=_clock(alignment),
+        straggler=_straggler(ranks, steps, waited, breakdown) if all(each.matched.whole for each in waiting) else None,
+        cautions=[
+            *(_missing(missing, len(readings)) if len(readings) > 1 else ()),
+            *_other_steps(readings, steps),
+            *_apart(alignment),
+            *_unmatched(unmatched),
+        ],
+    )
+
+
+def _breakdown(rank: int, reading: RankReading, steps: Sequence[str]) -> Iterator[RankStep]:
+    rows = zip(*(getattr(reading.breakdown, name).tolist() for name in Breakdown.__annotations__), strict=True)
+    for step, row in zip(reading.steps, rows, strict=True):
+        if step in steps:
+            yield RankStep(rank=rank, step=step, **dict(zip(Breakdown.__annotations__, row, strict=True)))
+
+
+Shape = tuple[Kind, int | None, int | None]
+"""Kind, message size and group size."""
+
+
+def _statistics(
+    readings: Mapping[int, RankReading], steps: Sequence[str], waiting: Sequence[Waits]
+) -> list[CollectiveStatistics]:
+    """One row per shape, the longest in total first."""
+    known = {id(event): each for each in waiting for event in each.matched.events}
+    events: dict[Shape, list[Collective]] = defaultdict(list)
+    for reading in readings.values():
+        for event in reading.collectives:
+            if event.step != NONE and reading.steps[event.step] in steps:
+                found = known.get(id(event))
+                size = found.matched.bytes if found else event.bytes
+                events[event.kind, size, event.group.size].append(event)
+    rows = []
+    for (kind, size, group_size), of_shape in events.items():
+        calls = {id(found): found for event in of_shape if (found := known.get(id(event)))}.values()
+        alone = sum(id(event) not in known for event in of_shape)
+        sharing = min(group_size or len(readings), len(readings))
+        rows.append(
+            CollectiveStatistics(
+                kind=kind,
+                bytes=size,
+                group_size=group_size,
+                calls=len(calls) + math.ceil(alone / sharing),
+                events=len(of_shape),
+                duration_ns=sum(event.end_ns - event.start_ns for event in of_shape),
+                matched=len(calls),
+                transfer_ns=sum(each.transfer_ns for each in calls),
+                waits=sum(len(each.waiting_ns) for each in calls),
+                waiting_ns=sum(int(each.waiting_ns.sum()) for each in calls),
+            )
+        )
+    return sorted(rows, key=lambda row: -row.duration_ns)
+
+
+Waiter = tuple[int, int, str]
+"""The rank that is waited for, the one that waits, and the step."""
+
+
+def _waited(waiting: Sequence[Waits]) -> dict[Waiter, Stretches]:
+    """Return when each rank waits for each other one; collectives at the same time count once."""
+    found: dict[Waiter, list[tuple[int, int]]] = defaultdict(list)
+    for each in waiting:
+        for rank, start_ns, end_ns in each.intervals():
+            found[each.last, rank, each.matched.step].append((start_ns, end_ns))
+    return {key: union(*np.array(intervals, np.int64).T) for key, intervals in found.items()}
+
+
+def _arrivals(ranks: Sequence[int], waiting: Sequence[Waits], waited: Mapping[Waiter, Stretches]) -> Iterator[Arrivals]:
+    for rank in ranks if waiting else ():
+        own = [stretches for (_, waiter, _), stretches in waited.items() if waiter == rank]
+        empty = np.zeros(0, np.int64)
+        yield Arrivals(
+            rank=rank,
+            collectives=sum(rank in each.matched.ranks for each in waiting),
+            last=sum(each.last == rank for each in waiting),
+            caused_ns=sum(stretches.total_ns for (late, *_), stretches in waited.items() if late == rank),
+            waited_ns=union(
+                np.concatenate([empty, *(each.start_ns for each in own)]),
+                np.concatenate([empty, *(each.end_ns for each in own)]),
+            ).total_ns,
+        )
+
+
+def _clock(alignment: Alignment) -> Clock | None:
+    if not alignment.collectives:
+        return None
+    return Clock(
+        collectives=alignment.collectives,
+        residual_ns=alignment.residual_ns,
+        offsets_ns=dict(alignment.offset_ns),
+    )
+
+
+def _straggler(
+    ranks: Sequence[int], steps: Sequence[str], waited: Mapping[Waiter, Stretches], breakdown: Sequence[RankStep]
+) -> Straggler | None:
+    """Return the rank that causes nearly all waiting, step after step, if it is known what it does meanwhile.
+
+    The waiting for it must exceed that for all others by more than chance explains (Student's t over steps, at the rank
+    for which it is largest), and take a notable share of the step.
+    """
+    if len(steps) < FEWEST_STEPS or not waited:
+        return None
+    caused_ns = np.zeros((len(ranks), len(steps)))
+    for (late, _, step), stretches in waited.items():
+        caused_ns[ranks.index(late), steps.index(step)] += stretches.total_ns
+    row = int(caused_ns.sum(axis=1).argmax())
+    rank, by_step = ranks[row], caused_ns[row]
+    share = float(by_step.sum() / caused_ns.sum())
+    lead = 2 * by_step - caused_ns.sum(axis=0)
+    error = lead.std(ddof=1) / math.sqrt(len(steps))
+    by_chance = lead.mean() <= t_quantile(1 - 2 * CHANCE / len(ranks), len(steps) - 1) * error
+    step_ns = float(np.mean([each.window_ns for each in breakdown]))
+    waiting_ns = float(by_step.mean()) / len({waiter for late, waiter, _ in waited if late == rank})
+    if by_chance or share < STRAGGLER_SHARE or waiting_ns < SLOWER_SHARE * step_ns:
+        return None
+    more_ns = {cause: _more_than_others(rank, f"{cause}_ns", breakdown) / len(steps) for cause in CAUSES}
+    cause = max(CAUSES, key=lambda each: more_ns[each])
+    lost_ns = sum(max(each, 0.0) for each in more_ns.values())
+    # What it does for longer must explain the waiting, or clocks and ends of collectives were too inaccurate.
+    if lost_ns < CONFIRMED_SHARE * waiting_ns or more_ns[cause] < STRAGGLER_SHARE * lost_ns:
+        return None
+    return Straggler(rank=rank, share=share, waiting_ns=waiting_ns, step_ns=step_ns, cause=cause)
+
+
+def _more_than_others(rank: int, name: str, breakdown: Sequence[RankStep]) -> float:
+    """Return by how much a rank's total exceeds the median of the others."""
+    totals = Counter[int]()
+    for row in breakdown:
+        totals[row.rank] += getattr(row, name)
+    return totals[rank] - float(np.median([total for each, total in totals.items() if each != rank]))
+
+
+def _missing(missing: Sequence[int], there: int) -> Iterator[str]:
+    if missing:
+        more = f" and {len(missing) - MOST_LISTED} more" if len(missing) > MOST_LISTED else ""
+        which = f"rank{'' if len(missing) == 1 else 's'} {', '.join(map(str, missing[:MOST_LISTED]))}{more}"
+        verb = "is" if len(missing) == 1 else "are"
+        yield (
+            f"{which} of {len(missing) + there} {verb} missing: transfer and waiting are those of the others, and no "
+            "straggler can be named"
+        )
+
+
+def _other_steps(readings: Mapping[int, RankReading], steps: Sequence[str]) -> Iterator[str]:
+    others = {rank: reading for rank, reading in readings.items() if set(reading.steps) != set(steps)}
+    if others:
+        listed = [f"rank {rank} has {len(each.steps)}" for rank, each in [*others.items()][:MOST_LISTED]]
+        yield f"steps do not match: {', '.join(listed)}, and {len(steps)} are common to all ranks and compared"
+
+
+def _unmatched(count: int) -> Iterator[str]:
+    if count:
+        which = "1 collective is" if count == 1 else f"{count} collectives are"
+        yield f"{which} not the same on all ranks of the group: transfer and waiting are unknown"
+
+
+def _apart(alignment: Alignment) -> Iterator[str]:
+    ahead = {rank: offset for rank, offset in alignment.offset_ns.items() if abs(offset) > APART_NS}
+    if ahead:
+        rank = max(ahead, key=lambda rank: abs(ahead[rank]))
+        where = "ahead of" if ahead[rank] > 0 else "behind"
+        yield (
+            f"clocks are apart: that of rank {rank} is {units.seconds(abs(ahead[rank]) * 1e-9)} {where} that of rank "
+            f"{min(alignment.offset_ns)}; collectives align them"
+        )

@@ -1,0 +1,166 @@
+"""One of many ranks: its simulated memory against that of real ranks, byte for byte, and what surrounds it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from sysbench.commands.memory.spec import MemoryCell, MemorySpec
+from sysbench.simulate.gpu import MIB, Gpu
+from sysbench.simulate.memory import simulate
+from sysbench.simulate.ranks import BUCKET_BYTES, FIRST_BUCKET_BYTES, BucketedReplica
+from sysbench.simulate.recording import _AS_IT_IS, StepRecording, record
+from sysbench.simulate.search import find_fewest_ranks
+from sysbench.spec import hardware
+from sysbench.spec.ranks import Strategy
+from tests.simulate.measured_ranks import RANKS, live
+
+H100 = Gpu.of(hardware.named("h100-80gb"))
+
+SHAPE = {"d_model": 16, "d_ff": 32, "layers": 1, "heads": 2, "vocab": 50, "ctx": 8, "batch": 3}
+UNEVEN = {**SHAPE, "d_model": 20, "d_ff": 31, "vocab": 51, "layers": 2}
+BACKWARD = {"mode": "forward-backward"}
+MEASURED: dict[str, dict[str, Any]] = {
+    "fsdp2": {},
+    "fsdp2 uneven": UNEVEN,
+    "fsdp2 for-loop": {"optimizer": "for-loop"},
+    "fsdp2 fused": {"optimizer": "fused"},
+    "fsdp2 first step": {"mode": "train-first", "vocab": 77},
+    "fsdp2 four layers": {"layers": 4, **BACKWARD},
+    "fsdp2 odd width": {"d_model": 6, "d_ff": 13, "heads": 1, **BACKWARD},
+    "fsdp2 long": {"ctx": 37, "batch": 2, **BACKWARD},
+    "fsdp2 wide vocabulary": {"vocab": 1001, **BACKWARD},
+    "fsdp2 wide layers": {"d_model": 64, "d_ff": 300, **BACKWARD},
+    "fsdp2 sdpa": {"attention": "sdpa", **BACKWARD},
+    "fsdp2 forward": {"mode": "forward", "layers": 3},
+    "fsdp2 inference": {"mode": "inference", "layers": 3},
+    "ddp": {"strategy": "ddp"},
+    "ddp in several buckets": {**UNEVEN, "strategy": "ddp", "d_model": 192, "d_ff": 768, **BACKWARD},
+    "tp": {"strategy": "tp"},
+}
+"""Configurations that two processes run for real."""
+
+
+def cell_of(**axes: Any) -> MemoryCell:
+    base = {**SHAPE, "mode": "train", "ranks": RANKS, "strategy": "fsdp2"}
+    (cell,) = MemorySpec(**{**base, "device": "cpu", **axes}).cells()
+    return cell
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[Any]]]:
+    """Live bytes of rank 0 at the end of every phase, by configuration."""
+    found = tmp_path_factory.mktemp("ranks") / "live.json"
+    cells = json.dumps([cell_of(**axes).model_dump(mode="json") for axes in MEASURED.values()])
+    command = [sys.executable, "-W", "ignore::UserWarning", "-m", "tests.simulate.measured_ranks"]
+    ranks = [subprocess.Popen([*command, str(rank), cells, str(found)]) for rank in range(RANKS)]
+    assert [rank.wait(200) for rank in ranks] == [0] * RANKS
+    return dict(zip(MEASURED, json.loads(found.read_text()), strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")  # the model returns a view, as models do
+@pytest.mark.parametrize("name", MEASURED)
+def test_a_rank_takes_as_many_bytes_as_measured(measured: dict[str, list[list[Any]]], name: str) -> None:
+    cell = cell_of(**MEASURED[name])
+    with sdpa_kernel(SDPBackend.MATH):
+        simulated = record(cell.step, cell.mode, _AS_IT_IS)
+    parameters = sum(each.category == "gradients" for each in simulated.allocations) and tensors_of(cell)
+    expected = []
+    for step, phase, size_bytes in measured[name]:
+        # AdamW counts its steps on the host, which is not simulated; the fused one does not.
+        counted = (step > 0 or phase == "optimizer") and "optimizer" in cell.phases and cell.optimizer != "fused"
+        expected.append((step, phase, size_bytes - (4 * parameters if counted else 0)))
+    assert live(simulated) == expected
+
+
+def tensors_of(cell: MemoryCell) -> int:
+    assert cell.shape is not None
+    return 3 + 9 * cell.shape.layers
+
+
+def categories(recording: StepRecording, position: int) -> Counter[str]:
+    found = Counter[str]()
+    for each in (recording.allocations[number] for number in recording.live_at(position)):
+        found[each.category] += each.size_bytes
+    return found
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
+@pytest.mark.parametrize("ranks", [8, 64])
+def test_fsdp2_keeps_three_times_the_shard_of_its_rank(ranks: int) -> None:
+    cell = cell_of(ranks=ranks, d_model=64, d_ff=192, vocab=128, simulate="h100", device="auto")
+    result = simulate(cell.step, "train", H100)
+    left = categories(result.recording, len(result.recording.events))
+    shard = left["parameters"]
+    assert shard == 4 * (2 * 128 * 64 + 4 * 64 * 64 + 3 * 64 * 192 + 3 * 64) / ranks
+    assert left["gradients"] == shard
+    assert left["optimizer state"] == 2 * shard
+    assert result.gpu.nccl_bytes == 392 * MIB
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
+def test_what_fsdp2_communicates_is_allocated_on_streams_of_its_own() -> None:
+    result = simulate(cell_of(simulate="h100", device="auto").step, "train", H100)
+    streams = {each.stream for each in result.recording.allocations if each.category == "communication"}
+    assert streams > {0}
+    assert {each.stream for each in result.recording.allocations if each.category == "activations"} == {0}
+    segments = result.snapshot()["segments"]
+    assert {segment["stream"] for segment in segments} > {0}
+    of_stream = {block["address"]: segment["stream"] for segment in segments for block in segment["blocks"]}
+    for entry in result.snapshot()["device_traces"][0]:
+        if entry["action"] == "alloc" and entry["addr"] in of_stream:
+            assert entry["stream"] == of_stream[entry["addr"]]
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
+def test_a_rank_need_not_hold_the_whole_model_while_it_is_built() -> None:
+    large = {"d_model": 2048, "d_ff": 8192, "layers": 8, "heads": 8, "simulate": "h100", "device": "auto"}
+    whole = simulate(cell_of(**large, ranks=1, strategy=()).step, "forward", H100)
+    tight = replace(H100, memory_bytes=whole.by_category["parameters"] // 2 + 1224 * MIB)
+    assert not simulate(cell_of(**large, ranks=1, strategy=()).step, "forward", tight).verdict.fits
+    assert simulate(cell_of(**large, ranks=8).step, "forward", tight).verdict.fits
+    search = find_fewest_ranks(cell_of(**large, ranks=8).step, tight, "train")
+    tried = []
+    while True:
+        try:
+            ranks, result = next(search)
+        except StopIteration as end:
+            fewest = end.value
+            break
+        tried.append((ranks, result.verdict.fits))
+    assert tried == [(2**power, power == len(tried) - 1) for power in range(len(tried))]
+    assert fewest.value == tried[-1][0] > 1
+
+
+@pytest.mark.parametrize("strategy", ["fsdp2", "hsdp", "tp", "ddp"])
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
+def test_everything_is_as_it_was_after_a_simulation(strategy: Strategy) -> None:
+    from torch.distributed.fsdp._fully_shard import _fully_shard
+
+    before = (nn.parallel.DistributedDataParallel, _fully_shard._get_device_from_mesh, torch.UntypedStorage.resize_)
+    record(cell_of(ranks=4, strategy=strategy, heads=4, mode="forward").step, "forward", _AS_IT_IS)
+    assert not dist.is_initialized()
+    assert before == (
+        nn.parallel.DistributedDataParallel,
+        _fully_shard._get_device_from_mesh,
+        torch.UntypedStorage.resize_,
+    )
+
+
+def test_ddp_fills_its_buckets_as_torch_does() -> None:
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.randint(1, 3_000_000, (60,), generator=generator).tolist()
+    parameters = [torch.empty(length, device="meta") for length in lengths]
+    expected, _ = dist._compute_bucket_assignment_by_size(parameters, [FIRST_BUCKET_BYTES, BUCKET_BYTES])
+    number = {id(each): position for position, each in enumerate(parameters)}
+    assert [[number[id(each)] for each in bucket] for bucket in BucketedReplica._full(parameters)] == expected
