@@ -357,6 +357,17 @@ def test_clocks_that_are_apart_are_said() -> None:
     ]
 
 
+def test_a_trace_without_its_clock_is_compared_with_one_that_has_it(tmp_path: Path) -> None:
+    run = noisy(3, 1)
+    paths = run.write(tmp_path)
+    content = json.loads(paths[1].read_text())
+    del content["baseTimeNanoseconds"]
+    paths[1].write_text(json.dumps(content))
+    found = summarise(readings(paths))
+    assert found.straggler == summary_of(run).straggler
+    assert found.cautions[0].startswith("clocks are apart")
+
+
 # --- real traces of gloo (tests/fixtures/ranks)
 
 
