@@ -42,6 +42,7 @@ class Axis:
 
 AXES: Mapping[str, Axis] = {
     "device": Axis("device", "machine"),
+    "hardware": Axis("hardware", "machine", unset="this machine"),
     "threads": Axis("threads", "choice", "{} thread", counted=True, unset="default threads"),
     "ranks": Axis("ranks", "machine", "{} rank", counted=True, unset="1 rank", left_out=1),
     "strategy": Axis("strategy", "choice", unset=""),

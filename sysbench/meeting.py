@@ -1,6 +1,6 @@
 """How a worker finds the engine that started it, and how Nsight Systems finds the range to record.
 
-This module imports nothing at run time, because both are needed before everything else is imported.
+This module imports nothing beforehand, because both are needed before everything else is imported.
 """
 
 from __future__ import annotations
@@ -17,6 +17,17 @@ KEY_VARIABLE = "SYSBENCH_AUTHKEY"
 
 CAPTURE_RANGE = "sysbench"
 """The NVTX range inside which Nsight Systems records a worker."""
+
+
+def die_with_the_parent() -> None:
+    """Have the kernel end this process when its parent ends; on other systems the next message fails."""
+    import ctypes
+    import signal
+    import sys
+
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1  # linux/prctl.h
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 def started_as_rank(environment: Mapping[str, str]) -> int:

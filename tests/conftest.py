@@ -7,6 +7,7 @@ import signal
 import sys
 import tempfile
 from collections import Counter
+from functools import partial
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -54,6 +55,16 @@ def _only_what_a_module_makes_is_collected() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def graphs_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have models compiled to graphs, for real, but not to C++: generating that takes most of a minute."""
+    import torch
+    from torch._inductor.compile_fx import compile_fx  # takes seconds
+
+    without_code = partial(compile_fx, inner_compile=lambda graph, *_, **__: graph)
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=without_code))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -90,6 +90,7 @@ TORCH = TorchSection(
         "cudnn": ["bf16", "fp16"],
     },
     profiler_activities=["CPU", "CUDA"],
+    backends=["gloo", "nccl 2.28.9"],
 )
 
 CPU_TORCH = TorchSection(
@@ -100,6 +101,7 @@ CPU_TORCH = TorchSection(
     cpu_bf16=True,
     devices=[CPU],
     profiler_activities=["CPU"],
+    backends=["gloo"],
 )
 
 TOOLS = ToolsSection(
@@ -108,6 +110,7 @@ TOOLS = ToolsSection(
     cxx_compiler=Tool(path="/usr/bin/g++", version="13.3.0", problem=None),
     python_headers="/usr/include/python3.12",
     matplotlib="3.10.0",
+    torchrun="/usr/bin/torchrun",
 )
 
 SOUND = Facts(HOST, NVML, TORCH, TOOLS, AllocatorSection())

@@ -11,8 +11,10 @@ from types import TracebackType
 from sysbench import __version__
 from sysbench.engine.admission import Admission
 from sysbench.engine.conversation import StoppedByUserError
+from sysbench.engine.elsewhere.crew import Elsewhere
+from sysbench.engine.elsewhere.pools import pool_of
 from sysbench.engine.identity import source_digest
-from sysbench.engine.interrupts import catch_interrupts
+from sysbench.engine.interrupts import Interrupts, catch_interrupts
 from sysbench.engine.launchers import Launcher, PlainLauncher
 from sysbench.engine.plan import PlacedCell, place, refuse_impossible
 from sysbench.engine.provisions import Provisions
@@ -20,7 +22,15 @@ from sysbench.engine.sensors.host import host_info
 from sysbench.engine.sensors.sampler import Sampler, system_sampler
 from sysbench.engine.supervisor import Supervisor
 from sysbench.errors import OutputError, SysbenchError, UsageError
-from sysbench.log.events import CellFinished, CellStarted, Event, RunFinished, RunResumed, RunStarted, WorkerReady
+from sysbench.log.events import (
+    CellFinished,
+    CellStarted,
+    Event,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+    WorkerReady,
+)
 from sysbench.log.journal import Log
 from sysbench.log.outcomes import RunStatus
 from sysbench.log.resume import EarlierRun, recall
@@ -36,14 +46,18 @@ def run(
     launcher: Launcher | None = None,
     sampler: Sampler | None = None,
     provisions: Provisions | None = None,
+    cells: Sequence[RunCell] | None = None,
 ) -> Session:
     """Prepare a run and check everything that needs no worker; iterate over the result to carry it out.
+
+    It is a run of all cells of the spec, or of `cells` among them.
 
     Raises UsageError for cells that cannot run anywhere and for a log that must not be continued, LogError for a log
     that cannot be read, and OutputError if the log cannot be written. No files are left behind in these cases.
     """
-    cells: list[RunCell] = list(spec.cells())
+    cells = list(spec.cells()) if cells is None else cells
     refuse_impossible(cells)
+    _refuse_elsewhere(cells, options, provisions)
     if options.json_path not in (None, "-"):
         refuse_unwritable(Path(options.json_path))
     sampler = sampler or system_sampler()
@@ -55,7 +69,7 @@ def run(
         opening = _beginning(spec, len(cells), sampler.driver)
         log, earlier = Log.create(options.out, spec.kind, options.log_name), None
     return Session(
-        log, opening, cells, earlier, options, launcher or PlainLauncher(), sampler, provisions or Provisions()
+        log, opening, spec, cells, earlier, options, launcher or PlainLauncher(), sampler, provisions or Provisions()
     )
 
 
@@ -75,6 +89,7 @@ class Session:
         self,
         log: Log,
         opening: RunStarted | RunResumed,
+        spec: RunSpec,
         cells: Sequence[RunCell],
         earlier: EarlierRun | None,
         options: RunOptions,
@@ -86,6 +101,7 @@ class Session:
         self._provisions = provisions
         self._log = log
         self._opening = opening
+        self._spec = spec
         self._cells = cells
         self._earlier = earlier
         self._options = options
@@ -120,38 +136,38 @@ class Session:
         status: RunStatus = "complete"
         failure: SysbenchError | None = None
         with self._log, closing(self._sampler), catch_interrupts() as interrupts:
-            supervisor = Supervisor(
-                self._launcher,
-                self._sampler,
-                self._admission,
-                interrupts,
-                self._options.timeout_s,
-                self._provisions,
-                ceilings=self._options.ceilings,
-            )
             opening = self._written(self._opening)
+            crew: Supervisor | Elsewhere | None = None
             try:
                 yield opening
-                if any(self._is_wanted(cell) for cell in self._cells):
-                    for event in supervisor.run(self._place):
-                        yield self._written(event)
+                wanted = [(index, cell) for index, cell in enumerate(self._cells) if self._is_wanted(cell)]
+                if wanted and (self._options.on or self._options.parallel):
+                    crew = Elsewhere(pool_of(self._options), interrupts, self._spec, self._options)
+                    events = crew.run(wanted)
+                elif wanted:
+                    crew = self._supervisor(interrupts)
+                    events = crew.run(self._place)
+                else:
+                    events = iter(())
+                for event in events:
+                    yield self._written(event)
             except StoppedByUserError:
                 status = "interrupted"
             except UsageError:
-                supervisor.stop()
+                _stop(crew)
                 self._log.withdraw()
                 raise
             except OutputError as error:
-                supervisor.stop()
+                _stop(crew)
                 raise OutputError(f"{error}. The run was stopped; the log has everything before that") from error
             except SysbenchError as error:
                 status, failure = "failed", error
             except BaseException as error:
                 # Abandoned in the middle: by the caller, by a third Ctrl-C, or because of a bug.
                 given_up = isinstance(error, GeneratorExit | KeyboardInterrupt)
-                self._finish(supervisor, "interrupted" if given_up else "failed")
+                self._finish(crew, "interrupted" if given_up else "failed")
                 raise
-            yield from self._finish(supervisor, status)
+            yield from self._finish(crew, status)
         if failure is not None:
             raise failure
 
@@ -163,9 +179,20 @@ class Session:
             self._open_cell = None
         return event
 
-    def _finish(self, supervisor: Supervisor, status: RunStatus) -> list[Event]:
+    def _supervisor(self, interrupts: Interrupts) -> Supervisor:
+        return Supervisor(
+            self._launcher,
+            self._sampler,
+            self._admission,
+            interrupts,
+            self._options.timeout_s,
+            self._provisions,
+            ceilings=self._options.ceilings,
+        )
+
+    def _finish(self, crew: Supervisor | Elsewhere | None, status: RunStatus) -> list[Event]:
         """End the worker and complete the log; return its last events only after that."""
-        last_words: list[Event] = [*supervisor.stop()]
+        last_words: list[Event] = [*_stop(crew)]
         if self._open_cell is not None:
             last_words.append(CellFinished(at_s=time.time(), cell=self._open_cell, outcome="interrupted"))
         last_words.append(RunFinished(at_s=time.time(), status=status))
@@ -183,6 +210,24 @@ class Session:
                 if self._earlier.outcomes.get(each.cell.key) == "oom":
                     self._admission.remember_too_large(each)
         return [each for each in placed if self._is_wanted(each.cell)]
+
+
+def _stop(crew: Supervisor | Elsewhere | None) -> Sequence[Event]:
+    return [] if crew is None else crew.stop()
+
+
+def _refuse_elsewhere(cells: Sequence[RunCell], options: RunOptions, provisions: Provisions | None) -> None:
+    """Raise UsageError for what cannot be carried out elsewhere, or side by side."""
+    if options.parallel and not all(cell.simulated for cell in cells):
+        raise UsageError(
+            f"--parallel {options.parallel} is for cells that are simulated (--simulate GPU): measured side by side on "
+            "one machine, they would slow each other down"
+        )
+    if (options.on or options.parallel) and provisions is not None and (provisions.artifacts or provisions.launchers):
+        raise UsageError(
+            f"{f'--on {options.on}' if options.on else f'--parallel {options.parallel}'}: traces and snapshots, and "
+            "what is drawn of them, are written where the cell runs: leave either out"
+        )
 
 
 def _beginning(spec: RunSpec, cells: int, driver: str | None) -> RunStarted:

@@ -218,6 +218,7 @@ def of_cell(cell: RunCell, seen: CellEvents) -> dict[str, Any]:
         "key": seen.started.cell if seen.started else cell.key,
         "axes": cell,
         "device": seen.started.device if seen.started else None,
+        "host": seen.started.host if seen.started else None,
         "outcome": seen.finished.outcome if seen.finished else "interrupted",
         "detail": seen.finished.detail if seen.finished else "stopped before it was finished",
         "own_model": OwnModelFacts(**own.model_dump(exclude=_OF_EVENTS)) if (own := seen.last(OwnModelBuilt)) else None,

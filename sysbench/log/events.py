@@ -203,6 +203,8 @@ class CellStarted(Event):
     axes: dict[str, Any]
     """The complete spec of the cell, as returned by its `model_dump()`."""
     device: DeviceInfo
+    host: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    """The machine, if the run had its cells carried out elsewhere."""
 
 
 Stage = Literal[

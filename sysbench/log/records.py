@@ -89,6 +89,8 @@ class CellRecord(Frozen):
     cell: SerializeAsAny[RunCell] = Field(alias="axes")
     """The cell's spec; each command has its own class."""
     device: DeviceInfo | None
+    host: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    """The machine, if the run had its cells carried out elsewhere."""
     outcome: Outcome
     detail: str | None
     own_model: OwnModelFacts | None = Field(default=None, exclude_if=lambda value: value is None)
@@ -97,8 +99,14 @@ class CellRecord(Frozen):
 
     @cached_property
     def axes(self) -> dict[str, Any]:
-        """The cell in JSON form, for code that accesses axes by name. Code that needs one specific axis uses `cell`."""
-        return self.cell.model_dump(mode="json")
+        """The cell in JSON form, for code that accesses axes by name. Code that needs one specific axis uses `cell`.
+
+        What was measured elsewhere has the hardware too: cells of different GPUs must not be taken for alike.
+        """
+        axes: dict[str, Any] = self.cell.model_dump(mode="json")
+        if self.host is not None and self.device is not None and not self.cell.simulated:
+            axes["hardware"] = self.device.name
+        return axes
 
 
 class ModelCellRecord(CellRecord):

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from sysbench.errors import unknown
 from sysbench.spec.axes import Texts
 from sysbench.spec.options import Option
 from sysbench.spec.validation import option_name, option_of
@@ -26,6 +27,32 @@ VIEW = "What is shown"
 
 _OF_FILES = frozenset({"PATH", "PATH|-", "FILE", "FILE,…", "LOG"})
 """Placeholder for the value of an option that names a file."""
+
+
+def _where(value: object) -> object:
+    if isinstance(value, str) and not (value in ELSEWHERE or re.fullmatch(r"ray://[^/\s]+", value)):
+        raise ValueError(f"{unknown(value, 'a place to carry cells out', ELSEWHERE)}, or ray://HOST:PORT")
+    return value
+
+
+def _arguments(value: object) -> object:
+    """Parse NAME=VALUE, whose value is a number where it is written as one."""
+    if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
+        return value
+    found = []
+    for word in value:
+        name, equals, text = word.partition("=")
+        if not (name.isidentifier() and equals and text):
+            raise ValueError(f"{word} is not NAME=VALUE, such as timeout_min=30")
+        found.append((name, float(text) if re.fullmatch(r"\d*\.\d+", text) else int(text) if text.isdigit() else text))
+    return tuple(found)
+
+
+ELSEWHERE = ("ray", "slurm", "slurm:local")
+"""Where cells can be carried out instead of here, besides the address of a Ray cluster."""
+
+Where = Annotated[str, BeforeValidator(_where)]
+Arguments = Annotated[tuple[tuple[str, int | float | str], ...], BeforeValidator(_arguments)]
 
 Sort = Literal["total", "calls", "avg", "med", "min", "max", "std", "name"]
 
@@ -86,6 +113,17 @@ class RunOptions(BaseModel):
     force: Annotated[bool, Option(panel=EXECUTION)] = Field(
         default=False, description="Also start cells that are predicted not to fit into memory."
     )
+    on: Annotated[Where | None, Option(metavar="WHERE", panel=EXECUTION, values=ELSEWHERE)] = Field(
+        default=None,
+        description="Carry cells out elsewhere, side by side: ray, ray://HOST:PORT, or slurm (slurm:local tries it).",
+    )
+    on_arg: Annotated[Arguments, Option(metavar="NAME=VALUE", panel=EXECUTION, repeated=True)] = Field(
+        default=(),
+        description="What --on hands over to Ray (num_cpus=4) or to submitit (slurm_partition=gpu, timeout_min=30).",
+    )
+    parallel: Annotated[int | None, Option(metavar="N", panel=EXECUTION)] = Field(
+        default=None, ge=1, le=256, description="Carry so many cells out at a time, if they are simulated."
+    )
 
     log_name: str | None = None
     """Name of the log without its ending; None for a name from the time and the command. Not on the command line."""
@@ -102,6 +140,14 @@ class RunOptions(BaseModel):
     def selection(self) -> Selection:
         """The part of the result to show: everything, for commands without such options."""
         return Selection()
+
+    @model_validator(mode="after")
+    def _refuse_two_places(self) -> Self:
+        if self.on is not None and self.parallel is not None:
+            raise ValueError(f"--parallel is for this machine; --on {self.on} itself decides what runs at a time")
+        if self.on_arg and self.on is None:
+            raise ValueError("--on-arg needs --on WHERE, to which it is handed over")
+        return self
 
     @model_validator(mode="after")
     def _refuse_one_file_for_two(self) -> Self:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import gc
 import os
-import signal
 import sys
 import time
 
 from sysbench import meeting
-
-_PR_SET_PDEATHSIG = 1
-"""linux/prctl.h"""
 
 
 def main() -> None:
@@ -22,7 +17,7 @@ def main() -> None:
         sys.exit("sysbench.worker is started by sysbench; run `sysbench time` instead")
     where = {name: os.environ.pop(name) for name in (meeting.ADDRESS_VARIABLE, meeting.KEY_VARIABLE)}
     faulthandler.enable()
-    _die_with_the_engine()
+    meeting.die_with_the_parent()
     gc.disable()  # imports leave no garbage; collecting it took a tenth of their time
     began_s = time.perf_counter()
     import torch  # noqa: F401  Imported here, and before all that needs it, so that the time it takes can be told.
@@ -40,12 +35,6 @@ def main() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
-
-
-def _die_with_the_engine() -> None:
-    """Have the kernel end this process when its parent ends; on other systems the next event fails."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -54,6 +54,7 @@ def _ask(facts: Facts, torch: Any) -> None:
         "devices": _devices,
         "cudnn": _cudnn,
         "attention_kernels": _attention_kernels,
+        "backends": _backends,
         "profiler_activities": lambda torch: sorted(each.name for each in torch.profiler.supported_activities()),
     }
     for field, question in questions.items():
@@ -121,6 +122,19 @@ def _attention_kernels(torch: Any) -> dict[str, list[str]]:
             if takes(parameters):
                 taken[name].append(precision)
     return taken
+
+
+def _backends(torch: Any) -> list[str]:
+    """How ranks can communicate here; gloo fails where it finds no network interface, so it is tried."""
+    found = []
+    if torch.distributed.is_available() and torch.distributed.is_gloo_available():
+        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+        torch.distributed.all_reduce(torch.ones(1))
+        torch.distributed.destroy_process_group()
+        found.append("gloo")
+    if torch.distributed.is_available() and torch.distributed.is_nccl_available():
+        found.append(f"nccl {'.'.join(map(str, torch.cuda.nccl.version()))}")
+    return found
 
 
 def _line(error: BaseException) -> str:

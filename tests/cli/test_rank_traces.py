@@ -143,6 +143,19 @@ def test_a_file_that_is_no_trace_among_them_is_named(run: Run, tmp_path: Path, c
     assert complaint in ran.complaint
 
 
+def test_impossible_times_are_one_line(run: Run, tmp_path: Path) -> None:
+    for path in run.write(tmp_path):
+        content = json.loads(path.read_text())
+        content["traceEvents"][0]["dur"] = 4e15
+        for event in content["traceEvents"]:
+            if "Collective name" in event["args"]:
+                event["dur"] = 4e15
+        path.write_text(json.dumps(content))
+    ran = answered("profile", f"--from={tmp_path}")
+    assert (ran.code, ran.out) == (2, "")
+    assert "what no" in ran.complaint
+
+
 def test_a_rank_that_is_missing_is_said(run: Run, tmp_path: Path) -> None:
     run.write(tmp_path, ranks=(0, 2))
     ran = answered("profile", f"--from={tmp_path}", COLUMNS="200")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,18 @@ def test_a_finished_run_of_ranks_is_continued_without_measuring(ran: tuple[Ran, 
     again = answered("time", *MINUTE, *STEPS, *RANKS, "--resume", str(log), cwd=ran[1])
     assert again.code == 0, again.err
     assert "fsdp2" in again.out
+
+
+def test_the_code_of_the_page_about_ranks_runs(
+    ran: tuple[Ran, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "ranks.md").read_text()
+    (block,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    monkeypatch.chdir(ran[1])
+    exec(compile(block, "docs/ranks.md", "exec"), {})
+    assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()] == [
+        [strategy, rank] for strategy in ("ddp", "fsdp2", "tp") for rank in "01"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,18 @@ from tests.lab.two_ranks import RANKS, Step, result_of
 STRATEGIES = ("ddp", "fsdp2", "tp")
 OPTIMIZERS = ("foreach", "for-loop")
 
+THEIRS = """
+from torch import nn
+
+
+class Theirs(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Embedding(50, 8), nn.ModuleList([]), nn.Linear(8, 50))
+
+    def forward(self, tokens):
+        return self[2](self[0](tokens))
+"""
+
 
 def cells(**axes: Any) -> list[TimeCell]:
     small = {"d_model": 16, "d_ff": 32, "layers": 2, "heads": 2, "vocab": 50, "ctx": 8, "batch": 3, "device": "cpu"}
@@ -27,6 +39,9 @@ def cells(**axes: Any) -> list[TimeCell]:
 def distributed_steps(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Step]:
     folder = tmp_path_factory.mktemp("ranks")
     asked = cells(ranks=RANKS, strategy=STRATEGIES, optimizer=OPTIMIZERS)
+    (folder / "theirs.py").write_text(THEIRS)
+    own = TimeSpec(model=f"{folder}/theirs.py:Theirs", ranks=RANKS, strategy="fsdp2", ctx=8, batch=3, device="cpu")
+    asked += own.cells()
     found = folder / "steps.pt"
     written = json.dumps([cell.model_dump(mode="json") for cell in asked])
     ranks = [
@@ -35,7 +50,10 @@ def distributed_steps(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[st
     ]
     assert [rank.wait(120) for rank in ranks] == [0] * RANKS
     steps = torch.load(found)
-    return {(str(cell.strategy), cell.optimizer): step for cell, step in zip(asked, steps, strict=True)}
+    return {
+        (cell.size if cell.own else str(cell.strategy), cell.optimizer): step
+        for cell, step in zip(asked, steps, strict=True)
+    }
 
 
 def one_process(batches: int) -> Step:
@@ -75,6 +93,12 @@ def test_the_ranks_of_data_parallel_strategies_have_batches_of_their_own(
 ) -> None:
     assert len(set(distributed_steps["ddp", "foreach"]["losses"])) == RANKS
     assert len(set(distributed_steps["tp", "foreach"]["losses"])) == 1
+
+
+def test_a_sharded_model_of_the_users_keeps_its_name(distributed_steps: dict[tuple[str, str], Step]) -> None:
+    step = distributed_steps["Theirs", "foreach"]
+    assert step["class"] == "Theirs"
+    assert step["gradients"]["2.weight"].shape == (50, 8)
 
 
 def test_blocks_are_the_repeated_modules_wherever_they_are() -> None:

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from sysbench.commands.time.spec import TimeCell
 from sysbench.lab.step import TrainingStep
 from sysbench.lab.strategies import mesh_of
+from sysbench.lab.workload.facts import facts_of
 
 RANKS = 2
 
@@ -48,6 +49,7 @@ def result_of(step: TrainingStep) -> Step:
     named = {name.removeprefix("module."): each for name, each in step.model.named_parameters()}
     return {
         "loss": step.loss,
+        "class": facts_of(step.work, None).class_name if step.work.own else None,
         "gradients": {name: _whole(each.grad) for name, each in named.items()},
         "parameters": {name: _whole(each.detach()) for name, each in named.items()},
     }

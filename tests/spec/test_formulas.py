@@ -6,7 +6,6 @@ import gc
 import itertools
 import weakref
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, get_args
 
 import pytest
@@ -140,14 +139,8 @@ def test_what_training_holds_of_the_largest_model_is_four_times_its_weights() ->
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own
 @pytest.mark.parametrize(("precision", "attention"), [("fp32", "naive"), ("bf16", "sdpa")])
-def test_compiled_models_save_what_is_predicted_for_them(
-    precision: str, attention: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from torch._inductor.compile_fx import compile_fx  # takes seconds
-
-    # The graphs of forward and backward decide what is saved; generating C++ for them takes most of a minute.
-    without_code = partial(compile_fx, inner_compile=lambda graph, *_, **__: graph)
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=without_code))
+@pytest.mark.usefixtures("graphs_only")  # those of forward and backward decide what is saved
+def test_compiled_models_save_what_is_predicted_for_them(precision: str, attention: str) -> None:
     shape, ctx, batch = SHAPES["activations"]
     shape = shape.model_copy(update={"layers": 1})  # the compiler takes as long for each as for the first
     compiled = cell(shape, ctx, batch, execution="compiled", mode="forward", precision=precision, attention=attention)

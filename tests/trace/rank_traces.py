@@ -50,7 +50,6 @@ class Run:
     world: int
     clock_us: Mapping[int, int] = field(default_factory=dict)
     """How far each rank's clock is ahead."""
-    hosts: bool = True
     numbered: bool = True
     """Whether collectives have their number in the group."""
     first_step: Mapping[int, int] = field(default_factory=dict)

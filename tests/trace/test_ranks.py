@@ -219,8 +219,19 @@ def test_a_collective_that_differs_between_ranks_is_not_matched_and_said() -> No
     found = summary_of(run)
     assert found.arrivals == []
     assert found.cautions == [
-        "1 collectives are on some ranks only, or differ between ranks: they have no transfer time"
+        "1 collective is not the same on all ranks of the group: transfer and waiting are unknown"
     ]
+
+
+def test_kernels_without_arguments_are_matched_by_their_order_and_have_no_size() -> None:
+    run = made()
+    for event in (each for events in run.events.values() for each in events):
+        event["args"] = {key: event["args"][key] for key in ("correlation", "stream", "device") if key in event["args"]}
+    found, whole = summary_of(run), summary_of(made())
+    assert {row.bytes for row in found.collectives} == {None}
+    assert {row.kind for row in found.collectives} == {"all_reduce", "all_gather", "reduce_scatter"}
+    assert found.arrivals == whole.arrivals
+    assert sum(row.transfer_ns for row in found.collectives) == sum(row.transfer_ns for row in whole.collectives)
 
 
 def test_broadcasts_have_no_waiting_because_ranks_do_not_end_them_together() -> None:
@@ -344,6 +355,17 @@ def test_clocks_that_are_apart_are_said() -> None:
     assert found.cautions == [
         "clocks are apart: that of rank 1 is 2.50 s behind that of rank 0; collectives align them"
     ]
+
+
+def test_a_trace_without_its_clock_is_compared_with_one_that_has_it(tmp_path: Path) -> None:
+    run = noisy(3, 1)
+    paths = run.write(tmp_path)
+    content = json.loads(paths[1].read_text())
+    del content["baseTimeNanoseconds"]
+    paths[1].write_text(json.dumps(content))
+    found = summarise(readings(paths))
+    assert found.straggler == summary_of(run).straggler
+    assert found.cautions[0].startswith("clocks are apart")
 
 
 # --- real traces of gloo (tests/fixtures/ranks)

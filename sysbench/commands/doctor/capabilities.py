@@ -75,6 +75,7 @@ def prospects(facts: Facts) -> list[Prospect]:
         *(_cuda_precisions(device) if device.type == "cuda" else _other_precisions(facts, device)),
         _compile(facts),
         *_attention(facts, device),
+        _ranks(facts, device),
         *last,
     ]
 
@@ -319,6 +320,21 @@ def _kernel(facts: Facts, name: str) -> Prospect:
     if "fp32" in taken:
         return _yes(what, f"in {', '.join(taken)}")
     return _partly(what, f"in {' and '.join(taken)} only", f"--precision {taken[0]}; in fp32 --attention efficient")
+
+
+def _ranks(facts: Facts, device: DeviceInfo) -> Prospect:
+    what, torch = "time --ranks", facts.torch
+    if "gloo" not in torch.backends:
+        return _no(what, torch.unknown.get("backends", "this torch has no gloo, through which ranks meet"))
+    if device.type != "cuda":
+        cores = facts.host.usable_cores or 1
+        return _yes(what, f"gloo, over {cores} cores") if cores > 1 else _partly(what, "gloo, but they share one core")
+    gpus = sum(each.type == "cuda" for each in torch.devices)
+    nccl = next((each for each in torch.backends if each.startswith("nccl")), None)
+    if gpus == 1 or nccl is None:
+        why = "each rank takes a GPU, and there is one" if gpus == 1 else "this torch has no nccl"
+        return _partly(what, why, "--device cpu takes ranks of the CPU, through gloo")
+    return _yes(what, f"{nccl.upper()}, over {gpus} GPUs")
 
 
 def _nsys(facts: Facts) -> Prospect:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import ExitStack
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -82,7 +84,11 @@ class Examination:
         found = ToolsSection(
             **{name: Tool(**question.answer()) for name, question in self._tools.items()},
             python_headers=questions.ask("python_headers", tools.python_headers),
-            matplotlib=questions.ask("matplotlib", tools.matplotlib_version),
+            matplotlib=questions.ask("matplotlib", partial(tools.installed, "matplotlib")),
+            torchrun=shutil.which("torchrun"),
+            sbatch=shutil.which("sbatch"),
+            ray=questions.ask("ray", partial(tools.installed, "ray")),
+            submitit=questions.ask("submitit", partial(tools.installed, "submitit")),
         )
         return found.model_copy(update={"unknown": questions.unknown})
 

@@ -125,6 +125,8 @@ class TorchSection(Section):
     attention_kernels: dict[str, list[str]] = Field(default_factory=dict)
     """Precisions that each kernel of scaled_dot_product_attention supports on the first CUDA device."""
     profiler_activities: list[str] = Field(default_factory=list)
+    backends: list[str] = Field(default_factory=list)
+    """Ways in which ranks communicate: gloo, of which one operation was tried, and nccl with its version."""
 
 
 class Tool(Frozen):
@@ -147,6 +149,12 @@ class ToolsSection(Section):
     python_headers: str | None = None
     """Directory of Python.h, which compiled launchers include."""
     matplotlib: str | None = None
+    torchrun: str | None = None
+    """Its path; sysbench starts the ranks of a cell without it."""
+    sbatch: str | None = None
+    """Path of SLURM's."""
+    ray: str | None = None
+    submitit: str | None = None
 
 
 class AllocatorSection(Section):

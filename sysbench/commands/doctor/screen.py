@@ -60,9 +60,18 @@ def tools(found: ToolsSection, allocator: AllocatorSection) -> RenderableType:
         *_tool("C", found.c_compiler),
         *_tool("C++", found.cxx_compiler),
         ("Python.h", found.python_headers or "not installed"),
+        ("clusters", _clusters(found)),
         ("allocator", _allocator(allocator)),
     ]
     return _Part("tools", [*facts, *_reasons(found)])
+
+
+def _clusters(found: ToolsSection) -> str:
+    """Programs that start processes on several machines; sysbench needs none of them."""
+    there = {"torchrun": found.torchrun, "SLURM": found.sbatch, "Ray": found.ray, "submitit": found.submitit}
+    lacking = [name for name, version in there.items() if version is None]
+    missing = f"no {', '.join(lacking)}" if lacking else None
+    return _joined(*(f"{name} {version}" for name, version in there.items() if version is not None), missing)
 
 
 def torch(found: TorchSection) -> RenderableType:
@@ -89,6 +98,8 @@ def torch(found: TorchSection) -> RenderableType:
                 _joined(f"{found.threads} threads" if found.threads > 1 else "1 thread", found.cpu_capability),
             )
         )
+    if found.backends:
+        facts.append(("backends", _joined(*found.backends)))
     return _Part("torch", [*facts, *_reasons(found)])
 
 

@@ -66,10 +66,10 @@ def python_headers() -> str | None:
     return str(directory) if (directory / "Python.h").is_file() else None
 
 
-def matplotlib_version() -> str | None:
-    """Version of the installed matplotlib, without importing it."""
+def installed(distribution: str) -> str | None:
+    """Version of an installed distribution, without importing it."""
     try:
-        return importlib.metadata.version("matplotlib")
+        return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return None
 

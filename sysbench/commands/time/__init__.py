@@ -12,6 +12,7 @@ COMMAND = Command(
             "predicted",
             "gpus",
             "summary",
+            "ranks",
             "phases",
             "precision",
             "execution",

@@ -216,7 +216,12 @@ RANKS = DeclaredTable(
             values=lambda record: phases_in(record.cells) or ("step",),
         ),
         Field("median", "median step", "s", importance=4, get=lambda row: row[1].median_step_s),
-        Field("loss", importance=12, get=lambda row: f"{row[1].loss:.4f}" if row[1].loss is not None else None),
+        Field(
+            "loss",
+            importance=12,
+            get=lambda row: f"{row[1].loss:.4f}" if row[1].loss is not None else None,
+            optional=True,
+        ),
         Field(
             "allocated_peak",
             "allocated peak",

@@ -30,7 +30,7 @@ def facts_of(work: Workload, by_phase: Mapping[str, int] | None, uncounted: str 
     own, parameters = work.own, list(work.model.parameters())  # torch yields shared ones once
     assert own is not None
     return OwnModelFacts(
-        class_name=type(work.model).__qualname__,
+        class_name=own.class_name,
         parameters=sum(each.numel() for each in parameters),
         trainable_parameters=sum(each.numel() for each in parameters if each.requires_grad),
         inputs=own.inputs,

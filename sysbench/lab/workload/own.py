@@ -73,6 +73,7 @@ def own_workload(cell: ModelCell, own: OwnModel, device: torch.device) -> Worklo
         tokens=cell.tokens if inputs.tokens is not None else None,
         attending=nullcontext if backend is None else partial(sdpa_kernel, backend),
         own=OwnWorkload(
+            class_name=type(model).__qualname__,
             files=files,
             inputs=inputs.said,
             loss=lambda: loss.said,

@@ -34,6 +34,7 @@ _IMPLEMENTATIONS: Mapping[str, Mapping[str, Any]] = {
 class OwnWorkload:
     """What only a model of the user's has.
 
+    class_name  of the model as it was built; FSDP2 gives it another
     files    its code, as it was imported
     inputs   where they come from
     loss     tells how the loss was computed, once it was
@@ -41,6 +42,7 @@ class OwnWorkload:
     import_s how long the import of the code took, the first time
     """
 
+    class_name: str
     files: tuple[CodeFile, ...]
     inputs: str
     loss: Callable[[], str | None]

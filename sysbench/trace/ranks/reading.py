@@ -284,7 +284,8 @@ def _collectives(recording: Recording, rows: Collectives, steps: _Steps) -> list
     ran = np.flatnonzero(rows.source == (KERNEL_RAN if (rows.source == KERNEL_RAN).any() else HOST_RAN))
     ran = ran[np.argsort(rows.start_ns[ran], kind="stable")]
     told = _calls(recording, rows, ran)
-    clock_ns = recording.clock_ns + recording.origin_ns
+    # Differences of such times fit in 64 bits, whatever a file claims.
+    clock_ns = max(min(recording.clock_ns + recording.origin_ns, 2**61), -(2**61))
     step = steps.of_collectives(rows)
     only = recording.groups[0] if len(recording.groups) == 1 else None
     found = []

@@ -74,10 +74,9 @@ def summarise(readings: Mapping[int, RankReading]) -> RanksSummary:
             *(_missing(missing, len(readings)) if len(readings) > 1 else ()),
             *_other_steps(readings, steps),
             *_apart(alignment),
-            *([f"{unmatched} collectives are on some ranks only, or differ between ranks: they have no transfer time"]
-              if unmatched else ()),
+            *_unmatched(unmatched),
         ],
-    )  # fmt: skip
+    )
 
 
 def _breakdown(rank: int, reading: RankReading, steps: Sequence[str]) -> Iterator[RankStep]:
@@ -220,6 +219,12 @@ def _other_steps(readings: Mapping[int, RankReading], steps: Sequence[str]) -> I
     if others:
         listed = [f"rank {rank} has {len(each.steps)}" for rank, each in [*others.items()][:MOST_LISTED]]
         yield f"steps do not match: {', '.join(listed)}, and {len(steps)} are common to all ranks and compared"
+
+
+def _unmatched(count: int) -> Iterator[str]:
+    if count:
+        which = "1 collective is" if count == 1 else f"{count} collectives are"
+        yield f"{which} not the same on all ranks of the group: transfer and waiting are unknown"
 
 
 def _apart(alignment: Alignment) -> Iterator[str]:

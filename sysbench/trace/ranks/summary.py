@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Literal
 
 from sysbench.spec.frozen import Frozen
-from sysbench.spec.quantities import Amount, Bytes, Count, Nanoseconds, Share, Signed
+from sysbench.spec.quantities import Amount, Bytes, Count, Nanoseconds, Share
 from sysbench.trace.ranks.kinds import Kind
 from sysbench.trace.summary import ProfileSource
 
@@ -75,7 +75,7 @@ class Clock(Frozen):
     """Number of collectives that align them."""
     residual_ns: Nanoseconds
     """Median over those of the time from the first rank's end to the last one's, after alignment."""
-    offsets_ns: dict[int, Signed]
+    offsets_ns: dict[int, int]
     """How far each rank's clock is ahead of that of the first rank that it is connected with by collectives."""
 
 

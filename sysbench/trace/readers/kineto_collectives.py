@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from sysbench.trace.kernels.classes import classified
 from sysbench.trace.recording import CALLED, HOST_RAN, KERNEL_RAN, NONE, Integers
@@ -30,16 +31,7 @@ _KINDS: Final[dict[str, tuple[int, Callable[[str], bool]]]] = {
 }
 
 
-class _Known(dict[str, bool]):
-    """Whether a name is that of a collective."""
-
-    def __init__(self, holds: Callable[[str], bool]) -> None:
-        super().__init__()
-        self._holds = holds
-
-    def __missing__(self, name: str) -> bool:
-        known = self[name] = self._holds(name)
-        return known
+_UNSEEN: Final = -1
 
 
 class CollectiveRows:
@@ -47,15 +39,26 @@ class CollectiveRows:
 
     def __init__(self, names: dict[Any, int]) -> None:
         self._names = names
-        self._known = {which: _Known(holds) for which, (_, holds) in _KINDS.items()}
+        self._known = {which: np.zeros(0, np.int8) for which in _KINDS}
+        """Whether each name is that of a collective, or _UNSEEN; names of events repeat millions of times."""
 
-    def among(self, which: str, events: Sequence[Any]) -> tuple[list[int], Sequence[Integers]]:
-        """Return the positions of the collectives, and their columns from `source` on, as in `Collectives`."""
+    def among(self, which: str, events: Sequence[Any], name: NDArray[Any]) -> tuple[list[int], Sequence[Integers]]:
+        """Return the positions of the collectives, and their columns from `source` on, as in `Collectives`.
+
+        `name` is the number of each event's name.
+        """
         if which not in _KINDS:
             return [], ()
+        source, holds = _KINDS[which]
         known = self._known[which]
-        rows = [at for at, event in enumerate(events) if known[event.name]]
-        columns = np.array([self._arguments(_KINDS[which][0], events[at].args) for at in rows], np.int64)
+        if len(known) < len(self._names):
+            known = np.concatenate([known, np.full(2 * len(self._names) - len(known), _UNSEEN, np.int8)])
+            self._known[which] = known
+        unseen = np.flatnonzero(known[name] == _UNSEEN)
+        for at in unseen[np.unique(name[unseen], return_index=True)[1]].tolist():
+            known[name[at]] = holds(events[at].name)
+        rows = np.flatnonzero(known[name]).tolist()
+        columns = np.array([self._arguments(source, events[at].args) for at in rows], np.int64)
         return rows, [*columns.reshape(-1, 10).T]
 
     def _arguments(self, source: int, given: Any) -> tuple[int, ...]:

@@ -203,7 +203,7 @@ class Columns:
             if found:
                 columns = self._of(which, found)
                 self._tables[which].add((start_ns, duration_ns, *columns))
-                rows, arguments = self._collectives.among(which, found)
+                rows, arguments = self._collectives.among(which, found, columns[0])
                 if rows:
                     self._tables["collectives"].add((start_ns[rows], duration_ns[rows], columns[0][rows], *arguments))
 

@@ -59,7 +59,8 @@ def with_gpu(facts: Facts, **changes: Any) -> Facts:
 def test_on_a_sound_gpu_machine_only_what_is_not_installed_does_not_work() -> None:
     found = works(machines.SOUND)
     assert {what for what, each in found.items() if each == "no"} == {"attention --impl flash-attn"}
-    assert {what for what, each in found.items() if each == "partly"} == {"--attention flash", "--attention cudnn"}
+    partly = {what for what, each in found.items() if each == "partly"}
+    assert partly == {"--attention flash", "--attention cudnn", "time --ranks"}  # of one GPU
     assert advice(machines.SOUND) == []
 
 
@@ -387,3 +388,29 @@ def test_the_record_survives_its_json() -> None:
         advice=advice(facts),
     )
     assert DoctorRecord.model_validate_json(record.model_dump_json()) == record
+
+
+@pytest.mark.parametrize(
+    ("gpus", "backends", "cores", "works", "reason"),
+    [
+        (0, ["gloo"], 2, "yes", "gloo, over 2 cores"),
+        (0, ["gloo"], 1, "partly", "gloo, but they share one core"),
+        (0, [], 2, "no", "this torch has no gloo"),
+        (1, ["gloo", "nccl 2.28.9"], 8, "partly", "each rank takes a GPU, and there is one"),
+        (2, ["gloo", "nccl 2.28.9"], 8, "yes", "NCCL 2.28.9, over 2 GPUs"),
+        (2, ["gloo"], 8, "partly", "this torch has no nccl"),
+    ],
+)
+def test_ranks_need_a_way_to_communicate_and_a_gpu_each(
+    gpus: int, backends: list[str], cores: int, works: str, reason: str
+) -> None:
+    facts = machines.SOUND if gpus else machines.CPU_ALONE
+    devices = [*[machines.gpu()] * gpus, machines.CPU]
+    facts = replace(
+        facts,
+        torch=facts.torch.model_copy(update={"devices": devices, "backends": backends}),
+        host=facts.host.model_copy(update={"usable_cores": cores}),
+    )
+    (found,) = (each for each in prospects(facts) if each.what == "time --ranks")
+    assert found.works == works
+    assert reason in found.reason

@@ -389,6 +389,7 @@ def test_what_is_not_there_is_said_and_leaves_nothing_behind() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own
+@pytest.mark.usefixtures("graphs_only")
 def test_a_compiled_cell_tells_its_compile_time_apart_and_is_one_graph() -> None:
     small = cell(execution="compiled", warmup=0, steps=2, model=SHAPE.model_copy(update={"layers": 1}))
     before = alive_tensors()

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from sysbench.errors import UsageError
+from pydantic import ValidationError
+
+from sysbench.errors import LogError, UsageError
+from sysbench.spec.validation import first_fault
 
 if TYPE_CHECKING:
     from sysbench.trace.ranks.reading import RankReading
@@ -37,7 +40,7 @@ def compared(readings: Sequence[RankReading], together: str | None) -> RanksSumm
     """Compare the ranks of a run; None if they are not known, do not communicate, or are not of one run.
 
     `together` names what says that the traces belong together, such as their directory: rank twice is an error then.
-    Raises UsageError for that, and for ranks of runs of different sizes.
+    Raises UsageError for that, and for ranks of runs of different sizes; LogError for impossible times.
     """
     from sysbench.trace.ranks.summarise import summarise
 
@@ -57,4 +60,8 @@ def compared(readings: Sequence[RankReading], together: str | None) -> RanksSumm
     if len(sizes) > 1:
         told = " and ".join(f"{each.title} of {size}" for size, each in [*sizes.items()][:2])
         raise UsageError(f"the traces are of different runs: {told} ranks")
-    return summarise(ranks) if any(each.collectives for each in readings) else None
+    try:
+        return summarise(ranks) if any(each.collectives for each in readings) else None
+    except ValidationError as error:
+        titles = ", ".join(each.title for each in ranks.values())
+        raise LogError(f"{titles} hold what no run can: {first_fault(error)}") from None

@@ -1,0 +1,118 @@
+"""Hands cells over to where they are carried out, and gathers their events.
+
+The events of a share arrive when it has ended, in whichever way, and are appended to the one log of the run.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from sysbench.command import cell_of
+from sysbench.engine.conversation import StoppedByUserError
+from sysbench.engine.elsewhere.pools import Job, Pool
+from sysbench.engine.elsewhere.share import Share
+from sysbench.engine.identity import source_digest
+from sysbench.engine.interrupts import Interrupts
+from sysbench.log.events import CellFinished, CellStarted, Event, RunFinished, RunStarted
+from sysbench.spec.cell import RunCell, RunSpec
+from sysbench.spec.run import RunOptions
+
+POLL_S = 0.2
+"""How often shares are asked whether they have ended."""
+
+SHARES_PER_SLOT = 4
+"""Shares of simulated cells for each that runs at a time: more start more workers, fewer end at different times."""
+
+LARGEST_SHARE = 64
+"""Simulated cells in one share: a worker takes seconds to start, and most cells take less than one."""
+
+
+@dataclass
+class Elsewhere:
+    """Hands cells over in shares, and yields their events as shares end."""
+
+    pool: Pool
+    interrupts: Interrupts
+    spec: RunSpec
+    options: RunOptions
+    _handed_over: list[tuple[Share, Job]] = field(default_factory=list)
+    _positions: dict[str, int] = field(default_factory=dict)
+
+    def run(self, cells: Sequence[tuple[int, RunCell]]) -> Iterator[Event]:
+        """Carry out these cells, each with its position in the run.
+
+        Raises StoppedByUserError; after it, and whenever the iteration is abandoned, `stop` must be called.
+        """
+        self._positions = {cell.key: position for position, cell in cells}
+        shares = self._shares([cell for _, cell in cells])
+        self._handed_over = list(zip(shares, self.pool.start(shares), strict=True))
+        while self._handed_over:
+            if self.interrupts.requested:
+                raise StoppedByUserError
+            ended = [(share, job) for share, job in self._handed_over if job.done()]
+            for share, job in ended:
+                self._handed_over.remove((share, job))
+                yield from self._finished(share, job)
+            if not ended:
+                self.interrupts.sleep(POLL_S)
+                self.interrupts.drain()
+        self.pool.close()
+
+    def stop(self) -> list[Event]:
+        """End everything at once; return the events of the cells that were finished."""
+        found: list[Event] = []
+        for _, job in self._handed_over:
+            with suppress(Exception):  # it may have ended by itself, or its machine may be gone
+                job.stop()
+                found += self._of_finished_cells(job.events())
+        self._handed_over = []
+        with suppress(Exception):
+            self.pool.close()
+        return found
+
+    def _shares(self, cells: Sequence[RunCell]) -> list[Share]:
+        """Divide cells into shares: those that are measured stand alone."""
+        simulated = [cell for cell in cells if cell.simulated]
+        size = min(LARGEST_SHARE, math.ceil(len(simulated) / (SHARES_PER_SLOT * self.pool.slots)))
+        groups = [simulated[first : first + size] for first in range(0, len(simulated), size or 1)]
+        groups += [[cell] for cell in cells if not cell.simulated]
+        kept = ("timeout_s", "no_skip", "force", "ceilings")
+        return [
+            Share(
+                spec=self.spec.model_dump(mode="json"),
+                cells=tuple(cell.model_dump(mode="json") for cell in group),
+                options={name: getattr(self.options, name) for name in kept},
+                digest=source_digest(),
+                gpus=0 if group[0].simulated or group[0].device == "cpu" else getattr(group[0], "ranks", 1),
+                simulated=group[0].simulated is not None,
+            )
+            for group in groups
+        ]
+
+    def _finished(self, share: Share, job: Job) -> Iterator[Event]:
+        """Yield the events of a share that has ended; cells that it has not finished end as it did."""
+        unfinished = {cell_of(axes).key for axes in share.cells}
+        for event in self._of_finished_cells(job.events()):
+            yield event
+            if isinstance(event, CellFinished):
+                unfinished.discard(event.cell)
+        for key in sorted(unfinished, key=self._positions.__getitem__):
+            outcome, why = job.failure()
+            yield CellFinished(at_s=time.time(), cell=key, outcome=outcome, detail=why)
+
+    def _of_finished_cells(self, events: Sequence[Event]) -> Iterator[Event]:
+        """Yield the events of a log that belong into this run's: the cells that were finished, and their host."""
+        finished = {
+            event.cell for event in events if isinstance(event, CellFinished) and event.outcome != "interrupted"
+        }
+        host = next((event.host.hostname for event in events if isinstance(event, RunStarted)), None)
+        for event in events:
+            if isinstance(event, RunStarted | RunFinished) or getattr(event, "cell", None) not in {None, *finished}:
+                continue
+            if isinstance(event, CellStarted):
+                event = event.model_copy(update={"index": self._positions[event.cell], "host": host})
+            yield event

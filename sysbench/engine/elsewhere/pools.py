@@ -1,0 +1,286 @@
+"""Where shares are carried out: processes of this machine, Ray, or SLURM."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from sysbench.engine.elsewhere.share import Share, carried_out, carried_out_and_sent
+from sysbench.engine.launchers import command, environment
+from sysbench.errors import LogError, UsageError
+from sysbench.log import journal
+from sysbench.log.events import Event
+from sysbench.log.outcomes import Outcome
+from sysbench.spec.run import RunOptions
+
+PATIENCE_S = 20.0
+"""How long a process that was asked to stop may take to complete its log."""
+
+RAY_PORT = 10001
+"""Of Ray's client server, unless its address names another."""
+
+ANSWER_S = 10.0
+"""How long a Ray cluster may take to answer."""
+
+LONGEST_CHARACTERS = 300
+"""Of what Ray and submitit say when they refuse something."""
+
+Failure = tuple[Outcome, str]
+
+
+class Job(Protocol):
+    """A share that was handed over."""
+
+    def done(self) -> bool:
+        """Whether it has ended, in whichever way."""
+
+    def events(self) -> list[Event]:
+        """The log that it left, as far as it got."""
+
+    def failure(self) -> Failure:
+        """How cells end that it did not finish, and why."""
+
+    def stop(self) -> None:
+        """Have it end soon."""
+
+
+class Pool(Protocol):
+    """Where shares are carried out."""
+
+    slots: int
+    """How many of them run at a time, about."""
+
+    def start(self, shares: Sequence[Share]) -> Sequence[Job]:
+        """Hand over shares; they start as soon as there is room."""
+
+    def close(self) -> None:
+        """Let go of everything."""
+
+
+class Processes:
+    """Processes of this machine."""
+
+    def __init__(self, count: int) -> None:
+        self.slots = count
+        self._directory = tempfile.TemporaryDirectory(prefix="sysbench-")
+        self._jobs: list[_Process] = []
+
+    def start(self, shares: Sequence[Share]) -> Sequence[Job]:
+        """Hand over shares."""
+        for number, share in enumerate(shares):
+            place = Path(self._directory.name) / str(number)
+            place.mkdir()
+            (place / "share").write_text(share.model_dump_json())
+            self._jobs.append(_Process(self, place))
+        return self._jobs
+
+    def has_room(self) -> bool:
+        """Whether another process may start."""
+        return sum(job.running() for job in self._jobs) < self.slots
+
+    def close(self) -> None:
+        """Remove what the processes have left."""
+        self._directory.cleanup()
+
+
+@dataclass
+class _Process:
+    pool: Processes
+    place: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def done(self) -> bool:
+        if self.process is None and self.pool.has_room():
+            words = [
+                *command("sysbench.engine.elsewhere.share"),
+                str(self.place / "share"),
+                str(self.place),
+                str(os.getpid()),
+            ]
+            with (self.place / "said").open("wb") as said:
+                # Ctrl-C in a terminal does not reach a session of its own: the run decides how it ends.
+                self.process = subprocess.Popen(
+                    words, env=environment(), stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
+                )
+        return self.process is not None and self.process.poll() is not None
+
+    def events(self) -> list[Event]:
+        return _left_in(self.place)
+
+    def failure(self) -> Failure:
+        last = _last_line((self.place / "said").read_text(errors="replace"))
+        code = self.process.returncode if self.process else 0
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        return "crashed", last or f"the process that carried it out {how}"
+
+    def stop(self) -> None:
+        if self.process is None:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+
+
+class OnRay:
+    """A Ray cluster, or one that is started on this machine for the run."""
+
+    def __init__(self, address: str | None, arguments: Mapping[str, Any]) -> None:
+        """Connect; raises UsageError if that fails."""
+        self._ray = _optional("ray")
+        try:
+            if address is not None:  # Ray itself tries for half a minute
+                there = urlsplit(address)
+                socket.create_connection((there.hostname, there.port or RAY_PORT), timeout=ANSWER_S).close()
+            self._ray.init(address, log_to_driver=False, logging_level="ERROR")
+        except Exception as error:
+            raise UsageError(f"--on {address or 'ray'}: no Ray cluster answers: {_words(error)}") from error
+        self.slots = max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+        self._arguments = arguments
+        self._most_cpus = max(node["Resources"].get("CPU", 1) for node in self._ray.nodes() if node["Alive"])
+
+    def start(self, shares: Sequence[Share]) -> Sequence[Job]:
+        """Hand over shares; one that is measured without a GPU has a machine's processors for itself."""
+        started = []
+        for share in shares:
+            cpus = 1 if share.simulated or share.gpus else self._most_cpus
+            wanted = {"num_cpus": cpus, "num_gpus": share.gpus, "max_retries": 1, **self._arguments}
+            try:
+                task = self._ray.remote(**wanted)(carried_out_and_sent)
+            except (TypeError, ValueError) as error:
+                raise UsageError(f"--on-arg: Ray refuses it: {_words(error)}") from error
+            started.append(_RayTask(self._ray, task.remote(share)))
+        return started
+
+    def close(self) -> None:
+        """Disconnect; tasks of this run end with that."""
+        self._ray.shutdown()
+
+
+@dataclass
+class _RayTask:
+    ray: Any
+    task: Any
+    error: Exception | None = None
+
+    def done(self) -> bool:
+        return bool(self.ray.wait([self.task], timeout=0)[0])
+
+    def events(self) -> list[Event]:
+        try:
+            content: bytes = self.ray.get(self.task, timeout=PATIENCE_S)
+        except Exception as error:  # noqa: BLE001  Whatever the task raised, or what happened to it.
+            self.error = error
+            return []
+        with tempfile.TemporaryDirectory(prefix="sysbench-") as directory:
+            (Path(directory) / "share.jsonl").write_bytes(content)
+            return _left_in(Path(directory))
+
+    def failure(self) -> Failure:
+        return "crashed", _words(getattr(self.error, "cause", None) or self.error)
+
+    def stop(self) -> None:
+        self.ray.cancel(self.task)
+
+
+class OnSlurm:
+    """Jobs of SLURM, through submitit: one array of them for a run."""
+
+    slots = 32
+
+    def __init__(self, asked: str, folder: Path, arguments: Mapping[str, Any]) -> None:
+        """Look for SLURM, or with `slurm:local` do as it does; raises UsageError if it is not there."""
+        submitit = _optional("submitit")
+        self._folder = folder.absolute()
+        try:
+            self._executor = submitit.AutoExecutor(self._folder, cluster=asked.removeprefix("slurm:"))
+            self._executor.update_parameters(**{"name": "sysbench", "timeout_min": 60, **arguments})
+        except Exception as error:
+            raise UsageError(f"--on {asked}: {_words(error)}") from error
+
+    def start(self, shares: Sequence[Share]) -> Sequence[Job]:
+        """Hand over shares as an array of jobs."""
+        self._executor.update_parameters(gpus_per_node=max(share.gpus for share in shares))
+        self._folder.mkdir(parents=True, exist_ok=True)
+        places = [Path(tempfile.mkdtemp(prefix="share-", dir=self._folder)) for _ in shares]
+        jobs = self._executor.map_array(carried_out, shares, places)
+        return [_SlurmJob(job, place) for job, place in zip(jobs, places, strict=True)]
+
+    def close(self) -> None:
+        """Leave the folder: what jobs have said is in it."""
+
+
+@dataclass
+class _SlurmJob:
+    job: Any
+    place: Path
+
+    def done(self) -> bool:
+        return bool(self.job.done())
+
+    def events(self) -> list[Event]:
+        return _left_in(self.place)
+
+    def failure(self) -> Failure:
+        state, said = str(self.job.state), self.job.stderr() or ""
+        if "TIMEOUT" in state or "timed-out" in said:  # by SLURM itself, or by submitit shortly before
+            return (
+                "timeout",
+                f"SLURM ended job {self.job.job_id} at its limit: --on-arg timeout_min=120 is a longer one",
+            )
+        why = _last_line(said) or f"it ended as {state}"
+        return "crashed", f"job {self.job.job_id}: {why} ({self.job.paths.stderr})"
+
+    def stop(self) -> None:
+        self.job.cancel(check=False)
+
+
+def _optional(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        extra = {"submitit": "slurm"}.get(name, name)
+        raise UsageError(f"--on {extra} needs the package {name}: pip install 'sysbench[{extra}]'") from error
+
+
+def _words(error: object) -> str:
+    return " ".join(str(error).split())[:LONGEST_CHARACTERS]
+
+
+def _last_line(said: str) -> str:
+    return _words(next((line for line in reversed(said.splitlines()) if line.strip()), ""))
+
+
+def _left_in(place: Path) -> list[Event]:
+    """The events of the log in a directory; none if there is none."""
+    try:
+        return list(journal.read(place / "share.jsonl"))
+    except LogError:
+        return []
+
+
+def pool_of(options: RunOptions) -> Pool:
+    """Return where the options have cells carried out; raises UsageError if it does not exist here."""
+    arguments = dict(options.on_arg)
+    match options.on:
+        case None:
+            return Processes(options.parallel or 1)
+        case "slurm" | "slurm:local":
+            return OnSlurm(options.on, options.out / "slurm", arguments)
+        case "ray":
+            return OnRay(None, arguments)
+        case address:
+            return OnRay(address, arguments)

@@ -1,0 +1,78 @@
+"""A share of a run's cells, carried out in another process.
+
+`python -m sysbench.engine.elsewhere.share SHARE DIRECTORY PARENT`: it becomes a run of its own there, with its own
+worker, sensors and timeouts, whose log the run that it is of reads.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from sysbench import meeting
+from sysbench.command import cell_of, measuring, spec_of
+from sysbench.engine.identity import source_digest
+from sysbench.errors import SysbenchError, UsageError
+from sysbench.spec.run import RunOptions
+
+
+class Share(BaseModel):
+    """Cells that one process carries out one after the other."""
+
+    model_config = ConfigDict(frozen=True)
+
+    spec: dict[str, Any]
+    cells: tuple[dict[str, Any], ...]
+    options: dict[str, Any]
+    """The options of the run that matter to its worker."""
+    digest: str
+    """The code that is to do it."""
+    gpus: int
+    """Number of GPUs that a cell needs."""
+    simulated: bool
+
+
+def carried_out(share: Share, directory: Path) -> Path:
+    """Carry out a share, and return its log, which lies in `directory`.
+
+    Raises UsageError where another version of sysbench is installed, and what a run raises.
+    """
+    from sysbench.engine import session
+
+    if source_digest() != share.digest:
+        raise UsageError(f"{socket.gethostname()} has another sysbench than this machine: install the same there")
+    measuring(share.spec["kind"]).part("record")  # with it the command's own events are known
+    options = RunOptions(**share.options, out=directory, log_name="share")
+    with session.run(spec_of(share.spec), options, cells=[cell_of(axes) for axes in share.cells]) as running:
+        for _ in running:
+            pass
+    return running.log_path
+
+
+def carried_out_and_sent(share: Share) -> bytes:
+    """Carry out a share where no directory is in common, and return the content of its log."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="sysbench-") as directory:
+        return carried_out(share, Path(directory)).read_bytes()
+
+
+def main() -> None:
+    """Carry out the share in a file, and leave its log in a directory."""
+    share, directory, parent = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    meeting.die_with_the_parent()
+    if os.getppid() != parent:
+        return  # it ended before this process could ask to end with it
+    try:
+        carried_out(Share.model_validate_json(share.read_bytes()), directory)
+    except SysbenchError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""Cells that are carried out side by side: by processes of this machine, by Ray, by SLURM."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from sysbench.log.events import CellStarted, decode, encode
+from tests.cli.running import MINUTE, answered, only, ran_once, record_in, started, sysbench, wait_until
+
+SIMULATED = ("memory", *MINUTE, "--ctx=16,32", "--mode=forward", "--simulate=24GiB")
+MORE = ("--ctx=16-64+16", "--mode=train")
+
+pytestmark = pytest.mark.slow
+
+
+def needs(package: str) -> Any:
+    return pytest.mark.skipif(
+        subprocess.run([sys.executable, "-c", f"import {package}"], capture_output=True, check=False).returncode != 0,
+        reason=f"{package} is an optional package",
+    )
+
+
+@pytest.fixture(scope="module")
+def one_after_the_other(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    ran, out = ran_once(tmp_path_factory, "memory-one-after-the-other", *SIMULATED)
+    assert ran.code == 0, ran.err
+    return record_in(out / "runs")
+
+
+def assert_same_but_for_the_machine(record: dict[str, Any], other: dict[str, Any]) -> None:
+    host = record["environment"]["host"]["hostname"]
+    assert [cell.pop("host") for cell in record["cells"]] == [host, host]
+    assert (record["status"], record["spec"], record["cells"]) == ("complete", other["spec"], other["cells"])
+
+
+@pytest.mark.parametrize(
+    "where", ["--parallel=2", pytest.param("--on=slurm:local", marks=needs("submitit"))], ids=["parallel", "slurm"]
+)
+def test_the_record_is_that_of_cells_that_follow_each_other_and_names_the_machine(
+    where: str, one_after_the_other: dict[str, Any], tmp_path: Path
+) -> None:
+    ran = sysbench(*SIMULATED, where, f"--out={tmp_path}")
+    assert ran.code == 0, ran.err
+    assert_same_but_for_the_machine(record_in(tmp_path), one_after_the_other)
+
+
+@needs("ray")
+def test_what_a_worker_of_ray_was_doing_when_it_was_killed_is_done_again(
+    one_after_the_other: dict[str, Any], tmp_path: Path
+) -> None:
+    with started(*SIMULATED, "--on=ray", f"--out={tmp_path}") as running:
+        wait_until(lambda: bool(carrying_out("ray::carried_out", running.pid)), running)
+        carrying_out("ray::carried_out", running.pid)[0].kill()
+        _, said = running.communicate(timeout=120)
+    assert running.returncode == 0, said
+    assert_same_but_for_the_machine(record_in(tmp_path), one_after_the_other)
+
+
+def test_a_process_that_is_killed_loses_its_cell_and_no_other(tmp_path: Path) -> None:
+    with started(*SIMULATED, *MORE, "--parallel=2", f"--out={tmp_path}") as running:
+        wait_until(lambda: bool(finished(tmp_path)), running)
+        before = finished(tmp_path)
+        carrying_out("sysbench.engine.elsewhere.share", running.pid)[0].kill()
+        running.communicate(timeout=120)
+    assert running.returncode == 1
+    assert set(before) <= set(finished(tmp_path))
+    assert sorted(cell["outcome"] for cell in record_in(tmp_path)["cells"]) == ["crashed", "ok", "ok", "ok"]
+    ran = sysbench("memory", f"--resume={only(tmp_path, '*.jsonl')}", f"--out={tmp_path}")
+    assert ran.code == 0, ran.err
+    assert [cell["outcome"] for cell in record_in(tmp_path)["cells"]] == ["ok"] * 4
+
+
+def test_ctrl_c_ends_every_process_and_keeps_what_was_finished(tmp_path: Path) -> None:
+    with started(*SIMULATED, *MORE, "--parallel=2", f"--out={tmp_path}") as running:
+        wait_until(lambda: bool(finished(tmp_path)), running)
+        there = carrying_out("sysbench", running.pid)
+        running.send_signal(signal.SIGINT)
+        running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert record_in(tmp_path)["status"] == "interrupted"
+    assert finished(tmp_path)
+    _, alive = psutil.wait_procs(there, timeout=10)
+    assert not alive
+
+
+@needs("submitit")
+def test_a_job_that_slurm_ends_at_its_limit_is_a_cell_that_took_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, says in {
+        "srun": "",
+        "sbatch": "Submitted batch job 12",
+        "sacct": "JobID|State|NodeList\n12_0|TIMEOUT|node1\n12_1|TIMEOUT|node1",
+        "scancel": "",
+    }.items():
+        (programs / name).write_text(f"#!/bin/sh\nprintf '%s\\n' '{says}'\n".replace("\n12", "' '12"))
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    ran = sysbench(*SIMULATED, "--on=slurm", "--on-arg=timeout_min=5", f"--out={tmp_path / 'runs'}")
+    assert ran.code == 1
+    assert {cell["outcome"] for cell in record_in(tmp_path / "runs")["cells"]} == {"timeout"}
+    assert "SLURM ended job 12_0 at its limit: --on-arg timeout_min=120 is a longer one" in ran.out
+    assert "--time=5" in "".join(path.read_text() for path in tmp_path.glob("runs/slurm/*.sh"))
+
+
+def test_cells_of_unlike_gpus_are_told_apart_in_every_table(tmp_path: Path) -> None:
+    ran = sysbench("time", *MINUTE, "--ctx=16,32", "--steps=6", "--mode=forward", "--device=cpu", f"--out={tmp_path}")
+    assert ran.code == 0, ran.err
+    log = only(tmp_path, "*.jsonl")
+    gpus = iter(("NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"))
+    lines = []
+    for line in log.read_bytes().splitlines():
+        event = decode(line)
+        if isinstance(event, CellStarted):
+            gpu = event.device.model_copy(update={"name": next(gpus)})
+            line = encode(event.model_copy(update={"host": f"node{event.index}", "device": gpu}))
+        lines.append(line + b"\n")
+    log.write_bytes(b"".join(lines))
+    shown = answered("time", f"--from={log}").out
+    rows = [line for line in shown.splitlines() if "A100-SXM4" in line or "H100 80GB" in line]
+    assert "hardware" in shown
+    assert len(rows) >= 2
+    assert "grows" not in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--parallel=2",), "--parallel 2 is for cells that are simulated (--simulate GPU)"),
+        (("--parallel=2", "--on=ray"), "--parallel is for this machine; --on ray itself decides what runs at a time"),
+        (("--on=rya",), "--on rya is not a place to carry cells out. Did you mean ray? (ray, slurm, slurm:local)"),
+        (("--on-arg=a=1",), "--on-arg needs --on WHERE"),
+        (("--on=slurm:local", "--on-arg=timeout_min"), "--on-arg timeout_min is not NAME=VALUE"),
+        pytest.param(("--on=slurm",), 'Could not detect "srun"', marks=needs("submitit")),
+        pytest.param(("--on=slurm:local", "--on-arg=gpus=x"), "--on slurm:local: ", marks=needs("submitit")),
+        pytest.param(("--on=ray://127.0.0.1:9",), "--on ray://127.0.0.1:9: no Ray cluster answers", marks=needs("ray")),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line_and_leaves_no_log(
+    words: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    ran = sysbench("time", *MINUTE, "--ctx=16", "--device=cpu", *words, f"--out={tmp_path}")
+    assert ran.code == 2
+    assert said in ran.err.splitlines()[-1]
+    assert not list(tmp_path.glob("*.jsonl"))
+
+
+def finished(directory: Path) -> list[str]:
+    lines = [line for log in directory.glob("*.jsonl") for line in log.read_text().splitlines()]
+    return [event["cell"] for event in map(json.loads, lines) if event["event"] == "cell_finished"]
+
+
+def carrying_out(name: str, parent: int) -> list[psutil.Process]:
+    """The processes below one that have this in their command line."""
+    found = []
+    for process in psutil.Process(parent).children(recursive=True):
+        try:
+            if name in " ".join(process.cmdline()):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
