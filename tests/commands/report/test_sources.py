@@ -180,4 +180,4 @@ def _parsed(application: Any, words: list[str]) -> dict[str, Any]:
     group = typer.main.get_command(application)
     command = group.commands[words[0]]  # type: ignore[attr-defined]
     parsed = command.make_context(words[0], words[1:]).params
-    return {name: value for name, value in parsed.items() if value not in (None, False)}
+    return {name: value for name, value in parsed.items() if value not in (None, False, ())}
