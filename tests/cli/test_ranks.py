@@ -98,6 +98,10 @@ def test_the_code_of_the_page_about_ranks_runs(
             "which does not divide them. Nearest that does: 4",
         ),
         (("time", "--ranks", "2", "--strategy", "hsdp"), "--ranks 2 makes no replicas of equal shards"),
+        (("time", "--ranks", "16", "--simulate", "h100"), "say what links several: --interconnect ib-400"),
+        (("time", "--ranks", "2", "--simulate", "h100", "--compile"), "measured, not predicted: leave out --compile"),
+        (("time", "--interconnect", "ib-400"), "--interconnect needs --simulate GPU"),
+        (("time", "--ranks", "16", "--simulate", "h100", "--interconnect", "ib"), "--interconnect ib is not allowed"),
         (("memory", "--ranks", "2"), "sysbench memory records one process; sysbench time --ranks has the peak memory"),
         (("profile", "--ranks", "2"), "sysbench profile profiles one process; sysbench time --ranks has the phases"),
     ],
@@ -107,6 +111,26 @@ def test_ranks_that_cannot_be_are_refused_in_one_line(tmp_path: Path, words: tup
     assert refused.code == 2
     assert complaint in refused.complaint
     assert list(tmp_path.iterdir()) == []
+
+
+def test_predicted_ranks_are_compared_with_the_fewest_and_a_network_is_marked(tmp_path: Path) -> None:
+    words = (
+        "--d-ff=64",
+        "--layers=1",
+        "--vocab=50",
+        "--ctx=16",
+        "--simulate=h100",
+        "--strategy=tp,ddp",
+        "--ranks=1,2,16",
+    )
+    ran = answered("time", *words, "--heads=16", "--d-model=64", "--interconnect=ib-400", cwd=tmp_path, COLUMNS="200")
+    assert ran.code == 0, ran.err
+    assert "tp, strong scaling" in ran.out
+    assert "ddp, weak scaling" in ran.out
+    assert "ib-400" in ran.out
+    assert "take turns" not in ran.out
+    (unknown,) = (answered("time", *MINUTE, "--ctx=16", "--simulate=a10", "--ranks=2", cwd=tmp_path, COLUMNS="200"),)
+    assert "collectives between GPUs like NVIDIA A10 were not measured" in unknown.out
 
 
 def test_of_the_processes_that_torchrun_starts_the_first_measures_and_the_others_stand_aside(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def _slowest(seen: CellEvents) -> CellEvents:
 def _shared_cores(cell: TimeCell, seen: CellEvents, run: Run) -> Iterator[Caution]:
     """More ranks on a CPU than it has cores: they take turns, and the times are those of taking turns."""
     cores = run.started.host.logical_cores
-    if cell.ranks > cores and seen.started is not None and seen.started.device.type == "cpu":
+    if cell.simulate is None and cell.ranks > cores and seen.started is not None and seen.started.device.type == "cpu":
         yield Caution(
             code="cores-shared",
             message=f"{cell.ranks} ranks share {cores} core{'' if cores == 1 else 's'} and take turns",
