@@ -264,7 +264,7 @@ def _leading(steps: int) -> str:
 def shared_cores(cell: ModelCell, seen: CellEvents, run: Run) -> Iterator[Caution]:
     """More ranks on a CPU than it has cores: they take turns, and the times are those of taking turns."""
     cores = run.started.host.logical_cores
-    if cell.ranks > cores and seen.started is not None and seen.started.device.type == "cpu":
+    if cell.workers > cores and seen.started is not None and seen.started.device.type == "cpu":
         yield Caution(
             code="cores-shared",
             message=f"{cell.ranks} ranks share {cores} core{'' if cores == 1 else 's'} and take turns",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
+from pydantic import Field
+
 from sysbench import units
 from sysbench.log.collect import CellEvents, step_flops, step_tokens
 from sysbench.log.events import Event
@@ -43,6 +45,10 @@ class PredictedPhase(PredictedTime):
     lower_bound_s: Seconds
     """Time at data-sheet rates, with a host that takes no time."""
     launches: Count
+    communication_s: Seconds = Field(default=0.0, exclude_if=lambda value: value == 0)
+    """Total time of collectives, of several ranks."""
+    exposed_s: Seconds = Field(default=0.0, exclude_if=lambda value: value == 0)
+    """By how much collectives lengthen the device's time."""
 
 
 class PredictedConstant(Frozen):
@@ -142,9 +148,9 @@ def prediction_of(cell: ModelCell, seen: CellEvents, price_per_hour: float | Non
         step_flops=work,
         flops_per_s=flops_per_s,
         tokens_per_s=tokens_per_s,
-        peak_share=flops_per_s / peak if flops_per_s and peak else None,
+        peak_share=flops_per_s / (cell.ranks * peak) if flops_per_s and peak else None,
         price_per_hour=price_per_hour,
-        price_per_million_tokens=price_per_hour / 3600 / tokens_per_s * 1e6
+        price_per_million_tokens=cell.ranks * price_per_hour / 3600 / tokens_per_s * 1e6
         if price_per_hour and tokens_per_s
         else None,
     )

@@ -13,13 +13,15 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from sysbench.predict import collectives
 from sysbench.predict.rates import Draws, GpuRate, GpuRates
 from sysbench.predict.trace import Kernel, Kind
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.model import Precision
 
-Limit = Literal["matmul", "bandwidth", "indexing", "latency"]
-"""What a kernel's time is mostly made of: arithmetic of a product, bytes, offsets of elements, or being launched."""
+Limit = Literal["matmul", "bandwidth", "indexing", "latency", "communication"]
+"""What a kernel's time is mostly made of: arithmetic of a product, bytes, offsets of elements, being launched, or
+exchange with other ranks."""
 
 RateDraws = Mapping[GpuRate, Draws]
 Floats = NDArray[np.float64]
@@ -186,6 +188,8 @@ def seconds(kernels: Sequence[Kernel], gpu: GpuRates, drawn: RateDraws) -> Float
     for i, kernel in enumerate(kernels):
         if kernel.kind == "attention":
             result[i] = _attention(kernel, gpu, drawn)
+        elif kernel.kind == "collective":
+            result[i] = collectives.seconds(kernel, gpu.hardware, gpu.interconnect, result.shape[1])
         elif kernel.kind != "gemm":
             result[i] = np.maximum(_moving(kernel, drawn), _indexing(kernel, drawn)) + drawn["kernel_s"]
     return result
@@ -193,6 +197,8 @@ def seconds(kernels: Sequence[Kernel], gpu: GpuRates, drawn: RateDraws) -> Float
 
 def limit(kernel: Kernel, drawn: RateDraws) -> Limit:
     """What most of the kernel's time goes into, at the first draw."""
+    if kernel.kind == "collective":
+        return "communication"
     moving, indexing = _moving(kernel, drawn)[0], _indexing(kernel, drawn)[0]
     terms: dict[Limit, float] = {"bandwidth": moving, "indexing": indexing, "latency": drawn["kernel_s"][0]}
     if kernel.kind == "gemm":
@@ -207,6 +213,8 @@ def perfect_seconds(kernel: Kernel, gpu: GpuRates) -> float:
 
     Without a data sheet, rates that were measured stand in.
     """
+    if kernel.kind == "collective":
+        return 0.0
     drawn = gpu.drawn()
     bandwidth = gpu.hardware.memory_bandwidth_bytes_per_s or drawn["stream"][0]
     peak = _peak(kernel, gpu.hardware) or drawn[rate_of_product(kernel, drawn)][0]

@@ -14,11 +14,13 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
+from torch._C._distributed_c10d import _resolve_process_group
 
 from sysbench.lab.accounting import tensors_in
 from sysbench.predict.trace import Dtype, HostWork, Kernel, Kind
 from sysbench.simulate.tensors import SimulatedTensor
+from sysbench.spec.ranks import NODE_RANKS
 
 Kernels = tuple[Kernel, ...]
 
@@ -31,7 +33,8 @@ def _names(text: str) -> frozenset[str]:
 
 _FREE = _names(
     "empty empty_like empty_strided new_empty new_empty_strided lift_fresh resize_ set_ record_stream _unsafe_view "
-    "_reshape_alias _amp_update_scale_"
+    "_reshape_alias _amp_update_scale_ wait_tensor "
+    "_wrap_tensor_autograd"
 )
 """What launches nothing, or next to nothing once a step."""
 
@@ -311,7 +314,51 @@ def _multi_tensor(kind: Kind, call: Call, *, passes: int, lists: int) -> Kernels
     return (Kernel(kind, call.name, _dtype(tensors[0]), moved_bytes, count // launches),) * launches
 
 
+_COLLECTIVES: Mapping[str, str] = {
+    "_allgather_base_": "all_gather",
+    "all_gather_into_tensor": "all_gather",
+    "_reduce_scatter_base_": "reduce_scatter",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "allreduce_": "all_reduce",
+    "all_reduce": "all_reduce",
+    "broadcast_": "broadcast",
+}
+"""Operators of torch.distributed, and the collectives that they are."""
+
+
+def _collective(call: Call) -> Kernels:
+    """The bytes of a collective are those of the whole buffer, of all ranks: the largest tensor's."""
+    whole = max([*call.tensors, *call.results], key=_bytes)
+    ranks = _ranks_of(call)
+    nodes = len({rank // NODE_RANKS for rank in ranks})
+    kernel = call.kernel("collective", whole, _bytes(whole), dims=(len(ranks), nodes))
+    return (kernel._replace(name=_COLLECTIVES[call.name]),) if len(ranks) > 1 else ()
+
+
+def _ranks_of(call: Call) -> Sequence[int]:
+    """The ranks that an operator of torch.distributed is among: it is given their group, or the group's name."""
+    for each in call.args:
+        if isinstance(each, torch.ScriptObject) and "ProcessGroup" in str(each._type()):
+            return distributed.get_process_group_ranks(distributed.ProcessGroup.unbox(each))
+        if isinstance(each, str) and each not in _REDUCTION_NAMES:
+            return distributed.get_process_group_ranks(_resolve_process_group(each))  # type: ignore[arg-type]
+    raise ValueError(f"{call.name} is given no process group")
+
+
+_REDUCTION_NAMES = _names("sum avg min max product")
+
+
+def _copy_between_shards(call: Call) -> Kernels:
+    """FSDP2's copies between parameters and the buffers of collectives."""
+    moved_bytes = (
+        sum(map(_bytes, call.tensors)) if call.name != "all_gather_copy_in" else 2 * sum(map(_bytes, call.args[0]))
+    )
+    return (call.kernel("map", call.tensors[0], moved_bytes),)
+
+
 _RULES: Mapping[str, Callable[[Call], Kernels]] = {
+    **dict.fromkeys(_COLLECTIVES, _collective),
+    **dict.fromkeys(("all_gather_copy_in", "split_with_sizes_copy", "chunk_cat"), _copy_between_shards),
     **dict.fromkeys(("mm", "bmm", "addmm", "baddbmm"), _product),
     "_grouped_mm": _grouped_product,
     **dict.fromkeys(_FILLS, _fill),

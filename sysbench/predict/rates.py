@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeFloat, ValidationError
 from sysbench.errors import UnavailableError, UsageError
 from sysbench.spec import hardware
 from sysbench.spec.hardware import Hardware, Rate
+from sysbench.spec.ranks import Interconnect
 
 Draws = NDArray[np.float64]
 """(draws,) The first is the value itself, the others are as it may be."""
@@ -60,6 +61,8 @@ class GpuRates:
 
     hardware: Hardware
     rates: Mapping[GpuRate, Rate]
+    interconnect: Interconnect | None = None
+    """What links nodes of several GPUs."""
 
     @classmethod
     def of(cls, hardware: Hardware) -> GpuRates:
@@ -79,7 +82,7 @@ class GpuRates:
     def drawn(self, count: int = 1, seed: int = 0) -> Mapping[GpuRate, Draws]:
         """Every rate as it may be, (count,) each; the first draw is the value itself."""
         return {
-            name: rate.value * np.exp(rate.spread * _normal(count, seed, _group(name)))
+            name: rate.value * np.exp(rate.spread * normal(count, seed, _group(name)))
             for name, rate in self.rates.items()
         }
 
@@ -102,9 +105,9 @@ class HostRates:
 
     def drawn(self, count: int = 1, seed: int = 0) -> Mapping[HostRate, Draws]:
         """Every rate as it may be, (count,) each; the first draw is the value itself."""
-        shared = self.spread * _normal(count, seed, "host")
+        shared = self.spread * normal(count, seed, "host")
         return {
-            name: rate.value * np.exp(shared * (name != "synchronize") + rate.spread * _normal(count, seed, name))
+            name: rate.value * np.exp(shared * (name != "synchronize") + rate.spread * normal(count, seed, name))
             for name, rate in self.rates.items()
         }
 
@@ -149,7 +152,7 @@ COMPILED_SPREAD = 0.15
 
 def unexplained(count: int, seed: int = 0, *, compiled: bool = False) -> Draws:
     """(count,) Factors on a whole step; the first is 1."""
-    return np.exp((COMPILED_SPREAD if compiled else UNEXPLAINED_SPREAD) * _normal(count, seed, "unexplained"))
+    return np.exp((COMPILED_SPREAD if compiled else UNEXPLAINED_SPREAD) * normal(count, seed, "unexplained"))
 
 
 _GROUPS: Mapping[str, str] = {
@@ -164,7 +167,7 @@ def _group(name: str) -> str:
 
 
 @cache
-def _normal(count: int, seed: int, name: str) -> Draws:
+def normal(count: int, seed: int, name: str) -> Draws:
     """(count,) Standard normal draws in random order, evenly spread over their distribution; the first is 0.
 
     Even spreading (Latin hypercube sampling, McKay, Beckman and Conover 1979) makes quantiles of few draws steady.

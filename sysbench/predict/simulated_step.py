@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from sysbench.simulate.serving import Replay, Server, Verdict
 from sysbench.spec import hardware
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.model import ModelCell
+from sysbench.spec.ranks import Interconnect
 
 UNLIMITED_BYTES = 1 << 50
 """Memory of the GPU that a step is traced on: no allocation fails, and none takes memory."""
@@ -50,6 +51,8 @@ class SimulatedStep:
     host: Path | None = None
     placed: bool = False
     whole: bool = False
+    interconnect: Interconnect | None = None
+    """What links nodes of several GPUs."""
 
     def events(self) -> Iterator[Event]:
         """Say what is predicted.
@@ -76,7 +79,7 @@ class SimulatedStep:
     @cached_property
     def found(self) -> StepPrediction:
         """The prediction."""
-        rates = GpuRates.of(self._known)
+        rates = replace(GpuRates.of(self._known), interconnect=self.interconnect)
         return predict(self._traced[0], rates, host_for(self._known, self.host), whole=self.whole)
 
     @cached_property
@@ -85,7 +88,7 @@ class SimulatedStep:
 
     @property
     def _gpu(self) -> Gpu:
-        return Gpu.of(self._known)
+        return Gpu.of(self._known).among(self.cell.strategy, self.cell.ranks)
 
     @property
     def _step(self) -> tuple[ModelCell, Gpu, bool]:
@@ -140,6 +143,8 @@ def said_of(phase: PhasePrediction, *, of_device: bool = False) -> PredictedPhas
         limited_share=limiting.share,
         lower_bound_s=phase.lower_bound_s,
         launches=phase.launches,
+        communication_s=phase.communication_s,
+        exposed_s=phase.exposed_s,
     )
 
 

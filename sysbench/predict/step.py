@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal
 
 import numpy as np
@@ -90,6 +90,10 @@ class PhasePrediction:
     device_limiting: Limiting
     lower_bound_s: float
     launches: int
+    communication_s: float = 0.0
+    """That collectives take, each by itself."""
+    exposed_s: float = 0.0
+    """By how much they lengthen the device's time, which is less where they run beside other kernels."""
 
     @property
     def device_s(self) -> float:
@@ -177,14 +181,19 @@ def predict(
     drawn, of_host = gpu.drawn(draws, seed), host.drawn(draws, seed)
     factor = unexplained(draws, seed, compiled=trace.compiled)
     unique_s = seconds(trace.kernels, gpu, drawn)
+    walk = partial(walking.walk, gap_s=drawn["gap_s"], host=of_host, synchronous=gpu.hardware.synchronous)
     limits = [limit(kernel, drawn) for kernel in trace.kernels]
     bounds = np.array([perfect_seconds(kernel, gpu) for kernel in trace.kernels])
     bounded = bool(gpu.hardware.peak_flops_per_s)  # rates that were measured in place of a data sheet bound nothing
     device: dict[Limit, float] = dict.fromkeys(limits, 0.0)
     phases, total_s = [], np.zeros(draws)
     for phase in trace.phases:
-        walked = walking.walk((phase,), unique_s, drawn["gap_s"], of_host, synchronous=gpu.hardware.synchronous)
+        walked = walk((phase,), unique_s)
         spent = _by_limit(unique_s[:, 0], trace.counts[phase.name], limits)
+        communication_s = spent.get("communication", 0.0)
+        if communication_s:
+            silent_s = np.where([[each == "communication"] for each in limits], 0.0, unique_s)
+            spent["communication"] = max(0.0, float(walked.device_s[0] - walk((phase,), silent_s).device_s[0]))
         bound_s = float(bounds @ trace.counts[phase.name])
         phases.append(
             PhasePrediction(
@@ -196,14 +205,14 @@ def predict(
                 device_limiting=_limiting(0.0, walked.device_s[0], walked.device_s[0], spent),
                 lower_bound_s=bound_s,
                 launches=len(phase.kernels),
+                communication_s=communication_s,
+                exposed_s=spent.get("communication", 0.0),
             )
         )
         device = {name: device[name] + spent[name] for name in device}
         total_s += walked.total_s
     if whole:
-        total_s = walking.walk(
-            trace.phases, unique_s, drawn["gap_s"], of_host, synchronous=gpu.hardware.synchronous
-        ).total_s
+        total_s = walk(trace.phases, unique_s).total_s
     host_s, device_s = math.fsum(each.host_s for each in phases), math.fsum(each.device_s for each in phases)
     bound_s = math.fsum(each.lower_bound_s for each in phases)
     unknown = _unknown(trace)

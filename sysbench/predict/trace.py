@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 Kind = Literal[
     "gemm", "attention", "map", "indexed", "transpose", "reduce", "softmax", "foreach", "optimizer", "embedding",
-    "loss", "unknown",
+    "loss", "collective", "unknown",
 ]  # fmt: skip
 """gemm       a matrix product, batched or not
 attention  a fused attention kernel, forward or backward
@@ -29,6 +29,7 @@ foreach    an elementwise operator on a list of tensors
 optimizer  a fused optimizer's update
 embedding  rows gathered from a table, or added up into one
 loss       the negative log likelihood's own kernels
+collective an exchange among ranks
 unknown    an operator this model does not know: timed as if elementwise, counted and named
 """
 
@@ -60,7 +61,8 @@ class Kernel(NamedTuple):
     flops: int = 0
     """Of matrix products, attention included; a causal half is not counted."""
     dims: tuple[int, ...] = ()
-    """gemm: (batch, m, n, k). attention: (batch, heads, queries, keys, d_head). reduce, softmax: (rows, width)."""
+    """gemm: (batch, m, n, k). attention: (batch, heads, queries, keys, d_head). reduce, softmax: (rows, width).
+    collective: (ranks, nodes)."""
     layout: str = ""
     """gemm: TN, NN, NT or TT, as cuBLAS names operands, weights first: a linear layer's forward is TN, the gradient of
     its input NN, of its weights NT. attention: `flash forward`, `efficient backward causal` and the like."""
@@ -83,6 +85,10 @@ class PhaseTrace:
     """(operators,) Positions in `Trace.modules`."""
     replayed: bool = False
     """The whole phase is one CUDA graph: the host launches once."""
+    streams: Positions | None = None
+    """(launches,) The stream of each launch; None if all are on one."""
+    waits: tuple[tuple[int, int], ...] = ()
+    """Launches with an earlier one on another stream that has to end before."""
 
     @cached_property
     def issuers(self) -> Positions:
@@ -149,6 +155,8 @@ class TraceWriter:
     operators: dict[str, int] = field(default_factory=dict)
     modules: dict[str, int] = field(default_factory=dict)
     phases: dict[str, tuple[list[int], list[int], list[int], list[int], list[int]]] = field(default_factory=dict)
+    streams: dict[str, list[int]] = field(default_factory=dict)
+    waits: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
 
     def begin(self, phase: str) -> tuple[list[int], list[int], list[int], list[int], list[int]]:
         """The columns of a phase, which comes after those that were begun before it."""
@@ -166,10 +174,20 @@ class TraceWriter:
         operators.append(self.operators.setdefault(name or work, len(self.operators)))
         modules.append(self.modules.setdefault(module, len(self.modules)))
 
+    def on_stream(self, phase: str, stream: int, after: Iterable[int]) -> int:
+        """The latest launches of a phase are on this stream, and begin after others; return the last one's position."""
+        launched, streams = self.begin(phase)[2], self.streams.setdefault(phase, [])
+        waits = self.waits.setdefault(phase, [])
+        waits += ((len(streams), earlier) for earlier in after)
+        streams += [stream] * (len(launched) - len(streams))
+        return len(launched) - 1
+
     def trace(self) -> Trace:
         """What was written."""
         phases = []
         for name, columns in self.phases.items():
             host, launches, kernels, operators, modules = (np.array(column, dtype=np.intp) for column in columns)
-            phases.append(PhaseTrace(name, host, launches, kernels, operators, modules))
+            streams = np.array(self.streams[name], dtype=np.intp) if any(self.streams.get(name, ())) else None
+            waits = tuple(self.waits.get(name, ())) if streams is not None else ()
+            phases.append(PhaseTrace(name, host, launches, kernels, operators, modules, streams=streams, waits=waits))
         return Trace(tuple(self.kernels), tuple(self.operators), tuple(self.modules), tuple(phases))

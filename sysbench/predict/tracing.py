@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from sysbench.commands.memory.spec import PROCEDURES
@@ -15,6 +16,7 @@ from sysbench.predict.operators import Call, attention, touched
 from sysbench.predict.trace import HostWork, Kernel, Trace, TraceWriter
 from sysbench.simulate.attention import telling
 from sysbench.simulate.gpu import Gpu
+from sysbench.simulate.ordered import OrderedStream
 from sysbench.simulate.recording import Platform, Recorder, StepRecording, record
 from sysbench.simulate.tensors import DeviceObserver, SimulatedDevice, describe
 from sysbench.spec.model import ModelCell
@@ -73,6 +75,10 @@ class Tracer:
             if self._flowed(place, kernels, call.tensors, call.results):
                 return
         self._writer.operator(place.phase, first, kernels, place.module, str(func._schema.name))
+        stream = torch.cpu.current_stream()
+        if kernels and isinstance(stream, OrderedStream):
+            after = stream.take_waits(place.phase)
+            stream.last = place.phase, self._writer.on_stream(place.phase, stream.number, after)
         for work in rest:
             self._writer.operator(place.phase, work)
 

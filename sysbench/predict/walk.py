@@ -59,6 +59,8 @@ def walk(
 
     On a device that is `synchronous` the host does nothing else meanwhile.
     """
+    if any(phase.streams is not None for phase in phases):
+        return _walk_streams(phases, unique_s, gap_s, host)
     issued_s, issuers, kernels = _issued(phases, host), *_launched(phases)
     host_s = ended_s = issued_s[:, -1] if issued_s.size else np.zeros(len(gap_s))
     device_s = np.zeros(len(gap_s))
@@ -70,6 +72,43 @@ def walk(
         waiting_s = (issued_s[:, issuers] + (each_s - busy_s)).max(axis=1) + LAUNCH_LATENCY_S - gap_s
         ended_s = host_s + device_s if synchronous else np.maximum(host_s, device_s + waiting_s)
     return Walked(ended_s + host["synchronize"], host_s, device_s)
+
+
+def _walk_streams(
+    phases: Sequence[PhaseTrace], unique_s: Floats, gap_s: Draws, host: Mapping[HostRate, Draws]
+) -> Walked:
+    """Phases on several streams, one after the other: a launch begins when its stream is free and its waits are over.
+
+    The device alone is a host that takes no time.
+    """
+    host_s, total_s, device_s = (np.zeros(len(gap_s)) for _ in range(3))
+    for phase in phases:
+        issued_s = _issued((phase,), host)
+        until_s = issued_s[:, -1] if issued_s.size else np.zeros(len(gap_s))
+        ready_s = np.ascontiguousarray(issued_s[:, phase.issuers].T) + LAUNCH_LATENCY_S
+        total_s += np.maximum(until_s, _ended(phase, ready_s, unique_s, gap_s))
+        device_s += _ended(phase, np.zeros_like(ready_s), unique_s, gap_s)
+        host_s += until_s
+    return Walked(total_s + host["synchronize"], host_s, device_s)
+
+
+def _ended(phase: PhaseTrace, ready_s: Floats, unique_s: Floats, gap_s: Draws) -> Draws:
+    """(draws,) When the last kernel ends, if each may begin once it is ready (launches, draws)."""
+    streams = phase.streams if phase.streams is not None else np.zeros(len(phase.kernels), dtype=np.intp)
+    waits: dict[int, list[int]] = {}
+    for later, earlier in phase.waits:
+        waits.setdefault(later, []).append(earlier)
+    ended_s = np.empty_like(ready_s)
+    free_s: dict[int, Draws] = {}
+    for i, (stream, kernel) in enumerate(zip(streams.tolist(), phase.kernels.tolist(), strict=True)):
+        start_s = ready_s[i]
+        if stream in free_s:
+            start_s = np.maximum(start_s, free_s[stream] + gap_s)
+        for earlier in waits.get(i, ()):
+            start_s = np.maximum(start_s, ended_s[earlier])
+        ended_s[i] = free_s[stream] = start_s + unique_s[kernel]
+    last_s: Draws = ended_s.max(axis=0, initial=0.0)
+    return last_s
 
 
 def lanes(phases: Sequence[PhaseTrace], unique_s: Floats, gap_s: Draws, host: Mapping[HostRate, Draws]) -> Lanes:

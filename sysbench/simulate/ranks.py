@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
 
 from sysbench.lab.accounting import tensors_in
 from sysbench.lab.strategies import mesh_of
+from sysbench.simulate.ordered import OrderedEvent, OrderedStream
 from sysbench.simulate.tensors import DEVICE, Arguments, ObservedDevice, Operator, Options, SimulatedDevice, Wrappers
 from sysbench.spec.ranks import Strategy
 
@@ -54,6 +55,9 @@ def simulated_ranks(strategy: Strategy, ranks: int) -> Iterator[DeviceMesh]:
         # A shard that is simulated reports `DEVICE`, but what wraps it would report torch's `meta`.
         (DTensor, "device", property(lambda tensor: tensor._local_tensor.device)),
         (nn.parallel, "DistributedDataParallel", BucketedReplica),
+        *((torch.cpu, name, OrderedStream()) for name in ("_current_stream", "_default_cpu_stream")),
+        (torch.cpu, "Stream", OrderedStream),
+        (torch.cpu, "Event", OrderedEvent),
     ]
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
     with ExitStack() as undone:
@@ -164,6 +168,7 @@ class BucketedReplica(nn.Module):
         self._group = process_group
         self._trained: list[Tensor] = [each for each in module.parameters() if each.requires_grad]
         self._order: list[Tensor] = []
+        self._stream = torch.cpu.Stream()
         self._broadcast([*module.parameters(), *module.buffers()], BROADCAST_BYTES)
         self._set_buckets([self._trained])
         self._rebuilt = False
@@ -218,9 +223,12 @@ class BucketedReplica(nn.Module):
         torch.mul(parameter.grad, 1 / self._group.size(), out=self._views[parameter])
         self._left[self._bucket_of[parameter]] -= 1
         while self._reduced < len(self._buckets) and not self._left[self._reduced]:
-            dist.all_reduce(self._buckets[self._reduced][0], group=self._group, async_op=True)
+            self._stream.wait_stream(torch.cpu.current_stream())
+            with torch.cpu.stream(self._stream):
+                dist.all_reduce(self._buckets[self._reduced][0], group=self._group, async_op=True)
             self._reduced += 1
         if self._reduced == len(self._buckets):
+            torch.cpu.current_stream().wait_stream(self._stream)
             for each, view in self._views.items():
                 assert each.grad is not None
                 each.grad.copy_(view)

@@ -30,8 +30,15 @@ from sysbench.simulate.composites import Composites, composed_of, composites_on
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.kernels import MATRIX_PRODUCTS, SCRATCH, Scratch
 from sysbench.simulate.origins import OUTSIDE, Origin, Origins, Stack
-from sysbench.simulate.real import RealDevice
-from sysbench.simulate.tensors import DEVICE, Arguments, DeviceObserver, Operator, Options, SimulatedDevice
+from sysbench.simulate.tensors import (
+    DEVICE,
+    Arguments,
+    DeviceObserver,
+    ObservedDevice,
+    Operator,
+    Options,
+    SimulatedDevice,
+)
 from sysbench.simulate.values import KnownValues
 from sysbench.simulate.without_compiler import without_compiler
 from sysbench.spec.model import ModelCell, Phase
@@ -64,6 +71,28 @@ CATEGORIES: tuple[Category, ...] = get_args(Category)
 
 BUILD = "build"
 """The span before the first step: creation of model and batch, and a trial run of the attention kernel."""
+
+
+class RealDevice(ObservedDevice):
+    """While active, reports every storage that operators allocate on `device`, and its end, to an observer."""
+
+    def __init__(self, observer: DeviceObserver, device: torch.device) -> None:
+        super().__init__(observer)
+        self._device = device
+
+    def run(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+        """Run the operator and watch what it returns."""
+        self._observer.begins(func)
+        result = func(*args, **kwargs)
+        self._arguments = args
+        try:
+            for tensor in tensors_in([result]):
+                if tensor.device.type == self._device.type:
+                    self._watch.see(tensor)
+        finally:
+            self._arguments = ()  # a longer reference would keep them alive
+        self._observer.ends(func, args, kwargs, result)
+        return result
 
 
 _SETTLING_S = 0.005

@@ -19,6 +19,9 @@ Ranks = Annotated[tuple[int, ...], BeforeValidator(integers(1, 65_536))]
 
 Strategies = Annotated[tuple[Strategy, ...], BeforeValidator(choices("a strategy", get_args(Strategy)))]
 
+Interconnect = Literal["eth-100", "ib-200", "ib-400", "ib-800"]
+"""Network between nodes, by the nominal rate of each GPU's adapter in Gbit/s."""
+
 NODE_RANKS = 8
 """Ranks of one node in every common GPU server; HSDP shards within a node."""
 

@@ -26,8 +26,9 @@ from sysbench.predict.tracing import trace
 from sysbench.simulate.gpu import Gpu
 from sysbench.spec.hardware import named
 from sysbench.spec.model import SIZES, ModelCell
+from sysbench.spec.ranks import Strategy
 from tests.bench import prediction_kernels as kernels
-from tests.bench.published_models import Shape, joined, traced, written_out_adamw
+from tests.bench.published_models import Shape, joined, traced, traced_rank, written_out_adamw
 
 PUBLISHED = Path(__file__).parent / "published"
 FITTED_MODELS = frozenset({"bert_large", "opt_13"})
@@ -75,6 +76,23 @@ def neusight(*, compiled: bool = False) -> Iterator[Row]:
         yield Row(source, name, gpu.hardware.slug, published_s, said.time, said.lower_bound_s, fitted)
 
 
+_SLUGS_OF_RANKS = {"a100_sxm_40": "a100-40gb", "h100_sxm_80": "h100"}
+
+
+def neusight_ranks(wanted: Callable[[dict[str, str]], bool] = lambda row: True) -> Iterator[Row]:
+    """Forward, loss and backward on four GPUs: data parallel, of which each has a quarter of the batch, and tensor
+    parallel."""
+    for row in filter(wanted, _read("neusight_ranks.csv")):
+        strategy: Strategy = "tp" if row["variant"] == "tp4" else "ddp"
+        sizes = [int(row[name]) for name in ("layers", "hidden", "heads", "d_ff", "vocab", "seq")]
+        shape = Shape("gpt2", *sizes, int(row["batch"]) // (1 if strategy == "tp" else 4))
+        gpu = rates_of(_SLUGS_OF_RANKS[row["gpu"]])
+        said = predict(traced_rank(shape, strategy, 4), gpu, typical_host())
+        name = f"{row['model']} {row['seq']} × {row['batch']} {row['variant']}"
+        published_s = float(row["total_ms"]) / 1e3
+        yield Row("NeuSight, 4 GPUs", name, gpu.hardware.slug, published_s, said.time, said.lower_bound_s, False)
+
+
 def reports() -> Iterator[Row]:
     """Forward, and whole steps: see published/README.md for what shows that they include an optimizer."""
     for row in _read("reports.csv"):
@@ -106,6 +124,7 @@ def show_steps(rows: Iterable[Row], markdown: bool) -> None:
         ("NeuSight, looked at", lambda row: row.source == "NeuSight" and row.fitted),
         ("NeuSight, held out", lambda row: row.source == "NeuSight" and not row.fitted),
         ("NeuSight, compiled", lambda row: row.source == "NeuSight, compiled"),
+        ("NeuSight, 4 GPUs", lambda row: row.source == "NeuSight, 4 GPUs"),
         ("report, forward", lambda row: row.name.endswith("forward")),
         ("report, step", lambda row: row.name.endswith("optimizer")),
         ("all", lambda row: True),
@@ -176,7 +195,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.reference is not None:
         show_kernels(options.reference, options.markdown)
-    show_steps([*neusight(), *neusight(compiled=True), *reports()], options.markdown)
+    show_steps([*neusight(), *neusight(compiled=True), *neusight_ranks(), *reports()], options.markdown)
 
 
 if __name__ == "__main__":

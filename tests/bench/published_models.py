@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +18,11 @@ from sysbench.predict.tracing import Tracer
 from sysbench.simulate.attention import telling
 from sysbench.simulate.composites import composed_of
 from sysbench.simulate.gpu import Gpu
+from sysbench.simulate.ranks import sharding_on, simulated_ranks
 from sysbench.simulate.recording import Platform, Recorder
 from sysbench.simulate.tensors import DEVICE
 from sysbench.spec.model import ModelShape
+from sysbench.spec.ranks import Strategy
 
 Family = Literal["bert", "gpt2", "opt"]
 
@@ -106,15 +109,60 @@ class Model(nn.Module):
         return self.head(self.norm(x))
 
 
-def traced(shape: Shape, *, training: bool, compiled: bool = False) -> Trace:
+class _Reduced(torch.autograd.Function):
+    """A sum over the ranks of tensor parallelism in forward, or in backward: Megatron-LM's g and f."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, forward: bool) -> Tensor:
+        ctx.forward_reduces = forward
+        if forward:
+            torch.distributed.all_reduce(x)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        if not ctx.forward_reduces:
+            torch.distributed.all_reduce(gradient)
+        return gradient, None
+
+
+class SplitBlock(Block):
+    """One rank's part of a layer under tensor parallelism: of the heads, and of the columns of the feed-forward."""
+
+    def __init__(self, shape: Shape, ranks: int) -> None:
+        super().__init__(shape)
+        part, hidden = shape.hidden // ranks, shape.hidden
+        self.local = replace(shape, heads=shape.heads // ranks, hidden=part)
+        self.inputs = nn.ModuleList([nn.Linear(hidden, 3 * part)])
+        self.output = nn.Linear(part, hidden)
+        self.up, self.down = nn.Linear(hidden, shape.d_ff // ranks), nn.Linear(shape.d_ff // ranks, hidden)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        first, second = self.norms
+        self.shape = self.local
+        x = x + _Reduced.apply(self.attend(_Reduced.apply(first(x), False), mask), True)
+        inner = ACTIVATIONS[self.shape.family](self.up(_Reduced.apply(second(x), False)))
+        return x + dropout(_Reduced.apply(self.down(inner), True), 0.1, self.training)
+
+
+def traced_rank(shape: Shape, strategy: Strategy, ranks: int) -> Trace:
+    """Forward, loss and backward of one of several ranks, each with its own batch except under tensor parallelism."""
+    with simulated_ranks(strategy, ranks) as mesh:
+        return traced(shape, training=True, mesh=mesh)
+
+
+def traced(shape: Shape, *, training: bool, compiled: bool = False, mesh: Any = None) -> Trace:
     """Forward, and in training the loss (a phase by itself) and backward, of the second pass."""
     tracer = Tracer(1, compiled=compiled)
     platform = Platform.of(Gpu("", 1 << 50, (8, 0)))
     with telling(tracer.told), composed_of(platform.composites):
         recorder = Recorder(platform, tracer.device, None)
-        with recorder.device, torch.set_grad_enabled(training):
+        sharding = nullcontext() if mesh is None else sharding_on(recorder.device)
+        with sharding, recorder.device, torch.set_grad_enabled(training):
             with recorder.span(-1, "build"), DEVICE:
-                model = Model(shape).train(training)
+                model: nn.Module = Model(shape).train(training)
+                if mesh is not None:
+                    model = _distributed(model, shape, mesh)
                 tokens = torch.zeros(shape.batch, shape.seq, dtype=torch.int64)
                 mask = torch.zeros(shape.batch, 1, shape.seq, shape.seq)
             for step in range(2):
@@ -129,6 +177,14 @@ def traced(shape: Shape, *, training: bool, compiled: bool = False) -> Trace:
                 del logits
             recorder.device.stop()
     return tracer.trace()
+
+
+def _distributed(model: Any, shape: Shape, mesh: Any) -> nn.Module:
+    if mesh.mesh_dim_names == ("ddp",):
+        return nn.parallel.DistributedDataParallel(model, process_group=mesh.get_group())
+    model.layers = nn.ModuleList(SplitBlock(shape, mesh.size()) for _ in range(shape.layers))
+    model.head = nn.Linear(shape.hidden, shape.vocab // mesh.size(), bias=False)
+    return model  # type: ignore[no-any-return]
 
 
 @cache

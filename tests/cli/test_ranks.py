@@ -168,9 +168,13 @@ def test_a_record_of_profiled_ranks_and_its_report_show_all_ranks(profiled: tupl
             "which does not divide them. Nearest that does: 4",
         ),
         (("time", "--ranks", "2", "--strategy", "hsdp"), "--ranks 2 makes no replicas of equal shards"),
+        (("time", "--ranks", "16", "--simulate", "h100"), "say what links several: --interconnect ib-400"),
+        (("time", "--ranks", "2", "--simulate", "h100", "--compile"), "measured, not predicted: leave out --compile"),
+        (("time", "--interconnect", "ib-400"), "--interconnect needs --simulate GPU"),
+        (("time", "--ranks", "16", "--simulate", "h100", "--interconnect", "ib"), "--interconnect ib is not allowed"),
         (("memory", "--ranks", "2"), "sysbench memory records one process; sysbench time --ranks has the peak memory"),
         (("profile", "--ranks", "2", "--with", "nsys"), "--ranks 2: --with nsys records one process; --with torch"),
-        (("profile", "--ranks", "2", "--simulate", "h100"), "several ranks are profiled, not predicted: leave out"),
+        (("profile", "--ranks", "2", "--simulate", "h100"), "several ranks are profiled, not predicted; sysbench time"),
     ],
 )
 def test_ranks_that_cannot_be_are_refused_in_one_line(tmp_path: Path, words: tuple[str, ...], complaint: str) -> None:
@@ -178,6 +182,26 @@ def test_ranks_that_cannot_be_are_refused_in_one_line(tmp_path: Path, words: tup
     assert refused.code == 2
     assert complaint in refused.complaint
     assert list(tmp_path.iterdir()) == []
+
+
+def test_predicted_ranks_are_compared_with_the_fewest_and_a_network_is_marked(tmp_path: Path) -> None:
+    words = (
+        "--d-ff=64",
+        "--layers=1",
+        "--vocab=50",
+        "--ctx=16",
+        "--simulate=h100",
+        "--strategy=tp,ddp",
+        "--ranks=1,2,16",
+    )
+    ran = answered("time", *words, "--heads=16", "--d-model=64", "--interconnect=ib-400", cwd=tmp_path, COLUMNS="200")
+    assert ran.code == 0, ran.err
+    assert "tp, strong scaling" in ran.out
+    assert "ddp, weak scaling" in ran.out
+    assert "ib-400" in ran.out
+    assert "take turns" not in ran.out
+    (unknown,) = (answered("time", *MINUTE, "--ctx=16", "--simulate=a10", "--ranks=2", cwd=tmp_path, COLUMNS="200"),)
+    assert "collectives between GPUs like NVIDIA A10 were not measured" in unknown.out
 
 
 def test_of_the_processes_that_torchrun_starts_the_first_measures_and_the_others_stand_aside(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ class ProfileCell(ModelCell):
     def ranks_refused(self) -> str | None:
         """Why the cell cannot be one of several ranks, whatever their number; None if it can."""
         if self.simulate:
-            return "several ranks are profiled, not predicted: leave out --simulate"
+            return "several ranks are profiled, not predicted; sysbench time --simulate predicts their steps"
         return "--with nsys records one process; --with torch profiles every rank" if self.profiler == "nsys" else None
 
     def problem(self, device: DeviceType | None) -> str | None:

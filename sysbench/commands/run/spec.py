@@ -57,6 +57,9 @@ class ExperimentOptions(RunOptions):
     )
     tables: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
+    on: str | None = None
+    on_arg: tuple[tuple[str, int | float | str], ...] = ()
+    parallel: int | None = None
 
 
 def _overrides() -> type[BaseModel]:

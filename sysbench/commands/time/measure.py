@@ -47,7 +47,9 @@ def run(
     if cell.simulate is not None:
         from sysbench.predict.simulated_step import SimulatedStep  # few runs predict
 
-        yield from SimulatedStep(cell, cell.simulate, cell.host, whole=cell.sync == "step").events()
+        yield from SimulatedStep(
+            cell, cell.simulate, cell.host, whole=cell.sync == "step", interconnect=cell.interconnect
+        ).events()
         return
     target = torch_device(device)
     try:

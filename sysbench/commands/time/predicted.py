@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sysbench import cells as axes
 from sysbench import units
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BOUND = "lower bound: at the rates of the data sheet, with a host that takes no time; it is no prediction"
+
+EXPOSED = "exposed: by how much collectives lengthen the step on the device, beside what they overlap with"
 
 COMPILED = (
     "compiled cells are less certain: what fuses is a guess; their memory is that of the eager step, which is more"
@@ -98,6 +101,18 @@ def _notes(record: TimeRecord) -> tuple[str, ...]:
     return (INTERVAL, *issued, *((COMPILED,) if guess else ()))
 
 
+def _sum(name: str) -> Callable[[TimeCellRecord], float | None]:
+    """Return a function for the sum over phases; None where there is no communication."""
+
+    def get(cell: TimeCellRecord) -> float | None:
+        found = _found(cell)
+        if found is None or found.step is None or not any(phase.communication_s for phase in found.phases):
+            return None
+        return math.fsum(getattr(phase, name) for phase in found.phases)
+
+    return get
+
+
 _SHARED = (
     Field("limit", "limited by", get=limit, importance=1),
     Field("tokens_per_s", "throughput", "tokens_per_s", get=_value("tokens_per_s"), importance=3),
@@ -117,6 +132,8 @@ PREDICTED = DeclaredTable(
             values=_phases,
         ),
         Field("step", unit="s", get=_step),
+        Field("communication", unit="s", get=_sum("communication_s"), optional=True, importance=6),
+        Field("exposed", unit="s", get=_sum("exposed_s"), optional=True, importance=3, note=EXPOSED),
         *_SHARED,
     ),
     when=is_predicted,
@@ -202,13 +219,80 @@ CONSTANTS = DeclaredTable(
 )
 """All rates of each GPU and its host, with their sources."""
 
-TABLES = {table.name: table for table in (PREDICTED, GPUS, CONSTANTS)}
+
+class _Scaled(NamedTuple):
+    """A cell, and the one of the fewest ranks to which it is compared."""
+
+    cell: TimeCellRecord
+    base: TimeCellRecord
+
+    @property
+    def speedup(self) -> float | None:
+        """Its throughput over that of the fewest ranks."""
+        ours, theirs = (_value("tokens_per_s")(each) for each in (self.cell, self.base))
+        return ours / theirs if ours and theirs else None
+
+
+def _scaling(record: TimeRecord) -> Iterator[list[_Scaled]]:
+    """Yield the numbers of ranks of each setting; one rank belongs to every strategy."""
+    for group in axes.alike(record.cells, "ranks", "strategy", "interconnect"):
+        for strategy in dict.fromkeys(cell.cell.strategy for cell in group if cell.cell.strategy):
+            row = sorted(
+                (each for each in group if each.cell.strategy in (None, strategy)), key=lambda each: each.cell.ranks
+            )
+            if len(row) > 1:
+                yield [_Scaled(each, row[0]) for each in row]
+
+
+def _scaling_title(row: Sequence[_Scaled]) -> str:
+    last = row[-1].cell.cell
+    kind = "strong scaling, one batch for all ranks" if last.strategy == "tp" else "weak scaling, a batch for each rank"
+    return f"{MARK}: {last.strategy}, {kind}"
+
+
+SCALING = DeclaredTable(
+    "scaling",
+    _scaling_title,
+    (
+        Field("step", unit="s", get=lambda row: _step(row.cell)),
+        Field("exposed", unit="s", get=lambda row: _sum("exposed_s")(row.cell), optional=True, note=EXPOSED),
+        Field("tokens_per_s", "throughput", "tokens_per_s", get=lambda row: _value("tokens_per_s")(row.cell)),
+        Field("speedup", "speed-up", "number", get=lambda row: row.speedup),
+        Field(
+            "efficiency",
+            unit="share",
+            get=lambda row: row.speedup and row.speedup * row.base.cell.ranks / row.cell.cell.ranks,
+        ),
+        Field("interconnect", "between nodes", get=lambda row: row.cell.cell.interconnect, optional=True),
+    ),
+    rows=lambda rows: rows,
+    leading=leading(Field("ranks", get=lambda row: row.cell.cell.ranks)),
+    parts=_scaling,
+    instead=lambda row: instead(row.cell),
+    notes=lambda rows: (
+        ", ".join(axes.subject(axes.axes_of([rows[0].cell]))),
+        "speed-up: throughput against the fewest ranks; efficiency: the same for each rank",
+        *(
+            ("between nodes: assumed, as no network was measured",)
+            if any(row.cell.cell.interconnect for row in rows)
+            else ()
+        ),
+    ),
+)
+"""One table per setting and strategy, one row per number of ranks."""
+
+TABLES = {table.name: table for table in (PREDICTED, GPUS, SCALING, CONSTANTS)}
 
 
 def usual(record: TimeRecord) -> list[Table]:
     """Return the default tables."""
     beside = GPUS(record)
-    return [*PREDICTED(record), *(beside if len(beside) <= MOST_SETTINGS else ())]
+    scaled = SCALING(record)
+    return [
+        *PREDICTED(record),
+        *(beside if len(beside) <= MOST_SETTINGS else ()),
+        *(scaled if len(scaled) <= MOST_SETTINGS else ()),
+    ]
 
 
 def said(cells: Sequence[TimeCellRecord]) -> Iterator[Said]:

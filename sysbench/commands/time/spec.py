@@ -15,6 +15,7 @@ from sysbench.spec.cell import DeviceType
 from sysbench.spec.model import STEP, Mode, ModelCell, ModelSpec, Precision
 from sysbench.spec.options import Option
 from sysbench.spec.quantities import Share, Size, Steps
+from sysbench.spec.ranks import NODE_RANKS, Interconnect
 from sysbench.spec.run import SavedOptions
 
 Sync = Literal["phase", "step"]
@@ -56,6 +57,8 @@ class TimeCell(ModelCell):
     stored without this field, as in versions without predictions."""
     host: Path | None = Field(default=None, exclude_if=_is_none)
     """File of the host to predict for."""
+    interconnect: Interconnect | None = Field(default=None, exclude_if=_is_none)
+    """Network between nodes to predict for; None within one node."""
 
     @property
     def simulated(self) -> str | None:
@@ -69,8 +72,12 @@ class TimeCell(ModelCell):
 
     @property
     def ranks_refused(self) -> str | None:
-        """Why the cell cannot be one of several ranks: nothing predicts their times yet."""
-        return "several ranks are measured, not predicted: leave out --simulate" if self.simulate else None
+        """Why the cell cannot be one of several ranks; None if it can."""
+        if self.simulate and self.execution == "compiled":
+            return "compiled steps of several ranks are measured, not predicted: leave out --compile or --simulate"
+        if self.simulate and self.ranks > NODE_RANKS and self.interconnect is None:
+            return f"nodes have {NODE_RANKS} GPUs; say what links several: --interconnect ib-400"
+        return None
 
     def problem(self, device: DeviceType | None) -> str | None:
         """Return why this cell cannot run, or None; a prediction is for a GPU, wherever it is made."""
@@ -122,6 +129,12 @@ class TimeSpec(ModelSpec):
         description="With --simulate: the host that issues the work, as sysbench calibrate --host has written it; "
         "without it the one that was calibrated with the GPU, or a typical one.",
     )
+    interconnect: Annotated[Interconnect | None, Option(metavar="NAME", panel=PREDICTION)] = Field(
+        default=None,
+        exclude_if=_is_none,
+        description="With --simulate and more than 8 ranks: the network between nodes of 8 GPUs, with an adapter of so "
+        f"many Gbit/s for each: {', '.join(get_args(Interconnect))}.",
+    )
     price: Annotated[
         dict[str, PositiveFloat], BeforeValidator(_prices), Option(metavar="GPU=PRICE,…", panel=PREDICTION)
     ] = Field(
@@ -134,10 +147,9 @@ class TimeSpec(ModelSpec):
     def _check(self) -> Self:
         if self.simulate and self.device != ("auto",):
             raise ValueError("--device names the device to measure on; with --simulate nothing is measured")
-        if not self.simulate and (self.host or self.price):
-            raise ValueError(
-                f"--{'host' if self.host else 'price'} needs --simulate GPU: nothing is predicted otherwise"
-            )
+        for name in ("host", "price", "interconnect"):
+            if getattr(self, name) and not self.simulate:
+                raise ValueError(f"--{name} needs --simulate GPU: nothing is predicted otherwise")
         if other := set(self.price) - set(self.simulate):
             raise ValueError(f"--price names {', '.join(sorted(other))}, which --simulate does not")
         return self
@@ -158,6 +170,7 @@ class TimeSpec(ModelSpec):
                 sync=self.sync,
                 simulate=gpu,
                 host=self.host,
+                interconnect=self.interconnect if point["ranks"] > NODE_RANKS else None,
             )
 
 

@@ -87,7 +87,7 @@ class Elsewhere:
                 cells=tuple(cell.model_dump(mode="json") for cell in group),
                 options={name: getattr(self.options, name) for name in kept},
                 digest=source_digest(),
-                gpus=0 if group[0].simulated or group[0].device == "cpu" else getattr(group[0], "ranks", 1),
+                gpus=0 if group[0].simulated or group[0].device == "cpu" else group[0].workers,
                 simulated=group[0].simulated is not None,
             )
             for group in groups

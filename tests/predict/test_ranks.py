@@ -1,0 +1,95 @@
+"""Predicted steps of several ranks: collectives against measured ones, what overlaps, and published runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sysbench.commands.time.spec import TimeSpec
+from sysbench.predict import collectives
+from sysbench.predict.rates import gpu as rates_of
+from sysbench.predict.rates import typical_host
+from sysbench.predict.step import StepPrediction, predict
+from sysbench.predict.trace import Kernel, TraceWriter
+from sysbench.predict.tracing import trace
+from sysbench.predict.walk import LAUNCH_LATENCY_S, walk
+from sysbench.simulate.gpu import Gpu
+from sysbench.spec.hardware import named
+from sysbench.spec.model import ModelCell
+from tests.bench.prediction import neusight_ranks
+from tests.predict.test_walk import GAP, HOST
+
+MIB = 2**20
+
+
+def collective(name: str, ranks: int, size_bytes: int, nodes: int = 1) -> Kernel:
+    return Kernel("collective", name, "fp32", size_bytes, dims=(ranks, nodes))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "name", "ranks", "size_bytes", "measured_s"),
+    [  # nccl-tests, as collectives.py names the source
+        ("a100-80gb", "all_gather", 2, MIB, 1.995e-5),
+        ("a100-80gb", "all_gather", 8, 512 * MIB, 2.288e-3),
+        ("a100-80gb", "all_reduce", 8, 64 * MIB, 5.953e-4),
+        ("h100", "reduce_scatter", 8, 256 * MIB, 7.217e-4),
+        ("h100", "all_reduce", 2, 512 * MIB, 1.686e-3),
+        ("b200", "all_reduce", 2, 64 * MIB, 1.467e-4),
+    ],
+)
+def test_collectives_take_as_long_as_measured(
+    gpu: str, name: str, ranks: int, size_bytes: int, measured_s: float
+) -> None:
+    (predicted_s,) = collectives.seconds(collective(name, ranks, size_bytes), named(gpu), None, 1)
+    assert predicted_s == pytest.approx(measured_s, rel=0.2)
+
+
+def test_a_faster_network_helps_only_beyond_a_node() -> None:
+    def taken_s(nodes: int, interconnect: Any) -> float:
+        kernel = collective("all_reduce", 8 * nodes, 1024 * MIB, nodes)
+        return float(collectives.seconds(kernel, named("h100"), interconnect, 1)[0])
+
+    assert taken_s(1, "eth-100") == taken_s(1, "ib-400")
+    assert taken_s(1, None) < taken_s(4, "ib-400") < taken_s(4, "ib-200") < taken_s(4, "eth-100")
+
+
+def test_a_stream_waits_for_another_only_where_it_is_told_to() -> None:
+    writer = TraceWriter()
+    add = Kernel("map", "add", "fp32", 4)
+    for stream, after in ((0, ()), (1, ()), (0, ()), (0, (1,))):
+        writer.operator("forward", "operator", [add])
+        writer.on_stream("forward", stream, after)
+    (phase,) = writer.trace().phases
+    walked = walk((phase,), np.array([[1e-3]]), GAP, HOST)
+    issued = 14e-6
+    # The second runs beside the first; the fourth has to wait for the third, not for the second.
+    assert walked.total_s[0] == pytest.approx(issued + LAUNCH_LATENCY_S + 3 * 1e-3 + 2 * GAP[0] + 20e-6)
+    assert walked.device_s[0] == pytest.approx(3 * 1e-3 + 2 * GAP[0])
+
+
+def predicted(**axes: Any) -> StepPrediction:
+    small = {"d_model": 512, "d_ff": 2048, "layers": 4, "heads": 8, "ctx": 2048, "batch": 8, "simulate": "h100"}
+    (cell,) = TimeSpec(**{**small, "precision": "fp32", "mode": "forward-backward", **axes}).cells()
+    step = ModelCell(**{name: getattr(cell, name) for name in ModelCell.model_fields} | {"device": "cuda"})
+    return predict(trace(step, Gpu.of(named("h100")))[0], rates_of("h100"), typical_host())
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
+@pytest.mark.parametrize(("strategy", "hidden"), [("fsdp2", True), ("ddp", True), ("tp", False)])
+def test_communication_is_hidden_where_a_step_does_so(strategy: str, hidden: bool) -> None:
+    found = predicted(ranks=4, strategy=strategy)
+    communication_s = sum(phase.communication_s for phase in found.phases)
+    exposed_s = sum(phase.exposed_s for phase in found.phases)
+    assert not found.unknown
+    if hidden:
+        assert 0 < exposed_s < 0.5 * communication_s
+    else:
+        assert exposed_s == pytest.approx(communication_s, rel=0.01)
+
+
+def test_published_steps_of_four_gpus_are_predicted() -> None:
+    rows = list(neusight_ranks(lambda row: row["gpu"] == "h100_sxm_80" and row["batch"] == "4"))
+    assert len(rows) == 3
+    assert all(abs(row.error) < 0.12 and row.covered for row in rows)
