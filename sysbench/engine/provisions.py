@@ -23,7 +23,7 @@ class Provisions:
     """Provisions for single cells, by cell key."""
 
     artifacts: Mapping[str, Path] = field(default_factory=dict)
-    """Path at which the worker writes what is too large for events."""
+    """Path at which the worker writes what is too large for events; several ranks write beside it (`path_of_rank`)."""
     launchers: Mapping[str, Launcher] = field(default_factory=dict)
     """Launcher of the cell's worker, if it differs from that of all others."""
     read: Reader = _as_it_is

@@ -15,6 +15,7 @@ from sysbench.engine.plan import device_of
 from sysbench.engine.process import POLL_S, WorkerGoneError, WorkerProcess
 from sysbench.errors import SysbenchError
 from sysbench.log.events import CellFinished, DeviceInfo, Event, OfRank, WorkerExited, WorkerReady
+from sysbench.log.file_names import path_of_rank
 from sysbench.log.outcomes import Outcome
 
 LAST_WORDS_S = 1.0
@@ -123,7 +124,8 @@ class Team:
     def send(self, command: protocol.Command) -> None:
         """Send a command to every rank; raises WorkerGoneError.
 
-        Each measures on the next device. The ranks meet through a file, which, unlike a port, nobody else can have.
+        Each measures on the next device, and writes its artifact beside that of rank 0. The ranks meet through a file,
+        which, unlike a port, nobody else can have.
         """
         self._finished = {}
         self._heard = [0] * self.ranks
@@ -136,7 +138,8 @@ class Team:
                     patience_s=PATIENCE_SHARE * self._timeout_s,
                 )
                 device = device_of(number, command.device, self._devices)
-                worker.send(command.model_copy(update={"rank": rank, "device": device}))
+                artifact = path_of_rank(command.artifact, number) if command.artifact is not None else None
+                worker.send(command.model_copy(update={"rank": rank, "device": device, "artifact": artifact}))
             else:
                 worker.send(command)
 

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from sysbench import formulas, statistics, units
-from sysbench.log.collect import CellEvents
+from sysbench.log.collect import CellEvents, Run
 from sysbench.log.events import OwnModelBuilt, ReadingsLost
 from sysbench.log.outcomes import Caution
+from sysbench.spec.model import ModelCell
 
 if TYPE_CHECKING:
     from sysbench.commands.time.record import RateRecord
@@ -258,3 +259,14 @@ def unmeasured(sync: Sync, seen: CellEvents) -> Iterator[Caution]:
 
 def _leading(steps: int) -> str:
     return "measured step" if steps == 1 else f"{steps} measured steps"
+
+
+def shared_cores(cell: ModelCell, seen: CellEvents, run: Run) -> Iterator[Caution]:
+    """More ranks on a CPU than it has cores: they take turns, and the times are those of taking turns."""
+    cores = run.started.host.logical_cores
+    if cell.workers > cores and seen.started is not None and seen.started.device.type == "cpu":
+        yield Caution(
+            code="cores-shared",
+            message=f"{cell.ranks} ranks share {cores} core{'' if cores == 1 else 's'} and take turns",
+            remedy=f"--ranks {max(cores, 2)} or fewer; these times say that it works, not how fast it is",
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics as standard
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -302,6 +302,24 @@ def step_tokens(cell: ModelCell, seen: CellEvents) -> int | None:
         return cell.batches * cell.tokens
     own = seen.last(OwnModelBuilt)
     return cell.batches * own.tokens if own and own.tokens is not None else None
+
+
+def slowest(seen: CellEvents) -> CellEvents:
+    """Return a cell's events with the slowest rank's sample of each step that all ranks took, and the highest peak."""
+    every = [seen, *seen.ranks.values()]
+    if len(every) == 1:
+        return seen
+
+    def of_slowest(steps: Iterable[list[StepMeasured]]) -> list[StepMeasured]:
+        return [max(of_step, key=lambda each: each.step.wall_s or 0.0) for of_step in zip(*steps, strict=False)]
+
+    peaks = [each.memory for each in every if each.memory is not None]
+    return replace(
+        seen,
+        steps=of_slowest(each.steps for each in every),
+        warmup=of_slowest(each.warmup for each in every),
+        memory=max(peaks, key=lambda each: each.allocated_peak_bytes or 0, default=None),
+    )
 
 
 _OF_EVENTS = {"event", "at_s", "cell"}

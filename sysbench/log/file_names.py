@@ -28,6 +28,11 @@ def paths_of(path: Path | None, labels: Mapping[str, str]) -> dict[str, Path]:
     return {key: _labelled(whole, label) if label else whole for key, label in labels.items()}
 
 
+def path_of_rank(path: Path, rank: int) -> Path:
+    """Return where a rank writes what rank 0 writes to `path`: beside it, with the rank in the name."""
+    return _labelled(path, f"rank{rank}") if rank else path
+
+
 def _labelled(path: Path, label: str) -> Path:
     endings = path.suffixes[-2:] if path.suffix == ".gz" else path.suffixes[-1:]
     ending = "".join(endings)

@@ -31,7 +31,7 @@ _DEEPEST_PATH: Final = 32
 
 _PHASE_NAMES: Final = (
     re.compile(r"zero[ _-]?grad(ients)?|Optimizer\.zero_grad#.*", re.IGNORECASE),
-    re.compile(r"(forward|fwd)([ _-]?pass)?", re.IGNORECASE),
+    re.compile(r"(forward|fwd)([ _-]?pass)?|DistributedDataParallel\.forward", re.IGNORECASE),
     re.compile(r"(compute[ _-]?)?loss", re.IGNORECASE),
     re.compile(r"(backward|bwd)([ _-]?pass)?", re.IGNORECASE),
     re.compile(r"optimi[sz]er([ _-]?step)?|Optimizer\.step#.*", re.IGNORECASE),
@@ -97,6 +97,9 @@ _MODULE: Final = _STEP + 2
 _FROM_TORCH: Final = (PHASES.index("zero_grad"), PHASES.index("optimizer"))
 """Phases that torch marks itself."""
 
+_FROM_DDP: Final = "DistributedDataParallel.forward"
+"""Range in which DDP calls the model, whose modules have their paths as without it."""
+
 
 def read(ranges: Ranges, names: Sequence[str]) -> RangeTree:
     """Determine the meaning of every range from its name and the ranges around it, one nesting depth at a time."""
@@ -109,6 +112,7 @@ def read(ranges: Ranges, names: Sequence[str]) -> RangeTree:
     own_step[marks] = np.arange(len(marks))
     step, phase, module = np.full(count, NONE, np.int64), np.full(count, NONE, np.int64), np.zeros(count, np.int64)
     modules = _Modules(names)
+    from_ddp = ranges.name == (names.index(_FROM_DDP) if _FROM_DDP in names else NONE)
     depth = depths(parents)
     order = np.argsort(depth, kind="stable")
     levels = np.searchsorted(depth[order], np.arange(int(depth.max(initial=-1)) + 2))
@@ -119,8 +123,9 @@ def read(ranges: Ranges, names: Sequence[str]) -> RangeTree:
         outer_module = np.where(parent == NONE, 0, module[parent])
         is_step = means == _STEP
         is_phase = (means < _STEP) & (outer_phase == NONE)
-        # A range `forward` inside forward is a part with that name; the optimizer's own ranges add nothing.
-        is_module = (means == _MODULE) | ((means < _STEP) & ~is_phase & ~np.isin(means, _FROM_TORCH))
+        # A range `forward` inside forward is a part with that name; torch's own ranges add nothing.
+        of_torch = np.isin(means, _FROM_TORCH) | from_ddp[here]
+        is_module = (means == _MODULE) | ((means < _STEP) & ~is_phase & ~of_torch)
         step[here] = np.where(is_step, own_step[here], np.where(parent == NONE, NONE, step[parent]))
         phase[here] = np.where(is_step, NONE, np.where(is_phase, means, outer_phase))
         module[here] = np.where(is_step | is_phase, 0, outer_module)

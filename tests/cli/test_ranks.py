@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 from sysbench import load
-from tests.cli.running import MINUTE, Ran, answered, ran_once
+from sysbench.commands.profile.spec import ProfileSpec
+from tests.cli.running import MINUTE, Ran, answered, only, ran_once
 
 RANKS = ("--ranks", "1,2", "--strategy", "ddp,fsdp2,tp")
 STEPS = ("--ctx", "16", "--steps", "6", "--warmup", "1", "--device", "cpu", "--mode", "forward-backward")
@@ -85,6 +87,74 @@ def test_the_code_of_the_page_about_ranks_runs(
     ]
 
 
+@pytest.fixture(scope="module")
+def profiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Path]:
+    """Two ranks of DDP, of which the first step makes the buckets that the later ones use."""
+    words = (*MINUTE, "--ctx", "16", "--steps", "0", "--warmup", "2", "--device", "cpu", "--mode", "forward-backward")
+    files = ("--trace", "trace.json.gz", "--json", "record.json")
+    return ran_once(tmp_path_factory, "profiled-ranks", "profile", *words, "--ranks", "2", *files, COLUMNS="120")
+
+
+def test_a_profile_of_ddp_has_the_all_reduces_of_all_gradients_and_the_times_of_both_ranks(
+    profiled: tuple[Ran, Path],
+) -> None:
+    assert profiled[0].code == 0, profiled[0].err
+    (cell,) = load(profiled[1] / "record.json").cells
+    parameters = 2 * 50 * 32 + 4 * 32**2 + 3 * 32 * 64 + 3 * 32
+    reduced = [each for each in cell.ranks.collectives if each.kind == "all_reduce"]
+    assert sum(each.bytes * each.calls for each in reduced) == 4 * parameters
+    assert all(each.matched == each.calls and each.group_size == 2 for each in reduced)
+    assert [row.rank for row in cell.ranks.breakdown] == [row.rank for row in cell.ranks.arrivals] == [0, 1]
+    assert all(row.compute_ns > 0 and row.communication_ns > 0 for row in cell.ranks.breakdown)
+    assert [check.found == check.expected for check in cell.summary.checks] == [True, True]
+    assert "embedding" in cell.summary.modules
+    assert not any("DistributedDataParallel" in module for module in cell.summary.modules)
+
+
+def test_a_profiled_step_of_ranks_is_that_of_the_slowest_rank_and_so_is_the_step_timed_first(
+    profiled: tuple[Ran, Path],
+) -> None:
+    (cell,) = load(profiled[1] / "record.json").cells
+    walls_s = []
+    for line in only(profiled[1] / "runs", "*.jsonl").read_text().splitlines():
+        event = json.loads(line)
+        said = event.get("said", event)
+        if said["event"] == "step_measured" and not said["warmup"]:
+            walls_s.append(said["step"]["wall_s"])
+    assert len(walls_s) == 2
+    assert cell.profiled_s == [max(walls_s)]
+    (timed,) = (each.timed_first for each in ProfileSpec(ranks=(2,), strategy=("tp",)).cells())
+    assert timed is not None
+    assert (timed.workers, timed.strategy, timed.sync) == (2, "tp", "step")
+
+
+def test_the_traces_that_a_profile_of_ranks_keeps_show_the_same_ranks(
+    profiled: tuple[Ran, Path], tmp_path: Path
+) -> None:
+    for name in ("trace.json.gz", "trace-rank1.json.gz"):
+        assert re.search(rf"^saved .*/{re.escape(name)}$", profiled[0].err, re.MULTILINE)
+        shutil.copy(profiled[1] / name, tmp_path)
+    names = "communication,collectives,arrivals"
+    again = answered("profile", f"--from={tmp_path}", "--tables", names, "--json", "-", COLUMNS="120")
+    assert again.code == 0, again.err
+    record = json.loads((profiled[1] / "record.json").read_text())
+    assert json.loads(again.out)["ranks"] == record["cells"][0]["ranks"]
+
+
+def test_a_record_of_profiled_ranks_and_its_report_show_all_ranks(profiled: tuple[Ran, Path], tmp_path: Path) -> None:
+    titles = ("communication of each rank", "collectives by kind, message size and group size", "arrival of ranks")
+    record = str(profiled[1] / "record.json")
+    shown = answered("profile", "--from", record, COLUMNS="120")
+    assert shown.code == 0, shown.err
+    assert answered("report", record, "--output", str(tmp_path / "report.md")).code == 0
+    report = (tmp_path / "report.md").read_text()
+    for title in titles:
+        assert title in profiled[0].out
+        assert title in shown.out
+        assert title in report.lower()
+    assert "kernels, modules and phases are those of rank 0" in shown.out
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
@@ -103,7 +173,8 @@ def test_the_code_of_the_page_about_ranks_runs(
         (("time", "--interconnect", "ib-400"), "--interconnect needs --simulate GPU"),
         (("time", "--ranks", "16", "--simulate", "h100", "--interconnect", "ib"), "--interconnect ib is not allowed"),
         (("memory", "--ranks", "2"), "sysbench memory records one process; sysbench time --ranks has the peak memory"),
-        (("profile", "--ranks", "2"), "sysbench profile profiles one process; sysbench time --ranks has the phases"),
+        (("profile", "--ranks", "2", "--with", "nsys"), "--ranks 2: --with nsys records one process; --with torch"),
+        (("profile", "--ranks", "2", "--simulate", "h100"), "several ranks are profiled, not predicted; sysbench time"),
     ],
 )
 def test_ranks_that_cannot_be_are_refused_in_one_line(tmp_path: Path, words: tuple[str, ...], complaint: str) -> None:

@@ -185,6 +185,17 @@ def test_steps_and_phases_of_other_programs_are_known_by_their_usual_names() -> 
     assert caused_by(built.trace()) == [("optimizer", "", 0), ("optimizer", "", 1)]
 
 
+def test_modules_have_their_paths_within_the_range_of_ddp_which_is_forward_where_nothing_else_says_so() -> None:
+    built = Builder()
+    built.range("forward", 0, 300)
+    for number, start in enumerate((0, 1_000)):
+        built.range("DistributedDataParallel.forward", start + 10, 200)
+        built.range("layers.0", start + 20, 100)
+        built.launch(start + 30, number)
+        built.kernel("k", start + 35, 10, number)
+    assert [row[:2] for row in caused_by(built.trace())] == [("forward", "layers.0")] * 2
+
+
 def test_without_any_ranges_what_autograd_records_is_forward_and_what_it_runs_backward() -> None:
     built = Builder()
     built.operator("aten::mm", 0, 20, MAIN, 1)

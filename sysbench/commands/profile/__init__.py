@@ -8,7 +8,10 @@ COMMAND = Command(
     report=InReport(
         1,
         "Where the time goes",
-        ("summary", "phases", "classes", "attention", "device", "precision", "kernels"),
+        (
+            *("summary", "communication", "collectives", "arrivals"),
+            *("phases", "classes", "attention", "device", "precision", "kernels"),
+        ),
         ("tree",),
     ),
     perform="command:perform",

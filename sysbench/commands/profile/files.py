@@ -6,36 +6,39 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sysbench import units
-from sysbench.commands.profile.record import ProfileRead, TraceWritten
+from sysbench.commands.profile.ranks.files import compared
+from sysbench.commands.profile.record import ProfileRead, RanksRead, TraceWritten
 from sysbench.commands.profile.spec import ProfileCell, ProfileOptions, Profiler, ProfileSpec
 from sysbench.commands.running import Saved
 from sysbench.engine import nsys
 from sysbench.engine.launchers import NsysLauncher
-from sysbench.engine.plan import PlacedCell
+from sysbench.engine.plan import PlacedCell, refuse_impossible
 from sysbench.engine.provisions import Provisions
 from sysbench.errors import SysbenchError, UsageError
 from sysbench.log import storage
-from sysbench.log.events import Event, StageEntered
-from sysbench.log.file_names import labels_of, paths_of
+from sysbench.log.events import Event, OfRank, StageEntered
+from sysbench.log.file_names import labels_of, path_of_rank, paths_of
 from sysbench.log.records import RunRecord
 from sysbench.render import theme
 from sysbench.render.dashboard.progress import waiting
 from sysbench.spec import hardware
+from sysbench.spec.cell import RunCell
 from sysbench.trace import traces
 
 if TYPE_CHECKING:
     from sysbench.trace.packed import Recording
+    from sysbench.trace.ranks.reading import RankReading
     from sysbench.trace.summary import ProfileSummary
     from sysbench.trace.window import Cut
 
 AXES = (
     *("simulate", "size", "batch", "ctx", "attention", "execution", "optimizer", "precision", "mode", "device"),
-    *("threads", "profiler", "active", "warmup", "steps"),
+    *("threads", "ranks", "strategy", "profiler", "active", "warmup", "steps"),
 )
 """Axes that appear in file names, in order."""
 
@@ -44,9 +47,10 @@ TRACE_ENDINGS: Mapping[Profiler, tuple[str, ...]] = {"torch": (".json", ".json.g
 
 @dataclass(frozen=True)
 class TraceReader:
-    """Reads a cell's trace in the parent, after the worker has finished measuring or, under nsys, has ended.
+    """Reads a cell's traces, one per rank, in the parent, after the workers have finished or, under nsys, have ended.
 
-    The summary goes into the log. Traces are large and are kept only on request, so tables must not depend on them.
+    The summary of rank 0 and the comparison of all ranks go into the log. Traces are large and are kept only on
+    request, so tables must not depend on them.
     """
 
     kept: bool
@@ -55,20 +59,36 @@ class TraceReader:
     """Additional ranges with a kernel table."""
 
     def __call__(self, placed: PlacedCell, trace: Path) -> Iterator[Event]:
-        """Yield the events of a trace; raises SysbenchError if it is missing, unreadable or empty."""
+        """Yield the events of the traces; raises SysbenchError if one is missing, unreadable or empty."""
         cell = placed.cell
         if not isinstance(cell, ProfileCell):
             raise TypeError(f"{cell.kind} leaves no trace")
         yield StageEntered(at_s=time.time(), cell=cell.key, stage="reading")
         if cell.profiler == "nsys":
             nsys.complete(trace)
-        if not trace.is_file():
-            raise SysbenchError("nsys left no report" if cell.profiler == "nsys" else "the worker left no trace")
-        path = str(trace) if self.kept else None
-        yield TraceWritten(at_s=time.time(), cell=cell.key, path=path, size_bytes=trace.stat().st_size)
-        device = hardware.named(cell.simulate) if cell.simulate else None
-        summary = traces.summary_of(traces.read(trace), cell, self.ranges, device=device)
-        yield ProfileRead(at_s=time.time(), cell=cell.key, summary=summary)
+        readings: list[RankReading] = []
+        for rank, path in enumerate(_of_ranks(cell, trace)):
+            if not path.is_file():
+                missing = "nsys left no report" if cell.profiler == "nsys" else "the worker left no trace"
+                raise SysbenchError(f"rank {rank}: {missing}" if cell.workers > 1 else missing)
+            kept = str(path) if self.kept else None
+            written = TraceWritten(at_s=time.time(), cell=cell.key, path=kept, size_bytes=path.stat().st_size)
+            yield OfRank(at_s=written.at_s, cell=cell.key, rank=rank, said=written) if rank else written
+            recording = traces.read(path)
+            if cell.workers > 1:
+                from sysbench.trace.ranks import reading
+
+                readings.append(replace(reading.read(recording), rank=rank))
+            if rank == 0:
+                device = hardware.named(cell.simulate) if cell.simulate else None
+                summary = traces.summary_of(recording, cell, self.ranges, device=device)
+                yield ProfileRead(at_s=time.time(), cell=cell.key, summary=summary)
+        if (ranks := compared(readings, None)) is not None:
+            yield RanksRead(at_s=time.time(), cell=cell.key, summary=ranks)
+
+
+def _of_ranks(cell: RunCell, trace: Path) -> list[Path]:
+    return [path_of_rank(trace, rank) for rank in range(cell.workers)]
 
 
 @dataclass(frozen=True)
@@ -90,6 +110,7 @@ class Files:
         """Choose all paths; raises UsageError and OutputError for files or profilers that cannot be used."""
         refuse_other_endings(options)
         cells = list(spec.cells())
+        refuse_impossible(cells)
         labels = labels_of(cells, AXES)
         kept, windows, flames = (paths_of(path, labels) for path in (options.trace, options.window, options.flame))
         with ExitStack() as temporary:
@@ -99,7 +120,8 @@ class Files:
                 artifacts = {cell.key: directory / f"{cell.key}{TRACE_ENDINGS[cell.profiler][0]}" for cell in cells}
             for cell in cells:
                 _refuse_other_ending("--trace", artifacts[cell.key], TRACE_ENDINGS[cell.profiler], cell.profiler)
-            for path in (*kept.values(), *windows.values(), *flames.values()):
+            traces_kept = [path for cell in cells if kept for path in _of_ranks(cell, kept[cell.key])]
+            for path in (*traces_kept, *windows.values(), *flames.values()):
                 storage.refuse_unwritable(path)
             launchers = {cell.key: NsysLauncher(artifacts[cell.key]) for cell in cells if cell.profiler == "nsys"}
             titles = {
@@ -116,7 +138,7 @@ class Files:
             if cell.summary is None or not trace.is_file():
                 continue
             if self.kept:
-                yield Saved(trace)
+                yield from (Saved(path) for path in _of_ranks(cell.cell, trace) if path.is_file())
             window, flame = self.windows.get(cell.key), self.flames.get(cell.key)
             if window is not None:
                 # The trace is read again, because a failure to cut or write the slice must not fail the cell, and a

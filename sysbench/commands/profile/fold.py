@@ -6,12 +6,12 @@ import statistics as standard
 from collections.abc import Iterable, Iterator, Sequence
 
 from sysbench import units
-from sysbench.commands.profile.record import ProfileCellRecord, ProfileRead, ProfileRecord, TraceWritten
+from sysbench.commands.profile.record import ProfileCellRecord, ProfileRead, ProfileRecord, RanksRead, TraceWritten
 from sysbench.commands.profile.spec import ProfileCell, ProfileSpec
 from sysbench.log import collect as run_record
-from sysbench.log.cautions import compilation, emulation, surroundings
+from sysbench.log.cautions import compilation, emulation, shared_cores, surroundings
 from sysbench.log.collect import CellEvents, Run, collect, samples_of
-from sysbench.log.events import Event, ReadingsLost, StepMeasured
+from sysbench.log.events import Event, StepMeasured
 from sysbench.log.outcomes import Caution
 from sysbench.log.predictions import prediction_of
 from sysbench.trace.summary import ProfileSummary
@@ -29,9 +29,7 @@ FOREIGN_SHARE = 0.02
 """A caution is issued above this share of matrix product time in another precision than the cell's."""
 
 
-def judge(
-    cell: ProfileCell, record: ProfileCellRecord, seen: CellEvents, timed: CellEvents, lost: Sequence[ReadingsLost]
-) -> list[Caution]:
+def judge(cell: ProfileCell, record: ProfileCellRecord, seen: CellEvents, timed: CellEvents, run: Run) -> list[Caution]:
     """All cautions of a cell, most serious first; none for a cell without a profile."""
     summary = record.summary
     if summary is None:
@@ -42,7 +40,8 @@ def judge(
         _precision(cell, summary),
         _perturbed(record, summary),
         () if cell.simulate else emulation(cell.precision, seen),
-        surroundings(timed, lost),
+        surroundings(timed, run.lost),
+        shared_cores(cell, seen, run),
         compilation(seen),
     )
     return [caution for rule in rules for caution in rule]
@@ -130,8 +129,9 @@ def _cell(cell: ProfileCell, run: Run) -> ProfileCellRecord:
     seen = run.cells.get(cell.key, CellEvents())
     first = cell.timed_first
     timed = run.cells.get(first.key, CellEvents()) if first is not None else CellEvents()
-    read, written = seen.last(ProfileRead), seen.last(TraceWritten)
+    read, compared, written = seen.last(ProfileRead), seen.last(RanksRead), seen.last(TraceWritten)
     summary = read.summary if read is not None else None
+    timed, seen = run_record.slowest(timed), run_record.slowest(seen)
     unprofiled_s, profiled_s = _walls(timed.steps), _walls(seen.steps)
     by_device_s = [step.step.device_s for step in timed.steps if step.step.device_s is not None]
     coverage = None
@@ -155,9 +155,10 @@ def _cell(cell: ProfileCell, run: Run) -> ProfileCellRecord:
         trace=written.path if written is not None else None,
         trace_bytes=written.size_bytes if written is not None else None,
         summary=summary,
+        ranks=compared.summary if compared is not None else None,
         prediction=prediction_of(cell, seen),
     )
-    return record.model_copy(update={"cautions": judge(cell, record, seen, timed, run.lost)})
+    return record.model_copy(update={"cautions": judge(cell, record, seen, timed, run)})
 
 
 def taken_s(cell: ProfileCellRecord) -> float | None:

@@ -19,6 +19,7 @@ from sysbench.lab.precision import matmul_precision
 from sysbench.lab.ranges import named, visible_to
 from sysbench.lab.recorder import Recorder, recorder_for
 from sysbench.lab.step import TrainingStep
+from sysbench.lab.strategies import agreed, mesh_of
 from sysbench.log.events import DeviceInfo, Event, PhaseSample, StepChecked, StepMeasured
 
 
@@ -46,7 +47,7 @@ def run(cell: ProfileCell, device: DeviceInfo, artifact: Path | None = None) -> 
 def _stages(cell: ProfileCell, device: torch.device, artifact: Path) -> Iterator[Event]:
     yield entered(cell.key, "building")
     started_s = time.perf_counter()
-    step = TrainingStep(cell, device)
+    step = TrainingStep(cell, device, mesh_of(cell.strategy, cell.ranks, device.type) if cell.strategy else None)
     synchronize(device)
     yield built(cell.key, step, time.perf_counter() - started_s)
     yield from own_model_built(cell, step)
@@ -62,7 +63,8 @@ def _stages(cell: ProfileCell, device: torch.device, artifact: Path) -> Iterator
         yield _measured(cell, index, _take(step, device), warmup=True)
 
     yield entered(cell.key, "profiling")
-    recorder = recorder_for(cell.profiler, device, shapes=cell.shapes)
+    # gloo's collectives have sizes only where operators have shapes; those of NCCL always have them.
+    recorder = recorder_for(cell.profiler, device, shapes=cell.shapes or (cell.ranks > 1 and device.type == "cpu"))
     for index, taken_s in enumerate(_profiled(cell, step, device, recorder)):
         yield _measured(cell, index, taken_s, warmup=False)
     yield StepChecked(
@@ -80,10 +82,14 @@ def _stages(cell: ProfileCell, device: torch.device, artifact: Path) -> Iterator
 
 
 def _profiled(cell: ProfileCell, step: TrainingStep, device: torch.device, recorder: Recorder) -> list[float]:
-    """Seconds of each recorded step; no event is sent until all are finished."""
+    """Seconds of each recorded step; no event is sent until all are finished.
+
+    Ranks begin the first step together, and then follow each other as in training.
+    """
     # Module ranges would be compiled with the model or cause graph breaks, so compiled models have none.
-    model = step.model if cell.execution == "eager" else None
+    model = step.work.model if cell.execution == "eager" else None
     with collection_paused(collected=True), recorder.recording(), visible_to(recorder.ranges, model):
+        agreed()
         return [_take(step, device) for _ in range(cell.active)]
 
 

@@ -35,8 +35,19 @@ class ProfileRead(Event):
     summary: ProfileSummary
 
 
+class RanksRead(Event):
+    """The comparison of the traces of all ranks, if there are several and they communicate."""
+
+    event: Literal["ranks_read"] = "ranks_read"
+    cell: str
+    summary: RanksSummary
+
+
 class ProfileCellRecord(CellRecord):
-    """One cell of `sysbench profile`; None for whatever was not measured."""
+    """One cell of `sysbench profile`; None for whatever was not measured.
+
+    Of a cell of several ranks, steps are those of the rank that took longest for each, and the summary is of rank 0.
+    """
 
     cell: ProfileCell = Field(alias="axes")
 
@@ -55,9 +66,11 @@ class ProfileCellRecord(CellRecord):
     coverage: Amount | None
     """Busy time of the profiled step over the mean of the unprofiled steps; None on a CPU."""
     trace: str | None
-    """The path of the trace, if it was kept."""
+    """The path of the trace, if it was kept; other ranks have theirs beside it, as in `trace-rank1.json`."""
     trace_bytes: Bytes | None
     summary: ProfileSummary | None
+    ranks: RanksSummary | None = Field(default=None, exclude_if=lambda value: value is None)
+    """What the ranks have to do with each other; None for one rank, and for ranks that do not communicate."""
     prediction: PredictionRecord | None = Field(default=None, exclude_if=lambda value: value is None)
     """Prediction of the step, whose phases follow one another undisturbed; None if a device was profiled."""
 

@@ -63,8 +63,10 @@ class ProfileCell(ModelCell):
 
     @property
     def ranks_refused(self) -> str | None:
-        """Why the cell cannot be one of several ranks: one process is profiled."""
-        return f"sysbench {self.kind} profiles one process; sysbench time --ranks has the phases of every rank"
+        """Why the cell cannot be one of several ranks, whatever their number; None if it can."""
+        if self.simulate:
+            return "several ranks are profiled, not predicted; sysbench time --simulate predicts their steps"
+        return "--with nsys records one process; --with torch profiles every rank" if self.profiler == "nsys" else None
 
     def problem(self, device: DeviceType | None) -> str | None:
         """Why this cell cannot run, or None; a prediction is of the GPU, wherever it is made."""

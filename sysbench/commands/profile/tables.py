@@ -144,9 +144,9 @@ _NEEDS: Final = {
     "ranks": "it needs several files",
     **dict.fromkeys(
         ("communication", "communication-steps", "collectives"),
-        "it needs traces of a distributed run that contain their ranks, or --rank-regex",
+        "it needs --ranks 2, or traces of a distributed run that contain their ranks, or --rank-regex",
     ),
-    "arrivals": "it needs traces of several ranks of one run",
+    "arrivals": "it needs --ranks 2, or traces of several ranks of one run",
     "rates": "it needs a model of known size, or the input shapes of operators",
 }
 """Why a table may be empty."""
@@ -220,7 +220,13 @@ def _marked(profiles: Profiles, tables: Iterable[Table]) -> list[Table]:
 def _of_run(record: ProfileRecord, selection: Selection) -> Profiles:
     named = axes.varying(axes.axes_of(record.cells))
     each = (Profile(axes.values(cell.axes, named), cell.summary) for cell in record.cells if cell.summary is not None)
-    return Profiles(axes.columns(named), tuple(each), selection, record)
+    several = len(record.cells) > 1
+    ranks = (
+        Ranks(axes.values(cell.axes, named), remarks.which([cell], record.cells) if several else "", cell.ranks)
+        for cell in record.cells
+        if cell.ranks is not None
+    )
+    return Profiles(axes.columns(named), tuple(each), selection, record, tuple(ranks))
 
 
 def _steps(profiles: Profiles) -> Iterator[str]:
@@ -240,9 +246,9 @@ def _chosen(profiles: Profiles, names: Sequence[str]) -> list[Table]:
     if not profiles.each:
         return []
     # Files have no summary; several profiles have too many other tables to show them all.
-    of_files = ("communication", "collectives", "arrivals", "ranks")
-    several = ("summary",) if profiles.record is not None else of_files
-    single = ("summary", "device", "communication", "collectives", "classes", "tree", "attention", "kernels")
+    of_several = ("communication", "collectives", "arrivals")
+    several = ("summary", *of_several) if profiles.record is not None else (*of_several, "ranks")
+    single = ("summary", "device", *of_several, "classes", "tree", "attention", "kernels")
     shown = several if len(profiles.each) > 1 else single
     return _marked(profiles, (table for name in shown for table in TABLES[name](profiles)))
 
@@ -266,6 +272,8 @@ def _named(profiles: Profiles, name: str) -> list[Table]:
 def _remarks(profiles: Profiles) -> Iterator[Remark]:
     """Findings, then notes on what the tables leave out."""
     yield from of_ranks.remarks(profiles)
+    if profiles.record is not None and any(cell.cell.ranks > 1 and cell.summary for cell in profiles.record.cells):
+        yield Remark("note", "kernels, modules and phases are those of rank 0; steps are those of the slowest rank")
     if profiles.record is None and len(profiles.each) > 1 and profiles.slowest is not None:
         slowest = profiles.each[profiles.slowest]
         step_s = slowest.per_step(slowest.summary.window_ns).value
@@ -326,4 +334,5 @@ def _intensity(softmax: Rate, products: Sequence[Rate], steps: int) -> str:
 
 def usual(spec: ProfileSpec) -> tuple[str, ...]:
     """Names of the default tables."""
-    return ("summary", "device", "classes", "tree", "attention", "kernels")
+    of_ranks = ("communication", "collectives", "arrivals") if spec.distributes else ()
+    return ("summary", "device", *of_ranks, "classes", "tree", "attention", "kernels")

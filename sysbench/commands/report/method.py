@@ -141,7 +141,8 @@ def of_profile(cells: Sequence[ProfileCellRecord]) -> Iterator[Term]:
     yield Term(
         "profile",
         "steps under a profiler, in a separate process. Kernels of backward are attributed to the operator of forward "
-        "that caused them.",
+        "that caused them."
+        + (" Of several ranks, kernels are those of rank 0." if any(cell.cell.ranks > 1 for cell in cells) else ""),
     )
     if any(cell.unprofiled for cell in cells):
         yield Term("unprofiled", "the same step, timed first without a profiler, in another process; its median.")

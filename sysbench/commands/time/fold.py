@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import statistics as standard
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 from sysbench import units
 from sysbench.cells import phrase
@@ -29,7 +28,7 @@ from sysbench.commands.time.spec import TimeCell
 from sysbench.log import cautions
 from sysbench.log import collect as run_record
 from sysbench.log.collect import CellEvents, Run, fold_cells
-from sysbench.log.events import Event, Reading, StepMeasured
+from sysbench.log.events import Event, Reading
 from sysbench.log.outcomes import Caution
 from sysbench.log.predictions import prediction_of
 from sysbench.log.records import PeakRecord, PhaseRecord
@@ -99,7 +98,7 @@ def fold(events: Iterable[Event]) -> TimeRecord:
 
 def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> TimeCellRecord:
     ranks = _ranks(cell, seen)
-    seen = _slowest(seen)
+    seen = run_record.slowest(seen)
     phases = run_record.phases_of(cell.phases, seen.steps)
     rates = _rates(cell, seen, phases, run)
     prediction = prediction_of(cell, seen, run.started.spec.get("price", {}).get(cell.simulate))
@@ -108,7 +107,7 @@ def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> TimeCellRecord:
         cautions=[
             *_waiting_threads(seen),
             *cautions.judge(cell, seen, rates, run.lost),
-            *_shared_cores(cell, seen, run),
+            *cautions.shared_cores(cell, seen, run),
             *(prediction.cautions() if prediction else ()),
         ],
         build_s=seen.built.build_s if seen.built else None,
@@ -142,35 +141,6 @@ def _ranks(cell: TimeCell, seen: CellEvents) -> list[RankRecord]:
         )
         for rank, each in sorted({0: seen, **seen.ranks}.items())
     ]
-
-
-def _slowest(seen: CellEvents) -> CellEvents:
-    """The cell's events, with the slowest rank's sample of each step that all ranks took, and the highest peak."""
-    every = [seen, *seen.ranks.values()]
-    if len(every) == 1:
-        return seen
-
-    def slowest(steps: Iterable[list[StepMeasured]]) -> list[StepMeasured]:
-        return [max(of_step, key=lambda each: each.step.wall_s or 0.0) for of_step in zip(*steps, strict=False)]
-
-    peaks = [each.memory for each in every if each.memory is not None]
-    return replace(
-        seen,
-        steps=slowest(each.steps for each in every),
-        warmup=slowest(each.warmup for each in every),
-        memory=max(peaks, key=lambda each: each.allocated_peak_bytes or 0, default=None),
-    )
-
-
-def _shared_cores(cell: TimeCell, seen: CellEvents, run: Run) -> Iterator[Caution]:
-    """More ranks on a CPU than it has cores: they take turns, and the times are those of taking turns."""
-    cores = run.started.host.logical_cores
-    if cell.simulate is None and cell.ranks > cores and seen.started is not None and seen.started.device.type == "cpu":
-        yield Caution(
-            code="cores-shared",
-            message=f"{cell.ranks} ranks share {cores} core{'' if cores == 1 else 's'} and take turns",
-            remedy=f"--ranks {max(cores, 2)} or fewer; these times say that it works, not how fast it is",
-        )
 
 
 def _waiting_threads(seen: CellEvents) -> Iterator[Caution]:

@@ -15,6 +15,7 @@ from sysbench import formulas
 from sysbench.spec import hardware as known_hardware
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.model import Attention, ModelCell, ModelShape, Precision
+from sysbench.spec.ranks import layout
 from sysbench.trace.kernels.time import WORK_PHASES, KernelTime
 from sysbench.trace.range_tree import PARTS, part_of
 from sysbench.trace.summary import KernelClass, KernelName, Rate
@@ -56,8 +57,7 @@ def attention_parts(cell: ModelCell) -> Amounts:
     shape, item = cell.shape, ITEM_BYTES[cell.precision]
     if shape is None or cell.attention not in WRITTEN_OUT:
         return {}
-    numbers = shape.layers * cell.batch * shape.heads * cell.ctx**2
-    product = _attention_product(cell, shape)
+    product, numbers = _attention_product(cell, shape), _scores(cell, shape)
     through = 2 * numbers * item
     return {
         ("scores", "forward"): product,
@@ -72,11 +72,16 @@ def attention_parts(cell: ModelCell) -> Amounts:
 
 
 def classes(cell: ModelCell, fused: bool) -> Amounts:
-    """Return the work of classes of kernels where it is known; `fused` means that attention is a kernel of its own."""
+    """Return the work of classes of kernels where it is known; `fused` means that attention is a kernel of its own.
+
+    Of several ranks, it is that of one.
+    """
     shape, tokens, item = cell.shape, cell.tokens, ITEM_BYTES[cell.precision]
     if shape is None:
         return {}
-    layer = [(shape.d_model, shape.d_model)] * 4 + [(shape.d_model, shape.d_ff)] * 3
+    wide, split = shape.d_model, _split(cell)
+    layer = [(wide, wide // split)] * 3 + [(wide // split, wide)]  # q, k, v by columns, the output by rows
+    layer += [(wide, shape.d_ff // split)] * 2 + [(shape.d_ff // split, wide)]  # w1, w3, w2 likewise
     linears = [*layer * shape.layers, (shape.d_model, shape.vocab)]  # projections and the output head
     moved = sum(tokens * d_in + d_in * d_out + tokens * d_out for d_in, d_out in linears)
     products = Amount(sum(2 * tokens * d_in * d_out for d_in, d_out in linears), moved * item)
@@ -84,15 +89,17 @@ def classes(cell: ModelCell, fused: bool) -> Amounts:
         product = _attention_product(cell, shape)
         amounts = (products, product, product)
         products = Amount(sum(each.flops or 0 for each in amounts), sum(each.bytes or 0 for each in amounts))
-    parameters = formulas.parameters(shape)
+    split_away = shape.layers * (4 * wide**2 + 3 * wide * shape.d_ff) * (split - 1) // split
+    shards = layout(cell.strategy, cell.ranks)[1] if split == 1 else 1
+    parameters = (formulas.parameters(shape) - split_away) // shards
     found: Amounts = {
         ("matmul", "forward"): products,
         ("matmul", "backward"): products.twice(),
         ("optimizer", "optimizer"): Amount(ADAMW_FLOPS * parameters, ADAMW_BYTES * parameters),
     }
     if fused:
-        flops = formulas.attention_forward_flops(shape, cell.ctx, cell.batch)
-        stream = shape.layers * tokens * shape.d_model * item
+        flops = formulas.attention_forward_flops(shape, cell.ctx, cell.batch) // split
+        stream = shape.layers * tokens * wide // split * item
         found["attention", "forward"] = Amount(flops, 4 * stream)
         found["attention", "backward"] = Amount(2 * flops, 8 * stream)
     return found
@@ -101,9 +108,20 @@ def classes(cell: ModelCell, fused: bool) -> Amounts:
 def _attention_product(cell: ModelCell, shape: ModelShape) -> Amount:
     """Work of q·kᵀ in all layers; weights·v has the same size."""
     item = ITEM_BYTES[cell.precision]
-    flops = formulas.attention_forward_flops(shape, cell.ctx, cell.batch) // 2
-    numbers = shape.layers * cell.batch * shape.heads * cell.ctx**2
-    return Amount(flops, item * (2 * shape.layers * cell.tokens * shape.d_model + numbers))
+    split = _split(cell)
+    flops = formulas.attention_forward_flops(shape, cell.ctx, cell.batch) // 2 // split
+    operands = 2 * shape.layers * cell.tokens * shape.d_model // split
+    return Amount(flops, item * (operands + _scores(cell, shape)))
+
+
+def _scores(cell: ModelCell, shape: ModelShape) -> int:
+    """Number of attention scores in all layers."""
+    return shape.layers * cell.batch * (shape.heads // _split(cell)) * cell.ctx**2
+
+
+def _split(cell: ModelCell) -> int:
+    """Over how many ranks heads and feed-forward are split: each has its part of every layer's linear layers."""
+    return cell.ranks if cell.strategy == "tp" else 1
 
 
 BACKWARD_PRODUCTS: Final = 2
@@ -111,8 +129,12 @@ BACKWARD_PRODUCTS: Final = 2
 
 
 def products_expected(cell: ModelCell) -> dict[str, int]:
-    """Matrix products per step by phase: 9 in every layer, and the output head; empty if compiled or fused."""
-    if cell.shape is None or cell.attention not in WRITTEN_OUT or cell.execution != "eager":
+    """Matrix products per step by phase: 9 in every layer, and the output head; empty if compiled or fused.
+
+    It is also empty for tensor parallel ranks: an operator on a sharded tensor calls that on its shard, and a CPU's
+    trace has both.
+    """
+    if cell.shape is None or cell.attention not in WRITTEN_OUT or cell.execution != "eager" or cell.strategy == "tp":
         return {}
     forward = 9 * cell.shape.layers + 1
     expected = {"forward": forward, "backward": BACKWARD_PRODUCTS * forward}
