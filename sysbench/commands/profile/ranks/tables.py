@@ -152,7 +152,7 @@ COLLECTIVES = DeclaredTable(
     "collectives by kind, message size and group size",
     (
         Field("bytes", "message", "bytes", get=lambda row: row.row.bytes, wide_range=True, optional=True),
-        Field("group_size", "ranks", importance=1, get=lambda row: row.row.group_size, optional=True),
+        Field("group_size", "group", importance=1, get=lambda row: row.row.group_size, optional=True),
         Field("calls", unit="count", group="per step", importance=1, get=lambda row: row.calls),
         Field("duration", unit="s", group="of one call", importance=3, get=lambda row: row.duration),
         Field(
