@@ -9,6 +9,8 @@ import pytest
 
 from sysbench import load
 from sysbench.commands.profile.spec import ProfileSpec
+from sysbench.snapshot.snapshot import read
+from sysbench.snapshot.timeline_sources import from_snapshot
 from tests.cli.running import MINUTE, Ran, answered, only, ran_once
 
 RANKS = ("--ranks", "1,2", "--strategy", "ddp,fsdp2,tp")
@@ -85,6 +87,67 @@ def test_the_code_of_the_page_about_ranks_runs(
     assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()] == [
         [strategy, rank] for strategy in ("ddp", "fsdp2", "tp") for rank in "01"
     ]
+
+
+@pytest.fixture(scope="module")
+def remembered(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Path]:
+    """The memory of two ranks, of which rank 1 keeps a million numbers more."""
+    code = """
+import torch
+import torch.distributed as dist
+from torch import nn
+
+class Uneven(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(50, 32), nn.Linear(32, 50)
+
+    def forward(self, ids):
+        self.kept = torch.zeros(dist.get_rank() * 1_000_000)
+        return self.head(self.embedding(ids))
+"""
+    model = tmp_path_factory.mktemp("model") / "uneven.py"
+    model.write_text(code)
+    words = (f"--model={model}:Uneven", "--ctx=16", "--batch=1", "--ranks=2", "--strategy=ddp", "--device=cpu")
+    files = ("--json=record.json", "--snapshot=s.pickle", "--page=p.html")
+    mode = "--mode=forward-backward"
+    return ran_once(tmp_path_factory, "memory-of-real-ranks", "memory", *words, mode, *files, COLUMNS="200")
+
+
+def test_the_memory_of_every_rank_is_measured_and_the_cell_is_that_of_the_fullest(remembered: tuple[Ran, Path]) -> None:
+    assert remembered[0].code == 0, remembered[0].err
+    (cell,) = load(remembered[1] / "record.json").cells
+    first, second = cell.ranks
+    assert cell.fullest_rank == second
+    assert cell.peak_allocated_bytes == second.peak_allocated_bytes > first.peak_allocated_bytes + 3_999_000
+    parameters = 50 * 32 + 32 * 50 + 50
+    for rank in cell.ranks:
+        assert sum(rank.by_category.values()) == rank.peak_allocated_bytes
+        backward = rank.peaks_by_phase["backward"].by_category
+        for category in ("parameters", "gradients", "communication"):  # DDP's buckets are as large as the gradients
+            assert backward[category] == pytest.approx(4 * parameters, abs=2048)
+        assert rank.host_rss_peak_bytes > 2**26
+
+
+def test_the_snapshot_of_every_rank_of_memory_is_kept_and_is_that_of_its_record(remembered: tuple[Ran, Path]) -> None:
+    (cell,) = load(remembered[1] / "record.json").cells
+    for rank, name in zip(cell.ranks, ("s.pickle", "s-rank1.pickle"), strict=True):
+        assert f"saved  {remembered[1] / name}" in remembered[0].err
+        assert from_snapshot(read(remembered[1] / name)).peak.allocated_bytes == rank.peak_allocated_bytes
+    assert "rank 1 of 2" in (remembered[1] / "p.html").read_text()
+
+
+def test_a_record_of_the_memory_of_ranks_is_shown_compared_and_reported(
+    remembered: tuple[Ran, Path], tmp_path: Path
+) -> None:
+    record = str(remembered[1] / "record.json")
+    shown = answered("memory", "--from", record, COLUMNS="200")
+    for text in (remembered[0].out, shown.out):
+        table = text.partition("peak memory of each rank")[2].partition("\n\n")[0]
+        assert re.findall(r"Uneven +(\d) .* (forward|backward) ", table) == [("0", "backward"), ("1", "forward")]
+    assert "the only peak is the same to the byte" in answered("compare", record, record).out
+    assert answered("report", record, "--output", str(tmp_path / "report.md")).code == 0
+    assert "peak memory of each rank" in (tmp_path / "report.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +235,6 @@ def test_a_record_of_profiled_ranks_and_its_report_show_all_ranks(profiled: tupl
         (("time", "--ranks", "2", "--simulate", "h100", "--compile"), "measured, not predicted: leave out --compile"),
         (("time", "--interconnect", "ib-400"), "--interconnect needs --simulate GPU"),
         (("time", "--ranks", "16", "--simulate", "h100", "--interconnect", "ib"), "--interconnect ib is not allowed"),
-        (("memory", "--ranks", "2"), "sysbench memory records one process; sysbench time --ranks has the peak memory"),
         (("profile", "--ranks", "2", "--with", "nsys"), "--ranks 2: --with nsys records one process; --with torch"),
         (("profile", "--ranks", "2", "--simulate", "h100"), "several ranks are profiled, not predicted; sysbench time"),
     ],
