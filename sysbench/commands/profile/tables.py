@@ -128,6 +128,7 @@ TABLES: Final[dict[str, DeclaredTable]] = {
         of_ranks.COMMUNICATION,
         of_ranks.COMMUNICATION_STEPS,
         of_ranks.COLLECTIVES,
+        of_ranks.CALLS,
         of_ranks.ARRIVALS,
     )
 }
@@ -143,7 +144,7 @@ _NEEDS: Final = {
     "checks": "it needs a sysbench run with eager, naive attention",
     "ranks": "it needs several files",
     **dict.fromkeys(
-        ("communication", "communication-steps", "collectives"),
+        ("communication", "communication-steps", "collectives", "calls"),
         "it needs --ranks 2, or traces of a distributed run that contain their ranks, or --rank-regex",
     ),
     "arrivals": "it needs --ranks 2, or traces of several ranks of one run",
