@@ -223,7 +223,9 @@ def _of_run(record: ProfileRecord, selection: Selection) -> Profiles:
     each = (Profile(axes.values(cell.axes, named), cell.summary) for cell in record.cells if cell.summary is not None)
     several = len(record.cells) > 1
     ranks = (
-        Ranks(axes.values(cell.axes, named), remarks.which([cell], record.cells) if several else "", cell.ranks)
+        Ranks(
+            axes.values(cell.axes, named), remarks.which([cell], record.cells) if several else "", cell.ranks, cell.link
+        )
         for cell in record.cells
         if cell.ranks is not None
     )

@@ -146,6 +146,26 @@ class _Shape:
         factor = bus_factor(self.row.kind, size) if size else None
         return rate * factor if rate is not None and factor is not None else None
 
+    @property
+    def ceiling_share(self) -> float | None:
+        """Share of the bandwidth of the fastest all-reduce; for groups of all ranks, between which it was measured."""
+        link, rate = self.of.link, self.bus_bytes_per_s
+        if link is None or rate is None or self.row.group_size != len(self.of.summary.ranks):
+            return None
+        share = rate / link.bus_bytes_per_s
+        return share if share <= HIGHEST_SHARE else None
+
+
+HIGHEST_SHARE: Final = 1.1
+"""Highest credible share of a ceiling: noise, and messages between the sizes tried, account for the excess."""
+
+
+def _ceilings(profiles: Profiles) -> Iterator[str]:
+    for of in profiles.ranks:
+        if of.link is not None:
+            size, rate = units.size(of.link.message_bytes), units.quantity("bytes_per_s", of.link.bus_bytes_per_s)
+            yield f"ceiling{f' of {of.label}' if of.label else ''}: an all-reduce of {size} reached {rate} (busBW)"
+
 
 COLLECTIVES = DeclaredTable(
     "collectives",
@@ -174,8 +194,10 @@ COLLECTIVES = DeclaredTable(
             optional=True,
         ),
         Field("busbw", "busBW", "bytes_per_s", importance=1, get=lambda row: row.bus_bytes_per_s, optional=True),
+        Field("ceiling_share", "of ceiling", "share", importance=2, get=lambda row: row.ceiling_share, optional=True),
     ),
     rows=lambda profiles: [_Shape(of, row) for of in profiles.ranks for row in of.summary.collectives],
+    notes=lambda profiles: list(_ceilings(profiles)),
     leading=(_RUN, leading(Field("collective", get=lambda row: row.row.kind))),
 )
 """One row per kind, message size and group size: calls, transfer, waiting, bandwidths."""
