@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shutil
@@ -169,9 +170,26 @@ def test_a_profile_of_ddp_has_the_all_reduces_of_all_gradients_and_the_times_of_
     assert all(each.matched == each.calls and each.group_size == 2 for each in reduced)
     assert [row.rank for row in cell.ranks.breakdown] == [row.rank for row in cell.ranks.arrivals] == [0, 1]
     assert all(row.compute_ns > 0 and row.communication_ns > 0 for row in cell.ranks.breakdown)
+    buckets = [each for each in cell.ranks.calls if each.kind == "all_reduce"]
+    assert [each.number for each in buckets] == [*range(1, len(buckets) + 1)]
+    assert sum(each.bytes for each in buckets) == 4 * parameters
     assert [check.found == check.expected for check in cell.summary.checks] == [True, True]
     assert "embedding" in cell.summary.modules
     assert not any("DistributedDataParallel" in module for module in cell.summary.modules)
+
+
+def test_bandwidths_of_collectives_are_compared_with_an_all_reduce_in_the_same_run(profiled: tuple[Ran, Path]) -> None:
+    record = json.loads((profiled[1] / "record.json").read_text())
+    (cell,) = record["cells"]
+    assert cell["link"]["message_bytes"] >= 2**20
+    assert "ceiling: an all-reduce of" in profiled[0].out
+    cell["link"]["bus_bytes_per_s"] = 4e9
+    for each in cell["ranks"]["collectives"]:
+        each.update(bytes=2**20, transfer_ns=each["matched"] * 2**20)  # 1 GB/s
+    (profiled[1] / "known.json").write_text(json.dumps(record))
+    shown = answered("profile", "--from", str(profiled[1] / "known.json"), "--tables=collectives", "--format=csv")
+    rows = [row for row in csv.DictReader(shown.out.splitlines()) if row["collective"] == "all_reduce"]
+    assert [float(row["ceiling_share"]) for row in rows] == pytest.approx([0.25] * len(rows))
 
 
 def test_a_profiled_step_of_ranks_is_that_of_the_slowest_rank_and_so_is_the_step_timed_first(
