@@ -11,7 +11,16 @@ import pytest
 
 from sysbench.commands.time.fold import fold
 from sysbench.errors import SysbenchError, UsageError
-from sysbench.log.events import CellFinished, Event, OfRank, RunFinished, StepMeasured, WorkerExited, WorkerReady
+from sysbench.log.events import (
+    CellFinished,
+    Event,
+    OfRank,
+    RunFinished,
+    RunStarted,
+    StepMeasured,
+    WorkerExited,
+    WorkerReady,
+)
 from sysbench.log.journal import read
 from tests.engine.fakes import (
     CPU,
@@ -47,6 +56,17 @@ def test_every_rank_reports_its_own_steps_and_the_cell_is_finished_once(tmp_path
     assert all(each.median_step_s == 0.001 for each in cell.ranks)
     assert len(max(sampler.watched, key=len)) == 3
     assert left_behind() == []
+
+
+def test_more_ranks_than_cores_of_a_cpu_get_a_caution_that_names_both(tmp_path: Path) -> None:
+    opening, *events = carry_out(spec_of([16], ranks=3), tmp_path)
+    assert isinstance(opening, RunStarted)
+    for cores, expected in ((2, ["3 ranks share 2 cores and take turns"]), (3, [])):
+        host = opening.host.model_copy(update={"logical_cores": cores})
+        (cell,) = fold([opening.model_copy(update={"host": host}), *events]).cells
+        shared = [each for each in cell.cautions if each.code == "cores-shared"]
+        assert [each.message for each in shared] == expected
+        assert all(each.remedy.startswith("--ranks 2 or fewer") for each in shared)
 
 
 def test_the_worker_of_one_rank_becomes_rank_0_and_stays_for_all_cells_of_that_many(tmp_path: Path) -> None:
