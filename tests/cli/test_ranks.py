@@ -284,13 +284,9 @@ def test_predicted_ranks_are_compared_with_the_fewest_and_a_network_is_marked(tm
     assert "collectives between GPUs like NVIDIA A10 were not measured" in unknown.out
 
 
-def test_of_the_processes_that_torchrun_starts_the_first_measures_and_the_others_stand_aside(tmp_path: Path) -> None:
-    """Rank 0 starts the ranks of each cell itself."""
+def test_of_the_processes_that_torchrun_starts_only_the_first_answers_what_is_not_about_ranks(tmp_path: Path) -> None:
     for environment in ({"RANK": "1", "WORLD_SIZE": "2"}, {"SLURM_PROCID": "3"}):
-        aside = answered("time", "--ranks", "2", cwd=tmp_path, **environment)
-        assert (aside.code, aside.out, aside.err) == (0, "", "")
-    for nodes in ({"RANK": "0", "GROUP_WORLD_SIZE": "2"}, {"SLURM_PROCID": "0", "SLURM_NNODES": "2"}):
-        refused = answered("time", "--ranks", "2", cwd=tmp_path, **nodes)
-        assert refused.code == 2
-        assert "started on 2 nodes, and sysbench measures ranks of one" in refused.complaint
+        for words in (("time", "--ctx=16"), ("doctor",), ("time", "--simulate=h100", "--ranks=2")):
+            aside = answered(*words, cwd=tmp_path, **environment)
+            assert (aside.code, aside.out, aside.err) == (0, "", "")
     assert list(tmp_path.iterdir()) == []

@@ -14,9 +14,9 @@ from sysbench.commands.profile.record import LinkMeasured
 from sysbench.commands.profile.spec import ProfileCell
 from sysbench.errors import SysbenchError
 from sysbench.garbage import collection_paused
+from sysbench.lab.ceiling import fastest_all_reduce
 from sysbench.lab.compilation import built, compiled, count_from_zero, entered, fresh_compiler
 from sysbench.lab.devices import synchronize, torch_device
-from sysbench.lab.links import fastest_all_reduce
 from sysbench.lab.precision import matmul_precision
 from sysbench.lab.ranges import named, visible_to
 from sysbench.lab.recorder import Recorder, recorder_for

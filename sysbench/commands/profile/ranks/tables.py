@@ -194,7 +194,7 @@ COLLECTIVES = DeclaredTable(
             optional=True,
         ),
         Field("busbw", "busBW", "bytes_per_s", importance=1, get=lambda row: row.bus_bytes_per_s, optional=True),
-        Field("ceiling_share", "of ceiling", "share", importance=2, get=lambda row: row.ceiling_share, optional=True),
+        Field("ceiling", "of ceiling", "share", importance=2, get=lambda row: row.ceiling_share, optional=True),
     ),
     rows=lambda profiles: [_Shape(of, row) for of in profiles.ranks for row in of.summary.collectives],
     notes=lambda profiles: list(_ceilings(profiles)),
