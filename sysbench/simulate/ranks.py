@@ -169,7 +169,7 @@ class BucketedReplica(nn.Module):
         self._trained: list[Tensor] = [each for each in module.parameters() if each.requires_grad]
         self._order: list[Tensor] = []
         self._stream = torch.cpu.Stream()
-        self._broadcast([*module.parameters(), *module.buffers()], BROADCAST_BYTES)
+        self._broadcast([*module.parameters(), *module.buffers()])
         self._set_buckets([self._trained])
         self._rebuilt = False
         for each in self._trained:
@@ -179,26 +179,12 @@ class BucketedReplica(nn.Module):
         """Run the model; the first rank's buffers are sent to all others."""
         if torch.is_grad_enabled() and self._order and not self._rebuilt:
             self._buckets.clear()
-            self._set_buckets(self._full(self._order))
+            self._set_buckets(_filled(self._order, FIRST_BUCKET_BYTES, BUCKET_BYTES))
             self._rebuilt = True
-        self._broadcast(list(self.module.buffers()), BROADCAST_BYTES)
+        self._broadcast(list(self.module.buffers()))
         self._left = {number: len(bucket) for number, (_, bucket) in enumerate(self._buckets)}
         self._reduced = 0
         return self.module(*args, **kwargs)
-
-    @staticmethod
-    def _full(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-        """Fill buckets: one is closed as soon as it reaches its capacity (compute_bucket_assignment_by_size)."""
-        bucket: list[Tensor] = []
-        capacity, size_bytes = FIRST_BUCKET_BYTES, 0
-        for each in parameters:
-            bucket.append(each)
-            size_bytes += each.numel() * each.element_size()
-            if size_bytes >= capacity:
-                yield bucket
-                bucket, capacity, size_bytes = [], BUCKET_BYTES, 0
-        if bucket:
-            yield bucket
 
     def _set_buckets(self, filled: Iterable[list[Tensor]]) -> None:
         self._buckets: list[tuple[Tensor, list[Tensor]]] = []
@@ -233,18 +219,28 @@ class BucketedReplica(nn.Module):
                 assert each.grad is not None
                 each.grad.copy_(view)
 
-    def _broadcast(self, tensors: Sequence[Tensor], most_bytes: int) -> None:
+    def _broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Send tensors to all ranks, copied together in pieces of limited size (broadcast_coalesced)."""
         kinds: dict[torch.dtype, list[Tensor]] = {}
         for each in tensors:
             kinds.setdefault(each.dtype, []).append(each.detach())
         for alike in kinds.values():
-            piece: list[Tensor] = []
-            for each in alike:
-                piece.append(each)
-                if sum(part.numel() * part.element_size() for part in piece) >= most_bytes or each is alike[-1]:
-                    flat = torch.cat([part.flatten() for part in piece])
-                    dist.broadcast(flat, src=0, group=self._group, async_op=True)
-                    for part in piece:
-                        part.copy_(flat[: part.numel()].view_as(part))
-                    piece = []
+            for piece in _filled(alike, BROADCAST_BYTES, BROADCAST_BYTES):
+                flat = torch.cat([part.flatten() for part in piece])
+                dist.broadcast(flat, src=0, group=self._group, async_op=True)
+                for part in piece:
+                    part.copy_(flat[: part.numel()].view_as(part))
+
+
+def _filled(tensors: Sequence[Tensor], first_bytes: int, other_bytes: int) -> Iterator[list[Tensor]]:
+    """Fill buckets: one is closed as soon as it reaches its capacity (compute_bucket_assignment_by_size)."""
+    bucket: list[Tensor] = []
+    capacity_bytes, size_bytes = first_bytes, 0
+    for each in tensors:
+        bucket.append(each)
+        size_bytes += each.numel() * each.element_size()
+        if size_bytes >= capacity_bytes:
+            yield bucket
+            bucket, capacity_bytes, size_bytes = [], other_bytes, 0
+    if bucket:
+        yield bucket

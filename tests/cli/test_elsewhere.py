@@ -97,21 +97,44 @@ def test_ctrl_c_ends_every_process_and_keeps_what_was_finished(tmp_path: Path) -
     assert not alive
 
 
+@needs("ray")
+def test_a_ray_cluster_without_gpus_measures_on_processors_unless_a_gpu_was_asked_for(tmp_path: Path) -> None:
+    ran = sysbench("time", *MINUTE, "--ctx=16", "--steps=4", "--on=ray", f"--out={tmp_path / 'runs'}")
+    assert ran.code == 0, ran.err
+    (cell,) = record_in(tmp_path / "runs")["cells"]
+    assert cell["device"]["type"] == "cpu"
+    ran = sysbench("time", *MINUTE, "--ctx=16", "--device=cuda", "--on=ray", f"--out={tmp_path / 'refused'}")
+    assert ran.code == 2
+    assert "--device cuda: a cell needs 1 GPU, and no machine of the Ray cluster has more than 0." in ran.err
+
+
+def programs_of_slurm(folder: Path, monkeypatch: pytest.MonkeyPatch, **says: str) -> None:
+    """Put programs that only say something before those of SLURM; what starts with `error` is their failure."""
+    folder.mkdir()
+    for name in ("srun", "sbatch", "sacct", "scancel"):
+        lines = says.get(name, "").split("\n")
+        printed = "printf '%s\\n' " + " ".join(f"'{line}'" for line in lines)
+        failing = " >&2; exit 1" if lines[0].startswith("error") else ""
+        (folder / name).write_text(f"#!/bin/sh\n{printed}{failing}\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+
+@needs("submitit")
+def test_what_slurm_refuses_is_refused_in_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs_of_slurm(tmp_path / "bin", monkeypatch, sbatch="error: invalid partition specified: gpus")
+    ran = sysbench(*SIMULATED, "--on=slurm", "--on-arg=slurm_partition=gpus", f"--out={tmp_path / 'runs'}")
+    assert ran.code == 2
+    assert "--on slurm: " in ran.err.splitlines()[-1]
+    assert "invalid partition specified: gpus" in ran.err.splitlines()[-1]
+
+
 @needs("submitit")
 def test_a_job_that_slurm_ends_at_its_limit_is_a_cell_that_took_too_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for name, says in {
-        "srun": "",
-        "sbatch": "Submitted batch job 12",
-        "sacct": "JobID|State|NodeList\n12_0|TIMEOUT|node1\n12_1|TIMEOUT|node1",
-        "scancel": "",
-    }.items():
-        (programs / name).write_text(f"#!/bin/sh\nprintf '%s\\n' '{says}'\n".replace("\n12", "' '12"))
-        (programs / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    ended = "JobID|State|NodeList\n12_0|TIMEOUT|node1\n12_1|TIMEOUT|node1"
+    programs_of_slurm(tmp_path / "bin", monkeypatch, sbatch="Submitted batch job 12", sacct=ended)
     ran = sysbench(*SIMULATED, "--on=slurm", "--on-arg=timeout_min=5", f"--out={tmp_path / 'runs'}")
     assert ran.code == 1
     assert {cell["outcome"] for cell in record_in(tmp_path / "runs")["cells"]} == {"timeout"}

@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from sysbench.commands.memory.spec import MemoryCell, MemorySpec
 from sysbench.simulate.gpu import MIB, Gpu
 from sysbench.simulate.memory import simulate
-from sysbench.simulate.ranks import BUCKET_BYTES, FIRST_BUCKET_BYTES, BucketedReplica
+from sysbench.simulate.ranks import BUCKET_BYTES, FIRST_BUCKET_BYTES, _filled
 from sysbench.simulate.recording import _AS_IT_IS, StepRecording, record
 from sysbench.simulate.search import find_fewest_ranks
 from sysbench.spec import hardware
@@ -163,4 +163,5 @@ def test_ddp_fills_its_buckets_as_torch_does() -> None:
     parameters = [torch.empty(length, device="meta") for length in lengths]
     expected, _ = dist._compute_bucket_assignment_by_size(parameters, [FIRST_BUCKET_BYTES, BUCKET_BYTES])
     number = {id(each): position for position, each in enumerate(parameters)}
-    assert [[number[id(each)] for each in bucket] for bucket in BucketedReplica._full(parameters)] == expected
+    filled = _filled(parameters, FIRST_BUCKET_BYTES, BUCKET_BYTES)
+    assert [[number[id(each)] for each in bucket] for bucket in filled] == expected
