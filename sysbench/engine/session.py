@@ -7,12 +7,11 @@ from collections.abc import Generator, Sequence
 from contextlib import closing
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from sysbench import __version__
 from sysbench.engine.admission import Admission
 from sysbench.engine.conversation import StoppedByUserError
-from sysbench.engine.elsewhere.crew import Elsewhere
-from sysbench.engine.elsewhere.pools import pool_of
 from sysbench.engine.identity import source_digest
 from sysbench.engine.interrupts import Interrupts, catch_interrupts
 from sysbench.engine.launchers import Launcher, PlainLauncher
@@ -22,21 +21,16 @@ from sysbench.engine.sensors.host import host_info
 from sysbench.engine.sensors.sampler import Sampler, system_sampler
 from sysbench.engine.supervisor import Supervisor
 from sysbench.errors import OutputError, SysbenchError, UsageError
-from sysbench.log.events import (
-    CellFinished,
-    CellStarted,
-    Event,
-    RunFinished,
-    RunResumed,
-    RunStarted,
-    WorkerReady,
-)
+from sysbench.log.events import CellFinished, CellStarted, Event, RunFinished, RunResumed, RunStarted, WorkerReady
 from sysbench.log.journal import Log
 from sysbench.log.outcomes import RunStatus
 from sysbench.log.resume import EarlierRun, recall
 from sysbench.log.storage import refuse_unwritable
 from sysbench.spec.cell import RunCell, RunSpec
 from sysbench.spec.run import RunOptions
+
+if TYPE_CHECKING:
+    from sysbench.engine.elsewhere.crew import Elsewhere
 
 
 def run(
@@ -142,6 +136,9 @@ class Session:
                 yield opening
                 wanted = [(index, cell) for index, cell in enumerate(self._cells) if self._is_wanted(cell)]
                 if wanted and (self._options.on or self._options.parallel):
+                    from sysbench.engine.elsewhere.crew import Elsewhere  # few runs need it
+                    from sysbench.engine.elsewhere.pools import pool_of
+
                     crew = Elsewhere(pool_of(self._options), interrupts, self._spec, self._options)
                     events = crew.run(wanted)
                 elif wanted:

@@ -46,7 +46,7 @@ def judge(cell: TimeCell, seen: CellEvents, rates: RateRecord | None, lost: Sequ
         lambda: stability(warmup, wall),
         lambda: precision_of_the_median(wall, cell.until, cell.max_steps),
         lambda: launching(seen),
-        lambda: emulation(cell.precision, seen),
+        lambda: emulation(cell.computed_in, seen),
         lambda: surroundings(seen, lost),
         lambda: compilation(seen),
         lambda: unmeasured(cell.sync, seen),

@@ -17,8 +17,9 @@ from sysbench.log.events import Source
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.origins import Stack
-from sysbench.simulate.recording import CATEGORIES, Allocation, Category, Platform, Recording, StepRecording, record
+from sysbench.simulate.recording import Allocation, Platform, Recording, StepRecording, record
 from sysbench.simulate.serving import Replay, Verdict, verdict_of
+from sysbench.snapshot import CATEGORIES, Category
 from sysbench.snapshot.timeline import ModuleNode
 from sysbench.spec.model import ModelCell
 

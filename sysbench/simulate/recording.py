@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -41,33 +41,12 @@ from sysbench.simulate.tensors import (
 )
 from sysbench.simulate.values import KnownValues
 from sysbench.simulate.without_compiler import without_compiler
+from sysbench.snapshot import Category
 from sysbench.spec.model import ModelCell, Phase
 from sysbench.spec.ranks import layout
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
-
-Category = Literal[
-    "parameters",
-    "gradients",
-    "optimizer state",
-    "activations",
-    "inputs",
-    "temporaries",
-    "communication",
-    "workspace",
-]
-"""parameters       learned weights; of several ranks, this rank's shards of them
-inputs           token ids, target ids, and the model's constants (rotary angles, masks)
-gradients        of parameters
-optimizer state  created by or for the optimizer, and kept from step to step
-activations      created by forward or loss and still live afterwards: outputs, and tensors saved for backward
-temporaries      all tensors that are freed sooner
-communication    of several ranks: parameters gathered from them, and what collectives send and receive
-workspace        of cuBLAS
-"""
-
-CATEGORIES: tuple[Category, ...] = get_args(Category)
 
 BUILD = "build"
 """The span before the first step: creation of model and batch, and a trial run of the attention kernel."""

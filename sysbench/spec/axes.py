@@ -10,7 +10,7 @@ Lists and ranges mix: `64,128-512*2`. Order is kept and repeated values are drop
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, TypeVar
 
 from pydantic import BeforeValidator
@@ -21,6 +21,7 @@ from sysbench.spec.quantities import LARGEST_SIZE
 MAXIMUM_VALUES = 1000
 """Upper limit for the values of one axis; more are probably a typing error."""
 
+Scalar = int | float | bool | str | None
 Value = TypeVar("Value", int, str)
 
 _INTEGER = re.compile(r"[+-]?\d+")
@@ -136,3 +137,16 @@ def _item(item: str, axis: str) -> Iterator[int]:
     while value <= last:
         yield value
         value = value * step if operator == "*" else value + step
+
+
+def scalar(word: str) -> Scalar:
+    """Read one value: `true`, `false` and `none` are Python's constants, numbers are numbers, the rest is text."""
+    constants: Mapping[str, Scalar] = {"true": True, "false": False, "none": None}
+    if word.lower() in constants:
+        return constants[word.lower()]
+    for kind in (int, float):
+        try:
+            return kind(word)
+        except ValueError:
+            continue
+    return word

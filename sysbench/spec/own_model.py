@@ -6,14 +6,13 @@ Nothing is imported here: a spec that is read again only names code. `sysbench.l
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from sysbench.errors import nearest
-from sysbench.spec.axes import axis, texts
+from sysbench.spec.axes import Scalar, axis, scalar, texts
 from sysbench.spec.quantities import Size
 
 HUGGING_FACE = "hf:"
@@ -26,8 +25,6 @@ _BETWEEN_INPUTS = re.compile(r",(?![^\[]*\])")
 
 DTYPES = ("int64", "int32", "bool", "float32", "float16", "bfloat16")
 """Types of described inputs; whole numbers are drawn below a bound, the others from a normal distribution."""
-
-Scalar = int | float | bool | str | None
 
 
 def code(value: str) -> str:
@@ -64,19 +61,7 @@ def _scalars(written: str) -> tuple[Scalar, ...]:
     try:
         return axis(written)
     except ValueError:
-        return tuple(_scalar(word) for word in texts(written))
-
-
-def _scalar(word: str) -> Scalar:
-    constants: Mapping[str, Scalar] = {"true": True, "false": False, "none": None}
-    if word.lower() in constants:
-        return constants[word.lower()]
-    for kind in (int, float):
-        try:
-            return kind(word)
-        except ValueError:
-            continue
-    return word
+        return tuple(scalar(word) for word in texts(written))
 
 
 class DescribedInput(BaseModel):

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from sysbench.errors import unknown
-from sysbench.spec.axes import Texts
+from sysbench.spec.axes import Scalar, Texts, scalar
 from sysbench.spec.options import Option
 from sysbench.spec.validation import option_name, option_of
 
@@ -44,7 +44,7 @@ def _arguments(value: object) -> object:
         name, equals, text = word.partition("=")
         if not (name.isidentifier() and equals and text):
             raise ValueError(f"{word} is not NAME=VALUE, such as timeout_min=30")
-        found.append((name, float(text) if re.fullmatch(r"\d*\.\d+", text) else int(text) if text.isdigit() else text))
+        found.append((name, scalar(text)))
     return tuple(found)
 
 
@@ -52,7 +52,7 @@ ELSEWHERE = ("ray", "slurm", "slurm:local")
 """Where cells can be carried out instead of here, besides the address of a Ray cluster."""
 
 Where = Annotated[str, BeforeValidator(_where)]
-Arguments = Annotated[tuple[tuple[str, int | float | str], ...], BeforeValidator(_arguments)]
+Arguments = Annotated[tuple[tuple[str, Scalar], ...], BeforeValidator(_arguments)]
 
 Sort = Literal["total", "calls", "avg", "med", "min", "max", "std", "name"]
 

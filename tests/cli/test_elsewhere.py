@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +17,13 @@ from sysbench.log.events import CellStarted, decode, encode
 from tests.cli.running import MINUTE, answered, only, ran_once, record_in, started, sysbench, wait_until
 
 SIMULATED = ("memory", *MINUTE, "--ctx=16,32", "--mode=forward", "--simulate=24GiB")
-MORE = ("--ctx=16-64+16", "--mode=train")
+MORE = ("--ctx=16-48+16",)
 
 pytestmark = pytest.mark.slow
 
 
 def needs(package: str) -> Any:
-    return pytest.mark.skipif(
-        subprocess.run([sys.executable, "-c", f"import {package}"], capture_output=True, check=False).returncode != 0,
-        reason=f"{package} is an optional package",
-    )
+    return pytest.mark.skipif(find_spec(package) is None, reason=f"{package} is an optional package")
 
 
 @pytest.fixture(scope="module")
@@ -78,10 +74,10 @@ def test_a_process_that_is_killed_loses_its_cell_and_no_other(tmp_path: Path) ->
         running.communicate(timeout=120)
     assert running.returncode == 1
     assert set(before) <= set(finished(tmp_path))
-    assert sorted(cell["outcome"] for cell in record_in(tmp_path)["cells"]) == ["crashed", "ok", "ok", "ok"]
-    ran = sysbench("memory", f"--resume={only(tmp_path, '*.jsonl')}", f"--out={tmp_path}")
+    assert sorted(cell["outcome"] for cell in record_in(tmp_path)["cells"]) == ["crashed", "ok", "ok"]
+    ran = answered("memory", f"--resume={only(tmp_path, '*.jsonl')}", f"--out={tmp_path}")
     assert ran.code == 0, ran.err
-    assert [cell["outcome"] for cell in record_in(tmp_path)["cells"]] == ["ok"] * 4
+    assert [cell["outcome"] for cell in record_in(tmp_path)["cells"]] == ["ok"] * 3
 
 
 def test_ctrl_c_ends_every_process_and_keeps_what_was_finished(tmp_path: Path) -> None:
@@ -97,22 +93,45 @@ def test_ctrl_c_ends_every_process_and_keeps_what_was_finished(tmp_path: Path) -
     assert not alive
 
 
+@needs("ray")
+def test_a_ray_cluster_without_gpus_measures_on_processors_unless_a_gpu_was_asked_for(tmp_path: Path) -> None:
+    ran = answered("time", *MINUTE, "--ctx=16", "--steps=4", "--on=ray", f"--out={tmp_path / 'runs'}")
+    assert ran.code == 0, ran.err
+    (cell,) = record_in(tmp_path / "runs")["cells"]
+    assert cell["device"]["type"] == "cpu"
+    ran = answered("time", *MINUTE, "--ctx=16", "--device=cuda", "--on=ray", f"--out={tmp_path / 'refused'}")
+    assert ran.code == 2
+    assert "--device cuda: a cell needs 1 GPU, and no machine of the Ray cluster has more than 0." in ran.err
+
+
+def programs_of_slurm(folder: Path, monkeypatch: pytest.MonkeyPatch, **says: str) -> None:
+    """Put programs that only say something before those of SLURM; what starts with `error` is their failure."""
+    folder.mkdir()
+    for name in ("srun", "sbatch", "sacct", "scancel"):
+        lines = says.get(name, "").split("\n")
+        printed = "printf '%s\\n' " + " ".join(f"'{line}'" for line in lines)
+        failing = " >&2; exit 1" if lines[0].startswith("error") else ""
+        (folder / name).write_text(f"#!/bin/sh\n{printed}{failing}\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+
+@needs("submitit")
+def test_what_slurm_refuses_is_refused_in_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs_of_slurm(tmp_path / "bin", monkeypatch, sbatch="error: invalid partition specified: gpus")
+    ran = sysbench(*SIMULATED, "--on=slurm", "--on-arg=slurm_partition=gpus", f"--out={tmp_path / 'runs'}")
+    assert ran.code == 2
+    assert "--on slurm: " in ran.err.splitlines()[-1]
+    assert "invalid partition specified: gpus" in ran.err.splitlines()[-1]
+
+
 @needs("submitit")
 def test_a_job_that_slurm_ends_at_its_limit_is_a_cell_that_took_too_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for name, says in {
-        "srun": "",
-        "sbatch": "Submitted batch job 12",
-        "sacct": "JobID|State|NodeList\n12_0|TIMEOUT|node1\n12_1|TIMEOUT|node1",
-        "scancel": "",
-    }.items():
-        (programs / name).write_text(f"#!/bin/sh\nprintf '%s\\n' '{says}'\n".replace("\n12", "' '12"))
-        (programs / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
-    ran = sysbench(*SIMULATED, "--on=slurm", "--on-arg=timeout_min=5", f"--out={tmp_path / 'runs'}")
+    ended = "JobID|State|NodeList\n12_0|TIMEOUT|node1\n12_1|TIMEOUT|node1"
+    programs_of_slurm(tmp_path / "bin", monkeypatch, sbatch="Submitted batch job 12", sacct=ended)
+    ran = answered(*SIMULATED, "--on=slurm", "--on-arg=timeout_min=5", f"--out={tmp_path / 'runs'}", COLUMNS="")
     assert ran.code == 1
     assert {cell["outcome"] for cell in record_in(tmp_path / "runs")["cells"]} == {"timeout"}
     assert "SLURM ended job 12_0 at its limit: --on-arg timeout_min=120 is a longer one" in ran.out
@@ -120,7 +139,7 @@ def test_a_job_that_slurm_ends_at_its_limit_is_a_cell_that_took_too_long(
 
 
 def test_cells_of_unlike_gpus_are_told_apart_in_every_table(tmp_path: Path) -> None:
-    ran = sysbench("time", *MINUTE, "--ctx=16,32", "--steps=6", "--mode=forward", "--device=cpu", f"--out={tmp_path}")
+    ran = answered("time", *MINUTE, "--ctx=16,32", "--steps=6", "--mode=forward", "--device=cpu", f"--out={tmp_path}")
     assert ran.code == 0, ran.err
     log = only(tmp_path, "*.jsonl")
     gpus = iter(("NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"))
@@ -155,7 +174,7 @@ def test_cells_of_unlike_gpus_are_told_apart_in_every_table(tmp_path: Path) -> N
 def test_what_cannot_be_is_refused_in_one_line_and_leaves_no_log(
     words: tuple[str, ...], said: str, tmp_path: Path
 ) -> None:
-    ran = sysbench("time", *MINUTE, "--ctx=16", "--device=cpu", *words, f"--out={tmp_path}")
+    ran = answered("time", *MINUTE, "--ctx=16", "--device=cpu", *words, f"--out={tmp_path}")
     assert ran.code == 2
     assert said in ran.err.splitlines()[-1]
     assert not list(tmp_path.glob("*.jsonl"))

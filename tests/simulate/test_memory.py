@@ -24,9 +24,8 @@ from sysbench.render.table import Measure
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import CONTEXT_BYTES, Gpu
 from sysbench.simulate.memory import SimulatedMemory, serve, simulate
-from sysbench.simulate.recording import CATEGORIES, Platform, Recording, phases_of, record
+from sysbench.simulate.recording import Platform, Recording, phases_of, record
 from sysbench.simulate.search import Largest, find_largest
-from sysbench.snapshot import CATEGORIES as TIMELINE_CATEGORIES
 from sysbench.snapshot import snapshot as snapshots
 from sysbench.snapshot.timeline_sources import from_snapshot
 from sysbench.spec.hardware import named
@@ -337,10 +336,6 @@ def _history(result: SimulatedMemory) -> Iterator[MemoryEvent]:
         if result.reserved_bytes[position] != reserved_bytes:
             reserved_bytes = result.reserved_bytes[position]
             yield ReservedChanged(reserved_bytes)
-
-
-def test_categories_are_those_that_views_know() -> None:
-    assert set(CATEGORIES) <= set(TIMELINE_CATEGORIES)
 
 
 def test_parameters_gradients_and_optimizer_state_are_told_apart(result: SimulatedMemory) -> None:

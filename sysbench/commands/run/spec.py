@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, create_model
 
 from sysbench.command import Kind, measuring, runnable
+from sysbench.spec.axes import Scalar
 from sysbench.spec.commands import keys_of
 from sysbench.spec.options import Option
 from sysbench.spec.run import EXECUTION, OUTPUT, RunOptions
@@ -58,7 +59,7 @@ class ExperimentOptions(RunOptions):
     tables: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     on: str | None = None
-    on_arg: tuple[tuple[str, int | float | str], ...] = ()
+    on_arg: tuple[tuple[str, Scalar], ...] = ()
     parallel: int | None = None
 
 

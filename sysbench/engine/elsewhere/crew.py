@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from sysbench.command import cell_of
 from sysbench.engine.conversation import StoppedByUserError
 from sysbench.engine.elsewhere.pools import Job, Pool
 from sysbench.engine.elsewhere.share import Share
@@ -39,7 +38,8 @@ class Elsewhere:
     interrupts: Interrupts
     spec: RunSpec
     options: RunOptions
-    _handed_over: list[tuple[Share, Job]] = field(default_factory=list)
+    _handed_over: list[tuple[set[str], Job]] = field(default_factory=list)
+    """Keys of the cells of each share."""
     _positions: dict[str, int] = field(default_factory=dict)
 
     def run(self, cells: Sequence[tuple[int, RunCell]]) -> Iterator[Event]:
@@ -48,15 +48,16 @@ class Elsewhere:
         Raises StoppedByUserError; after it, and whenever the iteration is abandoned, `stop` must be called.
         """
         self._positions = {cell.key: position for position, cell in cells}
-        shares = self._shares([cell for _, cell in cells])
-        self._handed_over = list(zip(shares, self.pool.start(shares), strict=True))
+        groups = self._groups([cell for _, cell in cells])
+        jobs = self.pool.start(self._shares(groups))
+        self._handed_over = [({cell.key for cell in group}, job) for group, job in zip(groups, jobs, strict=True)]
         while self._handed_over:
             if self.interrupts.requested:
                 raise StoppedByUserError
-            ended = [(share, job) for share, job in self._handed_over if job.done()]
-            for share, job in ended:
-                self._handed_over.remove((share, job))
-                yield from self._finished(share, job)
+            ended = [each for each in self._handed_over if each[1].done()]
+            for each in ended:
+                self._handed_over.remove(each)
+                yield from self._finished(*each)
             if not ended:
                 self.interrupts.sleep(POLL_S)
                 self.interrupts.drain()
@@ -68,34 +69,39 @@ class Elsewhere:
         for _, job in self._handed_over:
             with suppress(Exception):  # it may have ended by itself, or its machine may be gone
                 job.stop()
+        for _, job in self._handed_over:
+            with suppress(Exception):
                 found += self._of_finished_cells(job.events())
         self._handed_over = []
         with suppress(Exception):
             self.pool.close()
         return found
 
-    def _shares(self, cells: Sequence[RunCell]) -> list[Share]:
+    def _groups(self, cells: Sequence[RunCell]) -> list[list[RunCell]]:
         """Divide cells into shares: those that are measured stand alone."""
         simulated = [cell for cell in cells if cell.simulated]
         size = min(LARGEST_SHARE, math.ceil(len(simulated) / (SHARES_PER_SLOT * self.pool.slots)))
         groups = [simulated[first : first + size] for first in range(0, len(simulated), size or 1)]
-        groups += [[cell] for cell in cells if not cell.simulated]
-        kept = ("timeout_s", "no_skip", "force", "ceilings")
+        return groups + [[cell] for cell in cells if not cell.simulated]
+
+    def _shares(self, groups: Sequence[Sequence[RunCell]]) -> list[Share]:
+        spec = self.spec.model_dump(mode="json")
+        options = self.options.model_dump(include={"timeout_s", "no_skip", "force", "ceilings"})
         return [
             Share(
-                spec=self.spec.model_dump(mode="json"),
+                spec=spec,
                 cells=tuple(cell.model_dump(mode="json") for cell in group),
-                options={name: getattr(self.options, name) for name in kept},
+                options=options,
                 digest=source_digest(),
+                device=group[0].device,
                 gpus=0 if group[0].simulated or group[0].device == "cpu" else group[0].workers,
                 simulated=group[0].simulated is not None,
             )
             for group in groups
         ]
 
-    def _finished(self, share: Share, job: Job) -> Iterator[Event]:
+    def _finished(self, unfinished: set[str], job: Job) -> Iterator[Event]:
         """Yield the events of a share that has ended; cells that it has not finished end as it did."""
-        unfinished = {cell_of(axes).key for axes in share.cells}
         for event in self._of_finished_cells(job.events()):
             yield event
             if isinstance(event, CellFinished):

@@ -44,7 +44,7 @@ class Job(Protocol):
         """Whether it has ended, in whichever way."""
 
     def events(self) -> list[Event]:
-        """The log that it left, as far as it got."""
+        """The log that it left, as far as it got; waits for the end of one that was stopped."""
 
     def failure(self) -> Failure:
         """How cells end that it did not finish, and why."""
@@ -117,6 +117,11 @@ class _Process:
         return self.process is not None and self.process.poll() is not None
 
     def events(self) -> list[Event]:
+        if self.process is not None:
+            try:
+                self.process.wait(PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
         return _left_in(self.place)
 
     def failure(self) -> Failure:
@@ -126,13 +131,8 @@ class _Process:
         return "crashed", last or f"the process that carried it out {how}"
 
     def stop(self) -> None:
-        if self.process is None:
-            return
-        self.process.terminate()
-        try:
-            self.process.wait(PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
+        if self.process is not None:
+            self.process.terminate()
 
 
 class OnRay:
@@ -150,14 +150,25 @@ class OnRay:
             raise UsageError(f"--on {address or 'ray'}: no Ray cluster answers: {_words(error)}") from error
         self.slots = max(1, int(self._ray.cluster_resources().get("CPU", 1)))
         self._arguments = arguments
-        self._most_cpus = max(node["Resources"].get("CPU", 1) for node in self._ray.nodes() if node["Alive"])
+        resources = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        self._most_cpus = max(each.get("CPU", 1) for each in resources)
+        self._most_gpus = max(each.get("GPU", 0) for each in resources)
 
     def start(self, shares: Sequence[Share]) -> Sequence[Job]:
-        """Hand over shares; one that is measured without a GPU has a machine's processors for itself."""
+        """Hand over shares; one that is measured without a GPU has a machine's processors for itself.
+
+        Raises UsageError for GPUs that no machine has: Ray would wait for them for ever.
+        """
         started = []
         for share in shares:
-            cpus = 1 if share.simulated or share.gpus else self._most_cpus
-            wanted = {"num_cpus": cpus, "num_gpus": share.gpus, "max_retries": 1, **self._arguments}
+            gpus = share.gpus if share.gpus <= self._most_gpus or share.device != "auto" else 0
+            if gpus > self._most_gpus:
+                raise UsageError(
+                    f"--device {share.device}: a cell needs {gpus} GPU{'s' if gpus > 1 else ''}, and no machine of the "
+                    f"Ray cluster has more than {self._most_gpus:g}. --device cpu takes processors"
+                )
+            cpus = 1 if share.simulated or gpus else self._most_cpus
+            wanted = {"num_cpus": cpus, "num_gpus": gpus, "max_retries": 1, **self._arguments}
             try:
                 task = self._ray.remote(**wanted)(carried_out_and_sent)
             except (TypeError, ValueError) as error:
@@ -204,6 +215,7 @@ class OnSlurm:
     def __init__(self, asked: str, folder: Path, arguments: Mapping[str, Any]) -> None:
         """Look for SLURM, or with `slurm:local` do as it does; raises UsageError if it is not there."""
         submitit = _optional("submitit")
+        self._asked = asked
         self._folder = folder.absolute()
         try:
             self._executor = submitit.AutoExecutor(self._folder, cluster=asked.removeprefix("slurm:"))
@@ -212,11 +224,14 @@ class OnSlurm:
             raise UsageError(f"--on {asked}: {_words(error)}") from error
 
     def start(self, shares: Sequence[Share]) -> Sequence[Job]:
-        """Hand over shares as an array of jobs."""
+        """Hand over shares as an array of jobs; raises UsageError if SLURM refuses them."""
         self._executor.update_parameters(gpus_per_node=max(share.gpus for share in shares))
         self._folder.mkdir(parents=True, exist_ok=True)
         places = [Path(tempfile.mkdtemp(prefix="share-", dir=self._folder)) for _ in shares]
-        jobs = self._executor.map_array(carried_out, shares, places)
+        try:
+            jobs = self._executor.map_array(carried_out, shares, places)
+        except Exception as error:
+            raise UsageError(f"--on {self._asked}: {_words(error)}") from error
         return [_SlurmJob(job, place) for job, place in zip(jobs, places, strict=True)]
 
     def close(self) -> None:

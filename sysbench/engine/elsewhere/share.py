@@ -32,8 +32,10 @@ class Share(BaseModel):
     """The options of the run that matter to its worker."""
     digest: str
     """The code that is to do it."""
+    device: str
+    """The one that was asked for."""
     gpus: int
-    """Number of GPUs that a cell needs."""
+    """Number of GPUs that a cell needs, unless `auto` finds none."""
     simulated: bool
 
 
