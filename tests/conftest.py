@@ -7,7 +7,12 @@ import signal
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
+from importlib import import_module
+from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -30,6 +35,8 @@ for number, handler in {
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
 
+ALL_TESTS = pytest.Config.ArgsSource.TESTPATHS
+
 # How long an example takes to make or to try says how busy the machine is.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
@@ -47,6 +54,18 @@ def pytest_configure(config: pytest.Config) -> None:
         sys.dont_write_bytecode = False
 
 
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Import test modules from another one on in each process of xdist: a module is rewritten once, not in each."""
+    number = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
+    tests = Path(__file__).parent
+    if collector.path == tests and number and collector.config.args_source is ALL_TESTS:
+        modules = sorted(tests.rglob("test_*.py"))
+        first = len(modules) * int(number) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+        for path in [*modules[first:], *modules[:first]]:
+            with suppress(Exception, pytest.skip.Exception):  # what cannot be imported is told as it is collected
+                import_module(".".join(path.relative_to(tests.parent).with_suffix("").parts))
+
+
 @pytest.fixture(autouse=True)
 def _only_what_a_module_makes_is_collected() -> None:
     """Keep what is there before out of garbage collection: 6,000 tests and torch are traversed in half a second.
@@ -55,6 +74,21 @@ def _only_what_a_module_makes_is_collected() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _workers_are_forked() -> Iterator[None]:
+    """Fork what this process would start as a worker, so that not each of hundreds imports torch; not beside a GPU.
+
+    What a worker imports may have asked CUDA, and whoever has done that cannot be forked.
+    """
+    if sys.platform != "linux" or Path("/dev/nvidiactl").exists():
+        yield
+        return
+    from tests.worker import forked  # whose environment is that which this process was configured with
+
+    with mock.patch.object(forked.WorkerProcess, "_launch", forked.launch):
+        yield
 
 
 @pytest.fixture

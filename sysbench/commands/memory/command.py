@@ -17,6 +17,7 @@ from sysbench.log.file_names import labels_of, path_of_rank, paths_of
 from sysbench.log.records import RunRecord
 from sysbench.spec.cell import RunCell
 from sysbench.spec.command_options import Given, command_options
+from sysbench.spec.ranks import KNOBS
 
 if TYPE_CHECKING:
     from sysbench.commands.memory.record import MemoryCellRecord
@@ -95,6 +96,7 @@ AXES = (
     "threads",
     "ranks",
     "strategy",
+    *KNOBS,
 )
 """Axes that appear in file names, in order."""
 
