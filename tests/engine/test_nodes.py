@@ -241,8 +241,8 @@ def test_ctrl_c_under_torchrun_on_one_of_two_nodes_ends_all_ranks_and_keeps_the_
     port = free_port()
     words = (*MINUTE, "--ctx=16", "--mode=forward", "--steps=100000", "--ranks=2", "--device=cpu", f"--out={tmp_path}")
     nodes = []
-    for node in (0, 1):
-        where = ("--nnodes=2", f"--node-rank={node}", "--master-addr=127.0.0.1", f"--master-port={port}")
+    for number in (0, 1):
+        where = ("--nnodes=2", f"--node-rank={number}", "--master-addr=127.0.0.1", f"--master-port={port}")
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=1", *where]
         nodes.append(
             subprocess.Popen(

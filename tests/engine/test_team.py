@@ -10,11 +10,13 @@ import psutil
 import pytest
 
 from sysbench.commands.time.fold import fold
+from sysbench.commands.time.live_state import folded
 from sysbench.errors import SysbenchError, UsageError
 from sysbench.log.events import (
     CellFinished,
     Event,
     OfRank,
+    PhaseSample,
     RunFinished,
     RunStarted,
     StepMeasured,
@@ -56,6 +58,19 @@ def test_every_rank_reports_its_own_steps_and_the_cell_is_finished_once(tmp_path
     assert all(each.median_step_s == 0.001 for each in cell.ranks)
     assert len(max(sampler.watched, key=len)) == 3
     assert left_behind() == []
+
+
+def test_the_dashboard_shows_the_slowest_rank_of_each_step(tmp_path: Path) -> None:
+    events = carry_out(spec_of([16], ranks=3), tmp_path)
+    for rank in (1, 2):
+        (place,) = (at for at, event in enumerate(events) if isinstance(event, OfRank) and event.rank == rank)
+        event = events[place]
+        assert isinstance(event, OfRank)
+        said = event.said.model_copy(update={"step": PhaseSample(wall_s=0.003 / rank)})
+        events[place] = event.model_copy(update={"said": said})
+    running = folded(events[: next(at for at, event in enumerate(events) if isinstance(event, CellFinished))])
+    assert running.now is not None
+    assert [step.total_s for step in running.now.steps] == [0.003]
 
 
 def test_more_ranks_than_cores_of_a_cpu_get_a_caution_that_names_both(tmp_path: Path) -> None:
