@@ -7,7 +7,10 @@ import signal
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -55,6 +58,21 @@ def _only_what_a_module_makes_is_collected() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _workers_are_forked() -> Iterator[None]:
+    """Fork what this process would start as a worker, so that not each of hundreds imports torch; not beside a GPU.
+
+    What a worker imports may have asked CUDA, and whoever has done that cannot be forked.
+    """
+    if sys.platform != "linux" or Path("/dev/nvidiactl").exists():
+        yield
+        return
+    from tests.worker import forked  # whose environment is that which this process was configured with
+
+    with mock.patch.object(forked.WorkerProcess, "_launch", forked.launch):
+        yield
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -98,7 +99,7 @@ def wait_until(done: Callable[[], bool], process: subprocess.Popen[str]) -> None
 
 
 def ran_once(factory: pytest.TempPathFactory, name: str, *arguments: str, **extra: str) -> tuple[Ran, Path]:
-    """As `sysbench`, in a directory of that name, which comes with it: once, for all that the tests are spread over.
+    """As `answered`, in a directory of that name, which comes with it: once, for all that the tests are spread over.
 
     Fixtures that measure are made with this: every process that runs one of a module's tests would measure again.
     """
@@ -110,18 +111,19 @@ def ran_once(factory: pytest.TempPathFactory, name: str, *arguments: str, **extr
         if not outcome.exists():
             shutil.rmtree(directory, ignore_errors=True)
             directory.mkdir()
-            outcome.write_text(json.dumps(asdict(sysbench(*arguments, cwd=directory, **extra))))
+            outcome.write_text(json.dumps(asdict(answered(*arguments, cwd=directory, **{"COLUMNS": "", **extra}))))
     return Ran(**json.loads(outcome.read_text())), directory
 
 
 def answered(*arguments: str, cwd: Path | None = None, **extra: str) -> Ran:
-    """As `sysbench`, within this process, in a twentieth of the time: for what is said, where nothing is measured.
+    """As `sysbench`, within this process, in a twentieth of the time; its workers are forked (`tests.worker.forked`).
 
     That the process itself behaves (its code, its streams, what it imports, signals) is for `sysbench` to show.
     """
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
     with (
         mock.patch.dict(os.environ, environment(**{"COLUMNS": "80", **extra}), clear=True),
+        mock.patch.object(tempfile, "tempdir", None),  # as a process that starts would look for it
         contextlib.chdir(cwd or "."),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),

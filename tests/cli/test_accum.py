@@ -128,7 +128,7 @@ def test_the_types_of_a_transformer_fit_a_screen(transformers: Ran) -> None:
 
 
 def test_a_run_that_was_finished_has_nothing_to_resume(several: tuple[Ran, Path]) -> None:
-    ran = sysbench("accum", f"--resume={only(several[1], '*.jsonl')}", f"--out={several[1]}", COLUMNS="80")
+    ran = answered("accum", f"--resume={only(several[1], '*.jsonl')}", f"--out={several[1]}", COLUMNS="80")
     assert ran.code == 0, ran.err
     assert "resumed: 5 finished cells kept" in ran.err
     assert ran.out == several[0].out
@@ -142,7 +142,7 @@ def test_a_plan_runs_nothing(tmp_path: Path) -> None:
 
 
 def test_sums_that_would_take_hours_are_refused_by_what_their_first_steps_take(tmp_path: Path) -> None:
-    ran = sysbench("accum", "--count=1e8", f"--out={tmp_path}")
+    ran = answered("accum", "--count=1e8", f"--out={tmp_path}")
     assert ran.code == 1
     said = " ".join(ran.out.split())
     assert "--count 100000000 would take about" in said

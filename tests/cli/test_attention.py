@@ -56,7 +56,7 @@ def test_a_sweep_leaves_a_record_pictures_and_an_answer(tmp_path: Path) -> None:
 def test_every_implementation_can_be_put_beside_the_others_for_a_gpu_that_is_not_here(tmp_path: Path) -> None:
     words = ("--simulate", "a100-80gb,t4", "--bf16", "--dim", "64", "--seq", "1024", "--quiet")
     names = ("naive", "sdpa-math", "sdpa-efficient", "sdpa-flash", "sdpa-cudnn", "flex", "flash-attn")
-    ran = sysbench("attention", *words, "--impl", ",".join(names), "--json", "-", cwd=tmp_path)
+    ran = answered("attention", *words, "--impl", ",".join(names), "--json", "-", cwd=tmp_path)
     assert ran.code == 1, ran.err
     cells = json.loads(ran.out)["cells"]
     assert [cell["axes"]["implementation"] for cell in cells] == [*names, *names]
@@ -68,7 +68,7 @@ def test_every_implementation_can_be_put_beside_the_others_for_a_gpu_that_is_not
 
 def test_a_cell_over_budget_is_skipped_and_the_run_is_none_the_worse(tmp_path: Path) -> None:
     sizes = ("--dim", "16", "--seq", "16,4096", "--batch", "1", "--repeats", "2", "--warmup", "0")
-    ran = sysbench("attention", *sizes, "--device", "cpu", "--budget", "0.5", "--json", "-", cwd=tmp_path)
+    ran = answered("attention", *sizes, "--device", "cpu", "--budget", "0.5", "--json", "-", cwd=tmp_path)
     assert ran.code == 0, ran.err
     found = [(cell["outcome"], cell["detail"]) for cell in json.loads(ran.out)["cells"]]
     assert found[0] == ("ok", None)
@@ -92,14 +92,13 @@ def test_a_function_that_never_returns_or_is_not_attention_fails_its_cell_and_th
     tmp_path: Path,
 ) -> None:
     (tmp_path / "mine.py").write_text(OF_MINE)
-    # The timeout is for importing torch as well, which takes its time on a busy machine.
-    words = ("--impl", "mine:hangs,mine:sums,naive", "--device", "cpu", "--timeout", "25")
-    ran = sysbench(*SMALL[:3], "--seq", "32", *SMALL[5:], *words, cwd=tmp_path)
+    words = ("--impl", "mine:hangs,mine:sums,naive", "--device", "cpu", "--timeout", "8")
+    ran = answered(*SMALL[:3], "--seq", "32", *SMALL[5:], *words, cwd=tmp_path)
     assert ran.code == 1, ran.err
     cells = record_in(tmp_path / "runs")["cells"]
     assert [cell["outcome"] for cell in cells] == ["timeout", "invalid", "ok"]
     said = " ".join(ran.out.split())
-    assert "the worker said nothing for 25 s" in said
+    assert "the worker said nothing for 8 s" in said
     assert "returned () instead of (1, 32, 16)" in said
 
 

@@ -99,7 +99,7 @@ def test_a_plan_of_two_arms_measures_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_specs_are_measured_in_turns_and_can_be_looked_at_again(tmp_path: Path) -> None:
-    ran = sysbench("compare", "--ab", ARM, f"time {ARM} --layers 4", "--rounds", "2", cwd=tmp_path, COLUMNS="100")
+    ran = answered("compare", "--ab", ARM, f"time {ARM} --layers 4", "--rounds", "2", cwd=tmp_path, COLUMNS="100")
     assert ran.code == 0, ran.err
     directory = only(tmp_path / "runs", "*-compare")
     assert sorted(path.name for path in (directory / "B").iterdir()) == [f"round-0{n}.jsonl" for n in (1, 2)]

@@ -6,7 +6,7 @@ from shutil import copy, copytree
 
 import pytest
 
-from tests.cli.running import QUICK, answered, sysbench
+from tests.cli.running import QUICK, answered
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "runs"
 SNAPSHOT = FIXTURES / "snapshot-cpu-train.pickle.gz"
@@ -85,7 +85,7 @@ def test_the_records_of_an_experiment_are_to_be_had_as_json(tmp_path: Path) -> N
     (tmp_path / "mine.toml").write_text(EXPERIMENT)
     planned = json.loads(answered("run", "mine.toml", "--plan", "--json", "-", cwd=tmp_path).out)
     assert [row["run"] for row in planned["tables"][0]["rows"]] == ["one", "other"]
-    ran = sysbench("run", "mine.toml", "--json", "-", cwd=tmp_path)
+    ran = answered("run", "mine.toml", "--json", "-", cwd=tmp_path)
     assert ran.code == 0, ran.err
     found = json.loads(ran.out)
     assert found["experiment"]["title"] == "Two of a kind each"
@@ -144,7 +144,7 @@ def test_a_name_that_stands_for_nothing_is_answered_in_one_line(place: Path, lin
 
 
 def test_a_run_is_continued_by_its_name_and_by_its_record(tmp_path: Path) -> None:
-    assert sysbench("time", *QUICK, cwd=tmp_path).code == 0
+    assert answered("time", *QUICK, cwd=tmp_path).code == 0
     (record,) = (tmp_path / "runs").glob("*.json")
     for name in ("latest", f"runs/{record.name}"):
         ran = answered("time", "--resume", name, cwd=tmp_path)

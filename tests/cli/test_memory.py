@@ -94,7 +94,7 @@ def test_tables_come_in_every_format(simulated: Path, form: str) -> None:
 
 
 def test_a_cell_that_does_not_fit_is_a_measurement_that_names_the_phase(tmp_path: Path) -> None:
-    ran = sysbench(
+    ran = answered(
         "memory", *CELL, "--simulate=1GiB", "--batch=1", "--vocab=200000,50", f"--out={tmp_path}", "--d-model=1024"
     )
     small = record_in(tmp_path)["cells"]
@@ -206,7 +206,7 @@ def test_ctrl_c_keeps_the_finished_cells_and_resume_adds_the_rest(tmp_path: Path
     assert record_in(tmp_path)["status"] == "interrupted"
     before = [cell["outcome"] for cell in record_in(tmp_path)["cells"]]
     assert before[0] == "ok"
-    ran = sysbench("memory", f"--resume={only(tmp_path, '*.jsonl')}", f"--out={tmp_path}")
+    ran = answered("memory", f"--resume={only(tmp_path, '*.jsonl')}", f"--out={tmp_path}")
     assert ran.code == 0, ran.err
     assert "resumed: " in ran.err
     assert [cell["outcome"] for cell in record_in(tmp_path)["cells"]] == ["ok"] * 4
@@ -290,7 +290,7 @@ def test_a_snapshot_of_the_cpu_holds_its_tensors_and_claims_no_allocator(counted
 
 
 def test_what_cannot_run_here_is_pointed_to_the_simulation(tmp_path: Path) -> None:
-    ran = sysbench("memory", "--size=2.7b", "--ctx=128", "--batch=4000", "--device=cpu", f"--out={tmp_path}")
+    ran = answered("memory", "--size=2.7b", "--ctx=128", "--batch=4000", "--device=cpu", f"--out={tmp_path}")
     assert ran.code == 1
     assert "--simulate GPU (a100-80gb, or 24GiB) computes what does not fit here" in " ".join(ran.out.split())
 

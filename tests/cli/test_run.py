@@ -17,7 +17,7 @@ from sysbench.errors import LogError, UsageError
 from sysbench.log import manifest
 from sysbench.log.durations import Durations
 from sysbench.log.manifest import Manifest, RunEntry
-from tests.cli.running import answered, started, sysbench, wait_until
+from tests.cli.running import answered, started, wait_until
 from tests.cli.test_options import OPTIONS, flags
 
 TINY = 'd-model = 32\nd-ff = 64\nlayers = 1\nheads = 2\nvocab = 50\nbatch = 1\nwarmup = 0\nmode = "forward"\n'
@@ -111,7 +111,7 @@ def test_an_experiment_is_interrupted_killed_continued_and_then_complete(tmp_pat
     (directory / "long.json").unlink()
     (directory / "needs.jsonl").write_text('{"event":"run_sta')
 
-    continued = sysbench("run", "--resume", str(directory), "--format", "markdown")
+    continued = answered("run", "--resume", str(directory), "--format", "markdown")
     assert continued.code == 1, "a run has failed again"
     assert "run 1 of 5  short: finished before" in continued.err
     assert (directory / "short.jsonl").read_bytes() == short, "what was finished is not touched"

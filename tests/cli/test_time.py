@@ -21,7 +21,6 @@ from tests.cli.running import (
     ran_once,
     record_in,
     started,
-    sysbench,
     wait_until,
 )
 
@@ -106,7 +105,7 @@ def test_a_table_that_the_run_cannot_fill_costs_nothing_that_was_measured(finish
 
 
 def test_json_on_stdout_is_the_record_alone_and_quiet_is_only_the_result(tmp_path: Path) -> None:
-    ran = sysbench("time", *QUICK, "--json", "-", "--quiet", "--out", str(tmp_path))
+    ran = answered("time", *QUICK, "--json", "-", "--quiet", "--out", str(tmp_path))
     assert (ran.code, ran.err) == (0, "")
     assert json.loads(ran.out) == record_in(tmp_path)
 
@@ -134,13 +133,13 @@ def test_resuming_runs_what_is_missing_and_keeps_the_rest(finished: Path, tmp_pa
     log = tmp_path / "killed.jsonl"
     # As a process that was killed in the middle of the second cell leaves it: half a line at the end.
     log.write_text("".join(whole[: second + 3]) + whole[second + 3][:20])
-    ran = sysbench("time", "--resume", str(log))
+    ran = answered("time", "--resume", str(log))
     assert ran.code == 0, ran.err
     resumed = json.loads(log.with_suffix(".json").read_text())
     assert resumed["status"] == "complete"
     assert [cell["outcome"] for cell in resumed["cells"]] == ["ok", "ok"]
     assert resumed["cells"][0] == record_in(finished)["cells"][0]
-    again = sysbench("time", "--resume", str(log))
+    again = answered("time", "--resume", str(log))
     assert again.code == 0
     assert json.loads(log.with_suffix(".json").read_text())["cells"] == resumed["cells"]
 
@@ -169,7 +168,7 @@ def test_a_worker_that_is_killed_costs_its_cell_and_no_other(tmp_path: Path) -> 
 
 
 def test_a_device_that_is_not_here_is_refused_with_what_is(tmp_path: Path) -> None:
-    ran = sysbench("time", *QUICK, "--device", "cuda:7", "--out", str(tmp_path), "--quiet")
+    ran = answered("time", *QUICK, "--device", "cuda:7", "--out", str(tmp_path), "--quiet")
     assert ran.code == 2
     assert ran.complaint.startswith("sysbench time: --device cuda:7 is not here. There is: ")
     assert list(tmp_path.iterdir()) == []
@@ -193,7 +192,7 @@ def test_a_reader_that_goes_away_is_no_failure(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full on this system")
 def test_a_full_disk_loses_nothing_that_was_finished(tmp_path: Path) -> None:
-    ran = sysbench("time", *QUICK, "--json", "/dev/full", "--out", str(tmp_path), "--quiet")
+    ran = answered("time", *QUICK, "--json", "/dev/full", "--out", str(tmp_path), "--quiet")
     assert ran.code == 1
     assert "cannot write /dev/full: no space left on the device" in ran.complaint
     assert record_in(tmp_path)["status"] == "complete"

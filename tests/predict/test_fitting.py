@@ -17,7 +17,7 @@ from sysbench.predict.tracing import trace
 from sysbench.simulate.gpu import Gpu
 from sysbench.spec.hardware import named
 from sysbench.spec.model import Attention, ModelCell, ModelShape, Precision
-from tests.cli.running import sysbench
+from tests.cli.running import answered
 from tests.fixtures_runs import write_log
 from tests.fixtures_timing import A100, events
 
@@ -86,7 +86,7 @@ def test_without_steps_there_is_nothing_to_see() -> None:
 def test_a_finished_run_calibrates_its_device_and_not_this_one(tmp_path: Path) -> None:
     spec = TimeSpec(size=("tiny",), ctx=(64, 128), steps=(8,), warmup=(1,))
     write_log(tmp_path / "run.jsonl", events(spec, A100))
-    done = sysbench("calibrate", "--from", "run.jsonl", "--out", "a100.toml", "--no-live", cwd=tmp_path)
+    done = answered("calibrate", "--from", "run.jsonl", "--out", "a100.toml", "--no-live", cwd=tmp_path)
     assert done.code == 0, done.err
     assert A100.device.name in done.out
     text = (tmp_path / "a100.toml").read_text()
@@ -98,6 +98,6 @@ def test_a_finished_run_calibrates_its_device_and_not_this_one(tmp_path: Path) -
 def test_a_run_that_measured_nothing_is_refused(tmp_path: Path) -> None:
     spec = TimeSpec(size=("tiny",), ctx=(64,), execution=("compiled",))
     write_log(tmp_path / "run.jsonl", events(spec, A100))
-    done = sysbench("calibrate", "--from", "run.jsonl", "--no-live", cwd=tmp_path)
+    done = answered("calibrate", "--from", "run.jsonl", "--no-live", cwd=tmp_path)
     assert done.code != 0
     assert "0 devices" in done.err + done.out

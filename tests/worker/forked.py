@@ -1,0 +1,138 @@
+"""Workers that are forked, in a hundredth of the time that a new process takes to import torch and its compiler.
+
+`python -m tests.worker.forked` imports what a worker imports and then forks one for each request on its stdin. Such a
+worker runs the same `main`, in the same directory, environment, session and streams as a new process would, and is a
+child of the process that asked: its memory is read, its death is noticed, and it is killed, as that of any worker.
+Whatever is about the start of a worker starts a real one: `sysbench`, or an environment of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import gc
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from functools import cache
+from pathlib import Path
+
+from sysbench import meeting
+from sysbench.engine.launchers import PlainLauncher
+from sysbench.engine.process import WorkerProcess
+
+_REQUEST_BYTES = 2**18
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+
+_OURS = PlainLauncher().environment()
+_launch = WorkerProcess._launch
+
+
+class Forked:
+    """What a `Popen` knows of a process, for a child that somebody else has forked."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+
+def launch(worker: WorkerProcess, environment: dict[str, str], address: Path) -> Forked | subprocess.Popen[bytes]:
+    """In place of `WorkerProcess._launch`: fork what would be `python -m sysbench.worker` in this environment."""
+    if worker.command != PlainLauncher().command() or _read_by_imports(environment) != _read_by_imports(_OURS):
+        return _launch(worker, environment, address)
+    meeting_point = {meeting.ADDRESS_VARIABLE: str(address), meeting.KEY_VARIABLE: worker._key.hex()}
+    request = json.dumps({"directory": str(Path.cwd()), "environment": {**environment, **meeting_point}}).encode()
+    server = _server()
+    with _Reaper():
+        socket.send_fds(server, [request], [worker._output.fileno()])
+        return Forked(int(server.recv(100)))
+
+
+def _read_by_imports(environment: dict[str, str]) -> dict[str, str]:
+    """What Python, torch and the libraries below read when they are imported, which a fork does not do again."""
+    families = ("PYTHON", "LD_", "OMP_", "MKL_", "TORCH", "PYTORCH", "CUDA")
+    return {name: value for name, value in environment.items() if name.startswith(families)}
+
+
+@cache
+def _server() -> socket.socket:
+    """The process that forks for this one: started once, ends when this one does."""
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with its:
+        process = subprocess.Popen([sys.executable, "-m", __name__], env=_OURS, stdin=its, start_new_session=True)
+    atexit.register(lambda: (ours.close(), process.wait(10)))
+    return ours
+
+
+class _Reaper:
+    """While it is open, a descendant of this process whose parent ends becomes its child."""
+
+    def __enter__(self) -> None:
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+    def __exit__(self, *_: object) -> None:
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 0)
+
+
+def _serve() -> None:
+    """Fork for each request; returns in a worker, as its `main` is about to begin, and ends the program at the end."""
+    doorway = socket.socket(fileno=os.dup(0))
+    while True:
+        request, (*files,), *_ = socket.recv_fds(doorway, _REQUEST_BYTES, 1)
+        if not request:
+            sys.exit()
+        reading, writing = os.pipe()
+        parent = os.fork()
+        if not parent:
+            between = os.getpid()
+            if worker := os.fork():
+                os.write(writing, b"%d" % worker)
+                os._exit(0)  # which makes the one that asked the parent of the worker
+            doorway.close()
+            _become(between, **json.loads(request), output=files[0])
+            return
+        os.waitpid(parent, 0)
+        doorway.send(os.read(reading, 100))
+        for descriptor in (reading, writing, *files):
+            os.close(descriptor)
+
+
+def _become(parent: int, directory: str, environment: dict[str, str], output: int) -> None:
+    """Make this process like one that was started so."""
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, stream in ((null, 0), (output, 1), (output, 2)):
+        os.dup2(source, stream)
+    os.closerange(3, 256)
+    os.chdir(directory)
+    os.environ.clear()
+    os.environ.update(environment)
+    tempfile.tempdir = None
+    while os.getppid() == parent:
+        time.sleep(0.0005)
+
+
+if __name__ == "__main__":
+    import torch._dynamo  # noqa: F401  which the first optimizer imports
+
+    import sysbench.worker.service  # noqa: F401
+    from sysbench.command import commands, runnable
+    from sysbench.worker.__main__ import main
+
+    for kind in runnable():
+        assert commands()[kind].measured
+    gc.collect()
+    gc.freeze()
+    _serve()
+    main()
