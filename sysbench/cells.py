@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from sysbench.log.records import CellRecord
 from sysbench.render.table import Cell, Column
+from sysbench.spec.ranks import KNOBS
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,12 @@ AXES: Mapping[str, Axis] = {
     "threads": Axis("threads", "choice", "{} thread", counted=True, unset="default threads"),
     "ranks": Axis("ranks", "machine", "{} rank", counted=True, unset="1 rank", left_out=1),
     "strategy": Axis("strategy", "choice", unset=""),
+    "bucket_mb": Axis("bucket MiB", "choice", "buckets of {} MiB", unset=""),
+    "gradient_as_bucket_view": Axis("bucket view", "choice", "gradient as bucket view {}", unset=""),
+    "reshard": Axis("reshard", "choice", "reshard {}", unset=""),
+    "param_dtype": Axis("param dtype", "choice", "{} parameters", unset=""),
+    "reduce_dtype": Axis("reduce dtype", "choice", "{} reduction", unset=""),
+    "prefetch": Axis("prefetch", "choice", "prefetch {}", unset=""),
     "size": Axis("size", "extent"),
     "batch": Axis("batch", "extent", "batch {}"),
     "ctx": Axis("ctx", "extent", "ctx {}"),
@@ -70,7 +77,7 @@ AXES: Mapping[str, Axis] = {
 
 TITLES: Mapping[str, str] = {name: axis.title for name, axis in AXES.items()}
 
-CHOICES = ("precision", "execution", "attention", "optimizer", "strategy", "threads")
+CHOICES = ("precision", "execution", "attention", "optimizer", "strategy", *KNOBS, "threads")
 """Choices of how a training step is computed, the most frequently compared first."""
 
 _SUBJECT = (
@@ -85,6 +92,7 @@ _SUBJECT = (
     "threads",
     "ranks",
     "strategy",
+    *KNOBS,
 )
 
 Axes = Mapping[str, Any]
@@ -103,7 +111,7 @@ def axes_of(cells: Sequence[CellRecord]) -> list[Axes]:
 def varying(cells: Sequence[Axes]) -> tuple[str, ...]:
     """Return the axes in which these cells differ."""
     first = cells[0] if cells else {}
-    return tuple(axis for axis in AXES if any(cell.get(axis) != first.get(axis) for cell in cells))
+    return tuple(axis for axis in AXES if [cell.get(axis) for cell in cells].count(first.get(axis)) < len(cells))
 
 
 def known(cells: Sequence[Axes]) -> tuple[str, ...]:

@@ -8,7 +8,9 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from unittest import mock
 
@@ -33,6 +35,8 @@ for number, handler in {
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
 
+ALL_TESTS = pytest.Config.ArgsSource.TESTPATHS
+
 # How long an example takes to make or to try says how busy the machine is.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
@@ -48,6 +52,18 @@ def pytest_configure(config: pytest.Config) -> None:
     if cache is not None and os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
         os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(cache.mkdir("bytecode"))
         sys.dont_write_bytecode = False
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Import test modules from another one on in each process of xdist: a module is rewritten once, not in each."""
+    number = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
+    tests = Path(__file__).parent
+    if collector.path == tests and number and collector.config.args_source is ALL_TESTS:
+        modules = sorted(tests.rglob("test_*.py"))
+        first = len(modules) * int(number) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+        for path in [*modules[first:], *modules[:first]]:
+            with suppress(Exception, pytest.skip.Exception):  # what cannot be imported is told as it is collected
+                import_module(".".join(path.relative_to(tests.parent).with_suffix("").parts))
 
 
 @pytest.fixture(autouse=True)

@@ -42,7 +42,7 @@ class TrainingStep:
         self.work = workload_of(cell, device)
         self.model = self.work.model
         if mesh is not None and cell.strategy is not None:
-            self.model = distributed(self.model, cell.strategy, mesh)
+            self.model = distributed(self.model, cell, mesh)
         self._run_model: Callable[..., Any] = torch.compile(self.model) if cell.execution == "compiled" else self.model
         self._gradients = torch.no_grad() if cell.mode == "inference" else torch.enable_grad()
         self._autocast = _autocast(cell, device)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,10 +19,12 @@ from torch import Tensor, nn
 
 from sysbench.errors import UnavailableError
 from sysbench.lab.transformer import SelfAttention, SwiGLU, Transformer
-from sysbench.spec.ranks import Strategy, layout
+from sysbench.spec.ranks import ShardDtype, Strategy, layout
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+
+    from sysbench.spec.model import GridCell
 
 # torch.distributed.tensor and fsdp take half a second to import, which runs of one rank do not have to wait for.
 
@@ -66,26 +69,53 @@ def mesh_of(strategy: Strategy, ranks: int, device_type: str) -> DeviceMesh:
     return init_device_mesh(device_type, (ranks,), mesh_dim_names=(strategy,))
 
 
-def distributed(model: nn.Module, strategy: Strategy, mesh: DeviceMesh) -> nn.Module:
-    """Distribute `model`, which every rank has built alike, over the ranks of `mesh`; return what is to be called.
+def distributed(model: nn.Module, cell: GridCell, mesh: DeviceMesh) -> nn.Module:
+    """Distribute `model`, which every rank has built alike, over the ranks of `mesh` by the cell's strategy.
 
-    It is called before the optimizer is made: all but DDP exchange the parameters for sharded ones. FSDP2 shards each
-    block (`blocks`) and then the rest, so that the parameters of one block at a time are whole. Raises UnavailableError
-    for a model that cannot be distributed like this.
+    Returns what is to be called. It is called before the optimizer is made: all but DDP exchange the parameters for
+    sharded ones. Raises UnavailableError for a model that cannot be distributed like this.
     """
-    match strategy:
+    match cell.strategy:
         case "ddp":
             device = next(model.parameters()).device
-            devices = [device] if device.type == "cuda" else None
-            return nn.parallel.DistributedDataParallel(model, device_ids=devices, process_group=mesh.get_group())
+            return nn.parallel.DistributedDataParallel(
+                model,
+                device_ids=[device] if device.type == "cuda" else None,
+                process_group=mesh.get_group(),
+                bucket_cap_mb=cell.bucket_mb,
+                gradient_as_bucket_view=cell.gradient_as_bucket_view == "on",
+            )
         case "fsdp2" | "hsdp":
-            from torch.distributed.fsdp import fully_shard
-
-            for module in (*blocks(model), model):
-                fully_shard(module, mesh=mesh)
+            _shard(model, cell, mesh)
         case "tp":
             _parallelize(model, mesh)
     return model
+
+
+def _shard(model: nn.Module, cell: GridCell, mesh: DeviceMesh) -> None:
+    """Shard each block (`blocks`) and then the rest, so that the parameters of one block at a time are whole.
+
+    The output of a model that computes in bf16 becomes fp32, as autocast would make it for the loss.
+    """
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    reshard = cell.reshard == "on" if isinstance(cell.reshard, str) else cell.reshard
+    policy = MixedPrecisionPolicy(_dtype(cell.param_dtype), _dtype(cell.reduce_dtype))
+    members: list[Any] = list(blocks(model))
+    for module in members:
+        fully_shard(module, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
+    whole = replace(policy, output_dtype=torch.float32 if policy.param_dtype else None)
+    root: Any = fully_shard(model, mesh=mesh, reshard_after_forward=reshard, mp_policy=whole)
+    if cell.prefetch:
+        forward, backward = [root, *members], [root, *reversed(members)]
+        for position in range(len(forward)):
+            ahead = slice(position + 1, position + 1 + cell.prefetch)
+            forward[position].set_modules_to_forward_prefetch(forward[ahead])
+            backward[position].set_modules_to_backward_prefetch(backward[ahead])
+
+
+def _dtype(name: ShardDtype | None) -> torch.dtype | None:
+    return None if name is None else {"fp32": torch.float32, "bf16": torch.bfloat16}[name]
 
 
 def blocks(model: nn.Module) -> Iterator[nn.Module]:

@@ -108,7 +108,7 @@ class SimulatedStep:
     def _said(self) -> StepPredicted:
         found, known, (replay, _) = self.found, self._known, self._served
         peaks = replay.peaks_of_last_step()
-        withheld, peak = found.withheld, hardware.peak(known, self.cell.precision)
+        withheld, peak = found.withheld, hardware.peak(known, self.cell.computed_in)
         return StepPredicted(
             at_s=time.time(),
             cell=self.cell.key,

@@ -122,8 +122,8 @@ def refuse_other_generations(cell: ModelCell, gpu: Gpu) -> None:
     """Raise UnavailableError for a combination that does not exist on CUDA, and for a format without units on `gpu`."""
     if (problem := cell.unavailable("cuda")) is not None:
         raise UnavailableError(problem)
-    if cell.precision in ("bf16", "tf32") and gpu.compute_capability < _AMPERE:
-        raise UnavailableError(f"{cell.precision} needs sm80 or newer; {gpu.title} is older: use fp16 or fp32")
+    if cell.computed_in in ("bf16", "tf32") and gpu.compute_capability < _AMPERE:
+        raise UnavailableError(f"{cell.computed_in} needs sm80 or newer; {gpu.title} is older: use fp16 or fp32")
 
 
 def trace(cell: ModelCell, gpu: Gpu, *, placed: bool = False) -> tuple[Trace, StepRecording]:

@@ -25,17 +25,18 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
 
 from sysbench.lab.accounting import tensors_in
 from sysbench.lab.strategies import mesh_of
+from sysbench.simulate.gpu import MIB
 from sysbench.simulate.ordered import OrderedEvent, OrderedStream
 from sysbench.simulate.tensors import DEVICE, Arguments, ObservedDevice, Operator, Options, SimulatedDevice, Wrappers
 from sysbench.spec.ranks import Strategy
 
-FIRST_BUCKET_BYTES = 1024 * 1024
+FIRST_BUCKET_BYTES = MIB
 """Capacity of DDP's first bucket (kDefaultFirstBucketBytes in reducer.hpp)."""
 
-BUCKET_BYTES = 25 * 1024 * 1024
+BUCKET_BYTES = 25 * MIB
 """Capacity of the others: `bucket_cap_mb` by default."""
 
-BROADCAST_BYTES = 250 * 1024 * 1024
+BROADCAST_BYTES = 250 * MIB
 """Parameters are sent to the other ranks in pieces of this size (`broadcast_bucket_size`)."""
 
 _WHOLE = frozenset({"detach", "alias", "clone", "copy_", "zero_", "fill_", "zeros_like", "ones_like", "empty_like"})
@@ -159,13 +160,25 @@ class BucketedReplica(nn.Module):
     """A model on one rank of DDP, as far as memory and kernels are concerned.
 
     The first step reduces all gradients at once. Before the second, they are put into buckets, in the order in which
-    they became complete; the buckets are kept beside the gradients, which are copied in and out.
+    they became complete. The buckets are kept beside the gradients, which are copied in and out; with
+    `gradient_as_bucket_view`, the gradients are copied in and then are the buckets' parts.
     """
 
-    def __init__(self, module: nn.Module, device_ids: object = None, process_group: Any = None, **_: object) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        device_ids: object = None,
+        process_group: Any = None,
+        bucket_cap_mb: int | None = None,
+        gradient_as_bucket_view: bool = False,
+    ) -> None:
         super().__init__()
         self.module = module
         self._group = process_group
+        self._are_views = gradient_as_bucket_view
+        given = bucket_cap_mb and bucket_cap_mb * MIB
+        # A capacity that is given is that of the first bucket too (_BucketCapacityConfig).
+        self._capacities = (given, given) if given else (FIRST_BUCKET_BYTES, BUCKET_BYTES)
         self._trained: list[Tensor] = [each for each in module.parameters() if each.requires_grad]
         self._order: list[Tensor] = []
         self._stream = torch.cpu.Stream()
@@ -179,7 +192,7 @@ class BucketedReplica(nn.Module):
         """Run the model; the first rank's buffers are sent to all others."""
         if torch.is_grad_enabled() and self._order and not self._rebuilt:
             self._buckets.clear()
-            self._set_buckets(_filled(self._order, FIRST_BUCKET_BYTES, BUCKET_BYTES))
+            self._set_buckets(_filled(self._order, *self._capacities))
             self._rebuilt = True
         self._broadcast(list(self.module.buffers()))
         self._left = {number: len(bucket) for number, (_, bucket) in enumerate(self._buckets)}
@@ -201,12 +214,14 @@ class BucketedReplica(nn.Module):
     def _complete(self, parameter: Tensor) -> None:
         """Copy a complete gradient into its bucket, divided by the number of ranks; reduce the bucket once it is full.
 
-        Buckets are reduced in their order (Reducer::mark_bucket_ready), and copied back once all are.
+        Buckets are reduced in their order (Reducer::mark_bucket_ready), and copied back once all are, if not views.
         """
         if not self._rebuilt:
             self._order.append(parameter)
         assert parameter.grad is not None
         torch.mul(parameter.grad, 1 / self._group.size(), out=self._views[parameter])
+        if self._are_views:
+            parameter.grad = self._views[parameter]
         self._left[self._bucket_of[parameter]] -= 1
         while self._reduced < len(self._buckets) and not self._left[self._reduced]:
             self._stream.wait_stream(torch.cpu.current_stream())
@@ -215,7 +230,7 @@ class BucketedReplica(nn.Module):
             self._reduced += 1
         if self._reduced == len(self._buckets):
             torch.cpu.current_stream().wait_stream(self._stream)
-            for each, view in self._views.items():
+            for each, view in self._views.items() if not self._are_views else ():
                 assert each.grad is not None
                 each.grad.copy_(view)
 

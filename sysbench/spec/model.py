@@ -11,10 +11,26 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from sysbench.spec.axes import Sizes, choices, integers, texts
 from sysbench.spec.cell import Devices, RunCell, RunSpec, Threads, threads_problem
 from sysbench.spec.cell import DeviceType as DeviceType
-from sysbench.spec.options import Option
+from sysbench.spec.options import Option, flag_of
 from sysbench.spec.own_model import Arguments, Code, Described, OwnModel, Targets, code
-from sysbench.spec.quantities import Seed, Size
-from sysbench.spec.ranks import Ranks, Strategies, Strategy, points, ranks_problem
+from sysbench.spec.quantities import Count, Seed, Size
+from sysbench.spec.ranks import (
+    KNOBS,
+    BucketSizes,
+    Prefetches,
+    Ranks,
+    Reshard,
+    Reshards,
+    ShardDtype,
+    ShardDtypes,
+    Strategies,
+    Strategy,
+    Switch,
+    Switches,
+    knobs_problem,
+    points,
+    ranks_problem,
+)
 
 VOCABULARY = 10_000
 
@@ -121,6 +137,25 @@ class GridCell(RunCell):
     several, and keep their keys; so it is with `strategy`."""
     strategy: Strategy | None = Field(default=None, exclude_if=lambda value: value is None)
     """How the model is distributed over the ranks; None for one rank."""
+    bucket_mb: Size | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Capacity of DDP's buckets in MiB; None leaves torch's, where the first one is smaller. This and the following
+    fields are those of `KNOBS`, and left out at their defaults too."""
+    gradient_as_bucket_view: Switch | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Whether DDP's gradients are views of the buckets, not copies beside them; None is off."""
+    reshard: Reshard | None = Field(default=None, exclude_if=lambda value: value is None)
+    """FSDP2's `reshard_after_forward` for all modules; None leaves torch's, which is on, but off for the rest of the
+    model around the blocks."""
+    param_dtype: ShardDtype | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Type in which FSDP2 gathers parameters and computes; None leaves that of the parameters."""
+    reduce_dtype: ShardDtype | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Type in which FSDP2 reduces gradients; None leaves that in which it computes."""
+    prefetch: Count | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Blocks that FSDP2 gathers ahead explicitly, in forward and backward; None and 0 leave it to torch."""
+
+    @property
+    def computed_in(self) -> Precision:
+        """The format in which matrix products are computed."""
+        return "bf16" if self.param_dtype == "bf16" and self.precision in ("fp32", "tf32") else self.precision
 
     @property
     def tokens(self) -> int:
@@ -149,7 +184,11 @@ class GridCell(RunCell):
     def likeness(self) -> tuple[str, ...]:
         """Properties in which two cells must agree for their extents to be comparable."""
         own = () if self.own is None else (self.own.model_dump_json(),)
-        ranks = () if self.strategy is None else (self.strategy, str(self.ranks))
+        ranks = (
+            ()
+            if self.strategy is None
+            else (self.strategy, str(self.ranks), *(str(getattr(self, each)) for each in KNOBS))
+        )
         return (self.precision, self.attention, self.execution, self.optimizer, *own, *ranks)
 
     @property
@@ -184,7 +223,7 @@ class GridCell(RunCell):
             return f"--attention {self.attention} is a CUDA kernel; available on {device}: naive, sdpa, math"
         if self.attention == "flash" and device == "mps":
             return "--attention flash is not available on mps; available: naive, sdpa, math"
-        if self.attention in ("flash", "cudnn") and device == "cuda" and self.precision in ("fp32", "tf32"):
+        if self.attention in ("flash", "cudnn") and device == "cuda" and self.computed_in in ("fp32", "tf32"):
             return f"--attention {self.attention} takes 16-bit inputs; use --precision bf16, or --attention efficient"
         if self.attention == "flex" and device == "mps":
             return "--attention flex is not available on mps; available: naive, sdpa, math"
@@ -348,6 +387,41 @@ class ModelSpec(RunSpec):
         description="How the model is distributed: ddp (a replica on each rank, the default), fsdp2 (sharded "
         "parameters), tp (tensor parallel, one batch for all ranks), hsdp (replicas of shards).",
     )
+    bucket_mb: Annotated[BucketSizes, Option(metavar="AXIS", panel=RANKS)] = Field(
+        default=(),
+        exclude_if=_is_empty,
+        description="ddp: capacity of each gradient bucket in MiB (bucket_cap_mb). By default torch's: 25, and 1 for "
+        "the first.",
+    )
+    gradient_as_bucket_view: Annotated[Switches, Option(metavar="on,off", panel=RANKS)] = Field(
+        default=(),
+        exclude_if=_is_empty,
+        description="ddp: on makes gradients views of the buckets, which saves one copy of all gradients. off by "
+        "default.",
+    )
+    reshard: Annotated[Reshards, Option(metavar="on,off,N", panel=RANKS)] = Field(
+        default=(),
+        exclude_if=_is_empty,
+        description="fsdp2, hsdp: on frees gathered parameters after forward and gathers them again in backward; off "
+        "keeps them; N keeps them in shards over groups of N ranks. By default on for blocks, off for the rest.",
+    )
+    param_dtype: Annotated[ShardDtypes, Option(metavar="NAME,…", panel=RANKS)] = Field(
+        default=(),
+        exclude_if=_is_empty,
+        description="fsdp2, hsdp: type in which parameters are gathered and the model computes: fp32 or bf16. The "
+        "optimizer keeps its own.",
+    )
+    reduce_dtype: Annotated[ShardDtypes, Option(metavar="NAME,…", panel=RANKS)] = Field(
+        default=(),
+        exclude_if=_is_empty,
+        description="fsdp2, hsdp: type in which gradients are reduced: fp32 or bf16. By default that of --param-dtype.",
+    )
+    prefetch: Annotated[Prefetches, Option(metavar="AXIS", panel=RANKS)] = Field(
+        default=(),
+        exclude_if=_is_empty,
+        description="fsdp2, hsdp: blocks to gather ahead explicitly, in forward and backward; 0, the default, leaves "
+        "it to torch.",
+    )
     seed: Annotated[Seed, Option(metavar="N", panel=STEP)] = Field(
         default=0, description="Seed of the parameters and of the tokens."
     )
@@ -365,10 +439,27 @@ class ModelSpec(RunSpec):
         """Whether a model is distributed over ranks."""
         return max(self.ranks) > 1
 
+    @property
+    def strategies(self) -> tuple[Strategy, ...]:
+        """The strategies of cells of several ranks."""
+        return self.strategy or ("ddp",)
+
+    @property
+    def _knobs(self) -> dict[str, tuple[object, ...]]:
+        return {name: getattr(self, name) for name in KNOBS}
+
+    @model_validator(mode="after")
+    def _check_ranks(self) -> Self:
+        for name, values in {"strategy": self.strategy, **self._knobs}.items():
+            if values and not self.distributes:
+                given = f"{flag_of(name)} {','.join(map(str, values))}"
+                raise ValueError(f"{given} distributes a model over ranks: add --ranks 2")
+        if (problem := knobs_problem(self.strategies, self._knobs)) is not None:
+            raise ValueError(problem)
+        return self
+
     @model_validator(mode="after")
     def _check_own(self) -> Self:
-        if self.strategy and not self.distributes:
-            raise ValueError(f"--strategy {','.join(self.strategy)} distributes a model over ranks: add --ranks 2")
         if self.model:
             if self.inputs and self.input:
                 raise ValueError("--inputs and --input both say what the model takes: give one of them")
@@ -390,7 +481,7 @@ class ModelSpec(RunSpec):
         for (
             device,
             threads,
-            (ranks, strategy),
+            ranks,
             (size, shape),
             batch,
             ctx,
@@ -401,7 +492,7 @@ class ModelSpec(RunSpec):
         ) in itertools.product(
             self.device,
             self.threads or (None,),
-            list(points(self.ranks, self.strategy)),
+            list(points(self.ranks, self.strategies, self._knobs)),
             list(self._models()),
             self.batch,
             self.ctx,
@@ -422,8 +513,7 @@ class ModelSpec(RunSpec):
                 "execution": execution,
                 "optimizer": optimizer,
                 "seed": self.seed,
-                "ranks": ranks,
-                "strategy": strategy,
+                **ranks,
             }
 
     def _models(self) -> Iterator[tuple[str, ModelShape | OwnModel]]:

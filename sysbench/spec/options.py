@@ -51,6 +51,8 @@ CALLED_ELSEWHERE: Mapping[str, str] = {
     "vocab-size": "vocab",
     "attn-implementation": "attention",
     "torch-compile": "compile",
+    "bucket-cap-mb": "bucket-mb",
+    "reshard-after-forward": "reshard",
     "gpu": "simulate",
     "iters": "steps",
     "iterations": "steps",

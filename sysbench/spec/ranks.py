@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator
 
-from sysbench.spec.axes import choices, integers
+from sysbench.spec.axes import choices, integers, texts
+from sysbench.spec.options import flag_of
 
 if TYPE_CHECKING:
     from sysbench.spec.model import GridCell
@@ -19,6 +21,40 @@ Ranks = Annotated[tuple[int, ...], BeforeValidator(integers(1, 65_536))]
 
 Strategies = Annotated[tuple[Strategy, ...], BeforeValidator(choices("a strategy", get_args(Strategy)))]
 
+Switch = Literal["on", "off"]
+Reshard = Switch | int
+"""Whether a block's parameters are freed after forward; a number keeps them over groups of so many ranks."""
+
+ShardDtype = Literal["fp32", "bf16"]
+
+
+def _reshards(value: object) -> tuple[str | int, ...]:
+    """Parse `on,off,4`; raises ValueError for anything else."""
+    words = texts(value)
+    for word in words:
+        if word not in ("on", "off") and not (word.isdecimal() and int(word) > 1):
+            raise ValueError(f"{word or '(nothing)'} is neither on nor off, nor a number of ranks from 2")
+    return tuple(int(word) if word.isdecimal() else word for word in words)
+
+
+BucketSizes = Annotated[tuple[int, ...], BeforeValidator(integers(1, 65_536))]
+Switches = Annotated[tuple[Switch, ...], BeforeValidator(choices("a value", get_args(Switch)))]
+Reshards = Annotated[tuple[Reshard, ...], BeforeValidator(_reshards)]
+ShardDtypes = Annotated[tuple[ShardDtype, ...], BeforeValidator(choices("a type", get_args(ShardDtype)))]
+Prefetches = Annotated[tuple[int, ...], BeforeValidator(integers(0, 1000))]
+
+_SHARDED: tuple[Strategy, ...] = ("fsdp2", "hsdp")
+
+KNOBS: Mapping[str, tuple[Strategy, ...]] = {
+    "bucket_mb": ("ddp",),
+    "gradient_as_bucket_view": ("ddp",),
+    "reshard": _SHARDED,
+    "param_dtype": _SHARDED,
+    "reduce_dtype": _SHARDED,
+    "prefetch": _SHARDED,
+}
+"""Fields of cells and specs that belong to some strategies only, with these strategies."""
+
 Interconnect = Literal["eth-100", "ib-200", "ib-400", "ib-800"]
 """Network between nodes, by the nominal rate of each GPU's adapter in Gbit/s."""
 
@@ -26,14 +62,31 @@ NODE_RANKS = 8
 """Ranks of one node in every common GPU server; HSDP shards within a node."""
 
 
-def points(ranks: Sequence[int], strategies: Sequence[Strategy]) -> Iterator[tuple[int, Strategy | None]]:
-    """Yield the numbers of ranks, each with its strategies: none for one rank, DDP unless others are given."""
+def points(
+    ranks: Sequence[int], strategies: Sequence[Strategy], knobs: Mapping[str, Sequence[object]]
+) -> Iterator[dict[str, Any]]:
+    """Yield the fields of cells for these numbers of ranks, strategies and values of `KNOBS`.
+
+    One rank has no strategy, and a strategy only the knobs that belong to it.
+    """
     for each in ranks:
-        for strategy in strategies or ("ddp",):
-            if each > 1:
-                yield each, strategy
         if each == 1:
-            yield 1, None
+            yield {"ranks": 1, "strategy": None}
+            continue
+        for strategy in strategies:
+            own = {name: values for name, values in knobs.items() if values and strategy in KNOBS[name]}
+            for chosen in itertools.product(*own.values()):
+                yield {"ranks": each, "strategy": strategy, **dict(zip(own, chosen, strict=True))}
+
+
+def knobs_problem(strategies: Sequence[Strategy], knobs: Mapping[str, Sequence[object]]) -> str | None:
+    """Return the reason why one of the knobs that are given belongs to none of the strategies, or None."""
+    for name, values in knobs.items():
+        if values and not set(KNOBS[name]) & set(strategies):
+            return (
+                f"{flag_of(name)} applies to --strategy {', '.join(KNOBS[name])}; this run has {', '.join(strategies)}"
+            )
+    return None
 
 
 def layout(strategy: Strategy | None, ranks: int) -> tuple[int, int]:
@@ -66,6 +119,17 @@ def layout_problem(cell: GridCell) -> str | None:
             f"--ranks {ranks} makes no replicas of equal shards for --strategy hsdp: allowed are 4, 6, 8, and "
             f"multiples of {NODE_RANKS}. Nearest: {nearest}"
         )
+    if isinstance(cell.reshard, int) and cell.strategy is not None:
+        shards = layout(cell.strategy, ranks)[1]
+        groups = [size for size in range(2, shards) if shards % size == 0]
+        if cell.reshard not in groups:
+            wanted = cell.reshard
+            closest = min(groups, key=lambda size: abs(size - wanted), default="on")
+            return (
+                f"--reshard {wanted} makes no smaller groups of equal size from the {shards} ranks over which "
+                f"--strategy {cell.strategy} shards: allowed are {', '.join(['on', 'off', *map(str, groups)])}. "
+                f"Nearest: {closest}"
+            )
     if cell.strategy == "tp" and shape is not None:
         for name, size in (("heads", shape.heads), ("d_ff", shape.d_ff)):
             if size % ranks:

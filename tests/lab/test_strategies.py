@@ -17,6 +17,17 @@ from tests.lab.two_ranks import RANKS, Step, result_of
 STRATEGIES = ("ddp", "fsdp2", "tp")
 OPTIMIZERS = ("foreach", "for-loop")
 
+KNOBS: dict[str, dict[str, Any]] = {
+    "small buckets": {"strategy": "ddp", "bucket_mb": 1},
+    "gradients as views of buckets": {"strategy": "ddp", "gradient_as_bucket_view": "on"},
+    "parameters kept after forward": {"strategy": "fsdp2", "reshard": "off"},
+    "parameters freed after forward": {"strategy": "fsdp2", "reshard": "on"},
+    "blocks gathered ahead": {"strategy": "fsdp2", "prefetch": 2},
+    "mixed precision": {"strategy": "fsdp2", "param_dtype": "bf16", "reduce_dtype": "fp32"},
+    "all of DDP's": {"strategy": "ddp", "gradient_as_bucket_view": "on", "bucket_mb": 1, "precision": "bf16"},
+    "all of FSDP2's": {"strategy": "fsdp2", "reshard": "off", "prefetch": 1, "reduce_dtype": "bf16"},
+}
+
 THEIRS = """
 from torch import nn
 
@@ -42,6 +53,7 @@ def distributed_steps(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[st
     (folder / "theirs.py").write_text(THEIRS)
     own = TimeSpec(model=f"{folder}/theirs.py:Theirs", ranks=RANKS, strategy="fsdp2", ctx=8, batch=3, device="cpu")
     asked += own.cells()
+    asked += [cell for knobs in KNOBS.values() for cell in cells(ranks=RANKS, **knobs)]
     found = folder / "steps.pt"
     written = json.dumps([cell.model_dump(mode="json") for cell in asked])
     ranks = [
@@ -50,10 +62,8 @@ def distributed_steps(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[st
     ]
     assert [rank.wait(120) for rank in ranks] == [0] * RANKS
     steps = torch.load(found)
-    return {
-        (cell.size if cell.own else str(cell.strategy), cell.optimizer): step
-        for cell, step in zip(asked, steps, strict=True)
-    }
+    names = [(cell.size if cell.own else str(cell.strategy), cell.optimizer) for cell in asked[: -len(KNOBS)]]
+    return dict(zip([*names, *((name, "foreach") for name in KNOBS)], steps, strict=True))
 
 
 def one_process(batches: int) -> Step:
@@ -88,6 +98,17 @@ def test_a_distributed_step_equals_one_process_on_the_joined_batch(
         torch.testing.assert_close(found["parameters"][name], expected["parameters"][name], rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", KNOBS)
+def test_no_knob_changes_the_result_of_a_step(distributed_steps: dict[tuple[str, str], Step], name: str) -> None:
+    found, expected = distributed_steps[name, "foreach"], one_process(RANKS)
+    in_bf16 = "bf16" in KNOBS[name].values()
+    assert sum(found["losses"]) / RANKS == pytest.approx(expected["loss"], rel=2e-3 if in_bf16 else 1e-6)
+    for parameter, gradient in expected["gradients"].items():
+        difference = (found["gradients"][parameter] - gradient).norm() / gradient.norm()
+        assert difference < (0.02 if in_bf16 else 1e-5), parameter
+        assert found["gradients"][parameter].dtype == torch.float32
+
+
 def test_the_ranks_of_data_parallel_strategies_have_batches_of_their_own(
     distributed_steps: dict[tuple[str, str], Step],
 ) -> None:
@@ -115,8 +136,9 @@ def test_a_model_of_the_users_says_itself_what_tensor_parallelism_splits() -> No
             self.split_over = mesh
 
     mesh: Any = object()
+    (cell,) = cells(ranks=2, strategy="tp")
     model = Splitting(2, 2)
-    assert distributed(model, "tp", mesh) is model
+    assert distributed(model, cell, mesh) is model
     assert model.split_over is mesh
     with pytest.raises(UnavailableError, match=r"which layers of Linear to split .* parallelize\(mesh\)"):
-        distributed(nn.Linear(2, 2), "tp", mesh)
+        distributed(nn.Linear(2, 2), cell, mesh)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,8 @@ from sysbench.commands.time.spec import TimeSpec
 from sysbench.predict import collectives
 from sysbench.predict.rates import gpu as rates_of
 from sysbench.predict.rates import typical_host
-from sysbench.predict.step import StepPrediction, predict
-from sysbench.predict.trace import Kernel, TraceWriter
+from sysbench.predict.step import predict
+from sysbench.predict.trace import Kernel, Trace, TraceWriter
 from sysbench.predict.tracing import trace
 from sysbench.predict.walk import LAUNCH_LATENCY_S, walk
 from sysbench.simulate.gpu import Gpu
@@ -69,17 +70,17 @@ def test_a_stream_waits_for_another_only_where_it_is_told_to() -> None:
     assert walked.device_s[0] == pytest.approx(3 * 1e-3 + 2 * GAP[0])
 
 
-def predicted(**axes: Any) -> StepPrediction:
+def traced(**axes: Any) -> Trace:
     small = {"d_model": 512, "d_ff": 2048, "layers": 4, "heads": 8, "ctx": 2048, "batch": 8, "simulate": "h100"}
     (cell,) = TimeSpec(**{**small, "precision": "fp32", "mode": "forward-backward", **axes}).cells()
     step = ModelCell(**{name: getattr(cell, name) for name in ModelCell.model_fields} | {"device": "cuda"})
-    return predict(trace(step, Gpu.of(named("h100")))[0], rates_of("h100"), typical_host())
+    return trace(step, Gpu.of(named("h100")))[0]
 
 
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
 @pytest.mark.parametrize(("strategy", "hidden"), [("fsdp2", True), ("ddp", True), ("tp", False)])
 def test_communication_is_hidden_where_a_step_does_so(strategy: str, hidden: bool) -> None:
-    found = predicted(ranks=4, strategy=strategy)
+    found = predict(traced(ranks=4, strategy=strategy), rates_of("h100"), typical_host())
     communication_s = sum(phase.communication_s for phase in found.phases)
     exposed_s = sum(phase.exposed_s for phase in found.phases)
     assert not found.unknown
@@ -87,6 +88,50 @@ def test_communication_is_hidden_where_a_step_does_so(strategy: str, hidden: boo
         assert 0 < exposed_s < 0.5 * communication_s
     else:
         assert exposed_s == pytest.approx(communication_s, rel=0.01)
+
+
+def collectives_of(written: Trace, phase: str) -> Counter[tuple[str, int]]:
+    """Return how many collectives of each kind and size a phase has."""
+    counts = zip(written.kernels, written.counts[phase].tolist(), strict=True)
+    return Counter({(each.name, each.bytes): count for each, count in counts if count and each.kind == "collective"})
+
+
+def test_smaller_buckets_are_more_collectives_and_hide_more_of_the_communication() -> None:
+    exposed_s, reduced = [], []
+    for bucket_mb in (8, 1000):
+        written = traced(ranks=4, bucket_mb=bucket_mb)
+        reduced.append(collectives_of(written, "backward"))
+        exposed_s.append(predict(written, rates_of("h100"), typical_host()).phases[-1].exposed_s)
+    small, one = ({size: count for (_, size), count in each.items()} for each in reduced)
+    assert list(one.values()) == [1]
+    assert sum(small.values()) > 5
+    assert sum(size * count for size, count in small.items()) == next(iter(one))
+    assert exposed_s[0] < 0.5 * exposed_s[1]
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
+def test_parameters_that_are_kept_after_forward_are_not_gathered_again() -> None:
+    gathered = {}
+    for reshard in ((), "on", "off"):
+        written = traced(ranks=4, strategy="fsdp2", reshard=reshard, layers=3)
+        found = collectives_of(written, "forward"), collectives_of(written, "backward")
+        gathered[reshard] = [sum(count for (name, _), count in each.items() if "gather" in name) for each in found]
+    assert gathered == {(): [4, 3], "on": [4, 4], "off": [4, 0]}
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
+def test_parameters_in_bf16_are_half_of_the_bytes_and_gradients_have_a_type_of_their_own() -> None:
+    def sent_bytes(**axes: Any) -> dict[str, int]:
+        written = traced(ranks=4, strategy="fsdp2", layers=2, **axes)
+        found = dict.fromkeys(("all_gather", "reduce_scatter"), 0)
+        for (name, size), count in collectives_of(written, "backward").items():
+            found[name] += size * count
+        return found
+
+    whole, narrow = sent_bytes(), sent_bytes(param_dtype="bf16")
+    assert narrow == {name: size // 2 for name, size in whole.items()}
+    mixed = {"all_gather": narrow["all_gather"], "reduce_scatter": whole["reduce_scatter"]}
+    assert sent_bytes(param_dtype="bf16", reduce_dtype="fp32") == mixed
 
 
 def test_published_steps_of_four_gpus_are_predicted() -> None:

@@ -1,7 +1,7 @@
-"""One of two gloo ranks on this machine, whose tensors are tracked.
+"""Gloo ranks on this machine, whose tensors are tracked.
 
-`python -m tests.simulate.measured_ranks RANK CELLS FOUND`: CELLS is JSON, FOUND the file into which rank 0 writes the
-live bytes at the end of every phase of every cell.
+`python -m tests.simulate.measured_ranks CELLS FOLDER`: CELLS is JSON; into `FOLDER/2.json`, rank 0 of 2 writes the live
+bytes at the end of every phase of every cell of 2 ranks.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.distributed.fsdp  # once, for all ranks
+from torch.multiprocessing.spawn import start_processes
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sysbench.commands.memory.spec import MemoryCell
 from sysbench.lab.strategies import mesh_of
 from sysbench.simulate.recording import StepRecording, record_real
-
-RANKS = 2
 
 
 def live(recording: StepRecording) -> list[tuple[int, str, int]]:
@@ -30,15 +30,13 @@ def live(recording: StepRecording) -> list[tuple[int, str, int]]:
     ]
 
 
-def main() -> None:
-    """Measure every cell."""
-    rank, cells, found = int(sys.argv[1]), json.loads(sys.argv[2]), Path(sys.argv[3])
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{found}.store", rank=rank, world_size=RANKS)
+def measure(rank: int, ranks: int, cells: list[MemoryCell], found: Path) -> None:
+    """Measure every cell as one of their ranks."""
+    dist.init_process_group("gloo", init_method=f"file://{found}.store", rank=rank, world_size=ranks)
     measured = []
-    for cell in map(MemoryCell.model_validate, cells):
+    for cell in cells:
         assert cell.strategy is not None
-        mesh = mesh_of(cell.strategy, RANKS, "cpu")
+        mesh = mesh_of(cell.strategy, ranks, "cpu")
         with sdpa_kernel(SDPBackend.MATH):
             *_, recording = record_real(cell.step, cell.mode, torch.device("cpu"), mesh)
         measured.append(live(recording))
@@ -47,6 +45,15 @@ def main() -> None:
     dist.barrier()
     dist.destroy_process_group()
     os._exit(0)
+
+
+def main() -> None:
+    """Measure the cells of each number of ranks, which share what has been imported here."""
+    cells, folder = [MemoryCell.model_validate(each) for each in json.loads(sys.argv[1])], Path(sys.argv[2])
+    torch.set_num_threads(1)
+    for ranks in sorted({cell.ranks for cell in cells}):
+        own = [cell for cell in cells if cell.ranks == ranks]
+        start_processes(measure, (ranks, own, folder / f"{ranks}.json"), nprocs=ranks, start_method="fork")
 
 
 if __name__ == "__main__":

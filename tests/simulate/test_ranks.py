@@ -23,13 +23,16 @@ from sysbench.simulate.recording import _AS_IT_IS, StepRecording, record
 from sysbench.simulate.search import find_fewest_ranks
 from sysbench.spec import hardware
 from sysbench.spec.ranks import Strategy
-from tests.simulate.measured_ranks import RANKS, live
+from tests.simulate.measured_ranks import live
+from tests.simulate.simulated_cells import CPU
 
 H100 = Gpu.of(hardware.named("h100-80gb"))
 
 SHAPE = {"d_model": 16, "d_ff": 32, "layers": 1, "heads": 2, "vocab": 50, "ctx": 8, "batch": 3}
 UNEVEN = {**SHAPE, "d_model": 20, "d_ff": 31, "vocab": 51, "layers": 2}
 BACKWARD = {"mode": "forward-backward"}
+LARGE = {**UNEVEN, "d_model": 192, "d_ff": 768}
+HSDP = {"strategy": "hsdp", "ranks": 4}
 MEASURED: dict[str, dict[str, Any]] = {
     "fsdp2": {},
     "fsdp2 uneven": UNEVEN,
@@ -45,27 +48,40 @@ MEASURED: dict[str, dict[str, Any]] = {
     "fsdp2 forward": {"mode": "forward", "layers": 3},
     "fsdp2 inference": {"mode": "inference", "layers": 3},
     "ddp": {"strategy": "ddp"},
-    "ddp in several buckets": {**UNEVEN, "strategy": "ddp", "d_model": 192, "d_ff": 768, **BACKWARD},
+    "ddp in several buckets": {**LARGE, "strategy": "ddp", **BACKWARD},
     "tp": {"strategy": "tp"},
+    "ddp small buckets": {**LARGE, "strategy": "ddp", "bucket_mb": 1, **BACKWARD},
+    "ddp gradients as views": {**LARGE, "strategy": "ddp", "gradient_as_bucket_view": "on", "bucket_mb": 1},
+    "ddp views, first step": {"strategy": "ddp", "gradient_as_bucket_view": "on", "mode": "train-first"},
+    "ddp bf16": {"strategy": "ddp", "precision": "bf16"},
+    "fsdp2 bf16": {"precision": "bf16", **BACKWARD},
+    "fsdp2 reshard off": {"reshard": "off", "layers": 2, **BACKWARD},
+    "fsdp2 reshard on": {"reshard": "on", "layers": 3, "mode": "forward"},
+    "fsdp2 mixed precision": {"param_dtype": "bf16", "reduce_dtype": "fp32"},
+    "fsdp2 prefetch": {"prefetch": 2, "layers": 3, **BACKWARD},
+    "hsdp": {**HSDP},
+    "hsdp knobs": {**HSDP, "reshard": "off", "param_dtype": "bf16", "prefetch": 1, **BACKWARD},
+    "fsdp2 reshard 2": {"ranks": 4, "reshard": 2, "layers": 3, "mode": "forward"},
 }
-"""Configurations that two processes run for real."""
+"""Configurations that two or four processes run for real."""
 
 
 def cell_of(**axes: Any) -> MemoryCell:
-    base = {**SHAPE, "mode": "train", "ranks": RANKS, "strategy": "fsdp2"}
+    base = {**SHAPE, "mode": "train", "ranks": 2, "strategy": "fsdp2"}
     (cell,) = MemorySpec(**{**base, "device": "cpu", **axes}).cells()
     return cell
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[Any]]]:
-    """Live bytes of rank 0 at the end of every phase, by configuration."""
-    found = tmp_path_factory.mktemp("ranks") / "live.json"
-    cells = json.dumps([cell_of(**axes).model_dump(mode="json") for axes in MEASURED.values()])
+    """Return the live bytes of rank 0 at the end of every phase, by configuration."""
+    folder = tmp_path_factory.mktemp("ranks")
+    cells = {name: cell_of(**axes) for name, axes in MEASURED.items()}
+    written = json.dumps([cell.model_dump(mode="json") for cell in cells.values()])
     command = [sys.executable, "-W", "ignore::UserWarning", "-m", "tests.simulate.measured_ranks"]
-    ranks = [subprocess.Popen([*command, str(rank), cells, str(found)]) for rank in range(RANKS)]
-    assert [rank.wait(200) for rank in ranks] == [0] * RANKS
-    return dict(zip(MEASURED, json.loads(found.read_text()), strict=True))
+    subprocess.run([*command, written, str(folder)], check=True, timeout=200)
+    found = {file.stem: iter(json.loads(file.read_text())) for file in folder.glob("*.json")}
+    return {name: next(found[str(cell.ranks)]) for name, cell in cells.items()}
 
 
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")  # the model returns a view, as models do
@@ -73,13 +89,15 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[An
 def test_a_rank_takes_as_many_bytes_as_measured(measured: dict[str, list[list[Any]]], name: str) -> None:
     cell = cell_of(**MEASURED[name])
     with sdpa_kernel(SDPBackend.MATH):
-        simulated = record(cell.step, cell.mode, _AS_IT_IS)
+        simulated = record(cell.step, cell.mode, CPU)
     parameters = sum(each.category == "gradients" for each in simulated.allocations) and tensors_of(cell)
+    # A mesh with two dimensions, as torch makes for groups of ranks, keeps the coordinates of its rank on the host.
+    coordinates_bytes = 16 if cell.ranks == 4 else 0
     expected = []
     for step, phase, size_bytes in measured[name]:
         # AdamW counts its steps on the host, which is not simulated; the fused one does not.
         counted = (step > 0 or phase == "optimizer") and "optimizer" in cell.phases and cell.optimizer != "fused"
-        expected.append((step, phase, size_bytes - (4 * parameters if counted else 0)))
+        expected.append((step, phase, size_bytes - coordinates_bytes - (4 * parameters if counted else 0)))
     assert live(simulated) == expected
 
 

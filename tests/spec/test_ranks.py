@@ -5,7 +5,7 @@ from pydantic import ValidationError
 
 from sysbench.commands.memory.spec import MemorySpec
 from sysbench.commands.time.spec import TimeCell, TimeSpec
-from sysbench.spec.ranks import layout
+from sysbench.spec.ranks import KNOBS, layout
 
 
 def cells(**axes: object) -> list[TimeCell]:
@@ -41,6 +41,60 @@ def test_a_strategy_without_ranks_is_refused() -> None:
         for ranks in ({}, {"ranks": "1"}):
             with pytest.raises(ValidationError, match="--strategy tp distributes a model over ranks: add --ranks 2"):
                 spec.model_validate({"strategy": "tp", **ranks})
+
+
+def test_a_strategy_has_the_knobs_that_belong_to_it_and_no_others() -> None:
+    knobs = {"bucket_mb": "5,100", "reshard": "off,2", "param_dtype": "bf16", "prefetch": "1"}
+    grid = cells(ranks="1,4", strategy="ddp,fsdp2,tp", **knobs)
+    assert [(cell.strategy, cell.bucket_mb, cell.reshard, cell.prefetch, cell.computed_in) for cell in grid] == [
+        (None, None, None, None, "fp32"),
+        ("ddp", 5, None, None, "fp32"),
+        ("ddp", 100, None, None, "fp32"),
+        ("fsdp2", None, "off", 1, "bf16"),
+        ("fsdp2", None, 2, 1, "bf16"),
+        ("tp", None, None, None, "fp32"),
+    ]
+
+
+def test_knobs_that_are_not_given_leave_no_trace_and_every_value_has_a_key() -> None:
+    (plain,) = cells(ranks=4, strategy="fsdp2")
+    assert not set(KNOBS) & {*plain.model_dump(mode="json")}
+    grid = cells(ranks=4, strategy="fsdp2", reshard="on,off,2", prefetch="0,1", reduce_dtype="fp32,bf16")
+    assert len({plain.key, *(cell.key for cell in grid)}) == 13
+    assert [TimeCell.model_validate_json(cell.model_dump_json()) for cell in grid] == grid
+
+
+@pytest.mark.parametrize(
+    ("axes", "message"),
+    [
+        ({"bucket_mb": 5}, "--bucket-mb 5 distributes a model over ranks: add --ranks 2"),
+        ({"ranks": 2, "reshard": "off"}, "--reshard applies to --strategy fsdp2, hsdp; this run has ddp"),
+        (
+            {"ranks": 2, "strategy": "fsdp2,tp", "gradient_as_bucket_view": "on"},
+            "--gradient-as-bucket-view applies to --strategy ddp; this run has fsdp2, tp",
+        ),
+        ({"ranks": 2, "bucket_mb": 0}, "0 is out of range: allowed is 1 to 65536. Nearest: 1"),
+        ({"ranks": 2, "strategy": "fsdp2", "reshard": "1"}, "1 is neither on nor off, nor a number of ranks from 2"),
+        ({"ranks": 2, "strategy": "fsdp2", "param_dtype": "fp16"}, "fp16 is not a type. Did you mean"),
+    ],
+)
+def test_a_knob_that_means_nothing_is_refused(axes: dict[str, object], message: str) -> None:
+    with pytest.raises(ValidationError, match=message.replace(".", r"\.")):
+        cells(**axes)
+
+
+def test_groups_of_resharded_ranks_divide_the_shards() -> None:
+    (cell,) = cells(ranks=32, strategy="hsdp", reshard=3)
+    assert cell.problem("cpu") == (
+        "--reshard 3 makes no smaller groups of equal size from the 8 ranks over which --strategy hsdp shards: allowed "
+        "are on, off, 2, 4. Nearest: 2"
+    )
+    assert cells(ranks=32, strategy="hsdp", reshard=4)[0].problem("cpu") is None
+
+
+def test_the_fewest_ranks_are_looked_for_with_the_knobs_of_fsdp2() -> None:
+    (cell,) = MemorySpec(simulate="h100", find="ranks", reshard="off", ctx=128, mode="train").cells()  # type: ignore[arg-type]
+    assert (cell.strategy, cell.reshard) == ("fsdp2", "off")
 
 
 @pytest.mark.parametrize(

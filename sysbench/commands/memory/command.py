@@ -16,6 +16,7 @@ from sysbench.log import storage
 from sysbench.log.file_names import labels_of, paths_of
 from sysbench.log.records import RunRecord
 from sysbench.spec.command_options import Given, command_options
+from sysbench.spec.ranks import KNOBS
 
 if TYPE_CHECKING:
     from sysbench.snapshot.timeline import Timeline
@@ -93,6 +94,7 @@ AXES = (
     "threads",
     "ranks",
     "strategy",
+    *KNOBS,
 )
 """Axes that appear in file names, in order."""
 

@@ -14,6 +14,7 @@ from sysbench.spec import hardware
 from sysbench.spec.axes import choices
 from sysbench.spec.model import STEP, DeviceType, GridCell, Mode, ModelCell, ModelSpec, Phase
 from sysbench.spec.options import Option
+from sysbench.spec.ranks import Strategy
 from sysbench.spec.run import OUTPUT, RunOptions
 
 Protocol = Literal["inference", "forward", "forward-backward", "train-first", "train"]
@@ -172,11 +173,16 @@ class MemorySpec(ModelSpec):
         """Whether a model is distributed over ranks."""
         return super().distributes or self.find == "ranks"
 
+    @property
+    def strategies(self) -> tuple[Strategy, ...]:
+        """The strategies of cells of several ranks."""
+        return self.strategy or (("fsdp2",) if self.find == "ranks" else ("ddp",))
+
     def cells(self) -> Iterator[MemoryCell]:
         """Every cell of the run, in the order in which it is measured or simulated."""
         first: dict[str, Any] = {self.find: getattr(self, self.find)[:1]} if self.find else {}
         if self.find == "ranks":
-            first = {"ranks": (FEWEST_RANKS,), "strategy": self.strategy or ("fsdp2",)}
+            first = {"ranks": (FEWEST_RANKS,), "strategy": self.strategies}
         # A simulation runs on the CPU, whatever devices are present.
         where = {"device": "cpu"} if self.simulate else {}
         points = list(self.model_copy(update=first).grid())

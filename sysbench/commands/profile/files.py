@@ -28,6 +28,7 @@ from sysbench.render import theme
 from sysbench.render.dashboard.progress import waiting
 from sysbench.spec import hardware
 from sysbench.spec.cell import RunCell
+from sysbench.spec.ranks import KNOBS
 from sysbench.trace import traces
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 AXES = (
     *("simulate", "size", "batch", "ctx", "attention", "execution", "optimizer", "precision", "mode", "device"),
-    *("threads", "ranks", "strategy", "profiler", "active", "warmup", "steps"),
+    *("threads", "ranks", "strategy", *KNOBS, "profiler", "active", "warmup", "steps"),
 )
 """Axes that appear in file names, in order."""
 

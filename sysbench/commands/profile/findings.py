@@ -323,7 +323,7 @@ def _precision(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> I
         known = {name: total_ns for name, total_ns in precisions.items() if name != "unknown" and total_ns}
         if known:
             most = max(known, key=known.__getitem__)
-            formats.add((most, cell.cell.precision))
+            formats.add((most, cell.cell.computed_in))
             shares.append((known[most] / sum(known.values()), cell))
             known_shares.append(sum(known.values()) / sum(precisions.values()))
     if len(formats) != 1:

@@ -39,7 +39,7 @@ def judge(cell: ProfileCell, record: ProfileCellRecord, seen: CellEvents, timed:
         _incomplete(record, summary),
         _precision(cell, summary),
         _perturbed(record, summary),
-        () if cell.simulate else emulation(cell.precision, seen),
+        () if cell.simulate else emulation(cell.computed_in, seen),
         surroundings(timed, run.lost),
         shared_cores(cell, seen, run),
         compilation(seen),
@@ -80,11 +80,11 @@ def _precision(cell: ProfileCell, summary: ProfileSummary) -> Iterator[Caution]:
     whole_ns = sum(summary.precisions.values())
     # The optimizer and the loss stay in fp32 under autocast, but they multiply no matrices.
     for name, total_ns in summary.precisions.items():
-        if name not in ("unknown", cell.precision) and total_ns > FOREIGN_SHARE * whole_ns:
+        if name not in ("unknown", cell.computed_in) and total_ns > FOREIGN_SHARE * whole_ns:
             yield Caution(
                 code="precision-differs",
                 message=f"{units.share(total_ns / whole_ns)} of the time of matrix products is in kernels for {name}, "
-                f"not {cell.precision}",
+                f"not {cell.computed_in}",
                 remedy=f"--precision {name} if that is intended; otherwise find out what enables {name}",
             )
 

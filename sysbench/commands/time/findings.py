@@ -138,7 +138,7 @@ class _Comparison:
 def _comparisons(cells: Cells) -> Iterator[Said]:
     """Compare every value of each axis with the first one."""
     for axis in ("device", *axes.CHOICES):
-        values = axes.values_along(cells, axis)
+        values = [value for value in axes.values_along(cells, axis) if value is not None]
         phase = "optimizer" if axis == "optimizer" else "step"
         for arm in values[1:]:
             found = _comparison(cells, axis, values[0], arm, phase)
@@ -529,7 +529,7 @@ def _rates(cells: Cells) -> Iterator[Said]:
         rates = cell.rates
         # A share above 1 means a wrong time or a wrong peak, which a caution reports.
         if rates is not None and rates.peak_flops_per_s is not None and (rates.peak_share or 2.0) <= 1:
-            place = (cell.cell.precision, rates.peak_flops_per_s)
+            place = (cell.cell.computed_in, rates.peak_flops_per_s)
             by_peak.setdefault(place, []).append((rates.peak_share or 0.0, cell))
     # The precision of the cell with the smallest share of all comes first.
     for (precision, peak), found in sorted(by_peak.items(), key=lambda each: min(share for share, _ in each[1])):

@@ -68,7 +68,7 @@ class TimeCell(ModelCell):
     @property
     def against_ceiling(self) -> Precision | None:
         """Precision of the matmul ceiling with which a measured step is compared."""
-        return None if self.simulate else self.precision
+        return None if self.simulate else self.computed_in
 
     @property
     def ranks_refused(self) -> str | None:

@@ -108,7 +108,7 @@ def _peak_bytes(cell: TimeCellRecord) -> int | None:
 def _mfu_note(record: TimeRecord) -> str:
     """Define the MFU, and name the peak of each precision."""
     peaks = {
-        (cell.cell.precision, cell.rates.peak_flops_per_s, cell.rates.peak_source): None
+        (cell.cell.computed_in, cell.rates.peak_flops_per_s, cell.rates.peak_source): None
         for cell in record.cells
         if cell.rates and cell.rates.peak_flops_per_s is not None
     }
@@ -384,7 +384,7 @@ class _Arms:
         """Yield the cells that differ in this axis alone, for each combination of the others."""
         for alike in axes.alike(self.record.cells, self.axis):
             cells = {value: cell for cell in alike if (value := cell.axes.get(self.axis)) is not None}
-            if not cells:
+            if len(cells) < 2:  # of two strategies, each with knobs of its own
                 continue
             compared = {
                 (phase, arm): _Compared.of(cells.get(self.values[0]), cells.get(arm), phase)
@@ -495,7 +495,7 @@ def arms_table(axis: str) -> DeclaredTable:
             cells_of=lambda row: row.cells.values(),
         ),
         parts=lambda record: (_Arms(record, axis),),
-        when=lambda arms: len(arms.values) > 1,
+        when=lambda arms: any(arms.rows()),
     )
 
 

@@ -54,7 +54,7 @@ Amounts = dict[tuple[str, str], Amount]
 
 def attention_parts(cell: ModelCell) -> Amounts:
     """Return the work of scores, mask, softmax and output in written-out attention; empty for fused implementations."""
-    shape, item = cell.shape, ITEM_BYTES[cell.precision]
+    shape, item = cell.shape, ITEM_BYTES[cell.computed_in]
     if shape is None or cell.attention not in WRITTEN_OUT:
         return {}
     product, numbers = _attention_product(cell, shape), _scores(cell, shape)
@@ -76,7 +76,7 @@ def classes(cell: ModelCell, fused: bool) -> Amounts:
 
     Of several ranks, it is that of one.
     """
-    shape, tokens, item = cell.shape, cell.tokens, ITEM_BYTES[cell.precision]
+    shape, tokens, item = cell.shape, cell.tokens, ITEM_BYTES[cell.computed_in]
     if shape is None:
         return {}
     wide, split = shape.d_model, _split(cell)
@@ -107,7 +107,7 @@ def classes(cell: ModelCell, fused: bool) -> Amounts:
 
 def _attention_product(cell: ModelCell, shape: ModelShape) -> Amount:
     """Work of q·kᵀ in all layers; weights·v has the same size."""
-    item = ITEM_BYTES[cell.precision]
+    item = ITEM_BYTES[cell.computed_in]
     split = _split(cell)
     flops = formulas.attention_forward_flops(shape, cell.ctx, cell.batch) // 2 // split
     operands = 2 * shape.layers * cell.tokens * shape.d_model // split
@@ -181,7 +181,7 @@ def _rates(
     for (part, phase), total_ns in sorted(time_ns.items(), key=lambda item: order.index(item[0][0])):
         amount = amounts.get((part, phase), Amount(None, None))
         # Matrix products run at the peak of their precision, which only a cell provides; everything else runs in fp32.
-        precision = "fp32" if part not in _ON_TENSOR_CORES else cell.precision if cell is not None else None
+        precision = "fp32" if part not in _ON_TENSOR_CORES else cell.computed_in if cell is not None else None
         peak = known_hardware.peak(hardware, precision) if hardware is not None and precision is not None else None
         yield Rate(
             part=part,
